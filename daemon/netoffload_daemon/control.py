@@ -1,0 +1,58 @@
+"""What the NIC's control socket answers.
+
+========= ================================================================
+info      who this is: pid, version, devices, codec, bound, packing, kernel
+counters  every counter by name
+flows     one entry per flow and direction that carried tagged segments
+stop      drain and exit with 0
+========= ================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import netoffload
+from netoffload.codec.jit import JIT_DISABLED
+from netoffload.control import Handler
+from netoffload.engine import counters, flows
+from netoffload_daemon.loop import Port
+from netoffload_daemon.settings import NicSettings
+
+
+def make_handlers(settings: NicSettings, port: Port, event: int) -> dict[str, Handler]:
+    """Return the answers by command name.
+
+    Args:
+        settings: what the NIC was started with.
+        port: its counters and flow tables, which the loop goes on changing.
+        event: the descriptor that stops the loop.
+    """
+
+    def info(_: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "version": netoffload.__version__,
+            "host": settings.host,
+            "wire": settings.wire,
+            "codec": settings.codec,
+            "bound_k": settings.bound_k,
+            "packing": settings.packing,
+            "kernel": "python" if JIT_DISABLED else "numba",
+        }
+
+    def read_counters(_: Mapping[str, Any]) -> dict[str, Any]:
+        return {"counters": counters.as_dict(port.counters)}
+
+    def read_flows(_: Mapping[str, Any]) -> dict[str, Any]:
+        tx = [{"direction": "tx", **row} for row in flows.as_dicts(port.tx_flows)]
+        rx = [{"direction": "rx", **row} for row in flows.as_dicts(port.rx_flows)]
+        return {"flows": tx + rx}
+
+    def stop(_: Mapping[str, Any]) -> dict[str, Any]:
+        os.eventfd_write(event, 1)
+        return {}
+
+    return {"info": info, "counters": read_counters, "flows": read_flows, "stop": stop}

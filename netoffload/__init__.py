@@ -1,0 +1,20 @@
+"""netoffload: a smart NIC that compresses gradients, in user space.
+
+The layers, from the bottom; imports point down, never sideways (``tests/test_layers.py`` holds the table)::
+
+    errors                          one exception tree
+    config results control netlink  settings, records, the control socket, the kernel's network objects
+    wire                            octets <-> values: Ethernet, IPv4, TCP, the offload block
+    codec                           arrays <-> payload: the burst engine's arithmetic
+    engine devices testbed          frames in, frames out; frames <-> descriptors; namespaces as data, then kernel state
+    collectives reports             schedules over an abstract exchange; records in, tables and figures out
+    netoffload_daemon               the NIC process (folder daemon/)
+    netoffload_mpi                  CompComm and the tagged data plane over mpi4py (folder mpi_ext/)
+    training                        torch: one run = config in, record out
+    cli                             what a person types
+
+Two journeys explain the rest. A frame: device -> daemon loop -> engine -> codec -> engine -> daemon loop -> device.
+A run: cli -> testbed -> ranks -> training -> collectives -> exchange -> record -> reports.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,87 @@
+"""Arrays <-> payload: the arithmetic of the burst engine.
+
+Eight floats are one 256-bit burst. A burst becomes its 16-bit tag word (eight 2-bit tags, lane 0 in the low bits) and
+then the octets of its lanes, little-endian: tag 0, 1, 2, 3 -> 0, 1, 2, 4 octets. Everything is whole octets, nothing
+refers to another burst, and a float's code depends on that float alone; so a payload can be cut after any burst, and a
+segment that TCP sends again with other limits gives the same floats.
+
+::
+
+    8 floats   x0 x1 x2 x3 x4 x5 x6 x7          32 octets
+    tags       0  1  0  0  2  0  0  3           2 octets: 0b11_00_00_10_00_00_01_00
+    payload    tags | x1 1 | x4 2 | x7 4        9 octets
+
+``inceptionn`` (Algorithms 2 and 3, error bound 2^-k), per float, n = 127 - exponent:
+
+====================  =====  ==========================================================
+|x|                   tag    code
+====================  =====  ==========================================================
+>= 1, inf, NaN        3      the 32 bits as they are
+>= 2^-(k//2)          2      sign and 15 bits of |x| as a fixed-point fraction, cut off
+>= 2^-k               1      sign and 7 bits, cut off
+less                  0      nothing; decodes to +0 (so do -0.0 and subnormals)
+====================  =====  ==========================================================
+
+Its known defect is kept, because it is the paper's: the last of the 7 bits weighs 2^-7, so for k > 7 the 8-bit form's
+error reaches 2^-7, more than the bound 2^-k, and values below 2^-7 decode to 0. Decoding is idempotent on values:
+round_trip(round_trip(x)) == round_trip(x); the ring exchange relies on it.
+
+Files: ``reference`` the slow oracle, which is the specification; ``kernels`` compiled loops; ``octets`` unaligned
+loads and stores; ``jit`` Numba's set-up; ``base`` the whole-array interface; the registry is here.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+from netoffload.codec import reference
+from netoffload.codec.base import Codec, Oracle
+from netoffload.codec.reference import Float32Array, Uint8Array
+from netoffload.errors import UsageError
+from netoffload.wire.offload import CodecId
+
+__all__ = ["CODECS", "Codec", "CodecId", "Float32Array", "Oracle", "Uint8Array", "by_id", "get", "register_all"]
+
+
+def register_all(*codecs: Codec) -> MappingProxyType[CodecId, Codec]:
+    """Return the registry: every :class:`CodecId` exactly once.
+
+    Raises:
+        UsageError: an id without a codec, an id or a name twice, or a codec without one of its oracle's functions.
+    """
+    registry = {codec.codec_id: codec for codec in codecs}
+    names = {codec.name for codec in codecs}
+    if len(registry) != len(codecs) or len(names) != len(codecs):
+        raise UsageError("a codec id or name is registered twice")
+    missing = [codec_id.name for codec_id in CodecId if codec_id not in registry]
+    if missing:
+        raise UsageError(f"codec ids without a codec: {', '.join(missing)}")
+    for codec in codecs:
+        for function in (codec.oracle.encode, codec.oracle.decode, codec.oracle.round_trip):
+            if not callable(function):
+                raise UsageError(f"codec {codec.name} has an incomplete oracle")
+    return MappingProxyType(registry)
+
+
+CODECS: Final = register_all(
+    Codec(CodecId.INCEPTIONN, "inceptionn", Oracle(reference.encode, reference.decode, reference.round_trip)),
+)
+"""Every codec by its id."""
+
+
+def get(name: str) -> Codec:
+    """Return the codec a user calls ``name``.
+
+    Raises:
+        UsageError: no such codec.
+    """
+    for codec in CODECS.values():
+        if codec.name == name:
+            return codec
+    raise UsageError(f"codec {name!r} is unknown: choose from {', '.join(c.name for c in CODECS.values())}")
+
+
+def by_id(codec_id: int) -> Codec | None:
+    """Return the codec of a block header, or None where this version does not know it."""
+    return CODECS[CodecId(codec_id)] if codec_id in CodecId._value2member_map_ else None

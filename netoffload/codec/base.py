@@ -1,0 +1,97 @@
+"""What a codec is: three functions from arrays to arrays, an oracle for each, and a number on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from netoffload.codec import kernels
+from netoffload.codec.reference import Float32Array, Uint8Array
+from netoffload.config import check_bound_k
+from netoffload.errors import CodecError, UsageError
+from netoffload.wire.offload import CodecId
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The slow definition of a codec, in plain NumPy."""
+
+    encode: Callable[[Float32Array, int], Uint8Array]
+    decode: Callable[[Uint8Array, int, int], Float32Array]
+    round_trip: Callable[[Float32Array, int], Float32Array]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """One codec over whole arrays, compiled. The engine calls the kernels themselves.
+
+    Attributes:
+        codec_id: its number in a block header.
+        name: what a user asks for.
+        oracle: the slow definition.
+    """
+
+    codec_id: CodecId
+    name: str
+    oracle: Oracle
+
+    def encode(self, values: Float32Array, bound_k: int) -> Uint8Array:
+        """Return the bursts of ``values``.
+
+        Args:
+            values: float32[n], contiguous.
+            bound_k: the error bound is 2**-bound_k, 1..16.
+
+        Raises:
+            UsageError: another dtype, not contiguous, or a bound outside 1..16.
+        """
+        _check_values(values)
+        check_bound_k(bound_k)
+        capacity = -(-values.size // kernels.LANES) * kernels.MAX_BURST_PAYLOAD
+        target = np.empty(capacity + kernels.ENCODE_SLACK, np.uint8)
+        source = values.reshape(-1).view(np.uint8)
+        classes = np.zeros(4, np.int64)
+        _, length = kernels.encode_fit(source, 0, values.size, bound_k, target, 0, capacity, classes)
+        return target[:length].copy()
+
+    def decode(self, payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
+        """Return the ``count`` floats of ``payload``.
+
+        Raises:
+            CodecError: the tags and the length contradict each other.
+        """
+        check_bound_k(bound_k)
+        padded = np.zeros(payload.size + kernels.DECODE_SLACK, np.uint8)
+        padded[: payload.size] = payload
+        if count < 0 or kernels.payload_len(padded, 0, payload.size, count) != payload.size:
+            raise CodecError(f"payload of {payload.size} octets does not hold {count} floats")
+        target = np.empty(-(-count // kernels.LANES) * kernels.LANES, np.float32)
+        kernels.decode(padded, 0, count, target.view(np.uint8), 0)
+        return target[:count]
+
+    def round_trip(self, values: Float32Array, bound_k: int, out: Float32Array | None = None) -> Float32Array:
+        """Return decode(encode(values)) without making the payload.
+
+        Args:
+            values: float32[n], contiguous.
+            bound_k: the error bound is 2**-bound_k, 1..16.
+            out: float32[n] to write into; ``values`` itself is allowed.
+
+        Raises:
+            UsageError: another dtype, not contiguous, or a bound outside 1..16.
+        """
+        _check_values(values)
+        check_bound_k(bound_k)
+        target = np.empty_like(values) if out is None else out
+        _check_values(target)
+        kernels.round_trip(values.reshape(-1).view(np.uint32), bound_k, target.reshape(-1).view(np.uint32))
+        return target
+
+
+def _check_values(values: Float32Array) -> None:
+    if values.dtype != np.float32 or not values.flags.c_contiguous:
+        raise UsageError(
+            f"a codec takes contiguous float32, not {values.dtype} (contiguous: {values.flags.c_contiguous})"
+        )

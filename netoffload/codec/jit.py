@@ -1,0 +1,60 @@
+"""The one place that sets up Numba: options, and a cache that cannot be stale.
+
+Numba keys its disk cache by the file of each function alone. A kernel inlined from another file that has changed would
+be taken from the cache as it was, so the cache folder carries a digest of every compiled source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+import numba
+from numba.core import config as numba_config
+
+ENV_KERNEL: Final = "NETOFFLOAD_KERNEL"
+"""Environment variable that forces a kernel variant (see ``netoffload.codec.kernels``)."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+JIT_DISABLED: Final = bool(numba_config.DISABLE_JIT)
+"""``NUMBA_DISABLE_JIT=1``: every kernel runs as plain Python, for the tests that compare both."""
+
+
+def _sources_digest() -> str:
+    """Return a digest over the sources of every package that holds compiled functions."""
+    package = Path(__file__).resolve().parents[1]
+    daemon = Path(__file__).resolve().parents[2] / "daemon" / "netoffload_daemon"
+    if not daemon.is_dir():  # installed as a wheel: the three packages lie side by side
+        daemon = package.parent / "netoffload_daemon"
+    digest = hashlib.sha256(f"{numba.__version__} {os.environ.get(ENV_KERNEL, '')}".encode())
+    for folder in (package / "wire", package / "codec", package / "engine", daemon):
+        for path in sorted(folder.glob("*.py")):
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def cache_dir() -> Path:
+    """Return the folder for compiled kernels: below ``$XDG_CACHE_HOME`` or ``~/.cache``, else the temporary folder."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    if not os.access(base if base.exists() else base.parent, os.W_OK):
+        base = Path(tempfile.gettempdir())
+    return base / "netoffload" / f"kernels-{_sources_digest()}"
+
+
+if not os.environ.get("NUMBA_CACHE_DIR"):
+    numba_config.CACHE_DIR = str(cache_dir())
+
+
+def kernel(function: F) -> F:
+    """Compile a function that touches no Python object: without the GIL, cached on disk."""
+    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+
+
+def inline_kernel(function: F) -> F:
+    """Like :func:`kernel`, for the innermost pieces: LLVM is asked to inline them."""
+    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", forceinline=True)(function))

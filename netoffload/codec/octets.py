@@ -1,0 +1,111 @@
+"""Unaligned little-endian loads and stores in an octet array: one machine instruction each, one Python twin each.
+
+A frame puts its floats where the headers end, which is not a multiple of 4, and NumPy's typed views cannot start there.
+The compiled forms do not check bounds; every caller has done so, and says where. The twins run under
+``NUMBA_DISABLE_JIT=1`` and are the definition.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from netoffload.codec.jit import JIT_DISABLED, inline_kernel
+
+if JIT_DISABLED:
+
+    def load_u16(octets: Any, at: Any) -> Any:
+        """Return the 16-bit little-endian word at ``at``."""
+        return int(octets[at]) | int(octets[at + 1]) << 8
+
+    def load_u32(octets: Any, at: Any) -> Any:
+        """Return the 32-bit little-endian word at ``at``."""
+        return int.from_bytes(bytes(octets[at : at + 4]).ljust(4, b"\0"), "little")
+
+    def store_u16(octets: Any, at: Any, word: Any) -> None:
+        """Store the low 16 bits of ``word`` at ``at``, little-endian."""
+        octets[at : at + 2] = np.frombuffer((int(word) & 0xFFFF).to_bytes(2, "little"), np.uint8)
+
+    def store_u32(octets: Any, at: Any, word: Any) -> None:
+        """Store the low 32 bits of ``word`` at ``at``, little-endian."""
+        octets[at : at + 4] = np.frombuffer((int(word) & 0xFFFFFFFF).to_bytes(4, "little"), np.uint8)
+
+    def popcount_u16(word: Any) -> Any:
+        """Return how many of the low 16 bits are set."""
+        return (int(word) & 0xFFFF).bit_count()
+
+    def copy_octets(source: Any, source_at: Any, target: Any, target_at: Any, count: Any) -> None:
+        """Copy ``count`` octets between two arrays that do not overlap."""
+        target[target_at : target_at + count] = source[source_at : source_at + count]
+
+else:
+
+    def _pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any, bits: int) -> Any:
+        data = context.make_array(array_type)(context, builder, array).data
+        return builder.bitcast(builder.gep(data, [at]), ir.IntType(bits).as_pointer())
+
+    def _make_load(bits: int, result: Any) -> Any:
+        @intrinsic
+        def load(typing_context: Any, octets: Any, at: Any) -> Any:
+            """Unaligned load."""
+
+            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                pointer = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
+                word = builder.load(pointer, align=1)
+                return builder.zext(word, ir.IntType(64))
+
+            return result(octets, types.int64), codegen
+
+        return load
+
+    def _make_store(bits: int) -> Any:
+        @intrinsic
+        def store(typing_context: Any, octets: Any, at: Any, word: Any) -> Any:
+            """Unaligned store."""
+
+            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                pointer = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
+                builder.store(builder.trunc(args[2], ir.IntType(bits)), pointer, align=1)
+                return context.get_dummy_value()
+
+            return types.none(octets, types.int64, types.int64), codegen
+
+        return store
+
+    load_u16 = _make_load(16, types.int64)
+    load_u32 = _make_load(32, types.int64)
+    store_u16 = _make_store(16)
+    store_u32 = _make_store(32)
+
+    @intrinsic
+    def popcount_u16(typing_context: Any, word: Any) -> Any:
+        """Return how many of the low 16 bits are set."""
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            low = builder.trunc(args[0], ir.IntType(16))
+            return builder.zext(builder.ctpop(low), ir.IntType(64))
+
+        return types.int64(types.int64), codegen
+
+    @intrinsic
+    def copy_octets(typing_context: Any, source: Any, source_at: Any, target: Any, target_at: Any, count: Any) -> Any:
+        """Copy ``count`` octets between two arrays that do not overlap (memcpy)."""
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            from_pointer = _pointer(context, builder, signature.args[0], args[0], args[1], 8)
+            to_pointer = _pointer(context, builder, signature.args[2], args[2], args[3], 8)
+            cgutils.raw_memcpy(builder, to_pointer, from_pointer, args[4], 1)
+            return context.get_dummy_value()
+
+        return types.none(source, types.int64, target, types.int64, types.int64), codegen
+
+
+@inline_kernel
+def u8(octets: Any, at: Any) -> Any:
+    """Return the octet at ``at`` as a signed 64-bit integer, so that arithmetic with it cannot wrap."""
+    return np.int64(octets[at])

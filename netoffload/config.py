@@ -1,0 +1,101 @@
+"""Settings with units, and how a person writes them.
+
+Every setting is a field of a frozen dataclass with its unit in its name; the layers that use one own it
+(``testbed.plan``, ``training.config``, ``netoffload_daemon.settings``). This module holds what they share: the parsing
+of rates, sizes and error bounds, and the numbers that more than one layer must agree on. A value that cannot be parsed
+is a :class:`~netoffload.errors.UsageError` that says what would be accepted; nothing falls back to a default.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from netoffload.errors import UsageError
+
+TOS_COMPRESS: Final = 0x28
+"""ToS of a tagged segment (INCEPTIONN, VI-B). The two low bits are ECN's: compare with ``(tos & 0xFC)``."""
+
+BOUND_K_MIN: Final = 1
+BOUND_K_MAX: Final = 16
+BOUND_K_DEFAULT: Final = 10
+"""The error bound is 2**-k; the paper evaluates k = 6, 8, 10."""
+
+CODECS: Final = ("inceptionn",)
+"""Names a user may ask for; ``tests/test_config.py`` holds them against the codec registry."""
+
+PACKINGS: Final = ("coalesced", "per-segment")
+"""``coalesced`` fills wire frames up to the MTU; ``per-segment`` is the paper's NIC, one frame per MSS."""
+
+ENV_CONTROL: Final = "NETOFFLOAD_CONTROL"
+"""Environment variable with the path of the control socket of this node's NIC."""
+
+ENV_METER: Final = "NETOFFLOAD_METER"
+"""Environment variable with the path of the testbed's meter socket (octets on every wire)."""
+
+ENV_ADDRESS: Final = "NETOFFLOAD_ADDRESS"
+"""Environment variable with the IPv4 address of this node's data interface."""
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:bit|bps|bit/s|b/s)(?:ps)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(i?)b?", re.IGNORECASE)
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
+
+
+def parse_rate_bps(text: str) -> int:
+    """Return bits per second from what tc would accept: ``100mbit``, ``1gbit``, ``2.5Gbit``, ``800kbit``.
+
+    Raises:
+        UsageError: not a rate, or not between 1 Mb/s and 100 Gb/s.
+    """
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"rate {text!r} is not a number with a unit: write 100mbit, 1gbit or 2.5gbit")
+    rate_bps = round(float(match[1]) * 1000 ** _POWERS[match[2].lower()])
+    if not 1_000_000 <= rate_bps <= 100_000_000_000:
+        raise UsageError(f"rate {text!r} is outside 1mbit..100gbit")
+    return rate_bps
+
+
+def format_rate(rate_bps: float) -> str:
+    """Write a rate for people: ``1 Gb/s``, ``958 Mb/s``."""
+    for factor, unit in ((1e9, "Gb/s"), (1e6, "Mb/s"), (1e3, "kb/s")):
+        if rate_bps >= factor:
+            return f"{rate_bps / factor:.4g} {unit}"
+    return f"{rate_bps:.4g} b/s"
+
+
+def parse_size_octets(text: str) -> int:
+    """Return octets from ``25MB`` (10**6), ``64KiB`` (2**10), ``4096``.
+
+    Raises:
+        UsageError: not a size, or nothing at all.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"size {text!r} is not a number of octets: write 25MB, 64KiB or 4096")
+    size = round(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()])
+    if size <= 0:
+        raise UsageError(f"size {text!r} is not more than 0")
+    return size
+
+
+def check_bound_k(bound_k: int) -> int:
+    """Return ``bound_k`` if 2**-bound_k is an error bound the codecs know.
+
+    Raises:
+        UsageError: outside 1..16.
+    """
+    if not BOUND_K_MIN <= bound_k <= BOUND_K_MAX:
+        raise UsageError(f"bound {bound_k} is outside {BOUND_K_MIN}..{BOUND_K_MAX}: the error bound is 2^-bound")
+    return bound_k
+
+
+def check_choice(what: str, value: str, choices: tuple[str, ...]) -> str:
+    """Return ``value`` if it is one of ``choices``.
+
+    Raises:
+        UsageError: it is not; the message lists them.
+    """
+    if value not in choices:
+        raise UsageError(f"{what} {value!r} is unknown: choose from {', '.join(choices)}")
+    return value

@@ -1,0 +1,55 @@
+"""Being in another network namespace for a moment: a TAP and a packet socket stay where they were opened."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from netoffload.errors import DeviceError
+
+_CLONE_NEWNET: Final = 0x40000000
+_OWN_NETNS: Final = "/proc/thread-self/ns/net"
+
+
+@contextmanager
+def in_netns(path: str | None) -> Iterator[None]:
+    """Run the body with this thread in the namespace at ``path``; None means where the thread is.
+
+    Raises:
+        DeviceError: no such namespace, or no right to enter it.
+    """
+    if path is None:
+        yield
+        return
+    own = os.open(_OWN_NETNS, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _enter(path)
+        try:
+            yield
+        finally:
+            _set_ns(own)
+    finally:
+        os.close(own)
+
+
+def _enter(path: str) -> None:
+    try:
+        there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise DeviceError(f"network namespace {path} cannot be opened: {error.strerror}") from error
+    try:
+        _set_ns(there)
+    except OSError as error:
+        raise DeviceError(f"network namespace {path} cannot be entered: {error.strerror}") from error
+    finally:
+        os.close(there)
+
+
+def _set_ns(descriptor: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)  # os.setns is there from Python 3.12 on
+    if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,28 @@
+"""Frames in, frames out: what the NIC does to a frame. Compiled, no I/O, time as an argument.
+
+::
+
+    host ──► transmit ──► encode ──► blocks ──► wire          tx: tagged TCP payload becomes offload blocks
+    host ◄── finish ◄── decode ◄── receive ◄── wire           rx: blocks become one large segment again
+
+Both directions take one frame with its virtio-net header and write into buffers the caller made once; nothing is
+allocated per frame. What is not ours crosses unchanged, by the caller writing the very buffer it has read.
+
+**Transmit.** A segment is compressed if it is TCP over IPv4 without options or fragments, its ToS matches 0x28 (the two
+ECN bits ignored), it has payload, none of SYN, RST, URG, CWR, TCP-MD5, TCP-AO, and the flow's SYN was seen: floats are
+counted from the first octet after the SYN, and the octets of a float cut by the segment's limits travel raw at the
+block's head and tail. Retransmissions need no memory: a float's code depends on the float alone.
+
+**Receive.** A block of ours is checked (length, CRC, version, codec, lengths, tags) before any octet of it is used; a
+bad one is dropped under its reason and TCP sends it again. Raw frames are accepted at any time.
+
+**What may be lost.** Every frame that ends here has a reason (``Counter.DROP_...``). Every tagged segment that crosses
+uncompressed has one too (``Counter.BYPASS_...``).
+
+In this version a peer is assumed to decode: the NIC compresses every tagged flow. The block's version and codec fields
+are laid out for the negotiation that is to come.
+
+Files: ``counters`` the list of what can happen; ``fields`` and ``sums`` header access; ``flows`` the table;
+``transmit``;
+``receive``.
+"""

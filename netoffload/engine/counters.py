@@ -1,0 +1,123 @@
+"""What the engine counts. One enum is the whole list: an event without a counter cannot be written down.
+
+The counters are one int64 array indexed by :class:`Counter`, so that the compiled loop can add and the control thread
+can read without a lock (each is written by one thread, and a reader may be one frame behind).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class Counter(enum.IntEnum):
+    """Index into the counters; ``tx`` is host to wire, ``rx`` is wire to host.
+
+    ``drop_...`` are the reasons why a frame ended here. ``bypass_...`` are the reasons why a frame crossed unchanged.
+    """
+
+    TX_HOST_FRAMES = 0
+    TX_HOST_OCTETS = enum.auto()
+    TX_SEGMENTS = enum.auto()
+    TX_RAW_OCTETS = enum.auto()
+    TX_PAYLOAD_OCTETS = enum.auto()
+    TX_BLOCKS = enum.auto()
+    TX_CLASS_0 = enum.auto()
+    TX_CLASS_8 = enum.auto()
+    TX_CLASS_16 = enum.auto()
+    TX_CLASS_32 = enum.auto()
+    TX_CODEC_NS = enum.auto()
+    TX_WIRE_FRAMES = enum.auto()
+    TX_WIRE_OCTETS = enum.auto()
+    TX_WIRE_WAITS = enum.auto()
+
+    BYPASS_NOT_TCP4 = enum.auto()
+    BYPASS_UNTAGGED = enum.auto()
+    BYPASS_SYN = enum.auto()
+    BYPASS_NO_PAYLOAD = enum.auto()
+    BYPASS_SPECIAL = enum.auto()
+    BYPASS_UNKNOWN_FLOW = enum.auto()
+    BYPASS_NO_GAIN = enum.auto()
+
+    RX_WIRE_FRAMES = enum.auto()
+    RX_WIRE_OCTETS = enum.auto()
+    RX_BLOCKS = enum.auto()
+    RX_RAW_OCTETS = enum.auto()
+    RX_PAYLOAD_OCTETS = enum.auto()
+    RX_SEGMENTS = enum.auto()
+    RX_CODEC_NS = enum.auto()
+    RX_BYPASS = enum.auto()
+
+    DROP_RUNT = enum.auto()
+    DROP_BAD_HEADER = enum.auto()
+    DROP_BAD_VERSION = enum.auto()
+    DROP_BAD_CRC = enum.auto()
+    DROP_UNKNOWN_CODEC = enum.auto()
+    DROP_BAD_LENGTHS = enum.auto()
+    DROP_MALFORMED_PAYLOAD = enum.auto()
+    DROP_WIRE_FULL = enum.auto()
+    DROP_WIRE_DOWN = enum.auto()
+    DROP_WIRE_REFUSED = enum.auto()
+    DROP_HOST_DOWN = enum.auto()
+    DROP_HOST_REFUSED = enum.auto()
+
+
+MEANING: Final = {
+    Counter.TX_HOST_FRAMES: "frames read from the host, a GSO frame counting once",
+    Counter.TX_HOST_OCTETS: "octets of those frames",
+    Counter.TX_SEGMENTS: "segments of the host that were compressed",
+    Counter.TX_RAW_OCTETS: "payload octets that were compressed, before",
+    Counter.TX_PAYLOAD_OCTETS: "the same after: bursts and raw head and tail octets",
+    Counter.TX_BLOCKS: "wire frames that carry an offload block",
+    Counter.TX_CLASS_0: "floats that took no octet",
+    Counter.TX_CLASS_8: "floats that took one octet",
+    Counter.TX_CLASS_16: "floats that took two octets",
+    Counter.TX_CLASS_32: "floats that took four octets",
+    Counter.TX_CODEC_NS: "nanoseconds spent on compressing segments and making their blocks",
+    Counter.TX_WIRE_FRAMES: "frames given to the wire, a GSO frame counting once",
+    Counter.TX_WIRE_OCTETS: "octets of those frames",
+    Counter.TX_WIRE_WAITS: "times the wire was full and the NIC waited",
+    Counter.BYPASS_NOT_TCP4: "not TCP over IPv4 without options and fragments",
+    Counter.BYPASS_UNTAGGED: "ToS is not 0x28",
+    Counter.BYPASS_SYN: "tagged SYN: its sequence number is learned",
+    Counter.BYPASS_NO_PAYLOAD: "tagged segment without payload",
+    Counter.BYPASS_SPECIAL: "tagged segment with RST, URG, CWR, MD5 or AO",
+    Counter.BYPASS_UNKNOWN_FLOW: "tagged segment of a flow whose SYN was not seen",
+    Counter.BYPASS_NO_GAIN: "tagged segment that its blocks would not make smaller",
+    Counter.RX_WIRE_FRAMES: "frames read from the wire, a GSO frame counting once",
+    Counter.RX_WIRE_OCTETS: "octets of those frames",
+    Counter.RX_BLOCKS: "offload blocks decoded",
+    Counter.RX_RAW_OCTETS: "payload octets after decoding",
+    Counter.RX_PAYLOAD_OCTETS: "payload octets before decoding",
+    Counter.RX_SEGMENTS: "segments rebuilt for the host",
+    Counter.RX_CODEC_NS: "nanoseconds spent on checking and decoding blocks",
+    Counter.RX_BYPASS: "frames that are no offload block of ours",
+    Counter.DROP_RUNT: "frame from the wire shorter than its headers say",
+    Counter.DROP_BAD_HEADER: "block with IPv4 options or a fragment, or an impossible TCP header",
+    Counter.DROP_BAD_VERSION: "block of another version, or with a reserved bit set",
+    Counter.DROP_BAD_CRC: "block with a wrong CRC32C",
+    Counter.DROP_UNKNOWN_CODEC: "block with a codec or a bound this NIC does not know",
+    Counter.DROP_BAD_LENGTHS: "block whose lengths contradict each other",
+    Counter.DROP_MALFORMED_PAYLOAD: "block whose tags and length contradict each other",
+    Counter.DROP_WIRE_FULL: "the wire's queue refused a frame",
+    Counter.DROP_WIRE_DOWN: "the wire is down",
+    Counter.DROP_WIRE_REFUSED: "the kernel refused a frame for the wire",
+    Counter.DROP_HOST_DOWN: "the host's device is down",
+    Counter.DROP_HOST_REFUSED: "the kernel refused a frame for the host",
+}
+"""One line per counter; ``tests/engine`` holds it complete."""
+
+
+def make_counters() -> Int64Array:
+    """Return counters at zero."""
+    return np.zeros(len(Counter), np.int64)
+
+
+def as_dict(counters: Int64Array) -> dict[str, int]:
+    """Return every counter by its lower-case name."""
+    return {counter.name.lower(): int(counters[counter]) for counter in Counter}

@@ -1,0 +1,18 @@
+"""Octets <-> values. No I/O, no clock, no compiled code.
+
+One file per format, all on one plan: field offsets, a frozen dataclass of valid values, ``parse_...`` and ``emit_...``
+side by side. The contract: ``parse`` either returns values or raises :class:`~netoffload.errors.WireError`, whatever
+the octets are; ``emit`` trusts its values; ``parse(emit(x)) == x``.
+
+A frame on its way from one NIC to the other, outermost first::
+
+    vnet       10   only between a NIC and the kernel: checksum and segmentation left to do
+    ethernet   14
+    ipv4       20+  ToS 0x28 marks a tagged flow; protocol 6, or 108 for an offload block
+    offload    20   IPComp header and block header, only in a compressed frame
+    tcp        20+
+    payload
+
+The compiled engine reads and writes the same offsets (it imports the constants); this package is what it is tested
+against.
+"""

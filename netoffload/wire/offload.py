@@ -1,0 +1,158 @@
+"""The offload block: what a compressed segment looks like between two NICs.
+
+::
+
+    IPv4 header (ToS kept, protocol 108) | IPComp 4 | block header 16 | TCP header verbatim | block payload
+
+    IPComp header (RFC 3173, 3):  next header = 6 | flags = 0 | CPI (private range)          4 octets
+
+    block header, network byte order:
+     0  version << 4 | codec id
+     1  bound k (the error bound is 2**-k)
+     2  head << 4 | tail            raw octets before and after the floats, 0..3 each
+     3  flags                       0; receivers refuse others
+     4  payload length              of the TCP segment this block stands for, 16 bit
+     6  gso_size                    the MSS of the sender's segment; 0: the payload is one segment
+     8  reserved                    0; receivers refuse others
+    12  CRC32C                      see below
+
+    block payload: head octets | codec bursts of (payload length - head - tail) / 4 floats | tail octets
+
+An undecoded block must never look like TCP data: a host without the NIC would feed compressed octets to its
+application. Hence a protocol number of its own, which such a host drops. The TCP header is verbatim but for its
+checksum, which is 0: the receiving NIC changes the payload and hands the segment to its host with the checksum still to
+be filled in (virtio-net ``NEEDS_CSUM``), so the CRC protects it instead. It covers the pseudo-header (addresses,
+protocol 108, length from the IPComp header on), the IPComp and block headers, the TCP header and the payload. Protocol
+and length stand where the CRC will be while it is computed, and the addresses end where the IPComp header starts, so it
+is one run of octets.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from netoffload.errors import WireError
+from netoffload.wire.checksum import crc32c
+
+PROTO_IPCOMP: Final = 108
+IPCOMP_LEN: Final = 4
+IPCOMP_NEXT_TCP: Final = 6
+CPI_OFFLOAD: Final = 0xF128
+"""Compression parameter index: 61440..65535 is for private agreement (RFC 3173, 3.3); ours ends in the ToS 0x28."""
+
+BLOCK_VERSION: Final = 1
+BLOCK_LEN: Final = 16
+OVERHEAD: Final = IPCOMP_LEN + BLOCK_LEN
+
+# Field offsets from the start of the IPComp header.
+NEXT_HEADER: Final = 0
+IPCOMP_FLAGS: Final = 1
+CPI: Final = 2
+VERSION_CODEC: Final = 4
+BOUND_K: Final = 5
+HEAD_TAIL: Final = 6
+FLAGS: Final = 7
+PAYLOAD_LEN: Final = 8
+GSO_SIZE: Final = 10
+RESERVED: Final = 12
+CRC: Final = 16
+TCP_HEADER: Final = 20
+
+
+class CodecId(enum.IntEnum):
+    """The codec's number in a block header (4 bits)."""
+
+    INCEPTIONN = 1
+
+
+@dataclass(frozen=True)
+class Block:
+    """One offload block. ``payload`` is head octets, bursts, tail octets; ``tcp_header`` has checksum 0."""
+
+    codec: int
+    bound_k: int
+    head: int
+    tail: int
+    payload_len: int
+    gso_size: int
+    tcp_header: bytes
+    payload: bytes
+
+    @property
+    def count(self) -> int:
+        """How many floats the bursts hold."""
+        return (self.payload_len - self.head - self.tail) // 4
+
+    @property
+    def bursts(self) -> bytes:
+        """The codec payload between the raw octets."""
+        return self.payload[self.head : len(self.payload) - self.tail]
+
+
+def emit_block(block: Block, src: bytes, dst: bytes) -> bytes:
+    """Return the octets after the IP header: IPComp header, block header, TCP header, payload.
+
+    Args:
+        block: valid values; they are not checked again.
+        src: IPv4 source address, 4 octets (the CRC covers it).
+        dst: IPv4 destination address.
+    """
+    octets = bytearray(OVERHEAD)
+    octets[NEXT_HEADER] = IPCOMP_NEXT_TCP
+    octets[CPI : CPI + 2] = CPI_OFFLOAD.to_bytes(2, "big")
+    octets[VERSION_CODEC] = BLOCK_VERSION << 4 | block.codec
+    octets[BOUND_K] = block.bound_k
+    octets[HEAD_TAIL] = block.head << 4 | block.tail
+    octets[PAYLOAD_LEN : PAYLOAD_LEN + 2] = block.payload_len.to_bytes(2, "big")
+    octets[GSO_SIZE : GSO_SIZE + 2] = block.gso_size.to_bytes(2, "big")
+    octets += block.tcp_header + block.payload
+    octets[CRC : CRC + 4] = _crc(bytes(octets), src, dst).to_bytes(4, "big")
+    return bytes(octets)
+
+
+def parse_block(octets: bytes, src: bytes, dst: bytes) -> Block:
+    """Read the octets after an IP header with protocol 108.
+
+    The codec's payload is not looked into; that is the codec's work.
+
+    Raises:
+        WireError: too short, not ours, another version, a reserved bit set, a bad CRC, or lengths that do not fit.
+    """
+    if len(octets) < OVERHEAD + 20:
+        raise WireError(f"offload block of {len(octets)} octets is shorter than its headers")
+    if octets[NEXT_HEADER] != IPCOMP_NEXT_TCP or octets[IPCOMP_FLAGS] != 0:
+        raise WireError("IPComp header does not announce TCP")
+    if int.from_bytes(octets[CPI : CPI + 2], "big") != CPI_OFFLOAD:
+        raise WireError("IPComp CPI is not the offload block's")
+    if octets[VERSION_CODEC] >> 4 != BLOCK_VERSION:
+        raise WireError(f"offload block version {octets[VERSION_CODEC] >> 4} is not {BLOCK_VERSION}")
+    if octets[FLAGS] != 0 or any(octets[RESERVED : RESERVED + 4]):
+        raise WireError("offload block has a reserved bit set")
+    if _crc(octets, src, dst) != int.from_bytes(octets[CRC : CRC + 4], "big"):
+        raise WireError("offload block has a bad CRC")
+    head, tail = octets[HEAD_TAIL] >> 4, octets[HEAD_TAIL] & 15
+    tcp_len = 4 * (octets[TCP_HEADER + 12] >> 4)
+    payload_len = int.from_bytes(octets[PAYLOAD_LEN : PAYLOAD_LEN + 2], "big")
+    payload = octets[TCP_HEADER + tcp_len :]
+    if not 20 <= tcp_len <= len(octets) - TCP_HEADER:
+        raise WireError(f"TCP header of {tcp_len} octets does not fit its block")
+    floats_len = payload_len - head - tail
+    if head > 3 or tail > 3 or floats_len < 0 or floats_len % 4 or len(payload) < head + tail:
+        raise WireError("offload block lengths contradict each other")
+    return Block(
+        codec=octets[VERSION_CODEC] & 15,
+        bound_k=octets[BOUND_K],
+        head=head,
+        tail=tail,
+        payload_len=payload_len,
+        gso_size=int.from_bytes(octets[GSO_SIZE : GSO_SIZE + 2], "big"),
+        tcp_header=octets[TCP_HEADER : TCP_HEADER + tcp_len],
+        payload=payload,
+    )
+
+
+def _crc(octets: bytes, src: bytes, dst: bytes) -> int:
+    protocol_and_length = bytes((0, PROTO_IPCOMP)) + len(octets).to_bytes(2, "big")
+    return crc32c(src + dst + octets[:CRC] + protocol_and_length + octets[CRC + 4 :])

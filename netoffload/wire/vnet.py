@@ -1,0 +1,62 @@
+"""The virtio-net header (Virtio 1.2, 5.1.6) that TAP and packet sockets put before each frame: 10 octets, native order.
+
+It says two things that a frame alone cannot: the checksum is still to be filled in (``NEEDS_CSUM``: sum from
+``csum_start`` on, store at ``csum_start + csum_offset``), and the frame stands for many (``gso_type``, ``gso_size``).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from netoffload.errors import WireError
+
+VNET_LEN: Final = 10
+
+# Field offsets.
+VNET_FLAGS: Final = 0
+GSO_TYPE: Final = 1
+HDR_LEN: Final = 2
+VNET_GSO_SIZE: Final = 4
+CSUM_START: Final = 6
+CSUM_OFFSET: Final = 8
+
+NEEDS_CSUM: Final = 1
+GSO_NONE: Final = 0
+GSO_TCPV4: Final = 1
+GSO_TCPV6: Final = 4
+GSO_ECN: Final = 0x80
+
+_FORMAT: Final = struct.Struct("=BBHHHH")
+
+
+@dataclass(frozen=True)
+class Vnet:
+    """One virtio-net header."""
+
+    flags: int = 0
+    gso_type: int = GSO_NONE
+    hdr_len: int = 0
+    gso_size: int = 0
+    csum_start: int = 0
+    csum_offset: int = 0
+
+
+def parse_vnet(octets: bytes) -> tuple[Vnet, bytes]:
+    """Split what was read from a device into header and frame.
+
+    Raises:
+        WireError: shorter than the header.
+    """
+    if len(octets) < VNET_LEN:
+        raise WireError(f"{len(octets)} octets are shorter than a virtio-net header")
+    return Vnet(*_FORMAT.unpack_from(octets)), octets[VNET_LEN:]
+
+
+def emit_vnet(header: Vnet, frame: bytes) -> bytes:
+    """Return header and frame."""
+    packed = _FORMAT.pack(
+        header.flags, header.gso_type, header.hdr_len, header.gso_size, header.csum_start, header.csum_offset
+    )
+    return packed + frame
