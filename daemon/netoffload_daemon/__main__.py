@@ -93,7 +93,7 @@ def run(settings: NicSettings) -> int:
             mtu=mtu,
             per_segment=int(settings.packing == "per-segment"),
         )
-        compile_loop(engine)
+        compile_loop()
         port = make_port()
         if settings.control is not None:
             stack.enter_context(ControlServer(settings.control, make_handlers(settings, port, event)))
@@ -114,11 +114,11 @@ def run(settings: NicSettings) -> int:
     return 0
 
 
-def compile_loop(engine: TransmitSettings) -> None:
+def compile_loop() -> None:
     """Compile the loop, or load it from the cache, by running it on no devices with the stop already given."""
     event = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     try:
-        serve(-1, -1, event, engine, make_port())
+        serve(-1, -1, event, TransmitSettings(codec_id=0, bound_k=0, mtu=0, per_segment=0), make_port())
     finally:
         os.close(event)
 

@@ -22,7 +22,7 @@ from netoffload.codec.octets import copy_octets, store_u16, u8
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.engine import flows as flow_table
 from netoffload.engine.counters import Counter
-from netoffload.engine.fields import be16, be32, pseudo_sum, put_be16, put_ipv4_lengths
+from netoffload.engine.fields import be16, be32, pseudo_sum, put_be16, put_be32, put_ipv4_lengths
 from netoffload.engine.flows import addresses_and_ports
 from netoffload.engine.transmit import FORWARD, IP_AT, TCP_AT, block_crc
 from netoffload.wire import ethernet, ipv4, offload, tcp, vnet
@@ -59,7 +59,6 @@ def receive(frame: Any, length: int, now_ns: int, flows: Any, counters: Any, pen
 
     Args:
         frame: uint8, virtio-net header and frame, with DECODE_SLACK octets of room behind ``length``.
-            The CRC field of a block is overwritten.
         length: octets in ``frame``.
         now_ns: the time, for the flow table.
         flows: the receive flow table.
@@ -111,7 +110,9 @@ def _check(frame: Any, length: Any) -> Any:
     if be16(frame, IP_AT + ipv4.FRAGMENT) & ipv4.FRAGMENT_MASK:
         return Counter.DROP_BAD_HEADER.value
     told = be32(frame, TCP_AT + offload.CRC)
-    if block_crc(frame, TCP_AT, block_len) != told:
+    computed = block_crc(frame, TCP_AT, block_len)
+    put_be32(frame, TCP_AT + offload.CRC, told)  # the caller may come again with the same frame
+    if computed != told:
         return Counter.DROP_BAD_CRC.value
     if (
         u8(frame, TCP_AT + offload.NEXT_HEADER) != offload.IPCOMP_NEXT_TCP

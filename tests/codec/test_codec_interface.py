@@ -1,0 +1,104 @@
+"""The whole-array interface, the registry, and what the codec promises about values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netoffload import config
+from netoffload.codec import CODECS, Codec, CodecId, Oracle, by_id, get, reference, register_all
+from netoffload.errors import CodecError, UsageError
+
+INCEPTIONN = get("inceptionn")
+
+finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "bound_k", "decoded"),
+    [
+        (1.0, 10, 1.0),
+        (-3.5, 10, -3.5),
+        (0.75, 10, 0.75),
+        (2.0**-5, 10, 2.0**-5),  # n = 5 = k // 2: still 16 bits
+        (2.0**-5 + 2.0**-16, 10, 2.0**-5),  # cut off below 2^-15
+        (2.0**-6, 10, 2.0**-6),  # 8 bits
+        (0.03, 10, 3 / 128),
+        (2.0**-8, 10, 0.0),  # the known defect: inside the bound's window, below the 8-bit form's last bit
+        (-(2.0**-8), 10, 0.0),
+        (2.0**-11, 10, 0.0),
+        (-0.0, 10, 0.0),
+        (1e-40, 10, 0.0),
+        (0.6, 1, 76 / 128),
+        (0.4, 1, 0.0),
+    ],
+)
+def test_values_by_hand(value: float, bound_k: int, decoded: float) -> None:
+    result = INCEPTIONN.round_trip(np.array([value], np.float32), bound_k)
+    assert result[0] == decoded
+    assert not np.signbit(result[0]) or decoded < 0
+
+
+def test_a_burst_by_hand() -> None:
+    values = np.array([0, 0.03, 0, 0, -0.5, 0, 0, 1.5], np.float32)
+    payload = INCEPTIONN.encode(values, 10)
+    assert payload.tobytes().hex() == "04c2" + "03" + "00c0" + "0000c03f"
+
+
+@given(st.lists(finite, max_size=30), st.integers(1, 16))
+def test_the_error_is_below_the_bound_or_the_eight_bit_forms_last_bit(values: list[float], bound_k: int) -> None:
+    given_values = np.array(values, np.float32)
+    error = np.abs(given_values.astype(np.float64) - INCEPTIONN.round_trip(given_values, bound_k))
+    assert (error <= max(2.0**-bound_k, 2.0**-7)).all()
+    assert (error[np.abs(given_values) >= 1] == 0).all()
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=30), st.integers(1, 16))
+def test_a_second_round_trip_changes_nothing(words: list[int], bound_k: int) -> None:
+    once = INCEPTIONN.round_trip(np.array(words, np.uint32).view(np.float32), bound_k)
+    twice = INCEPTIONN.round_trip(once, bound_k)
+    assert np.array_equal(once.view(np.uint32), twice.view(np.uint32))
+    out = once.copy()
+    assert INCEPTIONN.round_trip(out, bound_k, out) is out
+
+
+@pytest.mark.parametrize(
+    "values", [np.zeros(4), np.zeros(4, np.int32), np.zeros((4, 4), np.float32)[:, ::2]], ids=["f64", "i32", "strided"]
+)
+def test_other_arrays_are_refused(values: np.ndarray) -> None:
+    with pytest.raises(UsageError, match="contiguous float32"):
+        INCEPTIONN.encode(values, 10)
+
+
+@pytest.mark.parametrize("bound_k", [0, 17, -1])
+def test_bounds_outside_1_to_16_are_refused(bound_k: int) -> None:
+    with pytest.raises(UsageError, match=r"1\.\.16"):
+        INCEPTIONN.encode(np.zeros(8, np.float32), bound_k)
+
+
+@pytest.mark.parametrize(
+    ("payload", "count"), [(b"", 1), (b"\x03\x00\x01", 8), (b"\x00\x00\x00", 8), (b"\x04\x00\x01", 1)]
+)
+def test_malformed_payloads_are_refused(payload: bytes, count: int) -> None:
+    with pytest.raises(CodecError):
+        INCEPTIONN.decode(np.frombuffer(payload, np.uint8), count, 10)
+
+
+def test_names_and_ids() -> None:
+    assert [codec.name for codec in CODECS.values()] == list(config.CODECS)
+    assert by_id(1) is INCEPTIONN
+    assert by_id(9) is None
+    with pytest.raises(UsageError, match="inceptionn"):
+        get("gzip")
+
+
+def test_a_registry_with_a_gap_is_refused() -> None:
+    oracle = Oracle(reference.encode, reference.decode, reference.round_trip)
+    with pytest.raises(UsageError, match="INCEPTIONN"):
+        register_all()
+    with pytest.raises(UsageError, match="twice"):
+        register_all(Codec(CodecId.INCEPTIONN, "a", oracle), Codec(CodecId.INCEPTIONN, "b", oracle))
+    with pytest.raises(UsageError, match="oracle"):
+        register_all(Codec(CodecId.INCEPTIONN, "a", Oracle(reference.encode, reference.decode, None)))  # type: ignore[arg-type]

@@ -1,0 +1,56 @@
+"""Host frames for engine tests: what a Linux stack gives a TSO-capable card, made with scapy, an implementation not our own."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scapy.layers.inet import IP, TCP
+from scapy.layers.l2 import Ether
+
+from netoffload.engine.transmit import HOST_BUFFER_LEN
+from netoffload.wire import vnet
+
+Uint8Array = npt.NDArray[np.uint8]
+
+MSS = 1448
+TIMESTAMPS = [("NOP", None), ("NOP", None), ("Timestamp", (12345, 67890))]
+
+
+def make_segment(
+    payload: bytes = b"",
+    *,
+    seq: int = 1001,
+    flags: str = "A",
+    tos: int = 0x28,
+    gso_size: int | None = None,
+    options: list[tuple[str, object]] | None = None,
+    ack: int = 7,
+    sport: int = 40000,
+    ident: int = 77,
+) -> bytes:
+    """Return virtio-net header and frame; more payload than an MSS makes it a TSO frame."""
+    frame = bytes(
+        Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01")
+        / IP(src="10.9.0.1", dst="10.9.0.2", tos=tos, id=ident, flags="DF")
+        / TCP(
+            sport=sport, dport=5001, seq=seq, ack=ack, flags=flags, options=TIMESTAMPS if options is None else options
+        )
+        / payload
+    )
+    gso = (MSS if len(payload) > MSS else 0) if gso_size is None else gso_size
+    header = vnet.Vnet(
+        flags=vnet.NEEDS_CSUM,
+        gso_type=vnet.GSO_TCPV4 if gso else vnet.GSO_NONE,
+        hdr_len=len(frame) - len(payload),
+        gso_size=gso,
+        csum_start=34,
+        csum_offset=16,
+    )
+    return vnet.emit_vnet(header, frame)
+
+
+def in_buffer(frame: bytes, size: int = HOST_BUFFER_LEN) -> Uint8Array:
+    """Return a device's read buffer that holds ``frame``."""
+    buffer = np.zeros(size, np.uint8)
+    buffer[: len(frame)] = np.frombuffer(frame, np.uint8)
+    return buffer

@@ -1,0 +1,54 @@
+"""The list of counters is whole, and the compiled sums are the defined ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netoffload.engine.counters import MEANING, Counter, as_dict, make_counters
+from netoffload.engine.fields import be16, be32, pseudo_sum, put_be16, put_be32, put_ipv4_lengths
+from netoffload.engine.sums import crc32c
+from netoffload.wire import checksum, ipv4
+
+
+def test_every_counter_says_what_it_counts() -> None:
+    assert set(MEANING) == set(Counter)
+    assert list(as_dict(make_counters())) == [counter.name.lower() for counter in Counter]
+    assert all(MEANING[counter].strip() for counter in Counter)
+
+
+@settings(deadline=None)
+@given(octets=st.binary(max_size=200), at=st.integers(0, 9), start=st.integers(0, 2**32 - 1))
+def test_crc32c_is_the_defined_one(octets: bytes, at: int, start: int) -> None:
+    array = np.frombuffer(bytes(at) + octets + bytes(8), np.uint8)
+    assert crc32c(array, at, len(octets), start) == checksum.crc32c(octets, start)
+
+
+@settings(deadline=None)
+@given(word=st.integers(0, 2**32 - 1), half=st.integers(0, 2**16 - 1), at=st.integers(0, 3))
+def test_fields_are_in_network_order(word: int, half: int, at: int) -> None:
+    array = np.zeros(16, np.uint8)
+    put_be32(array, at, word)
+    put_be16(array, at + 4, half)
+    assert bytes(array[at : at + 6]) == word.to_bytes(4, "big") + half.to_bytes(2, "big")
+    assert (be32(array, at), be16(array, at + 4)) == (word, half)
+
+
+@settings(deadline=None)
+@given(
+    header=st.builds(
+        ipv4.Ipv4,
+        *[st.integers(0, 255), st.integers(0, 65535), st.integers(0, 65535), st.integers(0, 255), st.just(6)],
+        *[st.binary(min_size=4, max_size=4)] * 2,
+    ),
+    length=st.integers(20, 65000),
+)
+def test_a_changed_ipv4_header_is_summed_anew(header: ipv4.Ipv4, length: int) -> None:
+    array = np.frombuffer(b"ab" + ipv4.emit_ipv4(header, b"") + bytes(8), np.uint8).copy()
+    put_ipv4_lengths(array, 2, length, 0x1_2345, 108)
+    octets = bytes(array[2:22])
+    assert checksum.internet_checksum(octets) == 0
+    assert octets[2:6] == length.to_bytes(2, "big") + b"\x23\x45"
+    pseudo = header.src + header.dst + bytes((0, 6)) + length.to_bytes(2, "big")
+    assert pseudo_sum(array, 2, 6, length) == checksum.ones_sum(pseudo)

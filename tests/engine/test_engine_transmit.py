@@ -1,0 +1,207 @@
+"""Host to wire: what is compressed, what crosses, and what the blocks are; dissected by the plain parsers and the oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from frames import MSS, TIMESTAMPS, make_segment
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nic_pair import Nic
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import ARP, Dot1Q, Ether
+
+from netoffload.codec import reference
+from netoffload.codec.jit import JIT_DISABLED
+from netoffload.wire.ethernet import parse_ethernet
+from netoffload.wire.ipv4 import Ipv4, parse_ipv4
+from netoffload.wire.offload import Block, parse_block
+from netoffload.wire.tcp import Tcp, parse_tcp
+from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
+
+ISN = 1000
+RNG = np.random.default_rng(11)
+GRADIENT = RNG.normal(0, 2e-3, 15000 if not JIT_DISABLED else 3000).astype(np.float32).tobytes()
+
+
+def make_nic(**options: int | bool) -> Nic:
+    """Return a NIC that has seen the flow's SYN."""
+    nic = Nic(**options)  # type: ignore[arg-type]
+    syn = make_segment(flags="S", seq=ISN)
+    assert nic.from_host(syn) == [syn]
+    return nic
+
+
+def dissect(frame: bytes) -> tuple[Ipv4, Tcp, Block]:
+    """Read one wire frame with the plain parsers: every check of theirs is a check of the engine."""
+    header, octets = parse_vnet(frame)
+    assert header == Vnet()
+    ip, payload = parse_ipv4(parse_ethernet(octets)[1])
+    block = parse_block(payload, ip.src, ip.dst)
+    tcp, rest = parse_tcp(block.tcp_header)
+    assert rest == b""
+    return ip, tcp, block
+
+
+def payload_of(block: Block) -> bytes:
+    """Decode a block with the oracle."""
+    raw = block.payload
+    floats = reference.decode(np.frombuffer(block.bursts, np.uint8), block.count, block.bound_k)
+    return raw[: block.head] + floats.tobytes() + raw[len(raw) - block.tail :]
+
+
+@pytest.mark.parametrize("per_segment", [False, True])
+def test_a_large_segment_becomes_blocks_that_hold_it(per_segment: bool) -> None:
+    nic = make_nic(per_segment=per_segment)
+    frames = nic.from_host(make_segment(GRADIENT, seq=ISN + 1, flags="PA", ident=7))
+    assert all(len(frame) <= 10 + 14 + 1500 for frame in frames)
+    rebuilt = b""
+    for index, frame in enumerate(frames):
+        ip, tcp, block = dissect(frame)
+        assert (ip.tos, ip.protocol, ip.ident, ip.ttl) == (0x28, 108, 7 + index, 64)
+        assert tcp.seq == ISN + 1 + len(rebuilt)
+        assert (tcp.ack, tcp.window, tcp.checksum, tcp.options) == (
+            7,
+            8192,
+            0,
+            bytes.fromhex("0101080a0000303900010932"),
+        )
+        assert tcp.flags == (0x18 if index == len(frames) - 1 else 0x10)
+        assert (block.bound_k, block.gso_size, block.payload_len) == (10, MSS, len(payload_of(block)))
+        rebuilt += payload_of(block)
+    assert rebuilt == reference.round_trip(np.frombuffer(GRADIENT, np.float32), 10).tobytes()
+    segments = -(-len(GRADIENT) // MSS)
+    assert len(frames) == segments if per_segment else len(frames) < segments / 3
+
+
+@settings(deadline=None, max_examples=10 if JIT_DISABLED else 200)
+@given(
+    start=st.integers(0, 4000),
+    length=st.integers(100, 3000),
+    mtu=st.sampled_from([576, 1500, 9000]),
+    bound_k=st.integers(1, 16),
+    per_segment=st.booleans(),
+    isn=st.sampled_from([0, 1000, 2**32 - 2000, 2**32 - 1]),
+)
+def test_floats_are_counted_from_the_first_octet_after_the_syn(
+    start: int, length: int, mtu: int, bound_k: int, per_segment: bool, isn: int
+) -> None:
+    nic = Nic(bound_k=bound_k, mtu=mtu, per_segment=per_segment)
+    nic.from_host(make_segment(flags="S", seq=isn))
+    payload = GRADIENT[start : start + length]
+    mss = mtu - 52
+    frames = nic.from_host(make_segment(payload, seq=(isn + 1 + start) % 2**32, gso_size=mss if length > mss else 0))
+    blocks = [dissect(frame) for frame in frames]
+    offset = start
+    for ip, tcp, block in blocks:
+        assert tcp.seq == (isn + 1 + offset) % 2**32
+        assert len(block.payload) + 60 <= mtu
+        assert ip.ident == (77 + blocks.index((ip, tcp, block))) % 2**16
+        decoded = payload_of(block)
+        head = -offset % 4
+        assert block.head == min(head, len(decoded))
+        assert block.tail == (len(decoded) - block.head) % 4
+        end = len(decoded) - block.tail
+        values = np.frombuffer(GRADIENT[offset + block.head : offset + end], np.float32)
+        assert decoded[: block.head] == GRADIENT[offset : offset + block.head]
+        assert decoded[block.head : end] == reference.round_trip(values, bound_k).tobytes()
+        assert decoded[end:] == GRADIENT[offset + end : offset + len(decoded)]
+        offset += len(decoded)
+    assert offset == start + length
+
+
+BYPASSED = {
+    "bypass_untagged": make_segment(GRADIENT, tos=0),
+    "bypass_no_payload": make_segment(),
+    "bypass_unknown_flow": make_segment(GRADIENT, sport=40001),
+    "bypass_no_gain": make_segment(np.full(1000, 3.0, np.float32).tobytes(), gso_size=1448),
+    "bypass_syn": make_segment(b"x" * 400, flags="S"),
+    "bypass_special": make_segment(GRADIENT, flags="UA"),
+    "bypass_not_tcp4": emit_vnet(Vnet(), bytes(Ether() / IP() / UDP() / b"x")),
+}
+
+
+@pytest.mark.parametrize("reason", BYPASSED)
+def test_every_reason_to_cross_unchanged(reason: str) -> None:
+    nic = make_nic()
+    assert nic.from_host(BYPASSED[reason]) == [BYPASSED[reason]]
+    assert nic.counts()[reason] >= 1
+    assert "tx_blocks" not in nic.counts()
+    assert "tx_class_32" not in nic.counts()
+
+
+@pytest.mark.parametrize(
+    "segment",
+    [
+        make_segment(GRADIENT, flags="RA"),
+        make_segment(GRADIENT, flags="CA"),
+        make_segment(GRADIENT[:800], options=[("MD5", b"0" * 16), ("NOP", None), ("NOP", None)]),
+        make_segment(GRADIENT[:800], options=[("AO", b"0" * 14)]),
+        make_segment(GRADIENT[:800]).replace(b"\x01\x01\x08\x0a", b"\x4d\x00\x08\x0a"),
+    ],
+    ids=["rst", "cwr", "md5", "ao", "option of length 0"],
+)
+def test_segments_that_must_not_be_touched(segment: bytes) -> None:
+    nic = make_nic()
+    assert nic.from_host(segment) == [segment]
+    assert nic.counts()["bypass_special"] == 1
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        Ether() / ARP(),
+        Ether() / IPv6(tc=0x28) / TCP() / (b"x" * 100),
+        Ether() / Dot1Q(vlan=5) / IP(tos=0x28) / TCP() / (b"x" * 100),
+        Ether() / IP(tos=0x28, options=[b"\x01" * 4]) / TCP() / (b"x" * 100),
+        Ether() / IP(tos=0x28, frag=5) / (b"x" * 100),
+        Ether() / IP(tos=0x28, len=2000) / TCP() / (b"x" * 100),
+        Ether() / IP(tos=0x28) / TCP(dataofs=4) / (b"x" * 100),
+        Ether() / IP(tos=0x28) / TCP(dataofs=15),
+    ],
+    ids=["arp", "ipv6", "vlan", "ip options", "fragment", "too long", "short tcp", "tcp beyond ip"],
+)
+def test_what_is_not_plain_tcp_over_ipv4_crosses(packet: Ether) -> None:
+    nic = make_nic()
+    frame = emit_vnet(Vnet(), bytes(packet))
+    assert nic.from_host(frame) == [frame]
+    assert nic.counts()["bypass_not_tcp4"] == 1
+
+
+@given(st.binary(max_size=120))
+def test_random_frames_cross(octets: bytes) -> None:
+    nic = make_nic()
+    frame = bytes(10) + octets
+    assert nic.from_host(frame) == [frame]
+
+
+@pytest.mark.parametrize("tos", [0x28, 0x29, 0x2A, 0x2B])
+def test_the_ecn_bits_do_not_matter(tos: int) -> None:
+    nic = make_nic()
+    ip, _, _ = dissect(nic.from_host(make_segment(GRADIENT, seq=ISN + 1, tos=tos))[0])
+    assert ip.tos == tos
+
+
+def test_flows_are_counted_and_a_new_connection_starts_anew() -> None:
+    nic = make_nic()
+    nic.from_host(make_segment(GRADIENT[:4000], seq=ISN + 1))
+    nic.from_host(make_segment(flags="S", seq=5000))
+    (_, _, block) = dissect(nic.from_host(make_segment(GRADIENT[:400], seq=5001 + 2, options=TIMESTAMPS))[0])
+    assert block.head == 2
+    assert nic.counts()["tx_raw_octets"] == 4400
+    from netoffload.engine import flows
+
+    (flow,) = flows.as_dicts(nic.tx_flows)
+    assert (flow["src"], flow["sport"], flow["raw_octets"], flow["segments"]) == ("10.9.0.1", 40000, 400, 1)
+
+
+def test_a_full_flow_table_forgets_the_flow_longest_unused() -> None:
+    from netoffload.engine import flows
+
+    table = flows.make_flows()
+    for ports in range(3 * flows.SLOTS):
+        flows.learn(table, 1, 2, ports, 9, ports)
+        assert flows.find(table, 1, 2, ports) != flows.NOT_FOUND
+    assert flows.find(table, 1, 2, 0) == flows.NOT_FOUND
+    assert (table[:, flows.USED] == 1).sum() <= flows.SLOTS

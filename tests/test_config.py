@@ -1,0 +1,69 @@
+"""How a person writes rates, sizes, bounds and choices, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netoffload.config import check_bound_k, check_choice, format_rate, parse_rate_bps, parse_size_octets
+from netoffload.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "rate_bps"),
+    [
+        ("1gbit", 10**9),
+        ("100mbit", 10**8),
+        ("2.5Gbit", 2.5e9),
+        ("1500 kbit", 1.5e6),
+        ("10Gb/s", 10**10),
+        ("1gbps", 10**9),
+    ],
+)
+def test_rates(text: str, rate_bps: float) -> None:
+    assert parse_rate_bps(text) == rate_bps
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fast", "1", "gbit", "-1gbit", "1gbyte", "0mbit", "10kbit", "101gbit", "1e9bit", "1gbit "[::-1]]
+)
+def test_wrong_rates(text: str) -> None:
+    with pytest.raises(UsageError, match="rate"):
+        parse_rate_bps(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "octets"), [("25MB", 25 * 10**6), ("64KiB", 65536), ("4096", 4096), ("1.5k", 1500), ("1GB", 10**9)]
+)
+def test_sizes(text: str, octets: int) -> None:
+    assert parse_size_octets(text) == octets
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-5", "0", "3 cows", "1TB"])
+def test_wrong_sizes(text: str) -> None:
+    with pytest.raises(UsageError, match="size"):
+        parse_size_octets(text)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_value_or_a_usage_error(text: str) -> None:
+    for parse in (parse_rate_bps, parse_size_octets):
+        try:
+            assert parse(text) > 0
+        except UsageError as error:
+            assert repr(text) in str(error)
+
+
+def test_rates_for_people() -> None:
+    assert [format_rate(rate) for rate in (1e9, 958.3e6, 5e3, 12)] == ["1 Gb/s", "958.3 Mb/s", "5 kb/s", "12 b/s"]
+
+
+def test_bounds_and_choices() -> None:
+    assert [check_bound_k(k) for k in (1, 16)] == [1, 16]
+    for bound_k in (0, 17):
+        with pytest.raises(UsageError, match=r"1\.\.16"):
+            check_bound_k(bound_k)
+    assert check_choice("packing", "a", ("a", "b")) == "a"
+    with pytest.raises(UsageError, match="packing 'c' is unknown: choose from a, b"):
+        check_choice("packing", "c", ("a", "b"))

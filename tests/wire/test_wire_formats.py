@@ -1,0 +1,123 @@
+"""Octets <-> values against scapy, and the contract: parse or WireError, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, TCP
+from scapy.layers.l2 import Ether
+
+from netoffload.errors import WireError
+from netoffload.wire.checksum import crc32c, internet_checksum, ones_sum
+from netoffload.wire.ethernet import Ethernet, emit_ethernet, parse_ethernet
+from netoffload.wire.ipv4 import Ipv4, emit_ipv4, parse_ipv4
+from netoffload.wire.offload import Block, emit_block, parse_block
+from netoffload.wire.tcp import Tcp, emit_tcp, parse_tcp
+from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
+
+SRC, DST = bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))
+
+u8s, u16s, u32s = st.integers(0, 255), st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
+addresses = st.binary(min_size=4, max_size=4)
+options = st.integers(0, 10).flatmap(lambda words: st.binary(min_size=4 * words, max_size=4 * words))
+tcps = st.builds(Tcp, u16s, u16s, u32s, u32s, u8s, u16s, u16s, u16s, options)
+ipv4s = st.builds(Ipv4, u8s, u16s, u16s, u8s, u8s, addresses, addresses, options)
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> Block:
+    head, tail = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    floats = draw(st.integers(0, 300))
+    return Block(
+        codec=draw(st.integers(0, 15)),
+        bound_k=draw(u8s),
+        head=head,
+        tail=tail,
+        payload_len=head + tail + 4 * floats,
+        gso_size=draw(u16s),
+        tcp_header=emit_tcp(draw(tcps), b""),
+        payload=draw(st.binary(min_size=head + tail, max_size=head + tail + 100)),
+    )
+
+
+@given(st.binary(max_size=100), tcps, ipv4s)
+def test_what_is_emitted_parses_to_the_same_values(payload: bytes, tcp: Tcp, ip: Ipv4) -> None:
+    assert parse_tcp(emit_tcp(tcp, payload)) == (tcp, payload)
+    assert parse_ipv4(emit_ipv4(ip, payload) + b"padding") == (ip, payload)
+    frame = Ethernet(SRC + b"ab", DST + b"cd", 0x0800)
+    assert parse_ethernet(emit_ethernet(frame, payload)) == (frame, payload)
+    header = Vnet(1, 1, 66, 1448, 34, 16)
+    assert parse_vnet(emit_vnet(header, payload)) == (header, payload)
+
+
+@given(blocks(), addresses, addresses)
+def test_a_block_survives_the_wire(block: Block, src: bytes, dst: bytes) -> None:
+    assert parse_block(emit_block(block, src, dst), src, dst) == block
+
+
+@given(blocks(), st.data())
+def test_one_flipped_bit_is_noticed(block: Block, data: st.DataObject) -> None:
+    octets = bytearray(emit_block(block, SRC, DST))
+    bit = data.draw(st.integers(0, 8 * len(octets) - 1))
+    octets[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(WireError):
+        parse_block(bytes(octets), SRC, DST)
+
+
+@given(blocks())
+def test_a_block_for_another_address_is_refused(block: Block) -> None:
+    with pytest.raises(WireError, match="CRC"):
+        parse_block(emit_block(block, SRC, DST), SRC, SRC)
+
+
+def _parse_block(octets: bytes) -> Block:
+    return parse_block(octets, SRC, DST)
+
+
+@pytest.mark.parametrize("parse", [parse_ethernet, parse_ipv4, parse_tcp, parse_vnet, _parse_block])
+@given(octets=st.binary(max_size=120))
+def test_random_octets_parse_or_raise_wire_error(parse: Callable[[bytes], object], octets: bytes) -> None:
+    try:
+        assert parse(octets) is not None
+    except WireError as error:
+        assert str(error)
+
+
+@given(blocks(), ipv4s, tcps)
+def test_every_truncation_parses_or_raises_wire_error(block: Block, ip: Ipv4, tcp: Tcp) -> None:
+    for parse, octets in (
+        (_parse_block, emit_block(block, SRC, DST)),
+        (parse_ipv4, emit_ipv4(ip, b"")),
+        (parse_tcp, emit_tcp(tcp, b"")),
+    ):
+        for length in range(0, len(octets), 3):
+            with pytest.raises(WireError):
+                parse(octets[:length])
+
+
+def test_headers_agree_with_scapy() -> None:
+    packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / IP(
+        src="10.0.0.1", dst="10.0.0.2", tos=0x28, id=4711, ttl=61, flags="DF"
+    )
+    packet /= TCP(sport=1, dport=2, seq=3, ack=4, flags="PA", window=5, options=[("MSS", 1460)])
+    octets = bytes(packet / b"payload")
+    ethernet, rest = parse_ethernet(octets)
+    ip, segment = parse_ipv4(rest)
+    tcp, payload = parse_tcp(segment)
+    assert (ip.tos, ip.ident, ip.ttl, ip.fragment, ip.src, ip.dst) == (0x28, 4711, 61, 0x4000, SRC, DST)
+    assert (tcp.sport, tcp.dport, tcp.seq, tcp.ack, tcp.flags, tcp.window) == (1, 2, 3, 4, 0x18, 5)
+    assert payload == b"payload"
+    assert emit_ethernet(ethernet, emit_ipv4(ip, emit_tcp(tcp, payload))) == octets
+
+
+def test_sums_agree_with_their_rfcs() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
+    assert crc32c(b"\xff" * 32) == 0x62A8AB43
+    assert crc32c(bytes(range(32))) == 0x46DD794E
+    assert crc32c(b"56789", crc32c(b"1234")) == crc32c(b"123456789")
+    assert ones_sum(bytes.fromhex("0001f203f4f5f6f7")) == 0xDDF2  # RFC 1071, 3
+    assert internet_checksum(b"\x01") == 0xFEFF
