@@ -39,6 +39,10 @@ if JIT_DISABLED:
         """Return how many of the low 16 bits are set."""
         return (int(word) & 0xFFFF).bit_count()
 
+    def float32_bits(value: Any) -> Any:
+        """Return the bits of a float32."""
+        return int(np.float32(value).view(np.uint32))
+
     def copy_octets(source: Any, source_at: Any, target: Any, target_at: Any, count: Any) -> None:
         """Copy ``count`` octets between two arrays that do not overlap."""
         target[target_at : target_at + count] = source[source_at : source_at + count]
@@ -91,6 +95,15 @@ else:
             return builder.zext(builder.ctpop(low), ir.IntType(64))
 
         return types.int64(types.int64), codegen
+
+    @intrinsic
+    def float32_bits(typing_context: Any, value: Any) -> Any:
+        """Return the bits of a float32."""
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.zext(builder.bitcast(args[0], ir.IntType(32)), ir.IntType(64))
+
+        return types.int64(types.float32), codegen
 
     @intrinsic
     def copy_octets(typing_context: Any, source: Any, source_at: Any, target: Any, target_at: Any, count: Any) -> Any:

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.octets import load_u16, load_u32, popcount_u16, store_u16, store_u32
+from netoffload.codec.octets import float32_bits, load_u16, load_u32, popcount_u16, store_u16, store_u32
 
 LANES: Final = 8
 """Floats in a burst: 256 bits (INCEPTIONN, VI-A)."""
@@ -43,6 +43,9 @@ MALFORMED: Final = -1
 """Status of :func:`payload_len`: the tags announce more octets than there are."""
 
 _EVEN: Final = 0x5555
+
+_UNIT16: Final = np.float32(2.0**-15)
+"""What the last of 15 magnitude bits weighs."""
 
 
 @inline_kernel
@@ -72,44 +75,38 @@ def count_classes(tags: Any, classes: Any) -> None:
 
 @inline_kernel
 def _encode_lane(word: Any, bound_k: Any) -> Any:
-    """Return ``code << 2 | tag`` of one float32's bits (Algorithm 2)."""
+    """Return ``code << 2 | tag`` of one float32's bits (Algorithm 2).
+
+    The three candidate codes are masked together: a branch on the class would be mispredicted on mixed data.
+    """
     n_shift = 127 - ((word >> 23) & 0xFF)
-    tag = int(n_shift <= bound_k) + int(n_shift <= bound_k >> 1) + int(n_shift <= 0)
-    shifted = ((word & 0x7FFFFF) | 0x800000) >> min(max(n_shift, 0), 31)
+    in8 = int(n_shift <= bound_k)
+    in16 = int(n_shift <= bound_k >> 1)
+    in32 = int(n_shift <= 0)
+    shifted = ((word & 0x7FFFFF) | 0x800000) >> (n_shift & 31)  # wrong from 32 on, where nothing is kept
     sign = word >> 31
-    code = word if tag == 3 else (sign << 15 | shifted >> 8)
-    code = (sign << 7 | shifted >> 16) if tag == 1 else code
-    return code << 2 | tag
+    code = (sign << 7 | shifted >> 16) & -(in8 - in16)
+    code |= (sign << 15 | shifted >> 8) & -(in16 - in32)
+    code |= word & -in32
+    return code << 2 | (in8 + in16 + in32)
 
 
 @inline_kernel
 def _decode_lane(code: Any, tag: Any) -> Any:
     """Return the float32 bits of one code (Algorithm 3); ``code`` may have octets of the next lane above it.
 
-    The 7 or 15 magnitude bits are a fixed-point fraction: moving the leading one to the hidden bit is what
-    converting the integer to a float does. A magnitude of 0 is +0, which the paper leaves open.
+    The 8-bit form is the 16-bit form without its low octet, and its magnitude is a fixed-point fraction: finding the
+    leading one and moving it to the hidden bit is what converting an integer to a float does. The integer carries the
+    sign, so a magnitude of 0, which the paper leaves open, becomes +0 for either sign.
     """
-    bits = 23 if tag == 0 else 7 if tag == 1 else 15
-    magnitude = code & ((1 << bits) - 1)
-    sign = (code >> bits) & 1
-    leading = 0
-    probe = magnitude
-    if probe >= 1 << 8:
-        leading += 8
-        probe >>= 8
-    if probe >= 1 << 4:
-        leading += 4
-        probe >>= 4
-    if probe >= 1 << 2:
-        leading += 2
-        probe >>= 2
-    if probe >= 1 << 1:
-        leading += 1
-    exponent = 127 - (bits - leading)
-    mantissa = (magnitude << (23 - leading)) & 0x7FFFFF
-    word = sign << 31 | exponent << 23 | mantissa
-    word = 0 if magnitude == 0 or tag == 0 else word
-    return code & 0xFFFFFFFF if tag == 3 else word
+    in8 = int(tag == 1)
+    in16 = int(tag == 2)
+    in32 = int(tag == 3)
+    fraction = (code << 8) & (-in8 & 0xFF00) | code & (-in16 & 0xFFFF)
+    sign = fraction >> 15
+    signed = ((fraction & 0x7FFF) ^ -sign) + sign
+    small = float32_bits(np.float32(signed) * _UNIT16)
+    return (code & (-in32 & 0xFFFFFFFF)) | (small & ~-in32)
 
 
 @kernel

@@ -1,6 +1,11 @@
-"""Host frames for engine tests: what a Linux stack gives a TSO-capable card, made with scapy, an implementation not our own."""
+"""Host frames for engine tests: what a Linux stack gives a TSO-capable card.
+
+They are made with scapy, an implementation that is not our own.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +28,7 @@ def make_segment(
     flags: str = "A",
     tos: int = 0x28,
     gso_size: int | None = None,
-    options: list[tuple[str, object]] | None = None,
+    options: Sequence[tuple[str, object]] | None = None,
     ack: int = 7,
     sport: int = 40000,
     ident: int = 77,

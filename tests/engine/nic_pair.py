@@ -1,4 +1,4 @@
-"""Two NICs without devices: what one transmits, the other receives, frame by frame and with the clock standing still."""
+"""Two NICs without devices: what one transmits, the other receives, and the clock stands still."""
 
 from __future__ import annotations
 

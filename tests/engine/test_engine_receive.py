@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -29,8 +30,8 @@ GRADIENT = VALUES.tobytes()
 DECODED = reference.round_trip(VALUES, 10).tobytes()
 
 
-def make_pair(**options: int | bool) -> tuple[Nic, Nic]:
-    sender, receiver = Nic(**options), Nic()  # type: ignore[arg-type]
+def make_pair(per_segment: bool = False) -> tuple[Nic, Nic]:
+    sender, receiver = Nic(per_segment=per_segment), Nic()
     sender.from_host(make_segment(flags="S", seq=ISN))
     return sender, receiver
 
@@ -80,7 +81,7 @@ def test_a_stream_of_segments_arrives_in_order_and_whole() -> None:
     sender, receiver = make_pair()
     cuts = [0, 3, 1451, 1452, 2000, 9001, len(GRADIENT)]
     stream = b""
-    for first, last in zip(cuts, cuts[1:], strict=False):
+    for first, last in itertools.pairwise(cuts):
         frames = sender.from_host(make_segment(GRADIENT[first:last], seq=ISN + 1 + first))
         for frame in receiver.from_wire(frames):
             stream += parse_tcp(parse_ipv4(parse_ethernet(parse_vnet(frame)[1])[1])[1])[1]

@@ -1,4 +1,4 @@
-"""Host to wire: what is compressed, what crosses, and what the blocks are; dissected by the plain parsers and the oracle."""
+"""Host to wire: what is compressed, what crosses, and what the blocks are, read by the plain parsers and the oracle."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ RNG = np.random.default_rng(11)
 GRADIENT = RNG.normal(0, 2e-3, 15000 if not JIT_DISABLED else 3000).astype(np.float32).tobytes()
 
 
-def make_nic(**options: int | bool) -> Nic:
+def make_nic(per_segment: bool = False) -> Nic:
     """Return a NIC that has seen the flow's SYN."""
-    nic = Nic(**options)  # type: ignore[arg-type]
+    nic = Nic(per_segment=per_segment)
     syn = make_segment(flags="S", seq=ISN)
     assert nic.from_host(syn) == [syn]
     return nic

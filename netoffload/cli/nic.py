@@ -1,0 +1,39 @@
+"""``netoffload nic``: one NIC in the foreground; ``netoffload warmup``: compile its kernels beforehand."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import typer
+
+from netoffload.cli.app import app, notes
+
+
+@app.command(
+    "nic",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    help="Run one NIC between a host's TAP interface and a wire; [bold]netoffload nic --help[/] lists its options.",
+)
+def _nic(context: typer.Context) -> None:
+    from netoffload_daemon.__main__ import main
+
+    sys.exit(main(context.args, "netoffload nic"))
+
+
+@app.command("warmup", help="Compile the NIC's and the codec's kernels into the cache, so that a NIC starts at once.")
+def _warmup() -> None:
+    import numpy as np
+
+    from netoffload.codec import CODECS
+    from netoffload.codec.jit import cache_dir
+    from netoffload_daemon.__main__ import compile_loop
+
+    start_s = time.monotonic()
+    with notes.status("compiling kernels (once per version and CPU, about 20 s)"):
+        compile_loop()
+        for codec in CODECS.values():
+            values = np.zeros(8, np.float32)
+            codec.decode(codec.encode(values, 10), values.size, 10)
+            codec.round_trip(values, 10)
+    notes.print(f"kernels ready in {time.monotonic() - start_s:.1f} s ({cache_dir()})")

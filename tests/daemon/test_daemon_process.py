@@ -1,0 +1,102 @@
+"""The NIC as a process: wrong arguments, and a life between a real TAP and a real wire (traffic: tests/netns)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DAEMON = [sys.executable, "-m", "netoffload_daemon"]
+needs_root = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/net/tun"), reason="needs root and TUN")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*DAEMON, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--host", "eth0", "--wire", "lo"], "host device 'eth0' is not tap:NAME"),
+        (["--host", "tap:", "--wire", "lo"], "is not tap:NAME"),
+        (["--host", "tap:t0", "--wire", "lo", "--bound", "17"], "bound 17 is outside 1..16"),
+        (["--host", "tap:t0", "--wire", "lo", "--bound", "0"], "bound 0 is outside 1..16"),
+        (["--host", "tap:t0", "--wire", "lo", "--codec", "gzip"], "codec 'gzip' is unknown: choose from inceptionn"),
+        (["--host", "tap:t0", "--wire", "lo", "--packing", "loose"], "choose from coalesced, per-segment"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_misspelt_option_is_an_error() -> None:
+    done = run("--host", "tap:t0", "--wire", "lo", "--bond", "10")
+    assert done.returncode == 2
+    assert "unrecognized arguments: --bond" in done.stderr
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--host", "tap:not0", "--wire", "nowire0"], "wire nowire0 cannot be opened: no such interface"),
+        (["--host", "tap:lo", "--wire", "lo"], "TAP lo cannot be opened: a device of that name exists"),
+        (["--host", "tap:a-name-of-16-oct", "--wire", "lo"], "is not 1..15 octets long"),
+        (["--host", "tap:not0", "--host-netns", "/run/netns/none", "--wire", "lo"], "/run/netns/none cannot be opened"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line_and_leaves_nothing(arguments: list[str], said: str) -> None:
+    before = os.listdir("/sys/class/net")
+    done = run(*arguments)
+    assert done.returncode == 3
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert os.listdir("/sys/class/net") == before
+
+
+@needs_root
+def test_ready_control_and_stop(tmp_path: Path) -> None:
+    from netoffload.control import request
+    from netoffload.engine.counters import MEANING
+
+    control = tmp_path / "nic.sock"
+    reader, writer = os.pipe()
+    with subprocess.Popen(
+        [*DAEMON, "--host", "tap:nottest0", "--wire", "lo", "--control", str(control), "--ready-fd", str(writer)],
+        pass_fds=[writer],
+        stderr=subprocess.PIPE,
+    ) as nic:
+        os.close(writer)
+        try:
+            assert os.read(reader, 6) == b"ready\n"
+            info = request(control, "info")
+            assert (info["pid"], info["codec"], info["bound_k"]) == (nic.pid, "inceptionn", 10)
+            assert len(request(control, "counters")["counters"]) == len(MEANING)
+            assert request(control, "flows") == {"flows": []}
+            assert request(control, "stop") == {}
+            assert nic.wait(timeout=10) == 0
+        finally:
+            os.close(reader)
+            nic.kill()
+        assert nic.stderr is not None
+        assert nic.stderr.read() == b""
+    assert not control.exists()
+    assert "nottest0" not in os.listdir("/sys/class/net")
+
+
+def test_every_counter_is_one_the_engine_or_the_loop_can_reach() -> None:
+    import inspect
+
+    from netoffload.engine import receive, transmit
+    from netoffload.engine.counters import Counter
+    from netoffload_daemon import loop
+
+    source = "".join(inspect.getsource(module) for module in (transmit, receive, loop))
+    unused = [counter.name for counter in Counter if f"Counter.{counter.name}" not in source]
+    assert unused == ["TX_CLASS_8", "TX_CLASS_16"]  # reached through the slice TX_CLASS_0 : TX_CLASS_32 + 1
