@@ -8,8 +8,7 @@ taken over.
 
 from __future__ import annotations
 
-import socket
-import struct
+import ipaddress
 from typing import Any, Final
 
 import numpy as np
@@ -121,4 +120,4 @@ def as_dicts(flows: Int64Array) -> list[dict[str, Any]]:
 
 
 def _address(number: Any) -> str:
-    return socket.inet_ntoa(struct.pack("!I", int(number)))
+    return str(ipaddress.IPv4Address(int(number)))

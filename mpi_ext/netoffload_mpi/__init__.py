@@ -1,0 +1,46 @@
+"""MPI whose float32 data may pass a compressing NIC.
+
+MPI does control, sockets of our own do data. MPI's sockets mix headers with values, and a lossy NIC must never touch a
+header; so :class:`CompComm`, an ``MPI.Intracomm``, uses MPI to find the ranks, to exchange addresses and to agree on
+what the NICs do, once, and then moves vectors over TCP connections that carry nothing but float32::
+
+    rank 0                                                rank 1
+    CompComm ── MPI allgather: address, ports, codec ── CompComm        once, at the first call
+       │                                                   │
+    TcpExchange ═══ tagged, ToS 0x28: float32 only ═══ TcpExchange      Allreduce_comp
+                ─── untagged, ToS 0: control, float32 ──                Allreduce_ring, announcements, barriers
+
+Which connection is which is known from the listening port (one per peer and tag), so no word of ours identifies it in
+band. ToS is set before the handshake on both ends: on the connecting socket, and on the listener, from which an
+accepted socket inherits it. So the NICs see the tag on the SYN already, and count floats from the first octet.
+
+**Agreement.** What the owner of a block must round by (``netoffload.collectives``) has to be the same on every rank.
+Each rank names its codec and bound at set-up: those of its NIC, asked over ``$NETOFFLOAD_CONTROL``, or those given to
+``CompComm``; ranks that differ are an error on all of them. Without a NIC and without a codec nothing is rounded and
+``Allreduce_comp`` is exact.
+
+Use::
+
+    from mpi4py import MPI
+    from netoffload_mpi import CompComm
+
+    comm = CompComm(MPI.COMM_WORLD)
+    comm.Allreduce_comp(MPI.IN_PLACE, gradient)   # float32: NumPy, torch on the CPU, any buffer
+    print(comm.last_info)
+
+Lengths are compared in every call by the announcement of ``netoffload.collectives.transfer``: 16 octets over the
+untagged connection, beside the data, so it needs neither a round trip nor an MPI call (which would spin and take a
+core from the NICs).
+
+Files: ``buffers`` (specifications as mpi4py takes them -> vectors), ``agreement`` (what ranks tell each other at
+set-up), ``dataplane`` (sockets -> ``Exchange``), ``comm``, ``bench`` (the rank program of ``netoffload bench
+allreduce``).
+"""
+
+from mpi4py import MPI
+
+from netoffload_mpi.buffers import BufferTypeError
+from netoffload_mpi.comm import CommInfo, CompComm
+from netoffload_mpi.dataplane import TcpExchange
+
+__all__ = ["MPI", "BufferTypeError", "CommInfo", "CompComm", "TcpExchange"]

@@ -1,0 +1,141 @@
+"""What the ranks tell each other at set-up, and what follows from it.
+
+Every rank gathers the same list of offers and draws its conclusions from that list alone, so all ranks conclude the
+same, errors included: a rank that cannot offer says why in its offer, and all of them raise.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from netoffload import codec
+from netoffload.collectives import Float32Array, Quantise
+from netoffload.config import ENV_ADDRESS, ENV_CONTROL, check_bound_k
+from netoffload.control import request
+from netoffload.errors import CollectiveError, NetOffloadError, UsageError
+
+VERSION = 1
+"""Of the data plane: ranks with different ones do not talk."""
+
+Gather = Callable[[Any], Sequence[Any]]
+"""Collective: takes one object per rank, returns all of them in rank order (``comm.allgather``)."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What tagged data is rounded by: a codec and its bound 2**-bound_k."""
+
+    codec: str
+    bound_k: int
+
+    def quantiser(self) -> Quantise:
+        """Return the function that rounds a vector in place as the NICs do."""
+        chosen, bound_k = codec.get(self.codec), self.bound_k
+
+        def quantise(values: Float32Array) -> None:
+            chosen.round_trip(values, bound_k, out=values)
+
+        return quantise
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One rank's side of the agreement.
+
+    Attributes:
+        version: of the data plane.
+        address: IPv4 address where its listeners are.
+        ports: (peer, tagged) -> port, for every peer that will connect.
+        has_nic: whether it reaches a NIC's control socket.
+        precision: its NIC's, or what its caller said; None: exact.
+        failure: why it cannot take part; None: it can.
+    """
+
+    version: int = VERSION
+    address: str = ""
+    ports: Mapping[tuple[int, bool], int] | None = None
+    has_nic: bool = False
+    precision: Precision | None = None
+    failure: str | None = None
+
+
+def own_precision(codec_name: str | None, bound_k: int | None) -> tuple[bool, Precision | None]:
+    """Return whether this rank has a NIC, and what its tagged data is rounded by.
+
+    Args:
+        codec_name: what the caller said; None: ask the NIC.
+        bound_k: likewise; goes with ``codec_name``.
+
+    Raises:
+        UsageError: codec without bound or the reverse, unknown ones, or not what the NIC does.
+        ControlError: the NIC does not answer.
+    """
+    if (codec_name is None) != (bound_k is None):
+        raise UsageError("give both codec and bound_k, or neither")
+    asked = None
+    if codec_name is not None and bound_k is not None:
+        asked = Precision(codec.get(codec_name).name, check_bound_k(bound_k))
+    path = os.environ.get(ENV_CONTROL)
+    if not path:
+        return False, asked
+    info = request(path, "info")
+    nic = Precision(str(info["codec"]), int(info["bound_k"]))
+    if asked is not None and asked != nic:
+        raise UsageError(f"asked for {_describe(asked)}, but the NIC does {_describe(nic)}")
+    return True, nic
+
+
+def own_address(gather: Gather, host: str) -> str:
+    """Return the IPv4 address at which the other ranks reach this one; collective.
+
+    ``$NETOFFLOAD_ADDRESS`` if set, loopback if all ranks name the same host, else the address of the interface that
+    routes to another rank's host.
+
+    Raises:
+        UsageError: no route to any other host.
+    """
+    hosts = gather(host)
+    if given := os.environ.get(ENV_ADDRESS):
+        return given
+    others = [other for other in hosts if other != host]
+    if not others:
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((others[0], 9))  # sends nothing: asks the routing table
+        except OSError as error:
+            raise UsageError(f"no route to host {others[0]} ({error}): set ${ENV_ADDRESS} on every rank") from error
+        return str(probe.getsockname()[0])
+
+
+def agree(offers: Sequence[Offer]) -> Precision | None:
+    """Return what all ranks round by.
+
+    Raises:
+        CollectiveError: a rank failed, or ranks differ.
+    """
+    for rank, offer in enumerate(offers):
+        if offer.failure is not None:
+            raise CollectiveError(f"rank {rank} could not set up its data plane: {offer.failure}")
+        if offer.version != VERSION:
+            raise CollectiveError(f"rank {rank} speaks version {offer.version}, not {VERSION}: install the same one")
+        if offer.has_nic != offers[0].has_nic:
+            have, lack = (rank, 0) if offer.has_nic else (0, rank)
+            raise CollectiveError(f"rank {have} has a NIC, rank {lack} has none: it could not read compressed data")
+        if offer.precision != offers[0].precision:
+            first, other = _describe(offers[0].precision), _describe(offer.precision)
+            raise CollectiveError(f"ranks round differently: rank 0 {first}, rank {rank} {other}")
+    return offers[0].precision
+
+
+def failure_of(error: NetOffloadError | OSError) -> Offer:
+    """Return the offer of a rank that cannot take part."""
+    return Offer(failure=str(error))
+
+
+def _describe(precision: Precision | None) -> str:
+    return "exact" if precision is None else f"{precision.codec} with bound {precision.bound_k}"

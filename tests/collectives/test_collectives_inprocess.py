@@ -1,0 +1,218 @@
+"""Ring and worker-aggregator over threads: right sums, identical ranks, and failures that name their cause."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netoffload import codec
+from netoffload.collectives import Float32Array, aggregate, barrier, ring_allreduce, worker_exchange
+from netoffload.collectives.inprocess import InProcessExchange, run_ranks
+from netoffload.errors import CollectiveError, PeerLostError, UsageError
+
+SIZES = (1, 2, 3, 4, 5, 8)
+COUNTS = (0, 1, 7, 1024, 100_003)
+BOUND_K = 10
+
+
+def whole_numbers(rank: int, count: int) -> Float32Array:
+    """Values whose sums are exact in float32 in any order."""
+    return np.random.default_rng(rank).integers(-1000, 1000, count).astype(np.float32)
+
+
+def gradients(rank: int, count: int) -> Float32Array:
+    return np.random.default_rng(rank).normal(0.0, 0.05, count).astype(np.float32)
+
+
+def quantise(block: Float32Array) -> None:
+    codec.get("inceptionn").round_trip(block, BOUND_K, out=block)
+
+
+def ring_of(
+    size: int,
+    values_of: Callable[[int], Float32Array],
+    *,
+    tagged: bool,
+    chunk: int = 4096,
+    capacity: int = 65536,
+) -> list[Float32Array]:
+    def body(exchange: InProcessExchange) -> Float32Array:
+        values = values_of(exchange.rank)
+        ring_allreduce(exchange, values, tagged=tagged, quantise=quantise if tagged else None, chunk_floats=chunk)
+        return values
+
+    return run_ranks(size, body, codec=codec.get("inceptionn"), bound_k=BOUND_K, capacity_octets=capacity, timeout_s=5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("count", COUNTS)
+def test_untagged_ring_is_the_exact_sum(size: int, count: int) -> None:
+    results = ring_of(size, lambda rank: whole_numbers(rank, count), tagged=False)
+    expected = np.sum([whole_numbers(rank, count) for rank in range(size)], axis=0, dtype=np.float32)
+    for result in results:
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("count", COUNTS)
+def test_tagged_ring_leaves_identical_ranks_close_to_the_sum(size: int, count: int) -> None:
+    results = ring_of(size, lambda rank: gradients(rank, count), tagged=True)
+    exact = np.sum([gradients(rank, count) for rank in range(size)], axis=0, dtype=np.float64)
+    for result in results[1:]:
+        assert result.tobytes() == results[0].tobytes()
+    # Each of at most `size` roundings errs by less than 2^-7, the weight of the last bit of the codec's 8-bit form.
+    assert np.abs(results[0] - exact).max(initial=0.0) < size * 2.0**-7
+    if size > 1 and count == 100_003:
+        assert results[0].tobytes() != exact.astype(np.float32).tobytes(), "the codec was not in the path"
+
+
+def test_without_the_owner_quantising_tagged_ranks_differ() -> None:
+    def body(exchange: InProcessExchange) -> bytes:
+        values = gradients(exchange.rank, 10_000)
+        ring_allreduce(exchange, values, tagged=True)
+        return values.tobytes()
+
+    assert len(set(run_ranks(4, body, codec=codec.get("inceptionn"), bound_k=BOUND_K))) > 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    size=st.integers(1, 6),
+    count=st.integers(0, 500),
+    chunk=st.sampled_from([1, 3, 8, 64, 4096]),
+    capacity=st.sampled_from([16, 17, 64, 1000, 65536]),
+)
+def test_no_chunk_or_buffer_size_changes_or_blocks_the_ring(size: int, count: int, chunk: int, capacity: int) -> None:
+    results = ring_of(size, lambda rank: gradients(rank, count), tagged=True, chunk=chunk, capacity=capacity)
+    plain = ring_of(size, lambda rank: gradients(rank, count), tagged=True)
+    for result, expected in zip(results, plain, strict=True):
+        assert result.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+@pytest.mark.parametrize("size", [size for size in SIZES if size > 1])
+@pytest.mark.parametrize("count", COUNTS)
+def test_aggregator_updates_with_the_sum_and_all_get_the_parameters(size: int, count: int, tagged: bool) -> None:
+    aggregator = size // 2
+
+    def body(exchange: InProcessExchange) -> Float32Array:
+        parameters = np.full(count, -1.0, dtype=np.float32)
+        if exchange.rank == aggregator:
+            parameters[:] = 0.5
+
+            def update(total: Float32Array) -> None:
+                parameters[:] -= total
+
+            aggregate(exchange, parameters, update, tagged=tagged)
+        else:
+            gradient = gradients(exchange.rank, count)
+            worker_exchange(exchange, gradient, parameters, aggregator=aggregator, tagged=tagged)
+        return parameters
+
+    results = run_ranks(size, body, codec=codec.get("inceptionn"), bound_k=BOUND_K, capacity_octets=4099)
+    total = np.zeros(count, dtype=np.float32)
+    for rank in range(size):
+        if rank != aggregator:
+            gradient = gradients(rank, count)
+            if tagged:
+                quantise(gradient)
+            total += gradient  # in rank order, as the aggregator promises
+    for result in results:
+        # Bit for bit: the sum has one order, and the parameters travel untagged even when the gradients are tagged.
+        assert result.tobytes() == (np.float32(0.5) - total).tobytes()
+
+
+def test_many_calls_share_one_exchange() -> None:
+    counts = (1000, 3, 70_000, 0, 12)
+
+    def body(exchange: InProcessExchange) -> float:
+        total = 0.0
+        for count in counts:
+            values = whole_numbers(exchange.rank, count)
+            ring_allreduce(exchange, values, tagged=False)
+            barrier(exchange)
+            total += float(values.sum(dtype=np.float64))
+        return total
+
+    results = run_ranks(3, body)
+    expected = sum(float(whole_numbers(rank, count).sum(dtype=np.float64)) for rank in range(3) for count in counts)
+    assert results == [expected] * 3
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_nobody_leaves_the_barrier_before_all_have_entered(size: int) -> None:
+    def body(exchange: InProcessExchange) -> tuple[float, float]:
+        entered = time.monotonic()
+        barrier(exchange)
+        return entered, time.monotonic()
+
+    times = run_ranks(size, body)
+    assert min(left for _, left in times) >= max(entered for entered, _ in times)
+
+
+def test_ranks_that_disagree_on_the_length_are_told_so() -> None:
+    def body(exchange: InProcessExchange) -> None:
+        ring_allreduce(exchange, np.zeros(10 + (exchange.rank == 2), dtype=np.float32), tagged=False)
+
+    with pytest.raises(
+        CollectiveError, match=r"untagged ring of 1[01] floats, rank \d calls untagged ring of 1[01] floats"
+    ):
+        run_ranks(4, body)
+
+
+def test_ranks_that_disagree_on_the_call_are_told_so() -> None:
+    def body(exchange: InProcessExchange) -> None:
+        if exchange.rank == 0:
+            barrier(exchange)
+        else:
+            ring_allreduce(exchange, np.zeros(10, dtype=np.float32), tagged=True)
+
+    with pytest.raises(CollectiveError, match="ranks disagree"):
+        run_ranks(2, body)
+
+
+def test_a_rank_that_leaves_is_named() -> None:
+    def body(exchange: InProcessExchange) -> None:
+        if exchange.rank != 1:
+            ring_allreduce(exchange, np.zeros(1000, dtype=np.float32), tagged=False)
+
+    with pytest.raises(PeerLostError, match=r"rank \d closed"):
+        run_ranks(3, body)
+
+
+def test_a_silent_rank_is_named_after_the_time_limit() -> None:
+    given_up = threading.Event()
+
+    def body(exchange: InProcessExchange) -> None:
+        if exchange.rank == 1:
+            assert given_up.wait(10)
+            return
+        with pytest.raises(PeerLostError, match=r"rank 1 was silent for 0\.2 s"):
+            ring_allreduce(exchange, np.zeros(1000, dtype=np.float32), tagged=False)
+        given_up.set()
+
+    run_ranks(2, body, timeout_s=0.2)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.zeros(8), np.zeros((2, 4), dtype=np.float32), np.zeros(16, dtype=np.float32)[::2]],
+    ids=["float64", "matrix", "strided"],
+)
+def test_only_contiguous_float32_vectors(values: Float32Array) -> None:
+    with pytest.raises(UsageError, match="contiguous float32 vectors"):
+        run_ranks(2, lambda exchange: ring_allreduce(exchange, values, tagged=False))
+
+
+def test_an_aggregator_needs_workers_and_a_worker_another_rank() -> None:
+    vector = np.zeros(4, dtype=np.float32)
+    with pytest.raises(UsageError, match="at least one worker"):
+        run_ranks(1, lambda exchange: aggregate(exchange, vector, lambda total: None, tagged=False))
+    with pytest.raises(UsageError, match="cannot be a worker"):
+        run_ranks(1, lambda exchange: worker_exchange(exchange, vector, vector, aggregator=0, tagged=False))
+    with pytest.raises(UsageError, match="lengths must be equal"):
+        run_ranks(2, lambda exchange: worker_exchange(exchange, vector, vector[:2], aggregator=0, tagged=False))

@@ -1,0 +1,143 @@
+"""What every rank of test_mpi_comm runs; not a test module by itself. An exception ends the job with a failure."""
+
+import os
+import socket
+
+import numpy as np
+import torch
+
+from netoffload.collectives import Float32Array
+from netoffload.collectives.reference import ring_sum
+from netoffload.config import TOS_COMPRESS
+from netoffload.errors import CollectiveError, UsageError
+from netoffload_mpi import MPI, BufferTypeError, CompComm
+
+COUNTS = (0, 1, 7, 1024, 100_003)
+
+
+def values_of(rank: int, count: int) -> Float32Array:
+    return np.random.default_rng(rank).normal(0.0, 0.05, count).astype(np.float32)
+
+
+def whole_numbers(rank: int, count: int) -> Float32Array:
+    return np.random.default_rng(rank).integers(-1000, 1000, count).astype(np.float32)
+
+
+def check_sums(comm: CompComm) -> None:
+    precision = comm.precision()
+    for count in COUNTS:
+        whole = [whole_numbers(rank, count) for rank in range(comm.size)]
+        received = np.full(count, np.nan, dtype=np.float32)
+        comm.Allreduce_ring(whole[comm.rank], received)
+        np.testing.assert_array_equal(received, np.sum(whole, axis=0, dtype=np.float32))
+        small = [values_of(rank, count) for rank in range(comm.size)]
+        received[:] = small[comm.rank]
+        comm.Allreduce_comp(MPI.IN_PLACE, received)
+        # Plain loopback changes no value on the way: only the owner's rounding is in the result.
+        expected = ring_sum(small)
+        if precision is not None and comm.size > 1:
+            precision.quantiser()(expected)
+        assert received.tobytes() == expected.tobytes()
+        assert comm.last_info.raw_octets == 2 * (comm.size - 1) * 4 * count // comm.size
+    assert comm.totals().calls == 2 * len(COUNTS)
+    assert comm.totals().nic is None
+
+
+def check_specifications(comm: CompComm) -> None:
+    ones = np.ones(8, dtype=np.float32)
+    size = float(comm.size)
+    for spec in ([ones, MPI.FLOAT], (ones, 8, MPI.FLOAT), [bytearray(ones.tobytes()), MPI.FLOAT], torch.ones(8)):
+        target = np.zeros(8, dtype=np.float32)
+        comm.Allreduce_ring(spec, target)
+        assert (target == size).all()
+    tensor = torch.ones(2, 4)
+    comm.Allreduce_ring(MPI.IN_PLACE, tensor)
+    assert (tensor == size).all()
+    part = np.ones(8, dtype=np.float32)
+    comm.Allreduce_ring(MPI.IN_PLACE, [part, 3, MPI.FLOAT])
+    assert part.tolist() == [size] * 3 + [1.0] * 5
+
+
+def check_refusals(comm: CompComm) -> None:
+    good = np.zeros(8, dtype=np.float32)
+    frozen = np.zeros(8, dtype=np.float32)
+    frozen.setflags(write=False)
+    before = comm.totals()
+    for bad in (
+        np.zeros(8),
+        np.zeros(8, dtype=np.int32),
+        np.zeros(8, dtype=np.float16),
+        np.zeros(16, dtype=np.float32)[::2],
+        torch.zeros(8, dtype=torch.bfloat16),
+        torch.zeros(8, requires_grad=True),
+        [good, MPI.DOUBLE],
+        [np.zeros(8), MPI.FLOAT],
+        bytearray(32),
+        [1.0, 2.0],
+        "text",
+        None,
+        frozen,
+    ):
+        for call in (comm.Allreduce_comp, comm.Allreduce_ring):
+            try:
+                call(MPI.IN_PLACE, bad)
+            except BufferTypeError as error:
+                refused = isinstance(error, TypeError)
+            else:
+                refused = False
+            assert refused, f"{bad!r} was taken"
+    for arguments in ((good, good[:4]), (MPI.IN_PLACE, [good, 9, MPI.FLOAT]), (MPI.IN_PLACE, good, MPI.MAX)):
+        try:
+            comm.Allreduce_comp(*arguments)
+        except ValueError:
+            continue
+        raise AssertionError(f"{arguments!r} was taken")
+    assert comm.totals() == before
+
+
+def check_tags(comm: CompComm) -> None:
+    exchange = comm.exchange()
+    for peer in range(comm.size):
+        if peer != comm.rank:
+            for tagged, tos in ((False, 0), (True, TOS_COMPRESS)):
+                conn = exchange.channel(peer, tagged=tagged).conn
+                assert conn.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == tos
+
+
+def main() -> None:
+    world = MPI.COMM_WORLD
+    check_sums(CompComm(MPI.COMM_SELF))
+    with CompComm(world) as comm:
+        check_sums(comm)
+        check_specifications(comm)
+        check_refusals(comm)
+        check_tags(comm)
+        duplicate = comm.Dup()
+        assert isinstance(duplicate, CompComm)
+        check_sums(duplicate)
+        duplicate.Free()
+        part = comm.Split(comm.rank % 2)
+        check_sums(part)
+        part.Free()
+        assert comm.Split(MPI.UNDEFINED) == MPI.COMM_NULL
+    rounding = CompComm(world, codec="inceptionn", bound_k=6)
+    check_sums(rounding)
+    copy = rounding.Dup()
+    assert copy.precision() == rounding.precision() is not None
+    copy.Free()
+    rounding.close()
+    # All ranks hear of one rank's trouble.
+    for settings in ({"codec": "inceptionn", "bound_k": 6 + (world.rank == world.size - 1)}, {"codec": "inceptionn"}):
+        try:
+            CompComm(world, **settings).exchange()
+        except (CollectiveError, UsageError):
+            continue
+        else:
+            assert world.size == 1
+            assert "bound_k" in settings
+    print(f"rank {world.rank} of {world.size} ok", flush=True)
+
+
+if __name__ == "__main__":
+    assert "NETOFFLOAD_CONTROL" not in os.environ
+    main()

@@ -1,0 +1,60 @@
+"""``netoffload bench allreduce`` on a real testbed: right answers and fewer octets; never a speed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+KEYS = {"what", "size_octets", "median_s", "min_s", "max_s", "over_bound", "wire_octets", "ratio"}
+
+
+def bench(*arguments: str, timeout_s: float = 110) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in (".", "daemon", "mpi_ext"))}
+    command = [sys.executable, "-m", "netoffload", "bench", "allreduce", *arguments]
+    return subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+@pytest.mark.netns
+@pytest.mark.mpi
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_compressed_ring_sends_a_fraction_and_nobody_is_wrong() -> None:
+    contenders = ("ring", "ring_nic", "ring_comp", "mpich")
+    words = [word for name in contenders for word in ("--what", name)]
+    done = bench("--nodes", "3", "--rate", "500mbit", "--size", "1MB", "--repeat", "2", "--json", *words)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["bound_s"] == pytest.approx(2 * 2 / 3 * 8e6 / 5e8)
+    results = {result["what"]: result for result in report["results"]}
+    assert tuple(results) == contenders
+    assert all(result.keys() >= KEYS for result in results.values())
+    payload_octets = 4 * 1_000_000
+    for name in ("ring", "ring_nic", "mpich"):
+        assert results[name]["max_error"] == 0.0
+        assert results[name]["wire_octets"] > payload_octets  # all of it crossed the wire, with headers
+    assert results["ring_comp"]["wire_octets"] < payload_octets / 3
+    assert results["ring_comp"]["nic"]["tx_raw_octets"] == pytest.approx(payload_octets, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--what", "ring", "--what", "gloo"], "contender 'gloo' is unknown"),
+        (["--nodes", "1"], "1 nodes exchange nothing"),
+        (["--size", "3"], "less than one float32"),
+        (["--rate", "fast"], "rate 'fast'"),
+        (["--gradients", "uniform:1"], "gradients 'uniform:1'"),
+        (["--bound", "17"], "bound 17 is outside"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_clear_line(arguments: list[str], message: str) -> None:
+    done = bench(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,44 @@
+"""CompComm under 1, 2 and 4 MPI ranks on loopback: one body over several communicators."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
+
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPI launcher in this environment")]
+
+
+def run_ranks(size: int, *program: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NETOFFLOAD_")}
+    environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in (".", "daemon", "mpi_ext"))
+    environment["OMP_NUM_THREADS"] = "1"
+    command = [str(MPIEXEC), "-n", str(size), sys.executable, "-m", "mpi4py", *program]
+    return subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_every_communicator_reduces_and_refuses(size: int) -> None:
+    done = run_ranks(size, str(Path(__file__).parent / "ranks_check.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(size):
+        assert f"rank {rank} of {size} ok" in done.stdout
+
+
+def test_a_rank_that_dies_ends_the_job() -> None:
+    program = (
+        "import os, numpy as np\n"
+        "from netoffload_mpi import MPI, CompComm\n"
+        "comm = CompComm(MPI.COMM_WORLD)\n"
+        "comm.exchange()\n"
+        "if comm.rank == 1: os._exit(5)\n"
+        "comm.Allreduce_ring(MPI.IN_PLACE, np.zeros(1000, dtype=np.float32))\n"
+    )
+    done = run_ranks(3, "-c", program, timeout_s=30)
+    assert done.returncode != 0

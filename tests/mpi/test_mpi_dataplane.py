@@ -1,0 +1,177 @@
+"""The TCP exchange over real sockets on loopback, one thread per rank."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from netoffload.collectives import Float32Array, aggregate, barrier, ring_allreduce, worker_exchange
+from netoffload.collectives.reference import ring_sum
+from netoffload.config import TOS_COMPRESS
+from netoffload.errors import CollectiveError, PeerLostError
+from netoffload_mpi.agreement import Gather, Offer, Precision, agree, own_address
+from netoffload_mpi.dataplane import Listeners, TcpExchange, wire_up
+
+
+def gatherers(size: int) -> list[Gather]:
+    """An allgather between threads."""
+    meeting = threading.Barrier(size, timeout=20)
+    table: list[Any] = [None] * size
+
+    def gather(rank: int, value: Any) -> Sequence[Any]:
+        table[rank] = value
+        meeting.wait()
+        gathered = list(table)
+        meeting.wait()
+        return gathered
+
+    return [lambda value, rank=rank: gather(rank, value) for rank in range(size)]  # type: ignore[misc]
+
+
+def run_tcp(size: int, body: Callable[[TcpExchange], Any], timeout_s: float = 10.0) -> list[Any]:
+    """Run ``body`` on every rank; a rank's result is what it returned or raised."""
+    gathers = gatherers(size)
+
+    def run(rank: int) -> Any:
+        with Listeners(rank, size, "127.0.0.1") as listeners:
+            offers = gathers[rank](Offer(address="127.0.0.1", ports=listeners.ports))
+            exchange = wire_up(rank, offers, listeners, gathers[rank], timeout_s)
+        try:
+            return body(exchange)
+        except CollectiveError as error:
+            return error
+        finally:
+            exchange.close()
+
+    with ThreadPoolExecutor(size) as threads:
+        return list(threads.map(run, range(size)))
+
+
+def values_of(rank: int, count: int) -> Float32Array:
+    return np.random.default_rng(rank).normal(0.0, 0.05, count).astype(np.float32)
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [0, 3, 1_000_003])
+def test_ring_over_sockets(size: int, count: int, tagged: bool) -> None:
+    def body(exchange: TcpExchange) -> bytes:
+        values = values_of(exchange.rank, count)
+        for _ in range(2):
+            values[:] = values_of(exchange.rank, count)
+            ring_allreduce(exchange, values, tagged=tagged)
+        return values.tobytes()
+
+    expected = ring_sum([values_of(rank, count) for rank in range(size)]).tobytes()
+    assert run_tcp(size, body) == [expected] * size
+
+
+def test_worker_aggregator_over_sockets() -> None:
+    count = 300_007
+
+    def body(exchange: TcpExchange) -> bytes:
+        parameters = np.zeros(count, dtype=np.float32)
+        for _ in range(2):
+            if exchange.rank == 3:
+
+                def update(total: Float32Array) -> None:
+                    parameters[:] -= total
+
+                aggregate(exchange, parameters, update, tagged=True)
+            else:
+                gradient = values_of(exchange.rank, count)
+                worker_exchange(exchange, gradient, parameters, aggregator=3, tagged=True)
+            barrier(exchange)
+        return parameters.tobytes()
+
+    total = (values_of(0, count) + values_of(1, count)) + values_of(2, count)
+    assert run_tcp(4, body) == [((-total) - total).tobytes()] * 4
+
+
+def test_tag_is_on_both_ends_of_tagged_connections_only() -> None:
+    def body(exchange: TcpExchange) -> list[int]:
+        channels = [exchange.channel(1 - exchange.rank, tagged=tagged) for tagged in (False, True)]
+        return [channel.conn.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) for channel in channels]
+
+    # Rank 0 accepted its connections, rank 1 made them.
+    assert run_tcp(2, body) == [[0, TOS_COMPRESS]] * 2
+
+
+def test_a_closed_peer_is_named_at_once() -> None:
+    def body(exchange: TcpExchange) -> None:
+        if exchange.rank != 2:
+            ring_allreduce(exchange, np.zeros(10_000_000, dtype=np.float32), tagged=False)
+
+    started = time.monotonic()
+    lost = run_tcp(4, body, timeout_s=20)
+    assert time.monotonic() - started < 10  # far from the time limit
+    assert lost[2] is None
+    for rank in (0, 1, 3):
+        assert isinstance(lost[rank], PeerLostError)
+    assert "rank 2" in str(lost[1]) or "rank 2" in str(lost[3])
+
+
+def test_a_silent_peer_is_named_after_the_time_limit() -> None:
+    silent = threading.Event()
+
+    def body(exchange: TcpExchange) -> None:
+        if exchange.rank == 1:
+            silent.wait(10)
+            return
+        try:
+            ring_allreduce(exchange, np.zeros(100, dtype=np.float32), tagged=False)
+        finally:
+            silent.set()
+
+    lost = run_tcp(2, body, timeout_s=0.3)
+    assert isinstance(lost[0], PeerLostError)
+    assert "rank 1 was silent for 0.3 s" in str(lost[0])
+
+
+def test_ranks_that_disagree_hear_it_and_the_exchange_ends() -> None:
+    def body(exchange: TcpExchange) -> None:
+        with pytest.raises(CollectiveError):
+            ring_allreduce(exchange, np.zeros(100 + exchange.rank, dtype=np.float32), tagged=True)
+        ring_allreduce(exchange, np.zeros(100, dtype=np.float32), tagged=True)
+
+    for error in run_tcp(2, body):
+        assert isinstance(error, PeerLostError)
+        assert "has closed its connections" in str(error)
+
+
+def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
+    with Listeners(0, 2, "127.0.0.1") as listeners:
+        port = listeners.ports[1, True]
+        with socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)):
+            with socket.create_connection(("127.0.0.1", port)) as friend:
+                conn = listeners.accept((1, True), "127.0.0.1", 5.0)
+                with conn:
+                    assert conn.getpeername() == friend.getsockname()
+            with pytest.raises(TimeoutError):
+                listeners.accept((1, True), "127.0.0.1", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("offers", "message"),
+    [
+        ([Offer(), Offer(failure="no such thing")], "rank 1 could not set up its data plane: no such thing"),
+        ([Offer(), Offer(version=99)], "rank 1 speaks version 99"),
+        ([Offer(), Offer(has_nic=True)], "rank 1 has a NIC, rank 0 has none"),
+        ([Offer(precision=Precision("inceptionn", 10)), Offer()], "rank 0 inceptionn with bound 10, rank 1 exact"),
+    ],
+)
+def test_ranks_that_cannot_work_together_say_why(offers: list[Offer], message: str) -> None:
+    with pytest.raises(CollectiveError, match=message):
+        agree(offers)
+
+
+def test_address_is_the_given_one_or_loopback_on_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NETOFFLOAD_ADDRESS", raising=False)
+    assert own_address(lambda host: [host, host], "here") == "127.0.0.1"
+    monkeypatch.setenv("NETOFFLOAD_ADDRESS", "192.0.2.7")
+    assert own_address(lambda host: [host, "elsewhere"], "here") == "192.0.2.7"
