@@ -21,7 +21,7 @@ BOUND_K_MAX: Final = 16
 BOUND_K_DEFAULT: Final = 10
 """The error bound is 2**-k; the paper evaluates k = 6, 8, 10."""
 
-CODECS: Final = ("inceptionn",)
+CODECS: Final = ("inceptionn", "bounded", "truncate16", "truncate22", "truncate24", "none")
 """Names a user may ask for; ``tests/test_config.py`` holds them against the codec registry."""
 
 PACKINGS: Final = ("coalesced", "per-segment")
@@ -50,7 +50,7 @@ def parse_rate_bps(text: str) -> int:
     match = _RATE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"rate {text!r} is not a number with a unit: write 100mbit, 1gbit or 2.5gbit")
-    rate_bps = round(float(match[1]) * 1000 ** _POWERS[match[2].lower()])
+    rate_bps = round(float(match[1]) * 1000.0 ** _POWERS[match[2].lower()])
     if not 1_000_000 <= rate_bps <= 100_000_000_000:
         raise UsageError(f"rate {text!r} is outside 1mbit..100gbit")
     return rate_bps
@@ -73,7 +73,7 @@ def parse_size_octets(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"size {text!r} is not a number of octets: write 25MB, 64KiB or 4096")
-    size = round(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()])
+    size = round(float(match[1]) * (1024.0 if match[3] else 1000.0) ** _POWERS[match[2].lower()])
     if size <= 0:
         raise UsageError(f"size {text!r} is not more than 0")
     return size

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import netoffload
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.codec.kernels import KERNEL
 from netoffload.control import Handler
 from netoffload.engine import counters, flows
 from netoffload_daemon.loop import Port
@@ -40,7 +40,7 @@ def make_handlers(settings: NicSettings, port: Port, event: int) -> dict[str, Ha
             "codec": settings.codec,
             "bound_k": settings.bound_k,
             "packing": settings.packing,
-            "kernel": "python" if JIT_DISABLED else "numba",
+            "kernel": KERNEL,
         }
 
     def read_counters(_: Mapping[str, Any]) -> dict[str, Any]:

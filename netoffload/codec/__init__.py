@@ -36,8 +36,8 @@ from types import MappingProxyType
 from typing import Final
 
 from netoffload.codec import reference
-from netoffload.codec.base import Codec, Oracle
-from netoffload.codec.reference import Float32Array, Uint8Array
+from netoffload.codec.base import Codec
+from netoffload.codec.reference import Float32Array, Oracle, Uint8Array
 from netoffload.errors import UsageError
 from netoffload.wire.offload import CodecId
 
@@ -65,7 +65,12 @@ def register_all(*codecs: Codec) -> MappingProxyType[CodecId, Codec]:
 
 
 CODECS: Final = register_all(
-    Codec(CodecId.INCEPTIONN, "inceptionn", Oracle(reference.encode, reference.decode, reference.round_trip)),
+    Codec(CodecId.INCEPTIONN, "inceptionn", reference.INCEPTIONN),
+    Codec(CodecId.BOUNDED, "bounded", reference.BOUNDED),
+    Codec(CodecId.TRUNCATE16, "truncate16", reference.truncating(16)),
+    Codec(CodecId.TRUNCATE22, "truncate22", reference.truncating(10)),
+    Codec(CodecId.TRUNCATE24, "truncate24", reference.truncating(8)),
+    Codec(CodecId.NONE, "none", reference.truncating(32)),
 )
 """Every codec by its id."""
 

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from netoffload.codec import kernels
-from netoffload.codec.reference import Float32Array, Uint8Array
+from netoffload.codec.reference import Float32Array, Oracle, Uint8Array
 from netoffload.config import check_bound_k
 from netoffload.errors import CodecError, UsageError
 from netoffload.wire.offload import CodecId
-
-
-@dataclass(frozen=True)
-class Oracle:
-    """The slow definition of a codec, in plain NumPy."""
-
-    encode: Callable[[Float32Array, int], Uint8Array]
-    decode: Callable[[Uint8Array, int, int], Float32Array]
-    round_trip: Callable[[Float32Array, int], Float32Array]
 
 
 @dataclass(frozen=True)
@@ -53,7 +43,9 @@ class Codec:
         target = np.empty(capacity + kernels.ENCODE_SLACK, np.uint8)
         source = values.reshape(-1).view(np.uint8)
         classes = np.zeros(4, np.int64)
-        _, length = kernels.encode_fit(source, 0, values.size, bound_k, target, 0, capacity, classes)
+        _, length = kernels.encode_fit(
+            int(self.codec_id), source, 0, values.size, bound_k, target, 0, capacity, classes
+        )
         return target[:length].copy()
 
     def decode(self, payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
@@ -65,10 +57,10 @@ class Codec:
         check_bound_k(bound_k)
         padded = np.zeros(payload.size + kernels.DECODE_SLACK, np.uint8)
         padded[: payload.size] = payload
-        if count < 0 or kernels.payload_len(padded, 0, payload.size, count) != payload.size:
+        if count < 0 or kernels.payload_len(int(self.codec_id), padded, 0, payload.size, count) != payload.size:
             raise CodecError(f"payload of {payload.size} octets does not hold {count} floats")
         target = np.empty(-(-count // kernels.LANES) * kernels.LANES, np.float32)
-        kernels.decode(padded, 0, count, target.view(np.uint8), 0)
+        kernels.decode(int(self.codec_id), padded, 0, count, bound_k, target.view(np.uint8), 0)
         return target[:count]
 
     def round_trip(self, values: Float32Array, bound_k: int, out: Float32Array | None = None) -> Float32Array:
@@ -86,7 +78,8 @@ class Codec:
         check_bound_k(bound_k)
         target = np.empty_like(values) if out is None else out
         _check_values(target)
-        kernels.round_trip(values.reshape(-1).view(np.uint32), bound_k, target.reshape(-1).view(np.uint32))
+        words = values.reshape(-1).view(np.uint32)
+        kernels.round_trip(int(self.codec_id), words, bound_k, target.reshape(-1).view(np.uint32))
         return target
 
 

@@ -58,3 +58,8 @@ def kernel(function: F) -> F:
 def inline_kernel(function: F) -> F:
     """Like :func:`kernel`, for the innermost pieces: LLVM is asked to inline them."""
     return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", forceinline=True)(function))
+
+
+def inlined_with(function: F) -> F:
+    """For a loop that is handed another kernel: made anew inside each caller, which is what is cached."""
+    return cast(F, numba.njit(nogil=True, error_model="numpy", forceinline=True)(function))

@@ -1,19 +1,20 @@
-"""Which kernels run here: the fastest that the CPU has, or the one that ``NETOFFLOAD_KERNEL`` names.
+"""One set of kernels for every codec: chosen by codec id at each call, and by the CPU once.
 
-Everything above the codec imports its kernels from this module. All variants give the same octets; the contract and the
-constants are those of ``netoffload.codec.plain``.
+Everything above the codec imports its kernels from this module. The tagged codecs have variants: the fastest that the
+CPU has, or the one that ``NETOFFLOAD_KERNEL`` names. All variants give the same octets; the contract is that of
+``netoffload.codec.bursts``.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
 import llvmlite.binding
 
 from netoffload.codec import plain
-from netoffload.codec.jit import ENV_KERNEL, JIT_DISABLED
-from netoffload.codec.plain import (
+from netoffload.codec.bursts import (
     BURST_LEN,
     DECODE_SLACK,
     ENCODE_SLACK,
@@ -21,49 +22,157 @@ from netoffload.codec.plain import (
     MALFORMED,
     MAX_BURST_PAYLOAD,
     TAGS_LEN,
-    payload_len,
-    round_trip,
+    tagged_len,
 )
+from netoffload.codec.fixed import decode_fixed, encode_fixed, fixed_len, round_trip_fixed
+from netoffload.codec.jit import ENV_KERNEL, JIT_DISABLED, inline_kernel, kernel
 from netoffload.errors import UsageError
+from netoffload.wire.offload import CodecId
 
 __all__ = [
     "BURST_LEN",
+    "CPU_FEATURES",
     "DECODE_SLACK",
     "ENCODE_SLACK",
     "KERNEL",
-    "KERNELS",
     "LANES",
     "MALFORMED",
     "MAX_BURST_PAYLOAD",
     "TAGS_LEN",
     "decode",
     "encode_fit",
+    "is_known",
     "payload_len",
     "round_trip",
+    "usable_kernels",
 ]
 
-KERNELS: Final = ("avx512", "plain")
-"""Fastest first."""
+CPU_FEATURES: Final = {
+    "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512vbmi2", "avx2", "bmi2", "popcnt"),
+    "avx2": ("avx2", "popcnt"),
+    "plain": (),
+}
+"""Variants, fastest first, and what each needs: asking for an instruction that the CPU lacks aborts the process."""
 
-AVX512_FEATURES: Final = ("avx512f", "avx512bw", "avx512vl", "avx512vbmi2", "bmi2", "popcnt")
-"""What ``netoffload.codec.avx512`` uses; asking for an instruction that the CPU lacks aborts the process."""
+
+def usable_kernels() -> list[str]:
+    """Return the variants that run here, fastest first."""
+    if JIT_DISABLED:
+        return ["plain"]
+    features = llvmlite.binding.get_host_cpu_features()
+    return [name for name, needed in CPU_FEATURES.items() if all(features.get(feature, False) for feature in needed)]
 
 
 def _choose() -> str:
-    features = llvmlite.binding.get_host_cpu_features()
-    has_avx512 = not JIT_DISABLED and all(features.get(name, False) for name in AVX512_FEATURES)
-    asked = os.environ.get(ENV_KERNEL, "")
-    if asked not in ("", *KERNELS):
-        raise UsageError(f"{ENV_KERNEL}={asked!r} is unknown: choose from {', '.join(KERNELS)}")
-    if asked == "avx512" and not has_avx512:
-        raise UsageError(f"{ENV_KERNEL}=avx512, but this CPU lacks AVX-512 VBMI2 (or NUMBA_DISABLE_JIT is set)")
-    return asked or ("avx512" if has_avx512 else "plain")
+    usable = usable_kernels()
+    asked = os.environ.get(ENV_KERNEL) or usable[0]
+    if asked not in CPU_FEATURES:
+        raise UsageError(f"{ENV_KERNEL}={asked!r} is unknown: choose from {', '.join(CPU_FEATURES)}")
+    if asked not in usable:
+        raise UsageError(f"{ENV_KERNEL}={asked} needs {', '.join(CPU_FEATURES[asked])}, or NUMBA_DISABLE_JIT is set")
+    return asked
 
 
 KERNEL: Final = _choose()
-"""Name of the kernels in use."""
+"""The variant in use."""
 
-if KERNEL == "avx512":
-    from netoffload.codec.avx512 import decode, encode_fit
-else:
-    decode, encode_fit = plain.decode, plain.encode_fit
+
+def _variant() -> ModuleType:
+    if KERNEL == "avx512":
+        from netoffload.codec import avx512
+
+        return avx512
+    if KERNEL == "avx2":
+        from netoffload.codec import avx2
+
+        return avx2
+    return plain
+
+
+_encode_inceptionn = _variant().encode_inceptionn
+_encode_bounded = _variant().encode_bounded
+_decode_tagged = _variant().decode_tagged
+
+_NONE: Final = int(CodecId.NONE)
+_INCEPTIONN: Final = int(CodecId.INCEPTIONN)
+_BOUNDED: Final = int(CodecId.BOUNDED)
+_TRUNCATE16: Final = int(CodecId.TRUNCATE16)
+_TRUNCATE22: Final = int(CodecId.TRUNCATE22)
+_LAST: Final = max(CodecId)
+
+
+@inline_kernel
+def is_known(codec_id: Any) -> Any:
+    """Whether a block header's codec id is one of ours."""
+    return codec_id <= _LAST
+
+
+@inline_kernel
+def _kept_bits(codec_id: Any) -> Any:
+    if codec_id == _NONE:
+        return 32
+    return 16 if codec_id == _TRUNCATE16 else 10 if codec_id == _TRUNCATE22 else 8
+
+
+@kernel
+def encode_fit(
+    codec_id: int,
+    source: Any,
+    source_at: int,
+    count: int,
+    bound_k: int,
+    target: Any,
+    target_at: int,
+    capacity: int,
+    classes: Any,
+) -> tuple[int, int]:
+    """Encode as many of ``count`` floats as fit into ``capacity`` octets, whole bursts only except at the end.
+
+    Args:
+        codec_id: a :class:`CodecId`.
+        source: uint8 array; the floats start at ``source_at`` and need no alignment.
+        source_at: first octet of the first float.
+        count: floats to encode.
+        bound_k: the error bound is 2**-bound_k; codecs without tags ignore it.
+        target: uint8 array for the payload; see the contract for its slack.
+        target_at: where the payload starts.
+        capacity: octets the payload may have.
+        classes: int64[4], floats per class (0, 8, 16, 32 bits) are added to it.
+
+    Returns:
+        Floats encoded, octets written.
+    """
+    if codec_id == _INCEPTIONN:
+        return _encode_inceptionn(source, source_at, count, bound_k, target, target_at, capacity, classes)
+    if codec_id == _BOUNDED:
+        return _encode_bounded(source, source_at, count, bound_k, target, target_at, capacity, classes)
+    return encode_fixed(source, source_at, count, _kept_bits(codec_id), target, target_at, capacity, classes)
+
+
+@kernel
+def payload_len(codec_id: int, payload: Any, payload_at: int, available: int, count: int) -> int:
+    """Return how many octets the bursts of ``count`` floats take, or ``MALFORMED``; nothing else is read or written."""
+    if codec_id in (_INCEPTIONN, _BOUNDED):
+        return tagged_len(payload, payload_at, available, count)
+    return fixed_len(available, count, _kept_bits(codec_id))
+
+
+@kernel
+def decode(codec_id: int, payload: Any, payload_at: int, count: int, bound_k: int, target: Any, target_at: int) -> int:
+    """Decode ``count`` floats into ``target`` (uint8) and return the octets read; the payload has been measured."""
+    if codec_id == _INCEPTIONN:
+        return _decode_tagged(payload, payload_at, count, plain.UNIT16, target, target_at)
+    if codec_id == _BOUNDED:
+        return _decode_tagged(payload, payload_at, count, plain.bounded_unit8(bound_k), target, target_at)
+    return decode_fixed(payload, payload_at, count, _kept_bits(codec_id), target, target_at)
+
+
+@kernel
+def round_trip(codec_id: int, source: Any, bound_k: int, target: Any) -> None:
+    """Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same."""
+    if codec_id == _INCEPTIONN:
+        plain.round_trip_inceptionn(source, bound_k, target)
+    elif codec_id == _BOUNDED:
+        plain.round_trip_bounded(source, bound_k, target)
+    else:
+        round_trip_fixed(source, _kept_bits(codec_id), target)

@@ -43,6 +43,10 @@ if JIT_DISABLED:
         """Return the bits of a float32."""
         return int(np.float32(value).view(np.uint32))
 
+    def bits_float32(word: Any) -> Any:
+        """Return the float32 with these bits."""
+        return np.uint32(word).view(np.float32)
+
     def copy_octets(source: Any, source_at: Any, target: Any, target_at: Any, count: Any) -> None:
         """Copy ``count`` octets between two arrays that do not overlap."""
         target[target_at : target_at + count] = source[source_at : source_at + count]
@@ -104,6 +108,15 @@ else:
             return builder.zext(builder.bitcast(args[0], ir.IntType(32)), ir.IntType(64))
 
         return types.int64(types.float32), codegen
+
+    @intrinsic
+    def bits_float32(typing_context: Any, word: Any) -> Any:
+        """Return the float32 with these bits."""
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
+
+        return types.float32(types.int64), codegen
 
     @intrinsic
     def copy_octets(typing_context: Any, source: Any, source_at: Any, target: Any, target_at: Any, count: Any) -> Any:

@@ -6,6 +6,8 @@ integers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,12 +17,13 @@ from netoffload.errors import CodecError
 
 Float32Array = npt.NDArray[np.float32]
 Uint8Array = npt.NDArray[np.uint8]
+Uint32Array = npt.NDArray[np.uint32]
 
 TAG_OCTETS: Final = (0, 1, 2, 4)
 """Octets of a lane per tag."""
 
 
-def compress(values: Float32Array, bound_k: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
+def compress_inceptionn(values: Float32Array, bound_k: int) -> tuple[Uint8Array, Uint32Array]:
     """Algorithm 2 for every float: (tags, codes), both with the shape of ``values``."""
     words = values.view(np.uint32).astype(np.int64)
     sign, exponent, mantissa = words >> 31, (words >> 23) & 0xFF, words & 0x7FFFFF
@@ -36,8 +39,9 @@ def compress(values: Float32Array, bound_k: int) -> tuple[npt.NDArray[np.uint8],
     return tags, codes.astype(np.uint32)
 
 
-def decompress(tags: npt.NDArray[np.uint8], codes: npt.NDArray[np.uint32]) -> Float32Array:
+def decompress_inceptionn(tags: Uint8Array, codes: Uint32Array, bound_k: int) -> Float32Array:
     """Algorithm 3 for every (tag, code); an all-zero magnitude, which the algorithm leaves open, is +0."""
+    del bound_k  # the tags say everything
     words = np.zeros(codes.shape, np.int64)
     wide = codes.astype(np.int64)
     words[tags == 3] = wide[tags == 3]
@@ -51,25 +55,57 @@ def decompress(tags: npt.NDArray[np.uint8], codes: npt.NDArray[np.uint32]) -> Fl
     return words.astype(np.uint32).view(np.float32)
 
 
-def encode(values: Float32Array, bound_k: int) -> Uint8Array:
-    """Return the bursts of ``values`` (float32[n])."""
-    tags, codes = compress(values, bound_k)
+def compress_bounded(values: Float32Array, bound_k: int) -> tuple[Uint8Array, Uint32Array]:
+    """``bounded`` for every float: (tags, codes).
+
+    A form is a sign and a whole number of units: 2^(1-k) in the 8-bit form, 2^-15 in the 16-bit form. The smallest form
+    is taken in which the number nearest to |x| (ties to even) fits the form's bits, is below 1, and would be read as
+    that same form again.
+    """
+    words = values.view(np.uint32).astype(np.int64)
+    small = np.abs(np.where((words >> 23 & 0xFF) < 127, values, 0).astype(np.float64))
+    nearest8 = np.rint(small * 2.0 ** (bound_k - 1)).astype(np.int64)
+    nearest16 = np.rint(small * 2.0**15).astype(np.int64)
+    largest8 = min(127, 2 ** (bound_k - 1) - 1)
+    reread8 = np.rint(nearest16 * 2.0**-15 * 2.0 ** (bound_k - 1))
+    whole = (words >> 23 & 0xFF) >= 127
+    nothing = ~whole & (nearest8 == 0)
+    eight = ~whole & ~nothing & (nearest8 <= largest8)
+    sixteen = ~whole & ~nothing & ~eight & (nearest16 < 2**15) & (reread8 > largest8)
+    sign = words >> 31
+    tags = np.select([nothing, eight, sixteen], [0, 1, 2], 3).astype(np.uint8)
+    codes = np.select([nothing, eight, sixteen], [0 * words, sign << 7 | nearest8, sign << 15 | nearest16], words)
+    return tags, codes.astype(np.uint32)
+
+
+def decompress_bounded(tags: Uint8Array, codes: Uint32Array, bound_k: int) -> Float32Array:
+    """Return the floats that (tag, code) stand for."""
+    values = codes.view(np.float32).copy()
+    for tag, bits, unit in ((0, 7, 0.0), (1, 7, 2.0 ** (1 - bound_k)), (2, 15, 2.0**-15)):
+        chosen = tags == tag
+        magnitude = (codes[chosen] & ((1 << bits) - 1)) * unit
+        negative = (codes[chosen] >> bits & 1 == 1) & (magnitude != 0)
+        values[chosen] = np.where(negative, -magnitude, magnitude)
+    return values
+
+
+def pack(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
+    """Return the bursts of a codec with tags."""
     payload = bytearray()
-    for first in range(0, values.size, 8):
-        lanes = range(first, min(first + 8, values.size))
+    for first in range(0, tags.size, 8):
+        lanes = range(first, min(first + 8, tags.size))
         payload += sum(int(tags[i]) << 2 * (i - first) for i in lanes).to_bytes(2, "little")
         for i in lanes:
             payload += int(codes[i]).to_bytes(4, "little")[: TAG_OCTETS[tags[i]]]
     return np.frombuffer(bytes(payload), np.uint8)
 
 
-def decode(payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
-    """Return the ``count`` floats of ``payload``.
+def unpack(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
+    """Return (tags, codes) of the ``count`` floats in ``payload``.
 
     Raises:
         CodecError: the tags and the length contradict each other.
     """
-    del bound_k  # the tags say everything
     octets = payload.tobytes()
     tags = np.zeros(count, np.uint8)
     codes = np.zeros(count, np.uint32)
@@ -92,9 +128,57 @@ def decode(payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
             at += length
     if at != len(octets):
         raise CodecError(f"payload has {len(octets) - at} octets more than its tags announce")
-    return decompress(tags, codes)
+    return tags, codes
 
 
-def round_trip(values: Float32Array, bound_k: int) -> Float32Array:
-    """Return decode(encode(values))."""
-    return decompress(*compress(values, bound_k))
+@dataclass(frozen=True)
+class Oracle:
+    """The slow definition of a codec; ``encode`` and ``round_trip`` take (values, bound_k), ``decode`` (payload, count,
+    bound_k)."""
+
+    encode: Callable[[Float32Array, int], Uint8Array]
+    decode: Callable[[Uint8Array, int, int], Float32Array]
+    round_trip: Callable[[Float32Array, int], Float32Array]
+
+
+def tagged(
+    compress: Callable[[Float32Array, int], tuple[Uint8Array, Uint32Array]],
+    decompress: Callable[[Uint8Array, Uint32Array, int], Float32Array],
+) -> Oracle:
+    """Return the oracle of a codec with tags, from what it does to each float."""
+    return Oracle(
+        encode=lambda values, bound_k: pack(*compress(values, bound_k)),
+        decode=lambda payload, count, bound_k: decompress(*unpack(payload, count), bound_k),
+        round_trip=lambda values, bound_k: decompress(*compress(values, bound_k), bound_k),
+    )
+
+
+def truncating(kept_bits: int) -> Oracle:
+    """Return the oracle of a codec that keeps the ``kept_bits`` (8, 10, 16 or 32) most significant bits."""
+    mask = np.uint32(0xFFFFFFFF >> (32 - kept_bits) << (32 - kept_bits))
+
+    def encode(values: Float32Array, bound_k: int) -> Uint8Array:
+        del bound_k
+        words = np.zeros(-(-values.size // 8) * 8, np.uint32)
+        words[: values.size] = values.view(np.uint32) >> (32 - kept_bits)
+        bursts = [sum(int(word) << kept_bits * i for i, word in enumerate(burst)) for burst in words.reshape(-1, 8)]
+        return np.frombuffer(b"".join(burst.to_bytes(kept_bits, "little") for burst in bursts), np.uint8)
+
+    def decode(payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
+        del bound_k
+        if payload.size != -(-count // 8) * kept_bits:
+            raise CodecError(f"payload of {payload.size} octets does not hold {count} floats")
+        bursts = [int.from_bytes(burst.tobytes(), "little") for burst in payload.reshape(-1, kept_bits)]
+        codes = [burst >> kept_bits * i & ((1 << kept_bits) - 1) for burst in bursts for i in range(8)]
+        words = np.array(codes, np.uint64).astype(np.uint32) << np.uint32(32 - kept_bits)
+        return words[:count].view(np.float32)
+
+    def round_trip(values: Float32Array, bound_k: int) -> Float32Array:
+        del bound_k
+        return (values.view(np.uint32) & mask).view(np.float32)
+
+    return Oracle(encode, decode, round_trip)
+
+
+INCEPTIONN: Final = tagged(compress_inceptionn, decompress_inceptionn)
+BOUNDED: Final = tagged(compress_bounded, decompress_bounded)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.kernels import MALFORMED, decode, payload_len
+from netoffload.codec.kernels import MALFORMED, decode, is_known, payload_len
 from netoffload.codec.octets import copy_octets, store_u16, u8
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.engine import flows as flow_table
@@ -123,13 +123,13 @@ def _check(frame: Any, length: Any) -> Any:
         return Counter.DROP_BAD_VERSION.value
     bound_k = u8(frame, TCP_AT + offload.BOUND_K)
     codec_id = u8(frame, TCP_AT + offload.VERSION_CODEC) & 15
-    if codec_id != offload.CodecId.INCEPTIONN.value or not BOUND_K_MIN <= bound_k <= BOUND_K_MAX:
+    if not is_known(codec_id) or not BOUND_K_MIN <= bound_k <= BOUND_K_MAX:
         return Counter.DROP_UNKNOWN_CODEC.value
-    return _check_lengths(frame, block_len)
+    return _check_lengths(frame, block_len, codec_id)
 
 
 @inline_kernel
-def _check_lengths(frame: Any, block_len: Any) -> Any:
+def _check_lengths(frame: Any, block_len: Any, codec_id: Any) -> Any:
     """The part of :func:`_check` that looks behind the block header."""
     tcp_len = (u8(frame, _BLOCK_TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
     if tcp_len < tcp.TCP_MIN_LEN or offload.OVERHEAD + tcp_len > block_len:
@@ -149,7 +149,7 @@ def _check_lengths(frame: Any, block_len: Any) -> Any:
         or ipv4.IPV4_MIN_LEN + tcp_len + raw_len > MAX_SEGMENT
     ):
         return Counter.DROP_BAD_LENGTHS.value
-    measured = payload_len(frame, _BLOCK_TCP_AT + tcp_len + head, bursts_len, floats_len // 4)
+    measured = payload_len(codec_id, frame, _BLOCK_TCP_AT + tcp_len + head, bursts_len, floats_len // 4)
     if measured == MALFORMED or measured != bursts_len:
         return Counter.DROP_MALFORMED_PAYLOAD.value
     return 0
@@ -201,7 +201,9 @@ def _append(frame: Any, tcp_len: Any, raw_len: Any, pending: Any, host: Any) -> 
     for octet in range(head):
         host[target_at + octet] = frame[source_at + octet]
     floats = (raw_len - head - tail) // 4
-    bursts_len = decode(frame, source_at + head, floats, host, target_at + head)
+    codec_id = u8(frame, TCP_AT + offload.VERSION_CODEC) & 15
+    bound_k = u8(frame, TCP_AT + offload.BOUND_K)
+    bursts_len = decode(codec_id, frame, source_at + head, floats, bound_k, host, target_at + head)
     for octet in range(tail):
         host[target_at + raw_len - tail + octet] = frame[source_at + head + bursts_len + octet]
     pending[PENDING_LEN] += raw_len

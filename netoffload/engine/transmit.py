@@ -225,7 +225,7 @@ def _emit_block(
     for octet in range(head):
         wire[body_at + octet] = frame[source_at + octet]
     encoded, bursts_len = encode_fit(
-        frame, source_at + head, floats, settings.bound_k, wire, body_at + head, capacity, classes
+        settings.codec_id, frame, source_at + head, floats, settings.bound_k, wire, body_at + head, capacity, classes
     )
     if encoded < floats:
         tail = 0  # the rest follows in the next frame

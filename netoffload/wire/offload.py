@@ -64,7 +64,12 @@ TCP_HEADER: Final = 20
 class CodecId(enum.IntEnum):
     """The codec's number in a block header (4 bits)."""
 
+    NONE = 0
     INCEPTIONN = 1
+    BOUNDED = 2
+    TRUNCATE16 = 3
+    TRUNCATE22 = 4
+    TRUNCATE24 = 5
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,89 @@
+"""What all kernels share: the burst format's numbers, the contract, and what the tags alone say.
+
+Every kernel works in octet arrays it is given, allocates nothing, raises nothing and returns counts or a status. None
+of them checks that the arrays are long enough: the caller has left the slack that the contract asks for.
+
+======================  ==============================================================================
+kernel                  contract
+======================  ==============================================================================
+``encode_fit``          ``target`` has ``capacity + ENCODE_SLACK`` octets from ``target_at`` on
+``payload_len``         reads only inside ``payload_at .. payload_at + available``
+``decode``              the payload was measured by ``payload_len``; ``DECODE_SLACK`` octets behind it may be
+                        read; ``target`` has ``4 * count`` octets, rounded up to a whole burst
+``round_trip``          uint32 arrays of equal length, which may be the same
+======================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.codec.octets import load_u16, popcount_u16
+
+LANES: Final = 8
+"""Floats in a burst: 256 bits (INCEPTIONN, VI-A)."""
+
+BURST_LEN: Final = 4 * LANES
+TAGS_LEN: Final = 2
+MAX_BURST_PAYLOAD: Final = TAGS_LEN + BURST_LEN
+
+ENCODE_SLACK: Final = MAX_BURST_PAYLOAD + 32
+"""A burst is written before it is known to fit, and vector kernels store 32 octets at a time."""
+
+DECODE_SLACK: Final = 64
+"""The last lane is read as a whole word, and vector kernels read 64 octets at a time."""
+
+MALFORMED: Final = -1
+"""Status of ``payload_len``: the payload is not one that an encoder makes of so many floats."""
+
+EVEN_BITS: Final = 0x5555
+
+
+@inline_kernel
+def tags_len(tags: Any) -> Any:
+    """Return the octets that follow a tag word: tag 0, 1, 2, 3 -> 0, 1, 2, 4.
+
+    The weights of the two bit planes give tag 3 only 3; its fourth octet is counted where both bits are set.
+    """
+    low = tags & EVEN_BITS
+    high = (tags >> 1) & EVEN_BITS
+    return popcount_u16(low) + 2 * popcount_u16(high) + popcount_u16(low & high)
+
+
+@inline_kernel
+def count_classes(tags: Any, classes: Any) -> None:
+    """Add the floats per class of one whole burst to ``classes`` (int64[4])."""
+    low = tags & EVEN_BITS
+    high = (tags >> 1) & EVEN_BITS
+    both = popcount_u16(low & high)
+    ones = popcount_u16(low) - both
+    twos = popcount_u16(high) - both
+    classes[0] += LANES - both - ones - twos
+    classes[1] += ones
+    classes[2] += twos
+    classes[3] += both
+
+
+@kernel
+def tagged_len(payload: Any, payload_at: int, available: int, count: int) -> int:
+    """Return how many octets the bursts of ``count`` floats take, from their tags alone, or ``MALFORMED``.
+
+    A lane beyond ``count`` in the last burst must have tag 0: no encoder makes another.
+    """
+    at = payload_at
+    end = payload_at + available
+    bursts = (count + LANES - 1) // LANES
+    for _ in range(bursts - 1):
+        if at + TAGS_LEN > end:
+            return MALFORMED
+        at += TAGS_LEN + tags_len(load_u16(payload, at))
+    if bursts > 0:
+        if at + TAGS_LEN > end:
+            return MALFORMED
+        tags = load_u16(payload, at)
+        lanes = count - LANES * (bursts - 1)
+        if tags >> (2 * lanes):
+            return MALFORMED
+        at += TAGS_LEN + tags_len(tags)
+    return at - payload_at if at <= end else MALFORMED
