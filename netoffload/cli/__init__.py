@@ -1,0 +1,10 @@
+"""What a person types: one module per group of commands, each a thin wrapper around one layer.
+
+Commands parse, call one function of a layer, and print; they hold no logic of their own. Layers with heavy
+imports (torch, numba, matplotlib) are imported inside the commands that need them, so that ``--help`` answers at once.
+"""
+
+from netoffload.cli import bench, doctor, nic, report, testbed, train
+from netoffload.cli.app import app, main
+
+__all__ = ["app", "bench", "doctor", "main", "nic", "report", "testbed", "train"]

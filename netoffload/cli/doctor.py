@@ -1,0 +1,38 @@
+"""``netoffload doctor``: what this machine has and lacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from netoffload.cli.app import app, console
+
+EXIT_REQUIRED_MISSING = 1
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Say what this kernel and machine have and lack; exit 1 if something that is required is missing.
+
+    Example: netoffload doctor
+    """
+    from netoffload.testbed.doctor import checks
+
+    found = checks()
+    well = all(check.ok for check in found if check.required)
+    if as_json:
+        print(json.dumps({"ok": well, "checks": [dataclasses.asdict(check) for check in found]}, indent=2))
+    else:
+        table = Table(box=None)
+        for heading in ("", "what", "seen", "what to do"):
+            table.add_column(heading)
+        for check in found:
+            sign = "[green]ok[/green]" if check.ok else "[red]missing[/red]" if check.required else "[yellow]-[/yellow]"
+            table.add_row(sign, check.name, check.detail, check.advice)
+        console.print(table)
+    if not well:
+        raise typer.Exit(EXIT_REQUIRED_MISSING)

@@ -1,0 +1,51 @@
+"""``netoffload report``: a table, a summary and a figure of runs that were recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from netoffload.cli.app import app, console, notes
+
+if TYPE_CHECKING:
+    from netoffload.reports import Summary
+
+
+@app.command()
+def report(
+    records: Annotated[Path, typer.Argument(help="JSON lines that train or demo wrote.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder for table.txt, summary.json, figure.png.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the table.")] = False,
+) -> None:
+    """Compare recorded runs: table, summary.json and figure.
+
+    Example: netoffload report runs.jsonl --out results/tonight
+    """
+    from netoffload import reports, results
+
+    summary = reports.write_report(results.read_records(records), out)
+    print_summary(summary, as_json=as_json)
+    notes.print(f"written to {out}", highlight=False)
+
+
+def print_summary(summary: Summary, *, as_json: bool) -> None:
+    """Print a summary on standard output, as a table or as the content of ``summary.json``."""
+    from netoffload import reports
+
+    if as_json:
+        print(json.dumps(summary.to_json(), indent=2))
+        return
+    name, *exchanges = reports.table_header(summary)
+    table = Table(box=box.SIMPLE_HEAD, caption=Text(reports.describe_run(summary)), caption_justify="left")
+    table.add_column(name, no_wrap=True)
+    for exchange in exchanges:
+        table.add_column(exchange, justify="right", no_wrap=True)
+    for row in reports.table_rows(summary):
+        table.add_row(*row)
+    console.print(table)

@@ -1,0 +1,259 @@
+"""``netoffload up``, ``status``, ``exec``, ``down`` and ``run``: emulated nodes on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from netoffload import config
+from netoffload.cli.app import app, console, notes
+from netoffload.errors import UsageError
+
+if TYPE_CHECKING:
+    from netoffload.testbed import Plan, RunRecord, Testbed
+
+Nodes = Annotated[int, typer.Option("--nodes", "-n", help="How many nodes, 1..64.")]
+Rate = Annotated[
+    str | None, typer.Option(help="Rate of every wire, each way: 100mbit, 1gbit. Left out: unshaped.", metavar="RATE")
+]
+Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND of the NICs' codec, 1..16.")]
+Codec = Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")]
+Packing = Annotated[str, typer.Option(help=f"How NICs fill frames: {', '.join(config.PACKINGS)}.")]
+Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
+NoNic = Annotated[bool, typer.Option("--no-nic", help="Plain nodes without NICs.")]
+RunId = Annotated[str | None, typer.Option(help="Name of the run, lower-case letters and digits. Default: random.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+PROGRAM_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+"""What follows the first word that is no option of ours belongs to the program."""
+
+
+@app.command()
+def up(
+    nodes: Nodes = 2,
+    rate: Rate = None,
+    bound: Bound = config.BOUND_K_DEFAULT,
+    codec: Codec = "inceptionn",
+    packing: Packing = "coalesced",
+    mtu: Mtu = 1500,
+    no_nic: NoNic = False,
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build a testbed that stays up until [bold]netoffload down[/bold].
+
+    Example: netoffload up -n 5 --rate 1gbit --bound 10
+    """
+    plan = _plan(nodes, rate, bound, codec, packing, mtu, no_nic, run_id)
+    with _building(plan) as bed:
+        bed.detach()
+    if as_json:
+        print(json.dumps({"run": plan.run_id, **_settings_json(plan, bed.rate_bps_measured), "nodes": _nodes(plan)}))
+        return
+    console.print(f"run {plan.run_id} is up: {len(plan.nodes)} nodes, {_rate_text(plan, bed.rate_bps_measured)}")
+    console.print(f"  a shell on a node: netoffload exec --run {plan.run_id} n0 -- bash", highlight=False)
+    console.print(f"  take it down:      netoffload down {plan.run_id}", highlight=False)
+
+
+@app.command()
+def status(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Only this run.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the testbeds of this machine: nodes, rates, NICs, and what crossed the wires.
+
+    Example: netoffload status --json
+    """
+    from netoffload.testbed import build, list_runs
+
+    build.check_root()
+    records = [build.find_run(run)] if run is not None else list_runs()
+    states = [_run_state(record) for record in records]
+    if as_json:
+        print(json.dumps({"runs": states}, indent=2))
+    elif not states:
+        console.print("no testbed is up")
+    for state in states if not as_json else ():
+        _print_state(state)
+
+
+@app.command("exec", context_settings=PROGRAM_SETTINGS)
+def exec_(
+    node: Annotated[str, typer.Argument(help="n0, n1, ...")],
+    command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
+    run: Annotated[str | None, typer.Option(help="Which run, if several are up.")] = None,
+) -> None:
+    """Run a program on a node; its exit code is ours.
+
+    Example: netoffload exec n0 -- ip -brief address
+    """
+    from netoffload.testbed import Testbed, build
+
+    build.check_root()
+    bed = Testbed.attach(build.find_run(run).run_id)
+    chosen = bed.plan.node(node)
+    words = command[1:] if command[0] == "--" else command
+    if not words:
+        raise UsageError("nothing to run: write the program after --")
+    argv = bed.entry_argv(chosen, words)
+    os.execve(argv[0], argv, bed.node_env(chosen))
+
+
+@app.command()
+def down(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Only this run. Default: all runs.")] = None,
+    all_runs: Annotated[bool, typer.Option("--all", help="All runs of this machine, as without RUN.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take testbeds down: their processes, namespaces and files, and nothing else.
+
+    Example: netoffload down 3fa9c1
+    """
+    from netoffload.testbed import build, list_runs
+
+    build.check_root()
+    if run is not None and all_runs:
+        raise UsageError("name one run or say --all, not both")
+    asked = [run] if run is not None else [record.run_id for record in list_runs()]
+    ended = [run_id for run_id in asked if build.down(run_id)]
+    if as_json:
+        print(json.dumps({"down": ended}))
+    elif ended:
+        console.print(f"took down {', '.join(ended)}")
+    else:
+        console.print(f"run {run} is not up" if run is not None else "no testbed is up")
+
+
+@app.command(context_settings=PROGRAM_SETTINGS)
+def run(
+    program: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-n", help="Ranks, one per node. With --testbed, default: all its nodes.")
+    ] = None,
+    rate: Rate = None,
+    bound: Bound = config.BOUND_K_DEFAULT,
+    codec: Codec = "inceptionn",
+    packing: Packing = "coalesced",
+    mtu: Mtu = 1500,
+    no_nic: NoNic = False,
+    testbed: Annotated[str | None, typer.Option(metavar="RUN", help="Use this testbed that is up.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 3600.0,
+) -> None:
+    """Run an MPI program, one rank per node, on a testbed made for it; its exit code is ours.
+
+    A leading [bold]python[/bold] means this Python with [bold]-m mpi4py[/bold], so that an exception ends all ranks.
+
+    Example: netoffload run -n 4 --rate 1gbit -- python app.py
+    """
+    from netoffload.testbed import Testbed, build, run_ranks
+
+    if testbed is not None:
+        build.check_root()
+        with Testbed.attach(testbed) as bed:
+            run_ranks(bed, range(nodes or len(bed.plan.nodes)), program, timeout_s=timeout)
+        return
+    if nodes is None:
+        raise UsageError("say how many ranks: -n 4")
+    with _building(_plan(nodes, rate, bound, codec, packing, mtu, no_nic, None)) as bed:
+        notes.print(f"{nodes} nodes, {_rate_text(bed.plan, bed.rate_bps_measured)}", highlight=False)
+        run_ranks(bed, range(nodes), program, timeout_s=timeout)
+
+
+def _plan(
+    nodes: int,
+    rate: str | None,
+    bound: int,
+    codec: str,
+    packing: str,
+    mtu: int,
+    no_nic: bool,
+    run_id: str | None,
+) -> Plan:
+    from netoffload.testbed import NicSettings, TestbedSettings, make_plan, new_run_id
+
+    nic = NicSettings(codec=codec, bound_k=bound, packing=packing)
+    rate_bps = None if rate is None else config.parse_rate_bps(rate)
+    settings = TestbedSettings(nodes=nodes, rate_bps=rate_bps, mtu=mtu, nic=None if no_nic else nic)
+    return make_plan(settings, run_id or new_run_id())
+
+
+@contextlib.contextmanager
+def _building(plan: Plan) -> Iterator[Testbed]:
+    """Build, with a line that says what is going on; the line is gone when the testbed is up."""
+    from netoffload.testbed import Testbed
+
+    with contextlib.ExitStack() as stack:
+        with notes.status("building") as line:
+            bed = stack.enter_context(Testbed(plan, progress=line.update))
+        yield bed
+
+
+def _rate_text(plan: Plan, rate_bps_measured: float | None) -> str:
+    asked_bps = plan.settings.rate_bps
+    text = "unshaped" if asked_bps is None else config.format_rate(asked_bps)
+    return text if rate_bps_measured is None else f"{text} (measured {config.format_rate(rate_bps_measured)})"
+
+
+def _settings_json(plan: Plan, rate_bps_measured: float | None) -> dict[str, Any]:
+    nic = plan.settings.nic
+    return {
+        "rate_bps_asked": plan.settings.rate_bps,
+        "rate_bps_measured": rate_bps_measured,
+        "mtu": plan.settings.mtu,
+        "nic": None if nic is None else {"codec": nic.codec, "bound_k": nic.bound_k, "packing": nic.packing},
+    }
+
+
+def _nodes(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": node.name,
+            "address": node.address,
+            "netns": node.netns,
+            "device": node.device,
+            "nic_control": None if node.control_path is None else str(node.control_path),
+        }
+        for node in plan.nodes
+    ]
+
+
+def _run_state(record: RunRecord) -> dict[str, Any]:
+    """Describe a run from its journal, and its wires from the kernel where it is up."""
+    from netoffload.testbed import build, plan_of_run
+
+    plan = plan_of_run(record)
+    nodes = _nodes(plan)
+    wires = build.read_wires(record)
+    nics = build.nic_states(record)
+    for node in nodes:
+        name = node["name"]
+        node["nic"] = nics.get(name)
+        node["wire"] = wires.get(name)
+    return {
+        "run": record.run_id,
+        "state": record.state,
+        "owner_pid": None if record.detached else record.owner.pid,
+        **_settings_json(plan, record.rate_bps_measured),
+        "nodes": nodes,
+    }
+
+
+def _print_state(state: dict[str, Any]) -> None:
+    asked, measured = state["rate_bps_asked"], state["rate_bps_measured"]
+    rate = "unshaped" if asked is None else config.format_rate(asked)
+    rate += "" if measured is None else f", measured {config.format_rate(measured)}"
+    table = Table(title=f"run {state['run']}: {state['state']}, {rate}", title_justify="left")
+    for heading in ("node", "address", "NIC", "sent", "received", "frames sent"):
+        table.add_column(heading, justify="right" if heading in ("sent", "received", "frames sent") else "left")
+    for node in state["nodes"]:
+        nic, wire = node["nic"], node["wire"]
+        said = "none" if nic is None else f"pid {nic['pid']}" + ("" if nic["alive"] else " (gone)")
+        sent = [f"{wire[key]:,}" for key in ("tx_octets", "rx_octets", "tx_frames")] if wire else ["?", "?", "?"]
+        table.add_row(node["name"], node["address"], said, *sent)
+    console.print(table)

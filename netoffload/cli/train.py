@@ -1,0 +1,208 @@
+"""``netoffload train`` and ``netoffload demo``: training over emulated NICs, measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from netoffload import config, results
+from netoffload.cli.app import app, notes
+from netoffload.cli.report import print_summary
+from netoffload.errors import UsageError
+
+if TYPE_CHECKING:
+    from netoffload.results import Record
+    from netoffload.testbed import TestbedSettings
+    from netoffload.training.config import TrainSettings
+
+RECORDS_FILE: Final = "records.jsonl"
+
+DEMO_EXCHANGES: Final = ("wa", "wa+c", "inc", "inc+c")
+
+train_app = typer.Typer(no_args_is_help=True, help="Train a model over emulated NICs and record what it cost.")
+app.add_typer(train_app, name="train")
+
+Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Workers; wa adds an aggregator on a node of its own.")]
+Rate = Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit, 2.5gbit.")]
+Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND of the NICs' codec, 1..16.")]
+Codec = Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")]
+Packing = Annotated[str, typer.Option(help=f"How NICs fill frames: {', '.join(config.PACKINGS)}.")]
+Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
+Seed = Annotated[int, typer.Option(help="Of weights, batches, and the digits' test set.")]
+LossScale = Annotated[
+    float, typer.Option(help="Power of two: scales gradients on the wire, so the bound shrinks by it.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@train_app.callback()
+def _train() -> None:
+    """Train a model over emulated NICs and record what it cost."""
+
+
+@train_app.command("hdc")
+def train_hdc(
+    exchange: Annotated[
+        list[str] | None,
+        typer.Option(help="wa, wa+c, inc or inc+c (default); several run in turn.", show_default=False),
+    ] = None,
+    nodes: Nodes = 4,
+    rate: Rate = "1gbit",
+    bound: Bound = config.BOUND_K_DEFAULT,
+    codec: Codec = "inceptionn",
+    packing: Packing = "coalesced",
+    mtu: Mtu = 1500,
+    iterations: Annotated[int, typer.Option(help="Batches per worker.")] = 200,
+    seed: Seed = 1,
+    data: Annotated[str, typer.Option(help="digits (comes with scikit-learn) or mnist.")] = "digits",
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with MNIST's four IDX files.")] = None,
+    batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 25,
+    learning_rate: Annotated[float, typer.Option(help="At the start.")] = 0.1,
+    learning_rate_interval: Annotated[int, typer.Option(help="Iterations after which it is divided by 5.")] = 2000,
+    loss_scale: LossScale = 1.0,
+    eval_every: Annotated[int, typer.Option(help="Measure the accuracy every so many iterations; 0: at the end.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Append the records to this file of JSON lines.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train HDC, the five-layer perceptron of the INCEPTIONN paper.
+
+    Example: netoffload train hdc --exchange inc --exchange inc+c --rate 1gbit --bound 10 --iterations 200
+    """
+    from netoffload import reports
+    from netoffload.training.config import TrainSettings
+
+    runs = [
+        TrainSettings(
+            exchange=name,
+            nodes=nodes,
+            iterations=iterations,
+            seed=seed,
+            data=data,
+            data_dir=str(data_dir) if data_dir else None,
+            batch=batch,
+            learning_rate=learning_rate,
+            learning_rate_interval=learning_rate_interval,
+            loss_scale=loss_scale,
+            eval_every=eval_every,
+        )
+        for name in dict.fromkeys(exchange or ["inc+c"])
+    ]
+    records = _run(runs, _testbed_settings(runs, rate, bound, codec, packing, mtu), out)
+    summary = reports.summarise(records)
+    if as_json:
+        print(
+            json.dumps({**summary.to_json(), "records": [dataclasses.asdict(record) for record in records]}, indent=2)
+        )
+    else:
+        print_summary(summary, as_json=False)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for records, table, figure and summary.json.")] = Path(
+        "results/demo"
+    ),
+    nodes: Nodes = 4,
+    rate: Rate = "1gbit",
+    bound: Bound = config.BOUND_K_DEFAULT,
+    packing: Packing = "coalesced",
+    iterations: Annotated[int, typer.Option(help="Batches per worker, in each of the four runs.")] = 240,
+    seed: Seed = 1,
+    loss_scale: LossScale = 8.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a compressing NIC does to training: four ways to exchange gradients, side by side.
+
+    Worker-aggregator and ring, each without and with compression, train HDC on real digits over shaped links. Its
+    learning rate starts at 0.05 and falls to a fifth after two thirds of the iterations: digits is too small for the
+    paper's 0.1 over 10,000. Example: netoffload demo --rate 1gbit --out results/demo
+    """
+    from netoffload import reports
+    from netoffload.training.config import TrainSettings
+
+    runs = [
+        TrainSettings(
+            exchange=name,
+            nodes=nodes,
+            iterations=iterations,
+            seed=seed,
+            learning_rate=0.05,
+            learning_rate_interval=max(1, iterations * 2 // 3),
+            loss_scale=loss_scale,
+        )
+        for name in DEMO_EXCHANGES
+    ]
+    settings = _testbed_settings(runs, rate, bound, "inceptionn", packing, 1500)
+    records_file = out / RECORDS_FILE
+    _start_empty(records_file)
+    summary = reports.write_report(_run(runs, settings, records_file), out)
+    print_summary(summary, as_json=as_json)
+    notes.print(f"figure, table, summary.json and records are in {out}", highlight=False)
+
+
+def _start_empty(records_file: Path) -> None:
+    try:
+        records_file.parent.mkdir(parents=True, exist_ok=True)
+        records_file.write_bytes(b"")
+    except OSError as error:
+        raise UsageError(f"cannot write to {records_file}: {error.strerror}") from error
+
+
+def _testbed_settings(
+    runs: Sequence[TrainSettings], rate: str, bound: int, codec: str, packing: str, mtu: int
+) -> TestbedSettings:
+    from netoffload.testbed import NicSettings, TestbedSettings
+
+    nic = NicSettings(codec=codec, bound_k=bound, packing=packing)
+    nodes = max(run.ranks for run in runs)
+    return TestbedSettings(nodes=nodes, rate_bps=config.parse_rate_bps(rate), mtu=mtu, nic=nic)
+
+
+def _run(runs: Sequence[TrainSettings], testbed: TestbedSettings, out: Path | None) -> list[Record]:
+    """Do the runs with progress on standard error; every record is appended to ``out`` as soon as it exists."""
+    from netoffload.training.run import run_all
+
+    def keep(record: Record) -> None:
+        if out is not None:
+            results.append_records(out, [record])
+
+    with _progress(runs) as (show_phase, show):
+        return run_all(runs, testbed, on_phase=show_phase, on_progress=show, on_record=keep)
+
+
+@contextmanager
+def _progress(runs: Sequence[TrainSettings]) -> Iterator[tuple[Callable[[str], None], Callable[[str, int], None]]]:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    if not notes.is_terminal:
+        notes.print(f"building a testbed, then training: {', '.join(run.exchange for run in runs)}", highlight=False)
+    with Progress(*columns, console=notes, transient=True) as bars:
+        setup = bars.add_task("building the testbed", total=None)
+        tasks = {
+            run.exchange: bars.add_task(f"train {run.exchange}", total=run.iterations, start=False) for run in runs
+        }
+
+        def show_phase(phrase: str) -> None:
+            bars.update(setup, description=phrase)
+
+        def show(exchange: str, done: int) -> None:
+            if setup in bars.task_ids:
+                bars.remove_task(setup)
+            bars.start_task(tasks[exchange])
+            bars.update(tasks[exchange], completed=done)
+            if not notes.is_terminal and done == 0:
+                notes.print(f"training {exchange}", highlight=False)
+
+        yield show_phase, show

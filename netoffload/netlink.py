@@ -1,0 +1,351 @@
+"""The kernel's network objects: namespaces, links, addresses, routes, qdiscs. The only file that imports pyroute2.
+
+Linux keeps a network namespace per *thread*. A :class:`Namespace` therefore owns one worker thread that enters the
+namespace and stays there, with a netlink socket of its own, and every call is done by that thread::
+
+    caller ──call──> worker thread (setns, once) ──rtnetlink──> kernel objects of that namespace
+           <─result─
+
+Nothing is forked (a fork under Numba's or torch's threads is not safe), the caller's own namespace never changes, and
+one close ends thread, socket and descriptors. What pyroute2 or the kernel refuses becomes
+:class:`~netoffload.errors.NetlinkRefusedError` here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pyroute2 import IPRoute, netns
+from pyroute2.netlink.exceptions import NetlinkError
+
+from netoffload.errors import NetlinkRefusedError
+
+NETNS_DIR: Final = Path("/run/netns")
+"""Where iproute2 keeps the names of namespaces."""
+
+CLONE_NEWNET: Final = 0x40000000  # linux/sched.h
+
+TBF_RATE_BPS_MAX: Final = 8 * (2**32 - 1)
+"""pyroute2 sends tbf's rate as 32 bits of octets per second (no TCA_TBF_RATE64): 34 Gb/s."""
+
+ETH_P_ALL: Final = 3  # linux/if_ether.h
+
+PFIFO_LIMIT_FRAMES: Final = 10_000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_Result = TypeVar("_Result")
+
+_WHY: Final = {
+    errno.EPERM: "not permitted: root (CAP_NET_ADMIN and CAP_SYS_ADMIN) is needed",
+    errno.EACCES: "not permitted: root (CAP_NET_ADMIN and CAP_SYS_ADMIN) is needed",
+    errno.EEXIST: "it exists already",
+    errno.ENODEV: "no such device",
+    errno.ENOENT: "there is none, or this kernel lacks it",
+    errno.EOPNOTSUPP: "this kernel does not support it",
+}
+
+
+@dataclass(frozen=True)
+class QdiscCounters:
+    """What left through a qdisc: octets with every header of every segment of a GSO frame, and frames."""
+
+    octets: int
+    frames: int
+    drops: int
+
+
+def netns_path(name: str) -> Path:
+    """Return the file that holds the namespace called ``name``, whether it exists or not."""
+    return NETNS_DIR / name
+
+
+def netns_exists(name: str) -> bool:
+    """Say whether a namespace of this name exists."""
+    return netns_path(name).exists()
+
+
+def netns_inode(name: str) -> int:
+    """Return the inode that identifies the namespace (equal to that of ``/proc/PID/ns/net`` of its processes).
+
+    Raises:
+        NetlinkRefusedError: there is none of this name.
+    """
+    return _translated(f"look at network namespace {name}", lambda: os.stat(netns_path(name)).st_ino)
+
+
+def remove_netns(name: str) -> bool:
+    """Remove the name; the namespace with all its links goes when its last process is gone.
+
+    Returns:
+        False when there was none of this name.
+
+    Raises:
+        NetlinkRefusedError: the kernel refused.
+    """
+    if not netns_exists(name):
+        return False
+    _translated(f"remove network namespace {name}", lambda: netns.remove(str(netns_path(name))))
+    return True
+
+
+class Namespace:
+    """A network namespace, and the thread that works in it; a context manager that ends the thread.
+
+    Make one with :meth:`create`, :meth:`open` or :meth:`anonymous`. Closing leaves a named namespace in place
+    (:func:`remove_netns` removes it) and lets an anonymous one vanish.
+    """
+
+    def __init__(self, name: str, verb: str, enter: Callable[[], None]) -> None:
+        """Start the worker thread and let it ``enter``; ``verb`` says for the error line what that is."""
+        self.name = name
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"netns-{name}")
+        try:
+            self._links = self._call(f"{verb} it", lambda: _enter_and_connect(enter))
+        except BaseException:
+            self._executor.shutdown()
+            raise
+
+    @classmethod
+    def create(cls, name: str) -> Namespace:
+        """Make a namespace with this name, its loopback up and IPv6 off (no stray router or neighbour frames).
+
+        Raises:
+            NetlinkRefusedError: the name is taken, or the kernel refused.
+        """
+
+        def unshare_and_name() -> None:
+            _check_libc(_libc.unshare(CLONE_NEWNET))
+            # "/proc/<thread id>/ns/net" is the thread's namespace; "/proc/self" would be the caller's.
+            try:
+                netns.attach(str(netns_path(name)), threading.get_native_id())
+            except FileExistsError:
+                raise
+            except OSError:
+                netns_path(name).unlink(missing_ok=True)  # made, but nothing is mounted on it
+                raise
+
+        return cls(name, "make", unshare_and_name)._prepared()
+
+    @classmethod
+    def open(cls, name: str) -> Namespace:
+        """Enter the namespace of this name.
+
+        Raises:
+            NetlinkRefusedError: there is none, or the kernel refused.
+        """
+
+        def setns() -> None:
+            descriptor = os.open(netns_path(name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                _check_libc(_libc.setns(descriptor, CLONE_NEWNET))
+            finally:
+                os.close(descriptor)
+
+        return cls(name, "enter", setns)
+
+    @classmethod
+    def anonymous(cls) -> Namespace:
+        """Make a namespace without a name, for trying things: it is gone with its thread, whatever happens.
+
+        Raises:
+            NetlinkRefusedError: the kernel refused.
+        """
+        return cls("(unnamed)", "make", lambda: _check_libc(_libc.unshare(CLONE_NEWNET)))._prepared()
+
+    def __enter__(self) -> Namespace:
+        """Return the namespace."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the netlink socket and end the thread."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the netlink socket and end the thread; once is enough, twice does no harm."""
+        with contextlib.suppress(RuntimeError):  # already shut down
+            self._executor.submit(self._links.close).result()
+        self._executor.shutdown()
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """Run ``function`` in the namespace (open a socket, a device) and return its result or raise its error."""
+        return self._executor.submit(function).result()
+
+    def set_sysctl(self, key: str, value: str) -> None:
+        """Write a sysctl of this namespace, written with dots (``net.ipv4.tcp_rmem``).
+
+        Raises:
+            NetlinkRefusedError: unknown here, or refused.
+        """
+        path = Path("/proc/sys", *key.split("."))
+        self._call(f"set {key}={value}", lambda: path.write_text(value))
+
+    def add_bridge(self, name: str, mtu: int) -> None:
+        """Make a bridge that forwards from its first frame on: no spanning tree, no delay, no multicast snooping."""
+        options = {"br_forward_delay": 0, "br_stp_state": 0, "br_mcast_snooping": 0}
+        self._call(
+            f"make bridge {name}", lambda: self._links.link("add", ifname=name, kind="bridge", mtu=mtu, **options)
+        )
+
+    def add_veth(self, name: str, peer_name: str, peer_netns: str | None, mtu: int) -> None:
+        """Make a veth pair with this end here and the other end straight in ``peer_netns`` (None: here too)."""
+
+        def add() -> None:
+            peer: dict[str, Any] = {"ifname": peer_name, "mtu": mtu}
+            with contextlib.ExitStack() as stack:
+                if peer_netns is not None:
+                    peer["net_ns_fd"] = os.open(netns_path(peer_netns), os.O_RDONLY | os.O_CLOEXEC)
+                    stack.callback(os.close, peer["net_ns_fd"])
+                self._links.link("add", ifname=name, kind="veth", mtu=mtu, peer=peer)
+
+        self._call(f"make veth {name} to {peer_name} in {peer_netns or self.name}", add)
+
+    def add_tap(self, name: str, mtu: int, queue_len_frames: int) -> None:
+        """Make a persistent TAP with IFF_NO_PI and IFF_VNET_HDR, to which a program can attach later.
+
+        Args:
+            name: of the device.
+            mtu: in octets.
+            queue_len_frames: how many frames (each up to 64 KiB) wait for the program before the kernel drops.
+        """
+
+        def add() -> None:
+            flags = {"no_pi": 1, "vnet_hdr": 1}
+            self._links.link("add", ifname=name, kind="tuntap", mode="tap", ifr=flags)
+            self._links.link("set", index=self._index(name), mtu=mtu, txqlen=queue_len_frames)
+
+        self._call(f"make TAP {name}", add)
+
+    def set_up(self, name: str, master: str | None = None) -> None:
+        """Set a link up, after making it a port of the bridge ``master`` if one is named."""
+
+        def up() -> None:
+            if master is not None:
+                self._links.link("set", index=self._index(name), master=self._index(master))
+            self._links.link("set", index=self._index(name), state="up")
+
+        self._call(f"set {name} up", up)
+
+    def add_address(self, name: str, address: str, network: str, congestion_control: str) -> None:
+        """Give a link that is up an IPv4 address, and its network a route with a congestion control of its own.
+
+        A namespace may not choose a congestion control that its host did not allow by sysctl; a route may.
+
+        Args:
+            name: the link.
+            address: without prefix length, ``10.98.1.1``.
+            network: with prefix length, ``10.98.1.0/24``.
+            congestion_control: ``cubic``, ``reno``, ...
+        """
+        prefix_len = int(network.partition("/")[2])
+
+        def add() -> None:
+            index = self._index(name)
+            self._links.addr("add", index=index, address=address, prefixlen=prefix_len)
+            metrics = {"cc_algo": congestion_control}
+            route = {"dst": network, "oif": index, "prefsrc": address, "scope": "link", "proto": "kernel"}
+            self._links.route("replace", metrics=metrics, **route)
+
+        self._call(f"give {name} the address {address}/{prefix_len}", add)
+
+    def add_tbf(self, name: str, rate_bps: int, burst_octets: int, limit_octets: int) -> None:
+        """Shape what leaves through a link with a token bucket (tc-tbf(8))."""
+        options = {"rate": rate_bps // 8, "burst": burst_octets, "limit": limit_octets}
+        self._call(
+            f"shape {name} with tbf", lambda: self._links.tc("add", "tbf", self._index(name), handle="1:", **options)
+        )
+
+    def add_pfifo(self, name: str) -> None:
+        """Count, without shaping, what leaves through a link: a veth's own ``noqueue`` counts nothing."""
+        options = {"limit": PFIFO_LIMIT_FRAMES}
+        self._call(
+            f"put a pfifo on {name}", lambda: self._links.tc("add", "pfifo", self._index(name), handle="1:", **options)
+        )
+
+    def link_names(self) -> list[str]:
+        """Return the names of all links of this namespace."""
+        found = self._call("list its links", lambda: list(self._links.get_links()))
+        return [str(link.get_attr("IFLA_IFNAME")) for link in found]
+
+    def add_ingress_counter(self, name: str) -> None:
+        """Count what arrives at a link: an ``ingress`` qdisc counts while it has a filter, here one that takes all."""
+
+        def add() -> None:
+            index = self._index(name)
+            self._links.tc("add", "ingress", index)
+            match_all = {"prio": 1, "protocol": ETH_P_ALL, "target": "1:1", "keys": ["0x0/0x0+0"]}
+            self._links.tc("add-filter", "u32", index, parent="ffff:", **match_all)
+
+        self._call(f"count what arrives at {name} with a u32 filter", add)
+
+    def add_qdisc(self, name: str, kind: str) -> None:
+        """Put a qdisc of any kind on a link with its default options, to see whether the kernel has it."""
+        self._call(f"put a {kind} on {name}", lambda: self._links.tc("add", kind, self._index(name), handle="1:"))
+
+    def qdisc_counters(self, kinds: Collection[str] = ("tbf", "pfifo")) -> dict[str, QdiscCounters]:
+        """Return the counters of the qdiscs of these kinds, by link name.
+
+        Args:
+            kinds: by default what :meth:`add_tbf` and :meth:`add_pfifo` make; ``ingress`` for the other direction.
+        """
+
+        def read() -> dict[str, QdiscCounters]:
+            names = {link["index"]: str(link.get_attr("IFLA_IFNAME")) for link in self._links.get_links()}
+            found = [qdisc for qdisc in self._links.get_qdiscs() if qdisc.get_attr("TCA_KIND") in kinds]
+            return {names[qdisc["index"]]: _counters(qdisc) for qdisc in found if qdisc["index"] in names}
+
+        return self._call("read its qdiscs", read)
+
+    def _prepared(self) -> Namespace:
+        try:
+            for scope in ("all", "default"):
+                if Path("/proc/sys/net/ipv6/conf", scope).exists():
+                    self.set_sysctl(f"net.ipv6.conf.{scope}.disable_ipv6", "1")
+            self.set_up("lo")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _index(self, name: str) -> int:
+        found = self._links.link_lookup(ifname=name)
+        if not found:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), name)
+        return int(found[0])
+
+    def _call(self, what: str, function: Callable[[], _Result]) -> _Result:
+        return _translated(f"{what} (network namespace {self.name})", lambda: self.call(function))
+
+
+def _enter_and_connect(enter: Callable[[], None]) -> Any:
+    enter()
+    return IPRoute()
+
+
+def _check_libc(result: int) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _counters(qdisc: Any) -> QdiscCounters:
+    stats = qdisc.get_attr("TCA_STATS2")
+    basic, queue = stats.get_attr("TCA_STATS_BASIC"), stats.get_attr("TCA_STATS_QUEUE")
+    return QdiscCounters(octets=int(basic["bytes"]), frames=int(basic["packets"]), drops=int(queue["drops"]))
+
+
+def _translated(what: str, function: Callable[[], _Result]) -> _Result:
+    try:
+        return function()
+    except NetlinkError as error:
+        raise NetlinkRefusedError(f"cannot {what}: {_WHY.get(error.code) or os.strerror(error.code)}") from error
+    except OSError as error:
+        raise NetlinkRefusedError(f"cannot {what}: {_WHY.get(error.errno or 0) or error.strerror}") from error

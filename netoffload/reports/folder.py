@@ -1,0 +1,35 @@
+"""A report as a folder: ``table.txt``, ``summary.json``, ``figure.png``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from netoffload.errors import UsageError
+from netoffload.reports.figure import draw_figure
+from netoffload.reports.summary import Summary, summarise
+from netoffload.reports.table import table_text
+from netoffload.results import Record
+
+TABLE_FILE: Final = "table.txt"
+SUMMARY_FILE: Final = "summary.json"
+FIGURE_FILE: Final = "figure.png"
+
+
+def write_report(records: Sequence[Record], folder: Path) -> Summary:
+    """Write the report of some runs into a folder, made if missing; files of an earlier report are replaced.
+
+    Raises:
+        UsageError: the records do not belong together, the folder cannot be written, or matplotlib is missing.
+    """
+    summary = summarise(records)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / TABLE_FILE).write_text(table_text(summary), encoding="utf-8")
+        (folder / SUMMARY_FILE).write_text(json.dumps(summary.to_json(), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write the report to {folder}: {error.strerror}") from error
+    draw_figure(summary, folder / FIGURE_FILE)
+    return summary

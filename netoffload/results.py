@@ -1,0 +1,267 @@
+"""The record a run leaves: what was asked for, what ran it, what was measured.
+
+One run is one :class:`Record`, one line of JSON; a file of records is JSON lines and grows by appending. Reading is
+strict: a key that is unknown, missing or of the wrong type is a :class:`~netoffload.errors.UsageError` with the path
+to it, because a record that is read half is a figure that is half wrong. Times are seconds, sizes octets, rates bits
+per second; totals are over the timed iterations of the run, and a field that is per iteration says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from netoffload.errors import UsageError
+
+FORMAT: Final = 1
+"""Version of the record's keys; a reader refuses any other."""
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """What was asked for; enough to run it again."""
+
+    model: str
+    exchange: str
+    nodes: int
+    iterations: int
+    seed: int
+    batch: int
+    learning_rate: float
+    learning_rate_divisor: float
+    learning_rate_interval: int
+    momentum: float
+    weight_decay: float
+    loss_scale: float
+    data: str
+    parameters: int
+    codec: str | None
+    bound_k: int | None
+    packing: str | None
+    rate_bps: int | None
+    mtu: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Versions:
+    """What it ran on."""
+
+    netoffload: str
+    python: str
+    numpy: str
+    torch: str
+    mpi: str
+    kernel: str
+    cpu: str
+    cores: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Median of repeated measurements and where the middle half of them lies."""
+
+    median: float
+    quartile_low: float
+    quartile_high: float
+    minimum: float
+    maximum: float
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Spread:
+        """Summarise at least one sample; quartiles are interpolated linearly."""
+        ordered = sorted(samples)
+
+        def at(fraction: float) -> float:
+            position = fraction * (len(ordered) - 1)
+            below = int(position)
+            above = min(below + 1, len(ordered) - 1)
+            return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+        return cls(at(0.5), at(0.25), at(0.75), ordered[0], ordered[-1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Seconds per iteration, each the mean over the workers: wall = compute + communicate in every iteration.
+
+    ``compute_s`` is forward, backward and the update of the weights, wherever the update happens; ``communicate_s``
+    is the rest.
+    """
+
+    wall_s: Spread
+    compute_s: Spread
+    communicate_s: Spread
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeTraffic:
+    """What one node sent on its wire, from the queueing discipline that shapes it (every header counted)."""
+
+    name: str
+    tx_octets: int
+    tx_frames: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassCounts:
+    """Floats by the number of bits they became (the tags of INCEPTIONN, Table III), summed over all NICs."""
+
+    bits_0: int
+    bits_8: int
+    bits_16: int
+    bits_32: int
+
+    @property
+    def total(self) -> int:
+        """All floats that were compressed."""
+        return self.bits_0 + self.bits_8 + self.bits_16 + self.bits_32
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Octets and frames on all wires, and what the NICs did, in the timed iterations."""
+
+    nodes: tuple[NodeTraffic, ...]
+    raw_octets: int
+    """Payload that the NICs compressed, before; 0 in a run without compression."""
+    payload_octets: int
+    """The same payload after."""
+    blocks: int
+    classes: ClassCounts
+    codec_s: float
+    """Time the busiest NIC spent compressing and decompressing; it overlaps with communication."""
+    drops: dict[str, int]
+    """Frames that NICs dropped, by reason; reasons that did not occur are left out."""
+
+    @property
+    def wire_octets(self) -> int:
+        """Octets sent by all nodes."""
+        return sum(node.tx_octets for node in self.nodes)
+
+    @property
+    def wire_frames(self) -> int:
+        """Frames sent by all nodes."""
+        return sum(node.tx_frames for node in self.nodes)
+
+    @property
+    def ratio(self) -> float:
+        """Payload octets before compression over after; 1 where nothing was compressed."""
+        return self.raw_octets / self.payload_octets if self.payload_octets else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Learning:
+    """What was learnt: accuracy on the test set (0..1) and the loss of worker 0's last batch (None: not finite)."""
+
+    accuracy: float
+    accuracy_after: dict[str, float]
+    """Accuracy by number of iterations, where it was asked for during the run."""
+    final_loss: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One training run."""
+
+    format: int
+    started: str
+    """UTC, ISO 8601."""
+    configuration: Configuration
+    versions: Versions
+    rate_bps_measured: float | None
+    timing: Timing
+    traffic: Traffic
+    learning: Learning
+    parameter_sha256: str
+    """Digest of the final parameters; the same on every worker, or there is no record."""
+
+
+def to_line(record: Record) -> str:
+    """Write a record as one line of JSON, without the newline."""
+    return json.dumps(dataclasses.asdict(record), allow_nan=False, sort_keys=False)
+
+
+def from_line(line: str, where: str = "record") -> Record:
+    """Read what :func:`to_line` wrote.
+
+    Raises:
+        UsageError: not JSON, another format, or a key that is unknown, missing or of the wrong type.
+    """
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise UsageError(f"{where} is not JSON: {error}") from error
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise UsageError(f"{where} is not a record of format {FORMAT}")
+    return decode_dataclass(Record, value, where)
+
+
+def append_records(path: Path, records: Iterable[Record]) -> None:
+    """Append records to a file of JSON lines, made with its folder if missing.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as lines:
+            lines.writelines(to_line(record) + "\n" for record in records)
+    except OSError as error:
+        raise UsageError(f"cannot write records to {path}: {error.strerror}") from error
+
+
+def read_records(path: Path) -> list[Record]:
+    """Read a file of JSON lines; empty lines are skipped.
+
+    Raises:
+        UsageError: no such file, a line that is no record, or no record at all.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read records from {path}: {error}") from error
+    records = [from_line(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not records:
+        raise UsageError(f"{path} holds no record")
+    return records
+
+
+def decode_dataclass(kind: type[T], value: object, where: str) -> T:
+    """Build a dataclass from JSON's types, strictly: nested dataclasses, tuples, dicts, unions with None, scalars.
+
+    Raises:
+        UsageError: a key is unknown or missing, or a value has the wrong type; the message has the path to it.
+    """
+    if not isinstance(value, dict):
+        raise UsageError(f"{where} is not an object")
+    hints = typing.get_type_hints(kind)
+    if unknown := sorted(value.keys() - hints.keys()):
+        raise UsageError(f"{where} has unknown keys: {', '.join(map(str, unknown))}")
+    if missing := sorted(hints.keys() - value.keys()):
+        raise UsageError(f"{where} lacks keys: {', '.join(missing)}")
+    return kind(**{name: _decode(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})
+
+
+def _decode(hint: Any, value: object, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        options = [option for option in arguments if option is not types.NoneType]
+        return None if value is None else _decode(options[0], value, where)
+    if dataclasses.is_dataclass(hint):
+        return decode_dataclass(typing.cast("type[Any]", hint), value, where)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_decode(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {str(key): _decode(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and type(value) is hint:
+        return value
+    raise UsageError(f"{where} is {value!r}, not {getattr(hint, '__name__', hint)}")

@@ -1,0 +1,42 @@
+"""A network of emulated nodes on one machine: namespaces as data, then as kernel state, always undone.
+
+One node, with its NIC (left) and without (right)::
+
+    no-<run>-n0            inc0 (TAP)              no-<run>-n0    inc0 (veth end, tbf)
+         │ NIC process: opens the TAP here                             │
+    no-<run>-n0w           wire0 (veth end, tbf)                       │
+         │                                                             │
+    no-<run>-sw   ═══ p0 (veth end, tbf) ═══ br0 (bridge) ═══ p1 ══════╯
+
+``plan`` names everything and does no I/O. ``journal`` writes down what is made before it is made. ``build`` makes it,
+and takes it down from the journal alone. ``processes`` knows which processes are ours. ``nics`` starts one NIC process
+per node. ``probe`` (with ``traffic``, the program it runs on two nodes) measures what a wire really carries. ``meter``
+serves the wires' counters to whoever runs on a node. ``launch`` runs one MPI rank per node. ``doctor`` says what this
+machine has and lacks.
+"""
+
+from netoffload.testbed.build import Testbed, WireCounters, down, find_run, plan_of_run, reap_stale
+from netoffload.testbed.journal import RunRecord, list_runs
+from netoffload.testbed.launch import run_ranks
+from netoffload.testbed.meter import Meter
+from netoffload.testbed.plan import NicSettings, NodePlan, Plan, TestbedSettings, make_plan, new_run_id, state_root
+
+__all__ = [
+    "Meter",
+    "NicSettings",
+    "NodePlan",
+    "Plan",
+    "RunRecord",
+    "Testbed",
+    "TestbedSettings",
+    "WireCounters",
+    "down",
+    "find_run",
+    "list_runs",
+    "make_plan",
+    "new_run_id",
+    "plan_of_run",
+    "reap_stale",
+    "run_ranks",
+    "state_root",
+]

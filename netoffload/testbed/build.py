@@ -1,0 +1,361 @@
+"""A plan made real, and undone again whatever happens.
+
+Order of building: journal, switch namespace with its bridge, then per node its namespace, the wire, the addresses, then
+all NIC processes at once, then the rate probe. Undoing reads the journal backwards (:func:`down`), so that it is one
+and the same path for a run that ends well, that failed half-way, and whose owner was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from netoffload import netlink
+from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER
+from netoffload.errors import SystemRefusedError, TestbedError, UsageError
+from netoffload.netlink import Namespace
+from netoffload.testbed import nics, probe
+from netoffload.testbed.journal import Journal, RunRecord, list_runs, read_run
+from netoffload.testbed.plan import TAP_QUEUE_FRAMES, NodePlan, Plan, Shape, make_plan, settings_from_json, state_root
+from netoffload.testbed.processes import end, is_alive, marked
+
+CONGESTION_CONTROL: Final = "cubic"
+"""The host's default may be BBR, and a namespace may not change it; comparisons need the same one everywhere."""
+
+NODE_SYSCTLS: Final = {
+    # A collective pauses between phases; its connections must not start slowly again after each pause.
+    "net.ipv4.tcp_slow_start_after_idle": "0",
+    # Windows that cover a full queue at the far end (50 ms at 1 Gb/s) with room to spare.
+    "net.ipv4.tcp_rmem": "4096 131072 16777216",
+    "net.ipv4.tcp_wmem": "4096 131072 16777216",
+}
+
+ENTER_NODE: Final = (
+    'hostname "$0" && mount -t tmpfs -o size=256m shm /dev/shm && mount --bind "$1" /etc/hosts && shift && exec "$@"'
+)
+"""Own host name, own shared memory (so that MPI cannot pass by the wire), own hosts file; then the program, same pid.
+The mounts are private: `ip netns exec` gives its child a mount namespace of its own."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class WireCounters:
+    """What crossed one node's wire: octets with every header of every segment, and frames, in each direction."""
+
+    name: str
+    tx_octets: int
+    tx_frames: int
+    rx_octets: int
+    rx_frames: int
+
+
+class Testbed:
+    """A running testbed: a context manager that builds ``plan`` and takes it down.
+
+    Attributes:
+        plan: what was built.
+        rate_bps_measured: the achieved rate of a wire, or None before it is up, with one node, or unprobed.
+    """
+
+    __test__ = False  # the name starts with "Test", but this is no test class
+
+    def __init__(self, plan: Plan, *, check_rate: bool = True, progress: Progress | None = None) -> None:
+        """Prepare to build ``plan``; nothing is made before the context is entered.
+
+        Args:
+            plan: what to build.
+            check_rate: probe the achieved rate (under a second) and refuse one that is off by more than 5 %.
+            progress: called with a phrase whenever something that takes time begins.
+        """
+        self.plan = plan
+        self.rate_bps_measured: float | None = None
+        self._check_rate = check_rate
+        self._progress: Progress = progress or (lambda _phrase: None)
+        self._undone_on_exit = True
+        self._built = False
+        self._nics: list[subprocess.Popen[bytes]] = []
+        self._namespaces: dict[str, Namespace] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def attach(cls, run_id: str) -> Testbed:
+        """Return the testbed of a run that is up; leaving its context leaves it up.
+
+        Raises:
+            TestbedError: no such run, or it is still being built.
+        """
+        record = read_run(state_root() / run_id)
+        if record is None or not record.ready:
+            raise TestbedError(f"run {run_id} is not up: `netoffload status` lists those that are")
+        bed = cls(plan_of_run(record))
+        bed.rate_bps_measured = record.rate_bps_measured
+        bed._built = True
+        bed._undone_on_exit = False
+        return bed
+
+    def __enter__(self) -> Testbed:
+        """Build it, after taking down what dead owners left behind.
+
+        Raises:
+            TestbedError: a planned name is taken, a NIC does not start, or the rate is off; nothing is left behind.
+            NetlinkRefusedError: the kernel refused (not root, a missing qdisc); nothing is left behind.
+        """
+        if self._built:
+            return self
+        check_root()
+        if self.plan.settings.nic is not None:
+            check_tun()
+        reap_stale()
+        if read_run(self.plan.state_dir) is not None:
+            raise TestbedError(
+                f"run {self.plan.run_id} exists already: choose another run id, or take it down with "
+                f"`netoffload down {self.plan.run_id}`"
+            )
+        for name in self.plan.netns_names:
+            if netlink.netns_exists(name):
+                raise TestbedError(f"network namespace {name} exists already: choose another run id")
+        journal = Journal.create(self.plan)
+        try:
+            self._build(journal)
+        except BaseException:
+            self._undo()
+            raise
+        self._built = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take it down, unless it is detached or was attached to."""
+        if self._undone_on_exit:
+            self._undo()
+        else:
+            self._close()
+
+    def detach(self) -> None:
+        """Let the run outlive this process: it stays up until :func:`down`."""
+        Journal(self.plan.state_dir).append("detached")
+        self._undone_on_exit = False
+
+    def popen(
+        self, node_index: int, argv: Sequence[str], env: Mapping[str, str] | None = None, **popen_args: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a program on a node.
+
+        Args:
+            node_index: which node.
+            argv: program and arguments.
+            env: added to the environment that :meth:`node_env` gives.
+            **popen_args: passed to :class:`subprocess.Popen`.
+
+        Raises:
+            TestbedError: it could not be started.
+        """
+        node = self.plan.nodes[node_index]
+        try:
+            return subprocess.Popen(
+                self.entry_argv(node, argv), env={**self.node_env(node), **(env or {})}, **popen_args
+            )
+        except OSError as error:
+            raise TestbedError(f"cannot start a program on node {node.name}: {error}") from error
+
+    def entry_argv(self, node: NodePlan, argv: Sequence[str]) -> list[str]:
+        """Return the command that runs ``argv`` on a node; every step is an exec, so the pid stays the same."""
+        enter = ["netns", "exec", node.netns, "unshare", "--uts", "--ipc", "/bin/sh", "-c", ENTER_NODE]
+        return [_program("ip"), *enter, node.name, str(self.plan.hosts_path), *argv]
+
+    def node_env(self, node: NodePlan) -> dict[str, str]:
+        """Return the environment of a program on a node: ours, with the node's address, NIC and the run's mark."""
+        env = {name: value for name, value in os.environ.items() if name not in (ENV_CONTROL, ENV_METER)}
+        mark_name, _, mark_value = self.plan.mark.partition("=")
+        env |= {ENV_ADDRESS: node.address, mark_name: mark_value}
+        return env if node.control_path is None else {**env, ENV_CONTROL: str(node.control_path)}
+
+    def wire_counters(self) -> list[WireCounters]:
+        """Return what crossed every node's wire so far, counted by the qdiscs at both of its ends.
+
+        Raises:
+            NetlinkRefusedError: the testbed is gone.
+        """
+        switch = self._namespace(self.plan.switch_netns)
+        ports, arrivals = switch.qdisc_counters(), switch.qdisc_counters(("ingress",))
+        found = []
+        for node in self.plan.nodes:
+            wires = self._namespace(node.wire_netns).qdisc_counters()
+            if node.wire_device not in wires or node.port not in ports:
+                raise TestbedError(f"the wire of node {node.name} in run {self.plan.run_id} is gone")
+            tx, rx = wires[node.wire_device], ports[node.port]
+            tx_frames = arrivals[node.port].frames if node.port in arrivals else tx.frames
+            found.append(WireCounters(node.name, tx.octets, tx_frames, rx.octets, rx.frames))
+        return found
+
+    def _build(self, journal: Journal) -> None:
+        self._progress(f"building {len(self.plan.nodes)} nodes")
+        for name in self.plan.netns_names:
+            journal.append("netns", name=name)
+            self._namespaces[name] = Namespace.create(name)
+        switch = self._namespaces[self.plan.switch_netns]
+        switch.add_bridge(self.plan.bridge, self.plan.settings.mtu)
+        switch.set_up(self.plan.bridge)
+        for node in self.plan.nodes:
+            self._build_node(switch, node)
+        self._write_hosts()
+        if self.plan.settings.nic is not None:
+            self._progress(f"starting {len(self.plan.nodes)} NICs")
+            nics.start(self.plan, journal, self._nics)
+        if self._check_rate and len(self.plan.nodes) > 1:
+            self._progress("measuring the rate")
+            self.rate_bps_measured = probe.check_rate(self, self._progress)
+        journal.append("ready", rate_bps_measured=self.rate_bps_measured)
+
+    def _build_node(self, switch: Namespace, node: NodePlan) -> None:
+        mtu = self.plan.settings.mtu
+        host, wire = self._namespaces[node.netns], self._namespaces[node.wire_netns]
+        for key, value in NODE_SYSCTLS.items():
+            host.set_sysctl(key, value)
+        switch.add_veth(node.port, node.wire_device, node.wire_netns, mtu)
+        _shape(wire, node.wire_device, self.plan.node_shape)
+        _shape(switch, node.port, self.plan.port_shape)
+        wire.set_up(node.wire_device)
+        switch.set_up(node.port, self.plan.bridge)
+        if wire is not host:
+            # A GSO frame from a packet socket leaves wire0's qdisc with its segments uncounted (gso_segs is 0 there).
+            switch.add_ingress_counter(node.port)
+            host.add_tap(node.device, mtu, TAP_QUEUE_FRAMES)
+            host.set_up(node.device)
+        host.add_address(node.device, node.address, self.plan.network, CONGESTION_CONTROL)
+
+    def _write_hosts(self) -> None:
+        lines = ["127.0.0.1 localhost", *(f"{node.address} {node.name}" for node in self.plan.nodes)]
+        try:
+            self.plan.hosts_path.write_text("\n".join(lines) + "\n")
+        except OSError as error:
+            raise TestbedError(f"cannot write {self.plan.hosts_path}: {error.strerror}") from error
+
+    def _namespace(self, name: str) -> Namespace:
+        with self._lock:
+            if name not in self._namespaces:
+                self._namespaces[name] = Namespace.open(name)
+            return self._namespaces[name]
+
+    def _close(self) -> None:
+        with self._lock:
+            while self._namespaces:
+                self._namespaces.popitem()[1].close()
+
+    def _undo(self) -> None:
+        self._close()  # a thread inside a namespace would keep it alive
+        down(self.plan.run_id)
+        for process in self._nics:
+            process.wait()  # gone already: this only buries it
+        self._nics.clear()
+
+
+def check_root() -> None:
+    """Refuse at once what would fail half-way.
+
+    Raises:
+        SystemRefusedError: not root.
+    """
+    if os.geteuid() != 0:
+        raise SystemRefusedError("a testbed needs root (it is made of network namespaces): run this with sudo")
+
+
+def check_tun() -> None:
+    """Refuse at once what would fail half-way.
+
+    Raises:
+        SystemRefusedError: there is no /dev/net/tun.
+    """
+    if not Path("/dev/net/tun").exists():
+        raise SystemRefusedError("/dev/net/tun is missing: load the tun module, or give this container the device")
+
+
+def down(run_id: str) -> bool:
+    """Take a run down from its journal alone: its processes, then its namespaces, then its directory.
+
+    Idempotent, and indifferent to who built it and whether that process lives.
+
+    Returns:
+        False when there is no such run.
+
+    Raises:
+        NetlinkRefusedError: the kernel refused; the journal stays, so that it can be tried again.
+        TestbedError: the state directory cannot be removed.
+    """
+    record = read_run(state_root() / run_id)
+    if record is None:
+        return False
+    end({process for _, process in record.processes} | set(marked(record.mark)))
+    for name in reversed(record.netns):
+        netlink.remove_netns(name)
+    try:
+        shutil.rmtree(record.state_dir)
+    except FileNotFoundError:
+        pass  # somebody else took it down at the same time
+    except OSError as error:
+        raise TestbedError(f"cannot remove {record.state_dir}: {error.strerror}") from error
+    return True
+
+
+def reap_stale() -> list[str]:
+    """Take down every run whose owner is gone and that was not detached; returns their run ids."""
+    return [record.run_id for record in list_runs() if record.is_stale and down(record.run_id)]
+
+
+def find_run(run_id: str | None) -> RunRecord:
+    """Return the run with this id, or the only one that is up.
+
+    Raises:
+        UsageError: none, or several and no id to choose by.
+    """
+    runs = [record for record in list_runs() if run_id in (None, record.run_id)]
+    if len(runs) == 1:
+        return runs[0]
+    if not runs:
+        raise UsageError("no testbed is up: `netoffload up -n 2` builds one" if run_id is None else f"no run {run_id}")
+    raise UsageError(f"{len(runs)} runs are up, say which: {', '.join(record.run_id for record in runs)}")
+
+
+def plan_of_run(record: RunRecord) -> Plan:
+    """Return the plan that a run was built from."""
+    return make_plan(settings_from_json(record.settings), record.run_id, record.state_dir.parent)
+
+
+def nic_states(record: RunRecord) -> dict[str, dict[str, Any]]:
+    """Return pid and life of the NIC of every node that has one, by node name."""
+    nics = {name.removeprefix("nic "): process for name, process in record.processes if name.startswith("nic ")}
+    return {name: {"pid": process.pid, "alive": is_alive(process)} for name, process in nics.items()}
+
+
+def read_wires(record: RunRecord) -> dict[str, dict[str, int]]:
+    """Return the counters of every node's wire, by node name; empty when the run is not (or no longer) up."""
+    if not record.ready:
+        return {}
+    try:
+        with Testbed.attach(record.run_id) as bed:
+            counters = bed.wire_counters()
+    except SystemRefusedError:
+        return {}
+    return {
+        counted.name: {key: value for key, value in asdict(counted).items() if key != "name"} for counted in counters
+    }
+
+
+def _shape(namespace: Namespace, device: str, shape: Shape | None) -> None:
+    if shape is None:
+        namespace.add_pfifo(device)
+    else:
+        namespace.add_tbf(device, shape.rate_bps, shape.burst_octets, shape.limit_octets)
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if found is None:
+        raise SystemRefusedError(f"the program {name} is missing: install the package iproute2")
+    return found

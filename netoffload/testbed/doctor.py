@@ -1,0 +1,159 @@
+"""What this machine has and lacks, found out by trying: nothing is changed and nothing stays.
+
+Kernel objects are tried in a network namespace without a name, which is gone with the thread that lives in it. Every
+check answers with what it saw, and with what to do where something is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import platform
+import shutil
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from netoffload.errors import NetOffloadError
+from netoffload.netlink import Namespace
+from netoffload.testbed.journal import list_runs
+from netoffload.testbed.launch import find_mpiexec
+
+TUNSETIFF: Final = 0x400454CA  # linux/if_tun.h
+TUNSETOFFLOAD: Final = 0x400454D0
+IFF_TAP_NO_PI_VNET_HDR: Final = 0x0002 | 0x1000 | 0x4000
+TUN_F_CSUM_TSO4_TSO6: Final = 0x01 | 0x02 | 0x04
+
+SOCKET_BUFFER_OCTETS_WANTED: Final = 4 * 1024 * 1024
+CORES_WANTED: Final = 2
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what it is.
+        ok: it is there.
+        required: without it no testbed can be built (else something is slower, or one feature is missing).
+        detail: what was seen.
+        advice: what to do when it is missing; empty when it is there.
+    """
+
+    name: str
+    ok: bool
+    required: bool
+    detail: str
+    advice: str
+
+
+def checks() -> list[Check]:
+    """Look at everything and return what was found, in the order in which it matters."""
+    return [*_permissions(), *_kernel(), *_programs(), *_machine(), *_python_packages(), _leftovers()]
+
+
+def _check(name: str, ok: bool, detail: str, advice: str, *, required: bool = True) -> Check:
+    return Check(name, ok, required, detail, "" if ok else advice)
+
+
+def _permissions() -> Iterator[Check]:
+    yield _check("root", os.geteuid() == 0, f"user id {os.geteuid()}", "run with sudo")
+    tun = Path("/dev/net/tun")
+    advice = "modprobe tun; in a container: pass the device /dev/net/tun"
+    yield _check("/dev/net/tun", tun.exists(), "there" if tun.exists() else "missing", advice)
+
+
+def _kernel() -> Iterator[Check]:
+    try:
+        namespace = Namespace.anonymous()
+    except NetOffloadError as error:
+        yield _check("network namespaces", False, str(error), "run with sudo, on a kernel with CONFIG_NET_NS")
+        return
+    yield _check("network namespaces", True, f"Linux {platform.release()}", "")
+    with namespace:
+        yield _try("veth", lambda: namespace.add_veth("v0", "v1", None, 1500), "needs CONFIG_VETH (modprobe veth)")
+        yield _try("bridge", lambda: namespace.add_bridge("br0", 1500), "needs CONFIG_BRIDGE (modprobe bridge)")
+        yield _try("tbf", lambda: namespace.add_tbf("v0", 10**9, 131072, 4194304), "needs CONFIG_NET_SCH_TBF")
+        yield _try("u32 filter", lambda: namespace.add_ingress_counter("v0"), "needs CONFIG_NET_CLS_U32: counts frames")
+        yield _try("TAP, TSO and checksum offload", lambda: namespace.call(_try_tap), "needs CONFIG_TUN (modprobe tun)")
+
+        def give_route() -> None:
+            for name in ("v0", "v1"):
+                namespace.set_up(name)
+            namespace.add_address("v0", "10.98.1.1", "10.98.1.0/24", "cubic")
+
+        yield _try("cubic by route", give_route, "needs CONFIG_TCP_CONG_CUBIC (modprobe tcp_cubic)")
+        for kind in ("netem", "fq"):
+            advice = f"optional: CONFIG_NET_SCH_{kind.upper()}; nothing uses it yet"
+            yield _try(kind, lambda kind=kind: namespace.add_qdisc("v1", kind), advice, required=False)  # type: ignore[misc]
+
+
+def _try(name: str, function: Callable[[], object], advice: str, *, required: bool = True) -> Check:
+    try:
+        function()
+    except (NetOffloadError, OSError) as error:
+        return _check(name, False, str(error), advice, required=required)
+    return _check(name, True, "works", "", required=required)
+
+
+def _try_tap() -> None:
+    descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", b"t0", IFF_TAP_NO_PI_VNET_HDR))
+        fcntl.ioctl(descriptor, TUNSETOFFLOAD, TUN_F_CSUM_TSO4_TSO6)
+    finally:
+        os.close(descriptor)
+
+
+def _programs() -> Iterator[Check]:
+    for name, package in (("ip", "iproute2"), ("unshare", "util-linux"), ("mount", "mount"), ("hostname", "hostname")):
+        found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")
+        yield _check(f"program {name}", found is not None, found or "missing", f"apt-get install {package}")
+
+
+def _machine() -> Iterator[Check]:
+    for name in ("rmem_max", "wmem_max"):
+        octets = 0
+        with contextlib.suppress(OSError, ValueError):
+            octets = int(Path("/proc/sys/net/core", name).read_text())
+        advice = f"sysctl net.core.{name}={SOCKET_BUFFER_OCTETS_WANTED}: the NIC's queues are short"
+        yield _check(name, octets >= SOCKET_BUFFER_OCTETS_WANTED, f"{octets} octets", advice, required=False)
+    cores = len(os.sched_getaffinity(0))
+    yield _check("cores", cores >= CORES_WANTED, str(cores), "rates above 1 Gb/s need two or more", required=False)
+    flags = _cpu_flags()
+    for name, needs in (("AVX-512 VBMI2", {"avx512_vbmi2"}), ("AVX2", {"avx2"}), ("SSE4.2", {"sse4_2"})):
+        seen = "there" if needs <= flags else "missing"
+        yield _check(name, needs <= flags, seen, "the codec takes a slower kernel", required=False)
+
+
+def _cpu_flags() -> set[str]:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return set(line.partition(":")[2].split())
+    return set()
+
+
+def _python_packages() -> Iterator[Check]:
+    yield _check("Python", sys.version_info >= (3, 11), platform.python_version(), "use Python 3.11 or newer")
+    nic = importlib.util.find_spec("netoffload_daemon") is not None
+    yield _check("NIC program", nic, "there" if nic else "missing", "pip install -e . in the checkout, once more")
+    mpiexec = find_mpiexec()
+    advice = "pip install 'netoffload[mpi]'"
+    yield _check("MPICH", mpiexec is not None, str(mpiexec or "missing"), advice, required=False)
+    for name, extra in (("mpi4py", "mpi"), ("torch", "train"), ("sklearn", "train"), ("matplotlib", "report")):
+        there = importlib.util.find_spec(name) is not None
+        advice = f"pip install 'netoffload[{extra}]'"
+        yield _check(name, there, "there" if there else "missing", advice, required=False)
+
+
+def _leftovers() -> Check:
+    runs = list_runs()
+    stale = [run.run_id for run in runs if run.is_stale]
+    detail = f"{len(runs)} up" + (f", owner gone: {', '.join(stale)}" if stale else "")
+    return _check("runs", not stale, detail, "netoffload down " + " ".join(stale), required=False)

@@ -1,0 +1,103 @@
+"""The NIC processes of a testbed: started all at once, awaited together.
+
+A NIC says ``ready`` on a pipe when it forwards; compiling its loop for the first time takes longest. Its output goes to
+a log in the run's state directory, whose tail stands in the error when it does not start.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from netoffload.errors import TestbedError
+from netoffload.testbed.journal import Journal
+from netoffload.testbed.plan import NodePlan, Plan, nic_argv
+from netoffload.testbed.processes import identify
+
+READY_TIMEOUT_S: Final = 60.0
+READY_LINE: Final = b"ready\n"
+LOG_TAIL_CHARACTERS: Final = 400
+
+
+def start(plan: Plan, journal: Journal, started: list[subprocess.Popen[bytes]]) -> None:
+    """Start the NIC of every node and return when all of them forward.
+
+    Args:
+        plan: the testbed, whose devices exist.
+        journal: gets every process as soon as it has a pid.
+        started: gets every process too, so that the caller can bury them whatever happens here.
+
+    Raises:
+        TestbedError: one ended, or was not ready in time; the message has the tail of its log.
+    """
+    waiting: dict[int, tuple[NodePlan, subprocess.Popen[bytes]]] = {}
+    try:
+        for node in plan.nodes:
+            read_fd, write_fd = os.pipe()
+            try:
+                process = _start_one(plan, node, write_fd)
+            except BaseException:
+                os.close(read_fd)
+                raise
+            finally:
+                os.close(write_fd)
+            started.append(process)
+            waiting[read_fd] = (node, process)
+            identity = identify(process.pid)
+            if identity is not None:
+                journal.append("process", name=f"nic {node.name}", pid=identity.pid, start_ticks=identity.start_ticks)
+        _await_ready(waiting)
+    finally:
+        for read_fd in waiting:
+            os.close(read_fd)
+
+
+def _start_one(plan: Plan, node: NodePlan, ready_fd: int) -> subprocess.Popen[bytes]:
+    assert node.log_path is not None
+    mark_name, _, mark_value = plan.mark.partition("=")
+    command = [sys.executable, "-m", "netoffload_daemon", *nic_argv(plan, node, ready_fd)]
+    try:
+        with open(node.log_path, "wb") as log:
+            return subprocess.Popen(
+                command,
+                env={**os.environ, mark_name: mark_value},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(ready_fd,),
+                start_new_session=True,  # a Ctrl-C is for whoever started us; we end our NICs ourselves
+            )
+    except OSError as error:
+        raise TestbedError(f"cannot start the NIC of node {node.name}: {error}") from error
+
+
+def _await_ready(waiting: dict[int, tuple[NodePlan, subprocess.Popen[bytes]]]) -> None:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    said: dict[int, bytes] = dict.fromkeys(waiting, b"")
+    while said:
+        remaining_s = deadline - time.monotonic()
+        readable = select.select(list(said), [], [], max(remaining_s, 0))[0]
+        if not readable:
+            node, _ = waiting[next(iter(said))]
+            raise TestbedError(f"the NIC of node {node.name} was not ready after {READY_TIMEOUT_S:.0f} s{_tail(node)}")
+        for read_fd in readable:
+            octets = os.read(read_fd, 64)
+            said[read_fd] += octets
+            if said[read_fd] == READY_LINE:
+                del said[read_fd]
+            elif not octets or not READY_LINE.startswith(said[read_fd]):
+                node, process = waiting[read_fd]
+                ended = "ended" if process.poll() is None else f"ended with exit code {process.returncode}"
+                raise TestbedError(f"the NIC of node {node.name} {ended} before it was ready{_tail(node)}")
+
+
+def _tail(node: NodePlan) -> str:
+    path = node.log_path or Path(os.devnull)
+    lines = [line.strip() for line in path.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:].splitlines()]
+    text = " | ".join(line for line in lines[-4:] if line)
+    return f": {text}" if text else ""

@@ -1,0 +1,274 @@
+"""What a testbed consists of, as data: every name, address, path and number, before the kernel hears of any.
+
+Nothing here does I/O; the same settings and run id give the same plan, so a journal that holds both can name again
+everything that was made. The picture is in the package's docstring.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from netoffload.config import BOUND_K_DEFAULT, CODECS, PACKINGS, check_bound_k, check_choice, format_rate
+from netoffload.errors import UsageError
+from netoffload.netlink import TBF_RATE_BPS_MAX, netns_path
+
+STATE_DIR_DEFAULT: Final = Path("/run/netoffload")
+ENV_STATE_DIR: Final = "NETOFFLOAD_STATE_DIR"
+
+NODES_MAX: Final = 64
+MTU_MIN: Final = 576
+"""Every IPv4 host takes this much (RFC 791)."""
+MTU_MAX: Final = 9000
+RATE_BPS_MIN: Final = 1_000_000
+
+NETWORK: Final = "10.98.1.0/24"
+"""The data network. Runs do not see each other, so all of them use the same one."""
+
+NODE_DEVICE: Final = "inc0"
+WIRE_DEVICE: Final = "wire0"
+BRIDGE: Final = "br0"
+
+GSO_FRAME_OCTETS_MAX: Final = 64 * 1024
+BURST_OCTETS_MIN: Final = 2 * GSO_FRAME_OCTETS_MAX
+"""tbf cuts a GSO frame larger than its burst into segments in software, which costs most of a core at 1 Gb/s; such a
+frame is up to 64 KiB and must not drain the bucket by itself. Larger is worse: an idle link passes it all at once."""
+BURST_S: Final = 1e-3
+"""A timer tick may come this late on a busy machine; the bucket must not overflow meanwhile."""
+QUEUE_S: Final = 50e-3
+"""Depth of a queue at the link's rate; 5 to 400 ms gave the same throughput, below 2 ms cubic lost some."""
+NODE_LIMIT_OCTETS_MIN: Final = 4 * 1024 * 1024
+"""A node's own queue must not drop what the NIC hands it: the NIC's packet socket (a few MiB of send buffer) fills
+first and holds the NIC back."""
+PORT_LIMIT_OCTETS_MIN: Final = 1024 * 1024
+"""A switch port queues what several nodes send at once (incast): at least sixteen GSO frames."""
+
+TAP_QUEUE_FRAMES: Final = 4096
+"""TCP's windows bound what waits here; a TAP drops silently when its queue is full, and acknowledgements alone can fill
+the default of 1000 frames."""
+
+METER_SOCKET_LONGEST: Final = "meter-00000000.sock"
+SOCKET_PATH_OCTETS_MAX: Final = 107
+"""sun_path holds 108 octets, the last is zero (unix(7))."""
+
+_RUN_ID = re.compile(r"[a-z0-9]{1,16}")
+
+
+@dataclass(frozen=True)
+class NicSettings:
+    """What every NIC of a testbed does.
+
+    Raises:
+        UsageError: unknown codec or packing, or a bound outside 1..16.
+    """
+
+    codec: str = "inceptionn"
+    bound_k: int = BOUND_K_DEFAULT
+    packing: str = "coalesced"
+
+    def __post_init__(self) -> None:
+        """Refuse what no NIC can do."""
+        check_choice("codec", self.codec, CODECS)
+        check_choice("packing", self.packing, PACKINGS)
+        check_bound_k(self.bound_k)
+
+
+@dataclass(frozen=True)
+class TestbedSettings:
+    """What a person chooses.
+
+    Args:
+        nodes: how many, 1..64.
+        rate_bps: of every wire in each direction; None leaves the wires unshaped.
+        mtu: of every link, in octets.
+        nic: None builds plain nodes, whose ``inc0`` is the wire itself.
+
+    Raises:
+        UsageError: a number is out of range.
+    """
+
+    __test__ = False  # the name starts with "Test", but this is no test class
+
+    nodes: int
+    rate_bps: int | None = None
+    mtu: int = 1500
+    nic: NicSettings | None = field(default_factory=NicSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        if not 1 <= self.nodes <= NODES_MAX:
+            raise UsageError(f"{self.nodes} nodes cannot be built: choose 1..{NODES_MAX}")
+        if self.rate_bps is not None and not RATE_BPS_MIN <= self.rate_bps <= TBF_RATE_BPS_MAX:
+            top = format_rate(TBF_RATE_BPS_MAX)
+            raise UsageError(
+                f"rate {format_rate(self.rate_bps)} cannot be shaped: choose 1mbit..{top}, or leave it out"
+            )
+        if not MTU_MIN <= self.mtu <= MTU_MAX:
+            raise UsageError(f"mtu {self.mtu} is outside {MTU_MIN}..{MTU_MAX}")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The token bucket of one end of a wire (tc-tbf(8))."""
+
+    rate_bps: int
+    burst_octets: int
+    limit_octets: int
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """One node: its namespaces, devices and paths. ``control_path`` and ``log_path`` are None without a NIC."""
+
+    index: int
+    name: str
+    netns: str
+    address: str
+    device: str
+    wire_netns: str
+    wire_device: str
+    port: str
+    control_path: Path | None
+    log_path: Path | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole testbed; ``node_shape`` and ``port_shape`` are None when the wires are unshaped."""
+
+    settings: TestbedSettings
+    run_id: str
+    state_dir: Path
+    switch_netns: str
+    bridge: str
+    network: str
+    node_shape: Shape | None
+    port_shape: Shape | None
+    nodes: tuple[NodePlan, ...]
+
+    @property
+    def mark(self) -> str:
+        """The environment entry by which every process started in this testbed is known."""
+        return f"NETOFFLOAD_RUN={self.run_id}"
+
+    @property
+    def hosts_path(self) -> Path:
+        """The hosts file that processes on a node see as ``/etc/hosts``."""
+        return self.state_dir / "hosts"
+
+    @property
+    def netns_names(self) -> tuple[str, ...]:
+        """Every namespace, in the order in which they are made."""
+        names = [self.switch_netns]
+        for node in self.nodes:
+            names += [node.netns] if node.wire_netns == node.netns else [node.netns, node.wire_netns]
+        return tuple(names)
+
+    def node(self, name: str) -> NodePlan:
+        """Return the node called ``name``.
+
+        Raises:
+            UsageError: there is none; the message lists them.
+        """
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise UsageError(f"run {self.run_id} has no node {name!r}: it has n0..n{len(self.nodes) - 1}")
+
+
+def new_run_id() -> str:
+    """Return a random run id: six hexadecimal digits."""
+    return secrets.token_hex(3)
+
+
+def state_root() -> Path:
+    """Return the directory of all runs: ``$NETOFFLOAD_STATE_DIR``, or ``/run/netoffload``."""
+    return Path(os.environ.get(ENV_STATE_DIR) or STATE_DIR_DEFAULT)
+
+
+def make_plan(settings: TestbedSettings, run_id: str, root: Path | None = None) -> Plan:
+    """Name everything that a testbed with these settings consists of.
+
+    Args:
+        settings: what to build.
+        run_id: 1 to 16 lower-case letters and digits; part of every name that others can see.
+        root: the directory of all runs; None: :func:`state_root`.
+
+    Raises:
+        UsageError: the run id cannot be part of a name, or a path gets too long for a socket.
+    """
+    if _RUN_ID.fullmatch(run_id) is None:
+        raise UsageError(f"run id {run_id!r} is not 1 to 16 lower-case letters and digits")
+    state_dir = (root or state_root()) / run_id
+    if len(str(state_dir / METER_SOCKET_LONGEST)) > SOCKET_PATH_OCTETS_MAX:
+        raise UsageError(f"state directory {state_dir} is too long a path for a socket: set NETOFFLOAD_STATE_DIR")
+    return Plan(
+        settings=settings,
+        run_id=run_id,
+        state_dir=state_dir,
+        switch_netns=f"no-{run_id}-sw",
+        bridge=BRIDGE,
+        network=NETWORK,
+        node_shape=_shape(settings.rate_bps, NODE_LIMIT_OCTETS_MIN),
+        port_shape=_shape(settings.rate_bps, PORT_LIMIT_OCTETS_MIN),
+        nodes=tuple(_plan_node(index, run_id, state_dir, settings.nic) for index in range(settings.nodes)),
+    )
+
+
+def nic_argv(plan: Plan, node: NodePlan, ready_fd: int) -> list[str]:
+    """Return the arguments of the NIC process of a node (after ``python -m netoffload_daemon``).
+
+    Raises:
+        UsageError: this testbed has no NICs.
+    """
+    nic = plan.settings.nic
+    if nic is None or node.control_path is None:
+        raise UsageError(f"run {plan.run_id} was planned without NICs")
+    return [
+        *("--host", f"tap:{node.device}", "--host-netns", str(netns_path(node.netns))),
+        *("--wire", node.wire_device, "--wire-netns", str(netns_path(node.wire_netns))),
+        *("--codec", nic.codec, "--bound", str(nic.bound_k), "--packing", nic.packing),
+        *("--control", str(node.control_path), "--ready-fd", str(ready_fd)),
+    ]
+
+
+def settings_to_json(settings: TestbedSettings) -> dict[str, Any]:
+    """Return the settings as JSON values."""
+    return asdict(settings)
+
+
+def settings_from_json(values: dict[str, Any]) -> TestbedSettings:
+    """Return the settings that :func:`settings_to_json` wrote."""
+    nic = values["nic"]
+    return TestbedSettings(**{**values, "nic": None if nic is None else NicSettings(**nic)})
+
+
+def _shape(rate_bps: int | None, limit_octets_min: int) -> Shape | None:
+    if rate_bps is None:
+        return None
+    burst_octets = max(BURST_OCTETS_MIN, round(rate_bps * BURST_S / 8))
+    limit_octets = max(limit_octets_min, burst_octets + round(rate_bps * QUEUE_S / 8))
+    return Shape(rate_bps, burst_octets, limit_octets)
+
+
+def _plan_node(index: int, run_id: str, state_dir: Path, nic: NicSettings | None) -> NodePlan:
+    name = f"n{index}"
+    netns = f"no-{run_id}-{name}"
+    return NodePlan(
+        index=index,
+        name=name,
+        netns=netns,
+        address=f"{NETWORK.rpartition('.')[0]}.{index + 1}",
+        device=NODE_DEVICE,
+        # The wire's end gets a namespace of its own: beside the TAP, the node's kernel would answer ARP for
+        # the TAP's address on the wire too, and frames would reach the node around its NIC.
+        wire_netns=netns if nic is None else f"{netns}w",
+        wire_device=NODE_DEVICE if nic is None else WIRE_DEVICE,
+        port=f"p{index}",
+        control_path=None if nic is None else state_dir / f"{name}.sock",
+        log_path=None if nic is None else state_dir / f"{name}.log",
+    )

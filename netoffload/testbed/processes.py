@@ -1,0 +1,115 @@
+"""Which processes are ours, and how they are ended.
+
+A pid alone says nothing: it is used again. A process is known by its pid *and* its start time, or by an entry in its
+environment (``NETOFFLOAD_RUN=<run id>``) that everything started in a testbed inherits. Signals go through a pidfd
+that is opened first and checked second, so that none can reach a process that took over a pid in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+GRACE_S: Final = 3.0
+"""Between SIGTERM and SIGKILL: a NIC drains, a rank leaves its files whole."""
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process, told apart from whoever gets its pid next."""
+
+    pid: int
+    start_ticks: int
+    """Start time in clock ticks after boot: field 22 of /proc/PID/stat (proc(5))."""
+
+
+def identify(pid: int) -> ProcessId | None:
+    """Return the identity of a process, or None when there is none of this pid (a zombie counts as none)."""
+    try:
+        # The name in field 2 may hold spaces and parentheses; the rest starts after the last ")".
+        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    state, start_ticks = fields[0], int(fields[19])
+    return None if state in "ZX" else ProcessId(pid, start_ticks)
+
+
+def is_alive(process: ProcessId) -> bool:
+    """Say whether exactly this process still runs."""
+    return identify(process.pid) == process
+
+
+def marked(mark: str) -> list[ProcessId]:
+    """Return the processes whose environment holds ``mark`` (``NAME=value``), without us and our ancestors."""
+    wanted = mark.encode()
+    ours = _ancestors()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) in ours:
+            continue
+        with contextlib.suppress(OSError):  # gone, or not ours to look at
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                process = identify(int(entry.name))
+                found += [process] if process is not None else []
+    return found
+
+
+def end(processes: Iterable[ProcessId], grace_s: float = GRACE_S) -> None:
+    """End processes: SIGTERM, then SIGKILL for what is left after ``grace_s``; returns when they are gone."""
+    with contextlib.ExitStack() as descriptors:
+        pidfds: dict[int, ProcessId] = {}
+        for process in processes:
+            pidfd = _open_pidfd(process)
+            if pidfd is not None:
+                descriptors.callback(os.close, pidfd)
+                pidfds[pidfd] = process
+        left = set(pidfds)
+        for signal_number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S)):
+            for pidfd in left:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal_number)
+            left = _wait(left, wait_s)
+
+
+def _ancestors() -> set[int]:
+    pids = {os.getpid()}
+    pid = os.getppid()
+    while pid > 0 and pid not in pids:
+        pids.add(pid)
+        try:
+            pid = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            break
+    return pids
+
+
+def _open_pidfd(process: ProcessId) -> int | None:
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except OSError:
+        return None
+    if is_alive(process):
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def _wait(pidfds: set[int], timeout_s: float) -> set[int]:
+    """Wait until the processes are gone (a pidfd becomes readable then) and return those that are not."""
+    left = set(pidfds)
+    deadline = time.monotonic() + timeout_s
+    poller = select.poll()
+    for pidfd in left:
+        poller.register(pidfd, select.POLLIN)
+    while left and (remaining_s := deadline - time.monotonic()) > 0:
+        for pidfd, _ in poller.poll(remaining_s * 1000):
+            poller.unregister(pidfd)
+            left.discard(pidfd)
+    return left

@@ -1,0 +1,35 @@
+"""Training: one run is a configuration in and a record out.
+
+::
+
+    parent process                                     ranks, one per node of the testbed
+    --------------                                     ----------------------------------
+    TrainSettings                                      worker w                    aggregator (wa, wa+c)
+      | data.load, data.save   ---- .npy files --->      batch of its shard w, w+N, ...
+      | Testbed                                          Replica.backward
+      | testbed.run_ranks      ---- job.json   --->      GradientExchange.step  <-->  sum, Replica.update
+      |                                                  Replica.update (inc, inc+c)
+      | make_record            <--- rank<r>.json --      meter and NIC counters before and after (rank 0)
+    Record
+
+What makes four runs comparable: the same seed gives the same initial weights on every rank and in every exchange, and
+the same batches in the same order to every worker. Gradients are averaged over the workers: the exchange gives their
+sum, and the update divides. Warm-up exchanges move zeros, so nothing that is trained depends on them. After a run the
+parameters of all ranks are compared by their SHA-256; a difference is an error, not a footnote.
+
+**Initialisation decides whether the paper's codec can train HDC.** Its 8-bit form cannot express anything below 2^-7,
+whatever the bound says. With torch's default initialisation HDC's gradients start below that, compressed runs see
+zeros and stay at chance level; with He initialisation (normal, biases 0), which this package uses, they learn. The
+loss scale, a term of mixed-precision training, is the other lever: gradients are multiplied by a power of two before
+they are exchanged and divided after, which makes the error bound 2^-k / scale for the gradient itself and costs
+compression ratio.
+
+**Where the time goes.** A worker's iteration is computing (forward, backward, update) and communicating (the rest,
+waiting included). In ``wa`` the update happens at the aggregator while workers wait; the record moves it from
+communicating to computing. Ranks that share two cores compute slower than ranks that have their own: the split is
+this machine's.
+
+Files, in the order in which a run meets them: ``config`` what is asked for; ``data``; ``model`` the flat replica;
+``exchanges`` the four choices; ``loop`` the iterations; ``measure`` the meter; ``outcome`` what a rank leaves;
+``rank`` the rank's program; ``run`` the parent's side.
+"""

@@ -1,0 +1,121 @@
+"""What a training run is asked for; the defaults are INCEPTIONN's Table I for HDC."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Final
+
+from netoffload.config import check_choice
+from netoffload.errors import UsageError
+from netoffload.results import decode_dataclass
+
+EXCHANGES: Final = ("wa", "wa+c", "inc", "inc+c")
+"""Worker-aggregator, the same with compressed gradients, ring, compressed ring."""
+
+MODELS: Final = ("hdc",)
+DATASETS: Final = ("digits", "mnist")
+
+MAX_WORKERS: Final = 63
+"""One node less than a testbed can have: the aggregator needs one too."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """One training run.
+
+    ``nodes`` is the number of workers; an aggregator comes on top. ``loss_scale`` is the term of mixed-precision
+    training: gradients are multiplied by it before they are exchanged and divided after, so that an error bound of
+    2^-k on the wire is one of 2^-k / loss_scale for the gradient; a power of two, so that it changes no other bit.
+    ``eval_every`` iterations worker 0 measures the accuracy, outside the timed part; 0 means at the end only.
+    """
+
+    exchange: str
+    nodes: int = 4
+    iterations: int = 200
+    seed: int = 1
+    model: str = "hdc"
+    data: str = "digits"
+    data_dir: str | None = None
+    batch: int = 25
+    learning_rate: float = 0.1
+    learning_rate_divisor: float = 5.0
+    learning_rate_interval: int = 2000
+    momentum: float = 0.9
+    weight_decay: float = 5e-5
+    loss_scale: float = 1.0
+    eval_every: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run.
+
+        Raises:
+            UsageError: naming the field and what it accepts.
+        """
+        check_choice("exchange", self.exchange, EXCHANGES)
+        check_choice("model", self.model, MODELS)
+        check_choice("data set", self.data, DATASETS)
+        if not 1 <= self.nodes <= MAX_WORKERS:
+            raise UsageError(f"{self.nodes} workers: choose 1..{MAX_WORKERS}")
+        for name in ("iterations", "batch", "learning_rate_interval"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        for name in ("seed", "eval_every"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is {getattr(self, name)}: it must not be negative")
+        if not (self.learning_rate > 0 and self.learning_rate_divisor >= 1):
+            raise UsageError("the learning rate must be more than 0 and its divisor at least 1")
+        if not (0 <= self.momentum < 1 and self.weight_decay >= 0):
+            raise UsageError("momentum must be in 0..1 (1 excluded) and weight decay not negative")
+        if self.loss_scale <= 0 or math.frexp(self.loss_scale)[0] != 0.5:
+            raise UsageError(f"loss scale {self.loss_scale} is not a power of two")
+        if self.data == "mnist" and self.data_dir is None:
+            raise UsageError("mnist needs --data-dir with its four IDX files (nothing is downloaded)")
+
+    @property
+    def has_aggregator(self) -> bool:
+        """Whether one node more than the workers takes part."""
+        return self.exchange.startswith("wa")
+
+    @property
+    def ranks(self) -> int:
+        """MPI ranks: the workers, then the aggregator if there is one."""
+        return self.nodes + int(self.has_aggregator)
+
+    @property
+    def compressed(self) -> bool:
+        """Whether gradients travel on tagged connections."""
+        return self.exchange.endswith("+c")
+
+    def learning_rate_at(self, iteration: int) -> float:
+        """Learning rate of an iteration, counted from 0: divided once per interval."""
+        steps = iteration // self.learning_rate_interval
+        return self.learning_rate / self.learning_rate_divisor**steps
+
+
+@dataclasses.dataclass(frozen=True)
+class RankJob:
+    """What the launcher hands to every rank, as a file: the run, and where its data is."""
+
+    settings: TrainSettings
+    dataset: str
+    """Folder with the prepared data set (:func:`netoffload.training.data.save`)."""
+
+    def write(self, path: Path) -> None:
+        """Write it where a rank will read it."""
+        path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> RankJob:
+        """Read what :meth:`write` wrote.
+
+        Raises:
+            UsageError: unreadable, or not such a file.
+        """
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot read the run's configuration {path}: {error}") from error
+        return decode_dataclass(cls, value, str(path))

@@ -1,0 +1,125 @@
+"""The iterations of one rank, and where their time goes; no input, no output, the clock is an argument.
+
+A worker's iteration::
+
+    |- batch, forward, backward -|- exchange ..........[update].. -|
+    |<-------- compute --------->|<- communicate ->|<compute>|< " >|
+
+``communicate`` is what is left of the wall time: it contains waiting for the slowest worker, and at a worker of
+``wa`` the aggregator's adding and updating. The aggregator times its updates too, so that the record can put them on
+the right side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from netoffload.training.exchanges import GradientExchange
+from netoffload.training.model import Float32Array, Replica
+
+Clock = Callable[[], float]
+Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
+AfterIteration = Callable[[int], None]
+"""Called with the number of iterations done, outside the timed part."""
+
+
+@dataclasses.dataclass
+class Timeline:
+    """Seconds of every iteration of one rank, and the loss of a worker's last batch."""
+
+    wall_s: list[float] = dataclasses.field(default_factory=list)
+    compute_s: list[float] = dataclasses.field(default_factory=list)
+    last_loss: float | None = None
+
+
+class TimedUpdate:
+    """A replica's update of one iteration, with the seconds it took."""
+
+    def __init__(self, replica: Replica, iteration: int, clock: Clock) -> None:
+        """Not done yet; ``iteration`` decides the learning rate."""
+        self._replica, self._iteration, self._clock = replica, iteration, clock
+        self.seconds = 0.0
+
+    def __call__(self, gradient_sum: Float32Array) -> None:
+        """Update the replica's parameters."""
+        started = self._clock()
+        self._replica.update(gradient_sum, self._iteration)
+        self.seconds += self._clock() - started
+
+
+def _ignore(_done: int) -> None:
+    pass
+
+
+def warm_up(replica: Replica, exchange: GradientExchange, batches: Batches | None, rounds: int = 3) -> None:
+    """Open connections and touch memory without changing what is trained.
+
+    Every rank calls it. The gradients exchanged are zeros and nobody updates, so the only thing that moves into
+    ``parameters`` is the aggregator's copy of the same initial weights.
+    """
+    if batches is not None:
+        images, labels = next(batches)
+        for _ in range(rounds):
+            replica.backward(images, labels)
+    for _ in range(rounds):
+        replica.gradient.fill(0)
+        exchange.step(replica.gradient, replica.parameters, lambda _sum: None)
+
+
+def run_worker(
+    replica: Replica,
+    exchange: GradientExchange,
+    batches: Batches,
+    iterations: int,
+    *,
+    clock: Clock = time.perf_counter,
+    after_iteration: AfterIteration = _ignore,
+) -> Timeline:
+    """Train for a number of iterations.
+
+    Args:
+        replica: changed in place.
+        exchange: this worker's side of the exchange.
+        batches: where the samples come from.
+        iterations: how many; the same on every rank.
+        clock: seconds, monotonic.
+        after_iteration: evaluation, progress; not timed.
+    """
+    timeline = Timeline()
+    for iteration in range(iterations):
+        update = TimedUpdate(replica, iteration, clock)
+        started = clock()
+        timeline.last_loss = replica.backward(*next(batches))
+        computed = clock()
+        exchange.step(replica.gradient, replica.parameters, update)
+        ended = clock()
+        timeline.wall_s.append(ended - started)
+        timeline.compute_s.append(computed - started + update.seconds)
+        after_iteration(iteration + 1)
+    return timeline
+
+
+def run_aggregator(
+    replica: Replica,
+    exchange: GradientExchange,
+    iterations: int,
+    *,
+    clock: Clock = time.perf_counter,
+    after_iteration: AfterIteration = _ignore,
+) -> Timeline:
+    """Serve the workers' iterations; ``compute_s`` is the updates."""
+    timeline = Timeline()
+    nothing = np.empty(0, dtype=np.float32)
+    for iteration in range(iterations):
+        update = TimedUpdate(replica, iteration, clock)
+        started = clock()
+        exchange.step(nothing, replica.parameters, update)
+        timeline.wall_s.append(clock() - started)
+        timeline.compute_s.append(update.seconds)
+        after_iteration(iteration + 1)
+    return timeline

@@ -1,0 +1,50 @@
+"""What one rank leaves for the parent process, as a file; free of MPI, because the parent has none."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Final
+
+from netoffload.errors import RunError
+from netoffload.results import Traffic, Versions, decode_dataclass
+
+PROGRESS_FILE: Final = "progress"
+"""In the result folder; holds the number of iterations that rank 0 has done, as text."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RankOutcome:
+    """What one rank leaves; the last five fields are rank 0's alone."""
+
+    rank: int
+    is_worker: bool
+    wall_s: tuple[float, ...]
+    compute_s: tuple[float, ...]
+    sha256: str
+    final_loss: float | None
+    accuracy: float | None
+    accuracy_after: dict[str, float]
+    traffic: Traffic | None
+    versions: Versions | None
+    parameters: int
+
+    def write(self, folder: Path) -> None:
+        """Write it into the result folder."""
+        text = json.dumps(dataclasses.asdict(self), allow_nan=False)
+        (folder / f"rank{self.rank}.json").write_text(text, encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path, rank: int) -> RankOutcome:
+        """Read what a rank wrote.
+
+        Raises:
+            RunError: it left nothing.
+        """
+        path = folder / f"rank{rank}.json"
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"rank {rank} did not leave its result: {error}") from error
+        return decode_dataclass(cls, value, str(path))

@@ -1,0 +1,153 @@
+"""The program of one rank: ``python -m mpi4py -m netoffload.training.rank JOB.json RESULT_DIR``.
+
+All ranks train; rank 0 also reads the meter before and after the timed iterations, tells its progress in a file, and
+measures the accuracy. Every rank leaves ``rank<r>.json``, an :class:`RankOutcome`, from which the parent makes the
+record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import platform
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import netoffload
+from netoffload.collectives import Exchange, barrier
+from netoffload.errors import UsageError
+from netoffload.results import Versions
+from netoffload.training import data
+from netoffload.training.config import RankJob, TrainSettings
+from netoffload.training.exchanges import GradientExchange, exchange_for
+from netoffload.training.loop import Batches, Timeline, run_aggregator, run_worker, warm_up
+from netoffload.training.measure import check_traffic, read_meter, traffic_between
+from netoffload.training.model import Replica
+from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
+from netoffload_mpi import MPI, CompComm
+
+
+class Evaluation:
+    """Rank 0's view between iterations: progress for the parent, accuracy where it was asked for.
+
+    Every rank has one, so that all of them wait at the same iterations for rank 0 to finish measuring.
+    """
+
+    def __init__(self, settings: TrainSettings, replica: Replica, dataset: data.Dataset, exchange: Exchange) -> None:
+        """Nothing is shown or measured yet."""
+        self.accuracy_after: dict[str, float] = {}
+        self._settings, self._replica, self._dataset, self._exchange = settings, replica, dataset, exchange
+        self._progress: int | None = None
+
+    def show_progress_in(self, folder: Path) -> None:
+        """Keep the number of iterations done in a file, from now on."""
+        self._progress = os.open(folder / PROGRESS_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+    def after_iteration(self, done: int) -> None:
+        """Do what is due after ``done`` iterations."""
+        if self._progress is not None:
+            os.pwrite(self._progress, f"{done:12d}".encode(), 0)
+        every = self._settings.eval_every
+        if every and done % every == 0:
+            if self._exchange.rank == 0:
+                self.accuracy_after[str(done)] = self.measure()
+            barrier(self._exchange)
+
+    def measure(self) -> float:
+        """Return the accuracy on the test set, 0..1."""
+        images = torch.from_numpy(np.array(self._dataset.test_images))
+        labels = torch.from_numpy(np.array(self._dataset.test_labels))
+        return self._replica.accuracy(images, labels)
+
+
+def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
+    """Train as one rank and return what it saw; all ranks call it together."""
+    settings, exchange, rank = job.settings, comm.exchange(), comm.exchange().rank
+    dataset = data.open_saved(Path(job.dataset))
+    replica = Replica(settings)
+    gradient_exchange = exchange_for(settings, exchange, comm.quantiser())
+    is_worker = rank < settings.nodes
+    mine = data.shard(dataset.train_images, dataset.train_labels, rank, settings.nodes) if is_worker else None
+
+    def new_batches() -> Batches | None:
+        return data.batches(*mine, settings.batch, settings.seed, rank) if mine else None
+
+    evaluation = Evaluation(settings, replica, dataset, exchange)
+    if rank == 0:
+        evaluation.show_progress_in(folder)
+    warm_up(replica, gradient_exchange, new_batches())
+    barrier(exchange)
+    before = read_meter() if rank == 0 else None
+    barrier(exchange)
+    timeline = _iterate(job, replica, gradient_exchange, new_batches(), evaluation)
+    barrier(exchange)
+    traffic = traffic_between(before, read_meter()) if before is not None else None
+    barrier(exchange)
+    if traffic is not None:
+        check_traffic(settings, traffic, replica.parameters.size)
+    loss = timeline.last_loss
+    return RankOutcome(
+        rank=rank,
+        is_worker=is_worker,
+        wall_s=tuple(timeline.wall_s),
+        compute_s=tuple(timeline.compute_s),
+        sha256=hashlib.sha256(replica.parameters.data).hexdigest(),
+        final_loss=loss if loss is not None and math.isfinite(loss) else None,
+        accuracy=evaluation.measure() if rank == 0 else None,
+        accuracy_after=evaluation.accuracy_after,
+        traffic=traffic,
+        versions=_versions() if rank == 0 else None,
+        parameters=replica.parameters.size,
+    )
+
+
+def _iterate(
+    job: RankJob, replica: Replica, exchange: GradientExchange, batches: Batches | None, evaluation: Evaluation
+) -> Timeline:
+    iterations = job.settings.iterations
+    if batches is None:
+        return run_aggregator(replica, exchange, iterations, after_iteration=evaluation.after_iteration)
+    return run_worker(replica, exchange, batches, iterations, after_iteration=evaluation.after_iteration)
+
+
+def _versions() -> Versions:
+    return Versions(
+        netoffload=netoffload.__version__,
+        python=platform.python_version(),
+        numpy=np.__version__,
+        torch=torch.__version__,
+        mpi=MPI.Get_library_version().split("\n")[0].strip("\0 "),
+        kernel=platform.release(),
+        cpu=_cpu_model(),
+        cores=os.cpu_count() or 0,
+    )
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def main(arguments: list[str]) -> None:
+    """Train as this process's rank of MPI's world.
+
+    Raises:
+        UsageError: not two arguments, or a job that cannot be read.
+    """
+    if len(arguments) != 2:
+        raise UsageError("usage: python -m mpi4py -m netoffload.training.rank JOB.json RESULT_DIR")
+    job, folder = RankJob.read(Path(arguments[0])), Path(arguments[1])
+    torch.set_num_threads(1)  # ranks share the machine's cores; one more thread each only fights over them
+    with CompComm(MPI.COMM_WORLD) as comm:
+        run_rank(job, comm, folder).write(folder)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

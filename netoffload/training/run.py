@@ -1,0 +1,217 @@
+"""One run, from the parent's side: a testbed, ranks in it, and the record they leave.
+
+Several runs may share a testbed, one after the other; the ring's runs leave the aggregator's node idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from netoffload import results
+from netoffload.errors import ReplicaError, RunError, UsageError
+from netoffload.results import Record, Spread, Timing
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
+from netoffload.training import data
+from netoffload.training.config import RankJob, TrainSettings
+from netoffload.training.measure import FLOAT_OCTETS
+from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
+
+PROGRESS_INTERVAL_S: Final = 0.2
+
+START_S: Final = 120.0
+"""Allowance for a run's start and end: importing torch on all ranks of a small machine takes seconds."""
+
+Progress = Callable[[str, int], None]
+"""Called with the exchange that is running and the iterations it has done."""
+
+
+def run_all(
+    runs: Sequence[TrainSettings],
+    testbed: TestbedSettings,
+    *,
+    on_phase: Callable[[str], None] = lambda _phrase: None,
+    on_progress: Progress = lambda _exchange, _done: None,
+    on_record: Callable[[Record], None] = lambda _record: None,
+) -> list[Record]:
+    """Build a testbed, do the runs in it one after the other, and undo it.
+
+    Args:
+        runs: at least one; they may differ in everything but data set, seed and number of workers.
+        testbed: its number of nodes is raised to what the runs need.
+        on_phase: called with a phrase whenever a step of building the testbed begins.
+        on_progress: called a few times per second, from another thread.
+        on_record: called after every run, so that an interrupted series leaves what it has.
+
+    Raises:
+        UsageError: settings that do not fit each other, or a data set that cannot be read.
+        TestbedError: the testbed could not be built.
+        RunError: a rank failed or hung, or did not talk over the testbed's wires.
+        ReplicaError: the workers ended with different parameters.
+    """
+    _check_together(runs, testbed)
+    dataset = data.load(runs[0])
+    plan = make_plan(testbed, new_run_id())
+    records = []
+    with tempfile.TemporaryDirectory(prefix="netoffload-train-") as name, Testbed(plan, progress=on_phase) as bed:
+        folder = Path(name)
+        data.save(dataset, folder)
+        for number, settings in enumerate(runs):
+            result_folder = folder / f"run{number}"
+            result_folder.mkdir()
+            record = run_one(settings, testbed, bed, folder, result_folder, on_progress)
+            records.append(record)
+            on_record(record)
+    return records
+
+
+def nodes_needed(runs: Sequence[TrainSettings]) -> int:
+    """Return the number of testbed nodes that a series of runs needs."""
+    return max(settings.ranks for settings in runs)
+
+
+def _check_together(runs: Sequence[TrainSettings], testbed: TestbedSettings) -> None:
+    if not runs:
+        raise UsageError("nothing to run: name at least one exchange")
+    if len({(run.data, run.data_dir, run.seed, run.nodes) for run in runs}) > 1:
+        raise UsageError("runs on one testbed share their data set, seed and number of workers")
+    if testbed.nodes < nodes_needed(runs):
+        raise UsageError(f"the runs need {nodes_needed(runs)} nodes, the testbed has {testbed.nodes}")
+    if testbed.nic is None and any(run.compressed for run in runs):
+        raise UsageError("a compressed exchange needs NICs")
+
+
+def run_one(
+    settings: TrainSettings,
+    testbed: TestbedSettings,
+    bed: Testbed,
+    dataset_folder: Path,
+    result_folder: Path,
+    on_progress: Progress,
+) -> Record:
+    """Do one run on a testbed that is up; see :func:`run_all`."""
+    job = RankJob(settings, str(dataset_folder))
+    job_file = result_folder / "job.json"
+    job.write(job_file)
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    argv = ["-m", "netoffload.training.rank", str(job_file), str(result_folder)]
+    on_progress(settings.exchange, 0)
+    with _watching(result_folder / PROGRESS_FILE, lambda done: on_progress(settings.exchange, done)):
+        run_ranks(bed, range(settings.ranks), argv, timeout_s=_time_limit_s(settings, testbed.rate_bps))
+    outcomes = [RankOutcome.read(result_folder, rank) for rank in range(settings.ranks)]
+    return make_record(settings, testbed, bed.rate_bps_measured, started, outcomes)
+
+
+def _time_limit_s(settings: TrainSettings, rate_bps: int | None) -> float:
+    """Ten times HDC's slowest exchange at that rate and a second of computing per iteration, and the start."""
+    hdc_bits = 1_149_010 * FLOAT_OCTETS * 8
+    exchange_s = 2 * settings.nodes * hdc_bits / (rate_bps or 1_000_000_000)
+    return START_S + settings.iterations * (1.0 + 10 * exchange_s)
+
+
+@contextlib.contextmanager
+def _watching(progress_file: Path, on_done: Callable[[int], None]) -> Iterator[None]:
+    finished = threading.Event()
+
+    def watch() -> None:
+        last = -1
+        while not finished.wait(PROGRESS_INTERVAL_S):
+            with contextlib.suppress(OSError, ValueError):
+                done = int(progress_file.read_text() or -1)
+                if done > max(last, 0):
+                    on_done(last := done)
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
+
+
+def make_record(
+    settings: TrainSettings,
+    testbed: TestbedSettings,
+    rate_bps_measured: float | None,
+    started: str,
+    outcomes: Sequence[RankOutcome],
+) -> Record:
+    """Turn what the ranks left into the record.
+
+    Raises:
+        ReplicaError: the workers' parameters differ.
+        RunError: rank 0 did not leave the traffic, the accuracy or the versions.
+    """
+    check_replicas(outcomes)
+    first = outcomes[0]
+    if first.traffic is None or first.accuracy is None or first.versions is None:
+        raise RunError("rank 0 left an incomplete result")
+    return Record(
+        format=results.FORMAT,
+        started=started,
+        configuration=_configuration(settings, testbed, first.parameters),
+        versions=first.versions,
+        rate_bps_measured=rate_bps_measured,
+        timing=_timing(outcomes),
+        traffic=first.traffic,
+        learning=results.Learning(first.accuracy, first.accuracy_after, first.final_loss),
+        parameter_sha256=first.sha256,
+    )
+
+
+def check_replicas(outcomes: Sequence[RankOutcome]) -> None:
+    """Compare the parameters of all ranks, bit for bit by their SHA-256.
+
+    Raises:
+        ReplicaError: naming the ranks that differ from rank 0.
+    """
+    different = [str(outcome.rank) for outcome in outcomes if outcome.sha256 != outcomes[0].sha256]
+    if different:
+        raise ReplicaError(f"the parameters of rank {', '.join(different)} differ from those of rank 0")
+
+
+def _timing(outcomes: Sequence[RankOutcome]) -> Timing:
+    """Mean over the workers per iteration; the aggregator's update counts as computing, at workers it was waiting."""
+    workers = [outcome for outcome in outcomes if outcome.is_worker]
+    servers = [outcome for outcome in outcomes if not outcome.is_worker]
+    wall = _mean_per_iteration([outcome.wall_s for outcome in workers])
+    compute = _mean_per_iteration([outcome.compute_s for outcome in workers])
+    for server in servers:
+        compute = [own + update for own, update in zip(compute, server.compute_s, strict=True)]
+    communicate = [whole - part for whole, part in zip(wall, compute, strict=True)]
+    return Timing(Spread.of(wall), Spread.of(compute), Spread.of(communicate))
+
+
+def _mean_per_iteration(series: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(samples) / len(samples) for samples in zip(*series, strict=True)]
+
+
+def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters: int) -> results.Configuration:
+    nic: NicSettings | None = testbed.nic
+    return results.Configuration(
+        model=settings.model,
+        exchange=settings.exchange,
+        nodes=settings.nodes,
+        iterations=settings.iterations,
+        seed=settings.seed,
+        batch=settings.batch,
+        learning_rate=settings.learning_rate,
+        learning_rate_divisor=settings.learning_rate_divisor,
+        learning_rate_interval=settings.learning_rate_interval,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        loss_scale=settings.loss_scale,
+        data=settings.data,
+        parameters=parameters,
+        codec=nic.codec if nic else None,
+        bound_k=nic.bound_k if nic else None,
+        packing=nic.packing if nic else None,
+        rate_bps=testbed.rate_bps,
+        mtu=testbed.mtu,
+    )

@@ -1,0 +1,126 @@
+"""The kernel's objects through our own words for them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from netoffload.errors import NetlinkRefusedError
+from netoffload.netlink import Namespace, netns_exists, netns_inode, remove_netns
+
+pytestmark = pytest.mark.netns
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    chosen = f"no-t{secrets.token_hex(3)}-x"
+    yield chosen
+    remove_netns(chosen)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_create_open_remove(name: str) -> None:
+    own = os.stat("/proc/self/ns/net").st_ino
+    with Namespace.create(name) as made:
+        assert netns_exists(name)
+        assert made.link_names() == ["lo"]
+        inside = made.call(lambda: os.stat("/proc/thread-self/ns/net").st_ino)
+        assert inside == netns_inode(name) != own
+    with Namespace.open(name) as opened:
+        assert opened.call(lambda: os.stat("/proc/thread-self/ns/net").st_ino) == netns_inode(name)
+    assert os.stat("/proc/thread-self/ns/net").st_ino == own
+    assert remove_netns(name)
+    assert not remove_netns(name)
+    assert not netns_exists(name)
+
+
+def test_nothing_stays_open(name: str) -> None:
+    Namespace.anonymous().close()  # whatever libraries open once
+    before = descriptors(), threading.active_count()
+    for _ in range(3):
+        with Namespace.create(name) as namespace:
+            namespace.add_veth("v0", "v1", None, 1500)
+            namespace.add_tap("t0", 1500, 100)
+        remove_netns(name)
+    with pytest.raises(NetlinkRefusedError):
+        Namespace.open(name)
+    assert (descriptors(), threading.active_count()) == before
+
+
+def test_a_taken_name_is_refused_and_kept(name: str) -> None:
+    with Namespace.create(name):
+        inode = netns_inode(name)
+        with pytest.raises(NetlinkRefusedError, match="exists already"):
+            Namespace.create(name)
+        assert netns_inode(name) == inode
+
+
+def test_refusals_are_one_line_of_ours() -> None:
+    with Namespace.anonymous() as namespace:
+        namespace.add_bridge("br0", 1500)
+        with pytest.raises(NetlinkRefusedError, match=r"br0.*exists already"):
+            namespace.add_bridge("br0", 1500)
+        with pytest.raises(NetlinkRefusedError, match=r"x9.*no such device"):
+            namespace.set_up("x9")
+        with pytest.raises(NetlinkRefusedError, match="nosuch"):
+            namespace.add_qdisc("br0", "nosuch")
+        with pytest.raises(NetlinkRefusedError, match="set net"):
+            namespace.set_sysctl("net.ipv4.no_such_key", "1")
+        with pytest.raises(NetlinkRefusedError, match="no-such-netns"):
+            namespace.add_veth("v0", "v1", "no-such-netns", 1500)
+
+
+def test_what_a_tap_must_be(name: str) -> None:
+    with Namespace.create(name) as namespace:
+        namespace.add_tap("inc0", 9000, 4096)
+        shown = subprocess.run(
+            ["ip", "-n", name, "-d", "link", "show", "inc0"], capture_output=True, check=True, text=True
+        ).stdout
+    for wanted in ("mtu 9000", "qlen 4096", "tun type tap pi off vnet_hdr on persist on"):
+        assert wanted in shown
+
+
+def test_a_namespace_is_silent_and_its_sysctls_are_its_own() -> None:
+    key = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
+    before = key.read_text()
+    with Namespace.anonymous() as namespace:
+        namespace.set_sysctl("net.ipv4.tcp_slow_start_after_idle", "0")
+        assert namespace.call(key.read_text).strip() == "0"
+        assert namespace.call(Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").read_text).strip() == "1"
+    assert key.read_text() == before
+
+
+def test_qdiscs_count_what_leaves_and_what_arrives() -> None:
+    with Namespace.anonymous() as namespace, ExitStack() as stack:
+        namespace.add_veth("v0", "v1", None, 1500)
+        namespace.add_tbf("v0", 10**9, 131072, 4194304)
+        namespace.add_pfifo("v1")
+        namespace.add_ingress_counter("v1")
+        for link in ("v0", "v1"):
+            namespace.set_up(link)
+        namespace.add_address("v0", "10.98.1.1", "10.98.1.0/24", "cubic")
+        before, arrived = namespace.qdisc_counters(), namespace.qdisc_counters(("ingress",))
+        assert set(before) == {"v0", "v1"}
+        assert set(arrived) == {"v1"}
+
+        import socket
+
+        udp = namespace.call(lambda: stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)))
+        udp.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        for _ in range(5):
+            udp.sendto(bytes(100), ("10.98.1.255", 9))
+        after, arrived_after = namespace.qdisc_counters(), namespace.qdisc_counters(("ingress",))
+        assert after["v0"].frames - before["v0"].frames == 5
+        assert after["v0"].octets - before["v0"].octets == 5 * (100 + 8 + 20 + 14)
+        assert arrived_after["v1"].frames - arrived["v1"].frames == 5
+        assert after["v1"] == before["v1"]

@@ -1,0 +1,114 @@
+"""What the NIC does to real TCP between two nodes: tagged floats shrink and round as the codec says, all else is exact."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netoffload.codec import get, reference
+from netoffload.control import request
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+
+pytestmark = pytest.mark.netns
+
+PLAIN_SOCKET = Path(__file__).parents[2] / "docs" / "plain_socket.py"
+UNTAGGED_OCTETS = 200_000_000
+
+SEND_UNEVENLY = """
+import random, socket, sys
+pick = random.Random(7)
+with open(sys.argv[2], "rb") as file:
+    octets = file.read()
+sock = socket.socket()
+sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x28)
+sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+sock.connect((sys.argv[1], 5028))
+while octets:
+    count = pick.choice((1, 2, 3, 5, 64, 1447, 1449, 30001))
+    sock.sendall(octets[:count])
+    octets = octets[count:]
+"""
+
+
+def transfer(bed: Testbed, sent: Path, got: Path, sender: list[str] | None = None, untagged: bool = False) -> None:
+    """Send a file from n0 to n1 with the documented script; ``untagged`` takes the mark out of it."""
+    script = PLAIN_SOCKET.read_text()
+    assert "IP_TOS, 0x28" in script
+    if untagged:
+        script = script.replace("IP_TOS, 0x28", "IP_TOS, 0")
+    script = script.replace("sock.listen()", "sock.listen(); print('listening', flush=True)")
+    receive = [sys.executable, "-c", script, "receive", str(got)]
+    address = bed.plan.nodes[1].address
+    with bed.popen(1, receive, stdout=subprocess.PIPE, text=True) as receiver:
+        assert receiver.stdout is not None
+        assert receiver.stdout.readline() == "listening\n"
+        send = sender or [sys.executable, "-c", script, "send", address, str(sent)]
+        with bed.popen(0, send) as process:
+            assert process.wait(timeout=60) == 0
+        assert receiver.wait(timeout=60) == 0
+
+
+def counters(bed: Testbed, node: int) -> dict[str, int]:
+    answer: dict[str, int] = request(str(bed.plan.nodes[node].control_path), "counters")["counters"]
+    return answer
+
+
+@pytest.fixture
+def gradient(tmp_path: Path) -> np.ndarray:
+    values = np.random.default_rng(3).normal(0, 2e-3, 2_000_000).astype(np.float32)
+    values[:8] = 0.0, -0.0, np.inf, np.nan, 1.0, -2.5, 1e-40, 0.75
+    values.tofile(tmp_path / "sent.bin")
+    return values
+
+
+def test_an_unmodified_program_profits(nic_bed: Testbed, tmp_path: Path, gradient: np.ndarray) -> None:
+    before, sent_before = nic_bed.wire_counters(), counters(nic_bed, 0)
+    transfer(nic_bed, tmp_path / "sent.bin", tmp_path / "got.bin")
+    wire_octets = nic_bed.wire_counters()[0].tx_octets - before[0].tx_octets
+    assert wire_octets < gradient.nbytes / 3
+    wanted = get("inceptionn").round_trip(gradient, 10)
+    got = np.fromfile(tmp_path / "got.bin", np.uint32)
+    assert np.array_equal(got, wanted.view(np.uint32))
+    sent = counters(nic_bed, 0)
+    assert sent["tx_raw_octets"] - sent_before["tx_raw_octets"] >= gradient.nbytes
+    assert {name: count for name, count in sent.items() if name.startswith("drop") and count} == {}
+    flows = request(str(nic_bed.plan.nodes[1].control_path), "flows")["flows"]
+    assert any(flow["direction"] == "rx" and flow["raw_octets"] >= gradient.nbytes for flow in flows)
+
+
+def test_untagged_traffic_crosses_bit_exact(nic_bed: Testbed, tmp_path: Path) -> None:
+    octets = np.random.default_rng(4).integers(0, 256, UNTAGGED_OCTETS, dtype=np.uint8)
+    octets.tofile(tmp_path / "sent.bin")
+    before = counters(nic_bed, 0)
+    transfer(nic_bed, tmp_path / "sent.bin", tmp_path / "got.bin", untagged=True)
+    assert np.array_equal(np.fromfile(tmp_path / "got.bin", np.uint8), octets)
+    assert counters(nic_bed, 0)["tx_blocks"] == before["tx_blocks"]
+
+
+def test_uneven_writes_split_floats_and_lose_none(nic_bed: Testbed, tmp_path: Path, gradient: np.ndarray) -> None:
+    part = gradient[:300_000]
+    part.tofile(tmp_path / "part.bin")
+    send = [sys.executable, "-c", SEND_UNEVENLY, nic_bed.plan.nodes[1].address, str(tmp_path / "part.bin")]
+    transfer(nic_bed, tmp_path / "part.bin", tmp_path / "got.bin", sender=send)
+    got = np.fromfile(tmp_path / "got.bin", np.uint32)
+    wanted = reference.round_trip(part, 10).view(np.uint32)
+    # A float that a segment's limit cut, or a segment too small to gain, crossed as it was.
+    assert ((got == wanted) | (got == part.view(np.uint32))).all()
+    assert (got == wanted).mean() > 0.9
+
+
+@pytest.mark.parametrize("mtu", [576, 9000])
+def test_per_segment_packing_and_other_mtus(run_id: str, tmp_path: Path, gradient: np.ndarray, mtu: int) -> None:
+    settings = TestbedSettings(2, mtu=mtu, nic=NicSettings(bound_k=6, packing="per-segment"))
+    with Testbed(make_plan(settings, run_id), check_rate=False) as bed:
+        transfer(bed, tmp_path / "sent.bin", tmp_path / "got.bin")
+        got = np.fromfile(tmp_path / "got.bin", np.uint32)
+        assert np.array_equal(got, get("inceptionn").round_trip(gradient, 6).view(np.uint32))
+        sent = counters(bed, 0)
+        mss = mtu - 20 - 32
+        assert sent["tx_blocks"] >= gradient.nbytes / mss  # the frame count is not reduced
+        assert {name: count for name, count in sent.items() if name.startswith("drop") and count} == {}

@@ -1,0 +1,113 @@
+"""What a person types, end to end: one line per refusal, JSON that parses, nothing left."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from netoffload.netlink import netns_exists
+
+pytestmark = pytest.mark.netns
+
+
+def netoffload(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "netoffload", *words], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def up(run_id: str) -> Iterator[dict[str, object]]:
+    made = netoffload("up", "-n", "2", "--no-nic", "--run-id", run_id, "--json")
+    assert made.returncode == 0, made.stderr
+    yield json.loads(made.stdout)
+    netoffload("down", run_id)
+
+
+def test_up_status_exec_down(up: dict[str, object], run_id: str, left_of: Callable[[str], list[str]]) -> None:
+    assert up["run"] == run_id
+    assert up["nic"] is None
+    shown = json.loads(netoffload("status", run_id, "--json").stdout)["runs"]
+    assert [(run["run"], run["state"]) for run in shown] == [(run_id, "up")]
+    assert shown[0]["nodes"][0]["wire"]["tx_octets"] > 0  # the rate probe
+    assert run_id in netoffload("status").stdout
+    inside = netoffload("exec", "--run", run_id, "n1", "--", "sh", "-c", "hostname; exit 7")
+    assert (inside.stdout, inside.returncode) == ("n1\n", 7)
+    ended = netoffload("down", run_id, "--json")
+    assert (json.loads(ended.stdout), ended.returncode) == ({"down": [run_id]}, 0)
+    assert left_of(run_id) == []
+    again = netoffload("down", run_id)
+    assert (again.returncode, again.stdout) == (0, f"run {run_id} is not up\n")
+
+
+def test_run_on_a_testbed_that_is_up(up: dict[str, object], run_id: str) -> None:
+    text = "from mpi4py import MPI; print(MPI.COMM_WORLD.size)"
+    ran = netoffload("run", "--testbed", run_id, "--", "python", "-c", text)
+    assert (ran.stdout.split(), ran.returncode) == (["2", "2"], 0), ran.stderr
+    assert up["run"] == run_id
+
+
+def test_run_on_a_testbed_of_its_own_passes_the_exit_code() -> None:
+    text = "import sys; from mpi4py import MPI; sys.exit(5 if MPI.COMM_WORLD.rank == 1 else 0)"
+    ran = netoffload("run", "-n", "2", "--no-nic", "--", "python", "-c", text)
+    assert ran.returncode == 5
+    assert "failed with exit code 5" in ran.stderr.splitlines()[-1]
+
+
+REFUSED = {
+    "nodes": (["up", "-n", "65"], 2, "1..64"),
+    "rate": (["up", "--rate", "fast"], 2, "1gbit"),
+    "codec": (["up", "--codec", "zip"], 2, "inceptionn"),
+    "bound": (["up", "--bound", "17"], 2, "1..16"),
+    "packing": (["up", "--packing", "loose"], 2, "coalesced"),
+    "mtu": (["up", "--mtu", "100"], 2, "576"),
+    "run id": (["up", "--run-id", "A/B"], 2, "run id"),
+    "unknown run": (["status", "nosuch"], 2, "nosuch"),
+    "ranks": (["run", "--", "python", "x.py"], 2, "-n 4"),
+    "testbed": (["run", "--testbed", "nosuch", "--", "true"], 3, "nosuch"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_wrong_input_is_one_clear_line(what: str) -> None:
+    words, exit_code, hint = REFUSED[what]
+    refused = netoffload(*words)
+    assert refused.returncode == exit_code
+    assert refused.stdout == ""
+    assert len(refused.stderr.splitlines()) == 1
+    assert hint in refused.stderr
+
+
+def test_unknown_node_is_one_clear_line(up: dict[str, object], run_id: str) -> None:
+    refused = netoffload("exec", "--run", run_id, "n9", "--", "true")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        f"netoffload: run {run_id} has no node 'n9': it has n0..n1\n",
+    )
+    assert up["run"] == run_id
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle_leaves_nothing(signal_number: signal.Signals) -> None:
+    words = ["run", "-n", "2", "--no-nic", "--", "sh", "-c", "echo $NETOFFLOAD_RUN; exec sleep 300"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "netoffload", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        run_id = process.stdout.readline().strip()
+        assert netns_exists(f"no-{run_id}-sw")
+        process.send_signal(signal_number)
+        assert process.wait(timeout=20) == 130
+    assert not netns_exists(f"no-{run_id}-sw")
+    assert json.loads(netoffload("down", run_id, "--json").stdout) == {"down": []}
+
+
+def test_doctor_finds_what_these_tests_need() -> None:
+    looked = netoffload("doctor", "--json")
+    assert looked.returncode == 0, looked.stdout
+    found = {check["name"]: check for check in json.loads(looked.stdout)["checks"]}
+    assert all(found[name]["ok"] for name in ("root", "veth", "bridge", "tbf", "u32 filter", "/dev/net/tun"))
+    assert "cubic by route" in netoffload("doctor").stdout

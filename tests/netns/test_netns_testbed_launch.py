@@ -1,0 +1,134 @@
+"""Ranks on nodes: their bytes cross the wire, their failures are told, and none of them stays."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netoffload import control
+from netoffload.errors import RunError, UsageError
+from netoffload.testbed import Meter, Testbed, run_ranks
+from netoffload.testbed.processes import marked
+
+pytestmark = [pytest.mark.netns, pytest.mark.mpi]
+
+SUM = """
+import json, os, socket
+import numpy as np
+from mpi4py import MPI
+from netoffload import control
+
+comm = MPI.COMM_WORLD
+
+def sent():
+    comm.Barrier()
+    octets = [node["tx_octets"] for node in control.request(os.environ["NETOFFLOAD_METER"], "wires")["nodes"]]
+    comm.Barrier()  # nobody sends while another still reads
+    return octets
+
+values = np.full(250_000, comm.rank + 1, np.float32)
+total = np.empty_like(values)
+comm.Allreduce(values, total)
+before = sent()
+comm.Allreduce(values, total)
+after = sent()
+said = comm.gather([socket.gethostname(), os.environ["NETOFFLOAD_ADDRESS"], float(total.min()), float(total.max())])
+if comm.rank == 0:
+    print(json.dumps({"ranks": said, "sent": [now - then for now, then in zip(after, before)]}))
+"""
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "app.py"
+    path.write_text(text)
+    return str(path)
+
+
+def quietly(_rank: int, _octets: bytes) -> None:
+    pass
+
+
+def test_a_sum_of_four_ranks_crosses_the_wires(plain_bed: Testbed, tmp_path: Path) -> None:
+    result = run_ranks(
+        plain_bed, range(4), ["python", written(tmp_path, SUM)], timeout_s=60, capture_stdout=True, on_stderr=quietly
+    )
+    said = json.loads(result.stdout)
+    assert said["ranks"] == [[f"n{rank}", f"10.98.1.{rank + 1}", 10.0, 10.0] for rank in range(4)]
+    bound = 2 * 3 / 4 * 1_000_000  # the ring's octets per rank
+    assert all(bound < octets < 1.2 * bound for octets in said["sent"]), said["sent"]
+
+
+def test_ranks_run_where_they_are_put(plain_bed: Testbed, tmp_path: Path) -> None:
+    text = "import socket\nfrom mpi4py import MPI\nprint(MPI.COMM_WORLD.rank, socket.gethostname())\n"
+    result = run_ranks(plain_bed, [3, 1], [written(tmp_path, text)], timeout_s=60, capture_stdout=True)
+    assert sorted(result.stdout.splitlines()) == ["0 n3", "1 n1"]
+
+
+def test_environment_reaches_every_rank(plain_bed: Testbed, tmp_path: Path) -> None:
+    text = "import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['MINE'], os.environ.get('NETOFFLOAD_CONTROL'))\n"
+    words = ["-c", text]
+    result = run_ranks(plain_bed, [0, 1], words, env={"MINE": "yes"}, timeout_s=60, capture_stdout=True)
+    assert result.stdout.splitlines() == ["1 yes None", "1 yes None"]  # two lines: ranks are not mixed
+
+
+FAILURES = {
+    "exception": (
+        "if comm.rank == 2:\n    raise ValueError('too bad')\ncomm.Barrier()",
+        "rank 2 said: ValueError: too bad",
+    ),
+    "exit": ("if comm.rank == 1:\n    raise SystemExit(7)\ncomm.Barrier()", "exit code 7"),
+    "killed": ("import os\nif comm.rank == 0:\n    os.kill(os.getpid(), 9)\ncomm.Barrier()", "exit code 9"),
+}
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_a_rank_that_fails_ends_all(plain_bed: Testbed, tmp_path: Path, kind: str) -> None:
+    text, message = FAILURES[kind]
+    app = written(tmp_path, "from mpi4py import MPI\ncomm = MPI.COMM_WORLD\n" + text)
+    with pytest.raises(RunError, match=message):
+        run_ranks(plain_bed, range(3), ["python", app], timeout_s=60, on_stderr=quietly)
+    assert marked(plain_bed.plan.mark) == []
+
+
+def test_a_rank_that_hangs_is_ended(plain_bed: Testbed, tmp_path: Path) -> None:
+    app = written(tmp_path, "import sys, time\nprint('waiting', file=sys.stderr, flush=True)\ntime.sleep(300)\n")
+    with pytest.raises(RunError, match=r"did not end within 2 s; rank \d said: waiting"):
+        run_ranks(plain_bed, range(2), ["python", app], timeout_s=2, on_stderr=quietly)
+    assert marked(plain_bed.plan.mark) == []
+    assert list(plain_bed.plan.state_dir.glob("meter-*")) == []
+
+
+def test_what_cannot_be_run_is_refused(plain_bed: Testbed) -> None:
+    with pytest.raises(RunError, match="no-such-program"):
+        run_ranks(plain_bed, [0], ["no-such-program"], timeout_s=20, on_stderr=quietly)
+    with pytest.raises(UsageError, match="nothing to run"):
+        run_ranks(plain_bed, [0], [])
+
+
+def test_lines_of_different_ranks_stay_whole(plain_bed: Testbed, tmp_path: Path) -> None:
+    text = "import os\nfor part in (b'one ', b'two ', b'three\\n') * 20:\n    os.write(2, part)\nos.write(2, b'end')\n"
+    heard: list[tuple[int, bytes]] = []
+    run_ranks(plain_bed, [0, 1], [written(tmp_path, text)], timeout_s=60, on_stderr=lambda *said: heard.append(said))
+    for rank in (0, 1):
+        mine = b"".join(octets for said_by, octets in heard if said_by == rank)
+        assert mine == b"one two three\n" * 20 + b"end"
+    assert all(octets.endswith((b"\n", b"end")) for _, octets in heard)
+
+
+def test_the_meter_answers_anybody(plain_bed: Testbed) -> None:
+    with Meter(plain_bed) as meter:
+        program = (
+            "import json,sys;from netoffload.control import request;print(json.dumps(request(sys.argv[1],'wires')))"
+        )
+        argv = [sys.executable, "-c", program, str(meter.path)]
+        asked = plain_bed.popen(3, argv, stdout=subprocess.PIPE, text=True)
+        nodes = json.loads(asked.communicate(timeout=20)[0])["nodes"]
+        assert [node["name"] for node in nodes] == ["n0", "n1", "n2", "n3"]
+        assert nodes == control.request(meter.path, "wires")["nodes"]
+        assert nodes[0]["nic_control"] is None
+        assert set(nodes[0]) >= {"address", "tx_octets", "tx_frames"}
+    assert not meter.path.exists()

@@ -1,0 +1,98 @@
+"""A testbed with NICs: untagged traffic crosses both of them, and the counters agree about it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from netoffload import control
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.testbed.build import nic_states
+from netoffload.testbed.journal import read_run
+
+pytestmark = pytest.mark.netns
+
+OCTETS = 1_000_000
+
+ECHO = """
+import socket, sys
+with socket.create_server((sys.argv[1], 5001)) as server:
+    server.settimeout(20)
+    print("listening", flush=True)
+    stream = server.accept()[0]
+    with stream:
+        while octets := stream.recv(65536):
+            stream.sendall(octets)
+"""
+
+ASK = """
+import os, socket, sys, threading
+sent, got = os.urandom(int(sys.argv[2])), b""
+with socket.create_connection((sys.argv[1], 5001), timeout=20) as stream:
+    thread = threading.Thread(target=lambda: (stream.sendall(sent), stream.shutdown(socket.SHUT_WR)))
+    thread.start()
+    while octets := stream.recv(65536):
+        got += octets
+    thread.join()
+print("same" if got == sent else f"{len(got)} octets came back")
+"""
+
+
+def test_every_nic_runs_as_asked(nic_bed: Testbed) -> None:
+    record = read_run(nic_bed.plan.state_dir)
+    assert record is not None
+    states = nic_states(record)
+    assert set(states) == {"n0", "n1", "n2", "n3"}
+    for node in nic_bed.plan.nodes:
+        assert node.control_path is not None
+        info = control.request(node.control_path, "info")
+        assert (info["pid"], True) == (states[node.name]["pid"], states[node.name]["alive"])
+        assert (info["codec"], info["bound_k"], info["packing"]) == ("inceptionn", 10, "coalesced")
+
+
+def test_an_echo_crosses_both_nics_bit_exact_and_is_counted(nic_bed: Testbed) -> None:
+    address = nic_bed.plan.nodes[1].address
+    before = nic_bed.wire_counters()
+    with nic_bed.popen(1, [sys.executable, "-c", ECHO, address], stdout=subprocess.PIPE, text=True) as echo:
+        assert echo.stdout is not None
+        assert echo.stdout.readline() == "listening\n"
+        ask = nic_bed.popen(0, [sys.executable, "-c", ASK, address, str(OCTETS)], stdout=subprocess.PIPE, text=True)
+        assert ask.communicate(timeout=30)[0] == "same\n"
+        assert echo.wait(timeout=10) == 0
+    after = nic_bed.wire_counters()
+    mss_octets = nic_bed.plan.settings.mtu - 20 - 20
+    for index in (0, 1):
+        octets = after[index].tx_octets - before[index].tx_octets
+        frames = after[index].tx_frames - before[index].tx_frames
+        assert OCTETS * 1.02 < octets < OCTETS * 1.2  # every header of every segment
+        assert OCTETS / mss_octets < frames < 3 * OCTETS / mss_octets  # segments, not super-segments
+    assert after[2].tx_octets == before[2].tx_octets  # the bridge knows who lives where
+
+
+def test_a_run_with_nics_ends_them_and_leaves_nothing(run_id: str, left_of: Callable[[str], list[str]]) -> None:
+    plan = make_plan(TestbedSettings(2, nic=NicSettings(bound_k=6, packing="per-segment")), run_id)
+    with Testbed(plan, check_rate=False):
+        record = read_run(plan.state_dir)
+        assert record is not None
+        pids = [state["pid"] for state in nic_states(record).values()]
+        info = control.request(str(plan.nodes[0].control_path), "info")
+        assert (info["bound_k"], info["packing"]) == (6, "per-segment")
+    assert left_of(run_id) == []
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_a_nic_that_died_is_seen(run_id: str) -> None:
+    plan = make_plan(TestbedSettings(1), run_id)
+    with Testbed(plan):
+        record = read_run(plan.state_dir)
+        assert record is not None
+        os.kill(nic_states(record)["n0"]["pid"], signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        while nic_states(record)["n0"]["alive"]:
+            assert time.monotonic() < deadline

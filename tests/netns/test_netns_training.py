@@ -1,0 +1,100 @@
+"""The whole way, as a person goes it: testbed, NICs, ranks, training, record, report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from netoffload import results
+
+pytestmark = [pytest.mark.netns, pytest.mark.mpi, pytest.mark.timeout(240)]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def needs_root() -> None:
+    if os.geteuid() != 0 or not Path("/dev/net/tun").exists():
+        pytest.skip("network namespaces and TAP need root and /dev/net/tun")
+
+
+def environment(state: Path) -> dict[str, str]:
+    paths = os.pathsep.join(str(ROOT / folder) for folder in ("", "daemon", "mpi_ext"))
+    return {**os.environ, "PYTHONPATH": paths, "NETOFFLOAD_STATE_DIR": str(state)}
+
+
+def namespaces_of(run_ids: set[str]) -> list[str]:
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split()
+    return [name for name in listed if any(f"no-{run_id}-" in name for run_id in run_ids)]
+
+
+def test_four_exchanges_on_shaped_links(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "netoffload", "train", "hdc", "--nodes", "2", "--rate", "400mbit", "--json"]
+    words += [
+        "--iterations",
+        "4",
+        "--learning-rate",
+        "0.05",
+        "--eval-every",
+        "2",
+        "--out",
+        str(tmp_path / "runs.jsonl"),
+    ]
+    words += [word for name in ("wa", "wa+c", "inc", "inc+c") for word in ("--exchange", name)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(tmp_path / "state"), timeout=200)
+    assert done.returncode == 0, done.stderr
+    records = {record.configuration.exchange: record for record in results.read_records(tmp_path / "runs.jsonl")}
+    assert json.loads(done.stdout)["records"] == [json.loads(results.to_line(record)) for record in records.values()]
+
+    gradient_octets = 4 * 4 * 1_149_010  # over four iterations
+    for name, gradients in (("wa", 2), ("inc", 2)):
+        plain, compressed = records[name].traffic, records[f"{name}+c"].traffic
+        assert plain.raw_octets == plain.blocks == compressed.drops.get("drop_checksum", 0) == 0
+        # Every tagged float passes a NIC once; what TCP sent again passes twice.
+        assert gradients * gradient_octets * 0.99 <= compressed.raw_octets <= gradients * gradient_octets * 1.1
+        assert compressed.classes.total * 4 == pytest.approx(compressed.raw_octets, rel=0.01)
+        assert compressed.ratio > 3
+        assert 1.03 < plain.wire_octets / (gradient_octets * (4 if name == "wa" else 2)) < 1.15
+    assert records["inc+c"].traffic.wire_octets < records["inc"].traffic.wire_octets / 2.5
+    assert list(records["inc"].learning.accuracy_after) == ["2", "4"]
+    assert records["inc"].parameter_sha256 != records["inc+c"].parameter_sha256
+    assert records["inc"].rate_bps_measured == pytest.approx(400e6, rel=0.05)
+
+
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    words = [
+        sys.executable,
+        "-m",
+        "netoffload",
+        "train",
+        "hdc",
+        "--exchange",
+        "inc",
+        "--nodes",
+        "2",
+        "--rate",
+        "50mbit",
+    ]
+    words += ["--iterations", "10000"]
+    with subprocess.Popen(
+        words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment(state)
+    ) as run:
+        assert run.stderr is not None
+        deadline = time.monotonic() + 60
+        while "training inc" not in run.stderr.readline():
+            assert time.monotonic() < deadline, "the training did not start"
+        run_ids = {path.name for path in state.iterdir()}
+        assert namespaces_of(run_ids)
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert namespaces_of(run_ids) == []
+    assert [path for path in state.iterdir() if path.is_dir()] == []

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netoffload import reports, results
+from netoffload.errors import UsageError
+from netoffload.results import (
+    ClassCounts,
+    Configuration,
+    Learning,
+    NodeTraffic,
+    Record,
+    Spread,
+    Timing,
+    Traffic,
+    Versions,
+)
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9) -> Record:
+    compressed = exchange.endswith("+c")
+    configuration = Configuration(
+        "hdc", exchange, 4, 10, seed, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 1.0, "digits", 1149010,
+        "inceptionn", 10, "coalesced", rate_bps, 1500,
+    )  # fmt: skip
+    wall, compute = Spread.of([wall_s]), Spread.of([0.010])
+    classes = ClassCounts(70, 20, 9, 1) if compressed else ClassCounts(0, 0, 0, 0)
+    traffic = Traffic(
+        (NodeTraffic("n0", 20_000_000, 3_000), NodeTraffic("n1", 30_000_000, 4_000)),
+        500 if compressed else 0,
+        100 if compressed else 0,
+        9 if compressed else 0,
+        classes,
+        0.04 if compressed else 0.0,
+        {},
+    )
+    return Record(
+        results.FORMAT,
+        "2026-01-01T00:00:00+00:00",
+        configuration,
+        Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "a CPU", 2),
+        9.6e8,
+        Timing(wall, compute, Spread.of([wall_s - 0.010])),
+        traffic,
+        Learning(0.975, {}, 0.1),
+        "ab",
+    )
+
+
+def four_runs() -> list[Record]:
+    times = {"inc+c": 0.025, "wa": 0.300, "inc": 0.075, "wa+c": 0.150}  # not in the order of the report
+    return [a_run(exchange, wall_s) for exchange, wall_s in times.items()]
+
+
+def test_summary_has_the_keys_that_others_read() -> None:
+    summary = json.loads(json.dumps(reports.summarise(four_runs()).to_json()))
+    assert list(summary["exchanges"]) == ["wa", "wa+c", "inc", "inc+c"]
+    compressed_ring = summary["exchanges"]["inc+c"]
+    assert compressed_ring["s_per_iteration"] == 0.025
+    assert compressed_ring["compute_s"] == 0.010
+    assert compressed_ring["communicate_s"] == pytest.approx(0.015)
+    assert compressed_ring["wire_bytes_per_iteration"] == 5_000_000
+    assert compressed_ring["wire_frames_per_iteration"] == 700
+    assert compressed_ring["ratio"] == 5
+    assert compressed_ring["accuracy"] == 0.975
+    assert compressed_ring["codec_s"] == pytest.approx(0.004)
+    assert compressed_ring["classes"] == {"0": 0.7, "8": 0.2, "16": 0.09, "32": 0.01}
+    assert summary["exchanges"]["inc"]["ratio"] == 1
+    assert summary["rate_bps_asked"] == 10**9
+    assert summary["rate_bps_measured"] == 9.6e8
+    assert summary["speedup_wa_to_inc+c"] == pytest.approx(12)
+    assert summary["speedup_inc_to_inc+c"] == pytest.approx(3)
+
+
+def test_repeated_runs_become_their_median() -> None:
+    runs = [a_run("inc", wall_s, seed=seed) for seed, wall_s in enumerate((0.07, 0.09, 0.2))]
+    summary = reports.summarise(runs)
+    assert summary.exchanges["inc"].s_per_iteration == 0.09
+    assert summary.exchanges["inc"].runs == 3
+    assert "speedup_inc_to_inc+c" not in summary.to_json()
+
+
+def test_runs_that_cannot_be_compared_are_refused() -> None:
+    with pytest.raises(UsageError, match="differ in rate_bps"):
+        reports.summarise([a_run("inc", 0.07), a_run("inc+c", 0.03, rate_bps=10**8)])
+    with pytest.raises(UsageError, match="no record"):
+        reports.summarise([])
+    unknown = a_run("inc", 0.07)
+    with pytest.raises(UsageError, match="'star' is unknown"):
+        reports.summarise([replace(unknown, configuration=replace(unknown.configuration, exchange="star"))])
+
+
+def test_the_table_says_what_was_measured() -> None:
+    text = reports.table_text(reports.summarise(four_runs()))
+    cells = {line[:28].strip(): line[28:].split() for line in text.splitlines()[2:]}
+    assert "1 Gb/s links (measured 960 Mb/s)" in text.splitlines()[0]
+    assert cells["per iteration"] == ["wa", "wa+c", "inc", "inc+c"]
+    assert cells["time, ms"] == ["300.0", "150.0", "75.0", "25.0"]
+    assert cells["on the wires, MB"] == ["5.00"] * 4
+    assert cells["compression ratio"] == ["-", "5.00", "-", "5.00"]
+    assert cells["floats of 0/8/16/32 bit, %"] == ["-", "70/20/9/1", "-", "70/20/9/1"]
+    assert cells["faster than inc"] == ["0.25×", "0.50×", "1.00×", "3.00×"]  # noqa: RUF001
+    assert max(len(line) for line in text.splitlines()[2:]) <= 80
+
+
+@pytest.mark.parametrize("runs", [four_runs(), [a_run("inc", 0.07)], [a_run("inc+c", 0.03)]], ids=len)
+def test_a_report_is_a_folder_with_table_summary_and_figure(runs: Sequence[Record], tmp_path: Path) -> None:
+    folder = tmp_path / "report"
+    summary = reports.write_report(runs, folder)
+    assert json.loads((folder / "summary.json").read_text()) == json.loads(json.dumps(summary.to_json()))
+    assert (folder / "table.txt").read_text() == reports.table_text(summary)
+    assert (folder / "figure.png").read_bytes().startswith(PNG_SIGNATURE)
+
+
+def test_a_report_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(UsageError, match="cannot write the report"):
+        reports.write_report(four_runs(), tmp_path / "taken")
+    with pytest.raises(UsageError, match="cannot write the figure"):
+        reports.draw_figure(reports.summarise(four_runs()), tmp_path / "figure.nonsense")

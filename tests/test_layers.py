@@ -1,0 +1,169 @@
+"""The house rules that a reader cannot check at a glance: who may import whom, and how long things may be.
+
+Imports point down, never sideways. A module's layer is its package below ``netoffload``, or its top-level package.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE_ROOTS = (ROOT, ROOT / "daemon", ROOT / "mpi_ext")
+PACKAGES = ("netoffload", "netoffload_daemon", "netoffload_mpi")
+
+LEVELS = {
+    "netoffload": 0,  # the package's own __init__: the version, and the map of the layers
+    "netoffload.errors": 0,
+    "netoffload.config": 1,
+    "netoffload.results": 1,
+    "netoffload.control": 1,
+    "netoffload.netlink": 1,
+    "netoffload.wire": 1,
+    "netoffload.codec": 2,
+    "netoffload.engine": 3,
+    "netoffload.devices": 3,
+    "netoffload.testbed": 3,
+    "netoffload.collectives": 3,
+    "netoffload.reports": 3,
+    "netoffload_daemon": 4,
+    "netoffload_mpi": 4,
+    "netoffload.training": 5,
+    "netoffload.cli": 6,
+    "netoffload.__main__": 7,
+}
+
+HOMES = {
+    "numba": {"netoffload.codec", "netoffload.engine", "netoffload_daemon"},
+    "llvmlite": {"netoffload.codec", "netoffload.engine", "netoffload_daemon"},
+    "pyroute2": {"netoffload.netlink"},
+    "torch": {"netoffload.training"},
+    "sklearn": {"netoffload.training"},
+    "mpi4py": {"netoffload_mpi"},
+    "matplotlib": {"netoffload.reports"},
+    "typer": {"netoffload.cli"},
+    "rich": {"netoffload.cli"},
+    "scapy": set(),
+    "hypothesis": set(),
+    "pytest": set(),
+    "socket": {
+        "netoffload.control",
+        "netoffload.devices",
+        "netoffload.testbed",
+        "netoffload_daemon",
+        "netoffload_mpi",
+    },
+    "subprocess": {"netoffload.testbed"},
+}
+
+MAX_FILE_LINES = 399
+MAX_FUNCTION_LINES = 59
+
+
+def source_files() -> list[tuple[str, Path]]:
+    """Every module of the three packages, by its dotted name."""
+    return [
+        (module_name(path.relative_to(root)), path)
+        for root in SOURCE_ROOTS
+        for package in PACKAGES
+        for path in sorted((root / package).rglob("*.py"))
+    ]
+
+
+def module_name(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = source_files()
+MODULES = {name for name, _ in SOURCES}
+BY_NAME = pytest.mark.parametrize(("name", "path"), SOURCES, ids=[name for name, _ in SOURCES])
+
+
+def layer(module: str) -> str:
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "netoffload" else parts[0]
+
+
+def imported(name: str, path: Path) -> Iterator[str]:
+    """The dotted names that a module imports, wherever in the file; a relative import becomes an absolute one."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from _from_names(node, package)
+
+
+def _from_names(node: ast.ImportFrom, package: str) -> Iterator[str]:
+    base = node.module or ""
+    if node.level:
+        anchor = package.split(".")[: len(package.split(".")) - node.level + 1]
+        base = ".".join([*anchor, *([node.module] if node.module else [])])
+    for alias in node.names:
+        whole = f"{base}.{alias.name}"
+        yield whole if whole in MODULES else base
+
+
+def wrong_imports(name: str, path: Path) -> list[str]:
+    own = layer(name)
+    wrong = []
+    for target in imported(name, path):
+        top = target.split(".")[0]
+        if top in PACKAGES:
+            other = layer(target)
+            if other != own and not LEVELS.get(other, 99) < LEVELS[own]:
+                wrong.append(f"{name} (level {LEVELS[own]}) imports {target} (level {LEVELS.get(other, '?')})")
+        elif top in HOMES and own not in HOMES[top]:
+            wrong.append(f"{name} imports {top}, whose home is {', '.join(sorted(HOMES[top])) or 'the tests'}")
+    return wrong
+
+
+def test_every_layer_has_a_level() -> None:
+    assert {layer(name) for name in MODULES} <= LEVELS.keys()
+    assert {"netoffload.cli.app", "netoffload.results"} <= MODULES  # the search for files works
+
+
+@BY_NAME
+def test_imports_point_down_and_libraries_stay_home(name: str, path: Path) -> None:
+    assert wrong_imports(name, path) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "offends"),
+    [
+        ("import netoffload.training.data", True),
+        ("from netoffload import training", True),
+        ("from netoffload.training import data as d", True),
+        ("from ..training import data", True),
+        ("from .. import training", True),
+        ("def late():\n    from netoffload.cli import app", True),
+        ("from netoffload import reports", True),  # sideways
+        ("import torch.nn.functional as F", True),
+        ("from mpi4py import MPI", True),
+        ("from netoffload import __version__, errors", False),
+        ("from netoffload.codec import get", False),
+        ("from . import schedule", False),
+        ("import numpy as np", False),
+    ],
+)
+def test_the_import_check_sees_every_spelling(code: str, offends: bool, tmp_path: Path) -> None:
+    path = tmp_path / "made.py"
+    path.write_text(code)
+    assert bool(wrong_imports("netoffload.collectives.made", path)) is offends
+
+
+@BY_NAME
+def test_files_and_functions_are_short(name: str, path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MAX_FILE_LINES
+    long = [
+        f"{node.name}: {1 + (node.end_lineno or 0) - node.lineno} lines"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and 1 + (node.end_lineno or 0) - node.lineno > MAX_FUNCTION_LINES
+    ]
+    assert long == []

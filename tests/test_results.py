@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netoffload import results
+from netoffload.errors import UsageError
+from netoffload.results import (
+    ClassCounts,
+    Configuration,
+    Learning,
+    NodeTraffic,
+    Record,
+    Spread,
+    Timing,
+    Traffic,
+    Versions,
+)
+
+
+def a_record() -> Record:
+    configuration = Configuration(
+        "hdc", "inc+c", 4, 10, 1, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 4.0, "digits", 1149010,
+        "inceptionn", 10, "coalesced", 10**9, 1500,
+    )  # fmt: skip
+    samples = Spread.of([0.03, 0.02, 0.04])
+    nodes = (NodeTraffic("n0", 1000, 10), NodeTraffic("n1", 500, 6))
+    return Record(
+        format=results.FORMAT,
+        started="2026-01-01T00:00:00+00:00",
+        configuration=configuration,
+        versions=Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "a CPU", 2),
+        rate_bps_measured=None,
+        timing=Timing(samples, samples, samples),
+        traffic=Traffic(nodes, 600, 100, 7, ClassCounts(1, 2, 3, 4), 0.5, {"drop_checksum": 2}),
+        learning=Learning(0.5, {"5": 0.25}, None),
+        parameter_sha256="ab",
+    )
+
+
+def test_a_file_of_records_reads_back_as_what_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "runs.jsonl"
+    first = a_record()
+    second = dataclasses.replace(first, rate_bps_measured=9.5e8, started="2026-01-02T00:00:00+00:00")
+    results.append_records(path, [first])
+    results.append_records(path, [second])
+    assert results.read_records(path) == [first, second]
+
+
+def test_derived_numbers() -> None:
+    traffic = a_record().traffic
+    assert (traffic.wire_octets, traffic.wire_frames, traffic.ratio, traffic.classes.total) == (1500, 16, 6.0, 10)
+    assert dataclasses.replace(traffic, raw_octets=0, payload_octets=0).ratio == 1.0
+
+
+def test_spread_of_samples() -> None:
+    assert Spread.of([4.0, 1.0, 2.0, 3.0, 5.0]) == Spread(3.0, 2.0, 4.0, 1.0, 5.0)
+    assert Spread.of([1.0, 2.0]) == Spread(1.5, 1.25, 1.75, 1.0, 2.0)
+    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0, 7.0, 7.0)
+
+
+def changed(path: tuple[str, ...], value: Any) -> str:
+    whole = json.loads(results.to_line(a_record()))
+    place = whole
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return json.dumps(whole)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a record of format"),
+        (changed(("format",), 2), "not a record of format"),
+        (changed(("surprise",), 1), "unknown keys: surprise"),
+        (changed(("traffic", "classes", "bits_4"), 1), "record.traffic.classes has unknown keys: bits_4"),
+        (changed(("configuration",), {}), "record.configuration lacks keys"),
+        (changed(("configuration", "nodes"), "4"), "record.configuration.nodes is '4', not int"),
+        (changed(("configuration", "nodes"), True), "record.configuration.nodes is True, not int"),
+        (changed(("traffic", "nodes"), [{"name": "n0"}]), r"record.traffic.nodes\[0\] lacks keys"),
+        (changed(("timing", "wall_s", "median"), None), "record.timing.wall_s.median is None, not float"),
+        (changed(("traffic", "drops"), {"drop_x": 1.5}), "record.traffic.drops.drop_x is 1.5, not int"),
+    ],
+)
+def test_a_line_that_is_no_record_is_refused_with_the_place(line: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        results.from_line(line)
+
+
+def test_a_file_without_records_is_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n\n")
+    with pytest.raises(UsageError, match="holds no record"):
+        results.read_records(empty)
+    with pytest.raises(UsageError, match="cannot read records"):
+        results.read_records(tmp_path / "missing.jsonl")
+
+
+def test_the_line_of_a_bad_record_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text(results.to_line(a_record()) + "\n{\n")
+    with pytest.raises(UsageError, match=r"runs\.jsonl:2 is not JSON"):
+        results.read_records(path)

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import itertools
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from netoffload.errors import UsageError
+from netoffload.training import data
+from netoffload.training.config import TrainSettings
+
+
+def write_idx(path: Path, values: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], *, gz: bool = False) -> None:
+    octets = bytes((0, 0, 8, values.ndim)) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
+    path.write_bytes(gzip.compress(octets) if gz else octets)
+
+
+@pytest.fixture
+def mnist(tmp_path: Path) -> Path:
+    """A folder like MNIST's with 60 training and 20 test images; half of the files are compressed."""
+    random = np.random.default_rng(0)
+    for prefix, count in (("train", 60), ("t10k", 20)):
+        write_idx(
+            tmp_path / f"{prefix}-images-idx3-ubyte.gz", random.integers(0, 256, (count, 28, 28), np.uint8), gz=True
+        )
+        write_idx(tmp_path / f"{prefix}-labels-idx1-ubyte", random.integers(0, 10, count, np.uint8))
+    return tmp_path
+
+
+def test_digits_are_real_images_split_by_the_seed() -> None:
+    first, again, other = data.load_digits(1), data.load_digits(1), data.load_digits(2)
+    assert first.train_images.shape == (1437, 784)
+    assert first.test_images.shape == (360, 784)
+    assert first.train_images.dtype == np.float32
+    assert first.train_labels.dtype == np.int64
+    assert 0 == first.train_images.min() < 0.9 < first.train_images.max() <= 1
+    assert set(first.test_labels) == set(range(10))
+    for field in dataclasses.fields(first):
+        np.testing.assert_array_equal(getattr(first, field.name), getattr(again, field.name))
+    assert not np.array_equal(first.test_labels, other.test_labels)
+
+
+def test_mnist_is_read_plain_and_compressed(mnist: Path) -> None:
+    settings = TrainSettings("inc", nodes=2, data="mnist", data_dir=str(mnist), batch=10)
+    loaded = data.load(settings)
+    raw = data.read_idx(mnist / "train-images-idx3-ubyte.gz")
+    assert loaded.train_images.shape == (60, 784)
+    assert loaded.test_labels.shape == (20,)
+    np.testing.assert_array_equal(loaded.train_images[7] * np.float32(255), raw[7].reshape(-1))
+
+
+def test_each_missing_file_is_named_with_all_four(mnist: Path) -> None:
+    for name in data.MNIST_FILES:
+        path = next(mnist.glob(f"{name}*"))
+        octets = path.read_bytes()
+        path.unlink()
+        with pytest.raises(
+            UsageError, match=rf"has no {name}\[\.gz\].*train-images.*train-labels.*t10k-images.*t10k-lab"
+        ):
+            data.load_mnist(mnist)
+        path.write_bytes(octets)
+    data.load_mnist(mnist)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 7, 20, -1])
+@pytest.mark.parametrize("name", ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte"])
+def test_a_file_cut_anywhere_is_one_clear_error(mnist: Path, name: str, cut: int) -> None:
+    path = mnist / name
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(UsageError, match="damaged"):
+        data.load_mnist(mnist)
+
+
+def test_other_damage_is_one_clear_error(mnist: Path) -> None:
+    labels = mnist / "train-labels-idx1-ubyte"
+    good = labels.read_bytes()
+    images = mnist / "train-images-idx3-ubyte.gz"
+    good_images = images.read_bytes()
+    labels.write_bytes(good + b"\0")
+    with pytest.raises(UsageError, match="61 octets of data, 60 expected"):
+        data.load_mnist(mnist)
+    write_idx(labels, np.zeros(59, np.uint8))
+    with pytest.raises(UsageError, match="not MNIST's"):
+        data.load_mnist(mnist)
+    write_idx(labels, np.full(60, 10, np.uint8))
+    with pytest.raises(UsageError, match=r"outside 0\.\.9"):
+        data.load_mnist(mnist)
+    labels.write_bytes(good)
+    images.write_bytes(bytes(octet ^ 0x5A for octet in good_images))
+    with pytest.raises(UsageError, match="damaged"):
+        data.load_mnist(mnist)
+
+
+def test_a_saved_set_opens_as_it_was(tmp_path: Path) -> None:
+    dataset = data.load_digits(3)
+    data.save(dataset, tmp_path)
+    opened = data.open_saved(tmp_path)
+    for field in dataclasses.fields(dataset):
+        np.testing.assert_array_equal(getattr(opened, field.name), getattr(dataset, field.name))
+    (tmp_path / "test_labels.npy").write_bytes(b"no numpy file")
+    with pytest.raises(UsageError, match="cannot open the data set"):
+        data.open_saved(tmp_path)
+
+
+def test_shards_share_out_every_sample_once() -> None:
+    images = np.arange(23, dtype=np.float32)[:, None]
+    labels = np.arange(23, dtype=np.int64)
+    shards = [data.shard(images, labels, worker, 4) for worker in range(4)]
+    assert [mine.tolist() for _, mine in shards] == [list(range(worker, 20, 4)) for worker in range(4)]
+    assert all(torch.equal(some[:, 0].long(), mine) for some, mine in shards)
+
+
+def test_batches_are_whole_epochs_in_a_new_order_that_the_seed_decides() -> None:
+    images, labels = torch.arange(11.0)[:, None], torch.arange(11)
+
+    def take(seed: int, worker: int) -> list[list[int]]:
+        chosen = itertools.islice(data.batches(images, labels, 5, seed, worker), 6)
+        return [mine.tolist() for some, mine in chosen if torch.equal(some[:, 0].long(), mine)]
+
+    epochs = [list(itertools.chain(*take(1, 0)[at : at + 2])) for at in (0, 2, 4)]
+    assert all(len(set(epoch)) == 10 for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert take(1, 0) == take(1, 0)
+    assert len({str(take(1, 0)), str(take(2, 0)), str(take(1, 1))}) == 3
+
+
+def test_too_many_workers_for_the_data_are_refused() -> None:
+    with pytest.raises(UsageError, match="60 workers get 23 samples each of digits"):
+        data.load(TrainSettings("inc", nodes=60))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"exchange": "star"}, "exchange 'star' is unknown: choose from wa, wa\\+c, inc, inc\\+c"),
+        ({"nodes": 0}, "0 workers"),
+        ({"nodes": 64}, "64 workers"),
+        ({"iterations": 0}, "iterations is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"loss_scale": 3.0}, "not a power of two"),
+        ({"loss_scale": 0.0}, "not a power of two"),
+        ({"learning_rate": float("nan")}, "learning rate"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"data": "mnist"}, "--data-dir"),
+        ({"data": "cifar"}, "data set 'cifar' is unknown"),
+    ],
+)
+def test_settings_that_cannot_be_run_are_refused(wrong: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        dataclasses.replace(TrainSettings("inc"), **wrong)  # type: ignore[arg-type]

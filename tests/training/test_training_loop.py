@@ -1,0 +1,155 @@
+"""The four exchanges among threads of one process, with the codec's arithmetic on tagged channels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from netoffload import codec
+from netoffload.collectives import Exchange
+from netoffload.collectives.inprocess import run_ranks
+from netoffload.errors import UsageError
+from netoffload.training import data
+from netoffload.training.config import EXCHANGES, TrainSettings
+from netoffload.training.exchanges import exchange_for
+from netoffload.training.loop import Timeline, run_aggregator, run_worker, warm_up
+from netoffload.training.model import Float32Array, Replica
+
+BOUND_K = 10
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As a rank does it; sums over another number of threads round otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def digits() -> data.Dataset:
+    return data.load_digits(1)
+
+
+def train(settings: TrainSettings, digits: data.Dataset) -> list[tuple[Float32Array, Timeline]]:
+    """Run all ranks; each returns its parameters and its timeline."""
+    chosen = codec.get("inceptionn")
+
+    def quantise(block: Float32Array) -> None:
+        chosen.round_trip(block, BOUND_K, out=block)
+
+    def one_rank(exchange: Exchange) -> tuple[Float32Array, Timeline]:
+        torch.set_num_threads(1)
+        replica, mine = Replica(settings), exchange_for(settings, exchange, quantise)
+        if exchange.rank == settings.nodes:
+            warm_up(replica, mine, None)
+            return replica.parameters, run_aggregator(replica, mine, settings.iterations)
+        shard = data.shard(digits.train_images, digits.train_labels, exchange.rank, settings.nodes)
+
+        def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            return data.batches(*shard, settings.batch, settings.seed, exchange.rank)
+
+        warm_up(replica, mine, batches())
+        return replica.parameters, run_worker(replica, mine, batches(), settings.iterations)
+
+    return run_ranks(settings.ranks, one_rank, codec=chosen, bound_k=BOUND_K, timeout_s=10)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_replicas_end_bit_identical_and_have_moved(exchange: str, nodes: int, digits: data.Dataset) -> None:
+    settings = TrainSettings(exchange, nodes=nodes, iterations=4, learning_rate=0.05)
+    ranks = train(settings, digits)
+    assert len(ranks) == settings.ranks
+    initial = Replica(settings).parameters
+    assert np.count_nonzero(ranks[0][0] != initial) > initial.size // 2
+    for parameters, _ in ranks[1:]:
+        np.testing.assert_array_equal(parameters.view(np.uint32), ranks[0][0].view(np.uint32))
+
+
+def test_ring_and_aggregator_train_the_same_up_to_rounding(digits: data.Dataset) -> None:
+    wa, inc = (
+        train(TrainSettings(exchange, nodes=3, iterations=4, learning_rate=0.05), digits)[0][0]
+        for exchange in ("wa", "inc")
+    )
+    np.testing.assert_allclose(wa, inc, rtol=1e-3, atol=2e-6)
+
+
+@pytest.mark.parametrize("exchange", ["wa", "inc", "inc+c"])
+def test_one_worker_trains_as_if_alone(exchange: str, digits: data.Dataset) -> None:
+    # Also over the compressed ring: a ring of one sends nothing, so nothing is lost.
+    settings = TrainSettings(exchange, nodes=1, iterations=4, learning_rate=0.05)
+    alone = Replica(settings)
+    shard = data.shard(digits.train_images, digits.train_labels, 0, 1)
+    for iteration, batch in enumerate(itertools.islice(data.batches(*shard, settings.batch, settings.seed, 0), 4)):
+        alone.backward(*batch)
+        alone.update(alone.gradient, iteration)
+    parameters, _ = train(settings, digits)[0]
+    np.testing.assert_array_equal(parameters, alone.parameters)
+
+
+def test_compression_changes_what_is_trained_and_the_loss_scale_narrows_it(digits: data.Dataset) -> None:
+    def distance(scale: float) -> float:
+        exact, lossy = (
+            train(TrainSettings(exchange, nodes=2, iterations=2, learning_rate=0.05, loss_scale=scale), digits)[0][0]
+            for exchange in ("inc", "inc+c")
+        )
+        return float(np.abs(exact - lossy).mean())
+
+    plain, scaled = distance(1.0), distance(64.0)
+    assert 0 < scaled < plain / 4
+
+
+def test_training_learns_over_the_compressed_ring(digits: data.Dataset) -> None:
+    settings = TrainSettings("inc+c", nodes=2, iterations=60, learning_rate=0.05, loss_scale=8)
+    parameters, timeline = train(settings, digits)[0]
+    replica = Replica(settings)
+    replica.parameters[:] = parameters
+    images, labels = torch.from_numpy(digits.test_images), torch.from_numpy(digits.test_labels)
+    assert replica.accuracy(images, labels) > 0.8
+    assert timeline.last_loss is not None
+    assert timeline.last_loss < 1.0
+
+
+def test_time_is_split_by_the_clock_that_is_given() -> None:
+    settings = TrainSettings("inc", nodes=1, iterations=2)
+    batch = (torch.rand(25, 784), torch.zeros(25, dtype=torch.int64))
+    ticks = itertools.count()
+    replica = Replica(settings)
+    done: list[int] = []
+
+    class UpdatesAtOnce:
+        def step(self, gradient: Float32Array, parameters: Float32Array, update: object) -> None:
+            assert callable(update)
+            update(gradient)
+
+    timeline = run_worker(
+        replica,
+        UpdatesAtOnce(),
+        itertools.repeat(batch),
+        2,
+        clock=lambda: float(next(ticks)),
+        after_iteration=done.append,
+    )
+    # Readings per iteration: start, computed, update's start and end, end. So 4 in all, 1 + 1 of them computing.
+    assert timeline.wall_s == [4.0, 4.0]
+    assert timeline.compute_s == [2.0, 2.0]
+    assert done == [1, 2]
+
+
+def test_a_wrong_number_of_ranks_or_no_codec_is_refused() -> None:
+    def wrong_size(exchange: Exchange) -> None:
+        exchange_for(TrainSettings("wa", nodes=2), exchange, None)
+
+    def no_codec(exchange: Exchange) -> None:
+        exchange_for(TrainSettings("inc+c", nodes=2), exchange, None)
+
+    with pytest.raises(UsageError, match="wa with 2 workers needs 3 ranks, not 2"):
+        run_ranks(2, wrong_size)
+    with pytest.raises(UsageError, match="needs a codec"):
+        run_ranks(2, no_codec)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from netoffload.training.config import TrainSettings
+from netoffload.training.model import Replica, build_hdc
+
+
+def a_batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(25, 784, generator=generator), torch.randint(0, 10, (25,), generator=generator)
+
+
+def plain_hdc(seed: int) -> nn.Sequential:
+    """The same weights in layers of torch's own."""
+    layers: list[nn.Module] = []
+    for layer in build_hdc(seed):
+        if isinstance(layer, nn.Linear):
+            linear = nn.Linear(layer.in_features, layer.out_features)
+            linear.load_state_dict(layer.state_dict())
+            layers.append(linear)
+        else:
+            layers.append(nn.ReLU())
+    return nn.Sequential(*layers)
+
+
+def test_hdc_has_the_size_of_the_paper() -> None:
+    assert sum(tensor.numel() for tensor in build_hdc(1).parameters()) == 1_149_010
+    assert Replica(TrainSettings("inc")).parameters.nbytes == 4 * 1_149_010
+
+
+def test_weights_depend_on_the_seed_alone_and_are_he_initialised() -> None:
+    torch.manual_seed(1)
+    first = Replica(TrainSettings("inc", seed=5))
+    torch.manual_seed(2)
+    second = Replica(TrainSettings("wa+c", seed=5, nodes=2))
+    np.testing.assert_array_equal(first.parameters, second.parameters)
+    assert not np.array_equal(first.parameters, Replica(TrainSettings("inc", seed=6)).parameters)
+    weights, biases = first.parameters[: 784 * 500], first.parameters[784 * 500 : 784 * 500 + 500]
+    assert weights.std() == pytest.approx((2 / 784) ** 0.5, rel=0.01)
+    assert not biases.any()
+
+
+def test_a_backward_pass_writes_the_flat_gradient_and_replaces_no_view() -> None:
+    settings = TrainSettings("inc", seed=3)
+    replica, reference = Replica(settings), plain_hdc(3)
+    images, labels = a_batch()
+    for _ in range(2):  # the second pass must not add to the first
+        loss = replica.backward(images, labels)
+    expected = F.cross_entropy(reference(images), labels)
+    expected.backward()  # type: ignore[no-untyped-call]
+    flat = torch.cat([torch.as_tensor(tensor.grad).reshape(-1) for tensor in reference.parameters()])
+    np.testing.assert_allclose(replica.gradient, flat.numpy(), rtol=1e-4, atol=1e-7)
+    assert loss == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+def test_changing_the_flat_parameters_changes_the_model() -> None:
+    replica = Replica(TrainSettings("inc"))
+    images, labels = a_batch()
+    replica.parameters.fill(0)
+    assert replica.backward(images, labels) == pytest.approx(np.log(10))
+    assert replica.accuracy(images, torch.zeros(25, dtype=torch.int64)) == 1.0  # all outputs equal: argmax is 0
+
+
+def test_a_power_of_two_scales_the_gradient_exactly_and_changes_no_update() -> None:
+    plain, scaled = (Replica(TrainSettings("inc", loss_scale=scale)) for scale in (1.0, 1024.0))
+    for replica in (plain, scaled):
+        replica.backward(*a_batch())
+    np.testing.assert_array_equal(scaled.gradient, plain.gradient * np.float32(1024))
+    for replica in (plain, scaled):
+        replica.update(replica.gradient, 0)
+    np.testing.assert_array_equal(scaled.parameters, plain.parameters)
+
+
+def test_one_worker_is_torch_s_own_momentum_sgd() -> None:
+    settings = TrainSettings("inc", nodes=1, learning_rate=0.02, weight_decay=0.01, learning_rate_interval=4)
+    replica, reference = Replica(settings), plain_hdc(settings.seed)
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.02, momentum=0.9, weight_decay=0.01)
+    for iteration in range(8):
+        images, labels = a_batch(iteration)
+        replica.backward(images, labels)
+        replica.update(replica.gradient, iteration)
+        optimizer.param_groups[0]["lr"] = 0.02 if iteration < 4 else 0.02 / 5
+        optimizer.zero_grad()
+        F.cross_entropy(reference(images), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    flat = torch.cat([tensor.detach().reshape(-1) for tensor in reference.parameters()]).numpy()
+    np.testing.assert_allclose(replica.parameters, flat, rtol=1e-4, atol=1e-6)
+    assert not np.allclose(flat, Replica(settings).parameters, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,144 @@
+"""From counters and outcomes to a record: the meter over real sockets, and the checks that refuse a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netoffload.config import ENV_METER
+from netoffload.control import ControlServer
+from netoffload.errors import ReplicaError, RunError, UsageError
+from netoffload.results import ClassCounts, NodeTraffic, Traffic, Versions, from_line, to_line
+from netoffload.testbed import NicSettings, TestbedSettings
+from netoffload.training.config import RankJob, TrainSettings
+from netoffload.training.measure import Reading, check_traffic, read_meter, traffic_between
+from netoffload.training.outcome import RankOutcome
+from netoffload.training.run import make_record, run_all
+
+PARAMETERS = 1000
+ITERATIONS = 2
+GRADIENT_OCTETS = 4 * PARAMETERS * ITERATIONS
+NO_CLASSES = ClassCounts(0, 0, 0, 0)
+
+
+def some_traffic(wire_octets: int, raw_octets: int = 0, blocks: int = 0) -> Traffic:
+    return Traffic((NodeTraffic("n0", wire_octets, 5),), raw_octets, raw_octets // 4, blocks, NO_CLASSES, 0.0, {})
+
+
+def test_readings_come_from_the_meter_and_the_nics_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nic_path = str(tmp_path / "nic")
+
+    def wires(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        node = {"address": "10.0.0.1", "tx_octets": 700, "tx_frames": 7}
+        return {"nodes": [{"name": "n0", "nic_control": nic_path, **node}, {"name": "n1", "nic_control": None, **node}]}
+
+    def counters(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"counters": {"tx_blocks": 3}}
+
+    monkeypatch.setenv(ENV_METER, str(tmp_path / "meter"))
+    with ControlServer(tmp_path / "meter", {"wires": wires}), ControlServer(nic_path, {"counters": counters}):
+        reading = read_meter()
+    assert reading == Reading({"n0": (700, 7), "n1": (700, 7)}, {"n0": {"tx_blocks": 3}})
+    monkeypatch.delenv(ENV_METER)
+    with pytest.raises(RunError, match="NETOFFLOAD_METER is not set"):
+        read_meter()
+
+
+def test_traffic_is_the_difference_of_two_readings() -> None:
+    first = {"tx_raw_octets": 100, "tx_payload_octets": 50, "tx_class_0": 1, "tx_codec_ns": 5, "drop_checksum": 1}
+    later = {
+        "tx_raw_octets": 900, "tx_payload_octets": 250, "tx_class_0": 11, "tx_class_8": 2, "tx_class_16": 3,
+        "tx_class_32": 4, "tx_codec_ns": 10**9 + 5, "rx_codec_ns": 10**9, "tx_blocks": 6, "drop_checksum": 1,
+        "drop_no_flow": 2,
+    }  # fmt: skip
+    before = Reading({"n0": (10, 1), "n1": (0, 0)}, {"n0": first, "n1": {"tx_codec_ns": 0}})
+    after = Reading({"n0": (30, 2), "n1": (7, 1)}, {"n0": later, "n1": {"tx_codec_ns": 10**9}})
+    traffic = traffic_between(before, after)
+    assert traffic.nodes == (NodeTraffic("n0", 20, 1), NodeTraffic("n1", 7, 1))
+    assert (traffic.raw_octets, traffic.payload_octets, traffic.blocks, traffic.ratio) == (800, 200, 6, 4.0)
+    assert traffic.classes == ClassCounts(10, 2, 3, 4)
+    assert traffic.codec_s == 2.0  # n0's, both directions; n1 was less busy
+    assert traffic.drops == {"drop_no_flow": 2}
+
+
+def test_a_run_around_the_wires_is_refused() -> None:
+    ring = TrainSettings("inc", nodes=4, iterations=ITERATIONS)
+    check_traffic(ring, some_traffic(6 * GRADIENT_OCTETS), PARAMETERS)  # 2(p-1)/p of a gradient from each of 4
+    with pytest.raises(RunError, match="did not talk over the shaped links"):
+        check_traffic(ring, some_traffic(6 * GRADIENT_OCTETS - 1), PARAMETERS)
+    aggregator = TrainSettings("wa", nodes=4, iterations=ITERATIONS)
+    with pytest.raises(RunError, match="did not talk over the shaped links"):
+        check_traffic(aggregator, some_traffic(8 * GRADIENT_OCTETS - 1), PARAMETERS)
+
+
+def test_a_run_that_was_not_compressed_as_asked_is_refused() -> None:
+    ring = TrainSettings("inc+c", nodes=4, iterations=ITERATIONS)
+    check_traffic(ring, some_traffic(GRADIENT_OCTETS, 6 * GRADIENT_OCTETS, 9), PARAMETERS)
+    with pytest.raises(RunError, match="compression was asked for and did not happen"):
+        check_traffic(ring, some_traffic(6 * GRADIENT_OCTETS, 2 * GRADIENT_OCTETS, 9), PARAMETERS)
+    plain = TrainSettings("inc", nodes=4, iterations=ITERATIONS)
+    with pytest.raises(RunError, match="compressed 1 frames of a run that is not tagged"):
+        check_traffic(plain, some_traffic(9 * GRADIENT_OCTETS, 100, 1), PARAMETERS)
+
+
+def outcomes_of_wa() -> list[RankOutcome]:
+    worker = RankOutcome(0, True, (0.10, 0.20), (0.01, 0.02), "aa", 0.5, None, {}, None, None, PARAMETERS)
+    versions = Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "a CPU", 2)
+    first = dataclasses.replace(worker, accuracy=0.9, traffic=some_traffic(99), versions=versions)
+    second = dataclasses.replace(worker, rank=1, wall_s=(0.12, 0.22), compute_s=(0.03, 0.04))
+    server = dataclasses.replace(worker, rank=2, is_worker=False, compute_s=(0.005, 0.005), final_loss=None)
+    return [first, second, server]
+
+
+def record_of(outcomes: list[RankOutcome]) -> Any:
+    settings = TrainSettings("wa", nodes=2, iterations=ITERATIONS)
+    testbed = TestbedSettings(3, rate_bps=10**9, nic=NicSettings(bound_k=8))
+    return make_record(settings, testbed, 9.6e8, "2026-01-01T00:00:00+00:00", outcomes)
+
+
+def test_a_record_counts_the_aggregator_s_update_as_computing() -> None:
+    record = record_of(outcomes_of_wa())
+    assert record.timing.wall_s.minimum == pytest.approx(0.11)
+    assert record.timing.compute_s.minimum == pytest.approx(0.02 + 0.005)
+    assert record.timing.communicate_s.minimum == pytest.approx(0.11 - 0.025)
+    assert (record.configuration.bound_k, record.configuration.nodes, record.learning.accuracy) == (8, 2, 0.9)
+    assert from_line(to_line(record)) == record
+
+
+def test_replicas_that_differ_are_an_error_that_names_them() -> None:
+    outcomes = outcomes_of_wa()
+    outcomes[1] = dataclasses.replace(outcomes[1], sha256="ab")
+    with pytest.raises(ReplicaError, match="parameters of rank 1 differ"):
+        record_of(outcomes)
+
+
+def test_what_a_rank_leaves_is_read_back_and_its_absence_is_an_error(tmp_path: Path) -> None:
+    first = outcomes_of_wa()[0]
+    first.write(tmp_path)
+    assert RankOutcome.read(tmp_path, 0) == first
+    with pytest.raises(RunError, match="rank 1 did not leave its result"):
+        RankOutcome.read(tmp_path, 1)
+
+
+def test_a_job_travels_as_a_file(tmp_path: Path) -> None:
+    job = RankJob(TrainSettings("inc+c", nodes=3, loss_scale=8), "/data")
+    job.write(tmp_path / "job.json")
+    assert RankJob.read(tmp_path / "job.json") == job
+    with pytest.raises(UsageError, match="cannot read"):
+        RankJob.read(tmp_path / "other.json")
+
+
+def test_runs_that_do_not_fit_a_testbed_are_refused_before_anything_is_built() -> None:
+    wa, ring = TrainSettings("wa", nodes=2), TrainSettings("inc+c", nodes=2)
+    with pytest.raises(UsageError, match="need 3 nodes, the testbed has 2"):
+        run_all([ring, wa], TestbedSettings(2))
+    with pytest.raises(UsageError, match="needs NICs"):
+        run_all([ring], TestbedSettings(2, nic=None))
+    with pytest.raises(UsageError, match="share their data set, seed"):
+        run_all([ring, dataclasses.replace(ring, seed=7)], TestbedSettings(2))
+    with pytest.raises(UsageError, match="nothing to run"):
+        run_all([], TestbedSettings(2))
