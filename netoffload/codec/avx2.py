@@ -18,7 +18,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from netoffload.codec import plain, vectors
-from netoffload.codec.bursts import LANES, TAGS_LEN, count_classes, tags_len
+from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, count_classes, tags_len
 from netoffload.codec.jit import inline_kernel, inlined_with, kernel
 from netoffload.codec.octets import load_u16, store_u16
 from netoffload.codec.vectors import I8, I16, I32, I64, WORDS, words
@@ -229,14 +229,73 @@ def encode_bounded(
 
 
 @kernel
-def decode_tagged(payload: Any, payload_at: int, count: int, unit8: Any, target: Any, target_at: int) -> int:
+def decode_tagged(
+    payload: Any, payload_at: int, available: int, count: int, unit8: Any, target: Any, target_at: int
+) -> int:
     """``decode`` of both tagged codecs; see ``netoffload.codec.plain``."""
     at = payload_at
+    end = payload_at + available
     whole = count - count % LANES
     for first in range(0, whole, LANES):
+        if at + TAGS_LEN > end:
+            return MALFORMED
         tags = load_u16(payload, at)
+        following = at + TAGS_LEN + tags_len(tags)
+        if following > end:
+            return MALFORMED
         _decode_burst(tags, payload, at + TAGS_LEN, unit8, target, target_at + 4 * first, _SPREAD, _LENGTH)
-        at += TAGS_LEN + tags_len(tags)
+        at = following
     if whole < count:
-        at += plain.decode_tagged(payload, at, count - whole, unit8, target, target_at + 4 * whole)
+        rest = plain.decode_tagged(payload, at, end - at, count - whole, unit8, target, target_at + 4 * whole)
+        if rest == MALFORMED:
+            return MALFORMED
+        at += rest
     return int(at - payload_at)
+
+
+def _make_round_trip(codes: Any, limit_types: Any) -> Any:
+    @intrinsic
+    def round_trip_burst(typing_context: Any, source: Any, at: Any, limits: Any, unit8: Any, target: Any) -> Any:
+        """Write what decoding eight encoded floats gives; ``at`` is in octets."""
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kinds = signature.args
+            word = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], WORDS), align=1)
+            unpacked = [builder.extract_value(args[2], index) for index in range(len(limit_types))]
+            planes, code8, code16 = codes(builder, word, unpacked)
+            code = vectors.chosen_codes(builder, word, planes, code8, code16)
+            code = builder.select(planes[0], code, words(0))
+            in8 = builder.xor(planes[0], planes[1])
+            floats = vectors.floats_of_codes(builder, code, in8, planes[2], args[3])
+            builder.store(floats, vectors.pointer(context, builder, kinds[4], args[4], args[1], WORDS), align=1)
+            return context.get_dummy_value()
+
+        arguments = (source, types.int64, types.Tuple(limit_types), types.float32, target)
+        return types.none(*arguments), codegen
+
+    return round_trip_burst
+
+
+_round_trip_burst_inceptionn = _make_round_trip(vectors.inceptionn_codes, (types.int64, types.int64))
+_round_trip_burst_bounded = _make_round_trip(vectors.bounded_codes, (types.int64, types.int64, types.float32))
+
+
+@kernel
+def round_trip_inceptionn(source: Any, bound_k: int, target: Any) -> None:
+    """``round_trip`` of ``inceptionn``; see ``netoffload.codec.kernels``."""
+    limits = plain.inceptionn_limits(bound_k)
+    whole = source.size - source.size % LANES
+    for index in range(0, whole, LANES):
+        _round_trip_burst_inceptionn(source, 4 * index, limits, plain.UNIT16, target)
+    plain.round_trip_inceptionn(source[whole:], bound_k, target[whole:])
+
+
+@kernel
+def round_trip_bounded(source: Any, bound_k: int, target: Any) -> None:
+    """``round_trip`` of ``bounded``; see ``netoffload.codec.kernels``."""
+    limits = plain.bounded_limits(bound_k)
+    unit8 = plain.bounded_unit8(bound_k)
+    whole = source.size - source.size % LANES
+    for index in range(0, whole, LANES):
+        _round_trip_burst_bounded(source, 4 * index, limits, unit8, target)
+    plain.round_trip_bounded(source[whole:], bound_k, target[whole:])

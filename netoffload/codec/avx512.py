@@ -19,7 +19,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from netoffload.codec import plain, vectors
-from netoffload.codec.avx2 import decode_tagged
+from netoffload.codec.avx2 import decode_tagged, round_trip_bounded, round_trip_inceptionn
 from netoffload.codec.bursts import BURST_LEN, EVEN_BITS, LANES, TAGS_LEN
 from netoffload.codec.jit import inline_kernel, inlined_with, kernel
 from netoffload.codec.octets import popcount_u16, store_u16
@@ -30,7 +30,7 @@ _NO_OCTETS: Final = ir.Constant(OCTETS, [0] * BURST_LEN)
 _ODD_BITS: Final = 0xAAAA
 
 
-__all__ = ["decode_tagged", "encode_bounded", "encode_inceptionn"]
+__all__ = ["decode_tagged", "encode_bounded", "encode_inceptionn", "round_trip_bounded", "round_trip_inceptionn"]
 
 
 def _scatter(builder: Any, word: Any, mask: int) -> Any:

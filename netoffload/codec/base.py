@@ -57,10 +57,10 @@ class Codec:
         check_bound_k(bound_k)
         padded = np.zeros(payload.size + kernels.DECODE_SLACK, np.uint8)
         padded[: payload.size] = payload
-        if count < 0 or kernels.payload_len(int(self.codec_id), padded, 0, payload.size, count) != payload.size:
+        target = np.empty(max(0, -(-count // kernels.LANES)) * kernels.LANES, np.float32)
+        read = kernels.decode(int(self.codec_id), padded, 0, payload.size, count, bound_k, target.view(np.uint8), 0)
+        if count < 0 or read != payload.size:
             raise CodecError(f"payload of {payload.size} octets does not hold {count} floats")
-        target = np.empty(-(-count // kernels.LANES) * kernels.LANES, np.float32)
-        kernels.decode(int(self.codec_id), padded, 0, count, bound_k, target.view(np.uint8), 0)
         return target[:count]
 
     def round_trip(self, values: Float32Array, bound_k: int, out: Float32Array | None = None) -> Float32Array:

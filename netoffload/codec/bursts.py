@@ -7,9 +7,9 @@ of them checks that the arrays are long enough: the caller has left the slack th
 kernel                  contract
 ======================  ==============================================================================
 ``encode_fit``          ``target`` has ``capacity + ENCODE_SLACK`` octets from ``target_at`` on
-``payload_len``         reads only inside ``payload_at .. payload_at + available``
-``decode``              the payload was measured by ``payload_len``; ``DECODE_SLACK`` octets behind it may be
-                        read; ``target`` has ``4 * count`` octets, rounded up to a whole burst
+``decode``              ``DECODE_SLACK`` octets behind ``payload_at + available`` may be read; ``target`` has
+                        ``4 * count`` octets, rounded up to a whole burst. A burst is written after its tags
+                        were seen to fit; a payload that does not is refused, and the target is then undefined
 ``round_trip``          uint32 arrays of equal length, which may be the same
 ======================  ==============================================================================
 """
@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.octets import load_u16, popcount_u16
+from netoffload.codec.jit import inline_kernel
+from netoffload.codec.octets import popcount_u16
 
 LANES: Final = 8
 """Floats in a burst: 256 bits (INCEPTIONN, VI-A)."""
@@ -35,7 +35,7 @@ DECODE_SLACK: Final = 64
 """The last lane is read as a whole word, and vector kernels read 64 octets at a time."""
 
 MALFORMED: Final = -1
-"""Status of ``payload_len``: the payload is not one that an encoder makes of so many floats."""
+"""Status of ``decode``: the payload is not one that an encoder makes of so many floats."""
 
 EVEN_BITS: Final = 0x5555
 
@@ -63,27 +63,3 @@ def count_classes(tags: Any, classes: Any) -> None:
     classes[1] += ones
     classes[2] += twos
     classes[3] += both
-
-
-@kernel
-def tagged_len(payload: Any, payload_at: int, available: int, count: int) -> int:
-    """Return how many octets the bursts of ``count`` floats take, from their tags alone, or ``MALFORMED``.
-
-    A lane beyond ``count`` in the last burst must have tag 0: no encoder makes another.
-    """
-    at = payload_at
-    end = payload_at + available
-    bursts = (count + LANES - 1) // LANES
-    for _ in range(bursts - 1):
-        if at + TAGS_LEN > end:
-            return MALFORMED
-        at += TAGS_LEN + tags_len(load_u16(payload, at))
-    if bursts > 0:
-        if at + TAGS_LEN > end:
-            return MALFORMED
-        tags = load_u16(payload, at)
-        lanes = count - LANES * (bursts - 1)
-        if tags >> (2 * lanes):
-            return MALFORMED
-        at += TAGS_LEN + tags_len(tags)
-    return at - payload_at if at <= end else MALFORMED

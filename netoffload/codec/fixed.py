@@ -79,19 +79,17 @@ def encode_fixed(
 
 
 @kernel
-def fixed_len(available: int, count: int, kept_bits: int) -> int:
-    """``payload_len`` of the codecs without tags."""
-    length = (count + LANES - 1) // LANES * kept_bits
-    return length if length <= available else MALFORMED
-
-
-@kernel
-def decode_fixed(payload: Any, payload_at: int, count: int, kept_bits: int, target: Any, target_at: int) -> int:
+def decode_fixed(
+    payload: Any, payload_at: int, available: int, count: int, kept_bits: int, target: Any, target_at: int
+) -> int:
     """``decode`` of the codecs without tags."""
+    length = (count + LANES - 1) // LANES * kept_bits
+    if length > available:
+        return MALFORMED
     for index in range(count):
         word = _get_lane(kept_bits, payload, payload_at + index // LANES * kept_bits, index % LANES)
         store_u32(target, target_at + 4 * index, word)
-    return (count + LANES - 1) // LANES * kept_bits
+    return length
 
 
 @kernel

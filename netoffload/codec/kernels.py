@@ -22,9 +22,8 @@ from netoffload.codec.bursts import (
     MALFORMED,
     MAX_BURST_PAYLOAD,
     TAGS_LEN,
-    tagged_len,
 )
-from netoffload.codec.fixed import decode_fixed, encode_fixed, fixed_len, round_trip_fixed
+from netoffload.codec.fixed import decode_fixed, encode_fixed, round_trip_fixed
 from netoffload.codec.jit import ENV_KERNEL, JIT_DISABLED, inline_kernel, kernel
 from netoffload.errors import UsageError
 from netoffload.wire.offload import CodecId
@@ -42,7 +41,6 @@ __all__ = [
     "decode",
     "encode_fit",
     "is_known",
-    "payload_len",
     "round_trip",
     "usable_kernels",
 ]
@@ -92,6 +90,8 @@ def _variant() -> ModuleType:
 _encode_inceptionn = _variant().encode_inceptionn
 _encode_bounded = _variant().encode_bounded
 _decode_tagged = _variant().decode_tagged
+_round_trip_inceptionn = _variant().round_trip_inceptionn
+_round_trip_bounded = _variant().round_trip_bounded
 
 _NONE: Final = int(CodecId.NONE)
 _INCEPTIONN: Final = int(CodecId.INCEPTIONN)
@@ -150,29 +150,42 @@ def encode_fit(
 
 
 @kernel
-def payload_len(codec_id: int, payload: Any, payload_at: int, available: int, count: int) -> int:
-    """Return how many octets the bursts of ``count`` floats take, or ``MALFORMED``; nothing else is read or written."""
-    if codec_id in (_INCEPTIONN, _BOUNDED):
-        return tagged_len(payload, payload_at, available, count)
-    return fixed_len(available, count, _kept_bits(codec_id))
+def decode(
+    codec_id: int,
+    payload: Any,
+    payload_at: int,
+    available: int,
+    count: int,
+    bound_k: int,
+    target: Any,
+    target_at: int,
+) -> int:
+    """Decode ``count`` floats and return the octets read, or ``MALFORMED``.
 
-
-@kernel
-def decode(codec_id: int, payload: Any, payload_at: int, count: int, bound_k: int, target: Any, target_at: int) -> int:
-    """Decode ``count`` floats into ``target`` (uint8) and return the octets read; the payload has been measured."""
+    Args:
+        codec_id: a :class:`CodecId`.
+        payload: uint8 array; see the contract for its slack.
+        payload_at: where the payload starts.
+        available: octets the payload may have.
+        count: floats to decode.
+        bound_k: the error bound is 2**-bound_k.
+        target: uint8 array for the floats; see the contract.
+        target_at: where they start.
+    """
     if codec_id == _INCEPTIONN:
-        return _decode_tagged(payload, payload_at, count, plain.UNIT16, target, target_at)
+        return _decode_tagged(payload, payload_at, available, count, plain.UNIT16, target, target_at)
     if codec_id == _BOUNDED:
-        return _decode_tagged(payload, payload_at, count, plain.bounded_unit8(bound_k), target, target_at)
-    return decode_fixed(payload, payload_at, count, _kept_bits(codec_id), target, target_at)
+        unit8 = plain.bounded_unit8(bound_k)
+        return _decode_tagged(payload, payload_at, available, count, unit8, target, target_at)
+    return decode_fixed(payload, payload_at, available, count, _kept_bits(codec_id), target, target_at)
 
 
 @kernel
 def round_trip(codec_id: int, source: Any, bound_k: int, target: Any) -> None:
     """Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same."""
     if codec_id == _INCEPTIONN:
-        plain.round_trip_inceptionn(source, bound_k, target)
+        _round_trip_inceptionn(source, bound_k, target)
     elif codec_id == _BOUNDED:
-        plain.round_trip_bounded(source, bound_k, target)
+        _round_trip_bounded(source, bound_k, target)
     else:
         round_trip_fixed(source, _kept_bits(codec_id), target)

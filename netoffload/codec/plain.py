@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.codec.bursts import LANES, TAGS_LEN, count_classes
+from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, count_classes, tags_len
 from netoffload.codec.jit import inline_kernel, inlined_with, kernel
 from netoffload.codec.octets import bits_float32, float32_bits, load_u16, load_u32, store_u16, store_u32
 
@@ -163,20 +163,30 @@ def encode_bounded(
 
 
 @kernel
-def decode_tagged(payload: Any, payload_at: int, count: int, unit8: Any, target: Any, target_at: int) -> int:
-    """``decode`` of both tagged codecs; ``unit8`` (float32) is what the last bit of the 8-bit form weighs, over 256."""
+def decode_tagged(
+    payload: Any, payload_at: int, available: int, count: int, unit8: Any, target: Any, target_at: int
+) -> int:
+    """``decode`` of both tagged codecs; ``unit8`` (float32) is what the last bit of the 8-bit form weighs, over 256.
+
+    A lane beyond ``count`` in the last burst must have tag 0: no encoder makes another.
+    """
     at = payload_at
+    end = payload_at + available
     done = 0
     while done < count:
         lanes = min(LANES, count - done)
+        if at + TAGS_LEN > end:
+            return MALFORMED
         tags = load_u16(payload, at)
         cursor = at + TAGS_LEN
+        at = cursor + tags_len(tags)
+        if at > end or tags >> (2 * lanes):
+            return MALFORMED
         first = target_at + 4 * done
         for lane in range(lanes):
             tag = (tags >> (2 * lane)) & 3
             store_u32(target, first + 4 * lane, decode_lane(load_u32(payload, cursor), tag, unit8))
             cursor += tag + (tag & (tag >> 1))
-        at = cursor
         done += lanes
     return at - payload_at
 

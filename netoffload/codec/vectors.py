@@ -31,9 +31,9 @@ def words(*values: int) -> ir.Constant:
 
 
 def pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any, pointee: Any) -> Any:
-    """Return the address of octet ``at`` of an octet array."""
+    """Return the address ``at`` octets into an array."""
     data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [at]), pointee.as_pointer())
+    return builder.bitcast(builder.gep(builder.bitcast(data, I8.as_pointer()), [at]), pointee.as_pointer())
 
 
 def all_lanes(builder: Any, value: Any, vector: Any) -> Any:

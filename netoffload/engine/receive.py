@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.kernels import MALFORMED, decode, is_known, payload_len
+from netoffload.codec.kernels import decode, is_known
 from netoffload.codec.octets import copy_octets, store_u16, u8
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.engine import flows as flow_table
@@ -75,12 +75,16 @@ def receive(frame: Any, length: int, now_ns: int, flows: Any, counters: Any, pen
         return DROPPED
     tcp_len = (u8(frame, _BLOCK_TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
     raw_len = be16(frame, TCP_AT + offload.PAYLOAD_LEN)
-    if pending[PENDING_LEN]:
-        if not _continues(frame, tcp_len, raw_len, pending, host):
-            return FLUSH_FIRST
-    else:
+    begins = pending[PENDING_LEN] == 0
+    if begins:
         _start(frame, tcp_len, pending, host)
-    _append(frame, tcp_len, raw_len, pending, host)
+    elif not _continues(frame, tcp_len, raw_len, pending, host):
+        return FLUSH_FIRST
+    if not _append(frame, tcp_len, raw_len, pending, host):
+        if begins:
+            pending[PENDING_LEN] = 0
+        counters[Counter.DROP_MALFORMED_PAYLOAD] += 1
+        return DROPPED
     _account(frame, tcp_len, raw_len, now_ns, flows, counters)
     flags = u8(frame, _BLOCK_TCP_AT + tcp.FLAGS)
     host[TCP_AT + tcp.FLAGS] = u8(host, TCP_AT + tcp.FLAGS) | flags
@@ -125,11 +129,11 @@ def _check(frame: Any, length: Any) -> Any:
     codec_id = u8(frame, TCP_AT + offload.VERSION_CODEC) & 15
     if not is_known(codec_id) or not BOUND_K_MIN <= bound_k <= BOUND_K_MAX:
         return Counter.DROP_UNKNOWN_CODEC.value
-    return _check_lengths(frame, block_len, codec_id)
+    return _check_lengths(frame, block_len)
 
 
 @inline_kernel
-def _check_lengths(frame: Any, block_len: Any, codec_id: Any) -> Any:
+def _check_lengths(frame: Any, block_len: Any) -> Any:
     """The part of :func:`_check` that looks behind the block header."""
     tcp_len = (u8(frame, _BLOCK_TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
     if tcp_len < tcp.TCP_MIN_LEN or offload.OVERHEAD + tcp_len > block_len:
@@ -149,9 +153,6 @@ def _check_lengths(frame: Any, block_len: Any, codec_id: Any) -> Any:
         or ipv4.IPV4_MIN_LEN + tcp_len + raw_len > MAX_SEGMENT
     ):
         return Counter.DROP_BAD_LENGTHS.value
-    measured = payload_len(codec_id, frame, _BLOCK_TCP_AT + tcp_len + head, bursts_len, floats_len // 4)
-    if measured == MALFORMED or measured != bursts_len:
-        return Counter.DROP_MALFORMED_PAYLOAD.value
     return 0
 
 
@@ -192,23 +193,27 @@ def _start(frame: Any, tcp_len: Any, pending: Any, host: Any) -> None:
 
 
 @inline_kernel
-def _append(frame: Any, tcp_len: Any, raw_len: Any, pending: Any, host: Any) -> None:
-    """Decode the block's payload behind what is pending."""
+def _append(frame: Any, tcp_len: Any, raw_len: Any, pending: Any, host: Any) -> Any:
+    """Decode the block's payload behind what is pending; False if tags and length contradict each other."""
     head = u8(frame, TCP_AT + offload.HEAD_TAIL) >> 4
     tail = u8(frame, TCP_AT + offload.HEAD_TAIL) & 15
     source_at = _BLOCK_TCP_AT + tcp_len
     target_at = pending[PENDING_LEN]
-    for octet in range(head):
-        host[target_at + octet] = frame[source_at + octet]
     floats = (raw_len - head - tail) // 4
+    bursts_len = be16(frame, IP_AT + ipv4.TOTAL_LEN) - ipv4.IPV4_MIN_LEN - offload.OVERHEAD - tcp_len - head - tail
     codec_id = u8(frame, TCP_AT + offload.VERSION_CODEC) & 15
     bound_k = u8(frame, TCP_AT + offload.BOUND_K)
-    bursts_len = decode(codec_id, frame, source_at + head, floats, bound_k, host, target_at + head)
+    bursts_at = source_at + head
+    if decode(codec_id, frame, bursts_at, bursts_len, floats, bound_k, host, target_at + head) != bursts_len:
+        return False
+    for octet in range(head):
+        host[target_at + octet] = frame[source_at + octet]
     for octet in range(tail):
-        host[target_at + raw_len - tail + octet] = frame[source_at + head + bursts_len + octet]
+        host[target_at + raw_len - tail + octet] = frame[bursts_at + bursts_len + octet]
     pending[PENDING_LEN] += raw_len
     pending[PENDING_PAYLOAD] += raw_len
     pending[PENDING_NEXT_SEQ] = (pending[PENDING_NEXT_SEQ] + raw_len) & 0xFFFFFFFF
+    return True
 
 
 @inline_kernel

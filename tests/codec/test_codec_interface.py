@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netoffload import config
-from netoffload.codec import CODECS, Codec, CodecId, Oracle, by_id, get, reference, register_all
+from netoffload.codec import CODECS, Codec, by_id, get, register_all
 from netoffload.errors import CodecError, UsageError
 
 INCEPTIONN = get("inceptionn")
@@ -86,19 +88,55 @@ def test_malformed_payloads_are_refused(payload: bytes, count: int) -> None:
         INCEPTIONN.decode(np.frombuffer(payload, np.uint8), count, 10)
 
 
+BOUNDED = get("bounded")
+
+
+@pytest.mark.parametrize(
+    ("value", "bound_k", "decoded"),
+    [
+        (2.0**-10, 10, 0.0),  # a tie between 0 and 2^-9: to even
+        (1.01 * 2.0**-10, 10, 2.0**-9),
+        (3 * 2.0**-10, 10, 2 * 2.0**-9),  # a tie between 1 and 2 units: to even
+        (-0.2, 10, -102 * 2.0**-9),
+        (127.4 * 2.0**-9, 10, 127 * 2.0**-9),
+        (0.6, 10, 19661 * 2.0**-15),
+        (1 - 2.0**-17, 10, 1 - 2.0**-17),  # would round to 1: travels whole
+        (0.5, 1, 0.0),
+        (0.5 + 2.0**-20, 1, 0.5 + 2.0**-20),  # would round to 1/2, which is class 0: travels whole
+        (0.7, 1, 22938 * 2.0**-15),
+        (-0.0, 10, 0.0),
+        (1.5, 10, 1.5),
+    ],
+)
+def test_bounded_values_by_hand(value: float, bound_k: int, decoded: float) -> None:
+    result = BOUNDED.round_trip(np.array([value], np.float32), bound_k)
+    assert result[0] == np.float32(decoded)
+
+
+@given(st.lists(st.floats(-1, 1, width=32, exclude_min=True, exclude_max=True), max_size=30), st.integers(1, 16))
+def test_bounded_keeps_its_word_and_its_octets(values: list[float], bound_k: int) -> None:
+    given_values = np.array(values, np.float32)
+    payload = BOUNDED.encode(given_values, bound_k)
+    decoded = BOUNDED.decode(payload, given_values.size, bound_k)
+    assert (np.abs(given_values.astype(np.float64) - decoded) <= 2.0**-bound_k).all()
+    assert np.array_equal(BOUNDED.encode(decoded, bound_k), payload)
+
+
 def test_names_and_ids() -> None:
     assert [codec.name for codec in CODECS.values()] == list(config.CODECS)
     assert by_id(1) is INCEPTIONN
+    assert by_id(0) is get("none")
     assert by_id(9) is None
     with pytest.raises(UsageError, match="inceptionn"):
         get("gzip")
 
 
 def test_a_registry_with_a_gap_is_refused() -> None:
-    oracle = Oracle(reference.encode, reference.decode, reference.round_trip)
-    with pytest.raises(UsageError, match="INCEPTIONN"):
-        register_all()
+    *most, last = CODECS.values()
+    with pytest.raises(UsageError, match=f"without a codec: {last.codec_id.name}"):
+        register_all(*most)
     with pytest.raises(UsageError, match="twice"):
-        register_all(Codec(CodecId.INCEPTIONN, "a", oracle), Codec(CodecId.INCEPTIONN, "b", oracle))
-    with pytest.raises(UsageError, match="oracle"):
-        register_all(Codec(CodecId.INCEPTIONN, "a", Oracle(reference.encode, reference.decode, None)))  # type: ignore[arg-type]
+        register_all(*most, Codec(last.codec_id, most[0].name, last.oracle))
+    incomplete = dataclasses.replace(last.oracle, decode=None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="incomplete oracle"):
+        register_all(*most, Codec(last.codec_id, last.name, incomplete))

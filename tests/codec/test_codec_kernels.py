@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -11,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netoffload.codec import plain, reference
+from netoffload.codec import bursts, get, plain, reference
 from netoffload.codec.jit import JIT_DISABLED
-from netoffload.codec.kernels import KERNEL
+from netoffload.codec.kernels import KERNEL, usable_kernels
+from netoffload.codec.reference import Oracle
 from netoffload.errors import CodecError
 
 Float32Array = npt.NDArray[np.float32]
@@ -23,16 +29,38 @@ CANARY = 0xA5
 BOUNDS = (1, 2, 7, 10, 15, 16) if JIT_DISABLED else tuple(range(1, 17))
 
 
-def _variants() -> Iterator[ModuleType]:
-    yield plain
-    if KERNEL == "avx512":
-        from netoffload.codec import avx512
+@dataclass(frozen=True)
+class Variant:
+    """The kernels of one tagged codec in one module."""
 
-        yield avx512
+    codec: str
+    module: ModuleType
+
+    @property
+    def oracle(self) -> Oracle:
+        """The codec's slow definition."""
+        return get(self.codec).oracle
+
+    def encode(self, *arguments: object) -> tuple[int, int]:
+        """``encode_fit``."""
+        result: tuple[int, int] = getattr(self.module, f"encode_{self.codec}")(*arguments)
+        return result
+
+    def decode(self, payload: Uint8Array, available: int, count: int, bound_k: int, target: Uint8Array, at: int) -> int:
+        """``decode`` of a payload that starts at 0."""
+        unit8 = plain.UNIT16 if self.codec == "inceptionn" else plain.bounded_unit8(bound_k)
+        return int(self.module.decode_tagged(payload, 0, available, count, unit8, target, at))
+
+    def round_trip(self, *arguments: object) -> None:
+        """``round_trip``."""
+        getattr(self.module, f"round_trip_{self.codec}")(*arguments)
 
 
-VARIANTS = list(_variants())
-every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda module: module.__name__.rpartition(".")[2])
+MODULES = [importlib.import_module(f"netoffload.codec.{name}") for name in usable_kernels()]
+VARIANTS = [Variant(codec, module) for codec in ("inceptionn", "bounded") for module in MODULES]
+every_variant = pytest.mark.parametrize(
+    "variant", VARIANTS, ids=[f"{variant.codec}-{variant.module.__name__.rpartition('.')[2]}" for variant in VARIANTS]
+)
 
 
 def special_values() -> Float32Array:
@@ -57,28 +85,30 @@ def every_exponent(seed: int) -> Float32Array:
     return words.reshape(-1).view(np.float32)
 
 
-def encode(variant: ModuleType, values: Float32Array, bound_k: int) -> Uint8Array:
+def tags_of(variant: Variant, values: Float32Array, bound_k: int) -> Uint8Array:
+    compress = {"inceptionn": reference.compress_inceptionn, "bounded": reference.compress_bounded}[variant.codec]
+    return compress(values, bound_k)[0]
+
+
+def encode(variant: Variant, values: Float32Array, bound_k: int) -> Uint8Array:
     """Encode everything; canaries stand before and behind what the contract lets a kernel write."""
-    capacity = -(-values.size // 8) * plain.MAX_BURST_PAYLOAD
-    target = np.full(16 + capacity + plain.ENCODE_SLACK + 16, CANARY, np.uint8)
+    capacity = -(-values.size // 8) * bursts.MAX_BURST_PAYLOAD
+    target = np.full(16 + capacity + bursts.ENCODE_SLACK + 16, CANARY, np.uint8)
     classes = np.zeros(4, np.int64)
-    count, length = variant.encode_fit(values.view(np.uint8), 0, values.size, bound_k, target, 16, capacity, classes)
+    count, length = variant.encode(values.view(np.uint8), 0, values.size, bound_k, target, 16, capacity, classes)
     assert count == values.size
-    assert classes.sum() == values.size
-    tags, _ = reference.compress(values, bound_k)
-    assert classes.tolist() == np.bincount(tags, minlength=4).tolist()
+    assert classes.tolist() == np.bincount(tags_of(variant, values, bound_k), minlength=4).tolist()
     assert (target[:16] == CANARY).all()
     assert (target[-16:] == CANARY).all()
     return target[16 : 16 + length].copy()
 
 
-def decode(variant: ModuleType, payload: Uint8Array, count: int) -> Float32Array:
+def decode(variant: Variant, payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
     """Decode ``count`` floats; canaries stand around the target."""
-    padded = np.concatenate([payload, np.full(plain.DECODE_SLACK, CANARY, np.uint8)])
-    assert plain.payload_len(padded, 0, payload.size, count) == payload.size
+    padded = np.concatenate([payload, np.full(bursts.DECODE_SLACK, CANARY, np.uint8)])
     room = 4 * 8 * -(-count // 8)
     target = np.full(16 + room + 16, CANARY, np.uint8)
-    assert variant.decode(padded, 0, count, target, 16) == payload.size
+    assert variant.decode(padded, payload.size, count, bound_k, target, 16) == payload.size
     assert (target[:16] == CANARY).all()
     assert (target[16 + room :] == CANARY).all()
     return target[16 : 16 + 4 * count].view(np.float32)
@@ -90,33 +120,30 @@ def same_bits(left: Float32Array, right: Float32Array) -> bool:
 
 @every_variant
 @pytest.mark.parametrize("bound_k", BOUNDS)
-def test_every_exponent_is_bit_exact(variant: ModuleType, bound_k: int) -> None:
+def test_every_exponent_is_bit_exact(variant: Variant, bound_k: int) -> None:
     values = np.concatenate([every_exponent(bound_k), special_values()])
     payload = encode(variant, values, bound_k)
-    assert payload.size == _expected_len(values, bound_k)
-    wanted = reference.round_trip(values, bound_k)
-    assert same_bits(decode(variant, payload, values.size), wanted)
+    octets = np.array(reference.TAG_OCTETS)[tags_of(variant, values, bound_k)]
+    assert payload.size == 2 * -(-values.size // 8) + int(octets.sum())
+    wanted = variant.oracle.round_trip(values, bound_k)
+    assert same_bits(decode(variant, payload, values.size, bound_k), wanted)
     target = np.empty(values.size, np.uint32)
-    plain.round_trip(values.view(np.uint32), bound_k, target)
+    variant.round_trip(values.view(np.uint32), bound_k, target)
     assert same_bits(target.view(np.float32), wanted)
 
 
-def _expected_len(values: Float32Array, bound_k: int) -> int:
-    tags, _ = reference.compress(values, bound_k)
-    return 2 * -(-values.size // 8) + int(np.array(reference.TAG_OCTETS)[tags].sum())
-
-
 @every_variant
-@pytest.mark.parametrize("bound_k", [6, 8, 10])
-def test_payload_octets_equal_the_oracles(variant: ModuleType, bound_k: int) -> None:
+@pytest.mark.parametrize("bound_k", [1, 6, 8, 10, 16])
+def test_payload_octets_equal_the_oracles(variant: Variant, bound_k: int) -> None:
     rng = np.random.default_rng(bound_k)
     values = np.concatenate(
         [special_values(), *(rng.normal(0, scale, 500).astype(np.float32) for scale in (1e-3, 1e-2, 1e-1, 10))]
     )
     for part in (values, values[:0], values[:1], values[:7], values[:8], values[:9]):
         payload = encode(variant, part, bound_k)
-        assert np.array_equal(payload, reference.encode(part, bound_k))
-        assert same_bits(decode(variant, payload, part.size), reference.decode(payload, part.size, bound_k))
+        assert np.array_equal(payload, variant.oracle.encode(part, bound_k))
+        wanted = variant.oracle.decode(payload, part.size, bound_k)
+        assert same_bits(decode(variant, payload, part.size, bound_k), wanted)
 
 
 @every_variant
@@ -128,33 +155,93 @@ def test_payload_octets_equal_the_oracles(variant: ModuleType, bound_k: int) -> 
     offset=st.integers(0, 3),
 )
 def test_what_fits_is_a_prefix_of_whole_bursts(
-    variant: ModuleType, words: list[int], bound_k: int, capacity: int, offset: int
+    variant: Variant, words: list[int], bound_k: int, capacity: int, offset: int
 ) -> None:
     values = np.array(words, np.uint32).view(np.float32)
     source = np.concatenate([np.zeros(offset, np.uint8), values.view(np.uint8)])
-    target = np.full(capacity + plain.ENCODE_SLACK + 16, CANARY, np.uint8)
+    target = np.full(capacity + bursts.ENCODE_SLACK + 16, CANARY, np.uint8)
     classes = np.zeros(4, np.int64)
-    count, length = variant.encode_fit(source, offset, values.size, bound_k, target, 0, capacity, classes)
+    count, length = variant.encode(source, offset, values.size, bound_k, target, 0, capacity, classes)
     assert length <= capacity
     assert count == values.size or count % 8 == 0
     assert classes.sum() == count
-    assert np.array_equal(target[:length], reference.encode(values[:count], bound_k))
-    assert count == values.size or reference.encode(values[: count + 8], bound_k).size > capacity
+    assert np.array_equal(target[:length], variant.oracle.encode(values[:count], bound_k))
+    assert count == values.size or variant.oracle.encode(values[: count + 8], bound_k).size > capacity
     assert (target[-16:] == CANARY).all()
 
 
+@every_variant
 @settings(deadline=None, max_examples=50 if JIT_DISABLED else 500)
 @given(octets=st.binary(max_size=120), count=st.integers(0, 60))
-def test_random_payloads_are_measured_like_the_oracle_reads_them(octets: bytes, count: int) -> None:
+def test_random_payloads_are_read_as_the_oracle_reads_them(variant: Variant, octets: bytes, count: int) -> None:
     payload = np.frombuffer(octets, np.uint8)
-    padded = np.concatenate([payload, np.zeros(plain.DECODE_SLACK, np.uint8)])
-    measured = plain.payload_len(padded, 0, payload.size, count)
-    if measured == plain.MALFORMED:
+    padded = np.concatenate([payload, np.full(bursts.DECODE_SLACK, 0xFF, np.uint8)])
+    room = 4 * 8 * -(-count // 8)
+    target = np.full(16 + room + 16, CANARY, np.uint8)
+    read = variant.decode(padded, payload.size, count, 10, target, 16)
+    assert (target[:16] == CANARY).all()
+    assert (target[16 + room :] == CANARY).all()
+    if read == bursts.MALFORMED:
         with pytest.raises(CodecError):
-            reference.decode(payload, count, 10)
+            variant.oracle.decode(payload, count, 10)
     else:
-        assert reference.decode(payload[:measured], count, 10).size == count
+        wanted = variant.oracle.decode(payload[:read], count, 10)
+        assert same_bits(target[16 : 16 + 4 * count].view(np.float32), wanted)
 
 
-def test_this_cpus_kernel_is_the_one_tested() -> None:
-    assert KERNEL in [module.__name__.rpartition(".")[2] for module in VARIANTS]
+@pytest.mark.parametrize("codec", ["none", "truncate16", "truncate22", "truncate24"])
+@settings(deadline=None, max_examples=20 if JIT_DISABLED else 200)
+@given(words=st.lists(st.integers(0, 2**32 - 1), max_size=40), data=st.data())
+def test_codecs_without_tags_equal_their_oracles(codec: str, words: list[int], data: st.DataObject) -> None:
+    values = np.array(words, np.uint32).view(np.float32)
+    chosen = get(codec)
+    payload = chosen.encode(values, 10)
+    assert np.array_equal(payload, chosen.oracle.encode(values, 10))
+    wanted = chosen.oracle.round_trip(values, 10)
+    assert same_bits(chosen.decode(payload, values.size, 10), wanted)
+    assert same_bits(chosen.oracle.decode(payload, values.size, 10), wanted)
+    assert same_bits(chosen.round_trip(values, 10), wanted)
+    wrong = data.draw(st.integers(0, 100).filter(lambda length: length != payload.size))
+    with pytest.raises(CodecError):
+        chosen.decode(np.zeros(wrong, np.uint8), values.size, 10)
+
+
+MASKED = """
+import numpy as np
+from netoffload.codec import get
+from netoffload.codec.kernels import KERNEL
+values = np.random.default_rng(5).normal(0, 0.01, 4001).astype(np.float32)
+for codec in (get("inceptionn"), get("bounded")):
+    payload = codec.encode(values, 10)
+    assert np.array_equal(payload, codec.oracle.encode(values, 10))
+    assert np.array_equal(codec.decode(payload, values.size, 10), codec.oracle.round_trip(values, 10))
+print(KERNEL)
+"""
+
+
+@pytest.mark.skipif(JIT_DISABLED or "avx2" not in usable_kernels(), reason="needs compiled kernels and AVX2")
+@pytest.mark.parametrize(("cpu", "kernel"), [("haswell", "avx2"), ("x86-64", "plain")])
+def test_a_lesser_cpu_gets_lesser_kernels(cpu: str, kernel: str, tmp_path: Path) -> None:
+    features = "+avx2,+avx,+bmi,+bmi2,+fma,+popcnt,+sse4.2" if kernel == "avx2" else ""
+    environment = {
+        **os.environ,
+        "NUMBA_CPU_NAME": cpu,
+        "NUMBA_CPU_FEATURES": features,
+        "NETOFFLOAD_KERNEL": kernel,
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
+    done = subprocess.run([sys.executable, "-c", MASKED], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"{kernel}\n", "")
+
+
+@pytest.mark.parametrize(("asked", "said"), [("sse", "'sse' is unknown: choose from"), ("avx512", "needs avx512f")])
+def test_a_kernel_that_cannot_run_is_refused(asked: str, said: str) -> None:
+    environment = {**os.environ, "NETOFFLOAD_KERNEL": asked, "NUMBA_DISABLE_JIT": "1"}
+    command = [sys.executable, "-c", "import netoffload.codec.kernels"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_the_fastest_kernel_is_the_one_in_use() -> None:
+    assert os.environ.get("NETOFFLOAD_KERNEL") or usable_kernels()[0] == KERNEL

@@ -12,7 +12,7 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Dot1Q, Ether
 
-from netoffload.codec import reference
+from netoffload.codec import get
 from netoffload.codec.jit import JIT_DISABLED
 from netoffload.wire.ethernet import parse_ethernet
 from netoffload.wire.ipv4 import Ipv4, parse_ipv4
@@ -21,6 +21,7 @@ from netoffload.wire.tcp import Tcp, parse_tcp
 from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
 
 ISN = 1000
+ORACLE = get("inceptionn").oracle
 RNG = np.random.default_rng(11)
 GRADIENT = RNG.normal(0, 2e-3, 15000 if not JIT_DISABLED else 3000).astype(np.float32).tobytes()
 
@@ -47,7 +48,7 @@ def dissect(frame: bytes) -> tuple[Ipv4, Tcp, Block]:
 def payload_of(block: Block) -> bytes:
     """Decode a block with the oracle."""
     raw = block.payload
-    floats = reference.decode(np.frombuffer(block.bursts, np.uint8), block.count, block.bound_k)
+    floats = ORACLE.decode(np.frombuffer(block.bursts, np.uint8), block.count, block.bound_k)
     return raw[: block.head] + floats.tobytes() + raw[len(raw) - block.tail :]
 
 
@@ -70,7 +71,7 @@ def test_a_large_segment_becomes_blocks_that_hold_it(per_segment: bool) -> None:
         assert tcp.flags == (0x18 if index == len(frames) - 1 else 0x10)
         assert (block.bound_k, block.gso_size, block.payload_len) == (10, MSS, len(payload_of(block)))
         rebuilt += payload_of(block)
-    assert rebuilt == reference.round_trip(np.frombuffer(GRADIENT, np.float32), 10).tobytes()
+    assert rebuilt == ORACLE.round_trip(np.frombuffer(GRADIENT, np.float32), 10).tobytes()
     segments = -(-len(GRADIENT) // MSS)
     assert len(frames) == segments if per_segment else len(frames) < segments / 3
 
@@ -105,7 +106,7 @@ def test_floats_are_counted_from_the_first_octet_after_the_syn(
         end = len(decoded) - block.tail
         values = np.frombuffer(GRADIENT[offset + block.head : offset + end], np.float32)
         assert decoded[: block.head] == GRADIENT[offset : offset + block.head]
-        assert decoded[block.head : end] == reference.round_trip(values, bound_k).tobytes()
+        assert decoded[block.head : end] == ORACLE.round_trip(values, bound_k).tobytes()
         assert decoded[end:] == GRADIENT[offset + end : offset + len(decoded)]
         offset += len(decoded)
     assert offset == start + length
