@@ -107,7 +107,6 @@ class Replica:
         count = sum(tensor.numel() for tensor in tensors)
         self._flat_parameters = torch.empty(count)
         self._flat_gradient = torch.zeros(count)
-        self._momentum = torch.zeros(count)
         offset = 0
         for tensor in tensors:
             part = slice(offset, offset + tensor.numel())
@@ -115,6 +114,15 @@ class Replica:
             self._flat_parameters[part] = tensor.detach().reshape(-1)
             tensor.data = self._flat_parameters[part].view_as(tensor)
             tensor.grad = self._flat_gradient[part].view_as(tensor)
+        # One fused pass over all parameters. The optimizer sees the sum of scaled gradients, not their average: its
+        # momentum and weight decay are that much larger, its learning rate that much smaller.
+        self._optimizer_view = nn.Parameter(self._flat_parameters)
+        self._optimizer = torch.optim.SGD(
+            [self._optimizer_view],
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay * settings.nodes * settings.loss_scale,
+            fused=True,
+        )
         self.parameters: Float32Array = self._flat_parameters.numpy()
         self.gradient: Float32Array = self._flat_gradient.numpy()
 
@@ -132,12 +140,11 @@ class Replica:
             gradient_sum: float32[n], the workers' scaled gradients added up; not changed.
             iteration: counted from 0; decides the learning rate.
         """
-        settings = self._settings
-        to_average = 1.0 / (settings.nodes * settings.loss_scale)
-        with torch.no_grad():
-            self._momentum.mul_(settings.momentum).add_(torch.from_numpy(gradient_sum), alpha=to_average)
-            self._momentum.add_(self._flat_parameters, alpha=settings.weight_decay)
-            self._flat_parameters.add_(self._momentum, alpha=-settings.learning_rate_at(iteration))
+        total = self._settings.nodes * self._settings.loss_scale
+        group = self._optimizer.param_groups[0]
+        group["lr"] = self._settings.learning_rate_at(iteration) / total
+        self._optimizer_view.grad = torch.from_numpy(gradient_sum)
+        self._optimizer.step()
 
     def accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
         """Return the share of images, float32[n, 784], whose largest output is their label."""
