@@ -23,6 +23,5 @@ In this version a peer is assumed to decode: the NIC compresses every tagged flo
 are laid out for the negotiation that is to come.
 
 Files: ``counters`` the list of what can happen; ``fields`` and ``sums`` header access; ``flows`` the table;
-``transmit``;
-``receive``.
+``transmit``; ``receive``. Apart from all this, ``hardware`` models the burst engine as a circuit, in plain Python.
 """
