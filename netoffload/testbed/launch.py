@@ -52,7 +52,8 @@ DEFAULT_ENV: Final = {
     "PYTHONUNBUFFERED": "1",
 }
 
-TO_PIPES: Final = 'out="$1" err="$2" && shift 2 && exec "$@" >"$out" 2>"$err"'
+TO_PIPES: Final = 'out="$1" err="$2" && shift 2 && exec "$@" </dev/null >"$out" 2>"$err"'
+"""Standard input too: ``mpiexec`` would give rank 0 a pipe that never ends, and what reads it would wait for ever."""
 
 STDOUT: Final = 1
 STDERR: Final = 2

@@ -102,6 +102,11 @@ def test_a_rank_that_hangs_is_ended(plain_bed: Testbed, tmp_path: Path) -> None:
     assert list(plain_bed.plan.state_dir.glob("meter-*")) == []
 
 
+def test_a_rank_that_reads_its_input_finds_the_end_of_it(plain_bed: Testbed) -> None:
+    result = run_ranks(plain_bed, [0, 1], ["-c", "import sys; print(repr(sys.stdin.read()))"], capture_stdout=True)
+    assert result.stdout == "''\n''\n"
+
+
 def test_what_cannot_be_run_is_refused(plain_bed: Testbed) -> None:
     with pytest.raises(RunError, match="no-such-program"):
         run_ranks(plain_bed, [0], ["no-such-program"], timeout_s=20, on_stderr=quietly)
