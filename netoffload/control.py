@@ -75,6 +75,10 @@ class ControlServer:
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 probe.connect(str(self.path))
                 raise ControlError(f"control socket {self.path} is in use by another process")
+            if not self.path.is_socket():
+                raise ControlError(
+                    f"{self.path} exists and is not a socket: choose another path for the control socket"
+                )
             self.path.unlink(missing_ok=True)
         old_mask = os.umask(0o177)
         try:
@@ -114,7 +118,7 @@ class ControlServer:
     def _answer(self, line: bytes) -> bytes:
         try:
             asked = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return _encode_error("not a JSON object on one line")
         if not isinstance(asked, dict) or not isinstance(asked.get("command"), str):
             return _encode_error('no "command" in the request')

@@ -40,7 +40,7 @@ def test_errors_are_answers_and_the_server_goes_on(tmp_path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as conn:
             conn.connect(str(path))
             lines = conn.makefile("rb")
-            for line in (b"\n", b"[]\n", b"{\n", b'{"command": 3}\n', b"\xff\n"):
+            for line in (b"\n", b"[]\n", b"{\n", b'{"command": 3}\n', b"\xff\n", b"[" * 60000 + b"\n"):
                 conn.sendall(line)
                 assert json.loads(lines.readline())["ok"] is False
             conn.sendall(b"x" * (MAX_REQUEST_OCTETS + 2) + b"\n")
@@ -57,6 +57,14 @@ def test_a_dead_sockets_file_is_replaced_a_living_one_is_not(tmp_path: Path) -> 
         with pytest.raises(ControlError, match="in use"), ControlServer(path, HANDLERS):
             pass
         assert request(path, "add", a=0, b=0) == {"sum": 0}
+
+
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("precious")
+    with pytest.raises(ControlError, match="is not a socket"), ControlServer(path, HANDLERS):
+        pass
+    assert path.read_text() == "precious"
 
 
 def test_nobody_there_is_one_clear_error(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from netoffload.control import ControlServer
 from netoffload.devices.packet import open_packet
 from netoffload.devices.tap import open_tap
 from netoffload.engine.transmit import TransmitSettings
-from netoffload.errors import NetOffloadError
+from netoffload.errors import NetOffloadError, UsageError
 from netoffload_daemon.control import make_handlers
 from netoffload_daemon.loop import HOST_GONE, make_port, serve
 from netoffload_daemon.settings import NicSettings
@@ -31,7 +31,6 @@ EXIT_HOST_GONE: Final = 4
 
 EXAMPLES: Final = """\
 examples:
-  netoffload nic --host tap:inc0 --wire eth1
   netoffload nic --host tap:inc0 --host-netns /run/netns/n0 --wire wire0 --wire-netns /run/netns/n0w \\
                  --bound 8 --packing per-segment --control /run/nic-n0.sock
 
@@ -107,14 +106,29 @@ def run(settings: NicSettings) -> int:
             target=lambda: outcome.append(serve(host, wire.fileno(), event, engine, port)), name="loop"
         )
         thread.start()
+        stack.callback(_stop, thread, event)  # before any device is closed, whatever happens here
         if settings.ready_fd is not None:
-            os.write(settings.ready_fd, b"ready\n")
-            os.close(settings.ready_fd)
+            _say_ready(settings.ready_fd)
         thread.join()
     if outcome == [HOST_GONE]:
         print(f"netoffload: {settings.host} was deleted", file=sys.stderr)
         return EXIT_HOST_GONE
     return 0
+
+
+def _say_ready(ready_fd: int) -> None:
+    try:
+        os.write(ready_fd, b"ready\n")
+        os.close(ready_fd)
+    except OSError as error:
+        raise UsageError(
+            f"nobody can be told on descriptor {ready_fd} that the NIC is ready: {error.strerror}"
+        ) from error
+
+
+def _stop(thread: threading.Thread, event: int) -> None:
+    os.eventfd_write(event, 1)
+    thread.join()
 
 
 def compile_loop() -> None:

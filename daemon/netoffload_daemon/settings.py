@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from netoffload.config import BOUND_K_DEFAULT, PACKINGS, check_bound_k, check_choice
 from netoffload.errors import UsageError
+
+_DEVICE_NAME: Final = re.compile(r"[A-Za-z0-9._@:-]{1,15}")
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,9 @@ class NicSettings:
         kind, _, name = self.host.partition(":")
         if kind != "tap" or not name:
             raise UsageError(f"host device {self.host!r} is not tap:NAME")
+        for device in (name, self.wire):
+            if not _DEVICE_NAME.fullmatch(device):
+                raise UsageError(f"{device!r} is not an interface name: 1..15 letters, digits and . _ - @ :")
 
     @property
     def host_name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -48,19 +48,24 @@ def _root(
 
 
 class Interrupted(BaseException):
-    """Ctrl-C or SIGTERM, raised in the main thread so that every context manager undoes what it made.
+    """Ctrl-C, SIGTERM or SIGHUP, raised in the main thread so that every context manager undoes what it made.
 
     Not ``KeyboardInterrupt``: typer would turn that into an exit without a word.
     """
 
 
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def _raise_interrupted(_signal: int, _frame: FrameType | None) -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # a second one would interrupt the undoing
     raise Interrupted
 
 
 def main() -> None:
     """Run the command line: one clear line per error, everything undone on Ctrl-C and SIGTERM."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _SIGNALS:
         signal.signal(number, _raise_interrupted)
     try:
         app(standalone_mode=True)

@@ -74,7 +74,7 @@ def allreduce(
     codec: Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")] = "inceptionn",
     packing: Annotated[str, typer.Option(help=f"Packing: {', '.join(config.PACKINGS)}.")] = "coalesced",
     mtu: Annotated[int, typer.Option(help="MTU of every link in octets.")] = 1500,
-    seed: Annotated[int, typer.Option(help="Of the values.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of the values.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Sum a float32 vector over all nodes: our ring, plain and compressed, beside MPICH.

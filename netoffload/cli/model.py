@@ -44,7 +44,7 @@ def engine(
     bursts: Annotated[
         int | None, typer.Option(min=1, help="Model the first BURSTS only, 8 floats each.", show_default="all")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the values drawn.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of the values drawn.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Clock a gradient through the paper's 256-bit burst engine.

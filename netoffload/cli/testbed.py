@@ -147,7 +147,8 @@ def run(
 ) -> None:
     """Run an MPI program, one rank per node, on a testbed made for it; its exit code is ours.
 
-    A leading [bold]python[/bold] means this Python with [bold]-m mpi4py[/bold], so that an exception ends all ranks.
+    A leading [bold]python[/bold] means this Python with [bold]-m mpi4py[/bold], so that an exception ends all ranks
+    once MPI is imported.
 
     Example: netoffload run -n 4 --rate 1gbit -- python app.py
     """

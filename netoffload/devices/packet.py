@@ -19,6 +19,8 @@ from netoffload.errors import DeviceError
 
 # linux/if_packet.h, linux/if_ether.h, asm-generic/socket.h, linux/sockios.h
 _SOL_PACKET: Final = 263
+_PACKET_ADD_MEMBERSHIP: Final = 1
+_PACKET_MR_PROMISC: Final = 1
 _PACKET_VNET_HDR: Final = 15
 _PACKET_IGNORE_OUTGOING: Final = 23
 _ETH_P_ALL: Final = 0x0003
@@ -67,6 +69,9 @@ def _bind(sock: socket.socket, name: str) -> int:
         raise DeviceError(f"packet socket on {name} cannot be set up: {error.strerror}") from error
     try:
         sock.bind((name, _ETH_P_ALL))
+        # The host's address is the TAP's, not the wire's own: a card that filters would keep its frames from us.
+        membership = struct.pack("iHH8x", socket.if_nametoindex(name), _PACKET_MR_PROMISC, 0)
+        sock.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
         ifreq = fcntl.ioctl(sock, _SIOCGIFMTU, struct.pack("16si20x", name.encode(), 0))
     except OSError as error:
         why = "no such interface" if error.errno == errno.ENODEV else error.strerror

@@ -25,5 +25,6 @@ compressed segments at any time. A flow whose compressed range was sent again
 :data:`~netoffload.engine.flows.RETRIES_MAX` times without progress goes on raw, for a network that loses our blocks.
 
 Files: ``counters`` the list of what can happen; ``fields`` and ``sums`` header access; ``flows`` the table;
-``handshake``; ``transmit``; ``receive``. Apart from all this, ``hardware`` models the burst engine as a circuit, in plain Python.
+``handshake``; ``transmit``; ``receive``. Apart from all this, ``hardware`` models the burst engine as a circuit, in
+plain Python.
 """

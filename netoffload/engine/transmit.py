@@ -30,15 +30,20 @@ FORWARD: Final = -1
 """Result of :func:`transmit`: the frame crosses as it is."""
 
 MAX_WIRE_FRAMES: Final = 256
-"""Frames one segment may become: 64 KiB over the smallest MTU (576) with every float incompressible is 133."""
+"""Frames one segment may become; one that would need more (an MSS below 256 octets) crosses raw. Coalesced on an
+MTU of 576 with every float incompressible it is 133."""
 
 _COMP_AT: Final = TCP_AT
 _BLOCK_TCP_AT: Final = _COMP_AT + offload.TCP_HEADER
 
 _ALIGN: Final = 64
 
-WIRE_BUFFER_LEN: Final = 4 * 65536 + MAX_WIRE_FRAMES * (_ALIGN + ENCODE_SLACK)
-"""Room for every block of one segment: floats grow by 34/32 at most, headers and alignment come on top."""
+MTU_MAX: Final = 9000
+"""The largest wire frame that is made, whatever the wire would take."""
+
+WIRE_BUFFER_LEN: Final = 4 * 65536 + MTU_MAX + MAX_WIRE_FRAMES * (_ALIGN + ENCODE_SLACK)
+"""Room for the blocks of one segment: they stop when together they reach the raw frames' octets, which are at
+most 64 KiB and a header of at most 114 octets per block; one more frame, alignment and slack come on top."""
 
 HOST_BUFFER_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + 65536 + 64
 """The largest frame a device gives (64 KiB GSO), and slack for vector loads."""
@@ -206,7 +211,13 @@ def _pack(settings: Any, frame: Any, isn: Any, counters: Any, wire: Any, spans: 
             settings, frame, payload_at, done, piece, left, first_octet, gso_size, blocks, classes, wire, wire_at
         )
         wire_len += span - vnet.VNET_LEN
-        if taken == 0 or wire_len >= raw_len or (settings.per_segment and taken < piece):
+        is_last = taken == left
+        if (
+            taken == 0
+            or wire_len >= raw_len
+            or (settings.per_segment and taken < piece)
+            or (blocks == MAX_WIRE_FRAMES - 1 and not is_last)
+        ):
             classes[0], classes[1], classes[2], classes[3] = before0, before8, before16, before32
             return 0
         spans[blocks, 0] = wire_at
@@ -246,7 +257,11 @@ def _emit_block(
     floats = (piece - head) // 4
     tail = piece - head - 4 * floats
     body_at = wire_at + _BLOCK_TCP_AT + tcp_len
-    capacity = settings.mtu - ipv4.IPV4_MIN_LEN - offload.OVERHEAD - tcp_len - head - tail
+    # No frame is larger than the host's own segments: what the peer or the path cannot take, TCP has found out.
+    datagram_max = min(settings.mtu, MTU_MAX)
+    if gso_size:
+        datagram_max = min(datagram_max, ipv4.IPV4_MIN_LEN + tcp_len + gso_size)
+    capacity = datagram_max - ipv4.IPV4_MIN_LEN - offload.OVERHEAD - tcp_len - head - tail
     source_at = payload_at + done
     for octet in range(head):
         wire[body_at + octet] = frame[source_at + octet]

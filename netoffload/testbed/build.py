@@ -24,7 +24,16 @@ from netoffload.errors import SystemRefusedError, TestbedError, UsageError
 from netoffload.netlink import Namespace
 from netoffload.testbed import nics, probe
 from netoffload.testbed.journal import Journal, RunRecord, list_runs, read_run
-from netoffload.testbed.plan import TAP_QUEUE_FRAMES, NodePlan, Plan, Shape, make_plan, settings_from_json, state_root
+from netoffload.testbed.plan import (
+    TAP_QUEUE_FRAMES,
+    NodePlan,
+    Plan,
+    Shape,
+    check_run_id,
+    make_plan,
+    settings_from_json,
+    state_root,
+)
 from netoffload.testbed.processes import end, is_alive, marked
 
 CONGESTION_CONTROL: Final = "cubic"
@@ -301,10 +310,11 @@ def down(run_id: str) -> bool:
         False when there is no such run.
 
     Raises:
+        UsageError: what no run can be called.
         NetlinkRefusedError: the kernel refused; the journal stays, so that it can be tried again.
         TestbedError: the state directory cannot be removed.
     """
-    record = read_run(state_root() / run_id)
+    record = read_run(state_root() / check_run_id(run_id))
     if record is None:
         return False
     end({process for _, process in record.processes} | set(marked(record.mark)))

@@ -8,8 +8,9 @@ MPICH's ``mpiexec`` runs in our own namespaces and starts every rank through the
 PMI runs over an inherited descriptor, so ranks need no network but the data network. Three things keep it honest: each
 rank has a ``/dev/shm`` and an IPC namespace of its own and MPICH is told that no two ranks share a node (NOLOCAL), so
 no byte can avoid the wire; ``python -m mpi4py`` makes an uncaught exception end all ranks instead of hanging the
-others; and a time limit ends what hangs all the same. A rank's output comes through pipes of its own (``mpiexec`` would
-mix ranks within a line), so that lines stay whole and the error can show the words of the rank that failed.
+others, once MPI is imported; and a time limit ends what hangs all the same. A rank's output comes through pipes of its
+own (``mpiexec`` would mix ranks within a line), so that lines stay whole and the error can show the words of the rank
+that failed.
 """
 
 from __future__ import annotations

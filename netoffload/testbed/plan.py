@@ -190,6 +190,17 @@ def state_root() -> Path:
     return Path(os.environ.get(ENV_STATE_DIR) or STATE_DIR_DEFAULT)
 
 
+def check_run_id(run_id: str) -> str:
+    """Return ``run_id`` if it may be part of names and paths.
+
+    Raises:
+        UsageError: it may not.
+    """
+    if _RUN_ID.fullmatch(run_id) is None:
+        raise UsageError(f"run id {run_id!r} is not 1 to 16 lower-case letters and digits")
+    return run_id
+
+
 def make_plan(settings: TestbedSettings, run_id: str, root: Path | None = None) -> Plan:
     """Name everything that a testbed with these settings consists of.
 
@@ -201,8 +212,7 @@ def make_plan(settings: TestbedSettings, run_id: str, root: Path | None = None) 
     Raises:
         UsageError: the run id cannot be part of a name, or a path gets too long for a socket.
     """
-    if _RUN_ID.fullmatch(run_id) is None:
-        raise UsageError(f"run id {run_id!r} is not 1 to 16 lower-case letters and digits")
+    check_run_id(run_id)
     state_dir = (root or state_root()) / run_id
     if len(str(state_dir / METER_SOCKET_LONGEST)) > SOCKET_PATH_OCTETS_MAX:
         raise UsageError(f"state directory {state_dir} is too long a path for a socket: set NETOFFLOAD_STATE_DIR")

@@ -42,7 +42,7 @@ def run_all(
 
     Args:
         runs: at least one; they may differ in everything but data set, seed and number of workers.
-        testbed: its number of nodes is raised to what the runs need.
+        testbed: with at least as many nodes as the runs need (:func:`nodes_needed`).
         on_phase: called with a phrase whenever a step of building the testbed begins.
         on_progress: called a few times per second, from another thread.
         on_record: called after every run, so that an interrupted series leaves what it has.

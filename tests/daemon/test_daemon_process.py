@@ -22,6 +22,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     [
         (["--host", "eth0", "--wire", "lo"], "host device 'eth0' is not tap:NAME"),
         (["--host", "tap:", "--wire", "lo"], "is not tap:NAME"),
+        (["--host", "tap:a-name-of-16-oct", "--wire", "lo"], "is not an interface name"),
+        (["--host", "tap:inc%d", "--wire", "lo"], "'inc%d' is not an interface name"),
+        (["--host", "tap:t0", "--wire", "a b"], "'a b' is not an interface name"),
         (["--host", "tap:t0", "--wire", "lo", "--bound", "17"], "bound 17 is outside 1..16"),
         (["--host", "tap:t0", "--wire", "lo", "--bound", "0"], "bound 0 is outside 1..16"),
         (["--host", "tap:t0", "--wire", "lo", "--codec", "gzip"], "codec 'gzip' is unknown: choose from inceptionn"),
@@ -47,7 +50,6 @@ def test_a_misspelt_option_is_an_error() -> None:
     [
         (["--host", "tap:not0", "--wire", "nowire0"], "wire nowire0 cannot be opened: no such interface"),
         (["--host", "tap:lo", "--wire", "lo"], "TAP lo cannot be opened: a device of that name exists"),
-        (["--host", "tap:a-name-of-16-oct", "--wire", "lo"], "is not 1..15 octets long"),
         (["--host", "tap:not0", "--host-netns", "/run/netns/none", "--wire", "lo"], "/run/netns/none cannot be opened"),
     ],
 )
@@ -88,6 +90,14 @@ def test_ready_control_and_stop(tmp_path: Path) -> None:
         assert nic.stderr.read() == b""
     assert not control.exists()
     assert "nottest0" not in os.listdir("/sys/class/net")
+
+
+@needs_root
+def test_a_ready_descriptor_that_is_not_there_ends_it() -> None:
+    done = run("--host", "tap:nottest1", "--wire", "lo", "--ready-fd", "99")
+    assert done.returncode == 2
+    assert "descriptor 99" in done.stderr
+    assert "nottest1" not in os.listdir("/sys/class/net")
 
 
 def test_every_counter_is_one_the_engine_or_the_loop_can_reach() -> None:

@@ -14,6 +14,7 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 
 from netoffload.codec import get
 from netoffload.codec.jit import JIT_DISABLED
+from netoffload.engine.transmit import MAX_WIRE_FRAMES
 from netoffload.wire.ethernet import parse_ethernet
 from netoffload.wire.ipv4 import Ipv4, parse_ipv4
 from netoffload.wire.offload import Block, parse_block
@@ -181,6 +182,23 @@ def test_the_ecn_bits_do_not_matter(tos: int) -> None:
     nic = make_nic()
     ip, _, _ = dissect(nic.from_host(make_segment(GRADIENT, seq=ISN + 1, tos=tos))[0])
     assert ip.tos == tos
+
+
+@pytest.mark.parametrize(("gso_size", "per_segment"), [(48, True), (76, True), (200, True), (48, False), (88, False)])
+def test_a_small_mss_never_outgrows_the_buffers(gso_size: int, per_segment: bool) -> None:
+    nic = make_nic(per_segment=per_segment)
+    zeros = bytes(64000 if not JIT_DISABLED else 16000)
+    sent = make_segment(zeros, seq=ISN + 1, gso_size=gso_size)
+    frames = nic.from_host(sent)
+    assert frames == [sent] or len(frames) <= MAX_WIRE_FRAMES
+    assert frames == [sent] or all(len(frame) <= 10 + 14 + 52 + gso_size for frame in frames)
+
+
+def test_no_wire_frame_is_larger_than_the_hosts_segments() -> None:
+    nic = make_nic()
+    frames = nic.from_host(make_segment(GRADIENT, seq=ISN + 1, gso_size=500))
+    assert len(frames) > 1
+    assert all(len(frame) <= 10 + 14 + 52 + 500 for frame in frames)
 
 
 def test_flows_are_counted_and_a_new_connection_starts_anew() -> None:
