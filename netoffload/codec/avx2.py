@@ -115,8 +115,8 @@ def _make_encode_burst(codes: Any, limit_types: Any) -> Any:
     return encode_burst
 
 
-_encode_burst_inceptionn = _make_encode_burst(vectors.inceptionn_codes, (types.int64,) * 2)
-_encode_burst_bounded = _make_encode_burst(vectors.bounded_codes, (types.int64,) * 4)
+_encode_burst_inceptionn = _make_encode_burst(vectors.inceptionn_codes, vectors.LIMITS["inceptionn"])
+_encode_burst_bounded = _make_encode_burst(vectors.bounded_codes, vectors.LIMITS["bounded"])
 
 
 @inline_kernel
@@ -200,7 +200,7 @@ def encode_inceptionn(
     source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
 ) -> tuple[int, int]:
     """``encode_fit`` of ``inceptionn``; see ``netoffload.codec.kernels``."""
-    limits = plain.inceptionn_limits(bound_k)
+    limits = vectors.inceptionn_limits(bound_k)
     done, length = _encode_whole(
         _inceptionn_burst, limits, source, source_at, count, target, target_at, capacity, classes
     )
@@ -217,7 +217,7 @@ def encode_bounded(
     source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
 ) -> tuple[int, int]:
     """``encode_fit`` of ``bounded``; see ``netoffload.codec.kernels``."""
-    limits = plain.bounded_limits(bound_k)
+    limits = vectors.bounded_limits(bound_k)
     done, length = _encode_whole(_bounded_burst, limits, source, source_at, count, target, target_at, capacity, classes)
     if count - LANES < done < count:
         rest, rest_len = plain.encode_bounded(
@@ -274,14 +274,14 @@ def _make_round_trip(codes: Any, limit_types: Any) -> Any:
     return round_trip_burst
 
 
-_round_trip_burst_inceptionn = _make_round_trip(vectors.inceptionn_codes, (types.int64,) * 2)
-_round_trip_burst_bounded = _make_round_trip(vectors.bounded_codes, (types.int64,) * 4)
+_round_trip_burst_inceptionn = _make_round_trip(vectors.inceptionn_codes, vectors.LIMITS["inceptionn"])
+_round_trip_burst_bounded = _make_round_trip(vectors.bounded_codes, vectors.LIMITS["bounded"])
 
 
 @kernel
 def round_trip_inceptionn(source: Any, bound_k: int, target: Any) -> None:
     """``round_trip`` of ``inceptionn``; see ``netoffload.codec.kernels``."""
-    limits = plain.inceptionn_limits(bound_k)
+    limits = vectors.inceptionn_limits(bound_k)
     whole = source.size - source.size % LANES
     for index in range(0, whole, LANES):
         _round_trip_burst_inceptionn(source, 4 * index, limits, plain.UNIT16, target)
@@ -291,7 +291,7 @@ def round_trip_inceptionn(source: Any, bound_k: int, target: Any) -> None:
 @kernel
 def round_trip_bounded(source: Any, bound_k: int, target: Any) -> None:
     """``round_trip`` of ``bounded``; see ``netoffload.codec.kernels``."""
-    limits = plain.bounded_limits(bound_k)
+    limits = vectors.bounded_limits(bound_k)
     unit8 = plain.bounded_unit8(bound_k)
     whole = source.size - source.size % LANES
     for index in range(0, whole, LANES):

@@ -57,14 +57,15 @@ def _make_encode_burst(codes: Any, limit_types: Any) -> Any:
             unpacked = [builder.extract_value(args[2], index) for index in range(len(limit_types))]
             planes, code = codes(builder, word, unpacked)
             kept = words(0)
-            for plane, octets in zip(planes, (0xFF, 0xFFFF, 0xFFFFFFFF), strict=True):
-                kept = builder.or_(kept, builder.select(plane, words(octets), words(0)))
+            for plane, octets in zip(planes, [*vectors.spread(builder, unpacked[6:8]), words(0xFFFFFFFF)], strict=True):
+                kept = builder.or_(kept, builder.select(plane, octets, words(0)))
             mask = builder.icmp_unsigned("!=", builder.bitcast(kept, OCTETS), _NO_OCTETS)
             squeezed = _squeeze(builder, builder.bitcast(code, OCTETS), mask)
             builder.store(
                 squeezed, vectors.pointer(context, builder, signature.args[3], args[3], args[4], OCTETS), align=1
             )
-            bits = [vectors.bits_of_plane(builder, plane) for plane in planes]
+            # Held, or LLVM would move each plane out of its mask register a second time for the tag word.
+            bits = [vectors.held(builder, vectors.bits_of_plane(builder, plane)) for plane in planes]
             return context.make_tuple(builder, signature.return_type, bits)
 
         return _PLANES(source, types.int64, types.Tuple(limit_types), target, types.int64), codegen
@@ -72,8 +73,8 @@ def _make_encode_burst(codes: Any, limit_types: Any) -> Any:
     return encode_burst
 
 
-_encode_burst_inceptionn = _make_encode_burst(vectors.inceptionn_codes, (types.int64,) * 2)
-_encode_burst_bounded = _make_encode_burst(vectors.bounded_codes, (types.int64,) * 4)
+_encode_burst_inceptionn = _make_encode_burst(vectors.inceptionn_codes, vectors.LIMITS["inceptionn"])
+_encode_burst_bounded = _make_encode_burst(vectors.bounded_codes, vectors.LIMITS["bounded"])
 
 
 @inline_kernel
@@ -143,7 +144,7 @@ def encode_inceptionn(
     source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
 ) -> tuple[int, int]:
     """``encode_fit`` of ``inceptionn``; see ``netoffload.codec.kernels``."""
-    limits = plain.inceptionn_limits(bound_k)
+    limits = vectors.inceptionn_limits(bound_k)
     done, length = _encode_whole(
         _inceptionn_burst, limits, source, source_at, count, target, target_at, capacity, classes
     )
@@ -160,7 +161,7 @@ def encode_bounded(
     source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
 ) -> tuple[int, int]:
     """``encode_fit`` of ``bounded``; see ``netoffload.codec.kernels``."""
-    limits = plain.bounded_limits(bound_k)
+    limits = vectors.bounded_limits(bound_k)
     done, length = _encode_whole(_bounded_burst, limits, source, source_at, count, target, target_at, capacity, classes)
     if count - LANES < done < count:
         rest, rest_len = plain.encode_bounded(
