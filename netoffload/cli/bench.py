@@ -1,4 +1,4 @@
-"""``netoffload bench``: collectives over shaped links, timed beside others, with the octets they really sent."""
+"""``netoffload bench allreduce``: collectives over shaped links beside others, with the octets they sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from netoffload.collectives.samples import parse_sigma
 from netoffload.errors import UsageError
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 
-bench_app = typer.Typer(no_args_is_help=True, help="Time collectives over emulated links.")
+bench_app = typer.Typer(no_args_is_help=True, help="Time collectives over emulated links, and codecs.")
 app.add_typer(bench_app, name="bench")
 
 
@@ -55,7 +55,7 @@ SLOWEST_OVER_BOUND: Final = 20.0
 
 @bench_app.callback()
 def _bench() -> None:
-    """Time collectives over emulated links."""
+    """Time collectives over emulated links, and codecs."""
 
 
 @bench_app.command()
