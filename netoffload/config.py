@@ -37,6 +37,7 @@ ENV_ADDRESS: Final = "NETOFFLOAD_ADDRESS"
 """Environment variable with the IPv4 address of this node's data interface."""
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:bit|bps|bit/s|b/s)(?:ps)?", re.IGNORECASE)
+_CLOCK = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)hz", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(i?)b?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
 
@@ -62,6 +63,21 @@ def format_rate(rate_bps: float) -> str:
         if rate_bps >= factor:
             return f"{rate_bps / factor:.4g} {unit}"
     return f"{rate_bps:.4g} b/s"
+
+
+def parse_clock_hz(text: str) -> int:
+    """Return hertz from ``100MHz``, ``1.5 GHz``.
+
+    Raises:
+        UsageError: not a frequency, or not between 1 MHz and 10 GHz.
+    """
+    match = _CLOCK.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"clock {text!r} is not a number with a unit: write 100MHz or 1.5GHz")
+    clock_hz = round(float(match[1]) * 1000.0 ** _POWERS[match[2].lower()])
+    if not 1_000_000 <= clock_hz <= 10_000_000_000:
+        raise UsageError(f"clock {text!r} is outside 1MHz..10GHz")
+    return clock_hz
 
 
 def parse_size_octets(text: str) -> int:

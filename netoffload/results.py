@@ -51,7 +51,7 @@ class Configuration:
 
 @dataclasses.dataclass(frozen=True)
 class Versions:
-    """What it ran on."""
+    """What it ran on; ``kernel`` is Linux, ``codec_kernel`` the variant of ``netoffload.codec.kernels`` in use."""
 
     netoffload: str
     python: str
@@ -59,6 +59,7 @@ class Versions:
     torch: str
     mpi: str
     kernel: str
+    codec_kernel: str
     cpu: str
     cores: int
 

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netoffload.config import check_bound_k, check_choice, format_rate, parse_rate_bps, parse_size_octets
+from netoffload.config import (
+    check_bound_k,
+    check_choice,
+    format_rate,
+    parse_clock_hz,
+    parse_rate_bps,
+    parse_size_octets,
+)
 from netoffload.errors import UsageError
 
 
@@ -33,6 +40,17 @@ def test_wrong_rates(text: str) -> None:
         parse_rate_bps(text)
 
 
+@pytest.mark.parametrize(("text", "clock_hz"), [("100MHz", 10**8), ("1.5 ghz", 1.5e9), ("1000kHz", 10**6)])
+def test_clocks(text: str, clock_hz: float) -> None:
+    assert parse_clock_hz(text) == clock_hz
+
+
+@pytest.mark.parametrize("text", ["", "100", "MHz", "-1MHz", "1Hz", "11GHz", "100mbit"])
+def test_wrong_clocks(text: str) -> None:
+    with pytest.raises(UsageError, match="clock"):
+        parse_clock_hz(text)
+
+
 @pytest.mark.parametrize(
     ("text", "octets"), [("25MB", 25 * 10**6), ("64KiB", 65536), ("4096", 4096), ("1.5k", 1500), ("1GB", 10**9)]
 )
@@ -48,7 +66,7 @@ def test_wrong_sizes(text: str) -> None:
 
 @given(st.text(max_size=12))
 def test_any_text_is_a_value_or_a_usage_error(text: str) -> None:
-    for parse in (parse_rate_bps, parse_size_octets):
+    for parse in (parse_rate_bps, parse_clock_hz, parse_size_octets):
         try:
             assert parse(text) > 0
         except UsageError as error:

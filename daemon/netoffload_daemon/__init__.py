@@ -7,6 +7,7 @@
 
 ``libc``      the system calls, as functions that compiled code can call
 ``loop``      devices and engine meet here, and only here; one compiled function without the GIL, which owns the clock
+``table``     the flow tables in a file, for a restart
 ``control``   what the control socket answers: counters, flows, stop
 ``__main__``  arguments -> devices -> loop; set-up may exit with one clear line, the loop may not
 

@@ -25,6 +25,7 @@ from netoffload.errors import NetOffloadError
 from netoffload_daemon.control import make_handlers
 from netoffload_daemon.loop import HOST_GONE, make_port, serve
 from netoffload_daemon.settings import NicSettings
+from netoffload_daemon.table import open_tables
 
 EXIT_HOST_GONE: Final = 4
 
@@ -58,6 +59,7 @@ def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> N
     )
     parser.add_argument("--packing", default=PACKINGS[0], help=f"{' or '.join(PACKINGS)} (default %(default)s)")
     parser.add_argument("--control", type=Path, metavar="PATH", help="listen here for counters, flows, stop")
+    parser.add_argument("--flow-table", type=Path, metavar="FILE", help="keep the flows here, for a restart")
     parser.add_argument("--ready-fd", type=int, metavar="N", help="write 'ready' to this descriptor when forwarding")
     words = parser.parse_args(arguments)
     get(words.codec)
@@ -70,6 +72,7 @@ def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> N
         bound_k=words.bound,
         packing=words.packing,
         control=words.control,
+        flow_table=words.flow_table,
         ready_fd=words.ready_fd,
     )
 
@@ -94,7 +97,7 @@ def run(settings: NicSettings) -> int:
             per_segment=int(settings.packing == "per-segment"),
         )
         compile_loop()
-        port = make_port()
+        port = make_port(*open_tables(settings.flow_table))
         if settings.control is not None:
             stack.enter_context(ControlServer(settings.control, make_handlers(settings, port, event)))
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -118,7 +121,9 @@ def compile_loop() -> None:
     """Compile the loop, or load it from the cache, by running it on no devices with the stop already given."""
     event = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     try:
-        serve(-1, -1, event, TransmitSettings(codec_id=0, bound_k=0, mtu=0, per_segment=0), make_port())
+        serve(
+            -1, -1, event, TransmitSettings(codec_id=0, bound_k=0, mtu=0, per_segment=0), make_port(*open_tables(None))
+        )
     finally:
         os.close(event)
 

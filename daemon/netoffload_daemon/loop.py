@@ -17,10 +17,10 @@ import numpy.typing as npt
 from netoffload.codec.jit import inline_kernel, kernel
 from netoffload.codec.kernels import DECODE_SLACK
 from netoffload.engine.counters import Counter, Int64Array, make_counters
-from netoffload.engine.flows import make_flows
 from netoffload.engine.receive import (
     FLUSH_FIRST,
     FORWARD,
+    FORWARD_SHORTER,
     HOST_SEGMENT_LEN,
     MERGED_LAST,
     PENDING_FIELDS,
@@ -35,6 +35,7 @@ from netoffload.engine.transmit import (
     transmit,
 )
 from netoffload.wire import vnet
+from netoffload.wire.capability import OPTION_LEN
 from netoffload_daemon import libc
 
 Uint8Array = npt.NDArray[np.uint8]
@@ -106,8 +107,8 @@ class Port(NamedTuple):
     clock: Int64Array
 
 
-def make_port() -> Port:
-    """Return buffers, tables and counters at zero."""
+def make_port(tx_flows: Int64Array, rx_flows: Int64Array) -> Port:
+    """Return buffers and counters at zero, around these flow tables."""
     out_messages, out_vectors = libc.make_messages(MAX_WIRE_FRAMES)
     in_messages, in_vectors = libc.make_messages(WIRE_BATCH)
     wire_in = np.zeros((WIRE_BATCH, _WIRE_FRAME_LEN), np.uint8)
@@ -125,8 +126,8 @@ def make_port() -> Port:
         in_vectors=in_vectors,
         host_out=np.zeros(HOST_SEGMENT_LEN, np.uint8),
         pending=np.zeros(PENDING_FIELDS, np.int64),
-        tx_flows=make_flows(),
-        rx_flows=make_flows(),
+        tx_flows=tx_flows,
+        rx_flows=rx_flows,
         counters=make_counters(),
         polled=np.zeros((3, 2), np.int32),
         clock=np.zeros(2, np.int64),
@@ -187,7 +188,8 @@ def _from_wire(host: Any, wire: Any, port: Any) -> Any:
         if status == FLUSH_FIRST:
             alive = _flush(host, port) and alive
             status = _receive(frame, length, before, port)
-        if status == FORWARD:
+        if status in (FORWARD, FORWARD_SHORTER):
+            length -= OPTION_LEN if status == FORWARD_SHORTER else 0
             alive = _flush(host, port) and alive
             alive = _deliver(host, frame, length, port) and alive
             continue
@@ -199,7 +201,7 @@ def _from_wire(host: Any, wire: Any, port: Any) -> Any:
 
 @inline_kernel
 def _receive(frame: Any, length: Any, now_ns: Any, port: Any) -> Any:
-    return receive(frame, length, now_ns, port.rx_flows, port.counters, port.pending, port.host_out)
+    return receive(frame, length, now_ns, port.tx_flows, port.rx_flows, port.counters, port.pending, port.host_out)
 
 
 @inline_kernel

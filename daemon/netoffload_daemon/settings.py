@@ -22,6 +22,7 @@ class NicSettings:
         bound_k: their error bound is 2**-bound_k.
         packing: ``coalesced`` or ``per-segment``.
         control: where the control socket listens; None for no control socket.
+        flow_table: file that keeps the flow tables for a restart; None keeps them in memory.
         ready_fd: descriptor that gets ``ready`` and a newline when frames are forwarded.
     """
 
@@ -33,6 +34,7 @@ class NicSettings:
     bound_k: int = BOUND_K_DEFAULT
     packing: str = PACKINGS[0]
     control: Path | None = None
+    flow_table: Path | None = None
     ready_fd: int | None = None
 
     def __post_init__(self) -> None:

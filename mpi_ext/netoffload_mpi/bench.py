@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 import netoffload
+from netoffload.codec.kernels import KERNEL
 from netoffload.collectives import Float32Array, barrier
 from netoffload.collectives.reference import ring_sum
 from netoffload.collectives.samples import gradient_of, parse_sigma, whole_numbers
@@ -152,6 +153,7 @@ def main(arguments: list[str]) -> None:
                 "numpy": np.__version__,
                 "mpi": MPI.Get_library_version().split("\n")[0].strip("\0 "),
                 "kernel": os.uname().release,
+                "codec_kernel": KERNEL,
             },
             "results": results,
         }

@@ -48,7 +48,10 @@ def _root(
 
 
 class Interrupted(BaseException):
-    """SIGTERM, raised in the main thread so that every context manager undoes what it made."""
+    """Ctrl-C or SIGTERM, raised in the main thread so that every context manager undoes what it made.
+
+    Not ``KeyboardInterrupt``: typer would turn that into an exit without a word.
+    """
 
 
 def _raise_interrupted(_signal: int, _frame: FrameType | None) -> None:
@@ -57,12 +60,13 @@ def _raise_interrupted(_signal: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run the command line: one clear line per error, everything undone on Ctrl-C and SIGTERM."""
-    signal.signal(signal.SIGTERM, _raise_interrupted)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _raise_interrupted)
     try:
         app(standalone_mode=True)
     except NetOffloadError as error:
         print(f"netoffload: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, Interrupted):
+    except Interrupted:
         print("netoffload: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)

@@ -19,10 +19,11 @@ bad one is dropped under its reason and TCP sends it again. Raw frames are accep
 **What may be lost.** Every frame that ends here has a reason (``Counter.DROP_...``). Every tagged segment that crosses
 uncompressed has one too (``Counter.BYPASS_...``).
 
-In this version a peer is assumed to decode: the NIC compresses every tagged flow. The block's version and codec fields
-are laid out for the negotiation that is to come.
+**Handshake.** The NICs of both ends add a word to the SYN and the SYN/ACK of a tagged connection and take the peer's
+out again: which codecs they decode. A flow is compressed only towards a peer that said so; receivers take raw and
+compressed segments at any time. A flow whose compressed range was sent again
+:data:`~netoffload.engine.flows.RETRIES_MAX` times without progress goes on raw, for a network that loses our blocks.
 
 Files: ``counters`` the list of what can happen; ``fields`` and ``sums`` header access; ``flows`` the table;
-``transmit``;
-``receive``.
+``handshake``; ``transmit``; ``receive``. Apart from all this, ``hardware`` models the burst engine as a circuit, in plain Python.
 """

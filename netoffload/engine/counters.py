@@ -23,6 +23,8 @@ class Counter(enum.IntEnum):
 
     TX_HOST_FRAMES = 0
     TX_HOST_OCTETS = enum.auto()
+    TX_OFFERS = enum.auto()
+    TX_FALLBACKS = enum.auto()
     TX_SEGMENTS = enum.auto()
     TX_RAW_OCTETS = enum.auto()
     TX_PAYLOAD_OCTETS = enum.auto()
@@ -42,10 +44,13 @@ class Counter(enum.IntEnum):
     BYPASS_NO_PAYLOAD = enum.auto()
     BYPASS_SPECIAL = enum.auto()
     BYPASS_UNKNOWN_FLOW = enum.auto()
+    BYPASS_PEER = enum.auto()
+    BYPASS_FELL_BACK = enum.auto()
     BYPASS_NO_GAIN = enum.auto()
 
     RX_WIRE_FRAMES = enum.auto()
     RX_WIRE_OCTETS = enum.auto()
+    RX_OFFERS = enum.auto()
     RX_BLOCKS = enum.auto()
     RX_RAW_OCTETS = enum.auto()
     RX_PAYLOAD_OCTETS = enum.auto()
@@ -70,6 +75,8 @@ class Counter(enum.IntEnum):
 MEANING: Final = {
     Counter.TX_HOST_FRAMES: "frames read from the host, a GSO frame counting once",
     Counter.TX_HOST_OCTETS: "octets of those frames",
+    Counter.TX_OFFERS: "tagged SYNs and SYN/ACKs sent with our capability word",
+    Counter.TX_FALLBACKS: "flows that went on raw after retransmissions without progress",
     Counter.TX_SEGMENTS: "segments of the host that were compressed",
     Counter.TX_RAW_OCTETS: "payload octets that were compressed, before",
     Counter.TX_PAYLOAD_OCTETS: "the same after: bursts and raw head and tail octets",
@@ -84,13 +91,16 @@ MEANING: Final = {
     Counter.TX_WIRE_WAITS: "times the wire was full and the NIC waited",
     Counter.BYPASS_NOT_TCP4: "not TCP over IPv4 without options and fragments",
     Counter.BYPASS_UNTAGGED: "ToS is not 0x28",
-    Counter.BYPASS_SYN: "tagged SYN: its sequence number is learned",
+    Counter.BYPASS_SYN: "tagged SYN that cannot carry the word, or SYN/ACK to a peer that sent none",
     Counter.BYPASS_NO_PAYLOAD: "tagged segment without payload",
     Counter.BYPASS_SPECIAL: "tagged segment with RST, URG, CWR, MD5 or AO",
     Counter.BYPASS_UNKNOWN_FLOW: "tagged segment of a flow whose SYN was not seen",
+    Counter.BYPASS_PEER: "tagged segment to a peer that did not say it decodes our codec",
+    Counter.BYPASS_FELL_BACK: "tagged segment of a flow that fell back to raw",
     Counter.BYPASS_NO_GAIN: "tagged segment that its blocks would not make smaller",
     Counter.RX_WIRE_FRAMES: "frames read from the wire, a GSO frame counting once",
     Counter.RX_WIRE_OCTETS: "octets of those frames",
+    Counter.RX_OFFERS: "SYNs and SYN/ACKs with a peer's capability word, which was taken out",
     Counter.RX_BLOCKS: "offload blocks decoded",
     Counter.RX_RAW_OCTETS: "payload octets after decoding",
     Counter.RX_PAYLOAD_OCTETS: "payload octets before decoding",

@@ -35,9 +35,24 @@ RAW_OCTETS: Final = 7
 PAYLOAD_OCTETS: Final = 8
 BLOCKS: Final = 9
 BYPASSED: Final = 10
-FIELDS: Final = 11
+PEER_CODECS: Final = 11
+"""Bitmap of what the peer's NIC decodes, from its SYN; 0: no NIC, or none that we can talk to."""
+PEER_ISN: Final = 12
+NEXT_SEQ: Final = 13
+"""Where the flow's newest octet ends: what is below was sent before."""
+RETRY_SEQ: Final = 14
+RETRIES: Final = 15
+IS_RAW: Final = 16
+"""1: blocks of this flow do not arrive; it goes on uncompressed."""
+IS_CLOSED: Final = 17
+FIELDS: Final = 18
 
 NOT_FOUND: Final = -1
+ISN_NOT_SEEN: Final = -1
+"""The peer's SYN was seen, the host's answer not yet."""
+
+RETRIES_MAX: Final = 3
+"""Retransmissions of one compressed range without progress after which a flow goes on raw."""
 
 _IP_AT: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN
 
@@ -78,7 +93,10 @@ def learn(flows: Any, src: int, dst: int, ports: int, isn: int, now_ns: int) -> 
             if not flows[candidate, USED]:
                 slot = candidate
                 break
-            if flows[candidate, LAST_SEEN_NS] < flows[slot, LAST_SEEN_NS]:
+            newer = flows[candidate, LAST_SEEN_NS] - flows[slot, LAST_SEEN_NS]
+            if flows[candidate, IS_CLOSED] > flows[slot, IS_CLOSED] or (
+                flows[candidate, IS_CLOSED] == flows[slot, IS_CLOSED] and newer < 0
+            ):
                 slot = candidate
     elif flows[slot, ISN] == isn:
         return int(slot)
@@ -88,9 +106,33 @@ def learn(flows: Any, src: int, dst: int, ports: int, isn: int, now_ns: int) -> 
     flows[slot, SRC] = src
     flows[slot, DST] = dst
     flows[slot, PORTS] = ports
-    flows[slot, ISN] = isn
     flows[slot, LAST_SEEN_NS] = now_ns
+    begin(flows, slot, isn)
     return int(slot)
+
+
+@inline_kernel
+def begin(flows: Any, slot: Any, isn: Any) -> None:
+    """Note the initial sequence number of a flow."""
+    flows[slot, ISN] = isn
+    flows[slot, NEXT_SEQ] = (isn + 1) & 0xFFFFFFFF
+
+
+@inline_kernel
+def is_stuck(flows: Any, slot: Any, seq: Any, end_seq: Any) -> Any:
+    """Note that a segment is about to be sent; True at the retransmission that makes its flow raw."""
+    if (seq - flows[slot, NEXT_SEQ]) & 0x80000000 == 0:
+        flows[slot, NEXT_SEQ] = end_seq & 0xFFFFFFFF
+        flows[slot, RETRIES] = 0
+        return False
+    if seq != flows[slot, RETRY_SEQ]:
+        flows[slot, RETRY_SEQ] = seq
+        flows[slot, RETRIES] = 0
+    flows[slot, RETRIES] += 1
+    if flows[slot, RETRIES] < RETRIES_MAX:
+        return False
+    flows[slot, IS_RAW] = 1
+    return True
 
 
 @inline_kernel
@@ -113,6 +155,9 @@ def as_dicts(flows: Int64Array) -> list[dict[str, Any]]:
             "payload_octets": int(row[PAYLOAD_OCTETS]),
             "blocks": int(row[BLOCKS]),
             "bypassed_segments": int(row[BYPASSED]),
+            "peer_decodes": bool(row[PEER_CODECS]),
+            "fell_back": bool(row[IS_RAW]),
+            "closed": bool(row[IS_CLOSED]),
         }
         for row in used
     ]

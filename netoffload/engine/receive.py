@@ -21,10 +21,12 @@ from netoffload.codec.kernels import decode, is_known
 from netoffload.codec.octets import copy_octets, store_u16, u8
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.engine import flows as flow_table
+from netoffload.engine import handshake
 from netoffload.engine.counters import Counter
 from netoffload.engine.fields import be16, be32, pseudo_sum, put_be16, put_be32, put_ipv4_lengths
 from netoffload.engine.flows import addresses_and_ports
-from netoffload.engine.transmit import FORWARD, IP_AT, TCP_AT, block_crc
+from netoffload.engine.handshake import IP_AT, TCP_AT
+from netoffload.engine.transmit import FORWARD, block_crc
 from netoffload.wire import ethernet, ipv4, offload, tcp, vnet
 
 DROPPED: Final = 0
@@ -32,8 +34,10 @@ MERGED: Final = 1
 MERGED_LAST: Final = 2
 """The block ended its segment: hand it over now."""
 FLUSH_FIRST: Final = 3
+FORWARD_SHORTER: Final = 4
+"""The frame crosses without the capability word that was taken out of it: OPTION_LEN octets less."""
 
-__all__ = ["DROPPED", "FLUSH_FIRST", "FORWARD", "MERGED", "MERGED_LAST", "finish", "receive"]
+__all__ = ["DROPPED", "FLUSH_FIRST", "FORWARD", "FORWARD_SHORTER", "MERGED", "MERGED_LAST", "finish", "receive"]
 
 # Fields of the pending segment, int64[PENDING_FIELDS].
 PENDING_LEN: Final = 0
@@ -54,13 +58,17 @@ _FLAGS_OF_LAST: Final = tcp.FIN | tcp.PSH
 
 
 @kernel
-def receive(frame: Any, length: int, now_ns: int, flows: Any, counters: Any, pending: Any, host: Any) -> int:
-    """Take one frame from the wire; return ``FORWARD``, ``DROPPED``, ``MERGED``, ``MERGED_LAST`` or ``FLUSH_FIRST``.
+def receive(
+    frame: Any, length: int, now_ns: int, tx_flows: Any, flows: Any, counters: Any, pending: Any, host: Any
+) -> int:
+    """Take one frame from the wire; return ``FORWARD``, ``FORWARD_SHORTER``, ``DROPPED``, ``MERGED``, ``MERGED_LAST``
+    or ``FLUSH_FIRST``.
 
     Args:
         frame: uint8, virtio-net header and frame, with DECODE_SLACK octets of room behind ``length``.
         length: octets in ``frame``.
         now_ns: the time, for the flow table.
+        tx_flows: the transmit flow table, which notes what a peer's SYN says.
         flows: the receive flow table.
         counters: int64, indexed by :class:`Counter`.
         pending: int64[PENDING_FIELDS], the segment being rebuilt.
@@ -68,6 +76,9 @@ def receive(frame: Any, length: int, now_ns: int, flows: Any, counters: Any, pen
     """
     if length < IP_AT + ipv4.IPV4_MIN_LEN + offload.IPCOMP_LEN or not _is_ours(frame):
         counters[Counter.RX_BYPASS] += 1
+        if _is_syn(frame, length) and handshake.accept(frame, length, tx_flows, now_ns) != length:
+            counters[Counter.RX_OFFERS] += 1
+            return FORWARD_SHORTER
         return FORWARD
     reason = _check(frame, length)
     if reason != 0:
@@ -89,6 +100,23 @@ def receive(frame: Any, length: int, now_ns: int, flows: Any, counters: Any, pen
     flags = u8(frame, _BLOCK_TCP_AT + tcp.FLAGS)
     host[TCP_AT + tcp.FLAGS] = u8(host, TCP_AT + tcp.FLAGS) | flags
     return MERGED_LAST if flags & _FLAGS_OF_LAST or pending[PENDING_GSO] == 0 else MERGED
+
+
+@inline_kernel
+def _is_syn(frame: Any, length: Any) -> Any:
+    """Whether this is a whole TCP segment with SYN, over IPv4 without options; its ToS does not matter."""
+    if (
+        length < TCP_AT + tcp.TCP_MIN_LEN
+        or be16(frame, vnet.VNET_LEN + ethernet.ETHERTYPE) != ethernet.ETHERTYPE_IPV4
+        or u8(frame, IP_AT) != 0x45
+        or u8(frame, IP_AT + ipv4.PROTOCOL) != ipv4.PROTO_TCP
+        or be16(frame, IP_AT + ipv4.FRAGMENT) & ipv4.FRAGMENT_MASK
+        or u8(frame, TCP_AT + tcp.FLAGS) & tcp.SYN == 0
+    ):
+        return False
+    tcp_len = (u8(frame, TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
+    total_len = be16(frame, IP_AT + ipv4.TOTAL_LEN)
+    return tcp.TCP_MIN_LEN <= tcp_len <= total_len - ipv4.IPV4_MIN_LEN and total_len <= length - IP_AT
 
 
 @inline_kernel

@@ -18,9 +18,11 @@ from netoffload.codec.kernels import ENCODE_SLACK, encode_fit
 from netoffload.codec.octets import copy_octets, load_u16, store_u32, u8
 from netoffload.config import TOS_COMPRESS
 from netoffload.engine import flows as flow_table
+from netoffload.engine import handshake
 from netoffload.engine.counters import Counter
 from netoffload.engine.fields import be16, be32, put_be16, put_be32, put_ipv4_lengths
 from netoffload.engine.flows import NOT_FOUND, addresses_and_ports
+from netoffload.engine.handshake import IP_AT, TCP_AT
 from netoffload.engine.sums import crc32c
 from netoffload.wire import ethernet, ipv4, offload, tcp, vnet
 
@@ -29,10 +31,6 @@ FORWARD: Final = -1
 
 MAX_WIRE_FRAMES: Final = 256
 """Frames one segment may become: 64 KiB over the smallest MTU (576) with every float incompressible is 133."""
-
-IP_AT: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN
-TCP_AT: Final = IP_AT + ipv4.IPV4_MIN_LEN
-"""Where the TCP header starts in a frame with virtio-net header; IPv4 options bypass, so this is fixed."""
 
 _COMP_AT: Final = TCP_AT
 _BLOCK_TCP_AT: Final = _COMP_AT + offload.TCP_HEADER
@@ -89,16 +87,21 @@ def transmit(
     """
     counters[Counter.TX_HOST_FRAMES] += 1
     counters[Counter.TX_HOST_OCTETS] += length - vnet.VNET_LEN
-    reason = _classify(frame, length, now_ns, flows)
+    reason = _classify(frame, length)
+    if reason == Counter.BYPASS_SYN.value:
+        spans[0, 0] = 0
+        spans[0, 1] = handshake.offer(frame, length, flows, now_ns, wire)
+        counters[reason if spans[0, 1] == 0 else Counter.TX_OFFERS.value] += 1
+        return 1 if spans[0, 1] else FORWARD
+    if reason == Counter.BYPASS_UNTAGGED.value and u8(frame, TCP_AT + tcp.FLAGS) & tcp.SYN:
+        src, dst, ports = addresses_and_ports(frame, TCP_AT)
+        flow_table.learn(flows, src, dst, ports, be32(frame, TCP_AT + tcp.SEQ), now_ns)
+    slot = NOT_FOUND
+    if reason == 0:
+        slot, reason = _admit(settings, frame, now_ns, flows, counters)
     if reason != 0:
         counters[reason] += 1
         return FORWARD
-    src, dst, ports = addresses_and_ports(frame, TCP_AT)
-    slot = flow_table.find(flows, src, dst, ports)
-    if slot == NOT_FOUND:
-        counters[Counter.BYPASS_UNKNOWN_FLOW] += 1
-        return FORWARD
-    flows[slot, flow_table.LAST_SEEN_NS] = now_ns
     blocks = _pack(settings, frame, flows[slot, flow_table.ISN], counters, wire, spans)
     if blocks == 0:
         counters[Counter.BYPASS_NO_GAIN] += 1
@@ -109,8 +112,8 @@ def transmit(
 
 
 @inline_kernel
-def _classify(frame: Any, length: Any, now_ns: Any, flows: Any) -> Any:
-    """Return the counter of the reason why this frame crosses as it is, or 0. A SYN is learned on the way."""
+def _classify(frame: Any, length: Any) -> Any:
+    """Return the counter of the reason why this frame crosses as it is, or 0."""
     if length < TCP_AT + tcp.TCP_MIN_LEN or be16(frame, vnet.VNET_LEN + ethernet.ETHERTYPE) != ethernet.ETHERTYPE_IPV4:
         return Counter.BYPASS_NOT_TCP4.value
     if u8(frame, IP_AT) != 0x45 or u8(frame, IP_AT + ipv4.PROTOCOL) != ipv4.PROTO_TCP:
@@ -126,17 +129,40 @@ def _classify(frame: Any, length: Any, now_ns: Any, flows: Any) -> Any:
         return Counter.BYPASS_NOT_TCP4.value
     flags = u8(frame, TCP_AT + tcp.FLAGS)
     tagged = (u8(frame, IP_AT + ipv4.TOS) & 0xFC) == TOS_COMPRESS
-    if flags & tcp.SYN:
-        src, dst, ports = addresses_and_ports(frame, TCP_AT)
-        flow_table.learn(flows, src, dst, ports, be32(frame, TCP_AT + tcp.SEQ), now_ns)
-        return Counter.BYPASS_SYN.value if tagged else Counter.BYPASS_UNTAGGED.value
     if not tagged:
         return Counter.BYPASS_UNTAGGED.value
+    if flags & tcp.SYN:
+        return Counter.BYPASS_SYN.value
     if total_len == ipv4.IPV4_MIN_LEN + tcp_len:
         return Counter.BYPASS_NO_PAYLOAD.value
     if flags & ~_PLAIN_FLAGS or _has_signature(frame, tcp_len):
         return Counter.BYPASS_SPECIAL.value
     return 0
+
+
+@inline_kernel
+def _admit(settings: Any, frame: Any, now_ns: Any, flows: Any, counters: Any) -> Any:
+    """Return the flow's slot and 0 if its peer decodes what we make, else the counter of the reason why not."""
+    src, dst, ports = addresses_and_ports(frame, TCP_AT)
+    slot = flow_table.find(flows, src, dst, ports)
+    if slot == NOT_FOUND or flows[slot, flow_table.ISN] == flow_table.ISN_NOT_SEEN:
+        return slot, Counter.BYPASS_UNKNOWN_FLOW.value
+    flows[slot, flow_table.LAST_SEEN_NS] = now_ns
+    if u8(frame, TCP_AT + tcp.FLAGS) & tcp.FIN:
+        flows[slot, flow_table.IS_CLOSED] = 1
+    if flows[slot, flow_table.IS_RAW]:
+        flows[slot, flow_table.BYPASSED] += 1
+        return slot, Counter.BYPASS_FELL_BACK.value
+    if flows[slot, flow_table.PEER_CODECS] >> settings.codec_id & 1 == 0:
+        flows[slot, flow_table.BYPASSED] += 1
+        return slot, Counter.BYPASS_PEER.value
+    tcp_len = (u8(frame, TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
+    seq = be32(frame, TCP_AT + tcp.SEQ)
+    end_seq = seq + be16(frame, IP_AT + ipv4.TOTAL_LEN) - ipv4.IPV4_MIN_LEN - tcp_len
+    if flow_table.is_stuck(flows, slot, seq, end_seq):
+        counters[Counter.TX_FALLBACKS] += 1
+        return slot, Counter.BYPASS_FELL_BACK.value
+    return slot, 0
 
 
 @inline_kernel

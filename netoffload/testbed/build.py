@@ -8,8 +8,10 @@ and the same path for a run that ends well, that failed half-way, and whose owne
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -164,6 +166,20 @@ class Testbed:
         except OSError as error:
             raise TestbedError(f"cannot start a program on node {node.name}: {error}") from error
 
+    def make_scratch(self) -> Path:
+        """Return a new folder for the files of what runs here; it goes with the testbed, whoever takes that down.
+
+        Raises:
+            TestbedError: it cannot be made.
+        """
+        path = Path(tempfile.gettempdir(), f"netoffload-{self.plan.run_id}-{secrets.token_hex(4)}")
+        Journal(self.plan.state_dir).append("folder", path=str(path))
+        try:
+            path.mkdir(mode=0o700)
+        except OSError as error:
+            raise TestbedError(f"cannot make the folder {path}: {error.strerror}") from error
+        return path
+
     def entry_argv(self, node: NodePlan, argv: Sequence[str]) -> list[str]:
         """Return the command that runs ``argv`` on a node; every step is an exec, so the pid stays the same."""
         enter = ["netns", "exec", node.netns, "unshare", "--uts", "--ipc", "/bin/sh", "-c", ENTER_NODE]
@@ -277,7 +293,7 @@ def check_tun() -> None:
 
 
 def down(run_id: str) -> bool:
-    """Take a run down from its journal alone: its processes, then its namespaces, then its directory.
+    """Take a run down from its journal alone: its processes, then its namespaces, then its folders.
 
     Idempotent, and indifferent to who built it and whether that process lives.
 
@@ -294,12 +310,13 @@ def down(run_id: str) -> bool:
     end({process for _, process in record.processes} | set(marked(record.mark)))
     for name in reversed(record.netns):
         netlink.remove_netns(name)
-    try:
-        shutil.rmtree(record.state_dir)
-    except FileNotFoundError:
-        pass  # somebody else took it down at the same time
-    except OSError as error:
-        raise TestbedError(f"cannot remove {record.state_dir}: {error.strerror}") from error
+    for folder in (*record.folders, record.state_dir):
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            pass  # never made, or somebody else took it down at the same time
+        except OSError as error:
+            raise TestbedError(f"cannot remove {folder}: {error.strerror}") from error
     return True
 
 

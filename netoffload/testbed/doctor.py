@@ -129,6 +129,15 @@ def _machine() -> Iterator[Check]:
     for name, needs in (("AVX-512 VBMI2", {"avx512_vbmi2"}), ("AVX2", {"avx2"}), ("SSE4.2", {"sse4_2"})):
         seen = "there" if needs <= flags else "missing"
         yield _check(name, needs <= flags, seen, "the codec takes a slower kernel", required=False)
+    yield _codec_kernel()
+
+
+def _codec_kernel() -> Check:
+    try:
+        from netoffload.codec.kernels import KERNEL  # here, because it takes half a second to import
+    except NetOffloadError as error:
+        return _check("codec kernel", False, str(error), "unset NETOFFLOAD_KERNEL")
+    return _check("codec kernel", True, KERNEL, "")
 
 
 def _cpu_flags() -> set[str]:

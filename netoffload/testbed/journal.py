@@ -41,6 +41,7 @@ class RunRecord:
     owner: ProcessId
     netns: tuple[str, ...]
     processes: tuple[tuple[str, ProcessId], ...]
+    folders: tuple[Path, ...]
     rate_bps_measured: float | None
     ready: bool
     detached: bool
@@ -127,6 +128,7 @@ def read_run(state_dir: Path) -> RunRecord | None:
             for event in events
             if event["event"] == "process"
         ),
+        folders=tuple(Path(event["path"]) for event in events if event["event"] == "folder"),
         rate_bps_measured=ready[-1]["rate_bps_measured"] if ready else None,
         ready=bool(ready),
         detached=any(event["event"] == "detached" for event in events),

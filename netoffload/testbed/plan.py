@@ -233,6 +233,7 @@ def nic_argv(plan: Plan, node: NodePlan, ready_fd: int) -> list[str]:
         *("--wire", node.wire_device, "--wire-netns", str(netns_path(node.wire_netns))),
         *("--codec", nic.codec, "--bound", str(nic.bound_k), "--packing", nic.packing),
         *("--control", str(node.control_path), "--ready-fd", str(ready_fd)),
+        *("--flow-table", str(plan.state_dir / f"flows-{node.name}.bin")),
     ]
 
 

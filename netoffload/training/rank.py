@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 import netoffload
+from netoffload.codec.kernels import KERNEL
 from netoffload.collectives import Exchange, barrier
 from netoffload.errors import UsageError
 from netoffload.results import Versions
@@ -126,6 +127,7 @@ def _versions() -> Versions:
         torch=torch.__version__,
         mpi=MPI.Get_library_version().split("\n")[0].strip("\0 "),
         kernel=platform.release(),
+        codec_kernel=KERNEL,
         cpu=_cpu_model(),
         cores=os.cpu_count() or 0,
     )

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import datetime
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -100,8 +99,8 @@ def run_all(
     dataset = data.load(runs[0])
     plan = make_plan(testbed, new_run_id())
     records = []
-    with tempfile.TemporaryDirectory(prefix="netoffload-train-") as name, Testbed(plan, progress=on_phase) as bed:
-        folder = Path(name)
+    with Testbed(plan, progress=on_phase) as bed:
+        folder = bed.make_scratch()
         data.save(dataset, folder)
         for number, settings in enumerate(runs):
             result_folder = folder / f"run{number}"

@@ -14,6 +14,7 @@ from scapy.layers.l2 import Ether
 
 from netoffload.engine.transmit import HOST_BUFFER_LEN
 from netoffload.wire import vnet
+from netoffload.wire.checksum import ones_sum
 
 Uint8Array = npt.NDArray[np.uint8]
 
@@ -28,20 +29,30 @@ def make_segment(
     flags: str = "A",
     tos: int = 0x28,
     gso_size: int | None = None,
-    options: Sequence[tuple[str, object]] | None = None,
+    options: Sequence[tuple[str | int, object]] | None = None,
     ack: int = 7,
     sport: int = 40000,
     ident: int = 77,
+    to_client: bool = False,
+    needs_csum: bool = True,
 ) -> bytes:
     """Return virtio-net header and frame; more payload than an MSS makes it a TSO frame."""
-    frame = bytes(
-        Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01")
-        / IP(src="10.9.0.1", dst="10.9.0.2", tos=tos, id=ident, flags="DF")
-        / TCP(
-            sport=sport, dport=5001, seq=seq, ack=ack, flags=flags, options=TIMESTAMPS if options is None else options
-        )
-        / payload
+    addresses, ports = ("10.9.0.1", "10.9.0.2"), (sport, 5001)
+    if to_client:
+        addresses, ports = addresses[::-1], ports[::-1]
+    packet = IP(src=addresses[0], dst=addresses[1], tos=tos, id=ident, flags="DF") / TCP(
+        sport=ports[0],
+        dport=ports[1],
+        seq=seq,
+        ack=ack,
+        flags=flags,
+        options=TIMESTAMPS if options is None else options,
     )
+    packet /= payload
+    if needs_csum:
+        pseudo = bytes(packet)[12:20] + bytes((0, 6)) + len(packet[TCP]).to_bytes(2, "big")
+        packet[TCP].chksum = ones_sum(pseudo)
+    frame = bytes(Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / packet)
     gso = (MSS if len(payload) > MSS else 0) if gso_size is None else gso_size
     header = vnet.Vnet(
         flags=vnet.NEEDS_CSUM,
@@ -51,7 +62,7 @@ def make_segment(
         csum_start=34,
         csum_offset=16,
     )
-    return vnet.emit_vnet(header, frame)
+    return vnet.emit_vnet(header if needs_csum else vnet.Vnet(), frame)
 
 
 def in_buffer(frame: bytes, size: int = HOST_BUFFER_LEN) -> Uint8Array:

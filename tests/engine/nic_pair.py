@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from frames import in_buffer
+from frames import in_buffer, make_segment
 
 from netoffload.codec import CodecId
 from netoffload.codec.kernels import DECODE_SLACK
@@ -12,6 +12,7 @@ from netoffload.engine.flows import make_flows
 from netoffload.engine.receive import (
     FLUSH_FIRST,
     FORWARD,
+    FORWARD_SHORTER,
     HOST_SEGMENT_LEN,
     MERGED_LAST,
     PENDING_FIELDS,
@@ -19,6 +20,7 @@ from netoffload.engine.receive import (
     receive,
 )
 from netoffload.engine.transmit import MAX_WIRE_FRAMES, WIRE_BUFFER_LEN, TransmitSettings, transmit
+from netoffload.wire.capability import OPTION_LEN
 
 
 class Nic:
@@ -53,9 +55,9 @@ class Nic:
                 self._flush(delivered)
                 status = self._receive(buffer, len(frame))
                 assert status != FLUSH_FIRST
-            if status == FORWARD:
+            if status in (FORWARD, FORWARD_SHORTER):
                 self._flush(delivered)
-                delivered.append(frame)
+                delivered.append(bytes(buffer[: len(frame) - (OPTION_LEN if status == FORWARD_SHORTER else 0)]))
             if status == MERGED_LAST:
                 self._flush(delivered)
         self._flush(delivered)
@@ -66,9 +68,18 @@ class Nic:
         return {name: value for name, value in as_dict(self.counters).items() if value}
 
     def _receive(self, buffer: np.ndarray, length: int) -> int:
-        return receive(buffer, length, 0, self.rx_flows, self.counters, self._pending, self._host)
+        tables = self.tx_flows, self.rx_flows
+        return receive(buffer, length, 0, *tables, self.counters, self._pending, self._host)
 
     def _flush(self, delivered: list[bytes]) -> None:
         length = finish(self.counters, self._pending, self._host)
         if length:
             delivered.append(bytes(self._host[:length]))
+
+
+def connect(client: Nic, server: Nic, isn: int, sport: int = 40000) -> None:
+    """Make a connection between the hosts of two NICs; both NICs then know that the other one decodes."""
+    syn = client.from_host(make_segment(flags="S", seq=isn, sport=sport))
+    assert server.from_wire(syn) == [make_segment(flags="S", seq=isn, sport=sport)]
+    answer = make_segment(flags="SA", seq=5, sport=sport, to_client=True)
+    assert client.from_wire(server.from_host(answer)) == [answer]

@@ -7,7 +7,7 @@ import pytest
 from frames import MSS, TIMESTAMPS, make_segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nic_pair import Nic
+from nic_pair import Nic, connect
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Dot1Q, Ether
@@ -27,10 +27,9 @@ GRADIENT = RNG.normal(0, 2e-3, 15000 if not JIT_DISABLED else 3000).astype(np.fl
 
 
 def make_nic(per_segment: bool = False) -> Nic:
-    """Return a NIC that has seen the flow's SYN."""
+    """Return a NIC whose host has connected to a host with a NIC."""
     nic = Nic(per_segment=per_segment)
-    syn = make_segment(flags="S", seq=ISN)
-    assert nic.from_host(syn) == [syn]
+    connect(nic, Nic(), ISN)
     return nic
 
 
@@ -89,7 +88,7 @@ def test_floats_are_counted_from_the_first_octet_after_the_syn(
     start: int, length: int, mtu: int, bound_k: int, per_segment: bool, isn: int
 ) -> None:
     nic = Nic(bound_k=bound_k, mtu=mtu, per_segment=per_segment)
-    nic.from_host(make_segment(flags="S", seq=isn))
+    connect(nic, Nic(), isn)
     payload = GRADIENT[start : start + length]
     mss = mtu - 52
     frames = nic.from_host(make_segment(payload, seq=(isn + 1 + start) % 2**32, gso_size=mss if length > mss else 0))
@@ -187,7 +186,7 @@ def test_the_ecn_bits_do_not_matter(tos: int) -> None:
 def test_flows_are_counted_and_a_new_connection_starts_anew() -> None:
     nic = make_nic()
     nic.from_host(make_segment(GRADIENT[:4000], seq=ISN + 1))
-    nic.from_host(make_segment(flags="S", seq=5000))
+    connect(nic, Nic(), 5000)
     (_, _, block) = dissect(nic.from_host(make_segment(GRADIENT[:400], seq=5001 + 2, options=TIMESTAMPS))[0])
     assert block.head == 2
     assert nic.counts()["tx_raw_octets"] == 4400

@@ -114,6 +114,18 @@ def test_a_detached_run_stays_until_down(run_id: str, left_of: Left) -> None:
         Testbed.attach(run_id)
 
 
+def test_scratch_folders_go_with_the_run(run_id: str) -> None:
+    bed = Testbed(make_plan(TestbedSettings(1, nic=None), run_id))
+    with bed:
+        folders = [bed.make_scratch(), bed.make_scratch()]
+        (folders[0] / "file").write_text("left by a killed program")
+        folders[1].rmdir()
+        bed.detach()
+    assert folders[0].exists()
+    assert down(run_id)
+    assert not any(folder.exists() for folder in folders)
+
+
 def test_a_taken_name_is_refused_and_left_alone(run_id: str, left_of: Left) -> None:
     foreign = f"no-{run_id}-n1"
     with Namespace.create(foreign):

@@ -45,7 +45,7 @@ def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9)
         results.FORMAT,
         "2026-01-01T00:00:00+00:00",
         configuration,
-        Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "a CPU", 2),
+        Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2),
         9.6e8,
         Timing(wall, compute, Spread.of([wall_s - 0.010])),
         traffic,

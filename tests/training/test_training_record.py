@@ -87,7 +87,7 @@ def test_a_run_that_was_not_compressed_as_asked_is_refused() -> None:
 
 def outcomes_of_wa() -> list[RankOutcome]:
     worker = RankOutcome(0, True, (0.10, 0.20), (0.01, 0.02), "aa", 0.5, None, {}, None, None, PARAMETERS)
-    versions = Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "a CPU", 2)
+    versions = Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2)
     first = dataclasses.replace(worker, accuracy=0.9, traffic=some_traffic(99), versions=versions)
     second = dataclasses.replace(worker, rank=1, wall_s=(0.12, 0.22), compute_s=(0.03, 0.04))
     server = dataclasses.replace(worker, rank=2, is_worker=False, compute_s=(0.005, 0.005), final_loss=None)

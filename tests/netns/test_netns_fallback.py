@@ -1,0 +1,178 @@
+"""Tagged flows when something is missing: the peer's NIC, every block on the way, or the own NIC after a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netoffload.codec import get
+from netoffload.codec.reference import Float32Array, Uint32Array
+from netoffload.control import request
+from netoffload.devices.packet import open_packet
+from netoffload.devices.tap import open_tap
+from netoffload.netlink import netns_path
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.testbed.plan import NodePlan, nic_argv
+
+pytestmark = pytest.mark.netns
+
+PLAIN_SOCKET = Path(__file__).parents[2] / "docs" / "plain_socket.py"
+VALUES = np.random.default_rng(3).normal(0, 2e-3, 500_000).astype(np.float32)
+
+
+@pytest.fixture
+def bed(run_id: str) -> Iterator[Testbed]:
+    with Testbed(make_plan(TestbedSettings(2, nic=NicSettings()), run_id), check_rate=False) as built:
+        yield built
+
+
+def transfer(bed: Testbed, tmp_path: Path, sender: int, receiver: int, values: Float32Array = VALUES) -> Uint32Array:
+    """Send values with the documented program and return what arrived, as bits."""
+    values.tofile(tmp_path / "sent.bin")
+    script = PLAIN_SOCKET.read_text().replace("sock.listen()", "sock.listen(); print('listening', flush=True)")
+    address = bed.plan.nodes[receiver].address
+    receive = [sys.executable, "-c", script, "receive", str(tmp_path / "got.bin")]
+    with bed.popen(receiver, receive, stdout=subprocess.PIPE, text=True) as listening:
+        assert listening.stdout is not None
+        assert listening.stdout.readline() == "listening\n"
+        send = [sys.executable, "-c", script, "send", address, str(tmp_path / "sent.bin")]
+        with bed.popen(sender, send) as sending:
+            assert sending.wait(timeout=60) == 0
+        assert listening.wait(timeout=60) == 0
+    return np.fromfile(tmp_path / "got.bin", np.uint32)
+
+
+def nic_counters(bed: Testbed, node: int) -> dict[str, int]:
+    answer: dict[str, int] = request(str(bed.plan.nodes[node].control_path), "counters")["counters"]
+    return answer
+
+
+def stop_nic(bed: Testbed, node: int) -> None:
+    """Ask a NIC to end and return when it has; its TAP stays."""
+    path = str(bed.plan.nodes[node].control_path)
+    pidfd = os.pidfd_open(request(path, "info")["pid"])
+    try:
+        assert request(path, "stop") == {}
+        assert select.select([pidfd], [], [], 10)[0]
+    finally:
+        os.close(pidfd)
+
+
+@contextlib.contextmanager
+def forwarding(left: int, right: int, passes: Callable[[bytes], bool] = lambda _frame: True) -> Iterator[None]:
+    """Forward frames between two device descriptors, both ways, if they may pass."""
+    stopped = threading.Event()
+
+    def forward() -> None:
+        while not stopped.is_set():
+            for ready in select.select([left, right], [], [], 0.1)[0]:
+                with contextlib.suppress(BlockingIOError):
+                    frame = os.read(ready, 70_000)
+                    if passes(frame):
+                        os.write(left if ready == right else right, frame)
+
+    thread = threading.Thread(target=forward)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def dumb_nic(node: NodePlan) -> Iterator[None]:
+    """In place of the node's NIC, a card that forwards frames and knows nothing."""
+    host = open_tap(node.device, str(netns_path(node.netns)))
+    try:
+        with (
+            open_packet(node.wire_device, str(netns_path(node.wire_netns)))[0] as wire,
+            forwarding(host, wire.fileno()),
+        ):
+            yield
+    finally:
+        os.close(host)
+
+
+@contextlib.contextmanager
+def switch_without_blocks(bed: Testbed) -> Iterator[None]:
+    """In place of the switch between n0 and n1, one that lets no IPComp pass."""
+    switch = bed.plan.switch_netns
+    ports = [bed.plan.nodes[index].port for index in (0, 1)]
+    for port in ports:
+        subprocess.run(["ip", "-n", switch, "link", "set", port, "nomaster"], check=True)
+    with (
+        open_packet(ports[0], str(netns_path(switch)))[0] as left,
+        open_packet(ports[1], str(netns_path(switch)))[0] as right,
+        forwarding(left.fileno(), right.fileno(), lambda frame: frame[22:24] != b"\x08\x00" or frame[33] != 108),
+    ):
+        yield
+
+
+@pytest.mark.parametrize(("sender", "receiver"), [(0, 1), (1, 0)])
+def test_a_peer_without_a_nic_gets_every_octet(bed: Testbed, tmp_path: Path, sender: int, receiver: int) -> None:
+    stop_nic(bed, 1)
+    with dumb_nic(bed.plan.nodes[1]):
+        assert np.array_equal(transfer(bed, tmp_path, sender, receiver), VALUES.view(np.uint32))
+    counters = nic_counters(bed, 0)
+    assert counters["tx_blocks"] == 0
+    if sender == 0:
+        assert counters["bypass_peer"] > 0
+        flows = request(str(bed.plan.nodes[0].control_path), "flows")["flows"]
+        assert [flow["peer_decodes"] for flow in flows] == [False]
+
+
+def test_a_network_that_drops_blocks_makes_the_flow_raw(bed: Testbed, tmp_path: Path) -> None:
+    with switch_without_blocks(bed):
+        assert np.array_equal(transfer(bed, tmp_path, 0, 1), VALUES.view(np.uint32))
+    counters = nic_counters(bed, 0)
+    assert (counters["tx_fallbacks"], counters["tx_blocks"] > 0) == (1, True)
+    assert request(str(bed.plan.nodes[0].control_path), "flows")["flows"][0]["fell_back"]
+
+
+def test_a_nic_killed_in_the_middle_goes_on_compressing(run_id: str, tmp_path: Path) -> None:
+    values = np.random.default_rng(4).normal(0, 2e-3, 6_000_000).astype(np.float32)
+    settings = TestbedSettings(2, rate_bps=50_000_000, nic=NicSettings())
+    with Testbed(make_plan(settings, run_id), check_rate=False) as bed, contextlib.ExitStack() as stack:
+        restarted = threading.Thread(target=lambda: stack.enter_context(kill_and_restart(bed, 0)))
+        restarted.start()
+        got = transfer(bed, tmp_path, 0, 1, values)
+        restarted.join()
+        counters = nic_counters(bed, 0)
+    assert np.array_equal(got, get("inceptionn").round_trip(values, 10).view(np.uint32))
+    assert counters["tx_raw_octets"] > 0
+    assert counters["bypass_unknown_flow"] == 0
+
+
+@contextlib.contextmanager
+def kill_and_restart(bed: Testbed, index: int) -> Iterator[None]:
+    """Kill a NIC once it has compressed 8 MB, and start another one in its place."""
+    node = bed.plan.nodes[index]
+    while nic_counters(bed, index)["tx_raw_octets"] < 8_000_000:
+        pass
+    pid = request(str(node.control_path), "info")["pid"]
+    pidfd = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    assert select.select([pidfd], [], [], 10)[0]
+    os.close(pidfd)
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "netoffload_daemon", *nic_argv(bed.plan, node, writer)]
+    with subprocess.Popen(command, pass_fds=[writer]) as nic:
+        os.close(writer)
+        assert os.read(reader, 6) == b"ready\n"
+        os.close(reader)
+        try:
+            yield
+        finally:
+            nic.terminate()
+            assert nic.wait(timeout=10) == 0
