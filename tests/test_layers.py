@@ -44,6 +44,8 @@ HOMES = {
     "sklearn": {"netoffload.training"},
     "mpi4py": {"netoffload_mpi"},
     "matplotlib": {"netoffload.reports"},
+    "cramjam": {"netoffload.codec"},
+    "zfpy": {"netoffload.codec"},
     "typer": {"netoffload.cli"},
     "rich": {"netoffload.cli"},
     "scapy": set(),

@@ -1,12 +1,10 @@
-"""``netoffload bench``: collectives over shaped links, timed beside others, with the octets they really sent."""
+"""``netoffload bench allreduce``: collectives over shaped links beside others, with the octets they sent."""
 
 from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -19,7 +17,7 @@ from netoffload.collectives.samples import parse_sigma
 from netoffload.errors import UsageError
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 
-bench_app = typer.Typer(no_args_is_help=True, help="Time collectives over emulated links.")
+bench_app = typer.Typer(no_args_is_help=True, help="Time collectives over emulated links, and codecs.")
 app.add_typer(bench_app, name="bench")
 
 
@@ -55,7 +53,7 @@ SLOWEST_OVER_BOUND: Final = 20.0
 
 @bench_app.callback()
 def _bench() -> None:
-    """Time collectives over emulated links."""
+    """Time collectives over emulated links, and codecs."""
 
 
 @bench_app.command()
@@ -174,13 +172,13 @@ def _run(bench: Bench, through_nic: bool, records: dict[str, dict[str, Any]]) ->
     settings = bench.bed if through_nic else replace(bench.bed, nic=None)
     names = [name for name in bench.names if CONTENDERS[name].through_nic == through_nic]
     with (
-        tempfile.TemporaryDirectory(prefix="netoffload-bench-") as folder,
         notes.status("building the testbed") as note,
         Testbed(make_plan(settings, new_run_id()), progress=note.update) as bed,
     ):
+        folder = bed.make_scratch()
         for name in names:
             note.update(f"{name}: checking, then timing")
-            out = Path(folder) / f"{name}.json"
+            out = folder / f"{name}.json"
             argv = ["-m", "netoffload_mpi.bench", "--what", CONTENDERS[name].rank_what, "--out", str(out)]
             argv += bench.rank_arguments
             run_ranks(bed, range(bench.bed.nodes), argv, env=CONTENDERS[name].env, timeout_s=bench.limit_s)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from netoffload.results import Record
     from netoffload.testbed import TestbedSettings
     from netoffload.training.config import TrainSettings
+    from netoffload.training.run import Capture
 
 RECORDS_FILE: Final = "records.jsonl"
 
@@ -69,6 +70,10 @@ def train_hdc(
     loss_scale: LossScale = 1.0,
     eval_every: Annotated[int, typer.Option(help="Measure the accuracy every so many iterations; 0: at the end.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Append the records to this file of JSON lines.")] = None,
+    capture: Annotated[
+        Path | None, typer.Option(help="Keep gradients of worker 0 in this .npy file (at most 32).", show_default=False)
+    ] = None,
+    capture_every: Annotated[int, typer.Option(help="Keep that of every so many iterations.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Train HDC, the five-layer perceptron of the INCEPTIONN paper.
@@ -94,7 +99,8 @@ def train_hdc(
         )
         for name in dict.fromkeys(exchange or ["inc+c"])
     ]
-    records = _run(runs, _testbed_settings(runs, rate, bound, codec, packing, mtu), out)
+    testbed = _testbed_settings(runs, rate, bound, codec, packing, mtu)
+    records = _run(runs, testbed, out, _capture(capture, capture_every))
     summary = reports.summarise(records)
     if as_json:
         print(
@@ -165,7 +171,15 @@ def _testbed_settings(
     return TestbedSettings(nodes=nodes, rate_bps=config.parse_rate_bps(rate), mtu=mtu, nic=nic)
 
 
-def _run(runs: Sequence[TrainSettings], testbed: TestbedSettings, out: Path | None) -> list[Record]:
+def _capture(path: Path | None, every: int) -> Capture | None:
+    from netoffload.training.run import Capture
+
+    return Capture(path, every) if path else None
+
+
+def _run(
+    runs: Sequence[TrainSettings], testbed: TestbedSettings, out: Path | None, capture: Capture | None = None
+) -> list[Record]:
     """Do the runs with progress on standard error; every record is appended to ``out`` as soon as it exists."""
     from netoffload.training.run import run_all
 
@@ -174,7 +188,7 @@ def _run(runs: Sequence[TrainSettings], testbed: TestbedSettings, out: Path | No
             results.append_records(out, [record])
 
     with _progress(runs) as (show_phase, show):
-        return run_all(runs, testbed, on_phase=show_phase, on_progress=show, on_record=keep)
+        return run_all(runs, testbed, on_phase=show_phase, on_progress=show, on_record=keep, capture=capture)
 
 
 @contextmanager

@@ -26,8 +26,14 @@ Its known defect is kept, because it is the paper's: the last of the 7 bits weig
 error reaches 2^-7, more than the bound 2^-k, and values below 2^-7 decode to 0. Decoding is idempotent on values:
 round_trip(round_trip(x)) == round_trip(x); the ring exchange relies on it.
 
-Files: ``reference`` the slow oracle, which is the specification; ``kernels`` compiled loops; ``octets`` unaligned
-loads and stores; ``jit`` Numba's set-up; ``base`` the whole-array interface; the registry is here.
+Files: ``reference`` the slow oracle, which is the specification; ``kernels`` which compiled loops are in use: those of
+``plain``, ``avx2`` or ``avx512`` (``vectors`` is what the latter two share), and ``fixed`` for codecs without tags;
+``bursts`` their contract; ``octets`` unaligned loads and stores; ``jit`` Numba's set-up; ``base`` the whole-array
+interface; the registry is here.
+
+Checks and figures: ``verify`` every float32 through kernels and oracle; ``fuzz`` payloads into the decoder at the edge
+of memory (``guarded``); ``pool`` processes for both; ``measure`` speed, ratio and error; ``peers`` the same of general
+compressors.
 """
 
 from __future__ import annotations

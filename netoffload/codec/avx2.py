@@ -92,8 +92,7 @@ def _make_encode_burst(codes: Any, limit_types: Any) -> Any:
             kinds = signature.args
             word = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], WORDS), align=1)
             unpacked = [builder.extract_value(args[2], index) for index in range(len(limit_types))]
-            planes, code8, code16 = codes(builder, word, unpacked)
-            code = vectors.chosen_codes(builder, word, planes, code8, code16)
+            planes, code = codes(builder, word, unpacked)
             low_plane = builder.or_(builder.xor(planes[0], planes[1]), planes[2])
             low, high = (
                 _entry(context, builder, kinds[7], args[7], vectors.bits_of_plane(builder, plane), 2, I16)
@@ -116,8 +115,8 @@ def _make_encode_burst(codes: Any, limit_types: Any) -> Any:
     return encode_burst
 
 
-_encode_burst_inceptionn = _make_encode_burst(vectors.inceptionn_codes, (types.int64, types.int64))
-_encode_burst_bounded = _make_encode_burst(vectors.bounded_codes, (types.int64, types.int64, types.float32))
+_encode_burst_inceptionn = _make_encode_burst(vectors.inceptionn_codes, vectors.LIMITS["inceptionn"])
+_encode_burst_bounded = _make_encode_burst(vectors.bounded_codes, vectors.LIMITS["bounded"])
 
 
 @inline_kernel
@@ -201,7 +200,7 @@ def encode_inceptionn(
     source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
 ) -> tuple[int, int]:
     """``encode_fit`` of ``inceptionn``; see ``netoffload.codec.kernels``."""
-    limits = plain.inceptionn_limits(bound_k)
+    limits = vectors.inceptionn_limits(bound_k)
     done, length = _encode_whole(
         _inceptionn_burst, limits, source, source_at, count, target, target_at, capacity, classes
     )
@@ -218,7 +217,7 @@ def encode_bounded(
     source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
 ) -> tuple[int, int]:
     """``encode_fit`` of ``bounded``; see ``netoffload.codec.kernels``."""
-    limits = plain.bounded_limits(bound_k)
+    limits = vectors.bounded_limits(bound_k)
     done, length = _encode_whole(_bounded_burst, limits, source, source_at, count, target, target_at, capacity, classes)
     if count - LANES < done < count:
         rest, rest_len = plain.encode_bounded(
@@ -262,8 +261,7 @@ def _make_round_trip(codes: Any, limit_types: Any) -> Any:
             kinds = signature.args
             word = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], WORDS), align=1)
             unpacked = [builder.extract_value(args[2], index) for index in range(len(limit_types))]
-            planes, code8, code16 = codes(builder, word, unpacked)
-            code = vectors.chosen_codes(builder, word, planes, code8, code16)
+            planes, code = codes(builder, word, unpacked)
             code = builder.select(planes[0], code, words(0))
             in8 = builder.xor(planes[0], planes[1])
             floats = vectors.floats_of_codes(builder, code, in8, planes[2], args[3])
@@ -276,14 +274,14 @@ def _make_round_trip(codes: Any, limit_types: Any) -> Any:
     return round_trip_burst
 
 
-_round_trip_burst_inceptionn = _make_round_trip(vectors.inceptionn_codes, (types.int64, types.int64))
-_round_trip_burst_bounded = _make_round_trip(vectors.bounded_codes, (types.int64, types.int64, types.float32))
+_round_trip_burst_inceptionn = _make_round_trip(vectors.inceptionn_codes, vectors.LIMITS["inceptionn"])
+_round_trip_burst_bounded = _make_round_trip(vectors.bounded_codes, vectors.LIMITS["bounded"])
 
 
 @kernel
 def round_trip_inceptionn(source: Any, bound_k: int, target: Any) -> None:
     """``round_trip`` of ``inceptionn``; see ``netoffload.codec.kernels``."""
-    limits = plain.inceptionn_limits(bound_k)
+    limits = vectors.inceptionn_limits(bound_k)
     whole = source.size - source.size % LANES
     for index in range(0, whole, LANES):
         _round_trip_burst_inceptionn(source, 4 * index, limits, plain.UNIT16, target)
@@ -293,7 +291,7 @@ def round_trip_inceptionn(source: Any, bound_k: int, target: Any) -> None:
 @kernel
 def round_trip_bounded(source: Any, bound_k: int, target: Any) -> None:
     """``round_trip`` of ``bounded``; see ``netoffload.codec.kernels``."""
-    limits = plain.bounded_limits(bound_k)
+    limits = vectors.bounded_limits(bound_k)
     unit8 = plain.bounded_unit8(bound_k)
     whole = source.size - source.size % LANES
     for index in range(0, whole, LANES):

@@ -28,6 +28,7 @@ from netoffload.codec.vectors import I32, I64, OCTETS, WORDS, words
 _OCTET_MASK: Final = ir.VectorType(ir.IntType(1), BURST_LEN)
 _NO_OCTETS: Final = ir.Constant(OCTETS, [0] * BURST_LEN)
 _ODD_BITS: Final = 0xAAAA
+_PLANES: Final = types.UniTuple(types.int64, 3)
 
 
 __all__ = ["decode_tagged", "encode_bounded", "encode_inceptionn", "round_trip_bounded", "round_trip_inceptionn"]
@@ -54,29 +55,26 @@ def _make_encode_burst(codes: Any, limit_types: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             word = builder.load(vectors.pointer(context, builder, signature.args[0], args[0], args[1], WORDS), align=1)
             unpacked = [builder.extract_value(args[2], index) for index in range(len(limit_types))]
-            planes, code8, code16 = codes(builder, word, unpacked)
-            code = vectors.chosen_codes(builder, word, planes, code8, code16)
+            planes, code = codes(builder, word, unpacked)
             kept = words(0)
-            for plane, octets in zip(planes, (0xFF, 0xFFFF, 0xFFFFFFFF), strict=True):
-                kept = builder.or_(kept, builder.select(plane, words(octets), words(0)))
+            for plane, octets in zip(planes, [*vectors.spread(builder, unpacked[6:8]), words(0xFFFFFFFF)], strict=True):
+                kept = builder.or_(kept, builder.select(plane, octets, words(0)))
             mask = builder.icmp_unsigned("!=", builder.bitcast(kept, OCTETS), _NO_OCTETS)
             squeezed = _squeeze(builder, builder.bitcast(code, OCTETS), mask)
             builder.store(
                 squeezed, vectors.pointer(context, builder, signature.args[3], args[3], args[4], OCTETS), align=1
             )
-            result = ir.Constant(I64, 0)
-            for index, plane in enumerate(planes):
-                bits = vectors.bits_of_plane(builder, plane)
-                result = builder.or_(result, builder.shl(bits, ir.Constant(I64, 8 * index)))
-            return result
+            # Held, or LLVM would move each plane out of its mask register a second time for the tag word.
+            bits = [vectors.held(builder, vectors.bits_of_plane(builder, plane)) for plane in planes]
+            return context.make_tuple(builder, signature.return_type, bits)
 
-        return types.int64(source, types.int64, types.Tuple(limit_types), target, types.int64), codegen
+        return _PLANES(source, types.int64, types.Tuple(limit_types), target, types.int64), codegen
 
     return encode_burst
 
 
-_encode_burst_inceptionn = _make_encode_burst(vectors.inceptionn_codes, (types.int64, types.int64))
-_encode_burst_bounded = _make_encode_burst(vectors.bounded_codes, (types.int64, types.int64, types.float32))
+_encode_burst_inceptionn = _make_encode_burst(vectors.inceptionn_codes, vectors.LIMITS["inceptionn"])
+_encode_burst_bounded = _make_encode_burst(vectors.bounded_codes, vectors.LIMITS["bounded"])
 
 
 @inline_kernel
@@ -90,19 +88,16 @@ def _bounded_burst(source: Any, source_at: Any, limits: Any, target: Any, target
 
 
 @intrinsic
-def _tags_of_planes(typing_context: Any, planes: Any) -> Any:
+def _tags_of_planes(typing_context: Any, first: Any, second: Any, third: Any) -> Any:
     """Return the tag word: tag 1, 2, 3 means plane 0, planes 0 and 1, all planes."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = builder.trunc(args[0], I32)
-        first = builder.and_(word, ir.Constant(I32, 0xFF))
-        second = builder.and_(builder.lshr(word, ir.Constant(I32, 8)), ir.Constant(I32, 0xFF))
-        third = builder.lshr(word, ir.Constant(I32, 16))
+        first, second, third = (builder.trunc(plane, I32) for plane in args)
         low = builder.or_(builder.xor(first, second), third)
         tags = builder.or_(_scatter(builder, low, EVEN_BITS), _scatter(builder, second, _ODD_BITS))
         return builder.zext(tags, I64)
 
-    return types.int64(types.int64), codegen
+    return types.int64(types.int64, types.int64, types.int64), codegen
 
 
 @inlined_with
@@ -124,14 +119,14 @@ def _encode_whole(
     done = 0
     eights = sixteens = wholes = 0
     while done < whole:
-        planes = encode_burst(source, source_at + 4 * done, limits, target, at + TAGS_LEN)
-        in8 = popcount_u16(planes & 0xFF)
-        in16 = popcount_u16(planes >> 8 & 0xFF)
-        in32 = popcount_u16(planes >> 16)
+        first, second, third = encode_burst(source, source_at + 4 * done, limits, target, at + TAGS_LEN)
+        in8 = popcount_u16(first)
+        in16 = popcount_u16(second)
+        in32 = popcount_u16(third)
         following = at + TAGS_LEN + in8 + in16 + 2 * in32
         if following > end:
             break
-        store_u16(target, at, _tags_of_planes(planes))
+        store_u16(target, at, _tags_of_planes(first, second, third))
         eights += in8
         sixteens += in16
         wholes += in32
@@ -149,7 +144,7 @@ def encode_inceptionn(
     source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
 ) -> tuple[int, int]:
     """``encode_fit`` of ``inceptionn``; see ``netoffload.codec.kernels``."""
-    limits = plain.inceptionn_limits(bound_k)
+    limits = vectors.inceptionn_limits(bound_k)
     done, length = _encode_whole(
         _inceptionn_burst, limits, source, source_at, count, target, target_at, capacity, classes
     )
@@ -166,7 +161,7 @@ def encode_bounded(
     source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
 ) -> tuple[int, int]:
     """``encode_fit`` of ``bounded``; see ``netoffload.codec.kernels``."""
-    limits = plain.bounded_limits(bound_k)
+    limits = vectors.bounded_limits(bound_k)
     done, length = _encode_whole(_bounded_burst, limits, source, source_at, count, target, target_at, capacity, classes)
     if count - LANES < done < count:
         rest, rest_len = plain.encode_bounded(

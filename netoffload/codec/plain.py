@@ -21,47 +21,56 @@ ROUNDER: Final = np.float32(2.0**23)
 """Adding it to a float below 2**22 rounds that to a whole number, ties to even, which stands in the low mantissa
 bits."""
 
-ROUNDER_BITS: Final = 0x4B000000
+MAGNITUDE_BITS: Final = 0x7FFFFFFF
+ONE_BITS: Final = 0x3F800000
+"""1.0; floats of one sign are in the order of their bits, so every class begins at a number that is compared with."""
 
-ALL_OF_16: Final = 32767
+SCALE16: Final = 15 << 23
+"""Added to a float's bits, multiplies it by 2**15."""
+
+ROUNDS_TO_ONE: Final = int(np.float32(1 - 2.0**-16).view(np.uint32))
+"""From here on the nearest 16-bit magnitude of ``bounded`` is 1."""
+
+HALF_BITS: Final = 0x3F000000
 
 
 @inline_kernel
 def inceptionn_limits(bound_k: Any) -> Any:
-    """Return the largest shifts of the 8-bit and the 16-bit form (Algorithm 2)."""
-    return bound_k, bound_k >> 1
+    """Return the bits of the smallest |x| of the 8-bit and of the 16-bit form (Algorithm 2): 2**-k and 2**-(k//2)."""
+    return (127 - bound_k) << 23, (127 - (bound_k >> 1)) << 23
 
 
 @inline_kernel
 def inceptionn_lane(word: Any, limits: Any) -> Any:
-    """Return ``code << 2 | tag`` of one float32's bits (Algorithm 2).
+    """Return (code, tag) of one float32's bits (Algorithm 2).
 
-    With the unbiased exponent -n, the tag is how many of three thresholds n does not exceed, which is the algorithm's
-    comparison with e turned around. The three candidate codes are masked together: a branch on the class would be
-    mispredicted on mixed data.
+    The tag is how many of three limits |x| reaches, which is the algorithm's comparison with e. A code of class 0 means
+    nothing. There is no branch: on mixed data it would be mispredicted.
     """
-    n_shift = 127 - ((word >> 23) & 0xFF)
-    in8 = int(n_shift <= limits[0])
-    in16 = int(n_shift <= limits[1])
-    in32 = int(n_shift <= 0)
-    shifted = ((word & 0x7FFFFF) | 0x800000) >> (n_shift & 31)  # wrong from 32 on, where nothing is kept
-    sign = word >> 31
-    code = (sign << 7 | shifted >> 16) & -(in8 - in16)
-    code |= (sign << 15 | shifted >> 8) & -(in16 - in32)
-    code |= word & -in32
-    return code << 2 | (in8 + in16 + in32)
+    magnitude = word & MAGNITUDE_BITS
+    in8 = int(magnitude >= limits[0])
+    in16 = int(magnitude >= limits[1])
+    in32 = int(magnitude >= ONE_BITS)
+    dropped = 127 + 16 - 8 * in16 - (magnitude >> 23)
+    shifted = ((word & 0x7FFFFF) | 0x800000) >> (dropped & 63)  # wrong from 64 on, where nothing is kept
+    small = shifted | (word >> 16 & 0x8000) >> (8 - 8 * in16)
+    return word if in32 else small, in8 + in16 + in32
 
 
 @inline_kernel
 def bounded_limits(bound_k: Any) -> Any:
-    """Return (largest 8-bit magnitude, smallest 16-bit magnitude, factor from a float to the 8-bit magnitude).
+    """Return the bits of the smallest |x| of the 8-bit and of the 16-bit form, where a hole ends, and a scale.
 
-    The 8-bit magnitude ends below 1, where floats travel whole. At k = 1 the value 1/2 belongs to class 0, so what
-    would round to it in the 16-bit form moves on; for every other k the forms' windows meet.
+    Up to 2**-k, a tie, rounds to 0. The 16-bit form begins half a unit above the largest 8-bit magnitude, which ends
+    below 1, where floats travel whole. At k = 1 that would be 1/2, but 1/2 itself is class 0: what would round to it
+    in the 16-bit form, the 256 floats above, travels whole. For every other k the hole is empty. The scale multiplies
+    a float into 8-bit units when it is added to its bits.
     """
     largest8 = min(127, (1 << (bound_k - 1)) - 1)
-    smallest16 = 16385 if bound_k == 1 else 1
-    return largest8, smallest16, np.float32(1 << (bound_k - 1))
+    after8 = float32_bits(np.float32(largest8 + 0.5) / np.float32(1 << (bound_k - 1)))
+    if bound_k == 1:
+        return HALF_BITS + 1, HALF_BITS + 1, HALF_BITS + 1 + 256, 0
+    return ((127 - bound_k) << 23) + 1, after8, after8, (bound_k - 1) << 23
 
 
 @inline_kernel
@@ -72,21 +81,15 @@ def bounded_unit8(bound_k: Any) -> Any:
 
 @inline_kernel
 def bounded_lane(word: Any, limits: Any) -> Any:
-    """Return ``code << 2 | tag`` of one float32's bits, rounded to nearest, ties to even."""
-    is_small = int(((word >> 23) & 0xFF) < 127)
-    magnitude = bits_float32(word & 0x7FFFFFFF & -is_small)
-    nearest8 = float32_bits(magnitude * limits[2] + ROUNDER) - ROUNDER_BITS
-    nearest16 = float32_bits(magnitude * np.float32(1 << 15) + ROUNDER) - ROUNDER_BITS
-    over8 = int(nearest8 > limits[0])
-    fits16 = int(nearest16 >= limits[1]) & int(nearest16 <= ALL_OF_16)
-    in32 = (1 - is_small) | (over8 & (1 - fits16))
-    in16 = over8 | in32
-    in8 = int(nearest8 > 0) | in32
-    sign = word >> 31
-    code = (sign << 7 | nearest8) & -(in8 - in16)
-    code |= (sign << 15 | nearest16) & -(in16 - in32)
-    code |= word & -in32
-    return code << 2 | (in8 + in16 + in32)
+    """Return (code, tag) of one float32's bits, rounded to nearest, ties to even; a code of class 0 means nothing."""
+    magnitude = word & MAGNITUDE_BITS
+    in8 = int(magnitude >= limits[0])
+    in16 = int(magnitude >= limits[1])
+    in32 = int(magnitude >= ROUNDS_TO_ONE) | (in16 & int(magnitude < limits[2]))
+    scaled = min(magnitude, ONE_BITS) + (SCALE16 if in16 else limits[3])  # never a NaN, which Python would warn of
+    nearest = float32_bits(bits_float32(scaled) + ROUNDER) & 0x7FFF
+    small = nearest | (word >> 16 & 0x8000) >> (8 - 8 * in16)
+    return word if in32 else small, in8 + in16 + in32
 
 
 @inline_kernel
@@ -109,6 +112,20 @@ def decode_lane(code: Any, tag: Any, unit8: Any) -> Any:
 
 
 @inlined_with
+def _encode_burst(
+    encode_lane: Any, limits: Any, source: Any, first: Any, lanes: Any, target: Any, target_at: Any
+) -> Any:
+    tags = 0
+    cursor = target_at
+    for lane in range(lanes):
+        code, tag = encode_lane(load_u32(source, first + 4 * lane), limits)
+        store_u32(target, cursor, code)
+        cursor += tag + (tag & (tag >> 1))
+        tags |= tag << (2 * lane)
+    return tags, cursor
+
+
+@inlined_with
 def _encode_fit(
     encode_lane: Any,
     limits: Any,
@@ -126,14 +143,10 @@ def _encode_fit(
     while done < count:
         lanes = min(LANES, count - done)
         first = source_at + 4 * done
-        tags = 0
-        cursor = at + TAGS_LEN
-        for lane in range(lanes):
-            coded = encode_lane(load_u32(source, first + 4 * lane), limits)
-            tag = coded & 3
-            store_u32(target, cursor, coded >> 2)
-            cursor += tag + (tag & (tag >> 1))
-            tags |= tag << (2 * lane)
+        if lanes == LANES:  # said as a constant, so that the lanes are unrolled
+            tags, cursor = _encode_burst(encode_lane, limits, source, first, LANES, target, at + TAGS_LEN)
+        else:
+            tags, cursor = _encode_burst(encode_lane, limits, source, first, lanes, target, at + TAGS_LEN)
         if cursor > end:
             break
         store_u16(target, at, tags)
@@ -196,8 +209,8 @@ def round_trip_inceptionn(source: Any, bound_k: int, target: Any) -> None:
     """Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same."""
     limits = inceptionn_limits(bound_k)
     for index in range(source.size):
-        coded = inceptionn_lane(np.int64(source[index]), limits)
-        target[index] = np.uint32(decode_lane(coded >> 2, coded & 3, UNIT16))
+        code, tag = inceptionn_lane(np.int64(source[index]), limits)
+        target[index] = np.uint32(decode_lane(code, tag, UNIT16))
 
 
 @kernel
@@ -206,5 +219,5 @@ def round_trip_bounded(source: Any, bound_k: int, target: Any) -> None:
     limits = bounded_limits(bound_k)
     unit8 = bounded_unit8(bound_k)
     for index in range(source.size):
-        coded = bounded_lane(np.int64(source[index]), limits)
-        target[index] = np.uint32(decode_lane(coded >> 2, coded & 3, unit8))
+        code, tag = bounded_lane(np.int64(source[index]), limits)
+        target[index] = np.uint32(decode_lane(code, tag, unit8))

@@ -25,34 +25,35 @@ TAG_OCTETS: Final = (0, 1, 2, 4)
 
 def compress_inceptionn(values: Float32Array, bound_k: int) -> tuple[Uint8Array, Uint32Array]:
     """Algorithm 2 for every float: (tags, codes), both with the shape of ``values``."""
-    words = values.view(np.uint32).astype(np.int64)
-    sign, exponent, mantissa = words >> 31, (words >> 23) & 0xFF, words & 0x7FFFFF
+    words = values.view(np.uint32)
+    sign, exponent, mantissa = words >> 31, (words >> 23 & 0xFF).astype(np.int32), words & 0x7FFFFF
     error_bound = 127 - bound_k
     sixteen_from = error_bound + -(-(127 - error_bound) // 2)
-    shifted = ((1 << 23) | mantissa) >> np.clip(127 - exponent, 0, 63)
+    shifted = ((1 << 23) | mantissa) >> np.clip(127 - exponent, 0, 31).astype(np.uint32)
     whole = exponent >= 127
     nothing = exponent < error_bound
     sixteen = ~whole & ~nothing & (exponent >= sixteen_from)
     eight = ~whole & ~nothing & ~sixteen
     tags = np.select([whole, sixteen, eight], [3, 2, 1], 0).astype(np.uint8)
-    codes = np.select([whole, sixteen, eight], [words, sign << 15 | shifted >> 8, sign << 7 | shifted >> 16], 0)
-    return tags, codes.astype(np.uint32)
+    codes = np.select(
+        [whole, sixteen, eight], [words, sign << 15 | shifted >> 8, sign << 7 | shifted >> 16], np.uint32(0)
+    )
+    return tags, codes
 
 
 def decompress_inceptionn(tags: Uint8Array, codes: Uint32Array, bound_k: int) -> Float32Array:
     """Algorithm 3 for every (tag, code); an all-zero magnitude, which the algorithm leaves open, is +0."""
     del bound_k  # the tags say everything
-    words = np.zeros(codes.shape, np.int64)
-    wide = codes.astype(np.int64)
-    words[tags == 3] = wide[tags == 3]
+    words = np.where(tags == 3, codes, np.uint32(0))
     for tag, bits in ((1, 7), (2, 15)):
-        chosen = tags == tag
-        sign, magnitude = wide[chosen] >> bits & 1, wide[chosen] & ((1 << bits) - 1)
-        n_shift = bits - np.frexp(magnitude.astype(np.float64))[1] + 1  # place of the first 1 from the MSB, from 1
+        chosen = np.flatnonzero(tags == tag)
+        sign, magnitude = codes[chosen] >> bits & 1, codes[chosen] & ((1 << bits) - 1)
+        length = np.frexp(magnitude.astype(np.float32))[1]  # bits from the first 1 on
+        n_shift = (bits - length + 1).astype(np.uint32)  # place of the first 1 from the MSB, from 1
         mantissa = ((magnitude << n_shift) & ((1 << bits) - 1)) << (23 - bits)
         word = sign << 31 | (127 - n_shift) << 23 | mantissa
-        words[chosen] = np.where(magnitude == 0, 0, word)
-    return words.astype(np.uint32).view(np.float32)
+        words[chosen] = np.where(magnitude == 0, np.uint32(0), word)
+    return words.view(np.float32)
 
 
 def compress_bounded(values: Float32Array, bound_k: int) -> tuple[Uint8Array, Uint32Array]:
@@ -62,27 +63,27 @@ def compress_bounded(values: Float32Array, bound_k: int) -> tuple[Uint8Array, Ui
     is taken in which the number nearest to |x| (ties to even) fits the form's bits, is below 1, and would be read as
     that same form again.
     """
-    words = values.view(np.uint32).astype(np.int64)
-    small = np.abs(np.where((words >> 23 & 0xFF) < 127, values, 0).astype(np.float64))
-    nearest8 = np.rint(small * 2.0 ** (bound_k - 1)).astype(np.int64)
-    nearest16 = np.rint(small * 2.0**15).astype(np.int64)
+    words = values.view(np.uint32)
+    whole = (words >> 23 & 0xFF) >= 127
+    small = np.abs(np.where(whole, 0, values).astype(np.float64))
+    nearest8 = np.rint(small * 2.0 ** (bound_k - 1)).astype(np.uint32)
+    nearest16 = np.rint(small * 2.0**15).astype(np.uint32)
     largest8 = min(127, 2 ** (bound_k - 1) - 1)
     reread8 = np.rint(nearest16 * 2.0**-15 * 2.0 ** (bound_k - 1))
-    whole = (words >> 23 & 0xFF) >= 127
     nothing = ~whole & (nearest8 == 0)
     eight = ~whole & ~nothing & (nearest8 <= largest8)
     sixteen = ~whole & ~nothing & ~eight & (nearest16 < 2**15) & (reread8 > largest8)
     sign = words >> 31
     tags = np.select([nothing, eight, sixteen], [0, 1, 2], 3).astype(np.uint8)
-    codes = np.select([nothing, eight, sixteen], [0 * words, sign << 7 | nearest8, sign << 15 | nearest16], words)
-    return tags, codes.astype(np.uint32)
+    codes = np.select([nothing, eight, sixteen], [np.uint32(0), sign << 7 | nearest8, sign << 15 | nearest16], words)
+    return tags, codes
 
 
 def decompress_bounded(tags: Uint8Array, codes: Uint32Array, bound_k: int) -> Float32Array:
     """Return the floats that (tag, code) stand for."""
     values = codes.view(np.float32).copy()
     for tag, bits, unit in ((0, 7, 0.0), (1, 7, 2.0 ** (1 - bound_k)), (2, 15, 2.0**-15)):
-        chosen = tags == tag
+        chosen = np.flatnonzero(tags == tag)
         magnitude = (codes[chosen] & ((1 << bits) - 1)) * unit
         negative = (codes[chosen] >> bits & 1 == 1) & (magnitude != 0)
         values[chosen] = np.where(negative, -magnitude, magnitude)
@@ -134,11 +135,14 @@ def unpack(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
 @dataclass(frozen=True)
 class Oracle:
     """The slow definition of a codec; ``encode`` and ``round_trip`` take (values, bound_k), ``decode`` (payload, count,
-    bound_k)."""
+    bound_k). A codec with tags also has what makes them, ``compress`` and ``decompress``, and these are fast enough to
+    ask about every float32 there is."""
 
     encode: Callable[[Float32Array, int], Uint8Array]
     decode: Callable[[Uint8Array, int, int], Float32Array]
     round_trip: Callable[[Float32Array, int], Float32Array]
+    compress: Callable[[Float32Array, int], tuple[Uint8Array, Uint32Array]] | None = None
+    decompress: Callable[[Uint8Array, Uint32Array, int], Float32Array] | None = None
 
 
 def tagged(
@@ -150,6 +154,8 @@ def tagged(
         encode=lambda values, bound_k: pack(*compress(values, bound_k)),
         decode=lambda payload, count, bound_k: decompress(*unpack(payload, count), bound_k),
         round_trip=lambda values, bound_k: decompress(*compress(values, bound_k), bound_k),
+        compress=compress,
+        decompress=decompress,
     )
 
 

@@ -10,9 +10,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
+from netoffload.codec import plain
 from netoffload.codec.bursts import BURST_LEN, LANES
-from netoffload.codec.plain import ALL_OF_16, ROUNDER_BITS
+from netoffload.codec.jit import inline_kernel
+from netoffload.codec.plain import MAGNITUDE_BITS, ONE_BITS, ROUNDS_TO_ONE
 
 I8: Final = ir.IntType(8)
 I16: Final = ir.IntType(16)
@@ -22,7 +26,44 @@ F32: Final = ir.FloatType()
 PLANE: Final = ir.VectorType(ir.IntType(1), LANES)
 WORDS: Final = ir.VectorType(I32, LANES)
 FLOATS: Final = ir.VectorType(F32, LANES)
+LIMITS: Final = {"inceptionn": (types.int64,) * 8, "bounded": (types.int64,) * 9}
+"""Types of a codec's limits and constants."""
+
 OCTETS: Final = ir.VectorType(I8, BURST_LEN)
+
+
+def held(builder: Any, number: Any) -> Any:
+    """Return an i64 that LLVM must keep in a general register, because it no longer knows where it came from."""
+    return builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [number], side_effect=False)
+
+
+@intrinsic
+def _held(typing_context: Any, number: Any) -> Any:
+    """Return the number, which LLVM no longer knows."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return held(builder, args[0])
+
+    return types.int64(types.int64), codegen
+
+
+@inline_kernel
+def inceptionn_limits(bound_k: Any) -> Any:
+    """Return the limits of ``plain`` and the constants of a burst, to be worked out before the loop.
+
+    LLVM would fetch a constant that it knows from memory for every burst, each time with an instruction of ten octets
+    for the address, although registers are free. One that it does not know it keeps.
+    """
+    from8, from16 = plain.inceptionn_limits(bound_k)
+    return from8, from16, _held(7 << 23), _held(plain.SCALE16), _held(24), _held(16), _held(0xFF), _held(0xFFFF)
+
+
+@inline_kernel
+def bounded_limits(bound_k: Any) -> Any:
+    """Like :func:`inceptionn_limits`, and where the hole ends."""
+    from8, from16, hole_end, scale8 = plain.bounded_limits(bound_k)
+    constants = (_held(plain.SCALE16), _held(24), _held(16), _held(0xFF), _held(0xFFFF))
+    return from8, from16, scale8, *constants, hole_end
 
 
 def words(*values: int) -> ir.Constant:
@@ -49,56 +90,52 @@ def bits_of_plane(builder: Any, plane: Any) -> Any:
 
 
 def inceptionn_codes(builder: Any, word: Any, limits: Any) -> Any:
-    """Return (planes, 8-bit codes, 16-bit codes) as ``netoffload.codec.plain.inceptionn_lane`` defines them."""
-    limit8, limit16 = (all_lanes(builder, builder.trunc(limit, I32), WORDS) for limit in limits)
-    exponent = builder.and_(builder.lshr(word, words(23)), words(0xFF))
-    n_shift = builder.sub(words(127), exponent)
-    planes = [builder.icmp_signed("<=", n_shift, limit) for limit in (limit8, limit16, words(0))]
-    significand = builder.or_(builder.and_(word, words(0x7FFFFF)), words(0x800000))
-    # A shift of 32 or more only happens to lanes of class 0, whose code is not used.
-    shifted = builder.lshr(significand, builder.and_(n_shift, words(31)))
-    return planes, *_signed(builder, word, builder.lshr(shifted, words(16)), builder.lshr(shifted, words(8)))
+    """Return (planes, codes) as ``netoffload.codec.plain.inceptionn_lane`` defines them.
+
+    Cutting bits off a fraction is converting it to an integer, once it is multiplied by 2**7 or 2**15.
+    """
+    magnitude = builder.and_(word, words(MAGNITUDE_BITS))
+    from8, from16, scale8, scale16, down8, down16 = spread(builder, limits[:6])
+    planes = [builder.icmp_signed(">=", magnitude, limit) for limit in (from8, from16, words(ONE_BITS))]
+    scale = builder.select(planes[1], scale16, scale8)
+    shift = builder.select(planes[1], down16, down8)
+    return planes, _codes(builder, word, planes, shift, _integer(builder, "cvtt", builder.add(magnitude, scale)))
 
 
 def bounded_codes(builder: Any, word: Any, limits: Any) -> Any:
-    """Return (planes, 8-bit codes, 16-bit codes) as ``netoffload.codec.plain.bounded_lane`` defines them."""
-    largest8, smallest16 = (all_lanes(builder, builder.trunc(limit, I32), WORDS) for limit in limits[:2])
-    factor8 = all_lanes(builder, limits[2], FLOATS)
-    factor16 = ir.Constant(FLOATS, [float(1 << 15)] * LANES)
-    exponent = builder.and_(builder.lshr(word, words(23)), words(0xFF))
-    is_large = builder.icmp_signed(">=", exponent, words(127))
-    kept = builder.select(is_large, words(0), builder.and_(word, words(0x7FFFFFFF)))
-    magnitude = builder.bitcast(kept, FLOATS)
-    nearest8, nearest16 = (_rounded(builder, magnitude, factor) for factor in (factor8, factor16))
-    over8 = builder.icmp_signed(">", nearest8, largest8)
-    unfit16 = builder.or_(
-        builder.icmp_signed("<", nearest16, smallest16), builder.icmp_signed(">", nearest16, words(ALL_OF_16))
-    )
-    whole = builder.or_(is_large, builder.and_(over8, unfit16))
-    planes = [
-        builder.or_(builder.icmp_signed(">", nearest8, words(0)), whole),
-        builder.or_(over8, whole),
-        whole,
-    ]
-    return planes, *_signed(builder, word, nearest8, nearest16)
+    """Return (planes, codes) as ``netoffload.codec.plain.bounded_lane`` defines them."""
+    magnitude = builder.and_(word, words(MAGNITUDE_BITS))
+    from8, from16, scale8, scale16, down8, down16 = spread(builder, limits[:6])
+    (hole_end,) = spread(builder, limits[8:])
+    in8, in16 = (builder.icmp_signed(">=", magnitude, limit) for limit in (from8, from16))
+    # Unsigned and counted from the hole's end, what is in the hole is above everything: one comparison for both.
+    beyond_hole = builder.sub(magnitude, hole_end)
+    in32 = builder.and_(in16, builder.icmp_unsigned(">=", beyond_hole, builder.sub(words(ROUNDS_TO_ONE), hole_end)))
+    planes = [in8, in16, in32]
+    scale = builder.select(in16, scale16, scale8)
+    shift = builder.select(in16, down16, down8)
+    return planes, _codes(builder, word, planes, shift, _integer(builder, "cvt", builder.add(magnitude, scale)))
 
 
-def _rounded(builder: Any, magnitude: Any, factor: Any) -> Any:
-    """Return the whole number nearest to magnitude * factor, ties to even."""
-    rounder = ir.Constant(FLOATS, [float(2.0**23)] * LANES)
-    scaled = builder.fadd(builder.fmul(magnitude, factor), rounder)
-    return builder.sub(builder.bitcast(scaled, WORDS), words(ROUNDER_BITS))
+def spread(builder: Any, limits: Any) -> Any:
+    """Return a burst of each limit."""
+    return [all_lanes(builder, builder.trunc(limit, I32), WORDS) for limit in limits]
 
 
-def _signed(builder: Any, word: Any, magnitude8: Any, magnitude16: Any) -> Any:
-    code8 = builder.or_(builder.and_(builder.lshr(word, words(24)), words(0x80)), magnitude8)
-    code16 = builder.or_(builder.and_(builder.lshr(word, words(16)), words(0x8000)), magnitude16)
-    return code8, code16
+def _integer(builder: Any, conversion: str, scaled: Any) -> Any:
+    """Convert floats to integers: ``cvtt`` cuts off, ``cvt`` rounds to nearest even; any value for what does not fit.
+
+    LLVM's own ``fptosi`` leaves the latter undefined.
+    """
+    name = f"llvm.x86.avx.{conversion}.ps2dq.256"
+    function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(WORDS, [FLOATS]))
+    return builder.call(function, [builder.bitcast(scaled, FLOATS)])
 
 
-def chosen_codes(builder: Any, word: Any, planes: Any, code8: Any, code16: Any) -> Any:
-    """Return every lane's code in its class."""
-    return builder.select(planes[2], word, builder.select(planes[1], code16, code8))
+def _codes(builder: Any, word: Any, planes: Any, shift: Any, magnitude: Any) -> Any:
+    """Return every lane's code in its class; one of class 0 means nothing. ``shift`` moves the sign."""
+    sign = builder.lshr(builder.and_(word, words(1 << 31)), shift)
+    return builder.select(planes[2], word, builder.or_(sign, magnitude))
 
 
 def floats_of_codes(builder: Any, code: Any, in8: Any, in32: Any, unit8: Any) -> Any:

@@ -23,6 +23,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,6 +111,7 @@ def run_ranks(
     with Meter(bed) as meter, _Output(len(node_indices), on_stdout, on_stderr or _pass_on_stderr) as output:
         command = _mpiexec_argv(bed, node_indices, _program_argv(argv), output)
         merged = {**_base_env(bed), **(env or {}), ENV_METER: str(meter.path), ENV_LAUNCH: launch_id}
+        merged["TMPDIR"] = str(bed.make_scratch())  # hydra leaves a file there when it is ended
         with _started(command, merged, output.launcher_fd, f"{ENV_LAUNCH}={launch_id}") as mpiexec:
             try:
                 mpiexec.wait(timeout_s)
@@ -146,7 +148,7 @@ def _mpiexec_argv(bed: Testbed, node_indices: Sequence[int], argv: list[str], ou
     mpiexec = find_mpiexec()
     if mpiexec is None:
         raise SystemRefusedError("MPICH is missing: pip install 'netoffload[mpi]'")
-    command = [str(mpiexec)]
+    command = [str(mpiexec), "-genv", "TMPDIR", tempfile.gettempdir()]
     for rank, node_index in enumerate(node_indices):
         node = bed.plan.nodes[node_index]
         own = {ENV_ADDRESS: node.address}

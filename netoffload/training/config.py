@@ -102,6 +102,8 @@ class RankJob:
     settings: TrainSettings
     dataset: str
     """Folder with the prepared data set (:func:`netoffload.training.data.save`)."""
+    capture_every: int = 0
+    """Rank 0 keeps its gradient every so many iterations (:mod:`netoffload.training.capture`); 0: never."""
 
     def write(self, path: Path) -> None:
         """Write it where a rank will read it."""

@@ -23,6 +23,7 @@ from netoffload.collectives import Exchange, barrier
 from netoffload.errors import UsageError
 from netoffload.results import Versions
 from netoffload.training import data
+from netoffload.training.capture import CapturingExchange
 from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.exchanges import GradientExchange, exchange_for
 from netoffload.training.loop import Batches, Timeline, run_aggregator, run_worker, warm_up
@@ -84,12 +85,15 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     barrier(exchange)
     before = read_meter() if rank == 0 else None
     barrier(exchange)
-    timeline = _iterate(job, replica, gradient_exchange, new_batches(), evaluation)
+    capture = CapturingExchange(gradient_exchange, job.capture_every) if job.capture_every and rank == 0 else None
+    timeline = _iterate(job, replica, capture or gradient_exchange, new_batches(), evaluation)
     barrier(exchange)
     traffic = traffic_between(before, read_meter()) if before is not None else None
     barrier(exchange)
     if traffic is not None:
         check_traffic(settings, traffic, replica.parameters.size)
+    if capture is not None:
+        capture.write(folder)
     loss = timeline.last_loss
     return RankOutcome(
         rank=rank,

@@ -6,7 +6,9 @@ Several runs may share a testbed, one after the other; the ring's runs leave the
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from netoffload.errors import ReplicaError, RunError, UsageError
 from netoffload.results import Record, Spread, Timing
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 from netoffload.training import data
+from netoffload.training.capture import CAPTURE_FILE
 from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.measure import FLOAT_OCTETS
 from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
@@ -30,6 +33,41 @@ Progress = Callable[[str, int], None]
 """Called with the exchange that is running and the iterations it has done."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Capture:
+    """Where gradients of rank 0 are kept (float32[vectors, n], .npy), and of which iterations: every ``every``-th.
+
+    At most :data:`netoffload.training.capture.MAX_VECTORS` vectors are kept.
+    """
+
+    path: Path
+    every: int = 50
+
+    def check(self, runs: Sequence[TrainSettings]) -> None:
+        """Refuse before anything is built.
+
+        Raises:
+            UsageError: several runs, no iteration to capture, or no folder to write to.
+        """
+        if len(runs) != 1:
+            raise UsageError("gradients are captured of one exchange at a time")
+        if not 1 <= self.every <= runs[0].iterations:
+            raise UsageError(f"no gradient to capture: every {self.every} of {runs[0].iterations} iterations")
+        if not self.path.parent.is_dir():
+            raise UsageError(f"cannot write {self.path}: {self.path.parent} is no folder")
+
+    def keep(self, result_folder: Path) -> None:
+        """Move what rank 0 wrote to where it was asked for.
+
+        Raises:
+            UsageError: it cannot be written there.
+        """
+        try:
+            shutil.move(result_folder / CAPTURE_FILE, self.path)
+        except OSError as error:
+            raise UsageError(f"cannot write {self.path}: {error}") from error
+
+
 def run_all(
     runs: Sequence[TrainSettings],
     testbed: TestbedSettings,
@@ -37,6 +75,7 @@ def run_all(
     on_phase: Callable[[str], None] = lambda _phrase: None,
     on_progress: Progress = lambda _exchange, _done: None,
     on_record: Callable[[Record], None] = lambda _record: None,
+    capture: Capture | None = None,
 ) -> list[Record]:
     """Build a testbed, do the runs in it one after the other, and undo it.
 
@@ -46,6 +85,7 @@ def run_all(
         on_phase: called with a phrase whenever a step of building the testbed begins.
         on_progress: called a few times per second, from another thread.
         on_record: called after every run, so that an interrupted series leaves what it has.
+        capture: of one run, where gradients of rank 0 are kept.
 
     Raises:
         UsageError: settings that do not fit each other, or a data set that cannot be read.
@@ -54,6 +94,8 @@ def run_all(
         ReplicaError: the workers ended with different parameters.
     """
     _check_together(runs, testbed)
+    if capture is not None:
+        capture.check(runs)
     dataset = data.load(runs[0])
     plan = make_plan(testbed, new_run_id())
     records = []
@@ -63,7 +105,7 @@ def run_all(
         for number, settings in enumerate(runs):
             result_folder = folder / f"run{number}"
             result_folder.mkdir()
-            record = run_one(settings, testbed, bed, folder, result_folder, on_progress)
+            record = run_one(settings, testbed, bed, folder, result_folder, on_progress, capture)
             records.append(record)
             on_record(record)
     return records
@@ -92,9 +134,10 @@ def run_one(
     dataset_folder: Path,
     result_folder: Path,
     on_progress: Progress,
+    capture: Capture | None = None,
 ) -> Record:
     """Do one run on a testbed that is up; see :func:`run_all`."""
-    job = RankJob(settings, str(dataset_folder))
+    job = RankJob(settings, str(dataset_folder), capture.every if capture else 0)
     job_file = result_folder / "job.json"
     job.write(job_file)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -102,6 +145,8 @@ def run_one(
     on_progress(settings.exchange, 0)
     with _watching(result_folder / PROGRESS_FILE, lambda done: on_progress(settings.exchange, done)):
         run_ranks(bed, range(settings.ranks), argv, timeout_s=_time_limit_s(settings, testbed.rate_bps))
+    if capture is not None:
+        capture.keep(result_folder)
     outcomes = [RankOutcome.read(result_folder, rank) for rank in range(settings.ranks)]
     return make_record(settings, testbed, bed.rate_bps_measured, started, outcomes)
 

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from netoffload import results
@@ -66,6 +67,17 @@ def test_four_exchanges_on_shaped_links(tmp_path: Path) -> None:
     assert list(records["inc"].learning.accuracy_after) == ["2", "4"]
     assert records["inc"].parameter_sha256 != records["inc+c"].parameter_sha256
     assert records["inc"].rate_bps_measured == pytest.approx(400e6, rel=0.05)
+
+
+def test_a_run_keeps_the_gradients_it_sent(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "netoffload", "train", "hdc", "--exchange", "inc+c", "--nodes", "2", "--json"]
+    words += ["--iterations", "4", "--capture", str(tmp_path / "kept.npy"), "--capture-every", "2"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(tmp_path / "state"), timeout=200)
+    assert done.returncode == 0, done.stderr
+    kept = np.load(tmp_path / "kept.npy")
+    assert (kept.shape, kept.dtype) == ((2, 1_149_010), np.float32)
+    assert 1e-3 < np.abs(kept).max() < 10
+    assert not np.array_equal(kept[0], kept[1])
 
 
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:

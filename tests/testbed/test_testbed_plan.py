@@ -138,6 +138,7 @@ def test_nic_arguments_say_everything_that_was_asked_for() -> None:
     words = nic_argv(plan, plan.nodes[0], 9)
     pairs = dict(zip(words[::2], words[1::2], strict=True))
     assert pairs == {
+        "--flow-table": str(plan.state_dir / "flows-n0.bin"),
         "--host": "tap:inc0",
         "--host-netns": "/run/netns/no-a-n0",
         "--wire": "wire0",

@@ -1,0 +1,124 @@
+"""``netoffload verify``: the compiled codecs against their slow definitions, exhaustively."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Final
+
+import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from netoffload import config
+from netoffload.cli.app import app, console, notes
+
+MISMATCH: Final = 1
+"""Exit code."""
+
+verify_app = typer.Typer(no_args_is_help=True, help="Hold the compiled codecs against their slow definitions.")
+app.add_typer(verify_app, name="verify")
+
+Jobs = Annotated[int | None, typer.Option(help="Processes; default: one per core.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")]
+
+
+@verify_app.callback()
+def _verify() -> None:
+    """Hold the compiled codecs against their slow definitions."""
+
+
+@verify_app.command("codec")
+def verify_codec(
+    codec: Annotated[
+        list[str] | None, typer.Option(help=f"{', '.join(config.CODECS)}; repeat for several; default: inceptionn.")
+    ] = None,
+    bound: Annotated[list[int] | None, typer.Option(help="Error bound 2^-BOUND; repeat for several.")] = None,
+    first: Annotated[int, typer.Option(help="First bit pattern, a multiple of 8.")] = 0,
+    count: Annotated[int, typer.Option(help="Bit patterns; default: to the last.", show_default=False)] = 0,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send every float32 bit pattern through the kernels in use and through the oracle, and compare the bits.
+
+    Encoded, decoded and in one step; payload octets too. For bounded also
+    the error against the bound. Ends with exit code 1 where they differ.
+
+    Example: netoffload verify codec --codec inceptionn --codec bounded --bound 10
+    """
+    from netoffload.codec import kernels, verify
+
+    count = count or verify.ALL - first
+    results: list[dict[str, Any]] = []
+    for name in dict.fromkeys(codec or ["inceptionn"]):
+        for bound_k in dict.fromkeys(bound or [config.BOUND_K_DEFAULT]):
+            started = time.perf_counter()
+            with _progress(f"{name}, bound 2^-{bound_k}", count) as show:
+                mismatch = verify.verify(name, bound_k, first=first, count=count, jobs=jobs, on_progress=show)
+            elapsed_s = time.perf_counter() - started
+            results.append(
+                {
+                    "codec": name,
+                    "k": bound_k,
+                    "first": first,
+                    "count": count,
+                    "elapsed_s": elapsed_s,
+                    "mismatch": None if mismatch is None else vars(mismatch),
+                }
+            )
+            verdict = f"all {count} bit patterns agree" if mismatch is None else str(mismatch)
+            if not as_json:
+                console.print(f"{name} k={bound_k} {kernels.KERNEL}: {verdict} ({elapsed_s:.1f} s)", soft_wrap=True)
+    if as_json:
+        print(json.dumps({"kernel": kernels.KERNEL, "results": results}, indent=2))
+    if any(result["mismatch"] for result in results):
+        raise typer.Exit(MISMATCH)
+
+
+@verify_app.command("decoder")
+def verify_decoder(
+    count: Annotated[int, typer.Option(help="Payloads.")] = 10_000_000,
+    seed: Annotated[int, typer.Option(help="Decides every payload.")] = 1,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decode random and mutated payloads in memory that ends where the contract says.
+
+    One octet read or written too far is a crash; every payload that no
+    encoder can have made must be refused, and every other one taken. All
+    codecs, bounds 1 to 16.
+
+    Example: netoffload verify decoder --count 100000
+    """
+    from netoffload.codec import fuzz, kernels
+
+    started = time.perf_counter()
+    with _progress("payloads", count) as show:
+        tally = fuzz.fuzz(count, seed, jobs=jobs, on_progress=show)
+    elapsed_s = time.perf_counter() - started
+    if as_json:
+        print(json.dumps({"kernel": kernels.KERNEL, "seed": seed, **vars(tally), "elapsed_s": elapsed_s}, indent=2))
+    else:
+        console.print(
+            f"{kernels.KERNEL}: {tally.accepted} payloads accepted, {tally.refused} refused, "
+            f"no status wrong, no crash ({elapsed_s:.1f} s)",
+            soft_wrap=True,
+        )
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    if not notes.is_terminal:
+        notes.print(f"checking {what}", highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(
+        *columns,
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=notes,
+        transient=True,
+        disable=not notes.is_terminal,
+    ) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda done: bars.update(task, completed=done)

@@ -1,0 +1,206 @@
+"""Random and mutated payloads into the decoder, whose arrays end at pages that may not be touched.
+
+::
+
+    payload  |......... payload |64 octets of slack| no page behind
+    target   |......... room for count floats, rounded up to a burst | no page behind
+
+Half of the payloads are octets drawn at random, half of those with few bits set, so that many lanes are empty; the
+other half are encoded floats. Then up to four octets are changed, the end is moved, and the count of floats that the
+decoder is told is changed. Whether a payload is well formed is worked out again, lane by lane, by a function that
+shares nothing with the kernels; the status must say the same. One payload per batch is also decoded by the oracle.
+
+Batches are numbered and their content depends on the seed and the number alone, so a failure can be seen again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from netoffload.codec import CODECS, Codec, CodecId, Uint8Array, kernels
+from netoffload.codec.bursts import BURST_LEN, DECODE_SLACK, ENCODE_SLACK, LANES, MALFORMED, TAGS_LEN
+from netoffload.codec.guarded import guarded_octets
+from netoffload.codec.jit import kernel
+from netoffload.codec.octets import copy_octets, load_u16
+from netoffload.codec.pool import in_order
+from netoffload.config import BOUND_K_MAX
+from netoffload.errors import CodecError, RunError, UsageError
+
+BATCH: Final = 4096
+"""Payloads of one codec and bound, of which one is compared with the oracle."""
+
+BATCHES_PER_TASK: Final = 32
+
+MAX_COUNT: Final = 400
+"""Floats per payload; a frame of 1500 octets of raw floats holds 365."""
+
+MAX_LEN: Final = 1600
+NOISE_LEN: Final = 1 << 16
+FLIPS: Final = 4
+
+_ORDER: Final = (CodecId.INCEPTIONN, CodecId.BOUNDED) * 3 + tuple(
+    codec_id for codec_id in CODECS if codec_id not in (CodecId.INCEPTIONN, CodecId.BOUNDED)
+)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many payloads the decoder took and how many it refused."""
+
+    accepted: int
+    refused: int
+
+
+def fuzz(
+    count: int, seed: int = 1, *, jobs: int | None = None, on_progress: Callable[[int], None] = lambda _done: None
+) -> Tally:
+    """Decode ``count`` payloads over several processes.
+
+    Raises:
+        UsageError: nothing to do, or a negative seed.
+        RunError: a status or a float is wrong, or a process crashed.
+    """
+    if count < 1 or seed < 0:
+        raise UsageError(f"{count} payloads from seed {seed}: use at least 1, and a seed from 0 on")
+    step = BATCH * BATCHES_PER_TASK
+    tasks = [(seed, start // BATCH, min(step, count - start)) for start in range(0, count, step)]
+    accepted = refused = 0
+    for tally in in_order(fuzz_batches, tasks, jobs):
+        accepted, refused = accepted + tally.accepted, refused + tally.refused
+        on_progress(accepted + refused)
+    return Tally(accepted, refused)
+
+
+def fuzz_batches(seed: int, first_batch: int, count: int) -> Tally:
+    """Decode ``count`` payloads in this process: batch ``first_batch`` and those after it.
+
+    Raises:
+        RunError: a status or a float is wrong.
+    """
+    payload = guarded_octets(MAX_LEN + DECODE_SLACK)
+    target = guarded_octets(-(-MAX_COUNT // LANES) * BURST_LEN)
+    accepted = 0
+    for number, start in enumerate(range(0, count, BATCH), first_batch):
+        accepted += _fuzz_batch(seed, number, min(BATCH, count - start), payload, target)
+    return Tally(accepted, count - accepted)
+
+
+def _fuzz_batch(seed: int, number: int, count: int, payload: Uint8Array, target: Uint8Array) -> int:
+    rng = np.random.default_rng((seed, number))
+    codec = CODECS[_ORDER[number % len(_ORDER)]]
+    bound_k = int(rng.integers(1, BOUND_K_MAX + 1))
+    values = (rng.normal(0, 1, NOISE_LEN // 4) * 10 ** rng.uniform(-5, 1, NOISE_LEN // 4)).astype(np.float32)
+    noise = rng.integers(0, 256, (3, NOISE_LEN), np.uint8)
+    noise[1] &= noise[2] & rng.integers(0, 256, NOISE_LEN, np.uint8)
+    recipes = _recipes(rng, count)
+    scratch = np.zeros(MAX_LEN + ENCODE_SLACK, np.uint8)
+    payload[-DECODE_SLACK:] = noise[2, :DECODE_SLACK]
+    accepted, wrong, length, read = _decode_all(
+        int(codec.codec_id), bound_k, recipes, values.view(np.uint8), noise, scratch, payload, target
+    )
+    told = int(recipes[min(wrong, count - 1), _TOLD])
+    last = payload[payload.size - DECODE_SLACK - length : payload.size - DECODE_SLACK]
+    where = f"seed {seed}, batch {number}, payload {min(wrong, count - 1)} ({codec.name}, bound {bound_k})"
+    if wrong < count:
+        raise RunError(f"{where}: status {read} for {told} floats in {last.tobytes().hex()}")
+    _compare_last(codec, bound_k, last, read, told, target, where)
+    return int(accepted)
+
+
+_KIND, _MADE, _TOLD, _FROM, _LEN, _STRETCH, _FLIP_AT = range(7)
+_FLIP_BY: Final = _FLIP_AT + FLIPS
+
+
+def _recipes(rng: np.random.Generator, count: int) -> Any:
+    """Return int64[count, columns]: what is done to make each payload."""
+    recipes = np.empty((count, _FLIP_BY + FLIPS), np.int64)
+    recipes[:, _KIND] = rng.choice(3, count, p=(0.25, 0.25, 0.5))  # noise, sparse noise, encoded floats
+    recipes[:, _MADE] = rng.integers(0, MAX_COUNT + 1, count)
+    change = rng.integers(-9, 10, count) * (rng.random(count) < 0.3)
+    recipes[:, _TOLD] = np.clip(recipes[:, _MADE] + change, 0, MAX_COUNT)
+    recipes[:, _FROM] = rng.integers(0, (NOISE_LEN - MAX_LEN) // 4, count) * 4
+    recipes[:, _LEN] = rng.integers(0, MAX_LEN + 1, count)
+    recipes[:, _STRETCH] = rng.integers(-40, 41, count) * (rng.random(count) < 0.3)
+    flips = slice(_FLIP_AT, _FLIP_AT + FLIPS)
+    recipes[:, flips] = rng.integers(0, MAX_LEN, (count, FLIPS)) * (rng.random((count, FLIPS)) < 0.7)
+    recipes[:, _FLIP_BY:] = rng.integers(0, 256, (count, FLIPS)) * (rng.random((count, FLIPS)) < 0.25)
+    return recipes
+
+
+@kernel
+def _decode_all(
+    codec_id: int, bound_k: int, recipes: Any, values: Any, noise: Any, scratch: Any, payload: Any, target: Any
+) -> tuple[int, int, int, int]:
+    """Make and decode every payload; return (accepted, index of the first wrong status or the count, length, status).
+
+    The last two belong to the payload decoded last, which is then still in ``payload`` and ``target``.
+    """
+    classes = np.zeros(4, np.int64)
+    accepted = length = read = 0
+    for index in range(recipes.shape[0]):
+        recipe = recipes[index]
+        if recipe[_KIND] == 2:
+            _, length = kernels.encode_fit(
+                codec_id, values, recipe[_FROM], recipe[_MADE], bound_k, scratch, 0, MAX_LEN, classes
+            )
+        else:
+            length = recipe[_LEN]
+            copy_octets(noise[recipe[_KIND]], recipe[_FROM], scratch, 0, length)
+        length = min(max(length + recipe[_STRETCH], 0), MAX_LEN)
+        for flip in range(FLIPS if length else 0):
+            scratch[recipe[_FLIP_AT + flip] % length] ^= np.uint8(recipe[_FLIP_BY + flip])
+        told = recipe[_TOLD]
+        start = payload.size - DECODE_SLACK - length
+        room = (told + LANES - 1) // LANES * BURST_LEN
+        copy_octets(scratch, 0, payload, start, length)
+        read = kernels.decode(codec_id, payload, start, length, told, bound_k, target, target.size - room)
+        if read != _wanted_status(codec_id, payload, start, length, told):
+            return accepted, index, length, read
+        accepted += int(read != MALFORMED)
+    return accepted, recipes.shape[0], length, read
+
+
+_INCEPTIONN: Final = int(CodecId.INCEPTIONN)
+_BOUNDED: Final = int(CodecId.BOUNDED)
+_BURST_OCTETS: Final = np.array(
+    [codec.oracle.encode(np.zeros(LANES, np.float32), 10).size for _, codec in sorted(CODECS.items())], np.int64
+)
+
+
+@kernel
+def _wanted_status(codec_id: int, payload: Any, start: int, length: int, count: int) -> int:
+    if codec_id != _INCEPTIONN and codec_id != _BOUNDED:
+        whole = (count + LANES - 1) // LANES * _BURST_OCTETS[codec_id]
+        return MALFORMED if whole > length else whole
+    at = 0
+    for index in range((count + LANES - 1) // LANES * LANES):
+        if index % LANES == 0:
+            if at + TAGS_LEN > length:
+                return MALFORMED
+            tags = load_u16(payload, start + at)
+            at += TAGS_LEN
+        tag = tags & 3
+        tags >>= 2
+        if tag != 0 and index >= count:
+            return MALFORMED
+        at += 4 if tag == 3 else tag
+    return MALFORMED if at > length else at
+
+
+def _compare_last(
+    codec: Codec, bound_k: int, payload: Uint8Array, read: int, count: int, target: Uint8Array, where: str
+) -> None:
+    try:
+        wanted = codec.oracle.decode(payload[: max(read, 0)] if read != MALFORMED else payload, count, bound_k)
+    except CodecError as error:
+        if read != MALFORMED:
+            raise RunError(f"{where}: accepted, but {error}") from error
+        return
+    room = -(-count // LANES) * BURST_LEN
+    got = target[target.size - room : target.size - room + 4 * count]
+    if read != MALFORMED and wanted.tobytes() != got.tobytes():
+        raise RunError(f"{where}: {count} floats of {payload.tobytes().hex()} are not the oracle's")

@@ -1,0 +1,30 @@
+"""Octets that end where memory ends: one octet too far, read or written, is a crash and not a wrong number."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Final
+
+import numpy as np
+
+from netoffload.codec.reference import Uint8Array
+from netoffload.errors import SystemRefusedError
+
+PROT_NONE: Final = 0
+
+
+def guarded_octets(at_least: int) -> Uint8Array:
+    """Return an array of zeros, a whole number of pages, with a page that may not be touched in front and behind.
+
+    Raises:
+        SystemRefusedError: the kernel does not protect the pages.
+    """
+    page = mmap.PAGESIZE
+    size = -(-at_least // page) * page
+    pages = np.frombuffer(mmap.mmap(-1, size + 2 * page), np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    for guard in (0, page + size):
+        if libc.mprotect(ctypes.c_void_p(pages.ctypes.data + guard), ctypes.c_size_t(page), PROT_NONE):
+            raise SystemRefusedError(f"mprotect failed: errno {ctypes.get_errno()}")
+    return pages[page : page + size]

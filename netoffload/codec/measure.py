@@ -1,0 +1,202 @@
+"""How fast the kernels are, how much they save and what they cost, beside memcpy in the same moment.
+
+A sample is one memcpy, one encoding and one decoding of the same vector, in turn, so that whatever else the machine
+does meets all three. Small vectors are coded several times per sample, in a compiled loop: a call from Python costs as
+much as 10 KB. The answer is checked against the oracle before anything is timed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import llvmlite
+import numba
+import numpy as np
+
+from netoffload.codec import Codec, CodecId, Float32Array, fixed, kernels, plain
+from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST_PAYLOAD
+from netoffload.codec.jit import inlined_with, kernel
+from netoffload.codec.octets import copy_octets
+from netoffload.errors import RunError
+
+FLOAT_OCTETS: Final = 4
+
+SAMPLE_OCTETS: Final = 4_000_000
+"""A vector smaller than this is coded so many times per sample."""
+
+WARM_RUNS: Final = 3
+
+_FIXED_BITS: Final = {CodecId.NONE: 32, CodecId.TRUNCATE16: 16, CodecId.TRUNCATE22: 10, CodecId.TRUNCATE24: 8}
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Octets of floats per second, over 1e9: the median of the samples, and the best."""
+
+    median_GBps: float  # noqa: N815 - the unit as it is written
+    best_GBps: float  # noqa: N815
+
+    @classmethod
+    def of(cls, octets: int, times_s: Sequence[float]) -> Speed:
+        """Return the speed of handling ``octets`` in each of these times."""
+        return cls(octets / statistics.median(times_s) / 1e9, octets / min(times_s) / 1e9)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What coding did to a vector: worst and mean error over finite floats, raw over payload octets, class shares."""
+
+    max_error: float
+    mean_error: float
+    ratio: float
+    shares: list[float]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One codec, kernel and vector."""
+
+    memcpy: Speed
+    compress: Speed
+    decompress: Speed
+    quality: Quality
+
+
+@dataclass(frozen=True)
+class Contender:
+    """The kernels of one codec in one variant."""
+
+    codec: Codec
+    kernel: str
+
+    @property
+    def takes_bound(self) -> bool:
+        """Whether the error bound makes a difference."""
+        return self.codec.codec_id not in _FIXED_BITS
+
+    def functions(self, bound_k: int) -> tuple[Callable[..., Any], Any, Callable[..., Any], Any]:
+        """Return (encode, its parameter, decode, its parameter)."""
+        if not self.takes_bound:
+            kept_bits = _FIXED_BITS[self.codec.codec_id]
+            return fixed.encode_fixed, kept_bits, fixed.decode_fixed, kept_bits
+        module = importlib.import_module(f"netoffload.codec.{self.kernel}")
+        unit8 = plain.UNIT16 if self.codec.codec_id is CodecId.INCEPTIONN else plain.bounded_unit8(bound_k)
+        return getattr(module, f"encode_{self.codec.name}"), bound_k, module.decode_tagged, np.float32(unit8)
+
+
+def contenders(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[Contender]:
+    """Return every codec with every kernel that runs here; codecs without tags have the plain one only."""
+    names = [name for name in kernels.usable_kernels() if not only_kernels or name in only_kernels]
+    return [
+        contender
+        for codec in codecs
+        for contender in (Contender(codec, name) for name in names)
+        if contender.takes_bound or contender.kernel == "plain"
+    ]
+
+
+def measure(contender: Contender, values: Float32Array, wanted: Float32Array, bound_k: int, repeat: int) -> Measurement:
+    """Check a codec on a vector, then time it.
+
+    Args:
+        contender: what is measured.
+        values: float32[n], contiguous.
+        wanted: float32[n], what the oracle makes of them.
+        bound_k: the error bound is 2**-bound_k.
+        repeat: samples.
+
+    Raises:
+        RunError: the floats that come back are not the oracle's.
+    """
+    encode, encode_parameter, decode, decode_parameter = contender.functions(bound_k)
+    source, count = values.view(np.uint8), values.size
+    capacity = -(-count // LANES) * MAX_BURST_PAYLOAD
+    payload = np.zeros(capacity + max(ENCODE_SLACK, DECODE_SLACK), np.uint8)
+    target = np.zeros(-(-count // LANES) * LANES, np.float32)
+    octets, classes = target.view(np.uint8), np.zeros(4, np.int64)
+    encoded, length = encode(source, 0, count, encode_parameter, payload, 0, capacity, classes)
+    read = decode(payload, 0, length, count, decode_parameter, octets, 0)
+    if (encoded, read) != (count, length) or target[:count].tobytes() != wanted.tobytes():
+        raise RunError(f"{contender.codec.name} ({contender.kernel}) is wrong: run 'netoffload verify codec'")
+    quality = Quality(*errors(values, wanted), source.size / length, (classes / count).tolist())
+    times = max(1, math.ceil(SAMPLE_OCTETS / source.size))
+    tasks: list[Callable[[], object]] = [
+        lambda: copy_repeatedly(times, source, octets),
+        lambda: _encode_repeatedly(encode, times, source, count, encode_parameter, payload, capacity, classes),
+        lambda: _decode_repeatedly(decode, times, payload, length, count, decode_parameter, octets),
+    ]
+    memcpy, compress, decompress = interleaved(tasks, times * source.size, repeat)
+    return Measurement(memcpy, compress, decompress, quality)
+
+
+def interleaved(tasks: Sequence[Callable[[], object]], octets: int, repeat: int) -> list[Speed]:
+    """Time tasks in turn, ``repeat`` times each, and return each one's speed.
+
+    Every task runs a few times before it is timed: caches are then as it leaves them itself. After one run of 16 MB,
+    a third-level cache still holds much of what the task before touched, and memcpy is half as fast as alone.
+    """
+    times_s: list[list[float]] = [[] for _ in tasks]
+    for _ in range(repeat):
+        for task, series in zip(tasks, times_s, strict=True):
+            for _ in range(WARM_RUNS):
+                task()
+            started = time.perf_counter()
+            task()
+            series.append(time.perf_counter() - started)
+    return [Speed.of(octets, series) for series in times_s]
+
+
+def errors(values: Float32Array, decoded: Float32Array) -> tuple[float, float]:
+    """Return the worst and the mean abs(x - x') over the finite floats, in float64."""
+    finite = np.isfinite(values)
+    difference = np.abs(values[finite].astype(np.float64) - decoded[finite])
+    return float(difference.max(initial=0.0)), float(difference.mean()) if difference.size else 0.0
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what compiles the kernels."""
+    return {"numba": numba.__version__, "llvmlite": llvmlite.__version__}
+
+
+def cpu_model() -> str:
+    """Return the CPU's name as the kernel tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+@inlined_with
+def _encode_repeatedly(
+    encode: Any, times: Any, source: Any, count: Any, parameter: Any, payload: Any, capacity: Any, classes: Any
+) -> Any:
+    length = 0
+    for _ in range(times):
+        _, length = encode(source, 0, count, parameter, payload, 0, capacity, classes)
+    return length
+
+
+@inlined_with
+def _decode_repeatedly(
+    decode: Any, times: Any, payload: Any, length: Any, count: Any, parameter: Any, target: Any
+) -> Any:
+    read = 0
+    for _ in range(times):
+        read = decode(payload, 0, length, count, parameter, target, 0)
+    return read
+
+
+@kernel
+def copy_repeatedly(times: int, source: Any, target: Any) -> None:
+    """Copy an octet array ``times`` times (memcpy)."""
+    for _ in range(times):
+        copy_octets(source, 0, target, 0, source.size)

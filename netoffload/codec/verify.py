@@ -1,0 +1,176 @@
+"""Every float32 there is, through the kernels in use and through the oracle.
+
+A range of bit patterns is gone through in blocks so small that the oracle's temporaries stay in the cache. Of each
+block four things must agree, and for ``bounded`` a fifth:
+
+=============  ========================================================================================
+payload        the octets of ``encode``, against tags and codes of the oracle, packed with NumPy
+decoded        the floats of ``decode``
+round trip     the floats of ``round_trip``
+error          ``bounded``: abs(x - x') <= 2^-k for finite abs(x) < 1, in float64, where the difference is exact
+=============  ========================================================================================
+
+For codecs without tags the oracle packs one burst at a time with Python's integers, so of their payloads only the
+length is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from netoffload.codec import Codec, CodecId, Float32Array, Uint8Array, get
+from netoffload.codec.bursts import LANES, TAGS_LEN
+from netoffload.codec.pool import in_order
+from netoffload.codec.reference import TAG_OCTETS, Uint32Array
+from netoffload.config import check_bound_k
+from netoffload.errors import CodecError, UsageError
+
+ALL: Final = 1 << 32
+CHUNK: Final = 1 << 22
+"""Bit patterns per task of a process."""
+
+BLOCK: Final = 1 << 15
+
+
+_KEPT_OCTETS: Final = np.array([[at < kept for at in range(4)] for kept in TAG_OCTETS]).view(np.uint32)[:, 0]
+"""Per tag, four truth values in one word: which octets of a code are in the payload."""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The first difference: what differs, for which float32 bits, what the oracle says, what the kernel made of it.
+
+    ``expected`` and ``got`` are float bits, octets of the burst that begins with ``bits``, or numbers.
+    """
+
+    what: str
+    bits: int
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.what} of 0x{self.bits:08x}: expected {self.expected}, got {self.got}"
+
+
+def verify(
+    name: str,
+    bound_k: int,
+    *,
+    first: int = 0,
+    count: int = ALL,
+    jobs: int | None = None,
+    on_progress: Callable[[int], None] = lambda _checked: None,
+) -> Mismatch | None:
+    """Check the bit patterns ``first`` to ``first + count`` over several processes; return the first difference.
+
+    Args:
+        name: of a codec.
+        bound_k: the error bound is 2**-bound_k.
+        first: a multiple of 8, so that bursts are the same in every division.
+        count: how many.
+        jobs: processes; None for one per core.
+        on_progress: called with the number of patterns checked so far.
+
+    Raises:
+        UsageError: no such codec, bound or range.
+        RunError: a process crashed.
+    """
+    get(name)
+    check_bound_k(bound_k)
+    if first % LANES or not 0 <= first < first + count <= ALL:
+        raise UsageError(f"{count} bit patterns from {first} on: start at a multiple of {LANES} within 0..2^32")
+    starts = range(first, first + count, CHUNK)
+    tasks = [(name, bound_k, start, min(CHUNK, first + count - start)) for start in starts]
+    checked = 0
+    for task, mismatch in zip(tasks, in_order(_check_named, tasks, jobs), strict=True):
+        if mismatch is not None:
+            return mismatch
+        checked += task[-1]
+        on_progress(checked)
+    return None
+
+
+def _check_named(name: str, bound_k: int, first: int, count: int) -> Mismatch | None:
+    return check_range(get(name), bound_k, first, count)
+
+
+def check_range(codec: Codec, bound_k: int, first: int, count: int) -> Mismatch | None:
+    """Check a range of bit patterns in this process; return the first difference, or None."""
+    for start in range(first, first + count, BLOCK):
+        words = np.arange(start, min(start + BLOCK, first + count), dtype=np.uint64).astype(np.uint32)
+        mismatch = _check_block(codec, bound_k, words)
+        if mismatch is not None:
+            return mismatch
+    return None
+
+
+def _check_block(codec: Codec, bound_k: int, words: Uint32Array) -> Mismatch | None:
+    values = words.view(np.float32)
+    payload = codec.encode(values, bound_k)
+    if codec.oracle.compress is None or codec.oracle.decompress is None:
+        wanted = codec.oracle.round_trip(values, bound_k)
+        burst_len = codec.oracle.encode(np.zeros(LANES, np.float32), bound_k).size
+        length = -(-words.size // LANES) * burst_len
+        if payload.size != length:
+            return Mismatch("payload length", int(words[0]), str(length), str(payload.size))
+    else:
+        tags, codes = codec.oracle.compress(values, bound_k)
+        wanted = codec.oracle.decompress(tags, codes, bound_k)
+        if not np.array_equal(payload, packed(tags, codes)):
+            return _first_burst(codec, bound_k, words)
+    try:
+        decoded = codec.decode(payload, words.size, bound_k)
+    except CodecError as error:
+        return Mismatch("decoded", int(words[0]), f"{words.size} floats", str(error))
+    mismatch = _first_float("decoded", words, wanted, decoded)
+    mismatch = mismatch or _first_float("round trip", words, wanted, codec.round_trip(values, bound_k))
+    if mismatch is None and codec.codec_id is CodecId.BOUNDED:
+        return _first_error(words, decoded, bound_k)
+    return mismatch
+
+
+def packed(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
+    """Return the octets of ``netoffload.codec.reference.pack``, by whole-array operations."""
+    bursts = -(-tags.size // LANES)
+    all_tags = np.zeros((bursts, LANES), np.uint16)
+    all_codes = np.zeros((bursts, LANES), np.uint32)
+    all_tags.reshape(-1)[: tags.size] = tags
+    all_codes.reshape(-1)[: tags.size] = codes
+    tag_words = np.bitwise_or.reduce(all_tags << np.arange(0, 2 * LANES, 2, dtype=np.uint16), axis=1)
+    octets = np.hstack([tag_words.view(np.uint8).reshape(-1, TAGS_LEN), all_codes.view(np.uint8)])
+    kept = np.ones(octets.shape, np.bool_)
+    kept[:, TAGS_LEN:] = _KEPT_OCTETS[all_tags].view(np.bool_)
+    return octets[kept]
+
+
+def _first_burst(codec: Codec, bound_k: int, words: Uint32Array) -> Mismatch:
+    for at in range(0, words.size, LANES):
+        values = words[at : at + LANES].view(np.float32)
+        wanted, got = codec.oracle.encode(values, bound_k), codec.encode(values, bound_k)
+        if not np.array_equal(wanted, got):
+            return Mismatch("burst", int(words[at]), wanted.tobytes().hex(" "), got.tobytes().hex(" "))
+    return Mismatch("bursts together", int(words[0]), "each burst's own octets", "others")
+
+
+def _first_float(what: str, words: Uint32Array, wanted: Float32Array, got: Float32Array) -> Mismatch | None:
+    different = np.flatnonzero(wanted.view(np.uint32) != got.view(np.uint32))
+    if not different.size:
+        return None
+    at = different[0]
+    expected, found = (f"0x{int(floats.view(np.uint32)[at]):08x}" for floats in (wanted, got))
+    return Mismatch(what, int(words[at]), expected, found)
+
+
+def _first_error(words: Uint32Array, decoded: Float32Array, bound_k: int) -> Mismatch | None:
+    values = words.view(np.float32)
+    with np.errstate(invalid="ignore"):  # NaN and infinities, which are not below 1
+        error = np.abs(values.astype(np.float64) - decoded)
+        wrong = np.flatnonzero((np.abs(values) < 1) & ~(error <= 2.0**-bound_k))
+    if not wrong.size:
+        return None
+    return Mismatch("error", int(words[wrong[0]]), f"at most 2^-{bound_k}", f"{error[wrong[0]]:.9g}")

@@ -1,0 +1,129 @@
+"""What the codec bench reports, not how fast it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netoffload.codec import CODECS, get, measure, peers
+from netoffload.codec.jit import JIT_DISABLED
+from netoffload.codec.kernels import usable_kernels
+from netoffload.errors import RunError
+
+VALUES = np.random.default_rng(1).normal(0, 0.05, 1003).astype(np.float32)
+
+pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="times compiled kernels")
+
+
+@pytest.fixture(autouse=True)
+def one_call_per_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "SAMPLE_OCTETS", 1)
+    monkeypatch.setattr(peers, "SAMPLE_OCTETS", 1)
+
+
+@pytest.mark.parametrize(
+    "contender", measure.contenders(list(CODECS.values())), ids=lambda made: f"{made.codec.name}-{made.kernel}"
+)
+def test_every_contender_is_checked_and_described(contender: measure.Contender) -> None:
+    codec = contender.codec
+    wanted = codec.oracle.round_trip(VALUES, 10)
+    measured = measure.measure(contender, VALUES, wanted, 10, 2)
+    quality = measured.quality
+    assert quality.ratio == VALUES.nbytes / codec.encode(VALUES, 10).size
+    assert sum(quality.shares) == pytest.approx(1)
+    assert quality.max_error == np.abs(VALUES.astype(np.float64) - wanted).max()
+    assert quality.max_error >= quality.mean_error >= 0
+    for speed in (measured.memcpy, measured.compress, measured.decompress):
+        assert speed.best_GBps >= speed.median_GBps > 0
+
+
+def test_codecs_with_tags_have_every_kernel_and_others_one() -> None:
+    made = measure.contenders([get("bounded"), get("truncate16")])
+    assert [contender.kernel for contender in made] == [*usable_kernels(), "plain"]
+    assert [contender.kernel for contender in measure.contenders([get("bounded")], ["plain"])] == ["plain"]
+
+
+def test_a_wrong_answer_is_not_timed() -> None:
+    contender = measure.contenders([get("inceptionn")])[0]
+    wanted = get("inceptionn").oracle.round_trip(VALUES, 10)
+    wanted[17] += 1
+    with pytest.raises(RunError, match=r"inceptionn .* is wrong"):
+        measure.measure(contender, VALUES, wanted, 10, 1)
+
+
+def test_errors_leave_out_what_is_not_finite() -> None:
+    values = np.array([1, np.inf, np.nan, 2], np.float32)
+    assert measure.errors(values, np.array([1, 0, 0, 2.5], np.float32)) == (0.5, 0.25)
+    assert measure.errors(values[1:2], values[1:2]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("name", peers.PACKAGES)
+def test_peers_return_what_they_got(name: str) -> None:
+    if importlib.util.find_spec(peers.PACKAGES[name]) is None:
+        assert peers.PACKAGES[name] in peers.missing()
+        pytest.skip(f"{peers.PACKAGES[name]} is not installed")
+    measured = peers.measure_peer(name, VALUES, 10, 1)
+    assert measured.ratio > 0.9
+    assert measured.max_error <= (2.0**-10 if name == "zfp" else 0)
+    assert dataclasses.asdict(measured)["compress"]["best_GBps"] > 0
+
+
+def test_the_command_reports_every_key(tmp_path: Path) -> None:
+    np.save(tmp_path / "kept.npy", VALUES.reshape(17, 59))
+    words = [
+        "--codec",
+        "bounded",
+        "--codec",
+        "none",
+        "--bound",
+        "6",
+        "--bound",
+        "10",
+        "--size",
+        "4096",
+        "--size",
+        "1KB",
+    ]
+    words += ["--data", "gaussian:0.01", "--gradients", str(tmp_path / "kept.npy"), "--kernel", "plain"]
+    words += ["--repeat", "1", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "netoffload", "bench", "codec", *words], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["memcpy_GBps"] > 0
+    assert [(row["codec"], row["k"], row["size_octets"]) for row in report["results"]] == 2 * [
+        (codec, k, size) for codec, k in (("bounded", 6), ("bounded", 10), ("none", None)) for size in (4096, 1000)
+    ]
+    assert {row["data"] for row in report["results"]} == {"gaussian:0.01", "kept.npy"}
+    keys = {"codec", "k", "kernel", "data", "size_octets", "compress_GBps", "decompress_GBps", "ratio", "shares"}
+    keys |= {"max_error", "mean_error"}
+    assert all(row.keys() >= keys and len(row["shares"]) == 4 for row in report["results"])
+    assert len(report["peers"]) == 4 * len(peers.available())
+    assert {"numba", "numpy", "netoffload"} <= report["versions"].keys()
+    assert report["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--codec", "zip"), "codec 'zip' is unknown"),
+        (("--kernel", "gpu"), "'gpu' is unknown"),
+        (("--size", "3"), "less than one float32"),
+        (("--data", "noise"), "'noise' are unknown"),
+        (("--gradients", "/nonexistent.npy"), "cannot read gradients"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_exit_code_2(words: tuple[str, ...], says: str) -> None:
+    command = [sys.executable, "-m", "netoffload", "bench", "codec", "--size", "4096", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

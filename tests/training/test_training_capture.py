@@ -1,0 +1,68 @@
+"""Gradients kept for later: of a run, and of one process without a testbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netoffload.errors import UsageError
+from netoffload.training.capture import MAX_VECTORS, CapturingExchange
+from netoffload.training.config import TrainSettings
+from netoffload.training.exchanges import Update
+from netoffload.training.model import Float32Array
+from netoffload.training.run import Capture
+from netoffload.training.sample import read_gradients, sample_gradients
+
+
+class Doubling:
+    """An exchange that overwrites the gradient, as a real one does."""
+
+    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
+        gradient *= 2
+        update(gradient)
+
+
+@pytest.mark.parametrize(("iterations", "every", "kept"), [(7, 3, [3, 6]), (2, 1, [1, 2]), (40, 1, range(1, 33))])
+def test_what_goes_in_is_kept_and_passed_on(iterations: int, every: int, kept: list[int], tmp_path: Path) -> None:
+    capturing = CapturingExchange(Doubling(), every)
+    sums: list[float] = []
+    for iteration in range(1, iterations + 1):
+        gradient = np.full(3, iteration, np.float32)
+        capturing.step(gradient, np.zeros(3, np.float32), lambda total: sums.append(float(total[0])))
+    capturing.write(tmp_path)
+    assert sums == [2.0 * iteration for iteration in range(1, iterations + 1)]
+    gradients = read_gradients(tmp_path / "gradients.npy")
+    assert gradients.tolist() == [[iteration] * 3 for iteration in kept]
+    assert len(gradients) <= MAX_VECTORS
+
+
+def test_a_capture_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    run = TrainSettings("inc", iterations=10)
+    Capture(tmp_path / "g.npy", 10).check([run])
+    with pytest.raises(UsageError, match="one exchange at a time"):
+        Capture(tmp_path / "g.npy", 5).check([run, run])
+    with pytest.raises(UsageError, match="every 11 of 10 iterations"):
+        Capture(tmp_path / "g.npy", 11).check([run])
+    with pytest.raises(UsageError, match="no folder"):
+        Capture(tmp_path / "none" / "g.npy", 5).check([run])
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", np.zeros(3).tobytes()])
+def test_a_file_without_gradients_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "bad.npy").write_bytes(content)
+    with pytest.raises(UsageError, match="cannot read gradients"):
+        read_gradients(tmp_path / "bad.npy")
+    np.save(tmp_path / "other.npy", np.zeros(3))
+    with pytest.raises(UsageError, match="holds no float32"):
+        read_gradients(tmp_path / "other.npy")
+
+
+def test_a_sample_is_that_of_its_seed() -> None:
+    once, again, other = sample_gradients(1), sample_gradients(1), sample_gradients(1, seed=2)
+    assert once.shape == (1, 1_149_010)
+    assert np.isfinite(once).all()
+    assert np.abs(once).max() > 1e-3
+    assert once.tobytes() == again.tobytes()
+    assert once.tobytes() != other.tobytes()
