@@ -24,7 +24,8 @@ out again: which codecs they decode. A flow is compressed only towards a peer th
 compressed segments at any time. A flow whose compressed range was sent again
 :data:`~netoffload.engine.flows.RETRIES_MAX` times without progress goes on raw, for a network that loses our blocks.
 
-Files: ``counters`` the list of what can happen; ``fields`` and ``sums`` header access; ``flows`` the table;
+Files: ``counters`` the list of what can happen; ``fields``, ``options`` and ``sums`` header access; ``flows`` the
+table;
 ``handshake``; ``transmit``; ``receive``. Apart from all this, ``hardware`` models the burst engine as a circuit, in
 plain Python.
 """

@@ -22,6 +22,7 @@ from netoffload.codec.octets import copy_octets, load_u16, store_u16, u8
 from netoffload.engine import flows as flow_table
 from netoffload.engine.fields import be16, be32, pseudo_sum, put_be16, put_ipv4_lengths
 from netoffload.engine.flows import NOT_FOUND, addresses_and_ports
+from netoffload.engine.options import NO_OPTION, find_option
 from netoffload.engine.sums import ones_sum
 from netoffload.wire import capability, ethernet, ipv4, tcp, vnet
 from netoffload.wire.offload import BLOCK_VERSION
@@ -29,8 +30,6 @@ from netoffload.wire.offload import BLOCK_VERSION
 IP_AT: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN
 TCP_AT: Final = IP_AT + ipv4.IPV4_MIN_LEN
 """Where the TCP header starts in a frame with virtio-net header; IPv4 options bypass, so this is fixed."""
-
-NO_OPTION: Final = 0
 
 
 @inline_kernel
@@ -101,27 +100,16 @@ def accept(frame: Any, length: Any, flows: Any, now_ns: Any) -> Any:
 
 @inline_kernel
 def _find_word(frame: Any, tcp_len: Any) -> Any:
-    """Return where the capability option is, or ``NO_OPTION``; only in a SYN without payload."""
+    """Return where the capability word is, or ``NO_OPTION``; only in a SYN without payload."""
     if be16(frame, IP_AT + ipv4.TOTAL_LEN) != ipv4.IPV4_MIN_LEN + tcp_len:
         return NO_OPTION
-    at = TCP_AT + tcp.TCP_MIN_LEN
-    end = TCP_AT + tcp_len
-    while at < end:
-        kind = u8(frame, at)
-        if kind == tcp.OPTION_END:
-            return NO_OPTION
-        if kind == tcp.OPTION_NOP:
-            at += 1
-            continue
-        if at + 1 >= end or u8(frame, at + 1) < 2 or at + u8(frame, at + 1) > end:
-            return NO_OPTION
-        if (
-            kind == capability.OPTION_EXPERIMENT
-            and u8(frame, at + 1) == capability.OPTION_LEN
-            and be16(frame, at + capability.EXID_AT) == capability.EXID
-        ):
-            return at
-        at += u8(frame, at + 1)
+    at = find_option(frame, TCP_AT, tcp_len, capability.OPTION_EXPERIMENT)
+    if (
+        at > NO_OPTION
+        and u8(frame, at + 1) == capability.OPTION_LEN
+        and be16(frame, at + capability.EXID_AT) == capability.EXID
+    ):
+        return at
     return NO_OPTION
 
 

@@ -23,6 +23,7 @@ from netoffload.engine.counters import Counter
 from netoffload.engine.fields import be16, be32, put_be16, put_be32, put_ipv4_lengths
 from netoffload.engine.flows import NOT_FOUND, addresses_and_ports
 from netoffload.engine.handshake import IP_AT, TCP_AT
+from netoffload.engine.options import NO_OPTION, find_option
 from netoffload.engine.sums import crc32c
 from netoffload.wire import ethernet, ipv4, offload, tcp, vnet
 
@@ -173,19 +174,10 @@ def _admit(settings: Any, frame: Any, now_ns: Any, flows: Any, counters: Any) ->
 @inline_kernel
 def _has_signature(frame: Any, tcp_len: Any) -> Any:
     """Whether an option signs the payload (TCP-MD5, TCP-AO), or the options cannot be read."""
-    at = TCP_AT + tcp.TCP_MIN_LEN
-    end = TCP_AT + tcp_len
-    while at < end:
-        kind = u8(frame, at)
-        if kind == tcp.OPTION_END:
-            return False
-        if kind == tcp.OPTION_NOP:
-            at += 1
-            continue
-        if kind in (tcp.OPTION_MD5, tcp.OPTION_AO) or at + 1 >= end or u8(frame, at + 1) < 2:
-            return True
-        at += u8(frame, at + 1)
-    return False
+    return (
+        find_option(frame, TCP_AT, tcp_len, tcp.OPTION_MD5) != NO_OPTION
+        or find_option(frame, TCP_AT, tcp_len, tcp.OPTION_AO) != NO_OPTION
+    )
 
 
 @inline_kernel

@@ -1,0 +1,40 @@
+"""Finding an option in a TCP header (RFC 9293, 3.1), compiled."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from netoffload.codec.jit import inline_kernel
+from netoffload.codec.octets import u8
+from netoffload.wire import tcp
+
+NO_OPTION: Final = 0
+UNREADABLE: Final = -1
+"""A length that cannot be: whoever reads on would read something else."""
+
+
+@inline_kernel
+def find_option(frame: Any, tcp_at: Any, tcp_len: Any, wanted: Any) -> Any:
+    """Return where the first option of a kind is, or ``NO_OPTION``, or ``UNREADABLE``.
+
+    Args:
+        frame: uint8, with ``tcp_len`` octets of TCP header at ``tcp_at``.
+        tcp_at: where the TCP header is.
+        tcp_len: its length, 20..60.
+        wanted: the option's kind.
+    """
+    at = tcp_at + tcp.TCP_MIN_LEN
+    end = tcp_at + tcp_len
+    while at < end:
+        kind = u8(frame, at)
+        if kind == tcp.OPTION_END:
+            return NO_OPTION
+        if kind == tcp.OPTION_NOP:
+            at += 1
+            continue
+        if at + 1 >= end or u8(frame, at + 1) < 2 or at + u8(frame, at + 1) > end:
+            return UNREADABLE
+        if kind == wanted:
+            return at
+        at += u8(frame, at + 1)
+    return NO_OPTION
