@@ -27,9 +27,9 @@ TIMEOUT_S_DEFAULT = 30.0
 
 SEND_BUFFER_OCTETS = 1024 * 1024
 """Asked for; the kernel gives at most ``net.core.wmem_max``, and autotuning would begin at 16 KiB. Four chunks of the
-ring fit, so a sender seldom sleeps for room. Against 4 MiB no difference could be measured that exceeds the noise,
-and it costs less
-cache. The receive buffer stays with the kernel's autotuning, which follows the path; setting it would end that."""
+ring fit, so a sender seldom sleeps for room. Against 4 MiB no difference could be measured that exceeds the noise, and
+it costs less cache. The receive buffer stays with the kernel's autotuning, which follows the path; setting it would end
+that."""
 
 Key = tuple[int, bool]
 """(peer, tagged)."""

@@ -26,6 +26,11 @@ Its known defect is kept, because it is the paper's: the last of the 7 bits weig
 error reaches 2^-7, more than the bound 2^-k, and values below 2^-7 decode to 0. Decoding is idempotent on values:
 round_trip(round_trip(x)) == round_trip(x); the ring exchange relies on it.
 
+``bounded`` has the same bursts and keeps its word: the 8-bit form counts units of 2^(1-k), the 16-bit form of 2^-15,
+both rounded to nearest even; what would round to a value of another form takes the next larger one.
+``truncate16/22/24`` and
+``none`` have no tags: every float takes 16, 10, 8 or 32 bits (``fixed``).
+
 Files: ``reference`` the slow oracle, which is the specification; ``kernels`` which compiled loops are in use: those of
 ``plain``, ``avx2`` or ``avx512`` (``vectors`` is what the latter two share), and ``fixed`` for codecs without tags;
 ``bursts`` their contract; ``octets`` unaligned loads and stores; ``jit`` Numba's set-up; ``base`` the whole-array

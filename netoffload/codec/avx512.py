@@ -2,10 +2,11 @@
 
 Eight lanes are coded (``vectors``) and squeezed together by one byte compression **in a register**; the 32 octets are
 then stored plainly and the next burst overwrites what was too much. (The form of that instruction that stores to memory
-is microcoded on Zen 4 and ten times slower.) Decoding is the mirror: one load, one byte expansion, one conversion.
+is microcoded on Zen 4 and ten times slower.) The way from one burst to the start of the next is short: its length is
+three population counts of the planes.
 
-What limits both is the way from one burst to the start of the next, so the length comes from population counts of the
-tag planes and not from the expanded mask.
+Decoding and round trips are AVX2's: table shuffles reached 9 GB/s where the mirror image of this encoder, one byte
+expansion in a register, reached 6.
 
 Only imported where the CPU has the instructions: LLVM aborts the process otherwise.
 """

@@ -13,8 +13,9 @@ ECN bits ignored), it has payload, none of SYN, RST, URG, CWR, TCP-MD5, TCP-AO, 
 counted from the first octet after the SYN, and the octets of a float cut by the segment's limits travel raw at the
 block's head and tail. Retransmissions need no memory: a float's code depends on the float alone.
 
-**Receive.** A block of ours is checked (length, CRC, version, codec, lengths, tags) before any octet of it is used; a
-bad one is dropped under its reason and TCP sends it again. Raw frames are accepted at any time.
+**Receive.** A block of ours is checked (length, CRC, version, codec, lengths) before any octet of it is used, and a
+burst's tags before that burst is; a bad one is dropped under its reason and TCP sends it again. Raw frames are accepted
+at any time.
 
 **What may be lost.** Every frame that ends here has a reason (``Counter.DROP_...``). Every tagged segment that crosses
 uncompressed has one too (``Counter.BYPASS_...``).

@@ -10,7 +10,7 @@ A frame on its way from one NIC to the other, outermost first::
     ethernet   14
     ipv4       20+  ToS 0x28 marks a tagged flow; protocol 6, or 108 for an offload block
     offload    20   IPComp header and block header, only in a compressed frame
-    tcp        20+
+    tcp        20+  in the SYN of a tagged connection: capability 8, an option that says what a NIC decodes
     payload
 
 The compiled engine reads and writes the same offsets (it imports the constants); this package is what it is tested

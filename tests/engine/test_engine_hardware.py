@@ -45,7 +45,9 @@ def nothing(bursts: int) -> Float32Array:
     return np.zeros(8 * bursts, np.float32)
 
 
-def there_and_back(values: Float32Array, codec: str, bound_k: int, **ports: hardware.Timing) -> tuple[Engine, Engine]:
+def check_there_and_back(
+    values: Float32Array, codec: str, bound_k: int, **ports: hardware.Timing
+) -> tuple[Engine, Engine]:
     """Both engines, after their octets and floats were compared with the oracle's."""
     oracle = get(codec).oracle
     payload, compressor = hardware.compress(values, codec, bound_k, **ports)
@@ -69,7 +71,7 @@ def seen(port: Port) -> tuple[int, dict[Wait, int]]:
 @settings(deadline=None)
 @given(words=st.lists(st.one_of(near_one, st.integers(0, 2**32 - 1)), max_size=40), bound_k=st.integers(1, 16))
 def test_octets_and_floats_are_the_oracles(codec: str, words: list[int], bound_k: int) -> None:
-    there_and_back(floats(words), codec, bound_k)
+    check_there_and_back(floats(words), codec, bound_k)
 
 
 @every_codec
@@ -77,11 +79,11 @@ def test_octets_and_floats_are_the_oracles(codec: str, words: list[int], bound_k
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 2003])
 def test_gradients_of_every_size_are_the_oracles(codec: str, sigma: float, count: int) -> None:
     values = np.random.default_rng(count).standard_normal(count).astype(np.float32) * np.float32(sigma)
-    there_and_back(values, codec, 10)
+    check_there_and_back(values, codec, 10)
 
 
 def test_bursts_without_a_value_by_hand() -> None:
-    compressor, decompressor = there_and_back(nothing(64), "inceptionn", 10)
+    compressor, decompressor = check_there_and_back(nothing(64), "inceptionn", 10)
     # Sixteen tag words are a beat; it leaves one cycle after the sixteenth came, while the next burst enters.
     assert seen(compressor.intake) == (64, {Wait.INPUT_ENDED: 1})
     assert seen(compressor.outlet) == (4, {Wait.COLLECTING: 61})
@@ -93,7 +95,7 @@ def test_bursts_without_a_value_by_hand() -> None:
 
 @pytest.mark.parametrize(("bursts", "surplus"), [(16, 0), (32, 1), (64, 3)])
 def test_bursts_that_grow_by_hand(bursts: int, surplus: int) -> None:
-    compressor, decompressor = there_and_back(whole(bursts), "inceptionn", 10)
+    compressor, decompressor = check_there_and_back(whole(bursts), "inceptionn", 10)
     # 272 bits in, 256 out: after 16 bursts a whole beat is left over, and the next burst waits for it to leave. The
     # last sixteen leave theirs after the input has ended.
     assert seen(compressor.intake) == (
@@ -108,7 +110,7 @@ def test_bursts_that_grow_by_hand(bursts: int, surplus: int) -> None:
 
 
 def test_one_float_by_hand() -> None:
-    compressor, decompressor = there_and_back(np.array([1.5], np.float32), "inceptionn", 10)
+    compressor, decompressor = check_there_and_back(np.array([1.5], np.float32), "inceptionn", 10)
     assert (seen(compressor.intake), seen(compressor.outlet)) == (
         (1, {Wait.INPUT_ENDED: 1}),
         (1, {Wait.COLLECTING: 1}),
@@ -118,7 +120,7 @@ def test_one_float_by_hand() -> None:
 
 
 def test_no_float_takes_no_cycle() -> None:
-    for engine in there_and_back(nothing(0), "bounded", 10):
+    for engine in check_there_and_back(nothing(0), "bounded", 10):
         assert (engine.intake.cycles, engine.outlet.cycles, engine.intake.rate_bps(1e8)) == (0, 0, 0.0)
 
 
@@ -133,11 +135,11 @@ def test_slow_ports_change_nothing_but_the_time(
     codec: str, words: list[int], source: tuple[int, int], sink: tuple[int, int]
 ) -> None:
     valid, ready = (paced(moves, moves + waits) for moves, waits in (source, sink))
-    there_and_back(floats(words), codec, 10, valid=valid, ready=ready)
+    check_there_and_back(floats(words), codec, 10, valid=valid, ready=ready)
 
 
 def test_a_slow_sink_stalls_both_engines() -> None:
-    compressor, decompressor = there_and_back(whole(160), "inceptionn", 10, ready=paced(1, 4))
+    compressor, decompressor = check_there_and_back(whole(160), "inceptionn", 10, ready=paced(1, 4))
     assert compressor.intake.waits[Wait.SINK_BUSY] > 450  # of 4 x 170 cycles in which 160 bursts entered
     assert decompressor.intake.waits[Wait.SINK_BUSY] > 450
     assert compressor.outlet.waits[Wait.SINK_BUSY] + compressor.outlet.waits[Wait.COLLECTING] == 3 * 170
@@ -146,13 +148,13 @@ def test_a_slow_sink_stalls_both_engines() -> None:
 
 def test_a_slow_line_carries_its_rate_times_the_ratio() -> None:
     values = np.random.default_rng(3).standard_normal(16_000).astype(np.float32) * np.float32(0.002)
-    compressor, _ = there_and_back(values, "inceptionn", 10, ready=paced(1, 16))
+    compressor, _ = check_there_and_back(values, "inceptionn", 10, ready=paced(1, 16))
     ratio = values.nbytes / compressor.outlet.octets
     assert compressor.intake.beats / compressor.intake.cycles == pytest.approx(ratio / 16, rel=0.02)
 
 
 def test_a_slow_source_starves_the_decompressor() -> None:
-    _, decompressor = there_and_back(whole(160), "inceptionn", 10, valid=paced(1, 2))
+    _, decompressor = check_there_and_back(whole(160), "inceptionn", 10, valid=paced(1, 2))
     assert decompressor.intake.waits[Wait.SOURCE_IDLE] == 170
     assert decompressor.outlet.waits[Wait.INCOMPLETE_BURST] == pytest.approx(180, abs=2)
 
@@ -160,7 +162,7 @@ def test_a_slow_source_starves_the_decompressor() -> None:
 def test_mixed_bursts_stall_more_and_a_third_beat_ends_it() -> None:
     mixed = np.array([1.5] * 6 + [0.5, 0.0], np.float32)  # 16 + 6 * 32 + 16 = 224 bits
     values = np.tile(np.concatenate([whole(1), mixed, whole(1)]), 200)
-    compressor, decompressor = there_and_back(values, "inceptionn", 10)
+    compressor, decompressor = check_there_and_back(values, "inceptionn", 10)
     assert compressor.outlet.octets == values.nbytes
     # Compressor: 272 bits are held, then 16 + 224, then 240 + 272; one beat of those leaves, and another stays.
     assert seen(compressor.intake) == (600, {Wait.ALIGNMENT_FULL: 199, Wait.INPUT_ENDED: 2})

@@ -115,7 +115,8 @@ def test_refuses_a_state_directory_too_long_for_a_socket() -> None:
 
 def test_random_run_ids_are_run_ids() -> None:
     for _ in range(20):
-        make_plan(TestbedSettings(1), new_run_id(), ROOT)
+        run_id = new_run_id()
+        assert make_plan(TestbedSettings(1), run_id, ROOT).run_id == run_id
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,9 @@ def test_who_does_not_listen_is_killed() -> None:
 def test_ending_the_dead_does_nothing(sleeper: subprocess.Popen[bytes]) -> None:
     known = identity(sleeper)
     sleeper.kill()
-    sleeper.wait()
+    code = sleeper.wait()
     end([known])
+    assert sleeper.returncode == code == -signal.SIGKILL
 
 
 def test_a_mark_finds_children_and_grandchildren_and_no_one_else(sleeper: subprocess.Popen[bytes]) -> None:
