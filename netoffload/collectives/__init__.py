@@ -35,10 +35,11 @@ pair.
 
 Files, in the order in which data meets them: ``schedule`` (which block goes where, pure), ``exchange`` (what a
 transport must offer), ``transfer`` (whole messages, announcements, the barrier), ``ring``, ``worker_aggregator``,
-``inprocess``.
+``payloads`` (the same for vectors that a host-side compressor has packed), ``inprocess``.
 """
 
 from netoffload.collectives.exchange import Channel, Exchange, Float32Array
+from netoffload.collectives.payloads import Payload, allgather_payloads, push_pull, ring_payloads, serve_payloads
 from netoffload.collectives.ring import CHUNK_FLOATS, Quantise, ring_allreduce
 from netoffload.collectives.transfer import barrier
 from netoffload.collectives.worker_aggregator import aggregate, worker_exchange
@@ -48,9 +49,14 @@ __all__ = [
     "Channel",
     "Exchange",
     "Float32Array",
+    "Payload",
     "Quantise",
     "aggregate",
+    "allgather_payloads",
     "barrier",
+    "push_pull",
     "ring_allreduce",
+    "ring_payloads",
+    "serve_payloads",
     "worker_exchange",
 ]

@@ -1,8 +1,10 @@
-"""Data sets: 28×28 grey images in [0, 1] as float32[n, 784], labels as int64[n].
+"""Data sets: images as float32[n, features], channel by channel, labels as int64[n].
 
 ``digits`` is scikit-learn's bundled set (1,797 handwritten digits of 8×8, from the UCI repository), scaled up
 bilinearly and split 80/20 by the seed. ``mnist`` is read from its four IDX files, gzip or not, in a folder the user
-names. The parent process loads a set once and saves it as plain ``.npy`` files; ranks map those, so that neither
+names. ``cifar10`` is CIFAR-10 or a part of it as one .npz file with ``x_train``, ``y_train``, ``x_test``, ``y_test``
+(images uint8[n, 32, 32, 3]). Grey images are in [0, 1]; colours have each channel's mean over the training set taken
+off and are divided by its standard deviation. The parent process loads a set once and saves it as plain ``.npy`` files; ranks map those, so that neither
 scikit-learn nor a decompression is paid for once per rank.
 """
 
@@ -27,6 +29,21 @@ SIDE: Final = 28
 FEATURES: Final = SIDE * SIDE
 CLASSES: Final = 10
 
+CIFAR_SIDE: Final = 32
+CIFAR_KEYS: Final = ("x_train", "y_train", "x_test", "y_test")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What one image of a data set is: ``channels`` planes of ``side`` × ``side`` values."""
+
+    channels: int
+    side: int
+
+
+SHAPES: Final = {"digits": Shape(1, SIDE), "mnist": Shape(1, SIDE), "cifar10": Shape(3, CIFAR_SIDE)}
+"""By the data set's name."""
+
 MNIST_FILES: Final = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -43,7 +60,7 @@ Labels = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Training and test images, float32[n, 784] in [0, 1], with their labels, int64[n] in 0..9."""
+    """Training and test images, float32[n, features], with their labels, int64[n] in 0..9."""
 
     train_images: Images
     train_labels: Labels
@@ -57,7 +74,13 @@ def load(settings: TrainSettings) -> Dataset:
     Raises:
         UsageError: files missing or damaged, or a worker's share is smaller than a batch.
     """
-    dataset = load_digits(settings.seed) if settings.data == "digits" else load_mnist(Path(settings.data_dir or "."))
+    folder = Path(settings.data_dir or ".")
+    if settings.data == "digits":
+        dataset = load_digits(settings.seed)
+    elif settings.data == "mnist":
+        dataset = load_mnist(folder)
+    else:
+        dataset = load_cifar10(folder)
     share = len(dataset.train_labels) // settings.nodes
     if share < settings.batch:
         raise UsageError(
@@ -133,6 +156,39 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     return np.frombuffer(octets, dtype=np.uint8, offset=header_octets).reshape(shape)
 
 
+def load_cifar10(path: Path) -> Dataset:
+    """Read CIFAR-10, or a part of it, from an .npz file, or from the only one in a folder.
+
+    Raises:
+        UsageError: no such file, or its arrays are not CIFAR-10's.
+    """
+    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    if len(files) != 1:
+        raise UsageError(f"{path} has {len(files)} .npz files: --data-dir must name the one with CIFAR-10")
+    try:
+        with np.load(files[0], allow_pickle=False) as stored:
+            arrays = {key: np.asarray(stored[key]) for key in CIFAR_KEYS}
+    except (OSError, ValueError, KeyError, zlib.error, EOFError) as error:
+        raise UsageError(f"cannot read {', '.join(CIFAR_KEYS)} from {files[0]}: {error}") from error
+    for images, labels in ((arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])):
+        if images.dtype != np.uint8 or images.shape[1:] != (CIFAR_SIDE, CIFAR_SIDE, 3) or not labels.size:
+            raise UsageError(f"{files[0]}: images of {images.dtype}{images.shape} are not CIFAR-10's uint8[n, 32, 32, 3]")
+        if labels.shape != images.shape[:1] or labels.max() >= CLASSES:
+            raise UsageError(f"{files[0]}: {labels.shape} labels do not belong to {images.shape} images")
+    train = arrays["x_train"].astype(np.float32) / np.float32(255)
+    mean, deviation = train.mean((0, 1, 2)), train.std((0, 1, 2))
+    flat = [
+        ((images - mean) / deviation).astype(np.float32).transpose(0, 3, 1, 2).reshape(len(images), -1)
+        for images in (train, arrays["x_test"].astype(np.float32) / np.float32(255))
+    ]
+    return Dataset(
+        np.ascontiguousarray(flat[0]),
+        arrays["y_train"].astype(np.int64),
+        np.ascontiguousarray(flat[1]),
+        arrays["y_test"].astype(np.int64),
+    )
+
+
 def save(dataset: Dataset, folder: Path) -> None:
     """Write a data set as ``.npy`` files for :func:`open_saved`."""
     for field in dataclasses.fields(dataset):
@@ -152,7 +208,7 @@ def open_saved(folder: Path) -> Dataset:
 
 
 def shard(images: Images, labels: Labels, worker: int, workers: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy a worker's samples: ``worker``, ``worker + workers``, ... as float32[n, 784] and int64[n].
+    """Copy a worker's samples: ``worker``, ``worker + workers``, ... as float32[n, features] and int64[n].
 
     All workers get the same number, so that an epoch has as many iterations on each.
     """
