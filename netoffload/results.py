@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from netoffload.errors import UsageError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the record's keys; a reader refuses any other."""
 
 T = TypeVar("T")
@@ -47,6 +47,7 @@ class Configuration:
     packing: str | None
     rate_bps: int | None
     mtu: int
+    error_feedback: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +180,9 @@ class Record:
     rate_bps_measured: float | None
     timing: Timing
     traffic: Traffic
+    compression_efficiency: float
+    """Octets that a worker's vectors became, by a host-side compressor or by its NIC, over those of one float32
+    gradient per iteration (Jiang and Agrawal, 5.1: the share of FULLSGD's data)."""
     learning: Learning
     parameter_sha256: str
     """Digest of the final parameters; the same on every worker, or there is no record."""

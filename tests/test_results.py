@@ -25,7 +25,7 @@ from netoffload.results import (
 def a_record() -> Record:
     configuration = Configuration(
         "hdc", "inc+c", 4, 10, 1, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 4.0, "digits", 1149010,
-        "inceptionn", 10, "coalesced", 10**9, 1500,
+        "inceptionn", 10, "coalesced", 10**9, 1500, False,
     )  # fmt: skip
     samples = Spread.of([0.03, 0.02, 0.04])
     nodes = (NodeTraffic("n0", 1000, 10), NodeTraffic("n1", 500, 6))
@@ -37,6 +37,7 @@ def a_record() -> Record:
         rate_bps_measured=None,
         timing=Timing(samples, samples, samples),
         traffic=Traffic(nodes, 600, 100, 7, ClassCounts(1, 2, 3, 4), 0.5, {"drop_checksum": 2}),
+        compression_efficiency=0.2,
         learning=Learning(0.5, {"5": 0.25}, None),
         parameter_sha256="ab",
     )
@@ -77,7 +78,7 @@ def changed(path: tuple[str, ...], value: Any) -> str:
     [
         ("{", "not JSON"),
         ("[]", "not a record of format"),
-        (changed(("format",), 2), "not a record of format"),
+        (changed(("format",), 1), "not a record of format"),
         (changed(("surprise",), 1), "unknown keys: surprise"),
         (changed(("traffic", "classes", "bits_4"), 1), "record.traffic.classes has unknown keys: bits_4"),
         (changed(("configuration",), {}), "record.configuration lacks keys"),

@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from netoffload import config, results
-from netoffload.cli.app import app, notes
+from netoffload.cli.app import app, console, notes
 from netoffload.cli.report import print_summary
 from netoffload.errors import UsageError
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 RECORDS_FILE: Final = "records.jsonl"
 
 DEMO_EXCHANGES: Final = ("wa", "wa+c", "inc", "inc+c")
-
-train_app = typer.Typer(no_args_is_help=True, help="Train a model over emulated NICs and record what it cost.")
-app.add_typer(train_app, name="train")
 
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Workers; wa adds an aggregator on a node of its own.")]
 Rate = Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit, 2.5gbit.")]
@@ -43,17 +40,46 @@ LossScale = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-@train_app.callback()
-def _train() -> None:
-    """Train a model over emulated NICs and record what it cost."""
+Model = Annotated[
+    str, typer.Argument(help="hdc (INCEPTIONN's five-layer perceptron) or cnn (a small one).", show_default=False)
+]
+Exchanges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exchange",
+        help="inc+c (default), any other of --list with its parameters, or papers: one of each. May be repeated.",
+        show_default=False,
+    ),
+]
+Data = Annotated[str, typer.Option(help="digits (comes with scikit-learn), mnist or cifar10.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder with MNIST's four IDX files, or CIFAR-10's .npz file.")]
+ErrorFeedback = Annotated[
+    bool, typer.Option("--error-feedback", help="Host-side compressors keep what they leave unsent for later.")
+]
+CaptureFile = Annotated[
+    Path | None, typer.Option(help="Keep gradients of worker 0 in this .npy file (at most 32).", show_default=False)
+]
 
 
-@train_app.command("hdc")
-def train_hdc(
-    exchange: Annotated[
-        list[str] | None,
-        typer.Option(help="wa, wa+c, inc or inc+c (default); several run in turn.", show_default=False),
-    ] = None,
+def _list_exchanges(asked: bool) -> None:
+    if asked:
+        from netoffload.compressors import registry
+        from netoffload.training import systems
+
+        console.print("\n".join((systems.__doc__ or "").splitlines()[2:]), highlight=False, markup=False)
+        console.print("compressors: " + ", ".join((*registry.names(), *registry.ALIASES)), highlight=False)
+        raise typer.Exit
+
+
+ShowList = Annotated[
+    bool, typer.Option("--list", is_eager=True, callback=_list_exchanges, help="List the exchanges and stop.")
+]
+
+
+@app.command()
+def train(
+    model: Model,
+    exchange: Exchanges = None,
     nodes: Nodes = 4,
     rate: Rate = "1gbit",
     bound: Bound = config.BOUND_K_DEFAULT,
@@ -62,43 +88,44 @@ def train_hdc(
     mtu: Mtu = 1500,
     iterations: Annotated[int, typer.Option(help="Batches per worker.")] = 200,
     seed: Seed = 1,
-    data: Annotated[str, typer.Option(help="digits (comes with scikit-learn) or mnist.")] = "digits",
-    data_dir: Annotated[Path | None, typer.Option(help="Folder with MNIST's four IDX files.")] = None,
+    data: Data = "digits",
+    data_dir: DataDir = None,
     batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 25,
     learning_rate: Annotated[float, typer.Option(help="At the start.")] = 0.1,
     learning_rate_interval: Annotated[int, typer.Option(help="Iterations after which it is divided by 5.")] = 2000,
     loss_scale: LossScale = 1.0,
+    error_feedback: ErrorFeedback = False,
     eval_every: Annotated[int, typer.Option(help="Measure the accuracy every so many iterations; 0: at the end.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Append the records to this file of JSON lines.")] = None,
-    capture: Annotated[
-        Path | None, typer.Option(help="Keep gradients of worker 0 in this .npy file (at most 32).", show_default=False)
-    ] = None,
+    capture: CaptureFile = None,
     capture_every: Annotated[int, typer.Option(help="Keep that of every so many iterations.")] = 50,
+    show_list: ShowList = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train HDC, the five-layer perceptron of the INCEPTIONN paper.
+    """Train a model over emulated NICs, by one or more ways to exchange gradients, and record what it cost.
 
     Example: netoffload train hdc --exchange inc --exchange inc+c --rate 1gbit --bound 10 --iterations 200
+
+    Example: netoffload train cnn --exchange terngrad --exchange qsgd:levels=15 --exchange pqasgd:p=8 --rate 100mbit
     """
     from netoffload import reports
     from netoffload.training.config import TrainSettings
 
-    runs = [
-        TrainSettings(
-            exchange=name,
-            nodes=nodes,
-            iterations=iterations,
-            seed=seed,
-            data=data,
-            data_dir=str(data_dir) if data_dir else None,
-            batch=batch,
-            learning_rate=learning_rate,
-            learning_rate_interval=learning_rate_interval,
-            loss_scale=loss_scale,
-            eval_every=eval_every,
-        )
-        for name in dict.fromkeys(exchange or ["inc+c"])
-    ]
+    first = TrainSettings(
+        exchange="inc",
+        model=model,
+        nodes=nodes,
+        iterations=iterations,
+        seed=seed,
+        data=data,
+        data_dir=str(data_dir) if data_dir else None,
+        batch=batch,
+        learning_rate=learning_rate,
+        learning_rate_interval=learning_rate_interval,
+        loss_scale=loss_scale,
+        eval_every=eval_every,
+    )
+    runs = _one_per_exchange(first, exchange or ["inc+c"], error_feedback=error_feedback)
     testbed = _testbed_settings(runs, rate, bound, codec, packing, mtu)
     records = _run(runs, testbed, out, _capture(capture, capture_every))
     summary = reports.summarise(records)
@@ -108,6 +135,18 @@ def train_hdc(
         )
     else:
         print_summary(summary, as_json=False)
+
+
+def _one_per_exchange(first: TrainSettings, asked: Sequence[str], *, error_feedback: bool) -> list[TrainSettings]:
+    """Return the run that ``first`` describes for every exchange asked for; with a residual where it can be kept."""
+    from netoffload.training.systems import expand
+
+    runs = [dataclasses.replace(first, exchange=name) for name in expand(asked)]
+    if not error_feedback:
+        return runs
+    if not any(run.system.keeps_residual for run in runs):
+        raise UsageError(f"none of {', '.join(asked)} can keep a residual: --error-feedback is for compressors")
+    return [dataclasses.replace(run, error_feedback=run.system.keeps_residual) for run in runs]
 
 
 @app.command()

@@ -1,51 +1,38 @@
-"""The four bars, drawn.
+"""A few bars, drawn; many exchanges are drawn by ``comparison``.
 
-Colours are Okabe and Ito's (distinct under every common colour blindness); in grey they differ by lightness, and
-communication is hatched besides. The codec's time is a bracket beside its bar, because it overlaps with
-communication.
+Communication is hatched, so that the bars can be read in grey. The codec's time is a bracket beside its bar, because it
+overlaps with communication.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from netoffload.errors import UsageError
+from netoffload.reports.comparison import draw_comparison
+from netoffload.reports.palette import (
+    CLASS_COLOURS,
+    CODEC_COLOUR,
+    COMMUNICATE_COLOUR,
+    COMPUTE_COLOUR,
+    MUTED_COLOUR,
+    STYLE,
+    TEXT_COLOUR,
+    WIRE_COLOUR,
+)
 from netoffload.reports.summary import ExchangeSummary, Summary
-from netoffload.reports.table import TIMES, describe_run
+from netoffload.reports.table import TIMES, WIDEST, describe_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-COMPUTE_COLOUR: Final = "#0072B2"
-COMMUNICATE_COLOUR: Final = "#E9B872"
-CODEC_COLOUR: Final = "#222222"
-WIRE_COLOUR: Final = "#56B4E9"
-CLASS_COLOURS: Final = {"0": "#E8E8E8", "8": "#A6CEE3", "16": "#5E9FC9", "32": "#0B4F7D"}
-TEXT_COLOUR: Final = "#222222"
-MUTED_COLOUR: Final = "#666666"
+    from matplotlib.figure import Figure
 
 LONG_NAMES: Final = {
     "wa": "worker-aggregator",
     "wa+c": "with compression",
     "inc": "ring",
     "inc+c": "with compression",
-}
-
-STYLE: Final[dict[Any, Any]] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "text.color": TEXT_COLOUR,
-    "axes.labelcolor": TEXT_COLOUR,
-    "axes.edgecolor": "#BBBBBB",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "xtick.color": TEXT_COLOUR,
-    "ytick.color": MUTED_COLOUR,
-    "hatch.linewidth": 0.6,
 }
 
 
@@ -62,19 +49,26 @@ def draw_figure(summary: Summary, path: Path) -> None:
         raise UsageError("the figure needs matplotlib: pip install 'netoffload[report]'") from error
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11, 6.2), dpi=160, facecolor="white")
-        grid = figure.add_gridspec(
-            2, 2, width_ratios=(1.75, 1), left=0.07, right=0.97, top=0.83, bottom=0.2, wspace=0.27, hspace=0.62
-        )
-        draw_times(figure.add_subplot(grid[:, 0]), summary)
-        draw_wire(figure.add_subplot(grid[0, 1]), summary)
-        draw_classes(figure.add_subplot(grid[1, 1]), summary)
-        figure.text(0.02, 0.945, _headline(summary), fontsize=15, fontweight="bold")
-        figure.text(0.02, 0.9, describe_run(summary), fontsize=9, color=MUTED_COLOUR)
-        figure.text(0.02, 0.022, _footnote(summary), fontsize=7.5, color=MUTED_COLOUR, linespacing=1.4)
+        if len(summary.exchanges) > WIDEST:
+            draw_comparison(figure, summary)
+        else:
+            _draw_few(figure, summary)
         try:
             figure.savefig(path)
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot write the figure to {path}: {error}") from error
+
+
+def _draw_few(figure: Figure, summary: Summary) -> None:
+    grid = figure.add_gridspec(
+        2, 2, width_ratios=(1.75, 1), left=0.07, right=0.97, top=0.83, bottom=0.2, wspace=0.27, hspace=0.62
+    )
+    draw_times(figure.add_subplot(grid[:, 0]), summary)
+    draw_wire(figure.add_subplot(grid[0, 1]), summary)
+    draw_classes(figure.add_subplot(grid[1, 1]), summary)
+    figure.text(0.02, 0.945, _headline(summary), fontsize=15, fontweight="bold")
+    figure.text(0.02, 0.9, describe_run(summary), fontsize=9, color=MUTED_COLOUR)
+    figure.text(0.02, 0.022, _footnote(summary), fontsize=7.5, color=MUTED_COLOUR, linespacing=1.4)
 
 
 def _headline(summary: Summary) -> str:
@@ -136,7 +130,8 @@ def _speedup_note(summary: Summary, name: str) -> str:
 
 
 def _tick(name: str, bar: ExchangeSummary) -> str:
-    return f"{name}\n{LONG_NAMES[name]}\ncomputation {1e3 * bar.compute_s:.1f} ms\naccuracy {100 * bar.accuracy:.1f} %"
+    numbers = f"computation {1e3 * bar.compute_s:.1f} ms\naccuracy {100 * bar.accuracy:.1f} %"
+    return f"{name}\n{LONG_NAMES.get(name, '')}\n{numbers}"
 
 
 def _draw_codec(axes: Axes, at: int, bar: ExchangeSummary, bottom_ms: float, *, first: bool) -> None:

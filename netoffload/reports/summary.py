@@ -11,9 +11,9 @@ from netoffload.errors import UsageError
 from netoffload.results import Configuration, Record
 
 EXCHANGE_ORDER: Final = ("wa", "wa+c", "inc", "inc+c")
-"""The order of bars and rows: each exchange beside its compressed form."""
+"""The order of bars and rows, each exchange beside its compressed form; what is not here follows as it was run."""
 
-MAY_DIFFER: Final = frozenset({"exchange", "seed"})
+MAY_DIFFER: Final = frozenset({"exchange", "seed", "error_feedback"})
 """Fields of the configuration that runs of one report need not share."""
 
 SPEEDUPS: Final = (("wa", "wa+c"), ("wa", "inc"), ("inc", "inc+c"), ("wa", "inc+c"))
@@ -29,6 +29,7 @@ class ExchangeSummary:
     wire_bytes_per_iteration: float
     wire_frames_per_iteration: float
     ratio: float
+    compression_efficiency: float
     accuracy: float
     codec_s: float
     s_per_iteration_quartiles: tuple[float, float]
@@ -74,22 +75,27 @@ def summarise(records: Sequence[Record]) -> Summary:
     if not records:
         raise UsageError("nothing to report: no record")
     _check_alike(records)
-    by_exchange = {
-        name: [record for record in records if record.configuration.exchange == name] for name in EXCHANGE_ORDER
-    }
+    present = dict.fromkeys(_bar_name(record) for record in records)
+    order = [name for name in EXCHANGE_ORDER if name in present] + [
+        name for name in present if name not in EXCHANGE_ORDER
+    ]
+    by_exchange = {name: [record for record in records if _bar_name(record) == name] for name in order}
     measured = [record.rate_bps_measured for record in records if record.rate_bps_measured is not None]
     return Summary(
-        exchanges={name: _merge(same) for name, same in by_exchange.items() if same},
+        exchanges={name: _merge(same) for name, same in by_exchange.items()},
         configuration=records[0].configuration,
         rate_bps_measured=statistics.median(measured) if measured else None,
     )
 
 
+def _bar_name(record: Record) -> str:
+    configuration = record.configuration
+    return configuration.exchange + ("+ef" if configuration.error_feedback else "")
+
+
 def _check_alike(records: Sequence[Record]) -> None:
     first = dataclasses.asdict(records[0].configuration)
     for record in records:
-        if record.configuration.exchange not in EXCHANGE_ORDER:
-            raise UsageError(f"exchange {record.configuration.exchange!r} is unknown to reports")
         other = dataclasses.asdict(record.configuration)
         for key in first.keys() - MAY_DIFFER:
             if first[key] != other[key]:
@@ -118,6 +124,7 @@ def _merge(records: Sequence[Record]) -> ExchangeSummary:
         wire_bytes_per_iteration=per_iteration("wire_octets"),
         wire_frames_per_iteration=per_iteration("wire_frames"),
         ratio=median([record.traffic.ratio for record in records]),
+        compression_efficiency=median([record.compression_efficiency for record in records]),
         accuracy=median([record.learning.accuracy for record in records]),
         codec_s=per_iteration("codec_s"),
         s_per_iteration_quartiles=(

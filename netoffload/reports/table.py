@@ -33,27 +33,43 @@ def describe_run(summary: Summary) -> str:
     return " · ".join(parts)
 
 
+WIDEST: Final = 6
+"""With more exchanges than this, exchanges become rows and quantities columns."""
+
+Cell = Callable[[Summary, str, ExchangeSummary], str]
+
+QUANTITIES: Final[tuple[tuple[str, str, Cell], ...]] = (
+    ("time, ms", "time ms", lambda _, __, bar: f"{1e3 * bar.s_per_iteration:.1f}"),
+    ("  computation, ms", "compute", lambda _, __, bar: f"{1e3 * bar.compute_s:.1f}"),
+    ("  communication, ms", "communicate", lambda _, __, bar: f"{1e3 * bar.communicate_s:.1f}"),
+    ("  codec in busiest NIC, ms", "", lambda _, __, bar: f"{1e3 * bar.codec_s:.1f}" if bar.classes else "-"),
+    ("on the wires, MB", "wires MB", lambda _, __, bar: f"{bar.wire_bytes_per_iteration / 1e6:.3g}"),
+    ("on the wires, frames", "frames", lambda _, __, bar: f"{bar.wire_frames_per_iteration:.0f}"),
+    ("compression ratio in NICs", "", lambda _, __, bar: f"{bar.ratio:.2f}" if bar.classes else "-"),
+    ("compression efficiency, %", "efficiency %", lambda _, __, bar: f"{100 * bar.compression_efficiency:.3g}"),
+    ("floats of 0/8/16/32 bit, %", "", lambda _, __, bar: "/".join(_percent(bar.classes.values())) or "-"),
+    ("accuracy on test set, %", "accuracy %", lambda _, __, bar: f"{100 * bar.accuracy:.1f}"),
+    ("faster than inc", "than inc", lambda summary, name, _: _times(summary.speedup("inc", name))),
+    ("faster than wa", "than wa", lambda summary, name, _: _times(summary.speedup("wa", name))),
+)
+"""Name with unit, the same in short (empty: left out of wide tables), and a cell's text."""
+
+
 def table_header(summary: Summary) -> tuple[str, ...]:
-    """Return the names of the columns: one per exchange, after that of the quantity."""
+    """Return the names of the columns: one per exchange, or one per quantity if there are many exchanges."""
+    if len(summary.exchanges) > WIDEST:
+        return ("per iteration", *(short for _, short, _ in QUANTITIES if short))
     return ("per iteration", *summary.exchanges)
 
 
 def table_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """Return one row per quantity: its name with its unit, then its value in every exchange."""
-    quantities: tuple[tuple[str, Callable[[str, ExchangeSummary], str]], ...] = (
-        ("time, ms", lambda _, bar: f"{1e3 * bar.s_per_iteration:.1f}"),
-        ("  computation, ms", lambda _, bar: f"{1e3 * bar.compute_s:.1f}"),
-        ("  communication, ms", lambda _, bar: f"{1e3 * bar.communicate_s:.1f}"),
-        ("  codec in busiest NIC, ms", lambda _, bar: f"{1e3 * bar.codec_s:.1f}" if bar.classes else "-"),
-        ("on the wires, MB", lambda _, bar: f"{bar.wire_bytes_per_iteration / 1e6:.2f}"),
-        ("on the wires, frames", lambda _, bar: f"{bar.wire_frames_per_iteration:.0f}"),
-        ("compression ratio", lambda _, bar: f"{bar.ratio:.2f}" if bar.classes else "-"),
-        ("floats of 0/8/16/32 bit, %", lambda _, bar: "/".join(_percent(bar.classes.values())) or "-"),
-        ("accuracy on test set, %", lambda _, bar: f"{100 * bar.accuracy:.1f}"),
-        ("faster than inc", lambda name, _: _times(summary.speedup("inc", name))),
-        ("faster than wa", lambda name, _: _times(summary.speedup("wa", name))),
-    )
-    return [(label, *(cell(*item) for item in summary.exchanges.items())) for label, cell in quantities]
+    """Return one row per quantity, or one per exchange if there are many, under :func:`table_header`."""
+    if len(summary.exchanges) > WIDEST:
+        return [
+            (name, *(cell(summary, name, bar) for _, short, cell in QUANTITIES if short))
+            for name, bar in summary.exchanges.items()
+        ]
+    return [(label, *(cell(summary, *item) for item in summary.exchanges.items())) for label, _, cell in QUANTITIES]
 
 
 def _percent(shares: Iterable[float]) -> list[str]:

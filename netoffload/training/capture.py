@@ -21,11 +21,13 @@ MAX_VECTORS: Final = 32
 """Later gradients are not kept: 32 of HDC's are 147 MB."""
 
 
-class CapturingExchange:
+class CapturingExchange(GradientExchange):
     """A gradient exchange that keeps copies of what goes into it."""
 
     def __init__(self, exchange: GradientExchange, every: int) -> None:
         """Keep the gradient of iteration ``every``, 2 * ``every``, ...; nothing is kept yet."""
+        super().__init__()
+        self.sent = exchange.sent
         self._exchange, self._every = exchange, every
         self._iteration = 0
         self._kept: list[Float32Array] = []
@@ -36,6 +38,10 @@ class CapturingExchange:
         if self._iteration % self._every == 0 and len(self._kept) < MAX_VECTORS:
             self._kept.append(gradient.copy())
         self._exchange.step(gradient, parameters, update)
+
+    def finish(self, parameters: Float32Array) -> None:
+        """See :meth:`GradientExchange.finish`."""
+        self._exchange.finish(parameters)
 
     def write(self, folder: Path) -> None:
         """Write float32[vectors, n] into the result folder."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Final
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.results import decode_dataclass
+from netoffload.training import systems
 
-EXCHANGES: Final = ("wa", "wa+c", "inc", "inc+c")
-"""Worker-aggregator, the same with compressed gradients, ring, compressed ring."""
-
-MODELS: Final = ("hdc",)
-DATASETS: Final = ("digits", "mnist")
+MODELS: Final = ("hdc", "cnn")
+DATASETS: Final = ("digits", "mnist", "cifar10")
+NEED_A_FOLDER: Final = {"mnist": "its four IDX files", "cifar10": "its .npz file"}
+GREY: Final = ("digits", "mnist")
+"""Data sets of 28x28 grey images, HDC's input."""
 
 MAX_WORKERS: Final = 63
 """One node less than a testbed can have: the aggregator needs one too."""
@@ -26,7 +28,9 @@ MAX_WORKERS: Final = 63
 class TrainSettings:
     """One training run.
 
-    ``nodes`` is the number of workers; an aggregator comes on top. ``loss_scale`` is the term of mixed-precision
+    ``exchange`` is a name of :mod:`netoffload.training.systems` with its parameters. ``nodes`` is the number of
+    workers; an aggregator or a parameter server comes on top. ``error_feedback`` lets host-side compressors add what
+    they left unsent to the next gradient. ``loss_scale`` is the term of mixed-precision
     training: gradients are multiplied by it before they are exchanged and divided after, so that an error bound of
     2^-k on the wire is one of 2^-k / loss_scale for the gradient; a power of two, so that it changes no other bit.
     ``eval_every`` iterations worker 0 measures the accuracy, outside the timed part; 0 means at the end only.
@@ -47,6 +51,7 @@ class TrainSettings:
     weight_decay: float = 5e-5
     loss_scale: float = 1.0
     eval_every: int = 0
+    error_feedback: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.
@@ -54,7 +59,7 @@ class TrainSettings:
         Raises:
             UsageError: naming the field and what it accepts.
         """
-        check_choice("exchange", self.exchange, EXCHANGES)
+        system = self.system  # an unknown exchange is refused first
         check_choice("model", self.model, MODELS)
         check_choice("data set", self.data, DATASETS)
         if not 1 <= self.nodes <= MAX_WORKERS:
@@ -71,23 +76,27 @@ class TrainSettings:
             raise UsageError("momentum must be in 0..1 (1 excluded) and weight decay not negative")
         if self.loss_scale <= 0 or math.frexp(self.loss_scale)[0] != 0.5:
             raise UsageError(f"loss scale {self.loss_scale} is not a power of two")
-        if self.data == "mnist" and self.data_dir is None:
-            raise UsageError("mnist needs --data-dir with its four IDX files (nothing is downloaded)")
+        if self.data in NEED_A_FOLDER and self.data_dir is None:
+            raise UsageError(f"{self.data} needs --data-dir with {NEED_A_FOLDER[self.data]} (nothing is downloaded)")
+        if self.model == "hdc" and self.data not in GREY:
+            raise UsageError(f"hdc takes 28x28 grey images ({', '.join(GREY)}), not {self.data}: choose the model cnn")
+        if self.error_feedback and not system.keeps_residual:
+            raise UsageError(f"{self.exchange} keeps no residual: error feedback is for gathered and served payloads")
 
-    @property
-    def has_aggregator(self) -> bool:
-        """Whether one node more than the workers takes part."""
-        return self.exchange.startswith("wa")
+    @functools.cached_property
+    def system(self) -> systems.System:
+        """What ``exchange`` stands for."""
+        return systems.parse(self.exchange, batch=self.batch)
 
     @property
     def ranks(self) -> int:
-        """MPI ranks: the workers, then the aggregator if there is one."""
-        return self.nodes + int(self.has_aggregator)
+        """MPI ranks: the workers, then the aggregator or server if there is one."""
+        return self.nodes + int(self.system.has_server)
 
     @property
     def compressed(self) -> bool:
         """Whether gradients travel on tagged connections."""
-        return self.exchange.endswith("+c")
+        return self.system.tagged
 
     def learning_rate_at(self, iteration: int) -> float:
         """Learning rate of an iteration, counted from 0: divided once per interval."""

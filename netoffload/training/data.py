@@ -4,8 +4,8 @@
 bilinearly and split 80/20 by the seed. ``mnist`` is read from its four IDX files, gzip or not, in a folder the user
 names. ``cifar10`` is CIFAR-10 or a part of it as one .npz file with ``x_train``, ``y_train``, ``x_test``, ``y_test``
 (images uint8[n, 32, 32, 3]). Grey images are in [0, 1]; colours have each channel's mean over the training set taken
-off and are divided by its standard deviation. The parent process loads a set once and saves it as plain ``.npy`` files; ranks map those, so that neither
-scikit-learn nor a decompression is paid for once per rank.
+off and are divided by its standard deviation. The parent process loads a set once and saves it as plain ``.npy`` files;
+ranks map those, so that neither scikit-learn nor a decompression is paid for once per rank.
 """
 
 from __future__ import annotations
@@ -172,7 +172,9 @@ def load_cifar10(path: Path) -> Dataset:
         raise UsageError(f"cannot read {', '.join(CIFAR_KEYS)} from {files[0]}: {error}") from error
     for images, labels in ((arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])):
         if images.dtype != np.uint8 or images.shape[1:] != (CIFAR_SIDE, CIFAR_SIDE, 3) or not labels.size:
-            raise UsageError(f"{files[0]}: images of {images.dtype}{images.shape} are not CIFAR-10's uint8[n, 32, 32, 3]")
+            raise UsageError(
+                f"{files[0]}: images of {images.dtype}{images.shape} are not CIFAR-10's uint8[n, 32, 32, 3]"
+            )
         if labels.shape != images.shape[:1] or labels.max() >= CLASSES:
             raise UsageError(f"{files[0]}: {labels.shape} labels do not belong to {images.shape} images")
     train = arrays["x_train"].astype(np.float32) / np.float32(255)

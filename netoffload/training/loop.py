@@ -59,16 +59,18 @@ def _ignore(_done: int) -> None:
 def warm_up(replica: Replica, exchange: GradientExchange, batches: Batches | None, rounds: int = 3) -> None:
     """Open connections and touch memory without changing what is trained.
 
-    Every rank calls it. The gradients exchanged are zeros and nobody updates, so the only thing that moves into
-    ``parameters`` is the aggregator's copy of the same initial weights.
+    Every rank calls it, with an exchange that is thrown away afterwards, since it has counted and its compressor's
+    state has advanced. The gradients exchanged are zeros, nobody updates, and the weights are a copy.
     """
     if batches is not None:
         images, labels = next(batches)
         for _ in range(rounds):
             replica.backward(images, labels)
+    parameters = replica.parameters.copy()
     for _ in range(rounds):
         replica.gradient.fill(0)
-        exchange.step(replica.gradient, replica.parameters, lambda _sum: None)
+        exchange.step(replica.gradient, parameters, lambda _sum: None)
+    exchange.finish(parameters)
 
 
 def run_worker(
@@ -101,10 +103,11 @@ def run_worker(
         timeline.wall_s.append(ended - started)
         timeline.compute_s.append(computed - started + update.seconds)
         after_iteration(iteration + 1)
+    exchange.finish(replica.parameters)
     return timeline
 
 
-def run_aggregator(
+def run_server(
     replica: Replica,
     exchange: GradientExchange,
     iterations: int,
@@ -112,7 +115,7 @@ def run_aggregator(
     clock: Clock = time.perf_counter,
     after_iteration: AfterIteration = _ignore,
 ) -> Timeline:
-    """Serve the workers' iterations; ``compute_s`` is the updates."""
+    """Serve the workers' iterations as aggregator or parameter server; ``compute_s`` is the updates."""
     timeline = Timeline()
     nothing = np.empty(0, dtype=np.float32)
     for iteration in range(iterations):
@@ -122,4 +125,5 @@ def run_aggregator(
         timeline.wall_s.append(clock() - started)
         timeline.compute_s.append(update.seconds)
         after_iteration(iteration + 1)
+    exchange.finish(replica.parameters)
     return timeline

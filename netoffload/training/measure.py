@@ -16,6 +16,7 @@ from netoffload.config import ENV_METER
 from netoffload.errors import RunError
 from netoffload.results import ClassCounts, NodeTraffic, Traffic
 from netoffload.training.config import TrainSettings
+from netoffload.training.exchanges import Sent
 
 FLOAT_OCTETS = 4
 
@@ -75,27 +76,28 @@ def traffic_between(before: Reading, after: Reading) -> Traffic:
     )
 
 
-def check_traffic(settings: TrainSettings, traffic: Traffic, parameters: int) -> None:
+def check_traffic(settings: TrainSettings, traffic: Traffic, sent: Sent) -> None:
     """Hold what crossed the wires against what must have: a run that took another way is no measurement.
 
+    Args:
+        settings: the run.
+        traffic: of the timed iterations.
+        sent: by rank 0, which runs on the first node.
+
     Raises:
-        RunError: too little crossed an uncompressed run's wires, or a compressed run was not
-            compressed, or the reverse.
+        RunError: less crossed the first node's wire than rank 0 sent, or a compressed run was not compressed, or the
+            reverse.
     """
-    gradient_octets = parameters * FLOAT_OCTETS * settings.iterations
-    if settings.has_aggregator:
-        gradients, weights = settings.nodes * gradient_octets, settings.nodes * gradient_octets
-    else:
-        gradients, weights = 2 * (settings.nodes - 1) * gradient_octets, 0
-    untagged = weights + (0 if settings.compressed else gradients)
-    if traffic.wire_octets < untagged:
+    crossed = traffic.nodes[0].tx_octets
+    if crossed < sent.octets:
         raise RunError(
-            f"{settings.exchange}: {traffic.wire_octets} octets crossed the wires, at least {untagged} had to: "
-            "the ranks did not talk over the shaped links"
+            f"{settings.exchange}: {crossed} octets crossed the wire of {traffic.nodes[0].name}, rank 0 sent "
+            f"{sent.octets}: the ranks did not talk over the shaped links"
         )
-    if settings.compressed and traffic.raw_octets < gradients / 2:
+    tagged = sent.tagged_octets * settings.nodes
+    if settings.compressed and traffic.raw_octets < tagged / 2:
         raise RunError(
-            f"{settings.exchange}: NICs compressed {traffic.raw_octets} octets of {gradients} tagged ones: "
+            f"{settings.exchange}: NICs compressed {traffic.raw_octets} octets of {tagged} tagged ones: "
             "compression was asked for and did not happen (see the NICs' drop and bypass counters)"
         )
     if not settings.compressed and traffic.blocks:

@@ -25,6 +25,7 @@ from netoffload.training.networks import FullyConnected, build
 
 Float32Array = npt.NDArray[np.float32]
 
+
 class Replica:
     """A model over flat buffers, with the momentum SGD that changes it.
 

@@ -16,7 +16,7 @@ PROGRESS_FILE: Final = "progress"
 
 @dataclasses.dataclass(frozen=True)
 class RankOutcome:
-    """What one rank leaves; the last five fields are rank 0's alone."""
+    """What one rank leaves; ``accuracy`` to ``versions`` are rank 0's alone."""
 
     rank: int
     is_worker: bool
@@ -29,6 +29,8 @@ class RankOutcome:
     traffic: Traffic | None
     versions: Versions | None
     parameters: int
+    vector_octets: int
+    """Of :class:`netoffload.training.exchanges.Sent`."""
 
     def write(self, folder: Path) -> None:
         """Write it into the result folder."""

@@ -25,11 +25,12 @@ from netoffload.results import Versions
 from netoffload.training import data
 from netoffload.training.capture import CapturingExchange
 from netoffload.training.config import RankJob, TrainSettings
-from netoffload.training.exchanges import GradientExchange, exchange_for
-from netoffload.training.loop import Batches, Timeline, run_aggregator, run_worker, warm_up
+from netoffload.training.exchanges import GradientExchange
+from netoffload.training.loop import Batches, Timeline, run_server, run_worker, warm_up
 from netoffload.training.measure import check_traffic, read_meter, traffic_between
 from netoffload.training.model import Replica
 from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
+from netoffload.training.wiring import exchange_for
 from netoffload_mpi import MPI, CompComm
 
 
@@ -71,7 +72,10 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     settings, exchange, rank = job.settings, comm.exchange(), comm.exchange().rank
     dataset = data.open_saved(Path(job.dataset))
     replica = Replica(settings)
-    gradient_exchange = exchange_for(settings, exchange, comm.quantiser())
+
+    def new_exchange() -> GradientExchange:
+        return exchange_for(settings, exchange, comm.quantiser(), replica.layer_sizes)
+
     is_worker = rank < settings.nodes
     mine = data.shard(dataset.train_images, dataset.train_labels, rank, settings.nodes) if is_worker else None
 
@@ -81,7 +85,8 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     evaluation = Evaluation(settings, replica, dataset, exchange)
     if rank == 0:
         evaluation.show_progress_in(folder)
-    warm_up(replica, gradient_exchange, new_batches())
+    warm_up(replica, new_exchange(), new_batches())
+    gradient_exchange = new_exchange()
     barrier(exchange)
     before = read_meter() if rank == 0 else None
     barrier(exchange)
@@ -91,7 +96,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     traffic = traffic_between(before, read_meter()) if before is not None else None
     barrier(exchange)
     if traffic is not None:
-        check_traffic(settings, traffic, replica.parameters.size)
+        check_traffic(settings, traffic, gradient_exchange.sent)
     if capture is not None:
         capture.write(folder)
     loss = timeline.last_loss
@@ -107,6 +112,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         traffic=traffic,
         versions=_versions() if rank == 0 else None,
         parameters=replica.parameters.size,
+        vector_octets=gradient_exchange.sent.vector_octets,
     )
 
 
@@ -115,7 +121,7 @@ def _iterate(
 ) -> Timeline:
     iterations = job.settings.iterations
     if batches is None:
-        return run_aggregator(replica, exchange, iterations, after_iteration=evaluation.after_iteration)
+        return run_server(replica, exchange, iterations, after_iteration=evaluation.after_iteration)
     return run_worker(replica, exchange, batches, iterations, after_iteration=evaluation.after_iteration)
 
 

@@ -16,13 +16,14 @@ from typing import Final
 
 from netoffload import results
 from netoffload.errors import ReplicaError, RunError, UsageError
-from netoffload.results import Record, Spread, Timing
+from netoffload.results import Record, Spread, Timing, Traffic
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 from netoffload.training import data
 from netoffload.training.capture import CAPTURE_FILE
 from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.measure import FLOAT_OCTETS
 from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
+from netoffload.training.systems import Way
 
 PROGRESS_INTERVAL_S: Final = 0.2
 
@@ -192,7 +193,8 @@ def make_record(
         ReplicaError: the workers' parameters differ.
         RunError: rank 0 did not leave the traffic, the accuracy or the versions.
     """
-    check_replicas(outcomes)
+    has_weights = settings.system.way is not Way.SERVER
+    check_replicas([outcome for outcome in outcomes if outcome.is_worker or has_weights])
     first = outcomes[0]
     if first.traffic is None or first.accuracy is None or first.versions is None:
         raise RunError("rank 0 left an incomplete result")
@@ -204,13 +206,20 @@ def make_record(
         rate_bps_measured=rate_bps_measured,
         timing=_timing(outcomes),
         traffic=first.traffic,
+        compression_efficiency=_efficiency(settings, outcomes, first.traffic),
         learning=results.Learning(first.accuracy, first.accuracy_after, first.final_loss),
         parameter_sha256=first.sha256,
     )
 
 
+def _efficiency(settings: TrainSettings, outcomes: Sequence[RankOutcome], traffic: Traffic) -> float:
+    workers = [outcome.vector_octets for outcome in outcomes if outcome.is_worker]
+    whole = FLOAT_OCTETS * outcomes[0].parameters * settings.iterations
+    return sum(workers) / len(workers) / whole / traffic.ratio
+
+
 def check_replicas(outcomes: Sequence[RankOutcome]) -> None:
-    """Compare the parameters of all ranks, bit for bit by their SHA-256.
+    """Compare the parameters of ranks, bit for bit by their SHA-256.
 
     Raises:
         ReplicaError: naming the ranks that differ from rank 0.
@@ -258,4 +267,5 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         packing=nic.packing if nic else None,
         rate_bps=testbed.rate_bps,
         mtu=testbed.mtu,
+        error_feedback=settings.error_feedback,
     )

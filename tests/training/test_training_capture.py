@@ -10,13 +10,13 @@ import pytest
 from netoffload.errors import UsageError
 from netoffload.training.capture import MAX_VECTORS, CapturingExchange
 from netoffload.training.config import TrainSettings
-from netoffload.training.exchanges import Update
+from netoffload.training.exchanges import GradientExchange, Update
 from netoffload.training.model import Float32Array
 from netoffload.training.run import Capture
 from netoffload.training.sample import read_gradients, sample_gradients
 
 
-class Doubling:
+class Doubling(GradientExchange):
     """An exchange that overwrites the gradient, as a real one does."""
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:

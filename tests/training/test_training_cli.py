@@ -17,7 +17,13 @@ def netoffload(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--exchange", "star"), "exchange 'star' is unknown: choose from wa, wa+c, inc, inc+c"),
+        (("--exchange", "star"), "exchange 'star' is unknown: choose from wa, wa+c, inc, inc+c, fullsgd, psgd"),
+        (("--exchange", "inc:p=3"), "exchange 'inc' takes no parameters"),
+        (("--exchange", "psgd:p=none"), "p=none is not a number of iterations"),
+        (("--exchange", "rsgd:levels=3"), "rsgd takes p=ITERATIONS and nothing else"),
+        (("--exchange", "none:via=moon"), "via=moon is unknown: choose from gather, server, ring"),
+        (("--exchange", "inc", "--error-feedback"), "none of inc can keep a residual"),
+        (("--data", "cifar10", "--data-dir", "/nonexistent"), "hdc takes 28x28 grey images"),
         (("--nodes", "0"), "0 workers"),
         (("--nodes", "64"), "64 workers"),
         (("--rate", "fast"), "rate 'fast' is not a number with a unit"),
@@ -47,6 +53,12 @@ def test_help_has_an_example(command: tuple[str, ...]) -> None:
     assert f"Example: netoffload {' '.join(command)}" in " ".join(done.stdout.split())
 
 
+def test_the_exchanges_are_listed() -> None:
+    done = netoffload("train", "--list")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in ("wa+c", "psgd", "pqasgd", "compressors: none, nic"))
+
+
 def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
     done = netoffload("report", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "report"))
     assert (done.returncode, done.stdout) == (2, "")
@@ -59,7 +71,26 @@ def test_a_report_prints_json_alone_when_asked(tmp_path: Path) -> None:
     from netoffload.results import ClassCounts, Configuration, Learning, NodeTraffic, Record, Spread, Timing, Traffic
 
     configuration = Configuration(
-        "hdc", "inc", 4, 10, 1, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 1.0, "digits", 1149010, None, None, None, None, 1500
+        "hdc",
+        "inc",
+        4,
+        10,
+        1,
+        25,
+        0.1,
+        5.0,
+        2000,
+        0.9,
+        5e-5,
+        1.0,
+        "digits",
+        1149010,
+        None,
+        None,
+        None,
+        None,
+        1500,
+        False,
     )
     record = Record(
         results.FORMAT,
@@ -69,6 +100,7 @@ def test_a_report_prints_json_alone_when_asked(tmp_path: Path) -> None:
         None,
         Timing(Spread.of([0.1]), Spread.of([0.02]), Spread.of([0.08])),
         Traffic((NodeTraffic("n0", 1000, 10),), 0, 0, 0, ClassCounts(0, 0, 0, 0), 0.0, {}),
+        1.0,
         Learning(0.9, {}, 0.1),
         "ab",
     )

@@ -5,6 +5,7 @@ import gzip
 import itertools
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,3 +154,46 @@ def test_too_many_workers_for_the_data_are_refused() -> None:
 def test_settings_that_cannot_be_run_are_refused(wrong: dict[str, object], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         dataclasses.replace(TrainSettings("inc"), **wrong)  # type: ignore[arg-type]
+
+
+def write_cifar(folder: Path, count: int = 40) -> Path:
+    rng = np.random.default_rng(1)
+    parts: dict[str, Any] = {
+        f"{kind}_{part}": rng.integers(0, 256 if kind == "x" else 10, (size, *shape), np.uint8)
+        for part, size in (("train", count), ("test", 10))
+        for kind, shape in (("x", (32, 32, 3)), ("y", ()))
+    }
+    np.savez(folder / "some.npz", **parts)
+    return folder / "some.npz"
+
+
+def test_cifar10_is_read_plane_by_plane_and_normalised(tmp_path: Path) -> None:
+    path = write_cifar(tmp_path)
+    loaded = data.load_cifar10(tmp_path)
+    assert loaded.train_images.shape == (40, 3 * 32 * 32)
+    planes = loaded.train_images.reshape(40, 3, 32, 32)
+    np.testing.assert_allclose(planes.mean((0, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(planes.std((0, 2, 3)), 1, atol=1e-4)
+    with np.load(path) as stored:
+        raw = stored["x_train"]
+        np.testing.assert_array_equal(loaded.test_labels, stored["y_test"])
+    assert np.argmax(planes[7, 2]) == np.argmax(raw[7, :, :, 2])  # blue of image 7, row by row
+
+
+@pytest.mark.parametrize("spoilt", ["nothing", "text", "two", "keys", "shape", "labels"])
+def test_a_file_that_is_not_cifar10_is_refused(spoilt: str, tmp_path: Path) -> None:
+    if spoilt == "text":
+        (tmp_path / "a.npz").write_text("no zip")
+    elif spoilt == "two":
+        write_cifar(tmp_path).rename(tmp_path / "b.npz")
+        write_cifar(tmp_path)
+    elif spoilt != "nothing":
+        images, labels = np.zeros((3, 32, 32, 3), np.uint8), np.zeros(3, np.uint8)
+        arrays: dict[str, Any] = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
+        if spoilt == "keys":
+            del arrays["y_test"]
+        else:
+            arrays["x_test" if spoilt == "shape" else "y_test"] = np.zeros((3, 28, 28), np.uint8)
+        np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(UsageError):
+        data.load_cifar10(tmp_path)

@@ -1,4 +1,4 @@
-"""The four exchanges among threads of one process, with the codec's arithmetic on tagged channels."""
+"""The exchanges among threads of one process, with the codec's arithmetic on tagged channels."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.errors import UsageError
 from netoffload.training import data
-from netoffload.training.config import EXCHANGES, TrainSettings
-from netoffload.training.exchanges import exchange_for
-from netoffload.training.loop import Timeline, run_aggregator, run_worker, warm_up
+from netoffload.training.config import TrainSettings
+from netoffload.training.exchanges import GradientExchange, Update
+from netoffload.training.loop import Timeline, run_server, run_worker, warm_up
 from netoffload.training.model import Float32Array, Replica
+from netoffload.training.systems import Way
+from netoffload.training.wiring import exchange_for
 
 BOUND_K = 10
+
+PLAIN = ("wa", "wa+c", "inc", "inc+c")
+OTHERS = ("fullsgd", "psgd:p=3", "rsgd:p=3", "none", "none:via=server", "none:via=ring", "bounded", "bounded:via=ring")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,22 +50,26 @@ def train(settings: TrainSettings, digits: data.Dataset) -> list[tuple[Float32Ar
 
     def one_rank(exchange: Exchange) -> tuple[Float32Array, Timeline]:
         torch.set_num_threads(1)
-        replica, mine = Replica(settings), exchange_for(settings, exchange, quantise)
+        replica = Replica(settings)
+
+        def new_exchange() -> GradientExchange:
+            return exchange_for(settings, exchange, quantise, replica.layer_sizes)
+
         if exchange.rank == settings.nodes:
-            warm_up(replica, mine, None)
-            return replica.parameters, run_aggregator(replica, mine, settings.iterations)
+            warm_up(replica, new_exchange(), None)
+            return replica.parameters, run_server(replica, new_exchange(), settings.iterations)
         shard = data.shard(digits.train_images, digits.train_labels, exchange.rank, settings.nodes)
 
         def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             return data.batches(*shard, settings.batch, settings.seed, exchange.rank)
 
-        warm_up(replica, mine, batches())
-        return replica.parameters, run_worker(replica, mine, batches(), settings.iterations)
+        warm_up(replica, new_exchange(), batches())
+        return replica.parameters, run_worker(replica, new_exchange(), batches(), settings.iterations)
 
-    return run_ranks(settings.ranks, one_rank, codec=chosen, bound_k=BOUND_K, timeout_s=10)
+    return run_ranks(settings.ranks, one_rank, codec=chosen, bound_k=BOUND_K, timeout_s=60)
 
 
-@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("exchange", [*PLAIN, *OTHERS])
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_replicas_end_bit_identical_and_have_moved(exchange: str, nodes: int, digits: data.Dataset) -> None:
     settings = TrainSettings(exchange, nodes=nodes, iterations=4, learning_rate=0.05)
@@ -68,16 +77,27 @@ def test_replicas_end_bit_identical_and_have_moved(exchange: str, nodes: int, di
     assert len(ranks) == settings.ranks
     initial = Replica(settings).parameters
     assert np.count_nonzero(ranks[0][0] != initial) > initial.size // 2
-    for parameters, _ in ranks[1:]:
+    for parameters, _ in ranks[1 : nodes if settings.system.way is Way.SERVER else None]:
         np.testing.assert_array_equal(parameters.view(np.uint32), ranks[0][0].view(np.uint32))
 
 
-def test_ring_and_aggregator_train_the_same_up_to_rounding(digits: data.Dataset) -> None:
-    wa, inc = (
-        train(TrainSettings(exchange, nodes=3, iterations=4, learning_rate=0.05), digits)[0][0]
-        for exchange in ("wa", "inc")
+@pytest.mark.parametrize("exchange", ["wa", "none", "none:via=server", "none:via=ring"])
+def test_exact_ways_train_the_same_up_to_rounding(exchange: str, digits: data.Dataset) -> None:
+    other, inc = (
+        train(TrainSettings(name, nodes=3, iterations=4, learning_rate=0.05), digits)[0][0]
+        for name in (exchange, "inc")
     )
-    np.testing.assert_allclose(wa, inc, rtol=1e-3, atol=2e-6)
+    np.testing.assert_allclose(other, inc, rtol=1e-3, atol=2e-6)
+
+
+@pytest.mark.parametrize("exchange", ["psgd:p=1", "rsgd:p=1"])
+def test_averaging_weights_in_every_iteration_is_averaging_gradients(exchange: str, digits: data.Dataset) -> None:
+    # One step, since each worker has its own momentum afterwards.
+    other, inc = (
+        train(TrainSettings(name, nodes=2, iterations=1, learning_rate=0.05), digits)[0][0]
+        for name in (exchange, "inc")
+    )
+    np.testing.assert_allclose(other, inc, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("exchange", ["wa", "inc", "inc+c"])
@@ -123,9 +143,8 @@ def test_time_is_split_by_the_clock_that_is_given() -> None:
     replica = Replica(settings)
     done: list[int] = []
 
-    class UpdatesAtOnce:
-        def step(self, gradient: Float32Array, parameters: Float32Array, update: object) -> None:
-            assert callable(update)
+    class UpdatesAtOnce(GradientExchange):
+        def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
             update(gradient)
 
     timeline = run_worker(

@@ -7,7 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from netoffload.training.config import TrainSettings
-from netoffload.training.model import Replica, build_hdc
+from netoffload.training.data import Shape
+from netoffload.training.model import Replica
+from netoffload.training.networks import build_cnn, build_hdc
 
 
 def a_batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,3 +93,19 @@ def test_one_worker_is_torch_s_own_momentum_sgd() -> None:
     flat = torch.cat([tensor.detach().reshape(-1) for tensor in reference.parameters()]).numpy()
     np.testing.assert_allclose(replica.parameters, flat, rtol=1e-4, atol=1e-6)
     assert not np.allclose(flat, Replica(settings).parameters, rtol=1e-4, atol=1e-6)
+
+
+def test_the_cnn_has_the_gradient_of_torch_s_own_whatever_was_there_before() -> None:
+    settings = TrainSettings("inc", model="cnn", seed=3)
+    replica = Replica(settings)
+    own = build_cnn(3, Shape(1, 28))
+    images, labels = a_batch()
+    replica.gradient.fill(7)
+    loss = replica.backward(images, labels)
+    expected = F.cross_entropy(own(images), labels)
+    expected.backward()  # type: ignore[no-untyped-call]
+    assert loss == pytest.approx(float(expected.detach()))
+    gradients = [parameter.grad for parameter in own.parameters()]
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients if gradient is not None])
+    np.testing.assert_allclose(replica.gradient, flat.numpy(), rtol=1e-5, atol=1e-7)
+    assert sum(replica.layer_sizes) == replica.parameters.size == sum(p.numel() for p in own.parameters())

@@ -15,6 +15,7 @@ from netoffload.errors import ReplicaError, RunError, UsageError
 from netoffload.results import ClassCounts, NodeTraffic, Traffic, Versions, from_line, to_line
 from netoffload.testbed import NicSettings, TestbedSettings
 from netoffload.training.config import RankJob, TrainSettings
+from netoffload.training.exchanges import Sent
 from netoffload.training.measure import Reading, check_traffic, read_meter, traffic_between
 from netoffload.training.outcome import RankOutcome
 from netoffload.training.run import make_record, run_all
@@ -67,26 +68,26 @@ def test_traffic_is_the_difference_of_two_readings() -> None:
 
 def test_a_run_around_the_wires_is_refused() -> None:
     ring = TrainSettings("inc", nodes=4, iterations=ITERATIONS)
-    check_traffic(ring, some_traffic(6 * GRADIENT_OCTETS), PARAMETERS)  # 2(p-1)/p of a gradient from each of 4
-    with pytest.raises(RunError, match="did not talk over the shaped links"):
-        check_traffic(ring, some_traffic(6 * GRADIENT_OCTETS - 1), PARAMETERS)
-    aggregator = TrainSettings("wa", nodes=4, iterations=ITERATIONS)
-    with pytest.raises(RunError, match="did not talk over the shaped links"):
-        check_traffic(aggregator, some_traffic(8 * GRADIENT_OCTETS - 1), PARAMETERS)
+    check_traffic(ring, some_traffic(6000), Sent(octets=6000))
+    with pytest.raises(RunError, match="5999 octets crossed the wire of n0, rank 0 sent 6000"):
+        check_traffic(ring, some_traffic(5999), Sent(octets=6000))
 
 
 def test_a_run_that_was_not_compressed_as_asked_is_refused() -> None:
     ring = TrainSettings("inc+c", nodes=4, iterations=ITERATIONS)
-    check_traffic(ring, some_traffic(GRADIENT_OCTETS, 6 * GRADIENT_OCTETS, 9), PARAMETERS)
+    sent = Sent(tagged_octets=1500)
+    check_traffic(ring, some_traffic(1000, 6000, 9), sent)
     with pytest.raises(RunError, match="compression was asked for and did not happen"):
-        check_traffic(ring, some_traffic(6 * GRADIENT_OCTETS, 2 * GRADIENT_OCTETS, 9), PARAMETERS)
+        check_traffic(ring, some_traffic(6000, 2000, 9), sent)
     plain = TrainSettings("inc", nodes=4, iterations=ITERATIONS)
     with pytest.raises(RunError, match="compressed 1 frames of a run that is not tagged"):
-        check_traffic(plain, some_traffic(9 * GRADIENT_OCTETS, 100, 1), PARAMETERS)
+        check_traffic(plain, some_traffic(9000, 100, 1), Sent(octets=9000))
 
 
 def outcomes_of_wa() -> list[RankOutcome]:
-    worker = RankOutcome(0, True, (0.10, 0.20), (0.01, 0.02), "aa", 0.5, None, {}, None, None, PARAMETERS)
+    worker = RankOutcome(
+        0, True, (0.10, 0.20), (0.01, 0.02), "aa", 0.5, None, {}, None, None, PARAMETERS, GRADIENT_OCTETS
+    )
     versions = Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2)
     first = dataclasses.replace(worker, accuracy=0.9, traffic=some_traffic(99), versions=versions)
     second = dataclasses.replace(worker, rank=1, wall_s=(0.12, 0.22), compute_s=(0.03, 0.04))
@@ -106,7 +107,15 @@ def test_a_record_counts_the_aggregator_s_update_as_computing() -> None:
     assert record.timing.compute_s.minimum == pytest.approx(0.02 + 0.005)
     assert record.timing.communicate_s.minimum == pytest.approx(0.11 - 0.025)
     assert (record.configuration.bound_k, record.configuration.nodes, record.learning.accuracy) == (8, 2, 0.9)
+    assert record.compression_efficiency == 1
     assert from_line(to_line(record)) == record
+
+
+def test_compression_efficiency_is_the_share_of_what_plain_gradients_take() -> None:
+    outcomes = [dataclasses.replace(outcome, vector_octets=GRADIENT_OCTETS // 8) for outcome in outcomes_of_wa()]
+    assert record_of(outcomes).compression_efficiency == 1 / 8
+    through_nics = dataclasses.replace(outcomes_of_wa()[0], traffic=some_traffic(99, raw_octets=800))
+    assert record_of([through_nics, *outcomes_of_wa()[1:]]).compression_efficiency == 1 / 4
 
 
 def test_replicas_that_differ_are_an_error_that_names_them() -> None:
