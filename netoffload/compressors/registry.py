@@ -12,11 +12,15 @@ from typing import Any, Final, cast
 
 from netoffload.compressors.base import Compressor
 from netoffload.compressors.nic import Nic, NoCompression
+from netoffload.compressors.qsgd import Qsgd
+from netoffload.compressors.terngrad import TernGrad
 from netoffload.errors import UsageError
 
 METHODS: Final[tuple[type[Compressor], ...]] = (
     NoCompression,
     Nic,
+    TernGrad,
+    Qsgd,
 )
 """Every method; one line each."""
 
