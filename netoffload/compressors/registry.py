@@ -48,6 +48,11 @@ def names() -> tuple[str, ...]:
     return tuple(_BY_NAME)
 
 
+def specs() -> tuple[str, ...]:
+    """Return every method's text form, and those of its variants."""
+    return tuple(spec for m in METHODS for spec in (m.name, *(f"{m.name}:{variant}" for variant in m.variants)))
+
+
 def get(name: str, **parameters: object) -> Compressor:
     """Return the compressor ``name`` with these parameters.
 
