@@ -124,11 +124,13 @@ class Compressor(abc.ABC):
         name: in the registry.
         method_id: in a payload's header.
         unbiased: whether the mean of decode(encode(v)) over the randomness is v.
+        variants: parameters, as in a text form, that ``netoffload bench compressors`` shows beside the defaults.
     """
 
     name: ClassVar[str]
     method_id: ClassVar[MethodId]
     unbiased: ClassVar[bool]
+    variants: ClassVar[tuple[str, ...]] = ()
 
     @property
     def flags(self) -> int:
@@ -137,9 +139,10 @@ class Compressor(abc.ABC):
 
     @property
     def spec(self) -> str:
-        """What :func:`netoffload.compressors.registry.parse` reads as this compressor."""
-        fields = [f"{f.name}={_spelt(getattr(self, f.name))}" for f in dataclasses.fields(cast(Any, self))]
-        return f"{self.name}:{','.join(fields)}" if fields else self.name
+        """What :func:`netoffload.compressors.registry.parse` reads as this compressor: what differs from the defaults."""
+        given = [field for field in dataclasses.fields(cast(Any, self)) if getattr(self, field.name) != field.default]
+        texts = [f"{field.name}={_spelt(getattr(self, field.name))}" for field in given]
+        return f"{self.name}:{','.join(texts)}" if texts else self.name
 
     def make_state(self, layout: Layout, *, seed: int = 0, rank: int = 0, error_feedback: bool = False) -> State:
         """Return the state before the first call.
@@ -183,7 +186,7 @@ class Compressor(abc.ABC):
             UsageError: the payload is not an array of octets.
             CodecError: octets that this compressor cannot have made for this layout.
         """
-        return self._decode(self._body(payload, layout), layout)
+        return self._decode(body_of(payload, layout, self.method_id, self.flags), layout)
 
     def wire_size(self, values: Float32Array, state: State) -> int:
         """Return len(encode(values, state)) without changing the state.
@@ -226,34 +229,45 @@ class Compressor(abc.ABC):
 
     def _sent(self, payload: Uint8Array, source: Float32Array, state: State) -> Uint8Array:
         """Write the header, and keep what the payload leaves out of ``source``."""
-        HEADER.pack_into(payload.data, 0, MAGIC, VERSION, self.method_id, self.flags, source.size)
+        write_header(payload, self.method_id, self.flags, source.size)
         if state.residual is not None:
             state.residual = source - self._decode(payload[HEADER_OCTETS:], state.layout)
         state.step += 1
         return payload
 
-    def _body(self, payload: Uint8Array, layout: Layout) -> Uint8Array:
-        """Return what follows the header, which is checked."""
-        if payload.dtype != np.uint8 or payload.ndim != 1 or not payload.flags.c_contiguous:
-            raise UsageError(f"a payload is a contiguous array of octets, not {payload.dtype}{list(payload.shape)}")
-        if payload.size < HEADER_OCTETS:
-            raise CodecError(f"a payload of {payload.size} octets is shorter than its header")
-        magic, version, method_id, flags, count = HEADER.unpack_from(payload.data)
-        if (magic, version) != (MAGIC, VERSION):
-            raise CodecError(f"payload starts with {magic:#04x}, version {version}, not {MAGIC:#04x}, {VERSION}")
-        if (method_id, flags) != (self.method_id, self.flags):
-            raise CodecError(
-                f"payload is of method {method_id}, flags {flags:#04x}; {self.spec} is method {int(self.method_id)},"
-                f" flags {self.flags:#04x}"
-            )
-        if count != layout.count:
-            raise CodecError(f"payload holds {count} floats, the layout {layout.count}")
-        return payload[HEADER_OCTETS:]
-
 
 def empty_payload(body_octets: int) -> Uint8Array:
     """Return room for a header and a body, the body zeroed: uint8[HEADER_OCTETS + body_octets]."""
     return np.zeros(HEADER_OCTETS + body_octets, np.uint8)
+
+
+def write_header(payload: Uint8Array, method_id: MethodId, flags: int, count: int) -> None:
+    """Write the header of a payload of ``count`` floats to its first octets."""
+    HEADER.pack_into(payload.data, 0, MAGIC, VERSION, method_id, flags, count)
+
+
+def body_of(payload: Uint8Array, layout: Layout, method_id: MethodId, flags: int) -> Uint8Array:
+    """Return what follows the header, uint8[m - HEADER_OCTETS], after checking the header.
+
+    Raises:
+        UsageError: the payload is not an array of octets.
+        CodecError: the header is not that of this method, with these flags, for this layout.
+    """
+    if payload.dtype != np.uint8 or payload.ndim != 1 or not payload.flags.c_contiguous:
+        raise UsageError(f"a payload is a contiguous array of octets, not {payload.dtype}{list(payload.shape)}")
+    if payload.size < HEADER_OCTETS:
+        raise CodecError(f"a payload of {payload.size} octets is shorter than its header")
+    magic, version, sent_id, sent_flags, count = HEADER.unpack_from(payload.data)
+    if (magic, version) != (MAGIC, VERSION):
+        raise CodecError(f"payload starts with {magic:#04x}, version {version}, not {MAGIC:#04x}, {VERSION}")
+    if (sent_id, sent_flags) != (method_id, flags):
+        raise CodecError(
+            f"payload has method {sent_id}, flags {sent_flags:#04x}, where {int(method_id)}, {flags:#04x} are expected:"
+            " do both sides have the same parameters?"
+        )
+    if count != layout.count:
+        raise CodecError(f"payload holds {count} floats, the layout {layout.count}")
+    return payload[HEADER_OCTETS:]
 
 
 def require_finite(values: Float32Array, what: str) -> None:
@@ -277,4 +291,6 @@ def largest_word(words: Any) -> Any:
 
 
 def _spelt(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     return str(value).lower() if isinstance(value, bool) else str(value)

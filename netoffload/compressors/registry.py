@@ -12,11 +12,15 @@ from typing import Any, Final, cast
 
 from netoffload.compressors.base import Compressor
 from netoffload.compressors.nic import Nic, NoCompression
+from netoffload.compressors.qsgd import Qsgd
+from netoffload.compressors.terngrad import TernGrad
 from netoffload.errors import UsageError
 
 METHODS: Final[tuple[type[Compressor], ...]] = (
     NoCompression,
     Nic,
+    TernGrad,
+    Qsgd,
 )
 """Every method; one line each."""
 
@@ -42,6 +46,11 @@ _BY_NAME: Final = _table()
 def names() -> tuple[str, ...]:
     """Return the name of every method, without the aliases."""
     return tuple(_BY_NAME)
+
+
+def specs() -> tuple[str, ...]:
+    """Return every method's text form, and those of its variants."""
+    return tuple(spec for m in METHODS for spec in (m.name, *(f"{m.name}:{variant}" for variant in m.variants)))
 
 
 def get(name: str, **parameters: object) -> Compressor:
