@@ -82,35 +82,33 @@ class GatherExchange(GradientExchange):
 
 
 class ServedExchange(GradientExchange):
-    """A worker of a parameter server: its payload goes, the payload of the sum comes (TernGrad, Algorithm 1)."""
+    """A worker of a parameter server, the last rank: its payload goes, the float32 sum comes."""
 
-    def __init__(self, exchange: Exchange, compressor: Compressor, state: State, downward: Compressor) -> None:
-        """Encode with ``compressor``, decode the answers of the last rank with ``downward``."""
+    def __init__(self, exchange: Exchange, compressor: Compressor, state: State) -> None:
+        """Encode with this rank's ``state``."""
         super().__init__()
-        self._exchange, self._downward = exchange, downward
+        self._exchange = exchange
         self._coder = Coder(compressor, state, self.sent)
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`GradientExchange.step`."""
         payload = self._coder.encode(gradient)
         self.sent.octets += payload.size
-        answer = push_pull(self._exchange, payload, server=self._exchange.size - 1)
-        update(self._downward.decode(answer, self._coder.state.layout))
+        update(push_pull(self._exchange, payload, server=self._exchange.size - 1).view(np.float32))
 
 
 class ServerExchange(GradientExchange):
-    """The parameter server: it adds what comes, and has no weights (parameter localisation, TernGrad, section 3)."""
+    """The parameter server: it adds what comes, and has no weights."""
 
-    def __init__(self, exchange: Exchange, compressor: Compressor, downward: Compressor, state: State) -> None:
-        """Decode with ``compressor``, encode the sum with ``downward`` and its ``state``."""
+    def __init__(self, exchange: Exchange, compressor: Compressor, layout: Layout) -> None:
+        """Decode with ``compressor``."""
         super().__init__()
         self._exchange = exchange
-        self._upward = Coder(compressor, state, Sent())
-        self._downward = Coder(downward, state, self.sent)
+        self._coder = Coder(compressor, compressor.make_state(layout), self.sent)
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`GradientExchange.step`; ``update`` is not called."""
-        answer = serve_payloads(self._exchange, lambda pushed: self._downward.encode(self._upward.total(pushed)))
+        answer = serve_payloads(self._exchange, lambda pushed: self._coder.total(pushed).view(np.uint8))
         self.sent.octets += answer.size * (self._exchange.size - 1)
 
 

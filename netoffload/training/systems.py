@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from netoffload.compressors import Compressor, registry
-from netoffload.compressors.nic import NoCompression
 from netoffload.errors import UsageError
 
 
@@ -56,6 +55,9 @@ _PERIODIC: Final = {"psgd": Way.RING, "rsgd": Way.RING, "pqasgd": Way.GATHER}
 _SERVED: Final = frozenset({"terngrad"})
 _RINGED: Final = frozenset({"fp16", "bf16", "truncate", "truncate16", "truncate22", "truncate24"})
 
+
+PQASGD_ITEMS: Final = ("rule=mpn", "norm=l2", "bucket=0")
+"""Jiang and Agrawal, section 5: s = sqrt(m p N) / 2 for partitioned data; N here is a layer's."""
 
 PAPERS: Final = ("wa", "wa+c", "inc", "inc+c", "psgd", "rsgd")
 """One of every system of the five papers, with the parameters they recommend, for one table."""
@@ -101,10 +103,6 @@ class System:
         """Whether error feedback is possible: payloads of a worker's own vectors."""
         return self.compressor is not None and self.way is not Way.PAYLOAD_RING
 
-    def downward(self, workers: int) -> Compressor:
-        """Return what a payload server answers with when it has added the payloads of so many workers."""
-        return NoCompression()
-
 
 def names() -> tuple[str, ...]:
     """Return every name, without parameters, the plain exchanges first."""
@@ -145,8 +143,16 @@ def parse(text: str, *, batch: int) -> System:
 
 
 def compressor_of(family: str, items: list[str], *, batch: int, period: int) -> Compressor:
-    """Return the compressor of a system; PQASGD's is QSGD."""
+    """Return the compressor of a system: PQASGD's is QSGD, whose rules for the levels know the batch and the period."""
+    if family == "pqasgd":
+        items = items or list(PQASGD_ITEMS)
     name = "qsgd" if family == "pqasgd" else family
+    if name == "qsgd":
+        given = {item.partition("=")[0] for item in items}
+        items = [
+            *items,
+            *(f"{key}={value}" for key, value in (("batch", batch), ("period", period)) if key not in given),
+        ]
     return registry.parse(f"{name}:{','.join(items)}")
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from netoffload.collectives import Exchange, Quantise
 from netoffload.compressors import Compressor, Layout
+from netoffload.compressors.terngrad import TernGrad
 from netoffload.errors import UsageError
 from netoffload.training.config import TrainSettings
 from netoffload.training.exchanges import AggregatorExchange, GradientExchange, RingExchange, WorkerExchange
 from netoffload.training.payload_exchanges import GatherExchange, RingPayloadExchange, ServedExchange, ServerExchange
 from netoffload.training.periodic import AveragingExchange, QuantisedAveragingExchange
 from netoffload.training.systems import System, Way
+from netoffload.training.ternary_server import TernaryServer, TernaryWorker
 
 
 def exchange_for(
@@ -56,11 +58,14 @@ def _of_payloads(
         layout, seed=settings.seed, rank=exchange.rank, error_feedback=settings.error_feedback
     )
     if system.way is Way.SERVER:
-        downward = system.downward(settings.nodes)
-        if exchange.rank == settings.ranks - 1:
-            down_state = downward.make_state(layout, seed=settings.seed, rank=exchange.rank)
-            return ServerExchange(exchange, compressor, downward, down_state)
-        return ServedExchange(exchange, compressor, state, downward)
+        is_server = exchange.rank == settings.ranks - 1
+        if isinstance(compressor, TernGrad):
+            return (
+                TernaryServer(exchange, compressor, layout) if is_server else TernaryWorker(exchange, compressor, state)
+            )
+        return (
+            ServerExchange(exchange, compressor, layout) if is_server else ServedExchange(exchange, compressor, state)
+        )
     gather = GatherExchange(exchange, compressor, state)
     if system.averages_weights:
         return QuantisedAveragingExchange(exchange, gather, period=system.period)

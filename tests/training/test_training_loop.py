@@ -24,7 +24,21 @@ from netoffload.training.wiring import exchange_for
 BOUND_K = 10
 
 PLAIN = ("wa", "wa+c", "inc", "inc+c")
-OTHERS = ("fullsgd", "psgd:p=3", "rsgd:p=3", "none", "none:via=server", "none:via=ring", "bounded", "bounded:via=ring")
+# fmt: off
+OTHERS = (
+    "fullsgd",
+    "psgd:p=3",
+    "rsgd:p=3",
+    "none",
+    "none:via=server",
+    "none:via=ring",
+    "bounded:via=ring",
+    "terngrad",
+    "terngrad:exempt=2",
+    "terngrad:via=gather",
+    "qsgd:rule=mn",
+    "pqasgd:p=3",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
