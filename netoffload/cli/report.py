@@ -41,6 +41,9 @@ def print_summary(summary: Summary, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary.to_json(), indent=2))
         return
+    if len(summary.exchanges) > reports.WIDEST:
+        console.print(reports.table_text(summary), soft_wrap=True, highlight=False, markup=False)
+        return
     name, *exchanges = reports.table_header(summary)
     table = Table(box=box.SIMPLE_HEAD, caption=Text(reports.describe_run(summary)), caption_justify="left")
     table.add_column(name, no_wrap=True)

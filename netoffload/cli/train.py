@@ -66,8 +66,12 @@ def _list_exchanges(asked: bool) -> None:
         from netoffload.compressors import registry
         from netoffload.training import systems
 
-        console.print("\n".join((systems.__doc__ or "").splitlines()[2:]), highlight=False, markup=False)
-        console.print("compressors: " + ", ".join((*registry.names(), *registry.ALIASES)), highlight=False)
+        console.print(
+            "\n".join((systems.__doc__ or "").splitlines()[2:]), highlight=False, markup=False, soft_wrap=True
+        )
+        console.print(
+            "compressors: " + ", ".join((*registry.names(), *registry.ALIASES)), highlight=False, soft_wrap=True
+        )
         raise typer.Exit
 
 

@@ -22,9 +22,10 @@ puts all three into a folder.
 from netoffload.reports.figure import draw_figure
 from netoffload.reports.folder import write_report
 from netoffload.reports.summary import ExchangeSummary, Summary, summarise
-from netoffload.reports.table import describe_run, table_header, table_rows, table_text
+from netoffload.reports.table import WIDEST, describe_run, table_header, table_rows, table_text
 
 __all__ = [
+    "WIDEST",
     "ExchangeSummary",
     "Summary",
     "describe_run",

@@ -12,7 +12,7 @@
       | make_record            <--- rank<r>.json --      meter and NIC counters before and after (rank 0)
     Record
 
-What makes four runs comparable: the same seed gives the same initial weights on every rank and in every exchange, and
+What makes runs comparable: the same seed gives the same initial weights on every rank and in every exchange, and
 the same batches in the same order to every worker. Gradients are averaged over the workers: the exchange gives their
 sum, and the update divides. Warm-up exchanges move zeros, so nothing that is trained depends on them. After a run the
 parameters of all ranks are compared by their SHA-256; a difference is an error, not a footnote.
@@ -29,8 +29,14 @@ waiting included). In ``wa`` the update happens at the aggregator while workers 
 communicating to computing. Ranks that share two cores compute slower than ranks that have their own: the split is
 this machine's.
 
-Files, in the order in which a run meets them: ``config`` what is asked for; ``data``; ``model`` the flat replica;
-``exchanges`` the four choices; ``capture`` keeps gradients; ``loop`` the iterations; ``measure`` the meter;
+**Every system of the papers is an exchange.** ``systems`` has their names. Some move floats (``exchanges``), some move
+payloads of a host-side compressor (``payload_exchanges``, ``ternary_server``), some average weights now and then
+(``periodic``). All go over the same connections and the same shaped links, and every rank counts what it sent, which is
+held against the wire's counters: a run that took another way is an error.
+
+Files, in the order in which a run meets them: ``systems`` the names; ``config`` what is asked for; ``data``;
+``networks`` the models, ``model`` the flat replica; ``exchanges``, ``payload_exchanges``, ``ternary_server`` and
+``periodic``; ``wiring`` picks the one a run asks for; ``capture`` keeps gradients; ``loop`` the iterations; ``measure`` the meter;
 ``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's side. ``sample`` trains without a
 testbed, for gradients to try a codec on.
 """

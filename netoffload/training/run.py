@@ -204,7 +204,7 @@ def make_record(
         configuration=_configuration(settings, testbed, first.parameters),
         versions=first.versions,
         rate_bps_measured=rate_bps_measured,
-        timing=_timing(outcomes),
+        timing=_timing(outcomes, settings.system.period),
         traffic=first.traffic,
         compression_efficiency=_efficiency(settings, outcomes, first.traffic),
         learning=results.Learning(first.accuracy, first.accuracy_after, first.final_loss),
@@ -229,16 +229,26 @@ def check_replicas(outcomes: Sequence[RankOutcome]) -> None:
         raise ReplicaError(f"the parameters of rank {', '.join(different)} differ from those of rank 0")
 
 
-def _timing(outcomes: Sequence[RankOutcome]) -> Timing:
-    """Mean over the workers per iteration; the aggregator's update counts as computing, at workers it was waiting."""
+def _timing(outcomes: Sequence[RankOutcome], period: int) -> Timing:
+    """Mean over the workers per iteration; the aggregator's update counts as computing, at workers it was waiting.
+
+    A method that communicates every ``period`` iterations is measured by whole periods.
+    """
     workers = [outcome for outcome in outcomes if outcome.is_worker]
     servers = [outcome for outcome in outcomes if not outcome.is_worker]
     wall = _mean_per_iteration([outcome.wall_s for outcome in workers])
     compute = _mean_per_iteration([outcome.compute_s for outcome in workers])
     for server in servers:
         compute = [own + update for own, update in zip(compute, server.compute_s, strict=True)]
+    wall, compute = _mean_per_period(wall, period), _mean_per_period(compute, period)
     communicate = [whole - part for whole, part in zip(wall, compute, strict=True)]
     return Timing(Spread.of(wall), Spread.of(compute), Spread.of(communicate))
+
+
+def _mean_per_period(samples: Sequence[float], period: int) -> list[float]:
+    """Return the mean of every ``period`` consecutive samples; what is left at the end counts if it is all there is."""
+    ends = range(period, len(samples) + 1, period) if len(samples) >= period else (len(samples),)
+    return [sum(samples[max(end - period, 0) : end]) / min(period, len(samples)) for end in ends]
 
 
 def _mean_per_iteration(series: Sequence[Sequence[float]]) -> list[float]:

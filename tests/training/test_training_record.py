@@ -118,6 +118,18 @@ def test_compression_efficiency_is_the_share_of_what_plain_gradients_take() -> N
     assert record_of([through_nics, *outcomes_of_wa()[1:]]).compression_efficiency == 1 / 4
 
 
+def test_a_periodic_method_is_timed_by_whole_periods() -> None:
+    settings = TrainSettings("psgd:p=2", nodes=2, iterations=5)
+    wall_s, compute_s = (0.01, 0.11, 0.01, 0.13, 0.01), (0.01,) * 5
+    workers = [
+        dataclasses.replace(outcome, wall_s=wall_s, compute_s=compute_s, vector_octets=GRADIENT_OCTETS)
+        for outcome in outcomes_of_wa()[:2]
+    ]
+    record = make_record(settings, TestbedSettings(2), None, "2026-01-01T00:00:00+00:00", workers)
+    assert (record.timing.wall_s.minimum, record.timing.wall_s.maximum) == pytest.approx((0.06, 0.07))
+    assert record.timing.compute_s.median == pytest.approx(0.01)
+
+
 def test_replicas_that_differ_are_an_error_that_names_them() -> None:
     outcomes = outcomes_of_wa()
     outcomes[1] = dataclasses.replace(outcomes[1], sha256="ab")
