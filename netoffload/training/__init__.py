@@ -36,7 +36,8 @@ held against the wire's counters: a run that took another way is an error.
 
 Files, in the order in which a run meets them: ``systems`` the names; ``config`` what is asked for; ``data``;
 ``networks`` the models, ``model`` the flat replica; ``exchanges``, ``payload_exchanges``, ``ternary_server`` and
-``periodic``; ``wiring`` picks the one a run asks for; ``capture`` keeps gradients; ``loop`` the iterations; ``measure`` the meter;
+``periodic``; ``wiring`` picks the one a run asks for; ``capture`` keeps gradients; ``loop`` the iterations; ``measure``
+the meter;
 ``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's side. ``sample`` trains without a
 testbed, for gradients to try a codec on.
 """
