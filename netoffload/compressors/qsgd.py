@@ -237,8 +237,8 @@ def _rounded(
 def _pack_groups(codes: Any, bounds: Any, widths: Any, target: Any, at: int) -> None:
     for group in range(widths.size):
         if widths[group]:
-            first = bounds[group]
-            at = packing.pack(codes, first, bounds[group + 1] - first, np.int64(widths[group]), target, at)
+            first, width = int(bounds[group]), int(np.int64(widths[group]))
+            at = packing.pack(codes, first, int(bounds[group + 1]) - first, width, target, at)
 
 
 @kernel
@@ -247,8 +247,8 @@ def _unpack_groups(stream: Any, bounds: Any, widths: Any, codes: Any) -> bool:
     at = 0
     for group in range(widths.size):
         if widths[group]:
-            first = bounds[group]
-            at = packing.unpack(stream, at, codes, first, bounds[group + 1] - first, np.int64(widths[group]))
+            first, width = int(bounds[group]), int(np.int64(widths[group]))
+            at = packing.unpack(stream, at, codes, first, int(bounds[group + 1]) - first, width)
             if at < 0:
                 return False
     return True

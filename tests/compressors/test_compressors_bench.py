@@ -7,26 +7,29 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from netoffload.cli import app
 from netoffload.codec.jit import JIT_DISABLED
 from netoffload.compressors import Layout, measure, registry
+from netoffload.errors import UsageError
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="times compiled kernels")
 
 
-def bench(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "netoffload", "bench", "compressors", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110)
+def bench(*words: str) -> Any:
+    return CliRunner().invoke(app, ["bench", "compressors", *words])
 
 
 def test_every_method_is_reported_with_its_ratio_and_q(tmp_path: Path) -> None:
     vectors = np.random.default_rng(1).normal(0, 0.01, (2, 3000)).astype(np.float32)
     np.save(tmp_path / "kept.npy", vectors)
     done = bench("--gradients", str(tmp_path / "kept.npy"), "--layers", "2000,1000", "--repeat", "2", "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["configuration"]["layers"] == [2000, 1000]
     assert report["configuration"]["data"] == "kept.npy"
@@ -45,7 +48,7 @@ def test_every_method_is_reported_with_its_ratio_and_q(tmp_path: Path) -> None:
 
 def test_the_table_names_what_was_asked_for() -> None:
     done = bench("--compressor", "qsgd:levels=15", "--size", "40KB", "--repeat", "2")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "qsgd:levels=15" in done.stdout
     assert "10000 floats of gaussian:0.002" in done.stdout
 
@@ -55,15 +58,21 @@ def test_the_table_names_what_was_asked_for() -> None:
     [
         (("--compressor", "zip"), "compressor 'zip' is unknown"),
         (("--compressor", "qsgd:norm=l3"), "norm 'l3' is unknown"),
-        (("--layers", "1,2"), "the layers have 3 floats together, the vector 4000000"),
-        (("--layers", "many"), "layers 'many' are no lengths"),
+        (("--size", "8KB", "--layers", "1,2"), "the layers have 3 floats together, the vector 2000"),
+        (("--size", "8KB", "--layers", "many"), "layers 'many' are no lengths"),
         (("--size", "3B"), "size"),
         (("--data", "uniform"), "gradients 'uniform' are unknown"),
     ],
 )
-def test_a_wrong_option_is_one_line_and_exit_code_2(words: tuple[str, ...], says: str) -> None:
+def test_a_wrong_option_is_refused(words: tuple[str, ...], says: str) -> None:
     done = bench(*words)
+    assert isinstance(done.exception, UsageError)
+    assert says in str(done.exception)
+    assert done.stdout == ""
+
+
+def test_a_refusal_is_one_line_and_exit_code_2() -> None:
+    command = [sys.executable, "-m", "netoffload", "bench", "compressors", "--compressor", "zip"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
     assert (done.returncode, done.stdout) == (2, "")
-    lines = [line for line in done.stderr.splitlines() if line.startswith("netoffload: ")]
-    assert len(lines) == 1
-    assert says in lines[0]
+    assert [line for line in done.stderr.splitlines() if "compressor 'zip' is unknown" in line] == [done.stderr.strip()]
