@@ -1,0 +1,78 @@
+"""``netoffload bench compressors`` reports every method, and says what is wrong in one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from netoffload.cli import app
+from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compressors import Layout, measure, registry
+from netoffload.errors import UsageError
+
+pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="times compiled kernels")
+
+
+def bench(*words: str) -> Any:
+    return CliRunner().invoke(app, ["bench", "compressors", *words])
+
+
+def test_every_method_is_reported_with_its_ratio_and_q(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(1).normal(0, 0.01, (2, 3000)).astype(np.float32)
+    np.save(tmp_path / "kept.npy", vectors)
+    done = bench("--gradients", str(tmp_path / "kept.npy"), "--layers", "2000,1000", "--repeat", "2", "--json")
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["configuration"]["layers"] == [2000, 1000]
+    assert report["configuration"]["data"] == "kept.npy"
+    rows = {row["spec"]: row for row in report["results"]}
+    assert list(rows) == [registry.parse(spec).spec for spec in registry.specs()]
+    for row in rows.values():
+        assert row["encode_GBps"] > 0
+        assert row["decode_GBps"] > 0
+        assert all(math.isfinite(row[key]) for key in ("ratio", "variance_ratio", "bias", "mean_error", "max_error"))
+    layout = Layout((2000, 1000))
+    wanted = measure.quality(registry.get("terngrad"), vectors[0], layout, repeats=2, seed=1)
+    assert rows["terngrad"]["variance_ratio"] == wanted.variance_ratio
+    assert rows["terngrad"]["ratio"] == 12000 / (8 + 8 + 600)
+    assert rows["none"]["variance_ratio"] == 0
+
+
+def test_the_table_names_what_was_asked_for() -> None:
+    done = bench("--compressor", "qsgd:levels=15", "--size", "40KB", "--repeat", "2")
+    assert done.exit_code == 0, done.stderr
+    assert "qsgd:levels=15" in done.stdout
+    assert "10000 floats of gaussian:0.002" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--compressor", "zip"), "compressor 'zip' is unknown"),
+        (("--compressor", "qsgd:norm=l3"), "norm 'l3' is unknown"),
+        (("--size", "8KB", "--layers", "1,2"), "the layers have 3 floats together, the vector 2000"),
+        (("--size", "8KB", "--layers", "many"), "layers 'many' are no lengths"),
+        (("--size", "3B"), "size"),
+        (("--data", "uniform"), "gradients 'uniform' are unknown"),
+    ],
+)
+def test_a_wrong_option_is_refused(words: tuple[str, ...], says: str) -> None:
+    done = bench(*words)
+    assert isinstance(done.exception, UsageError)
+    assert says in str(done.exception)
+    assert done.stdout == ""
+
+
+def test_a_refusal_is_one_line_and_exit_code_2() -> None:
+    command = [sys.executable, "-m", "netoffload", "bench", "compressors", "--compressor", "zip"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [line for line in done.stderr.splitlines() if "compressor 'zip' is unknown" in line] == [done.stderr.strip()]

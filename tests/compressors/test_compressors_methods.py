@@ -1,0 +1,267 @@
+"""Every method's payload: the oracle's octets, of the size it said, and nothing else is accepted."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compressors import Compressor, Layout, State, elias, packing, registry
+from netoffload.compressors.base import HEADER_OCTETS
+from netoffload.compressors.qsgd import NORMS, Qsgd
+from netoffload.compressors.rounding import round_exact, values_exact
+from netoffload.compressors.scalers import Scale, group_scalers_exact
+from netoffload.compressors.terngrad import TernGrad
+from netoffload.errors import CodecError, UsageError
+
+STOCHASTIC = (
+    "terngrad",
+    "terngrad:packing=bits,clip_factor=0",
+    "terngrad:bucket=7,exempt=2",
+    "qsgd",
+    "qsgd:levels=5,bucket=7",
+    "qsgd:levels=2.5,norm=l2,bucket=0",
+    "qsgd:norm=l2,rule=n,bucket=33",
+    "qsgd:norm=l2,rule=mpn,batch=64,period=8,bucket=0",
+    "qsgd:levels=32767,bucket=0",
+    "qsgd:coding=gamma,bucket=33",
+    "qsgd:norm=l2,rule=mn,batch=25,coding=omega",
+    "qsgd:norm=l2,levels=1,coding=gaps",
+)
+SPECS = ("none", "nic", "nic:codec=bounded,bound=7", "nic:codec=truncate22", *STOCHASTIC)
+BY_SPEC = pytest.mark.parametrize("spec", SPECS)
+
+RANDOM = np.random.default_rng(1)
+INPUTS: dict[str, Any] = {
+    "empty": [],
+    "one": [-0.25],
+    "zeros": [0.0] * 20,
+    "minus zero": [-0.0, 0.5, -0.0, -0.25, 0.0],
+    "subnormal": [1e-45, -3e-42, 1e-39, 0.0, -1e-45],
+    "one subnormal": [1e-45],
+    "huge": [1e38, -3e37, 2.0, 1e-30],
+    "equal": [0.125] * 50,
+    "gaussian": RANDOM.normal(0, 1e-3, 1003),
+    "heavy": RANDOM.standard_t(1.5, 515),
+}
+
+
+def vector(values: Any) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def layout_of(count: int) -> Layout:
+    """Three layers and an empty one."""
+    return Layout((count // 2, 0, count // 3, count - count // 2 - count // 3))
+
+
+def oracle_payload(compressor: Compressor, values: np.ndarray, state: State) -> bytes:
+    """The payload, put together from the oracles."""
+    header = struct.pack("<BBBBI", 0xC7, 1, compressor.method_id, compressor.flags, values.size)
+    if isinstance(compressor, TernGrad):
+        sizes = state.layout.sizes
+        ternary = Layout(sizes[: len(sizes) - compressor.exempt])
+        bounds, coded = ternary.groups(compressor.bucket), values[: ternary.count]
+        scalers = group_scalers_exact(coded, bounds, Scale.LARGEST, compressor.clip_factor)
+        codes = round_exact(coded, bounds, scalers, np.ones_like(scalers), state.key())
+        trits = np.where(codes > 0, codes - 1, 0)
+        stream = packing.pack_exact(codes, 2) if compressor.packing == "bits" else packing.pack_trits_exact(trits)
+        return header + scalers.tobytes() + stream + values[ternary.count :].tobytes()
+    assert isinstance(compressor, Qsgd)
+    bounds = state.layout.groups(compressor.bucket)
+    levels = compressor.levels_of(bounds)
+    scalers = group_scalers_exact(values, bounds, NORMS[compressor.norm])
+    codes = round_exact(values, bounds, scalers, levels, state.key())
+    head = header + (levels[0] if levels.size else np.float32(0)).tobytes() + scalers.tobytes()
+    if compressor.coding != "fixed":
+        return head + elias.encode_exact(codes, compressor.coding)
+    tops = levels
+    if compressor.norm == "l2":
+        largest = group_scalers_exact(values, bounds, Scale.LARGEST)
+        tops = np.minimum(largest / np.where(scalers > 0, scalers, np.float32(1)) * levels, levels)
+    widths = [int(np.ceil(top)).bit_length() + 1 if c > 0 else 0 for top, c in zip(tops, scalers, strict=True)]
+    streams = [
+        packing.pack_exact(codes[first:last], width)
+        for first, last, width in zip(bounds[:-1], bounds[1:], widths, strict=True)
+    ]
+    return head + (bytes(widths) if compressor.norm == "l2" else b"") + b"".join(streams)
+
+
+def oracle_values(compressor: Compressor, values: np.ndarray, state: State) -> np.ndarray:
+    """What the payload stands for."""
+    if isinstance(compressor, TernGrad):
+        sizes = state.layout.sizes
+        ternary = Layout(sizes[: len(sizes) - compressor.exempt])
+        bounds, coded = ternary.groups(compressor.bucket), values[: ternary.count]
+        scalers = group_scalers_exact(coded, bounds, Scale.LARGEST, compressor.clip_factor)
+        ones = np.ones_like(scalers)
+        made = values_exact(round_exact(coded, bounds, scalers, ones, state.key()), bounds, scalers, ones)
+        return np.concatenate((made, values[ternary.count :]))
+    assert isinstance(compressor, Qsgd)
+    bounds = state.layout.groups(compressor.bucket)
+    levels, scalers = compressor.levels_of(bounds), group_scalers_exact(values, bounds, NORMS[compressor.norm])
+    return values_exact(round_exact(values, bounds, scalers, levels, state.key()), bounds, scalers, levels)
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.parametrize("spec", STOCHASTIC)
+def test_payload_and_values_are_the_oracles(spec: str, kind: str) -> None:
+    compressor, values = registry.parse(spec), vector(INPUTS[kind])
+    layout = layout_of(values.size)
+    state = compressor.make_state(layout, seed=9, rank=3)
+    state.step = 17
+    before = values.tobytes()
+    wanted, came_back = oracle_payload(compressor, values, state), oracle_values(compressor, values, state)
+    assert compressor.wire_size(values, state) == len(wanted)
+    assert state.step == 17
+    payload = compressor.encode(values, state)
+    assert payload.dtype == np.uint8
+    assert payload.tobytes() == wanted
+    assert (state.step, values.tobytes()) == (18, before)
+    assert compressor.decode(payload, layout).tobytes() == came_back.tobytes()
+
+
+@BY_SPEC
+def test_wire_size_is_the_length_for_every_count(spec: str) -> None:
+    compressor = registry.parse(spec)
+    counts = (*range(0, 1001, 125 if JIT_DISABLED else 1), *(() if JIT_DISABLED else (1_000_003,)))
+    values = np.random.default_rng(2).normal(0, 0.02, max(counts)).astype(np.float32)
+    for count in counts:
+        state = compressor.make_state(layout_of(count))
+        said = compressor.wire_size(values[:count], state)
+        payload = compressor.encode(values[:count], state)
+        assert payload.size == said
+        assert compressor.decode(payload, state.layout).shape == (count,)
+
+
+@BY_SPEC
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_and_nothing_changes(spec: str, bad: float) -> None:
+    compressor = registry.parse(spec)
+    values = vector([0.5] * 40)
+    values[[31, 37]] = bad
+    state = compressor.make_state(layout_of(40), error_feedback=True)
+    for attempt in (compressor.encode, compressor.wire_size):
+        with pytest.raises(UsageError, match="not finite: value 31 is"):
+            attempt(values, state)
+    assert state.step == 0
+    assert state.residual is not None
+    assert not state.residual.any()
+
+
+@BY_SPEC
+def test_other_arrays_are_refused(spec: str) -> None:
+    compressor = registry.parse(spec)
+    state = compressor.make_state(Layout((4,)))
+    for values in (np.zeros(4), np.zeros(5, np.float32), np.zeros(8, np.float32)[::2], np.zeros((2, 2), np.float32)):
+        with pytest.raises(UsageError, match=r"contiguous float32\[4\]"):
+            compressor.encode(values.astype(values.dtype, copy=False), state)
+    octets: Any = (np.zeros(20, np.int8), np.zeros(40, np.uint8)[::2], np.zeros((4, 5), np.uint8))
+    for payload in octets:
+        with pytest.raises(UsageError, match="contiguous array of octets"):
+            compressor.decode(payload, state.layout)
+
+
+@BY_SPEC
+def test_a_wrong_header_is_refused(spec: str) -> None:
+    compressor = registry.parse(spec)
+    layout = layout_of(50)
+    payload = compressor.encode(np.full(50, 0.25, np.float32), compressor.make_state(layout))
+    for octet in range(HEADER_OCTETS):
+        wrong = payload.copy()
+        wrong[octet] ^= 0x10
+        with pytest.raises(CodecError):
+            compressor.decode(wrong, layout)
+    for cut in (payload[:0], payload[: HEADER_OCTETS - 1], payload[:-1], np.append(payload, np.uint8(0))):
+        with pytest.raises(CodecError):
+            compressor.decode(cut, layout)
+    with pytest.raises(CodecError, match="50 floats, the layout 49"):
+        compressor.decode(payload, layout_of(49))
+
+
+@BY_SPEC
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_damaged_payload_is_refused_or_decodes_to_finite_values(spec: str, data: st.DataObject) -> None:
+    compressor = registry.parse(spec)
+    count = data.draw(st.integers(0, 80))
+    layout = layout_of(count)
+    values = np.random.default_rng(count).normal(0, 0.02, count).astype(np.float32)
+    octets = bytearray(compressor.encode(values, compressor.make_state(layout)).tobytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        if len(octets) > HEADER_OCTETS:
+            octets[data.draw(st.integers(HEADER_OCTETS, len(octets) - 1))] = data.draw(st.integers(0, 255))
+    octets = octets[: data.draw(st.integers(HEADER_OCTETS, len(octets)))] if data.draw(st.booleans()) else octets
+    octets += data.draw(st.binary(max_size=3))
+    try:
+        decoded = compressor.decode(np.frombuffer(bytes(octets), np.uint8), layout)
+    except CodecError:
+        return
+    assert decoded.shape == (count,)
+    assert np.isfinite(decoded).all()
+
+
+@pytest.mark.parametrize("spec", ["terngrad:exempt=1", "none", "nic:codec=none"])
+def test_a_value_that_no_encoder_sends_is_refused(spec: str) -> None:
+    compressor = registry.parse(spec)
+    payload = compressor.encode(np.full(16, 0.25, np.float32), compressor.make_state(Layout((8, 8))))
+    payload[-4:] = np.array([np.inf], np.float32).view(np.uint8)
+    with pytest.raises(CodecError, match="not finite"):
+        compressor.decode(payload, Layout((8, 8)))
+
+
+@pytest.mark.parametrize("scaler", [np.inf, np.nan, -1.0, -0.0])
+@pytest.mark.parametrize(("spec", "at"), [("terngrad", 8), ("qsgd", 12), ("qsgd:coding=omega", 12)])
+def test_a_scaler_that_no_encoder_sends_is_refused(spec: str, at: int, scaler: float) -> None:
+    compressor = registry.parse(spec)
+    payload = compressor.encode(np.full(16, 0.25, np.float32), compressor.make_state(Layout((16,))))
+    payload[at : at + 4] = np.array([scaler], np.float32).view(np.uint8)
+    with pytest.raises(CodecError, match="scaler"):
+        compressor.decode(payload, Layout((16,)))
+
+
+def test_codes_that_no_encoder_sends_are_refused() -> None:
+    layout = Layout((5,))
+    values = vector([0.5, -0.5, 0.5, 0.5, 0.5])
+    for spec, octet, says in (
+        ("terngrad:clip_factor=0,packing=bits", 0b01, "sign without a level"),
+        ("terngrad:clip_factor=0", 243, "five digits"),
+        ("qsgd:levels=5", 0b1100, "level that its s does not have"),
+        ("qsgd:levels=5", 0b0001, "sign without a level"),
+    ):
+        compressor = registry.parse(spec)
+        payload = compressor.encode(values, compressor.make_state(layout))
+        payload[8 + 4 + (4 if spec.startswith("qsgd") else 0)] = octet
+        with pytest.raises(CodecError, match=says):
+            compressor.decode(payload, layout)
+
+
+@pytest.mark.parametrize("width", [0, 1, 17, 255])
+def test_a_width_that_no_encoder_sends_is_refused(width: int) -> None:
+    compressor = registry.parse("qsgd:norm=l2,levels=9")
+    payload = compressor.encode(np.full(16, 0.25, np.float32), compressor.make_state(Layout((16,))))
+    payload[16] = width
+    with pytest.raises(CodecError, match="width"):
+        compressor.decode(payload, Layout((16,)))
+
+
+def test_a_decoder_with_another_s_refuses() -> None:
+    layout = Layout((16,))
+    compressor = registry.parse("qsgd:levels=9")
+    payload = compressor.encode(np.full(16, 0.25, np.float32), compressor.make_state(layout))
+    with pytest.raises(CodecError, match="another number of levels"):
+        registry.parse("qsgd:levels=8").decode(payload, layout)
+
+
+def test_a_length_beyond_float32_is_refused() -> None:
+    compressor = registry.parse("qsgd:norm=l2")
+    with pytest.raises(UsageError, match="length of the gradient"):
+        compressor.encode(np.full(16, 3e38, np.float32), compressor.make_state(Layout((16,))))
+    compressor = registry.parse("qsgd:levels=1.5")
+    with pytest.raises(UsageError, match="highest level"):
+        compressor.encode(np.full(16, 3e38, np.float32), compressor.make_state(Layout((16,))))

@@ -1,0 +1,132 @@
+"""Layouts, states that are saved and restored, error feedback, and methods by their name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from netoffload.compressors import Layout, State, registry
+from netoffload.errors import UsageError
+
+LAYOUT = Layout((60, 0, 41))
+RANDOM = np.random.default_rng(3)
+
+
+def gradient() -> np.ndarray:
+    return RANDOM.normal(0, 0.01, LAYOUT.count).astype(np.float32)
+
+
+def test_a_layout_knows_its_offsets_and_groups() -> None:
+    assert (LAYOUT.offsets, LAYOUT.count) == ((0, 60, 60, 101), 101)
+    assert LAYOUT.groups().tolist() == [0, 60, 101]
+    assert LAYOUT.groups(25).tolist() == [0, 25, 50, 60, 85, 101]
+    assert Layout(()).groups(4).tolist() == Layout((0,)).groups().tolist() == [0]
+    assert Layout.flat(7) == Layout((7,))
+    for sizes in ((-1, 3), (2**32,)):
+        with pytest.raises(UsageError, match="layers must have"):
+            Layout(sizes)
+
+
+@pytest.mark.parametrize("spec", registry.specs())
+@pytest.mark.parametrize("error_feedback", [False, True])
+def test_a_restored_state_goes_on_bit_for_bit(spec: str, error_feedback: bool) -> None:
+    compressor = registry.parse(spec)
+    state = compressor.make_state(LAYOUT, seed=2**40 + 1, rank=5, error_feedback=error_feedback)
+    for _ in range(3):
+        compressor.encode(gradient(), state)
+    restored = State.from_bytes(state.to_bytes(), LAYOUT)
+    assert (restored.step, restored.seed, restored.rank) == (3, 2**40 + 1, 5)
+    for _ in range(3):
+        values = gradient()
+        assert compressor.encode(values, state).tobytes() == compressor.encode(values, restored).tobytes()
+    assert state.to_bytes() == restored.to_bytes()
+
+
+def test_a_state_that_is_not_ours_is_refused() -> None:
+    octets = registry.get("terngrad").make_state(LAYOUT, error_feedback=True).to_bytes()
+    for wrong, layout, says in (
+        (b"", LAYOUT, "not a compressor's state"),
+        (b"XXXX" + octets[4:], LAYOUT, "not a compressor's state"),
+        (octets[:4] + b"\x09" + octets[5:], LAYOUT, "version 9"),
+        (octets[:-9] + b"\x09" + octets[-8:], LAYOUT, "CRC-32"),
+        (octets[:-20], LAYOUT, "CRC-32"),
+        (octets, Layout((60, 41)), "other layers"),
+        (octets, Layout((60, 1, 40)), "other layers"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            State.from_bytes(wrong, layout)
+
+
+@pytest.mark.parametrize("spec", ["terngrad", "qsgd:norm=l2", "qsgd:coding=omega", "nic"])
+def test_error_feedback_keeps_what_was_not_sent(spec: str) -> None:
+    compressor = registry.parse(spec)
+    state = compressor.make_state(LAYOUT, error_feedback=True)
+    sent, given = np.zeros(LAYOUT.count), np.zeros(LAYOUT.count)
+    for _ in range(20):
+        values, residual = gradient(), state.residual
+        assert residual is not None
+        source = values + residual
+        size = compressor.wire_size(values, state)
+        payload = compressor.encode(values, state)
+        assert payload.size == size
+        decoded = compressor.decode(payload, LAYOUT)
+        assert state.residual is not None
+        assert state.residual.tobytes() == (source - decoded).tobytes()
+        sent += decoded
+        given += values
+    assert state.residual is not None
+    assert np.allclose(sent + state.residual, given, atol=1e-6)
+
+
+def test_ranks_and_steps_round_differently_and_seeds_repeat() -> None:
+    compressor, values = registry.get("terngrad"), gradient()
+    state = compressor.make_state(LAYOUT, seed=1)
+    first, second = (compressor.encode(values, state).tobytes() for _ in range(2))
+    assert first != second
+    assert compressor.encode(values, compressor.make_state(LAYOUT, seed=1)).tobytes() == first
+    assert compressor.encode(values, compressor.make_state(LAYOUT, seed=1, rank=1)).tobytes() != first
+    assert compressor.encode(values, compressor.make_state(LAYOUT, seed=2)).tobytes() != first
+    with pytest.raises(UsageError, match="seed, rank and step"):
+        compressor.make_state(LAYOUT, seed=-1)
+
+
+@pytest.mark.parametrize("spec", registry.specs())
+def test_every_method_is_what_its_text_says(spec: str) -> None:
+    compressor = registry.parse(spec)
+    assert registry.parse(compressor.spec) == compressor
+    assert compressor.name in registry.names()
+    assert registry.get(compressor.name).spec == compressor.name
+
+
+def test_papers_names_are_known() -> None:
+    assert registry.parse("inceptionn:bound=8") == registry.get("nic", codec="inceptionn", bound=8)
+    assert registry.get("bounded", bound=12).spec == "nic:codec=bounded,bound=12"
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("zip", "compressor 'zip' is unknown: choose from none"),
+        ("qsgd:depth=3", "qsgd has no parameter 'depth': it takes levels, rule"),
+        ("none:x=1", "none has no parameter 'x': it takes none"),
+        ("qsgd:levels", "'levels' is not parameter=value"),
+        ("qsgd:levels=3,levels=4", "stands there twice"),
+        ("qsgd:bucket=many", "bucket='many' is not of type int"),
+        ("qsgd:levels=0.5", "levels must be 1 to 32767"),
+        ("qsgd:levels=nan", "levels must be 1 to 32767"),
+        ("qsgd:norm=l1", "norm 'l1' is unknown: choose from l2, max"),
+        ("qsgd:rule=all", "rule 'all' is unknown"),
+        ("qsgd:coding=huffman", "coding 'huffman' is unknown"),
+        ("qsgd:batch=0", "batch and period must be at least 1"),
+        ("terngrad:clip_factor=-1", "clip_factor must be 0"),
+        ("terngrad:clip_factor=nan", "clip_factor must be 0"),
+        ("terngrad:bucket=-1", "bucket must be 0"),
+        ("terngrad:packing=base5", "packing 'base5' is unknown: choose from base3, bits"),
+        ("terngrad:exempt=128", "exempt must be 0 to 127"),
+        ("nic:codec=zip", "codec 'zip' is unknown"),
+        ("nic:bound=17", "bound"),
+    ],
+)
+def test_a_wrong_text_says_what_is_wrong(spec: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        registry.parse(spec)

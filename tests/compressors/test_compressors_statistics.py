@@ -1,0 +1,175 @@
+"""What the papers claim about TernGrad and QSGD, on numbers with fixed seeds."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compressors import Layout, registry
+from netoffload.compressors.measure import quality, variance_ratio
+from netoffload.compressors.qsgd import Qsgd
+from netoffload.compressors.terngrad import TernGrad
+from netoffload.errors import UsageError
+
+pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="thousands of encodings")
+
+REPEATS = 1500
+RANDOM = np.random.default_rng(4)
+VECTORS = {
+    "gaussian": RANDOM.normal(0, 0.01, 600).astype(np.float32),
+    "heavy": RANDOM.standard_t(2, 600).astype(np.float32),
+    "one large": np.concatenate(([1.0], RANDOM.normal(0, 1e-3, 599))).astype(np.float32),
+}
+
+
+def fractions(compressor: TernGrad | Qsgd, values: np.ndarray, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """(distance of two levels, probability of the upper one) of every value, in float64, from the papers' formulas."""
+    bounds = layout.groups(compressor.bucket)
+    units, upper = np.empty(values.size), np.empty(values.size)
+    for first, last in pairwise(bounds):
+        group = np.abs(values[first:last].astype(np.float64))
+        l2 = isinstance(compressor, Qsgd) and compressor.norm == "l2"
+        levels = 1.0
+        if isinstance(compressor, Qsgd):
+            levels = compressor.levels if compressor.rule == "given" else math.sqrt(last - first) / 2
+        units[first:last] = (np.linalg.norm(group) if l2 else group.max()) / levels
+        upper[first:last] = (group / units[first:last]) % 1
+    return units, upper
+
+
+@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "terngrad:clip_factor=0",
+        "terngrad:clip_factor=0,bucket=100",
+        "qsgd:levels=3",
+        "qsgd:levels=2.5,bucket=100",
+        "qsgd:norm=l2,rule=n,bucket=0",
+        "qsgd:norm=l2,levels=4,coding=gaps",
+    ],
+)
+def test_the_mean_of_many_payloads_is_the_gradient(spec: str, name: str) -> None:
+    compressor, values, layout = registry.parse(spec), VECTORS[name], Layout((400, 200))
+    assert isinstance(compressor, TernGrad | Qsgd)
+    state = compressor.make_state(layout, seed=12, rank=1)
+    total = np.zeros(values.size)
+    for _ in range(REPEATS):
+        total += compressor.decode(compressor.encode(values, state), layout)
+    error = (total / REPEATS - values) * np.sign(values)
+    units, upper = fractions(compressor, values, layout)
+    deviation = units * np.sqrt(upper * (1 - upper) / REPEATS)
+    assert abs(error.sum()) < 4.5 * math.sqrt((deviation**2).sum())
+    often = upper * (1 - upper) * REPEATS > 3  # rarer steps to another level are no normal distribution
+    assert often.sum() > 50
+    z = error[often] / deviation[often]
+    assert np.abs(z).max() < 6
+    assert abs((z**2).mean() - 1) < 5 * math.sqrt(2.5 / z.size)
+
+
+def test_clipping_is_the_only_bias_of_terngrad() -> None:
+    values = VECTORS["gaussian"]
+    clipped = np.clip(values, -2.5 * values.std(), 2.5 * values.std())
+    compressor = registry.parse("terngrad")
+    state = compressor.make_state(Layout((600,)))
+    made = [compressor.decode(compressor.encode(values, state), state.layout) for _ in range(400)]
+    mean = np.mean(made, axis=0, dtype=np.float64)
+    assert np.abs(made).max() == pytest.approx(2.5 * values.std(), rel=1e-6)
+    assert np.abs(mean - clipped).max() < 5.5 * clipped.max() / 2 / math.sqrt(400)
+    assert np.abs(mean - values).max() > 10 * np.abs(mean - clipped)[np.abs(values) > 2.5 * values.std()].max()
+
+
+def test_clipping_moves_a_gaussian_gradient_as_the_paper_says() -> None:
+    values = np.random.default_rng(5).normal(0, 1e-3, 1_000_000)
+    clipped = np.clip(values, -2.5 * values.std(), 2.5 * values.std())
+    length = 1 - np.linalg.norm(clipped) / np.linalg.norm(values)
+    angle = math.degrees(math.acos(values @ clipped / np.linalg.norm(values) / np.linalg.norm(clipped)))
+    assert 0.008 < length < 0.015  # section 3.3: 1.0 % to 1.5 % of the length, 2 to 3 degrees
+    assert 2 < angle < 3
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_terngrad_is_qsgd_of_one_level_of_the_largest_value(name: str) -> None:
+    values, layout = VECTORS[name], Layout((400, 200))
+    ternary, one_level = TernGrad(clip_factor=0), Qsgd(levels=1, bucket=0)
+    for seed in range(5):
+        made = ternary.decode(ternary.encode(values, ternary.make_state(layout, seed=seed)), layout)
+        same = one_level.decode(one_level.encode(values, one_level.make_state(layout, seed=seed)), layout)
+        assert made.tobytes() == same.tobytes()
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_terngrad_is_qsgd_with_s_of_length_over_largest(name: str) -> None:
+    # Jiang and Agrawal, 3.3. Two float32 roundings differ, so a value in millions may fall on the other side.
+    values, layout = VECTORS[name], Layout((600,))
+    levels = float(np.linalg.norm(values.astype(np.float64)) / np.abs(values).max())
+    ternary, qsgd = TernGrad(clip_factor=0), Qsgd(levels=levels, norm="l2", bucket=0)
+    one, other = ternary.make_state(layout, seed=3), qsgd.make_state(layout, seed=3)
+    unequal = 0
+    for _ in range(200):
+        made = ternary.decode(ternary.encode(values, one), layout)
+        same = qsgd.decode(qsgd.encode(values, other), layout)
+        unequal += int((~np.isclose(made, same, rtol=1e-6, atol=0)).sum())
+    assert unequal <= 2
+    assert qsgd.wire_size(values, other) <= HEADER_AND_SCALERS + 2 * -(-600 // 8) + 600 // 8  # 2, or by rounding 3 bits
+
+
+HEADER_AND_SCALERS = 8 + 4 + 4 + 1
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "heavy", "one large", "equal"])
+@pytest.mark.parametrize("levels", [1, 4, 16, 64])
+@pytest.mark.parametrize("count", [64, 1000, 30_000])
+def test_variance_is_within_its_bound_and_as_calculated(count: int, levels: int, kind: str) -> None:
+    random = np.random.default_rng(count)
+    values = {
+        "gaussian": random.normal(0, 0.1, count),
+        "heavy": random.standard_t(1.5, count),
+        "one large": np.concatenate(([1.0], random.normal(0, 1e-3, count - 1))),
+        "equal": np.full(count, 0.3),
+    }[kind].astype(np.float32)
+    compressor, repeats = Qsgd(levels=levels, norm="l2", bucket=0), max(20, 60_000 // count)
+    units, upper = fractions(compressor, values, Layout((count,)))
+    energy = float((values.astype(np.float64) ** 2).sum())
+    variance = upper * (1 - upper)
+    expected = float((units**2 * variance).sum()) / energy
+    # Of the mean of squared errors: fourth moment of a Bernoulli variable less its variance squared.
+    fourth = variance * ((1 - upper) ** 3 + upper**3)
+    deviation = math.sqrt((units**4 * (fourth - variance**2)).sum() / repeats) / energy
+    assert abs(variance_ratio(compressor, values, repeats=repeats) - expected) < 5 * deviation + 1e-5
+    assert expected <= min(count / (4 * levels**2), math.sqrt(count) / levels)
+
+
+@pytest.mark.parametrize(
+    ("spec", "bound"), [("rule=n", 1), ("rule=mn,batch=16", 1 / 16), ("rule=mpn,batch=16,period=8", 1 / 128)]
+)
+def test_the_rules_for_s_keep_q_where_convergence_needs_it(spec: str, bound: float) -> None:
+    values = np.random.default_rng(8).standard_t(3, 40_000).astype(np.float32)
+    compressor = registry.parse(f"qsgd:norm=l2,bucket=0,{spec}")
+    assert bound / 4 < variance_ratio(compressor, values) <= bound
+
+
+def test_quality_tells_bias_from_variance() -> None:
+    values = np.random.default_rng(9).normal(0, 0.01, 20_000).astype(np.float32)
+    random = quality(Qsgd(levels=2), values, repeats=20)
+    assert random.bias is not None
+    assert random.variance_ratio > 0.1
+    assert random.bias < 0.1 * math.sqrt(random.variance_ratio)
+    fixed = registry.parse("nic:codec=truncate16")
+    deterministic = quality(fixed, values, repeats=3)
+    error = fixed.decode(fixed.encode(values, fixed.make_state(Layout((20_000,)))), Layout((20_000,))) - values
+    assert deterministic.bias == pytest.approx(math.sqrt(deterministic.variance_ratio), rel=1e-6)
+    assert deterministic.mean_error == pytest.approx(np.abs(error).mean(), rel=1e-3)
+    assert deterministic.max_error == pytest.approx(np.abs(error).max())
+    assert quality(fixed, values, repeats=1).bias is None
+    assert vars(quality(registry.get("none"), np.zeros(3, np.float32), repeats=2))["bias"] == 0
+
+
+def test_quality_needs_something_to_measure() -> None:
+    for values, repeats in ((np.zeros(0, np.float32), 1), (np.zeros(1, np.float32), 0)):
+        with pytest.raises(UsageError, match="needs values and repeats"):
+            quality(registry.get("none"), values, repeats=repeats)
