@@ -8,6 +8,7 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
     codec                           arrays <-> payload: the burst engine's arithmetic
     engine devices testbed          frames in, frames out; frames <-> descriptors; namespaces as data, then kernel state
     collectives reports             schedules over an abstract exchange; records in, tables and figures out
+    compressors                     float32 vectors <-> payloads: the papers' methods on the host
     netoffload_daemon               the NIC process (folder daemon/)
     netoffload_mpi                  CompComm and the tagged data plane over mpi4py (folder mpi_ext/)
     training                        torch: one run = config in, record out

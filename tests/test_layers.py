@@ -28,6 +28,7 @@ LEVELS = {
     "netoffload.devices": 3,
     "netoffload.testbed": 3,
     "netoffload.collectives": 3,
+    "netoffload.compressors": 3,
     "netoffload.reports": 3,
     "netoffload_daemon": 4,
     "netoffload_mpi": 4,
@@ -37,7 +38,7 @@ LEVELS = {
 }
 
 HOMES = {
-    "numba": {"netoffload.codec", "netoffload.engine", "netoffload_daemon"},
+    "numba": {"netoffload.codec", "netoffload.compressors", "netoffload.engine", "netoffload_daemon"},
     "llvmlite": {"netoffload.codec", "netoffload.engine", "netoffload_daemon"},
     "pyroute2": {"netoffload.netlink"},
     "torch": {"netoffload.training"},

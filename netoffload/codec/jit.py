@@ -32,7 +32,7 @@ def _sources_digest() -> str:
     if not daemon.is_dir():  # installed as a wheel: the three packages lie side by side
         daemon = package.parent / "netoffload_daemon"
     digest = hashlib.sha256(f"{numba.__version__} {os.environ.get(ENV_KERNEL, '')}".encode())
-    for folder in (package / "wire", package / "codec", package / "engine", daemon):
+    for folder in (package / "wire", package / "codec", package / "engine", package / "compressors", daemon):
         for path in sorted(folder.glob("*.py")):
             digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -1,0 +1,280 @@
+"""What a compressor is: parameters that never change, a state that does, and payloads with one header.
+
+A method writes :meth:`Compressor._encode`, :meth:`Compressor._decode` and :meth:`Compressor._size`; everything that all
+of them share is here and only here: the header, the refusal of what is not finite, error feedback, the step.
+
+Header, 8 octets, little-endian::
+
+    0  magic 0xC7
+    1  version 1
+    2  method id
+    3  flags          the method's own: parameters that change what the body means
+    4  count          of floats, 32 bits
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import enum
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, cast
+
+import numpy as np
+
+from netoffload.codec import Float32Array, Uint8Array
+from netoffload.codec.jit import kernel
+from netoffload.compressors.layout import Layout
+from netoffload.compressors.rng import stream_key
+from netoffload.errors import CodecError, UsageError
+
+MAGIC: Final = 0xC7
+VERSION: Final = 1
+HEADER: Final = struct.Struct("<BBBBI")
+HEADER_OCTETS: Final = HEADER.size
+
+INFINITY_WORD: Final = 0x7F800000
+"""The bits of +infinity: a float whose bits without the sign reach this is not finite."""
+
+STATE_MAGIC: Final = b"NOCS"
+STATE_VERSION: Final = 1
+_STATE: Final = struct.Struct("<4sBBxxQIQI")
+"""magic, version, has a residual, seed, rank, step, number of layers."""
+
+
+class MethodId(enum.IntEnum):
+    """The method's number in a payload's header."""
+
+    NONE = 0
+    NIC = 1
+    TERNGRAD = 2
+    TERNGRAD_SUM = 3
+    QSGD = 4
+    WGT = 16
+    BGT = 17
+    QGT = 18
+    EIGHT_BIT = 32
+    HALF = 33
+    TRUNCATE = 34
+    GENERAL = 48
+
+
+@dataclass
+class State:
+    """What changes from call to call of one worker's compressor.
+
+    Attributes:
+        layout: of every vector encoded with this state.
+        seed: of the run's randomness.
+        rank: of the worker.
+        step: calls so far.
+        residual: float32[n], what was left unsent, with error feedback; else None.
+    """
+
+    layout: Layout
+    seed: int = 0
+    rank: int = 0
+    step: int = 0
+    residual: Float32Array | None = None
+
+    def key(self) -> tuple[int, int]:
+        """Return the randomness of the next call: see :func:`netoffload.compressors.rng.stream_key`."""
+        return stream_key(self.seed, self.rank, self.step)
+
+    def to_bytes(self) -> bytes:
+        """Return everything, to be read by :meth:`from_bytes`: a header, the layers' sizes, the residual, a CRC-32."""
+        sizes = np.array(self.layout.sizes, "<u4").tobytes()
+        head = _STATE.pack(
+            *(STATE_MAGIC, STATE_VERSION, self.residual is not None),
+            *(self.seed, self.rank, self.step, len(self.layout.sizes)),
+        )
+        residual = b"" if self.residual is None else self.residual.astype("<f4", copy=False).tobytes()
+        octets = head + sizes + residual
+        return octets + zlib.crc32(octets).to_bytes(4, "little")
+
+    @classmethod
+    def from_bytes(cls, octets: bytes, layout: Layout) -> State:
+        """Read what :meth:`to_bytes` wrote.
+
+        Raises:
+            UsageError: not a state, of another version, damaged, or of another layout.
+        """
+        if len(octets) < _STATE.size + 4 or octets[:4] != STATE_MAGIC:
+            raise UsageError("these octets are not a compressor's state")
+        _, version, has_residual, seed, rank, step, layers = _STATE.unpack_from(octets)
+        if version != STATE_VERSION:
+            raise UsageError(f"the compressor's state has version {version}; this program reads {STATE_VERSION}")
+        if zlib.crc32(octets[:-4]) != int.from_bytes(octets[-4:], "little"):
+            raise UsageError("the compressor's state is damaged: its CRC-32 is wrong")
+        body = octets[_STATE.size : -4]
+        if np.frombuffer(body[: 4 * layers], "<u4").tolist() != list(layout.sizes):
+            raise UsageError("the compressor's state belongs to a model with other layers")
+        if len(body) != 4 * layers + (4 * layout.count if has_residual else 0):
+            raise UsageError("the compressor's state is damaged: its length is wrong")
+        residual = np.frombuffer(body[4 * layers :], "<f4").astype(np.float32) if has_residual else None
+        return cls(layout, seed, rank, step, residual)
+
+
+class Compressor(abc.ABC):
+    """One method with its parameters: a frozen dataclass, so that two of them are equal when they compress alike.
+
+    Attributes:
+        name: in the registry.
+        method_id: in a payload's header.
+        unbiased: whether the mean of decode(encode(v)) over the randomness is v.
+    """
+
+    name: ClassVar[str]
+    method_id: ClassVar[MethodId]
+    unbiased: ClassVar[bool]
+
+    @property
+    def flags(self) -> int:
+        """The header's flags: parameters that change what the body means; a decoder with others refuses the payload."""
+        return 0
+
+    @property
+    def spec(self) -> str:
+        """What :func:`netoffload.compressors.registry.parse` reads as this compressor."""
+        fields = [f"{f.name}={_spelt(getattr(self, f.name))}" for f in dataclasses.fields(cast(Any, self))]
+        return f"{self.name}:{','.join(fields)}" if fields else self.name
+
+    def make_state(self, layout: Layout, *, seed: int = 0, rank: int = 0, error_feedback: bool = False) -> State:
+        """Return the state before the first call.
+
+        Args:
+            layout: of the vectors to come.
+            seed: of the randomness, 0..2^64-1; one for a whole run.
+            rank: of this worker, which makes its randomness its own.
+            error_feedback: whether what a call leaves unsent is added to the next call's values.
+
+        Raises:
+            UsageError: a seed or rank out of range.
+        """
+        stream_key(seed, rank, 0)
+        return State(layout, seed, rank, 0, np.zeros(layout.count, np.float32) if error_feedback else None)
+
+    def encode(self, values: Float32Array, state: State) -> Uint8Array:
+        """Return the payload of ``values``, and advance the state: the step, and the residual if there is one.
+
+        Args:
+            values: float32[n], contiguous and finite; n is the layout's count. They are not changed.
+            state: of this worker; unchanged if the values are refused.
+
+        Returns:
+            uint8[m].
+
+        Raises:
+            UsageError: another type or length, or a value that is not finite (the message names the first).
+        """
+        source = self._source(values, state)
+        return self._sent(self._encode(source, state), source, state)
+
+    def decode(self, payload: Uint8Array, layout: Layout) -> Float32Array:
+        """Return the values a payload stands for, float32[n].
+
+        Args:
+            payload: uint8[m], contiguous, of a compressor equal to this one.
+            layout: that it was encoded with.
+
+        Raises:
+            UsageError: the payload is not an array of octets.
+            CodecError: octets that this compressor cannot have made for this layout.
+        """
+        return self._decode(self._body(payload, layout), layout)
+
+    def wire_size(self, values: Float32Array, state: State) -> int:
+        """Return len(encode(values, state)) without changing the state.
+
+        Raises:
+            UsageError: as :meth:`encode`.
+        """
+        return HEADER_OCTETS + self._size(self._source(values, state), state)
+
+    @abc.abstractmethod
+    def _encode(self, values: Float32Array, state: State) -> Uint8Array:
+        """Return the payload of finite values; its first HEADER_OCTETS are left to the caller. Changes no state."""
+
+    @abc.abstractmethod
+    def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
+        """Return the values of what follows a checked header.
+
+        Raises:
+            CodecError: octets that ``_encode`` cannot have made.
+        """
+
+    @abc.abstractmethod
+    def _size(self, values: Float32Array, state: State) -> int:
+        """Return the octets that follow the header, for finite values. Changes no state."""
+
+    def _source(self, values: Float32Array, state: State) -> Float32Array:
+        """Return what is to be encoded: finite values of the right type and length, with the residual."""
+        if values.dtype != np.float32 or not values.flags.c_contiguous or values.shape != (state.layout.count,):
+            raise UsageError(
+                f"a compressor takes contiguous float32[{state.layout.count}], not {values.dtype}{list(values.shape)}"
+                f" (contiguous: {values.flags.c_contiguous})"
+            )
+        require_finite(values, "the gradient")
+        if state.residual is None:
+            return values
+        with np.errstate(over="ignore"):
+            source = values + state.residual
+        require_finite(source, "the gradient with its residual")
+        return source
+
+    def _sent(self, payload: Uint8Array, source: Float32Array, state: State) -> Uint8Array:
+        """Write the header, and keep what the payload leaves out of ``source``."""
+        HEADER.pack_into(payload.data, 0, MAGIC, VERSION, self.method_id, self.flags, source.size)
+        if state.residual is not None:
+            state.residual = source - self._decode(payload[HEADER_OCTETS:], state.layout)
+        state.step += 1
+        return payload
+
+    def _body(self, payload: Uint8Array, layout: Layout) -> Uint8Array:
+        """Return what follows the header, which is checked."""
+        if payload.dtype != np.uint8 or payload.ndim != 1 or not payload.flags.c_contiguous:
+            raise UsageError(f"a payload is a contiguous array of octets, not {payload.dtype}{list(payload.shape)}")
+        if payload.size < HEADER_OCTETS:
+            raise CodecError(f"a payload of {payload.size} octets is shorter than its header")
+        magic, version, method_id, flags, count = HEADER.unpack_from(payload.data)
+        if (magic, version) != (MAGIC, VERSION):
+            raise CodecError(f"payload starts with {magic:#04x}, version {version}, not {MAGIC:#04x}, {VERSION}")
+        if (method_id, flags) != (self.method_id, self.flags):
+            raise CodecError(
+                f"payload is of method {method_id}, flags {flags:#04x}; {self.spec} is method {int(self.method_id)},"
+                f" flags {self.flags:#04x}"
+            )
+        if count != layout.count:
+            raise CodecError(f"payload holds {count} floats, the layout {layout.count}")
+        return payload[HEADER_OCTETS:]
+
+
+def empty_payload(body_octets: int) -> Uint8Array:
+    """Return room for a header and a body, the body zeroed: uint8[HEADER_OCTETS + body_octets]."""
+    return np.zeros(HEADER_OCTETS + body_octets, np.uint8)
+
+
+def require_finite(values: Float32Array, what: str) -> None:
+    """Refuse NaN and infinities.
+
+    Raises:
+        UsageError: names the first index that is not finite.
+    """
+    if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
+        first = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise UsageError(f"{what} is not finite: value {first} is {values[first]}; nothing was encoded")
+
+
+@kernel
+def largest_word(words: Any) -> Any:
+    """Return the largest of uint32[n] without their signs: the bits of max |v|; 0 of nothing."""
+    largest = np.uint32(0)
+    for i in range(words.size):
+        largest = max(largest, words[i] & np.uint32(0x7FFFFFFF))
+    return np.int64(largest)
+
+
+def _spelt(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,63 @@
+"""Where the layers of a flat gradient lie, and the groups of values that share a scaler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.errors import UsageError
+
+MAX_COUNT: Final = 2**32 - 1
+"""A payload's header counts its floats with 32 bits."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The lengths of the layers of a flat float32 vector, in order.
+
+    Attributes:
+        sizes: floats of each layer; a layer may be empty.
+
+    Raises:
+        UsageError: a negative length, or more than 2^32 - 1 floats together.
+    """
+
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what no payload can count."""
+        object.__setattr__(self, "sizes", tuple(int(size) for size in self.sizes))
+        if any(size < 0 for size in self.sizes) or sum(self.sizes) > MAX_COUNT:
+            raise UsageError(f"layers must have 0 to {MAX_COUNT} floats together, not {self.sizes[:8]}")
+
+    @classmethod
+    def flat(cls, count: int) -> Layout:
+        """Return the layout of a vector that is one layer."""
+        return cls((count,))
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each layer starts, and behind them where the last one ends: len(sizes) + 1 numbers."""
+        return (0, *accumulate(self.sizes))
+
+    @cached_property
+    def count(self) -> int:
+        """Floats in all layers."""
+        return self.offsets[-1]
+
+    def groups(self, bucket: int = 0) -> npt.NDArray[np.int64]:
+        """Return where groups start, and behind them where the last one ends: int64[g + 1].
+
+        A group is a layer, or with ``bucket`` > 0 up to that many consecutive floats of one layer. No group is empty.
+        """
+        starts = [
+            start
+            for first, size in zip(self.offsets[:-1], self.sizes, strict=True)
+            for start in range(first, first + size, bucket or max(size, 1))
+        ]
+        return np.array([*starts, self.count], np.int64)

@@ -1,0 +1,93 @@
+"""Every method by its name: ``get``, ``names``, and the text form that the command line takes.
+
+A text form is ``name`` or ``name:parameter=value,...``, the parameters being the attributes of the method's class; what
+is not named keeps its default. The names the papers use for one set of parameters are in ``ALIASES``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any, Final, cast
+
+from netoffload.compressors.base import Compressor
+from netoffload.compressors.nic import Nic, NoCompression
+from netoffload.errors import UsageError
+
+METHODS: Final[tuple[type[Compressor], ...]] = (
+    NoCompression,
+    Nic,
+)
+"""Every method; one line each."""
+
+ALIASES: Final[dict[str, str]] = {
+    "inceptionn": "nic:codec=inceptionn",
+    "bounded": "nic:codec=bounded",
+}
+"""Names in papers and what they are here; further parameters may follow them."""
+
+_TRUTH: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def _table() -> dict[str, type[Compressor]]:
+    table = {method.name: method for method in METHODS}
+    if len(table) != len(METHODS) or len({method.method_id for method in METHODS}) != len(METHODS):
+        raise UsageError("a compressor's name or method id is registered twice")
+    return table
+
+
+_BY_NAME: Final = _table()
+
+
+def names() -> tuple[str, ...]:
+    """Return the name of every method, without the aliases."""
+    return tuple(_BY_NAME)
+
+
+def get(name: str, **parameters: object) -> Compressor:
+    """Return the compressor ``name`` with these parameters.
+
+    Raises:
+        UsageError: no such method or parameter, or a value the method refuses.
+    """
+    if name in ALIASES:
+        own, _, preset = ALIASES[name].partition(":")
+        return get(own, **{**_parameters(own, preset), **parameters})
+    if name not in _BY_NAME:
+        raise UsageError(f"compressor {name!r} is unknown: choose from {', '.join((*_BY_NAME, *ALIASES))}")
+    method = _BY_NAME[name]
+    known = [field.name for field in dataclasses.fields(cast(Any, method))]
+    if unknown := [key for key in parameters if key not in known]:
+        raise UsageError(f"{name} has no parameter {unknown[0]!r}: it takes {', '.join(known) or 'none'}")
+    return method(**parameters)
+
+
+def parse(spec: str) -> Compressor:
+    """Return the compressor of a text such as ``qsgd:levels=15,norm=max,bucket=512``.
+
+    Raises:
+        UsageError: no such method or parameter, or a value that is not of the parameter's type.
+    """
+    name, _, rest = spec.partition(":")
+    own = ALIASES.get(name, name).partition(":")[0]
+    return get(name, **(_parameters(own, rest) if own in _BY_NAME else {}))
+
+
+def _parameters(name: str, text: str) -> dict[str, object]:
+    types = typing.get_type_hints(_BY_NAME[name])
+    parameters: dict[str, object] = {}
+    for item in filter(None, text.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or key in parameters:
+            raise UsageError(f"{name}: {item!r} is not parameter=value, or stands there twice")
+        parameters[key] = _value(name, key, types.get(key, str), value)
+    return parameters
+
+
+def _value(name: str, key: str, kind: Any, text: str) -> object:
+    try:
+        if kind is bool:
+            return _TRUTH[text.lower()]
+        return kind(text) if kind in (int, float) else text
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"{name}: {key}={text!r} is not of type {kind.__name__}") from error

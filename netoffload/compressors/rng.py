@@ -1,0 +1,97 @@
+"""Counter-based randomness: a 32-bit word for every (seed, rank, step, index), the same on every machine.
+
+Stochastic rounding needs one random number per value, in any order and on any worker's machine, repeatable from a saved
+state. So there is no generator with a state that advances; a word is a hash of its coordinates. (seed, rank, step) is
+hashed once per call to a key of two 32-bit words; the word of an index is then ``mix(mix(index ^ key0) ^ key1)``, where
+``mix`` is one of the least biased two-multiplication integer permutations that C. Wellons's search found:
+xor-shift 16, times 0x21f0aaad, xor-shift 15, times 0xd35a2d97, xor-shift 15 (github.com/skeeto/hash-prospector, README
+and issue 19, public domain). Four 32-bit multiplications per value, no carry between values: LLVM turns it into vector
+code.
+
+For one key the words of all 2^32 indices are a permutation: no word comes twice in one call. Rounding cannot notice.
+It is no cryptography, and nothing here needs any.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.errors import UsageError
+
+MASK32: Final = 0xFFFFFFFF
+MULTIPLIER_A: Final = 0x21F0AAAD
+MULTIPLIER_B: Final = 0xD35A2D97
+GOLDEN: Final = 0x9E3779B9
+"""2^32 over the golden ratio: keeps an all-zero coordinate from being a fixed point of the key's hash."""
+
+
+def stream_key(seed: int, rank: int, step: int) -> tuple[int, int]:
+    """Return the key of one call: two 32-bit words.
+
+    Args:
+        seed: of the run, 0..2^64-1.
+        rank: of the worker, 0..2^32-1; ranks round independently.
+        step: which call it is, 0..2^64-1.
+
+    Raises:
+        UsageError: a number out of its range.
+    """
+    if not (0 <= seed < 2**64 and 0 <= rank < 2**32 and 0 <= step < 2**64):
+        raise UsageError(f"seed, rank and step must be 0 to 2^64-1, 2^32-1 and 2^64-1, not {seed}, {rank}, {step}")
+    words = (seed & MASK32, seed >> 32, rank, step & MASK32, step >> 32)
+    keys = []
+    for lane in (1, 2):
+        key = lane * GOLDEN & MASK32
+        for word in words:
+            key = mix_exact((mix_exact(key ^ word) + GOLDEN) & MASK32)
+        keys.append(key)
+    return keys[0], keys[1]
+
+
+def mix_exact(word: int) -> int:
+    """Return the permutation of a 32-bit word, in Python integers: the specification."""
+    word ^= word >> 16
+    word = word * MULTIPLIER_A & MASK32
+    word ^= word >> 15
+    word = word * MULTIPLIER_B & MASK32
+    return word ^ word >> 15
+
+
+def words_exact(key: tuple[int, int], first: int, count: int) -> npt.NDArray[np.uint32]:
+    """Return the words of ``count`` indices from ``first`` on: the oracle of :func:`fill_words`."""
+    words = [mix_exact(mix_exact(index ^ key[0]) ^ key[1]) for index in range(first, first + count)]
+    return np.array(words, np.uint32)
+
+
+@inline_kernel
+def _times(word: Any, factor: Any) -> Any:
+    """The low 32 bits of a product; LLVM makes one 32-bit multiplication of it."""
+    return np.uint32((np.uint64(word) * np.uint64(factor)) & np.uint64(MASK32))
+
+
+@inline_kernel
+def mix(word: Any) -> Any:
+    """:func:`mix_exact` of a uint32, compiled."""
+    word = word ^ (word >> np.uint32(16))
+    word = _times(word, MULTIPLIER_A)
+    word = word ^ (word >> np.uint32(15))
+    word = _times(word, MULTIPLIER_B)
+    return word ^ (word >> np.uint32(15))
+
+
+@inline_kernel
+def random_word(index: Any, key0: Any, key1: Any) -> Any:
+    """Return the word of an index, all uint32: for use inside a kernel's loop."""
+    return mix(mix(index ^ key0) ^ key1)
+
+
+@kernel
+def fill_words(key0: int, key1: int, first: int, out: Any) -> None:
+    """Write the words of the indices from ``first`` on to ``out``, uint32[count]."""
+    low, high = np.uint32(key0), np.uint32(key1)
+    for i in range(out.size):
+        out[i] = random_word(np.uint32(first + i), low, high)
