@@ -183,7 +183,7 @@ class Compressor(abc.ABC):
             UsageError: the payload is not an array of octets.
             CodecError: octets that this compressor cannot have made for this layout.
         """
-        return self._decode(self._body(payload, layout), layout)
+        return self._decode(body_of(payload, layout, self.method_id, self.flags), layout)
 
     def wire_size(self, values: Float32Array, state: State) -> int:
         """Return len(encode(values, state)) without changing the state.
@@ -226,34 +226,45 @@ class Compressor(abc.ABC):
 
     def _sent(self, payload: Uint8Array, source: Float32Array, state: State) -> Uint8Array:
         """Write the header, and keep what the payload leaves out of ``source``."""
-        HEADER.pack_into(payload.data, 0, MAGIC, VERSION, self.method_id, self.flags, source.size)
+        write_header(payload, self.method_id, self.flags, source.size)
         if state.residual is not None:
             state.residual = source - self._decode(payload[HEADER_OCTETS:], state.layout)
         state.step += 1
         return payload
 
-    def _body(self, payload: Uint8Array, layout: Layout) -> Uint8Array:
-        """Return what follows the header, which is checked."""
-        if payload.dtype != np.uint8 or payload.ndim != 1 or not payload.flags.c_contiguous:
-            raise UsageError(f"a payload is a contiguous array of octets, not {payload.dtype}{list(payload.shape)}")
-        if payload.size < HEADER_OCTETS:
-            raise CodecError(f"a payload of {payload.size} octets is shorter than its header")
-        magic, version, method_id, flags, count = HEADER.unpack_from(payload.data)
-        if (magic, version) != (MAGIC, VERSION):
-            raise CodecError(f"payload starts with {magic:#04x}, version {version}, not {MAGIC:#04x}, {VERSION}")
-        if (method_id, flags) != (self.method_id, self.flags):
-            raise CodecError(
-                f"payload is of method {method_id}, flags {flags:#04x}; {self.spec} is method {int(self.method_id)},"
-                f" flags {self.flags:#04x}"
-            )
-        if count != layout.count:
-            raise CodecError(f"payload holds {count} floats, the layout {layout.count}")
-        return payload[HEADER_OCTETS:]
-
 
 def empty_payload(body_octets: int) -> Uint8Array:
     """Return room for a header and a body, the body zeroed: uint8[HEADER_OCTETS + body_octets]."""
     return np.zeros(HEADER_OCTETS + body_octets, np.uint8)
+
+
+def write_header(payload: Uint8Array, method_id: MethodId, flags: int, count: int) -> None:
+    """Write the header of a payload of ``count`` floats to its first octets."""
+    HEADER.pack_into(payload.data, 0, MAGIC, VERSION, method_id, flags, count)
+
+
+def body_of(payload: Uint8Array, layout: Layout, method_id: MethodId, flags: int) -> Uint8Array:
+    """Return what follows the header, uint8[m - HEADER_OCTETS], after checking the header.
+
+    Raises:
+        UsageError: the payload is not an array of octets.
+        CodecError: the header is not that of this method, with these flags, for this layout.
+    """
+    if payload.dtype != np.uint8 or payload.ndim != 1 or not payload.flags.c_contiguous:
+        raise UsageError(f"a payload is a contiguous array of octets, not {payload.dtype}{list(payload.shape)}")
+    if payload.size < HEADER_OCTETS:
+        raise CodecError(f"a payload of {payload.size} octets is shorter than its header")
+    magic, version, sent_id, sent_flags, count = HEADER.unpack_from(payload.data)
+    if (magic, version) != (MAGIC, VERSION):
+        raise CodecError(f"payload starts with {magic:#04x}, version {version}, not {MAGIC:#04x}, {VERSION}")
+    if (sent_id, sent_flags) != (method_id, flags):
+        raise CodecError(
+            f"payload has method {sent_id}, flags {sent_flags:#04x}, where {int(method_id)}, {flags:#04x} are expected:"
+            " do both sides have the same parameters?"
+        )
+    if count != layout.count:
+        raise CodecError(f"payload holds {count} floats, the layout {layout.count}")
+    return payload[HEADER_OCTETS:]
 
 
 def require_finite(values: Float32Array, what: str) -> None:

@@ -11,18 +11,45 @@ import typing
 from typing import Any, Final, cast
 
 from netoffload.compressors.base import Compressor
+from netoffload.compressors.eight_bit import EightBit
+from netoffload.compressors.general import General
+from netoffload.compressors.halves import Half
 from netoffload.compressors.nic import Nic, NoCompression
+from netoffload.compressors.qsgd import Qsgd
+from netoffload.compressors.terngrad import TernGrad
+from netoffload.compressors.thresholds import Bgt, Qgt, Wgt
 from netoffload.errors import UsageError
 
 METHODS: Final[tuple[type[Compressor], ...]] = (
     NoCompression,
     Nic,
+    TernGrad,
+    Qsgd,
+    Wgt,
+    Bgt,
+    Qgt,
+    EightBit,
+    Half,
+    General,
 )
 """Every method; one line each."""
 
 ALIASES: Final[dict[str, str]] = {
     "inceptionn": "nic:codec=inceptionn",
     "bounded": "nic:codec=bounded",
+    "16b-T": "nic:codec=truncate16",
+    "22b-T": "nic:codec=truncate22",
+    "24b-T": "nic:codec=truncate24",
+    "8bit-dynamic": "8bit:type=dynamic",
+    "8bit-static": "8bit:type=static,offset=1",
+    "8bit-mantissa": "8bit:type=mantissa,offset=1",
+    "8bit-linear": "8bit:type=linear",
+    "fp16": "half:format=fp16",
+    "bf16": "half:format=bf16",
+    "lz4": "general:library=lz4",
+    "snappy": "general:library=snappy",
+    "zstd": "general:library=zstd-1",
+    "zfp": "general:library=zfp",
 }
 """Names in papers and what they are here; further parameters may follow them."""
 

@@ -1,0 +1,203 @@
+"""Codes <-> octets: any width from 1 to 16 bits, and five ternary digits in an octet.
+
+A stream of ``count`` codes of ``width`` bits is one little-endian integer, code i at bit ``i * width``, in the least
+number of octets; what is left of the last octet is 0. Codes are uint16 in memory. Eight of them are folded into
+``width`` octets by three masked shifts, because eight codes of any width end at an octet's limit.
+
+A ternary stream holds five digits in an octet, digit i of weight 3^i: 3^5 = 243 of 256, 1.6 bits for a value that could
+not have less than log2(3) = 1.585 (TernGrad, 3.1). Digit 0 is the value 0, 1 is +1, 2 is -1.
+
+The target of a packing must be zero and have SLACK octets behind it; so must what is unpacked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec import Uint8Array
+from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.codec.octets import load_u32, store_u32
+
+Codes = npt.NDArray[np.uint16]
+
+MAX_WIDTH: Final = 16
+TRITS: Final = 5
+"""Ternary digits in an octet."""
+
+LARGEST_TRITS: Final = 3**TRITS - 1
+
+SLACK: Final = 16
+"""Octets that kernels may read and write behind a stream."""
+
+_LOW16: Final = 0x0000FFFF0000FFFF
+_EVERY32: Final = 0x0000000100000001
+
+
+def stream_octets(count: int, width: int) -> int:
+    """Return the octets of ``count`` codes of ``width`` bits."""
+    return (count * width + 7) // 8
+
+
+def trit_octets(count: int) -> int:
+    """Return the octets of ``count`` ternary digits."""
+    return -(-count // TRITS)
+
+
+def pack_exact(codes: Codes, width: int) -> bytes:
+    """Return the stream of codes below 2^width: the oracle of :func:`pack`."""
+    number = sum(int(code) << i * width for i, code in enumerate(codes))
+    return number.to_bytes(stream_octets(codes.size, width), "little")
+
+
+def unpack_exact(stream: bytes, count: int, width: int) -> Codes:
+    """Return the codes of a stream: the oracle of :func:`unpack`."""
+    number = int.from_bytes(stream, "little")
+    return np.array([number >> i * width & ((1 << width) - 1) for i in range(count)], np.uint16)
+
+
+def pack_trits_exact(digits: npt.NDArray[np.integer[Any]]) -> bytes:
+    """Return the ternary stream of digits 0..2: the oracle of :func:`pack_trits`."""
+    fives = (digits[first : first + TRITS] for first in range(0, digits.size, TRITS))
+    return bytes(sum(int(digit) * 3**i for i, digit in enumerate(five)) for five in fives)
+
+
+def padded(body: Uint8Array) -> Uint8Array:
+    """Return a copy of octets with the slack that unpacking needs."""
+    octets = np.zeros(body.size + SLACK, np.uint8)
+    octets[: body.size] = body
+    return octets
+
+
+@inline_kernel
+def load_u64(octets: Any, at: Any) -> Any:
+    """Return 64 bits, little-endian, as a signed integer."""
+    return load_u32(octets, at) | load_u32(octets, at + 4) << 32
+
+
+@inline_kernel
+def store_u64(octets: Any, at: Any, word: Any) -> None:
+    """Store the low 64 bits of ``word``, little-endian."""
+    store_u32(octets, at, word)
+    store_u32(octets, at + 4, word >> 32)
+
+
+@inline_kernel
+def _fold4(word: Any, width: Any) -> Any:
+    """Four codes in 16 bits each -> four codes in ``width`` bits each."""
+    pairs = (word & _LOW16) | ((word >> 16) & _LOW16) << width
+    return (pairs & 0xFFFFFFFF) | ((pairs >> 32) & 0xFFFFFFFF) << (2 * width)
+
+
+@inline_kernel
+def _unfold4(word: Any, width: Any) -> Any:
+    """What :func:`_fold4` folded."""
+    pair, one = (1 << (2 * width)) - 1, ((1 << width) - 1) * _EVERY32
+    pairs = (word & pair) | ((word >> (2 * width)) & pair) << 32
+    return (pairs & one) | ((pairs >> width) & one) << 16
+
+
+@inline_kernel
+def pack(codes: Any, first: Any, count: Any, width: Any, target: Any, at: Any) -> Any:
+    """Write ``count`` codes from index ``first`` on as a stream at ``at``; return where it ends.
+
+    ``codes`` is the octet view of uint16 codes below 2^width, 1 <= width <= 16.
+    """
+    for block in range(count >> 3):
+        source = 2 * first + 16 * block
+        low = _fold4(load_u64(codes, source), width)
+        high = _fold4(load_u64(codes, source + 8), width)
+        # Every shift in two steps: one by 64 (width 16) is not defined.
+        store_u64(target, at + block * width, low | (high << (2 * width)) << (2 * width))
+        store_u64(target, at + block * width + 8, (high >> (32 - 2 * width)) >> (32 - 2 * width))
+    for i in range(count & ~7, count):
+        bit = i * width
+        octet = at + (bit >> 3)
+        code = np.int64(codes[2 * (first + i)]) | np.int64(codes[2 * (first + i) + 1]) << 8
+        store_u32(target, octet, load_u32(target, octet) | code << (bit & 7))
+    return at + ((count * width + 7) >> 3)
+
+
+@inline_kernel
+def unpack(stream: Any, at: Any, codes: Any, first: Any, count: Any, width: Any) -> Any:
+    """Write the ``count`` codes of the stream at ``at`` to index ``first`` on; return where the stream ends, or -1.
+
+    ``codes`` is the octet view of uint16. -1: the rest of the last octet is not 0.
+    """
+    rest = 64 - 4 * width
+    four, low_rest = (1 << (4 * width)) - 1 if width < 16 else -1, (1 << rest) - 1
+    for block in range(count >> 3):
+        low, high = load_u64(stream, at + block * width), load_u64(stream, at + block * width + 8)
+        target = 2 * first + 16 * block
+        upper = (((low >> (2 * width)) >> (2 * width)) & low_rest) | high << rest
+        store_u64(codes, target, _unfold4(low & four, width))
+        store_u64(codes, target + 8, _unfold4(upper & four, width))
+    for i in range(count & ~7, count):
+        bit = i * width
+        code = (load_u32(stream, at + (bit >> 3)) >> (bit & 7)) & ((1 << width) - 1)
+        codes[2 * (first + i)] = code & 0xFF
+        codes[2 * (first + i) + 1] = code >> 8
+    bits = count * width
+    if bits & 7 and np.int64(stream[at + (bits >> 3)]) >> (bits & 7):
+        return -1
+    return at + ((bits + 7) >> 3)
+
+
+@kernel
+def pack_stream(codes: Any, first: int, count: int, width: int, target: Any, at: int) -> int:
+    """:func:`pack` of one stream."""
+    return pack(codes, first, count, width, target, at)
+
+
+@kernel
+def unpack_stream(stream: Any, at: int, codes: Any, first: int, count: int, width: int) -> int:
+    """:func:`unpack` of one stream."""
+    return unpack(stream, at, codes, first, count, width)
+
+
+@inline_kernel
+def _trit(code: Any) -> Any:
+    """Sign-and-level code 0, 2, 3 -> digit 0, 1, 2."""
+    return np.int64(code) - (code > 0)
+
+
+@kernel
+def pack_trits(codes: Any, count: int, target: Any, at: int) -> None:
+    """Write ``count`` sign-and-level codes (uint16: 0, 2 or 3) as a ternary stream at ``at``."""
+    whole = count // TRITS
+    for j in range(whole):
+        i = TRITS * j
+        low = _trit(codes[i]) + 3 * _trit(codes[i + 1]) + 9 * _trit(codes[i + 2])
+        target[at + j] = low + 27 * _trit(codes[i + 3]) + 81 * _trit(codes[i + 4])
+    octet, weight = 0, 1
+    for i in range(TRITS * whole, count):
+        octet += weight * _trit(codes[i])
+        weight *= 3
+    if weight > 1:
+        target[at + whole] = octet
+
+
+@kernel
+def unpack_trits(stream: Any, at: int, codes: Any, count: int) -> bool:
+    """Write the ``count`` codes of the ternary stream at ``at`` to uint16 ``codes``; whether the stream is a valid one.
+
+    It is not where an octet is above 242, or a digit beyond the last one is not 0.
+    """
+    whole = count // TRITS
+    largest: Any = 0
+    for j in range(whole):
+        rest = np.int64(stream[at + j])
+        largest = max(largest, rest)
+        for i in range(TRITS):
+            third = (rest * 171) >> 9  # rest // 3 for every octet
+            digit = rest - 3 * third
+            codes[TRITS * j + i] = digit + (digit > 0)
+            rest = third
+    last: Any = np.int64(stream[at + whole]) if count % TRITS else 0
+    for i in range(TRITS * whole, count):
+        digit = last % 3
+        codes[i] = digit + (digit > 0)
+        last //= 3
+    return bool(largest <= LARGEST_TRITS and last == 0)

@@ -1,0 +1,241 @@
+"""QSGD (Alistarh et al., NIPS 2017): every value becomes a sign and one of s levels of the vector's length.
+
+A value v of a group becomes sign(v) * (l / s) * c, the level l drawn so that the mean is v (``rounding``; QSGD 3.1,
+Jiang and Agrawal, Eq. 18). c is the group's Euclidean length (``norm=l2``, for which the bounds on the variance are
+proved) or its largest magnitude (``norm=max``, which QSGD's experiments took). A group is a layer, or a bucket of
+values inside a layer.
+
+How many levels (Jiang and Agrawal, NeurIPS 2018, 3.3 and 4; N values in a group, m samples in a worker's batch, p
+iterations between exchanges): the variance ratio of Eq. 13 is at most min(N / (4 s^2), sqrt(N) / s), so
+
+========  ================  =======================================================================
+rule      s                 keeps the convergence rate of uncompressed SGD
+========  ================  =======================================================================
+given     ``levels``        --
+n         sqrt(N) / 2       with training data shared by all workers (q <= 1)
+mn        sqrt(m N) / 2     with training data partitioned among the workers (q <= 1/m)
+mpn       sqrt(m p N) / 2   the same, exchanging once every p iterations (PQASGD, q <= 1/(m p))
+========  ================  =======================================================================
+
+s need not be whole. It is at least 1 and at most 32767 (so that a code has 16 bits); the highest level in use is s
+times the largest magnitude over c, rounded up, and that is what bits are paid for: their number is ceil(log2) of it and
+a sign. With norm=l2 it is far less than s, and with s = |v|_2 / |v|_inf it is 1: TernGrad.
+
+Body::
+
+    s         float32: of the first group; a decoder that would take another refuses
+    scalers   float32 per group: c
+    widths    8 bits per group: bits of its codes      coding=fixed and norm=l2 only; with norm=max, s tells
+    codes     level << 1 | sign, the groups' streams one after the other, each of whole octets; nothing for a group of
+              scaler 0; or one Elias stream (``elias``) of all values
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec import Float32Array, Uint8Array
+from netoffload.codec.jit import kernel
+from netoffload.compressors import elias, packing
+from netoffload.compressors.base import HEADER_OCTETS, Compressor, MethodId, State, empty_payload
+from netoffload.compressors.layout import Layout
+from netoffload.compressors.packing import Codes
+from netoffload.compressors.rounding import MAX_LEVEL, round_to_levels, values_of_levels
+from netoffload.compressors.scalers import Bounds, Scale, group_scalers, scalers_of
+from netoffload.errors import CodecError, UsageError
+
+RULES: Final = ("given", "n", "mn", "mpn")
+NORMS: Final = {"l2": Scale.LENGTH, "max": Scale.LARGEST}
+CODINGS: Final = ("fixed", *elias.FORMS)
+
+_S_OCTETS: Final = 4
+
+Widths = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Qsgd(Compressor):
+    """Quantised gradients.
+
+    Attributes:
+        levels: s, 1..32767, for the rule ``given``.
+        rule: given, n, mn or mpn.
+        batch: m, samples in a worker's batch, for the rules with m.
+        period: p, iterations between exchanges, for the rule mpn.
+        norm: l2 or max.
+        bucket: values per group; 0: a group is a layer.
+        coding: fixed (packed at fixed width), or Elias gamma, omega or gaps.
+
+    Raises:
+        UsageError: a parameter out of its range.
+    """
+
+    levels: float = 7.0
+    rule: str = "given"
+    batch: int = 1
+    period: int = 1
+    norm: str = "max"
+    bucket: int = 512
+    coding: str = "fixed"
+
+    name: ClassVar[str] = "qsgd"
+    method_id: ClassVar[MethodId] = MethodId.QSGD
+    unbiased: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse parameters out of range."""
+        if not 1 <= self.levels <= MAX_LEVEL:
+            raise UsageError(f"levels must be 1 to {MAX_LEVEL}, not {self.levels}")
+        for what, value, choices in (
+            ("rule", self.rule, RULES),
+            ("norm", self.norm, tuple(NORMS)),
+            ("coding", self.coding, CODINGS),
+        ):
+            if value not in choices:
+                raise UsageError(f"{what} {value!r} is unknown: choose from {', '.join(choices)}")
+        if self.batch < 1 or self.period < 1 or self.bucket < 0:
+            raise UsageError(
+                f"batch and period must be at least 1 and bucket 0 (layers) or more, not {self.batch}, {self.period},"
+                f" {self.bucket}"
+            )
+
+    @property
+    def flags(self) -> int:
+        """Coding in bits 0 and 1, norm in bit 2."""
+        return CODINGS.index(self.coding) | (self.norm == "max") << 2
+
+    def levels_of(self, bounds: Bounds) -> Float32Array:
+        """Return s of every group, float32[g]."""
+        if self.rule == "given":
+            return np.full(bounds.size - 1, self.levels, np.float32)
+        factor = {"n": 1, "mn": self.batch, "mpn": self.batch * self.period}[self.rule]
+        levels = np.sqrt(np.diff(bounds) * float(factor)) / 2
+        return np.clip(levels, 1, MAX_LEVEL).astype(np.float32)
+
+    def _encode(self, values: Float32Array, state: State) -> Uint8Array:
+        bounds, scalers, levels = self._groups(values, state.layout)
+        codes = _rounded(values, bounds, scalers, levels, state.key())
+        head = np.concatenate((_first(levels), scalers)).view(np.uint8)
+        if self.coding == "fixed":
+            widths = self._widths(values, bounds, scalers, levels)
+            sent_widths = widths if self.norm == "l2" else widths[:0]
+            stream = _streams_octets(bounds, widths)
+        else:
+            sent_widths = np.zeros(0, np.uint8)
+            stream = -(-elias.stream_bits(codes, self.coding) // 8)
+        stream_at = HEADER_OCTETS + head.size + sent_widths.size
+        payload = empty_payload(stream_at - HEADER_OCTETS + stream + packing.SLACK)
+        payload[HEADER_OCTETS:stream_at] = np.concatenate((head, sent_widths))
+        if self.coding == "fixed":
+            _pack_groups(codes.view(np.uint8), bounds, widths, payload, stream_at)
+        else:
+            elias.write_stream(codes, self.coding, payload, stream_at)
+        return payload[: stream_at + stream]
+
+    def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
+        bounds = layout.groups(self.bucket)
+        groups = bounds.size - 1
+        levels = self.levels_of(bounds)
+        head = _S_OCTETS + 4 * groups
+        if body.size < head:
+            raise CodecError(f"QSGD payload of {body.size} octets is shorter than its {groups} scalers")
+        if body[:_S_OCTETS].tobytes() != _first(levels).tobytes():
+            raise CodecError("QSGD payload was made with another number of levels")
+        scalers = scalers_of(body[_S_OCTETS:head])
+        if self.coding == "fixed":
+            codes = self._unpacked(body[head:], bounds, scalers, levels)
+        else:
+            codes = elias.read_stream(body[head:], layout.count, self.coding)
+        values = np.empty(layout.count, np.float32)
+        if values_of_levels(codes, bounds, scalers, levels, values):
+            raise CodecError("QSGD payload has a sign without a level, or a level that its s does not have")
+        return values
+
+    def _size(self, values: Float32Array, state: State) -> int:
+        bounds, scalers, levels = self._groups(values, state.layout)
+        head = _S_OCTETS + scalers.nbytes
+        if self.coding != "fixed":
+            codes = _rounded(values, bounds, scalers, levels, state.key())
+            return head - (-elias.stream_bits(codes, self.coding) // 8)
+        widths = self._widths(values, bounds, scalers, levels)
+        return head + (widths.size if self.norm == "l2" else 0) + _streams_octets(bounds, widths)
+
+    def _groups(self, values: Float32Array, layout: Layout) -> tuple[Bounds, Float32Array, Float32Array]:
+        """(limits of groups, c, s)."""
+        bounds = layout.groups(self.bucket)
+        return bounds, group_scalers(values, bounds, NORMS[self.norm]), self.levels_of(bounds)
+
+    def _widths(self, values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array) -> Widths:
+        """Bits of the codes of every group: for the highest level that rounding can reach."""
+        if self.norm == "max":
+            return _widths_of(scalers, levels)
+        largest = group_scalers(values, bounds, Scale.LARGEST)
+        divisor = np.where(scalers > 0, scalers, np.float32(1))
+        # The operations of ``rounding``, which keep the order of values: no level can be higher.
+        return _widths_of(scalers, np.minimum(largest / divisor * levels, levels))
+
+    def _unpacked(self, body: Uint8Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array) -> Codes:
+        """The codes behind the scalers, at fixed widths."""
+        widths = _widths_of(scalers, levels)
+        if self.norm == "l2":
+            limits, widths = widths, body[: scalers.size].copy()
+            if (
+                widths.size < scalers.size
+                or ((widths > limits) | (widths == 1) | ((widths == 0) != (scalers == 0))).any()
+            ):
+                raise CodecError("QSGD payload has a width that its levels do not have")
+            body = body[scalers.size :]
+        if body.size != _streams_octets(bounds, widths):
+            raise CodecError(f"QSGD streams of {body.size} octets do not hold {bounds[-1]} codes")
+        codes = np.zeros(int(bounds[-1]), np.uint16)
+        if not _unpack_groups(packing.padded(body), bounds, widths, codes.view(np.uint8)):
+            raise CodecError("QSGD payload has bits behind a stream's end")
+        return codes
+
+
+def _first(levels: Float32Array) -> Float32Array:
+    """s of the first group, float32[1]; 0 of none."""
+    return levels[:1] if levels.size else np.zeros(1, np.float32)
+
+
+def _widths_of(scalers: Float32Array, tops: Float32Array) -> Widths:
+    # A float below 2^16 is exact in float64, where frexp's exponent is the bit length.
+    lengths = np.frexp(np.ceil(tops).astype(np.float64))[1] + 1
+    return np.where((scalers > 0) & (tops > 0), lengths, 0).astype(np.uint8)
+
+
+def _streams_octets(bounds: Bounds, widths: Widths) -> int:
+    return int(((np.diff(bounds) * widths + 7) >> 3).sum())
+
+
+def _rounded(
+    values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array, key: tuple[int, int]
+) -> Codes:
+    codes = np.empty(values.size, np.uint16)
+    round_to_levels(values, bounds, scalers, levels, *key, codes)
+    return codes
+
+
+@kernel
+def _pack_groups(codes: Any, bounds: Any, widths: Any, target: Any, at: int) -> None:
+    for group in range(widths.size):
+        if widths[group]:
+            first = bounds[group]
+            at = packing.pack(codes, first, bounds[group + 1] - first, np.int64(widths[group]), target, at)
+
+
+@kernel
+def _unpack_groups(stream: Any, bounds: Any, widths: Any, codes: Any) -> bool:
+    """Write the codes; whether what is left of every stream's last octet is 0."""
+    at = 0
+    for group in range(widths.size):
+        if widths[group]:
+            first = bounds[group]
+            at = packing.unpack(stream, at, codes, first, bounds[group + 1] - first, np.int64(widths[group]))
+            if at < 0:
+                return False
+    return True

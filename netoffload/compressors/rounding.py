@@ -1,0 +1,111 @@
+"""Stochastic rounding to levels, which TernGrad and QSGD share.
+
+A value v of a group with scaler c has the level l of s whose l/s is next to |v|/c, below or above, at random with a
+mean of |v|/c (QSGD, section 3.1; TernGrad, Eq. 2, where s = 1)::
+
+    x = |v| / c * s,  at most s        l = floor(x) + (u < x - floor(x)),  u uniform in [0, 1)
+
+Its code is l << 1 | sign, and 0 for level 0: a sign without a level is no code. It stands for sign * (l / s) * c.
+
+Every operation is one float32 operation of IEEE 754, in this order, and u is the upper 24 bits of the value's random
+word over 2^24; x - floor(x) is exact and so is its comparison with u. So a machine without vector instructions rounds
+as one with them, and a probability is off by at most 2^-24, which is what a float32 next to the scaler is off by.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from netoffload.codec import Float32Array
+from netoffload.codec.jit import kernel
+from netoffload.compressors.packing import Codes
+from netoffload.compressors.rng import random_word, words_exact
+from netoffload.compressors.scalers import Bounds
+
+MAX_LEVEL: Final = 2**15 - 1
+"""A code has 16 bits, one of them the sign."""
+
+
+def round_exact(
+    values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array, key: tuple[int, int]
+) -> Codes:
+    """:func:`round_to_levels` in plain NumPy: the oracle; returns the codes."""
+    codes = np.zeros(values.size, np.uint16)
+    scale24 = np.float32(2.0**24)
+    for group, (first, last) in enumerate(pairwise(bounds)):
+        divisor = scalers[group] if scalers[group] > 0 else np.float32(1)
+        with np.errstate(over="ignore"):  # a shared scaler may be so small that the quotient is infinite
+            x = np.abs(values[first:last]) / divisor * levels[group]
+        x = np.where(x < levels[group], x, levels[group])
+        below = np.floor(x)
+        drawn = (words_exact(key, int(first), int(last - first)) >> 8).astype(np.float32)
+        level = below.astype(np.uint16) + (drawn < (x - below) * scale24)
+        if scalers[group] == 0:
+            level[:] = 0
+        codes[first:last] = np.where(level > 0, level << 1 | (values[first:last] < 0), 0)
+    return codes
+
+
+def values_exact(codes: Codes, bounds: Bounds, scalers: Float32Array, levels: Float32Array) -> Float32Array:
+    """:func:`values_of_levels` in plain NumPy: the oracle; returns the values."""
+    values = np.zeros(codes.size, np.float32)
+    for group, (first, last) in enumerate(pairwise(bounds)):
+        chosen = codes[first:last]
+        magnitude = (chosen >> 1).astype(np.float32) / levels[group] * scalers[group]
+        values[first:last] = np.where(chosen & 1, -magnitude, magnitude)
+    return values
+
+
+@kernel
+def round_to_levels(values: Any, bounds: Any, scalers: Any, levels: Any, key0: int, key1: int, codes: Any) -> None:
+    """Write the code of every value.
+
+    Args:
+        values: float32[n], finite; index i of it takes the random word of i.
+        bounds: int64[g + 1], of groups.
+        scalers: float32[g], not negative; all codes of a group with scaler 0 are 0.
+        levels: float32[g], s of every group, 1..MAX_LEVEL; need not be whole.
+        key0: of the randomness, 32 bits.
+        key1: likewise.
+        codes: uint16[n] to write.
+    """
+    low, high = np.uint32(key0), np.uint32(key1)
+    for group in range(scalers.size):
+        scaler, s = scalers[group], levels[group]
+        divisor = scaler if scaler > np.float32(0) else np.float32(1)
+        most = s if scaler > np.float32(0) else np.float32(0)
+        # Slices: LLVM makes vector code only where an index cannot be negative.
+        first = bounds[group]
+        inside, made = values[first : bounds[group + 1]], codes[first : bounds[group + 1]]
+        for i in range(inside.size):
+            value = inside[i]
+            x = abs(value) / divisor * s
+            x = x if x < most else most
+            below = np.int32(x)
+            drawn = np.float32(np.int32(random_word(np.uint32(first + i), low, high) >> np.uint32(8)))
+            up = np.int32(drawn < (x - np.float32(below)) * np.float32(16777216.0))
+            level = np.int32(below + up)
+            made[i] = np.int32(level << 1) | np.int32((value < np.float32(0)) & (level > np.int32(0)))
+
+
+@kernel
+def values_of_levels(codes: Any, bounds: Any, scalers: Any, levels: Any, values: Any) -> int:
+    """Write the value of every code to ``values``, float32[n]; return how many codes are no code.
+
+    That is a sign without a level, or a level above the group's s rounded up, or any but 0 where the scaler is 0.
+    """
+    bad = 0
+    for group in range(scalers.size):
+        scaler, s = scalers[group], levels[group]
+        most = np.int32(np.ceil(s)) if scaler > np.float32(0) else np.int32(0)
+        read, made = codes[bounds[group] : bounds[group + 1]], values[bounds[group] : bounds[group + 1]]
+        for i in range(read.size):
+            code = np.int32(read[i])
+            level = code >> 1
+            bad += (code == 1) | (level > most)
+            magnitude = np.float32(level) / s * scaler
+            made[i] = -magnitude if code & 1 else magnitude
+    return bad

@@ -1,0 +1,139 @@
+"""What a group of values is divided by: its largest magnitude, that but at most c standard deviations, or its length.
+
+Sums are of float64 and in a fixed order: lane j adds values j, j + 4, j + 8, ... and the result is
+(lane 0 + lane 1) + (lane 2 + lane 3). So every machine gets the same bits, and four additions are under way at once.
+Largest magnitudes are found on the bits: floats without their sign are in the order of their bits.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec import Float32Array
+from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.codec.octets import bits_float32
+from netoffload.compressors.base import INFINITY_WORD, largest_word
+from netoffload.errors import CodecError, UsageError
+
+Bounds = npt.NDArray[np.int64]
+"""Where groups start, and where the last one ends: ``Layout.groups``."""
+
+LANES: Final = 4
+
+
+class Scale(enum.IntEnum):
+    """What the scaler of a group is."""
+
+    LARGEST = 0
+    LENGTH = 1
+
+
+def group_scalers(values: Float32Array, bounds: Bounds, scale: Scale, clip_factor: float = 0.0) -> Float32Array:
+    """Return the scaler of every group, float32[g], not negative.
+
+    Args:
+        values: float32[n], finite.
+        bounds: int64[g + 1].
+        scale: the largest magnitude, or the Euclidean length.
+        clip_factor: c: the largest magnitude is taken to be at most c standard deviations of the group
+            (TernGrad, Eq. 9); 0 does not clip.
+
+    Raises:
+        UsageError: a group's length is no finite float32.
+    """
+    scalers = np.zeros(bounds.size - 1, np.float32)
+    _fill_scalers(values, values.view(np.uint32), bounds, int(scale), float(clip_factor), scalers)
+    if not np.isfinite(scalers).all():
+        raise UsageError("the length of the gradient is no finite float32: scale the loss down")
+    return scalers
+
+
+def group_scalers_exact(values: Float32Array, bounds: Bounds, scale: Scale, clip_factor: float = 0.0) -> Float32Array:
+    """:func:`group_scalers` in plain NumPy: the oracle."""
+    scalers = []
+    for first, last in pairwise(bounds):
+        group = values[first:last].astype(np.float64)
+        if scale is Scale.LENGTH:
+            scalers.append(np.float32(np.sqrt(_lane_sum(group * group))))
+            continue
+        largest = np.float32(np.abs(group).max(initial=0.0))
+        if clip_factor > 0:
+            mean = _lane_sum(group) / group.size
+            deviation = np.sqrt(max(_lane_sum(group * group) / group.size - mean * mean, 0.0))
+            limit = np.float32(min(clip_factor * deviation, float(largest)))
+            largest = limit if limit > 0 else largest
+        scalers.append(largest)
+    return np.array(scalers, np.float32)
+
+
+def scalers_of(octets: npt.NDArray[np.uint8]) -> Float32Array:
+    """Return the scalers that a peer sent.
+
+    Raises:
+        CodecError: one is negative or not finite.
+    """
+    scalers = np.frombuffer(octets, np.float32).copy()
+    if (scalers.view(np.uint32) >= INFINITY_WORD).any():
+        raise CodecError("a scaler in the payload is negative or not finite")
+    return scalers
+
+
+def _lane_sum(terms: npt.NDArray[np.float64]) -> float:
+    padded = np.zeros(-(-max(terms.size, 1) // LANES) * LANES)
+    padded[: terms.size] = terms
+    lanes = [0.0] * LANES
+    for row in padded.reshape(-1, LANES):
+        lanes = [lane + float(term) for lane, term in zip(lanes, row, strict=True)]
+    return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
+
+
+@inline_kernel
+def _sums(values: Any) -> Any:
+    """(sum, sum of squares) of a group, in lanes."""
+    a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = 0.0
+    for block in range(values.size >> 2):
+        v0, v1 = np.float64(values[4 * block]), np.float64(values[4 * block + 1])
+        v2, v3 = np.float64(values[4 * block + 2]), np.float64(values[4 * block + 3])
+        a0 += v0
+        a1 += v1
+        a2 += v2
+        a3 += v3
+        b0 += v0 * v0
+        b1 += v1 * v1
+        b2 += v2 * v2
+        b3 += v3 * v3
+    rest = values[values.size & ~3 :]
+    if rest.size > 0:
+        a0 += np.float64(rest[0])
+        b0 += np.float64(rest[0]) * np.float64(rest[0])
+    if rest.size > 1:
+        a1 += np.float64(rest[1])
+        b1 += np.float64(rest[1]) * np.float64(rest[1])
+    if rest.size > 2:
+        a2 += np.float64(rest[2])
+        b2 += np.float64(rest[2]) * np.float64(rest[2])
+    return (a0 + a1) + (a2 + a3), (b0 + b1) + (b2 + b3)
+
+
+@kernel
+def _fill_scalers(values: Any, words: Any, bounds: Any, scale: int, clip_factor: float, scalers: Any) -> None:
+    for group in range(scalers.size):
+        inside = values[bounds[group] : bounds[group + 1]]
+        if scale == 1:
+            _, squares = _sums(inside)
+            scalers[group] = np.float32(math.sqrt(squares))
+            continue
+        largest = bits_float32(largest_word(words[bounds[group] : bounds[group + 1]]))
+        if clip_factor > 0.0:
+            total, squares = _sums(inside)
+            mean = total / inside.size
+            deviation = math.sqrt(max(squares / inside.size - mean * mean, 0.0))
+            limit = np.float32(min(clip_factor * deviation, np.float64(largest)))
+            largest = limit if limit > np.float32(0.0) else largest
+        scalers[group] = largest

@@ -1,0 +1,319 @@
+"""TernGrad (Wen et al., NIPS 2017): every gradient value becomes -1, 0 or +1 times a scaler.
+
+Eq. 1, 2: value v of a group with scaler s becomes s * sign(v) with probability |v| / s, else 0; its mean is v. That is
+rounding to one level (``rounding``). Section 3.3: a scaler per layer, or per ``bucket`` of values inside a layer; the
+scaler is the group's largest magnitude, or c standard deviations if that is less (Eq. 9, c = 2.5): what is larger is
+clipped, which is the only bias. The last layer may travel as it is (section 4.2): ``exempt`` counts entries of the
+layout, so a layer with weights and biases is two.
+
+Body::
+
+    scalers   float32 per group
+    codes     2 bits per value: 0 zero, 2 plus, 3 minus (1 is no code); or base3: five ternary digits per octet
+    exempt    float32 per value of the exempt layers
+
+**Scaler sharing** (section 3.1): each worker finds :meth:`TernGrad.scalers`, the largest over all workers of each is
+given to :meth:`TernGrad.encode_shared`. A sum of N ternary vectors then has 2 N + 1 levels, and the server can send it
+back in few bits instead of parameters (**parameter localisation**): :class:`TernarySum`. Workers keep their own
+parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec import Float32Array, Uint8Array
+from netoffload.compressors import packing
+from netoffload.compressors.base import (
+    HEADER_OCTETS,
+    Compressor,
+    MethodId,
+    State,
+    body_of,
+    empty_payload,
+    require_finite,
+    write_header,
+)
+from netoffload.compressors.layout import Layout
+from netoffload.compressors.packing import Codes
+from netoffload.compressors.rounding import round_to_levels, values_of_levels
+from netoffload.compressors.scalers import Scale, group_scalers, scalers_of
+from netoffload.errors import CodecError, UsageError
+
+PACKINGS: Final = ("base3", "bits")
+
+CLIP_FACTOR: Final = 2.5
+"""The paper's c, found by cross validation and then used for everything (section 3.3)."""
+
+_WIDTH: Final = 2
+
+MAX_WORKERS: Final = 2**15 - 1
+"""2 N + 1 levels in 16 bits."""
+
+
+@dataclass(frozen=True)
+class TernGrad(Compressor):
+    """Ternary gradients.
+
+    Attributes:
+        clip_factor: c of Eq. 9; 0 does not clip.
+        bucket: values per scaler; 0: one scaler per layer.
+        packing: base3, 1.6 bits per value, or bits, 2.
+        exempt: how many of the layout's last entries travel as float32, 0..127.
+
+    Raises:
+        UsageError: a parameter out of its range.
+    """
+
+    clip_factor: float = CLIP_FACTOR
+    bucket: int = 0
+    packing: str = "base3"
+    exempt: int = 0
+
+    name: ClassVar[str] = "terngrad"
+    method_id: ClassVar[MethodId] = MethodId.TERNGRAD
+    unbiased: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse parameters out of range."""
+        if not 0 <= self.clip_factor < float("inf"):
+            raise UsageError(f"clip_factor must be 0 (no clipping) or positive, not {self.clip_factor}")
+        if self.bucket < 0:
+            raise UsageError(f"bucket must be 0 (a scaler per layer) or positive, not {self.bucket}")
+        if self.packing not in PACKINGS:
+            raise UsageError(f"packing {self.packing!r} is unknown: choose from {', '.join(PACKINGS)}")
+        if not 0 <= self.exempt <= 127:
+            raise UsageError(f"exempt must be 0 to 127 layers, not {self.exempt}")
+
+    @property
+    def flags(self) -> int:
+        """Exempt layers above bit 0; bit 0: codes of two bits."""
+        return self.exempt << 1 | (self.packing == "bits")
+
+    def scalers(self, values: Float32Array, state: State) -> Float32Array:
+        """Return what this worker's scalers would be, float32[groups], for the largest over workers to be found.
+
+        Args:
+            values: as for :meth:`encode`.
+            state: likewise; not changed.
+
+        Raises:
+            UsageError: as :meth:`encode`.
+        """
+        return self._scalers(self._source(values, state), state.layout)
+
+    def encode_shared(self, values: Float32Array, scalers: Float32Array, state: State) -> Uint8Array:
+        """Return the payload of ``values`` with scalers from outside; otherwise as :meth:`encode`.
+
+        Args:
+            values: as for :meth:`encode`.
+            scalers: float32[groups], not negative; values above them are clipped.
+            state: as for :meth:`encode`.
+
+        Raises:
+            UsageError: as :meth:`encode`, or scalers of another number, type or sign.
+        """
+        groups = self._ternary(state.layout).groups(self.bucket).size - 1
+        if scalers.dtype != np.float32 or scalers.shape != (groups,) or not (scalers >= 0).all():
+            raise UsageError(f"scalers must be float32[{groups}], none negative, not {scalers.dtype}{scalers.shape}")
+        require_finite(scalers, "the scalers' vector")
+        source = self._source(values, state)
+        return self._sent(self._payload(source, np.abs(scalers), state), source, state)
+
+    def split(self, body: Uint8Array, layout: Layout) -> tuple[Float32Array, Codes, Float32Array]:
+        """Return (scalers, codes of the ternary values, values of the exempt layers) of a body.
+
+        Raises:
+            CodecError: its length or its codes are wrong.
+        """
+        ternary = self._ternary(layout)
+        groups = ternary.groups(self.bucket).size - 1
+        stream_at, stream_end = 4 * groups, 4 * groups + self._stream_octets(ternary.count)
+        if body.size != stream_end + 4 * (layout.count - ternary.count):
+            raise CodecError(f"ternary payload of {body.size} octets does not hold {layout.count} floats")
+        codes = np.empty(ternary.count, np.uint16)
+        octets = packing.padded(body[stream_at:stream_end])
+        if self.packing == "bits":
+            valid = packing.unpack_stream(octets, 0, codes.view(np.uint8), 0, ternary.count, _WIDTH) >= 0
+        else:
+            valid = packing.unpack_trits(octets, 0, codes, ternary.count)
+        if not valid:
+            raise CodecError("ternary payload has an octet that no five digits make, or bits behind its end")
+        rest = np.frombuffer(body[stream_end:], np.float32).copy()
+        _require_finite_rest(rest)
+        return scalers_of(body[:stream_at]), codes, rest
+
+    def values_of(self, scalers: Float32Array, codes: Codes, rest: Float32Array, layout: Layout) -> Float32Array:
+        """Return the values of what :meth:`split` returned, float32[n].
+
+        Raises:
+            CodecError: a code that is none.
+        """
+        values = np.empty(layout.count, np.float32)
+        bounds = self._ternary(layout).groups(self.bucket)
+        if values_of_levels(codes, bounds, scalers, np.ones_like(scalers), values[: codes.size]):
+            raise CodecError("ternary payload has a sign without a level, or a level where the scaler is 0")
+        values[codes.size :] = rest
+        return values
+
+    def _encode(self, values: Float32Array, state: State) -> Uint8Array:
+        return self._payload(values, self._scalers(values, state.layout), state)
+
+    def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
+        return self.values_of(*self.split(body, layout), layout)
+
+    def _size(self, values: Float32Array, state: State) -> int:
+        ternary = self._ternary(state.layout)
+        groups = ternary.groups(self.bucket).size - 1
+        return 4 * groups + self._stream_octets(ternary.count) + 4 * (values.size - ternary.count)
+
+    def _payload(self, values: Float32Array, scalers: Float32Array, state: State) -> Uint8Array:
+        ternary = self._ternary(state.layout)
+        codes = np.empty(ternary.count, np.uint16)
+        bounds = ternary.groups(self.bucket)
+        round_to_levels(values, bounds, scalers, np.ones_like(scalers), *state.key(), codes)
+        stream_at = HEADER_OCTETS + scalers.nbytes
+        stream_end = stream_at + self._stream_octets(codes.size)
+        exempt = values[codes.size :].view(np.uint8)
+        payload = empty_payload(stream_end - HEADER_OCTETS + max(exempt.size, packing.SLACK))
+        payload[HEADER_OCTETS:stream_at] = scalers.view(np.uint8)
+        if self.packing == "bits":
+            packing.pack_stream(codes.view(np.uint8), 0, codes.size, _WIDTH, payload, stream_at)
+        else:
+            packing.pack_trits(codes, codes.size, payload, stream_at)
+        payload[stream_end : stream_end + exempt.size] = exempt
+        return payload[: stream_end + exempt.size]
+
+    def _scalers(self, values: Float32Array, layout: Layout) -> Float32Array:
+        return group_scalers(values, self._ternary(layout).groups(self.bucket), Scale.LARGEST, self.clip_factor)
+
+    def _ternary(self, layout: Layout) -> Layout:
+        """The layers that become ternary."""
+        return Layout(layout.sizes[: max(len(layout.sizes) - self.exempt, 0)])
+
+    def _stream_octets(self, count: int) -> int:
+        return packing.stream_octets(count, _WIDTH) if self.packing == "bits" else packing.trit_octets(count)
+
+
+@dataclass(frozen=True)
+class TernarySum:
+    """The way back (section 3.1): the mean of N ternary gradients with shared scalers, in 2 N + 1 levels.
+
+    Body::
+
+        scalers   float32 per group: the shared ones
+        sums      ceil(log2(2 N + 1)) bits per value: the sum of N ternary digits, plus N
+        exempt    float32 per value of the exempt layers: the mean
+
+    Attributes:
+        uplink: what the workers encode with.
+        workers: N, 1..32767.
+
+    Raises:
+        UsageError: a number of workers out of range.
+    """
+
+    uplink: TernGrad
+    workers: int
+
+    method_id: ClassVar[MethodId] = MethodId.TERNGRAD_SUM
+
+    def __post_init__(self) -> None:
+        """Refuse a number of workers that has no width."""
+        if not 1 <= self.workers <= MAX_WORKERS:
+            raise UsageError(f"workers must be 1 to {MAX_WORKERS}, not {self.workers}")
+
+    @property
+    def width(self) -> int:
+        """Bits per value: of 0..2 N."""
+        return (2 * self.workers).bit_length()
+
+    @property
+    def flags(self) -> int:
+        """The uplink's exempt layers."""
+        return self.uplink.exempt << 1
+
+    def encode(self, payloads: Sequence[Uint8Array], layout: Layout) -> Uint8Array:
+        """Return the payload of the mean of N workers' payloads.
+
+        Args:
+            payloads: uint8[m] of each worker, made by ``uplink.encode_shared`` with the same scalers.
+            layout: of the gradient.
+
+        Raises:
+            UsageError: not as many payloads as workers.
+            CodecError: a payload is malformed, or its scalers are not those of the first.
+        """
+        if len(payloads) != self.workers:
+            raise UsageError(f"the sum of {self.workers} workers cannot be made of {len(payloads)} payloads")
+        shared, sums, rest = self._added(payloads, layout)
+        stream_at = HEADER_OCTETS + shared.nbytes
+        stream_end = stream_at + packing.stream_octets(sums.size, self.width)
+        mean = (rest / self.workers).astype(np.float32).view(np.uint8)
+        payload = empty_payload(stream_end - HEADER_OCTETS + max(mean.size, packing.SLACK))
+        write_header(payload, self.method_id, self.flags, layout.count)
+        payload[HEADER_OCTETS:stream_at] = shared.view(np.uint8)
+        packing.pack_stream(sums.view(np.uint8), 0, sums.size, self.width, payload, stream_at)
+        payload[stream_end : stream_end + mean.size] = mean
+        return payload[: stream_end + mean.size]
+
+    def decode(self, payload: Uint8Array, layout: Layout) -> Float32Array:
+        """Return the mean gradient, float32[n].
+
+        Raises:
+            CodecError: octets that :meth:`encode` cannot have made.
+        """
+        body = body_of(payload, layout, self.method_id, self.flags)
+        ternary = self.uplink._ternary(layout)
+        bounds = ternary.groups(self.uplink.bucket)
+        stream_at = 4 * (bounds.size - 1)
+        stream_end = stream_at + packing.stream_octets(ternary.count, self.width)
+        if body.size != stream_end + 4 * (layout.count - ternary.count):
+            raise CodecError(f"payload of {body.size} octets does not hold the sum of {layout.count} ternary values")
+        sums = np.empty(ternary.count, np.uint16)
+        octets = packing.padded(body[stream_at:stream_end])
+        end = packing.unpack_stream(octets, 0, sums.view(np.uint8), 0, ternary.count, self.width)
+        if end < 0 or sums.max(initial=0) > 2 * self.workers:
+            raise CodecError(f"payload has a sum that {self.workers} ternary digits cannot make")
+        rest = np.frombuffer(body[stream_end:], np.float32)
+        _require_finite_rest(rest)
+        scalers = scalers_of(body[:stream_at])
+        values = np.empty(layout.count, np.float32)
+        mean = (sums.astype(np.int32) - self.workers).astype(np.float32) / np.float32(self.workers)
+        values[: ternary.count] = mean * np.repeat(scalers, np.diff(bounds))
+        values[ternary.count :] = rest
+        return values
+
+    def wire_size(self, layout: Layout) -> int:
+        """Return the octets of every payload for this layout."""
+        ternary = self.uplink._ternary(layout)
+        groups = ternary.groups(self.uplink.bucket).size - 1
+        stream = packing.stream_octets(ternary.count, self.width)
+        return HEADER_OCTETS + 4 * groups + stream + 4 * (layout.count - ternary.count)
+
+    def _added(
+        self, payloads: Sequence[Uint8Array], layout: Layout
+    ) -> tuple[Float32Array, Codes, npt.NDArray[np.float64]]:
+        """(shared scalers, sums of digits plus N, sums of the exempt values in float64)."""
+        for worker, payload in enumerate(payloads):
+            body = body_of(payload, layout, self.uplink.method_id, self.uplink.flags)
+            scalers, codes, rest = self.uplink.split(body, layout)
+            self.uplink.values_of(scalers, codes, rest, layout)
+            if worker == 0:
+                shared, sums, total = scalers, np.full(codes.size, self.workers, np.uint16), rest.astype(np.float64)
+            elif scalers.tobytes() != shared.tobytes():
+                raise CodecError(f"the scalers of worker {worker} are not those of worker 0: share them first")
+            else:
+                total += rest
+            sums += (codes >> 1) - ((codes & 1) << 1)
+        return shared, sums, total
+
+
+def _require_finite_rest(rest: Float32Array) -> None:
+    if not np.isfinite(rest).all():
+        raise CodecError("an exempt layer in the payload is not finite")
