@@ -124,11 +124,13 @@ class Compressor(abc.ABC):
         name: in the registry.
         method_id: in a payload's header.
         unbiased: whether the mean of decode(encode(v)) over the randomness is v.
+        variants: parameters, as in a text form, that ``netoffload bench compressors`` shows beside the defaults.
     """
 
     name: ClassVar[str]
     method_id: ClassVar[MethodId]
     unbiased: ClassVar[bool]
+    variants: ClassVar[tuple[str, ...]] = ()
 
     @property
     def flags(self) -> int:
@@ -137,9 +139,10 @@ class Compressor(abc.ABC):
 
     @property
     def spec(self) -> str:
-        """What :func:`netoffload.compressors.registry.parse` reads as this compressor."""
-        fields = [f"{f.name}={_spelt(getattr(self, f.name))}" for f in dataclasses.fields(cast(Any, self))]
-        return f"{self.name}:{','.join(fields)}" if fields else self.name
+        """What :func:`netoffload.compressors.registry.parse` reads as this compressor: what differs from the defaults."""
+        given = [field for field in dataclasses.fields(cast(Any, self)) if getattr(self, field.name) != field.default]
+        texts = [f"{field.name}={_spelt(getattr(self, field.name))}" for field in given]
+        return f"{self.name}:{','.join(texts)}" if texts else self.name
 
     def make_state(self, layout: Layout, *, seed: int = 0, rank: int = 0, error_feedback: bool = False) -> State:
         """Return the state before the first call.
@@ -288,4 +291,6 @@ def largest_word(words: Any) -> Any:
 
 
 def _spelt(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,7 +7,8 @@ What the octets mean is in ``tables``. Two ways to bring a gradient into a type'
 - ``norm=offset``: the type's numbers are multiplied by 10^offset. Nothing travels. The paper does so for ``static`` and
   ``mantissa``, with 10^1, and 10^2 for N(0, 10^2). Larger values become the largest number.
 
-``norm`` left empty takes what the paper takes for the type. The division, the comparison with the middle between two
+The names ``8bit-dynamic``, ``8bit-linear``, ``8bit-static`` and ``8bit-mantissa`` stand for the paper's combinations,
+with 10^1. The division, the comparison with the middle between two
 numbers and the multiplication are IEEE 754 float32 operations, rounded to nearest, so that every machine agrees.
 
 Body: scalers, float32 per group (``norm=max`` only) | octets, one per float. Flags: type in the low two bits, bit 2 for
@@ -54,7 +55,7 @@ class EightBit(Compressor):
 
     Attributes:
         type: dynamic, static, mantissa or linear.
-        norm: max, offset, or empty for what the paper takes for the type.
+        norm: max or offset.
         bucket: floats that share a scaler, within a layer; 0: a layer is one group. For ``norm=max``.
         offset: exponent of ten that the numbers are multiplied by, -15..15. For ``norm=offset``.
 
@@ -63,20 +64,24 @@ class EightBit(Compressor):
     """
 
     type: str = "dynamic"
-    norm: str = ""
+    norm: str = "max"
     bucket: int = 0
     offset: int = 0
 
     name: ClassVar[str] = "8bit"
     method_id: ClassVar[MethodId] = MethodId.EIGHT_BIT
     unbiased: ClassVar[bool] = False
+    variants: ClassVar[tuple[str, ...]] = (
+        "bucket=512",
+        "type=linear",
+        "type=static,norm=offset,offset=1",
+        "type=mantissa,norm=offset,offset=1",
+    )
 
     def __post_init__(self) -> None:
-        """Fill in the norm, and refuse what cannot be."""
+        """Refuse what cannot be."""
         if self.type not in TYPES:
             raise UsageError(f"8-bit type {self.type!r} is unknown: choose from {', '.join(TYPES)}")
-        if not self.norm:
-            object.__setattr__(self, "norm", "max" if self.type in ("dynamic", "linear") else "offset")
         if self.norm not in NORMS:
             raise UsageError(f"8bit: norm {self.norm!r} is unknown: choose from {', '.join(NORMS)}")
         if self.bucket < 0 or (self.bucket and self.norm != "max"):

@@ -53,6 +53,7 @@ class General(Compressor):
     name: ClassVar[str] = "general"
     method_id: ClassVar[MethodId] = MethodId.GENERAL
     unbiased: ClassVar[bool] = False
+    variants: ClassVar[tuple[str, ...]] = tuple(f"library={name}" for name in peers.available() if name != "zstd-1")
 
     def __post_init__(self) -> None:
         """Refuse what is not there."""

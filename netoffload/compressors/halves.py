@@ -70,6 +70,7 @@ class Half(Compressor):
     name: ClassVar[str] = "half"
     method_id: ClassVar[MethodId] = MethodId.HALF
     unbiased: ClassVar[bool] = False
+    variants: ClassVar[tuple[str, ...]] = ("format=bf16",)
 
     def __post_init__(self) -> None:
         """Refuse another format."""
@@ -172,7 +173,9 @@ def _round_fp16(words: Any, aligned_words: Any, halves: Any) -> None:
     for i in range(words.size):
         magnitude = words[i] & np.uint32(0x7FFFFFFF)
         odd = (magnitude >> np.uint32(13)) & np.uint32(1)
-        normal = (magnitude - np.uint32(REBIAS) + np.uint32(0xFFF) + odd) >> np.uint32(13)
+        normal = (max(magnitude, np.uint32(SMALLEST_NORMAL)) - np.uint32(REBIAS) + np.uint32(0xFFF) + odd) >> np.uint32(
+            13
+        )
         subnormal = aligned_words[i] - np.uint32(ALIGNER_BITS)
         half = normal if magnitude >= np.uint32(SMALLEST_NORMAL) else subnormal
         halves[i] = half | (words[i] >> np.uint32(16)) & np.uint32(0x8000)

@@ -62,6 +62,7 @@ class Nic(Compressor):
     name: ClassVar[str] = "nic"
     method_id: ClassVar[MethodId] = MethodId.NIC
     unbiased: ClassVar[bool] = False
+    variants: ClassVar[tuple[str, ...]] = ("codec=bounded", "codec=truncate16")
 
     def __post_init__(self) -> None:
         """Refuse an unknown codec and a bound out of range."""

@@ -41,8 +41,8 @@ ALIASES: Final[dict[str, str]] = {
     "22b-T": "nic:codec=truncate22",
     "24b-T": "nic:codec=truncate24",
     "8bit-dynamic": "8bit:type=dynamic",
-    "8bit-static": "8bit:type=static,offset=1",
-    "8bit-mantissa": "8bit:type=mantissa,offset=1",
+    "8bit-static": "8bit:type=static,norm=offset,offset=1",
+    "8bit-mantissa": "8bit:type=mantissa,norm=offset,offset=1",
     "8bit-linear": "8bit:type=linear",
     "fp16": "half:format=fp16",
     "bf16": "half:format=bf16",
@@ -69,6 +69,11 @@ _BY_NAME: Final = _table()
 def names() -> tuple[str, ...]:
     """Return the name of every method, without the aliases."""
     return tuple(_BY_NAME)
+
+
+def specs() -> tuple[str, ...]:
+    """Return every method's text form, and those of its variants."""
+    return tuple(spec for m in METHODS for spec in (m.name, *(f"{m.name}:{variant}" for variant in m.variants)))
 
 
 def get(name: str, **parameters: object) -> Compressor:

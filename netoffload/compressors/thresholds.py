@@ -92,6 +92,7 @@ class Threshold(Compressor):
     layers: str = ""
 
     unbiased: ClassVar[bool] = False
+    variants: ClassVar[tuple[str, ...]] = ("threshold=0.005",)
 
     def __post_init__(self) -> None:
         """Refuse thresholds that are none."""
