@@ -29,8 +29,8 @@ def bench_eight_bit(
     """Measure the 8-bit types' errors beside Table 2 of their paper.
 
     nearest is what the compressor does. search is the paper's binary search as
-    its figures suggest it, which misses the nearest number half the time; its
-    mean squared error is what the paper prints as mean absolute error.
+    its figures suggest it, which misses the nearest number one time in four;
+    its mean squared error is what the paper prints as mean absolute error.
 
     Example: netoffload bench eight-bit --sample 25000000 --json
     """

@@ -139,7 +139,7 @@ class Compressor(abc.ABC):
 
     @property
     def spec(self) -> str:
-        """What :func:`netoffload.compressors.registry.parse` reads as this compressor: what differs from the defaults."""
+        """What :func:`~netoffload.compressors.registry.parse` reads as this compressor: what is not the default."""
         given = [field for field in dataclasses.fields(cast(Any, self)) if getattr(self, field.name) != field.default]
         texts = [f"{field.name}={_spelt(getattr(self, field.name))}" for field in given]
         return f"{self.name}:{','.join(texts)}" if texts else self.name
@@ -184,9 +184,12 @@ class Compressor(abc.ABC):
 
         Raises:
             UsageError: the payload is not an array of octets.
-            CodecError: octets that this compressor cannot have made for this layout.
+            CodecError: octets that this compressor cannot have made for this layout, or a value that is not finite.
         """
-        return self._decode(body_of(payload, layout, self.method_id, self.flags), layout)
+        values = self._decode(body_of(payload, layout, self.method_id, self.flags), layout)
+        if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
+            raise CodecError("a payload with a value that is not finite: no encoder sends one")
+        return values
 
     def wire_size(self, values: Float32Array, state: State) -> int:
         """Return len(encode(values, state)) without changing the state.

@@ -159,7 +159,7 @@ def _count_bits(codes: Any, form: int) -> int:
 @inline_kernel
 def _put(target: Any, at: Any, word: Any, bits: Any) -> Any:
     octet = at >> 3
-    store_u64(target, octet, load_u64(target, octet) | word << (at & 7))
+    store_u64(target, octet, load_u64(target, octet) | int(word) << (at & 7))
     return at + bits
 
 

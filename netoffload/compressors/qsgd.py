@@ -41,7 +41,7 @@ import numpy.typing as npt
 from netoffload.codec import Float32Array, Uint8Array
 from netoffload.codec.jit import kernel
 from netoffload.compressors import elias, packing
-from netoffload.compressors.base import HEADER_OCTETS, Compressor, MethodId, State, empty_payload
+from netoffload.compressors.base import HEADER_OCTETS, Compressor, MethodId, State, empty_payload, require_finite
 from netoffload.compressors.layout import Layout
 from netoffload.compressors.packing import Codes
 from netoffload.compressors.rounding import MAX_LEVEL, round_to_levels, values_of_levels
@@ -176,7 +176,11 @@ class Qsgd(Compressor):
     def _groups(self, values: Float32Array, layout: Layout) -> tuple[Bounds, Float32Array, Float32Array]:
         """(limits of groups, c, s)."""
         bounds = layout.groups(self.bucket)
-        return bounds, group_scalers(values, bounds, NORMS[self.norm]), self.levels_of(bounds)
+        scalers, levels = group_scalers(values, bounds, NORMS[self.norm]), self.levels_of(bounds)
+        with np.errstate(over="ignore"):
+            highest = (np.ceil(levels) / levels * scalers).astype(np.float32)
+        require_finite(highest, "the highest level of a group")
+        return bounds, scalers, levels
 
     def _widths(self, values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array) -> Widths:
         """Bits of the codes of every group: for the highest level that rounding can reach."""
@@ -233,8 +237,8 @@ def _rounded(
 def _pack_groups(codes: Any, bounds: Any, widths: Any, target: Any, at: int) -> None:
     for group in range(widths.size):
         if widths[group]:
-            first = bounds[group]
-            at = packing.pack(codes, first, bounds[group + 1] - first, np.int64(widths[group]), target, at)
+            first, width = int(bounds[group]), int(np.int64(widths[group]))
+            at = packing.pack(codes, first, int(bounds[group + 1]) - first, width, target, at)
 
 
 @kernel
@@ -243,8 +247,8 @@ def _unpack_groups(stream: Any, bounds: Any, widths: Any, codes: Any) -> bool:
     at = 0
     for group in range(widths.size):
         if widths[group]:
-            first = bounds[group]
-            at = packing.unpack(stream, at, codes, first, bounds[group + 1] - first, np.int64(widths[group]))
+            first, width = int(bounds[group]), int(np.int64(widths[group]))
+            at = packing.unpack(stream, at, codes, first, int(bounds[group + 1]) - first, width)
             if at < 0:
                 return False
     return True

@@ -146,7 +146,6 @@ class TernGrad(Compressor):
         if not valid:
             raise CodecError("ternary payload has an octet that no five digits make, or bits behind its end")
         rest = np.frombuffer(body[stream_end:], np.float32).copy()
-        _require_finite_rest(rest)
         return scalers_of(body[:stream_at]), codes, rest
 
     def values_of(self, scalers: Float32Array, codes: Codes, rest: Float32Array, layout: Layout) -> Float32Array:
@@ -282,7 +281,8 @@ class TernarySum:
         if end < 0 or sums.max(initial=0) > 2 * self.workers:
             raise CodecError(f"payload has a sum that {self.workers} ternary digits cannot make")
         rest = np.frombuffer(body[stream_end:], np.float32)
-        _require_finite_rest(rest)
+        if not np.isfinite(rest).all():
+            raise CodecError("payload has an exempt layer that is not finite")
         scalers = scalers_of(body[:stream_at])
         values = np.empty(layout.count, np.float32)
         mean = (sums.astype(np.int32) - self.workers).astype(np.float32) / np.float32(self.workers)
@@ -304,7 +304,8 @@ class TernarySum:
         for worker, payload in enumerate(payloads):
             body = body_of(payload, layout, self.uplink.method_id, self.uplink.flags)
             scalers, codes, rest = self.uplink.split(body, layout)
-            self.uplink.values_of(scalers, codes, rest, layout)
+            if not np.isfinite(self.uplink.values_of(scalers, codes, rest, layout)).all():
+                raise CodecError(f"the payload of worker {worker} has a value that is not finite")
             if worker == 0:
                 shared, sums, total = scalers, np.full(codes.size, self.workers, np.uint16), rest.astype(np.float64)
             elif scalers.tobytes() != shared.tobytes():
@@ -313,8 +314,3 @@ class TernarySum:
                 total += rest
             sums += (codes >> 1) - ((codes & 1) << 1)
         return shared, sums, total
-
-
-def _require_finite_rest(rest: Float32Array) -> None:
-    if not np.isfinite(rest).all():
-        raise CodecError("an exempt layer in the payload is not finite")

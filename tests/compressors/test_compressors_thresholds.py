@@ -275,3 +275,22 @@ def test_a_sign_behind_the_last_value_is_refused() -> None:
     payload[-1] |= 4
     with pytest.raises(CodecError):
         compressor.decode(payload, layout)
+
+
+@EVERY
+@pytest.mark.parametrize("threshold", [0.01, 0.025])
+def test_damaged_payloads_are_refused_or_decoded_within_their_bounds(method: type[Threshold], threshold: float) -> None:
+    """As plain Python, where an index out of bounds raises, this is the proof that the compiled loops have none."""
+    compressor, layout, random = method(threshold), Layout.flat(203), np.random.default_rng(7)
+    payload = compressor.encode(gradient(203), compressor.make_state(layout))
+    refused = 0
+    for _ in range(400):
+        broken = payload[: random.integers(HEADER_OCTETS, payload.size + 1)].copy()
+        if broken.size > HEADER_OCTETS + 4:
+            places = random.integers(HEADER_OCTETS + 4, broken.size, 3)
+            broken[places] = random.integers(0, 256, 3)
+        try:
+            assert np.isfinite(compressor.decode(broken, layout)).all()
+        except CodecError:
+            refused += 1
+    assert 200 < refused < 400 + 1
