@@ -56,8 +56,7 @@ class Layout:
         A group is a layer, or with ``bucket`` > 0 up to that many consecutive floats of one layer. No group is empty.
         """
         starts = [
-            start
+            np.arange(first, first + size, bucket or max(size, 1), dtype=np.int64)
             for first, size in zip(self.offsets[:-1], self.sizes, strict=True)
-            for start in range(first, first + size, bucket or max(size, 1))
         ]
-        return np.array([*starts, self.count], np.int64)
+        return np.concatenate((*starts, np.array([self.count], np.int64)))

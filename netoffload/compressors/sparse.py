@@ -36,6 +36,9 @@ BITMAP: Final = 1
 INDEX_HEADER: Final = struct.Struct("<BI")
 MALFORMED: Final = -1
 
+ONES: Final = np.array([octet.bit_count() for octet in range(256)], np.uint8)
+"""Bits that are set in an octet."""
+
 
 @dataclass(frozen=True)
 class Index:
@@ -132,7 +135,7 @@ def scatter(index: Uint8Array, form: int, packed: Any, dense: Any) -> None:
     sent = packed.size - 1
     if form == BITMAP:
         extra = -dense.size % 8
-        ones = int(np.bitwise_count(index).sum(dtype=np.int64))
+        ones = int(ONES[index].sum(dtype=np.int64))
         if index.size != -(-dense.size // 8) or (extra and index[-1] >> (8 - extra)) or ones != sent:
             raise CodecError(f"bitmap of {index.size} octets does not say where {sent} values are")
         unpack_bitmap(index, packed, dense)
