@@ -4,7 +4,19 @@ Commands parse, call one function of a layer, and print; they hold no logic of t
 imports (torch, numba, matplotlib) are imported inside the commands that need them, so that ``--help`` answers at once.
 """
 
-from netoffload.cli import bench, bench_codec, bench_compressors, doctor, model, nic, report, testbed, train, verify
+from netoffload.cli import (
+    bench,
+    bench_codec,
+    bench_compressors,
+    bench_eight_bit,
+    doctor,
+    model,
+    nic,
+    report,
+    testbed,
+    train,
+    verify,
+)
 from netoffload.cli.app import app, main
 
 __all__ = [
@@ -12,6 +24,7 @@ __all__ = [
     "bench",
     "bench_codec",
     "bench_compressors",
+    "bench_eight_bit",
     "doctor",
     "main",
     "model",

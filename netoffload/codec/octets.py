@@ -39,6 +39,10 @@ if JIT_DISABLED:
         """Return how many of the low 16 bits are set."""
         return (int(word) & 0xFFFF).bit_count()
 
+    def trailing_zeros(word: Any) -> Any:
+        """Return the number of the lowest bit set in a 64-bit word that is not 0."""
+        return (int(word) & -int(word)).bit_length() - 1
+
     def float32_bits(value: Any) -> Any:
         """Return the bits of a float32."""
         return int(np.float32(value).view(np.uint32))
@@ -99,6 +103,15 @@ else:
             return builder.zext(builder.ctpop(low), ir.IntType(64))
 
         return types.int64(types.int64), codegen
+
+    @intrinsic
+    def trailing_zeros(typing_context: Any, word: Any) -> Any:
+        """Return the number of the lowest bit set in a 64-bit word that is not 0."""
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+        return types.int64(types.uint64), codegen
 
     @intrinsic
     def float32_bits(typing_context: Any, value: Any) -> Any:

@@ -10,10 +10,15 @@ import dataclasses
 import typing
 from typing import Any, Final, cast
 
+from netoffload.codec import peers
 from netoffload.compressors.base import Compressor
+from netoffload.compressors.eight_bit import EightBit
+from netoffload.compressors.general import General
+from netoffload.compressors.halves import Half
 from netoffload.compressors.nic import Nic, NoCompression
 from netoffload.compressors.qsgd import Qsgd
 from netoffload.compressors.terngrad import TernGrad
+from netoffload.compressors.thresholds import Bgt, Qgt, Wgt
 from netoffload.errors import UsageError
 
 METHODS: Final[tuple[type[Compressor], ...]] = (
@@ -21,12 +26,31 @@ METHODS: Final[tuple[type[Compressor], ...]] = (
     Nic,
     TernGrad,
     Qsgd,
+    Wgt,
+    Bgt,
+    Qgt,
+    EightBit,
+    Half,
+    General,
 )
 """Every method; one line each."""
 
 ALIASES: Final[dict[str, str]] = {
     "inceptionn": "nic:codec=inceptionn",
     "bounded": "nic:codec=bounded",
+    "16b-T": "nic:codec=truncate16",
+    "22b-T": "nic:codec=truncate22",
+    "24b-T": "nic:codec=truncate24",
+    "8bit-dynamic": "8bit:type=dynamic",
+    "8bit-static": "8bit:type=static,norm=offset,offset=1",
+    "8bit-mantissa": "8bit:type=mantissa,norm=offset,offset=1",
+    "8bit-linear": "8bit:type=linear",
+    "fp16": "half:format=fp16",
+    "bf16": "half:format=bf16",
+    "lz4": "general:library=lz4",
+    "snappy": "general:library=snappy",
+    "zstd": "general:library=zstd-1",
+    "zfp": "general:library=zfp",
 }
 """Names in papers and what they are here; further parameters may follow them."""
 
@@ -49,8 +73,9 @@ def names() -> tuple[str, ...]:
 
 
 def specs() -> tuple[str, ...]:
-    """Return every method's text form, and those of its variants."""
-    return tuple(spec for m in METHODS for spec in (m.name, *(f"{m.name}:{variant}" for variant in m.variants)))
+    """Return every method's text form, and those of its variants; not ``general`` where its package is missing."""
+    methods = [m for m in METHODS if m is not General or General.library in peers.available()]
+    return tuple(spec for m in methods for spec in (m.name, *(f"{m.name}:{variant}" for variant in m.variants)))
 
 
 def get(name: str, **parameters: object) -> Compressor:

@@ -1,0 +1,215 @@
+"""``8bit``: every float becomes one octet of an 8-bit data type (Dettmers, ICLR 2016, section 3.1).
+
+What the octets mean is in ``tables``. Two ways to bring a gradient into a type's range, both the paper's:
+
+- ``norm=max``: a group (layer, or ``bucket`` consecutive floats of one) is divided by its largest magnitude, which
+  travels as a float32 scaler; decoding multiplies. The paper does so for ``dynamic`` and ``linear``.
+- ``norm=offset``: the type's numbers are multiplied by 10^offset. Nothing travels. The paper does so for ``static`` and
+  ``mantissa``, with 10^1, and 10^2 for N(0, 10^2). Larger values become the largest number.
+
+The names ``8bit-dynamic``, ``8bit-linear``, ``8bit-static`` and ``8bit-mantissa`` stand for the paper's combinations,
+with 10^1. The division, the comparison with the middle between two
+numbers and the multiplication are IEEE 754 float32 operations, rounded to nearest, so that every machine agrees.
+
+Body: scalers, float32 per group (``norm=max`` only) | octets, one per float. Flags: type in the low two bits, bit 2 for
+``norm=offset``, and the offset plus 16 in the high bits modulo 32. A decoder refuses a scaler that is negative or not
+finite, and forbidden octets.
+
+How the nearest of 128 numbers is found without a search: a float's exponent and the first seven bits of its mantissa
+are its cell; a table says the rank of the cell's first float, and one comparison with that rank's limit whether this
+float is beyond it. No cell of any type holds two limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from netoffload.codec import Float32Array, Uint8Array
+from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.compressors.base import (
+    HEADER_OCTETS,
+    INFINITY_WORD,
+    Compressor,
+    MethodId,
+    State,
+    empty_payload,
+    largest_word,
+)
+from netoffload.compressors.layout import Layout
+from netoffload.compressors.tables import CELL_SHIFT, TYPES, Table, table_of
+from netoffload.errors import CodecError, UsageError
+
+NORMS: Final = ("max", "offset")
+MAX_OFFSET: Final = 15
+
+BLOCK: Final = 1024
+"""Floats that are divided before they are looked up: what lies between stays in the first-level cache."""
+
+
+@dataclass(frozen=True)
+class EightBit(Compressor):
+    """One octet per float.
+
+    Attributes:
+        type: dynamic, static, mantissa or linear.
+        norm: max or offset.
+        bucket: floats that share a scaler, within a layer; 0: a layer is one group. For ``norm=max``.
+        offset: exponent of ten that the numbers are multiplied by, -15..15. For ``norm=offset``.
+
+    Raises:
+        UsageError: a parameter out of range, or one that the norm does not take.
+    """
+
+    type: str = "dynamic"
+    norm: str = "max"
+    bucket: int = 0
+    offset: int = 0
+
+    name: ClassVar[str] = "8bit"
+    method_id: ClassVar[MethodId] = MethodId.EIGHT_BIT
+    unbiased: ClassVar[bool] = False
+    variants: ClassVar[tuple[str, ...]] = (
+        "bucket=512",
+        "type=linear",
+        "type=static,norm=offset,offset=1",
+        "type=mantissa,norm=offset,offset=1",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.type not in TYPES:
+            raise UsageError(f"8-bit type {self.type!r} is unknown: choose from {', '.join(TYPES)}")
+        if self.norm not in NORMS:
+            raise UsageError(f"8bit: norm {self.norm!r} is unknown: choose from {', '.join(NORMS)}")
+        if self.bucket < 0 or (self.bucket and self.norm != "max"):
+            raise UsageError(f"8bit: bucket {self.bucket} must be 0 or more, and 0 with norm=offset")
+        if abs(self.offset) > MAX_OFFSET or (self.offset and self.norm != "offset"):
+            raise UsageError(f"8bit: offset {self.offset} must be -15 to 15, and 0 with norm=max")
+
+    @property
+    def flags(self) -> int:
+        """Type in bits 0 and 1, norm in bit 2, the offset modulo 32 in bits 3 to 7."""
+        return TYPES.index(self.type) | NORMS.index(self.norm) << 2 | (self.offset & 31) << 3
+
+    @property
+    def table(self) -> Table:
+        """The type's table, with the offset."""
+        return table_of(self.type, self.offset)
+
+    def _encode(self, values: Float32Array, state: State) -> Uint8Array:
+        payload = empty_payload(self._body_octets(state.layout))
+        groups, scalers = self._groups(state.layout), self._scalers(payload[HEADER_OCTETS:], state.layout)
+        octets = payload[payload.size - values.size :]
+        table = self.table
+        quotients = np.empty(BLOCK, np.float32)
+        encode_groups(
+            *(values, values.view(np.uint32), groups, scalers, scalers.view(np.uint32), self.norm == "max"),
+            *(table.cells, table.limits, table.octets, quotients, quotients.view(np.uint32), octets),
+        )
+        return payload
+
+    def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
+        if body.size != self._body_octets(layout):
+            raise CodecError(f"payload of {body.size} octets does not hold {layout.count} floats")
+        scalers = self._scalers(body, layout)
+        if not np.all(np.isfinite(scalers)) or np.any(np.signbit(scalers)):
+            raise CodecError("a scaler is negative or not finite")
+        values = np.empty(layout.count, np.float32)
+        octets = body[body.size - layout.count :]
+        decode_groups(octets, self._groups(layout), scalers, self.norm == "max", self.table.values, values)
+        if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
+            first = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise CodecError(f"octet {first}, {octets[first]:#04x}, is none of the type {self.type}")
+        return values
+
+    def _size(self, values: Float32Array, state: State) -> int:
+        return self._body_octets(state.layout)
+
+    def _groups(self, layout: Layout) -> Any:
+        return layout.groups(self.bucket) if self.norm == "max" else np.array([0, layout.count], np.int64)
+
+    def _body_octets(self, layout: Layout) -> int:
+        return layout.count + (4 * (self._groups(layout).size - 1) if self.norm == "max" else 0)
+
+    def _scalers(self, body: Uint8Array, layout: Layout) -> Float32Array:
+        """Return the scalers of a body, a view: none with ``norm=offset``."""
+        return body[: body.size - layout.count].view(np.float32)
+
+
+def octets_exact(quotients: Float32Array, table: Table) -> Uint8Array:
+    """Return the octet of each float32: the oracle of the look-up, a search among the middles in float64."""
+    middles = (table.ranked[1:].astype(np.float64) + table.ranked[:-1]) / 2
+    ranks = np.searchsorted(middles, np.abs(quotients.astype(np.float64)), side="left")
+    return table.octets[ranks + 128 * np.signbit(quotients)]
+
+
+@kernel
+def encode_groups(
+    values: Any,
+    value_words: Any,
+    groups: Any,
+    scalers: Any,
+    scaler_words: Any,
+    by_max: bool,
+    cells: Any,
+    limits: Any,
+    octets: Any,
+    quotients: Any,
+    words: Any,
+    out: Any,
+) -> None:
+    """Write a scaler per group and an octet per float.
+
+    Args:
+        values: float32[n].
+        value_words: the same memory as uint32.
+        groups: int64[g + 1], where groups start, and n.
+        scalers: float32[g] to write, if ``by_max``.
+        scaler_words: the same memory as uint32.
+        by_max: whether a group is divided by its largest magnitude.
+        cells: of the type, see ``tables.Table``.
+        limits: the same.
+        octets: the same.
+        quotients: float32[BLOCK], scratch.
+        words: the same memory as uint32.
+        out: uint8[n] to write.
+    """
+    for group in range(groups.size - 1):
+        first, end = groups[group], groups[group + 1]
+        divisor = np.float32(1.0)
+        if by_max:
+            scaler_words[group] = largest_word(value_words[first:end])
+            if scaler_words[group]:
+                divisor = scalers[group]
+        for start in range(first, end, BLOCK):
+            stop = min(start + BLOCK, end)
+            _divide(values[start:stop], divisor, quotients)
+            _look_up(value_words[start:stop], words, cells, limits, octets, out[start:stop])
+
+
+@inline_kernel
+def _divide(values: Any, divisor: Any, quotients: Any) -> None:
+    for i in range(values.size):
+        quotients[i] = abs(values[i]) / divisor
+
+
+@inline_kernel
+def _look_up(value_words: Any, words: Any, cells: Any, limits: Any, octets: Any, out: Any) -> None:
+    # Indices are unsigned: of a signed one Numba first asks whether it is negative.
+    for i in range(value_words.size):
+        rank = np.uint64(cells[words[i] >> np.uint32(CELL_SHIFT)])
+        rank += np.uint64(words[i] > limits[rank])
+        out[i] = octets[rank | np.uint64(value_words[i] >> np.uint32(31)) << np.uint64(7)]
+
+
+@kernel
+def decode_groups(octets: Any, groups: Any, scalers: Any, by_max: bool, table: Any, out: Any) -> None:
+    """Write the float32[n] that uint8[n] stand for; the other arguments are those of :func:`encode_groups`."""
+    for group in range(groups.size - 1):
+        scaler = scalers[group] if by_max else np.float32(1.0)
+        part, target = octets[groups[group] : groups[group + 1]], out[groups[group] : groups[group + 1]]
+        for i in range(part.size):
+            target[i] = table[part[i]] * scaler

@@ -1,0 +1,98 @@
+"""``general``: compressors that know nothing of gradients, to compare with: lz4, snappy, zstd (level 1) and zfp.
+
+The first three give every bit back; a gradient's mantissas are noise to them. zfp (P. Lindstrom, 2014) is lossy with an
+absolute tolerance, 2^-bound; of some floats it is 1.4 times that off (``netoffload.codec.peers``). The packages are
+optional: ``pip install 'netoffload[bench]'``.
+
+Body, lossless: the library's block. Body of zfp: length of the stream, 32 bits | the stream without a header; the
+length is there because zfp itself does not notice a stream that is cut. Flags: library in the low two bits, bound - 1
+in the bits above, with zfp.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from netoffload.codec import Float32Array, Uint8Array, peers
+from netoffload.compressors.base import (
+    HEADER_OCTETS,
+    INFINITY_WORD,
+    Compressor,
+    MethodId,
+    State,
+    empty_payload,
+    largest_word,
+)
+from netoffload.compressors.layout import Layout
+from netoffload.config import BOUND_K_DEFAULT, check_bound_k
+from netoffload.errors import CodecError, UsageError
+
+LIBRARIES: Final = tuple(peers.PACKAGES)
+_LENGTH: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class General(Compressor):
+    """A general-purpose library.
+
+    Attributes:
+        library: lz4, snappy, zstd-1 or zfp.
+        bound: zfp's tolerance is 2^-bound, 1..16.
+
+    Raises:
+        UsageError: another library, one that is not installed, or a bound out of range.
+    """
+
+    library: str = "zstd-1"
+    bound: int = BOUND_K_DEFAULT
+
+    name: ClassVar[str] = "general"
+    method_id: ClassVar[MethodId] = MethodId.GENERAL
+    unbiased: ClassVar[bool] = False
+    variants: ClassVar[tuple[str, ...]] = tuple(f"library={name}" for name in peers.available() if name != "zstd-1")
+
+    def __post_init__(self) -> None:
+        """Refuse what is not there."""
+        if self.library not in LIBRARIES:
+            raise UsageError(f"general: library {self.library!r} is unknown: choose from {', '.join(LIBRARIES)}")
+        if self.library not in peers.available():
+            raise UsageError(f"{self.library} needs {peers.PACKAGES[self.library]}: pip install 'netoffload[bench]'")
+        check_bound_k(self.bound)
+
+    @property
+    def flags(self) -> int:
+        """Library in bits 0 and 1; bound - 1 above, with zfp."""
+        return LIBRARIES.index(self.library) | (self.bound - 1 if self._has_length else 0) << 2
+
+    @property
+    def _has_length(self) -> bool:
+        return self.library == "zfp"
+
+    def _encode(self, values: Float32Array, state: State) -> Uint8Array:
+        stream = peers.compress(self.library, values, self.bound)
+        payload = empty_payload(self._ahead + stream.size)
+        if self._has_length:
+            _LENGTH.pack_into(payload.data, HEADER_OCTETS, stream.size)
+        payload[HEADER_OCTETS + self._ahead :] = stream
+        return payload
+
+    def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
+        if self._has_length and (
+            body.size < _LENGTH.size or _LENGTH.unpack_from(body.data)[0] != body.size - _LENGTH.size
+        ):
+            raise CodecError(f"zfp payload of {body.size} octets is not as long as it says")
+        values = peers.decompress(self.library, body[self._ahead :], layout.count, self.bound)
+        if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
+            raise CodecError(f"{self.library} payload has a value that is not finite")
+        return values
+
+    def _size(self, values: Float32Array, state: State) -> int:
+        return self._ahead + peers.compress(self.library, values, self.bound).size
+
+    @property
+    def _ahead(self) -> int:
+        return _LENGTH.size if self._has_length else 0

@@ -1,0 +1,207 @@
+"""``half``: 16-bit floats, rounded to nearest, ties to even.
+
+``format=fp16``  IEEE 754 binary16: 5 bits of exponent, 10 of mantissa; subnormals from 2^-24 on, at most 65,504
+``format=bf16``  the upper half of a float32: 8 bits of exponent, 7 of mantissa
+
+A value that would round to infinity (from 65,520 on, or from (2 - 2^-8) 2^127 on) is refused, not sent as infinity or
+cut down to the largest: a gradient that large is a run gone wrong, or wants ``bf16``. An infinity or NaN from a peer is
+refused for the same reason: no encoder makes one.
+
+Body: 16 bits per float. Flags: 0 is fp16, 1 is bf16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec import Float32Array, Uint8Array
+from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.compressors.base import (
+    HEADER_OCTETS,
+    Compressor,
+    MethodId,
+    State,
+    empty_payload,
+    largest_word,
+)
+from netoffload.compressors.layout import Layout
+from netoffload.errors import CodecError, UsageError
+
+FORMATS: Final = ("fp16", "bf16")
+
+OVERFLOWS: Final = {"fp16": 0x477FF000, "bf16": 0x7F7F8000}
+"""The bits of the smallest float32 that would round to infinity."""
+
+EXPONENT_MASK: Final = {"fp16": 0x7C00, "bf16": 0x7F80}
+
+SMALLEST_NORMAL: Final = 0x38800000
+"""The bits of 2^-14, fp16's smallest number with a hidden bit."""
+
+REBIAS: Final = (127 - 15) << 23
+"""Between the exponents of float32 and fp16, in place."""
+
+ALIGNER: Final = np.float32(0.5)
+"""Its last bit weighs 2^-24, as fp16's smallest: adding it rounds a smaller float to a multiple of that."""
+
+ALIGNER_BITS: Final = 0x3F000000
+REBIAS_SCALE: Final = np.float32(2.0**112)
+
+BLOCK: Final = 1024
+"""Floats per pass: what lies between stays in the first-level cache."""
+
+
+@dataclass(frozen=True)
+class Half(Compressor):
+    """Two octets per float.
+
+    Attributes:
+        format: fp16 or bf16.
+
+    Raises:
+        UsageError: another format.
+    """
+
+    format: str = "fp16"
+
+    name: ClassVar[str] = "half"
+    method_id: ClassVar[MethodId] = MethodId.HALF
+    unbiased: ClassVar[bool] = False
+    variants: ClassVar[tuple[str, ...]] = ("format=bf16",)
+
+    def __post_init__(self) -> None:
+        """Refuse another format."""
+        if self.format not in FORMATS:
+            raise UsageError(f"half: format {self.format!r} is unknown: choose from {', '.join(FORMATS)}")
+
+    @property
+    def flags(self) -> int:
+        """0 for fp16, 1 for bf16."""
+        return FORMATS.index(self.format)
+
+    def _encode(self, values: Float32Array, state: State) -> Uint8Array:
+        words = values.view(np.uint32)
+        if largest_word(words) >= OVERFLOWS[self.format]:
+            first = int(np.flatnonzero(words & np.uint32(0x7FFFFFFF) >= OVERFLOWS[self.format])[0])
+            raise UsageError(f"value {first}, {values[first]}, is too large for {self.format}; nothing was encoded")
+        payload = empty_payload(2 * values.size)
+        halves = payload[HEADER_OCTETS:].view(np.uint16)
+        if self.format == "bf16":
+            encode_bf16(words, halves)
+        else:
+            aligned = np.empty(BLOCK, np.float32)
+            encode_fp16(values, words, aligned, aligned.view(np.uint32), halves)
+        return payload
+
+    def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
+        if body.size != 2 * layout.count:
+            raise CodecError(f"payload of {body.size} octets does not hold {layout.count} floats")
+        halves, values = body.view(np.uint16), np.empty(layout.count, np.float32)
+        words = values.view(np.uint32)
+        if self.format == "bf16":
+            decode_bf16(halves, words)
+        else:
+            decode_fp16(halves, words, values)
+        if largest_word(words) >= OVERFLOWS[self.format]:
+            mask = np.uint16(EXPONENT_MASK[self.format])
+            raise CodecError(f"value {int(np.flatnonzero(halves & mask == mask)[0])} of the payload is not finite")
+        return values
+
+    def _size(self, values: Float32Array, state: State) -> int:
+        if (largest := largest_word(values.view(np.uint32))) >= OVERFLOWS[self.format]:
+            raise UsageError(
+                f"a value of magnitude {np.uint32(largest).view(np.float32)} is too large for {self.format}"
+            )
+        return 2 * values.size
+
+
+def halves_exact(values: Float32Array, which: str) -> npt.NDArray[np.uint16]:
+    """Return the bits of every float in a format: the oracle; NumPy's own conversion, and for bf16 a comparison."""
+    if which == "fp16":
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).view(np.uint16)
+    lower = (values.view(np.uint32) >> 16).astype(np.uint32)
+    down, up = ((word << 16).astype(np.uint32).view(np.float32).astype(np.float64) for word in (lower, lower + 1))
+    to_lower, to_upper = np.abs(values - down), np.abs(up - values)
+    upward = (to_upper < to_lower) | ((to_upper == to_lower) & (lower % 2 == 1))
+    return (lower + upward).astype(np.uint16)
+
+
+@kernel
+def encode_bf16(words: Any, halves: Any) -> None:
+    """Write uint16[n] for uint32[n], the bits of finite floats that do not round to infinity."""
+    for i in range(words.size):
+        word = words[i]
+        halves[i] = (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+
+
+@kernel
+def decode_bf16(halves: Any, words: Any) -> None:
+    """Write uint32[n] for uint16[n]."""
+    for i in range(halves.size):
+        words[i] = np.uint32(halves[i]) << np.uint32(16)
+
+
+@kernel
+def encode_fp16(values: Any, words: Any, aligned: Any, aligned_words: Any, halves: Any) -> None:
+    """Write uint16[n] for float32[n] that do not round to infinity.
+
+    Args:
+        values: float32[n].
+        words: the same memory as uint32.
+        aligned: float32[BLOCK], scratch.
+        aligned_words: the same memory as uint32.
+        halves: uint16[n] to write.
+    """
+    for start in range(0, values.size, BLOCK):
+        stop = min(start + BLOCK, values.size)
+        _align(values[start:stop], aligned)
+        _round_fp16(words[start:stop], aligned_words, halves[start:stop])
+
+
+@inline_kernel
+def _align(values: Any, aligned: Any) -> None:
+    for i in range(values.size):
+        aligned[i] = abs(values[i]) + ALIGNER
+
+
+@inline_kernel
+def _round_fp16(words: Any, aligned_words: Any, halves: Any) -> None:
+    for i in range(words.size):
+        magnitude = words[i] & np.uint32(0x7FFFFFFF)
+        odd = (magnitude >> np.uint32(13)) & np.uint32(1)
+        normal = (max(magnitude, np.uint32(SMALLEST_NORMAL)) - np.uint32(REBIAS) + np.uint32(0xFFF) + odd) >> np.uint32(
+            13
+        )
+        subnormal = aligned_words[i] - np.uint32(ALIGNER_BITS)
+        half = normal if magnitude >= np.uint32(SMALLEST_NORMAL) else subnormal
+        halves[i] = half | (words[i] >> np.uint32(16)) & np.uint32(0x8000)
+
+
+@kernel
+def decode_fp16(halves: Any, words: Any, values: Any) -> None:
+    """Write float32[n], also seen as ``words``, for uint16[n].
+
+    The 15 bits without the sign, in a float32's place, are a float 2^112 times too small, subnormals as well; an
+    infinity or NaN becomes a float of 65,536 or more.
+    """
+    for start in range(0, halves.size, BLOCK):
+        stop = min(start + BLOCK, halves.size)
+        _place_fp16(halves[start:stop], words[start:stop])
+        _scale(values[start:stop])
+
+
+@inline_kernel
+def _place_fp16(halves: Any, words: Any) -> None:
+    for i in range(halves.size):
+        half = np.uint32(halves[i])
+        words[i] = (half & np.uint32(0x8000)) << np.uint32(16) | (half & np.uint32(0x7FFF)) << np.uint32(13)
+
+
+@inline_kernel
+def _scale(values: Any) -> None:
+    for i in range(values.size):
+        values[i] *= REBIAS_SCALE

@@ -1,0 +1,235 @@
+"""Which few of n values travel: a bitmap or gaps between them, whichever is shorter.
+
+::
+
+    form 1 octet | k 4 octets | index
+
+    form 0, gaps     k numbers, LEB128: how many values are left out before each one that is sent
+    form 1, bitmap   ceil(n / 8) octets; value i is bit i % 8 of octet i // 8, and the bits behind the last value are 0
+
+A gap below 128 is one octet, one below 16,384 two, so gaps win where less than about one value in eight is sent. Equal
+lengths take gaps. LEB128 is the variable-length integer of DWARF (version 5, section 7.6): 7 bits per octet, the lowest
+first, bit 7 set in all but the last. A last octet of 0 behind another is refused: every gap has one spelling.
+
+Codes of what is sent are never 0 here; so a dense vector of codes says by itself what is sent. Where a bitmap is taken,
+values are moved together and apart without a branch on the data, which would be mispredicted at every density between
+few and all; where gaps are taken, the few places are listed first, 64 values at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec import Uint8Array
+from netoffload.codec.jit import kernel
+from netoffload.codec.octets import trailing_zeros
+from netoffload.errors import CodecError
+
+GAPS: Final = 0
+BITMAP: Final = 1
+INDEX_HEADER: Final = struct.Struct("<BI")
+MALFORMED: Final = -1
+
+ONES: Final = np.array([octet.bit_count() for octet in range(256)], np.uint8)
+"""Bits that are set in an octet."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """Which values travel, in the shorter form.
+
+    Attributes:
+        form: GAPS or BITMAP.
+        sent: how many values travel.
+        octets: of the index on the wire, header and all.
+        bitmap: uint8[ceil(n / 8)].
+        places: uint32[sent], where they are; with GAPS only.
+    """
+
+    form: int
+    sent: int
+    octets: int
+    bitmap: Uint8Array
+    places: npt.NDArray[np.uint32] | None = None
+
+    @classmethod
+    def of(cls, codes: Uint8Array) -> Index:
+        """Return the index of what is not 0 in uint8[n]."""
+        bitmap_octets = -(-codes.size // 8)
+        words = np.zeros(-(-codes.size // 64), np.uint64)
+        bitmap = words.view(np.uint8)[:bitmap_octets]
+        bitmap[:] = np.packbits(codes != 0, bitorder="little")
+        sent = int(np.count_nonzero(codes))
+        if sent <= bitmap_octets:  # a gap takes an octet at least
+            places = np.empty(sent, np.uint32)
+            fill_places(words, places)
+            octets = int(gaps_octets(places))
+            if octets <= bitmap_octets:
+                return cls(GAPS, sent, INDEX_HEADER.size + octets, bitmap, places)
+        return cls(BITMAP, sent, INDEX_HEADER.size + bitmap_octets, bitmap)
+
+    def write(self, target: Uint8Array) -> None:
+        """Write header and index to uint8[octets]."""
+        INDEX_HEADER.pack_into(target.data, 0, self.form, self.sent)
+        if self.places is None:
+            target[INDEX_HEADER.size :] = self.bitmap
+        else:
+            fill_gaps(self.places, target[INDEX_HEADER.size :])
+
+    def gather(self, codes: Uint8Array, source: Any) -> Any:
+        """Return what of ``source`` is sent: [sent] of its type."""
+        if self.places is not None:
+            return source[self.places]
+        packed = np.empty(self.sent + 1, source.dtype)
+        pack_sent(codes, source, packed)
+        return packed[:-1]
+
+
+def index_exact(sent: Sequence[bool]) -> bytes:
+    """Return the index of what is true, header and all: the oracle."""
+    places = [place for place, is_sent in enumerate(sent) if is_sent]
+    gaps = bytearray()
+    for place, last in zip(places, [-1, *places], strict=False):
+        gap = place - last - 1
+        while gap >= 128:
+            gaps.append(gap % 128 + 128)
+            gap //= 128
+        gaps.append(gap)
+    bitmap = sum(1 << place for place in places).to_bytes(-(-len(sent) // 8), "little")
+    takes_gaps = len(gaps) <= len(bitmap)
+    return INDEX_HEADER.pack(GAPS if takes_gaps else BITMAP, len(places)) + (bytes(gaps) if takes_gaps else bitmap)
+
+
+def read_header(body: Uint8Array, count: int) -> tuple[int, int]:
+    """Return the form of an index and how many of ``count`` values are sent.
+
+    Raises:
+        CodecError: too short, an unknown form, or more values than there are.
+    """
+    if body.size < INDEX_HEADER.size:
+        raise CodecError("payload ends before its index")
+    form, sent = INDEX_HEADER.unpack_from(body.data)
+    if form not in (GAPS, BITMAP) or sent > count:
+        raise CodecError(f"index of form {form} with {sent} of {count} values")
+    return form, sent
+
+
+def scatter(index: Uint8Array, form: int, packed: Any, dense: Any) -> None:
+    """Put what was sent where it belongs.
+
+    Args:
+        index: without its header.
+        form: GAPS or BITMAP.
+        packed: uint8 or uint32[k + 1], what was sent, and one element of any value behind it.
+        dense: [n] of the same type; every element is written.
+
+    Raises:
+        CodecError: the index says other places than k of n, or is longer than that takes.
+    """
+    sent = packed.size - 1
+    if form == BITMAP:
+        extra = -dense.size % 8
+        ones = int(ONES[index].sum(dtype=np.int64))
+        if index.size != -(-dense.size // 8) or (extra and index[-1] >> (8 - extra)) or ones != sent:
+            raise CodecError(f"bitmap of {index.size} octets does not say where {sent} values are")
+        unpack_bitmap(index, packed, dense)
+    elif unpack_gaps(index, packed, dense) == MALFORMED:
+        raise CodecError(f"gaps of {index.size} octets do not say where {sent} of {dense.size} values are")
+
+
+@kernel
+def fill_places(words: Any, places: Any) -> None:
+    """Write the numbers of the bits that are set in a bitmap, uint64[], to uint32[sent]."""
+    cursor = np.uint64(0)
+    for at in range(words.size):
+        word = words[at]
+        while word:
+            places[cursor] = 64 * at + trailing_zeros(word)
+            cursor += np.uint64(1)
+            word &= word - np.uint64(1)
+
+
+@kernel
+def gaps_octets(places: Any) -> Any:
+    """Return the octets of the gaps between places."""
+    octets = places.size
+    following = np.int64(0)
+    for k in range(places.size):
+        gap = np.int64(places[k]) - following
+        following = np.int64(places[k]) + 1
+        while gap >= 128:
+            octets += 1
+            gap >>= 7
+    return octets
+
+
+@kernel
+def fill_gaps(places: Any, out: Any) -> None:
+    """Write the gaps between places to uint8[gaps_octets(places)]."""
+    cursor = np.uint64(0)
+    following = np.int64(0)
+    for k in range(places.size):
+        gap = np.int64(places[k]) - following
+        following = np.int64(places[k]) + 1
+        while gap >= 128:
+            out[cursor] = gap & 127 | 128
+            gap >>= 7
+            cursor += np.uint64(1)
+        out[cursor] = gap
+        cursor += np.uint64(1)
+
+
+@kernel
+def pack_sent(codes: Any, source: Any, packed: Any) -> None:
+    """Move the elements of ``source`` whose code is not 0 together.
+
+    Args:
+        codes: uint8[n].
+        source: [n] of any type.
+        packed: of that type, one element longer than what is sent.
+    """
+    cursor = np.uint64(0)
+    for i in range(codes.size):
+        packed[cursor] = source[i]
+        cursor += np.uint64(codes[i] != 0)
+
+
+@kernel
+def unpack_bitmap(bitmap: Any, packed: Any, dense: Any) -> None:
+    """:func:`scatter` of a checked bitmap."""
+    cursor = np.uint64(0)
+    for i in range(dense.size):
+        bit = np.uint64(bitmap[np.uint64(i) >> np.uint64(3)] >> np.uint8(i & 7)) & np.uint64(1)
+        dense[i] = packed[cursor] * bit
+        cursor += bit
+
+
+@kernel
+def unpack_gaps(gaps: Any, packed: Any, dense: Any) -> Any:
+    """:func:`scatter` of gaps; returns MALFORMED if they are not what an encoder makes of these numbers."""
+    dense[:] = 0
+    cursor = 0
+    following = 0
+    for k in range(packed.size - 1):
+        gap = 0
+        shift = 0
+        octet = 128
+        while octet >= 128:
+            if cursor >= gaps.size or shift > 28:
+                return MALFORMED
+            octet = int(gaps[cursor])
+            cursor += 1
+            gap |= (octet & 127) << shift
+            shift += 7
+        place = following + gap
+        if (octet == 0 and shift > 7) or place >= dense.size:
+            return MALFORMED
+        dense[place] = packed[k]
+        following = place + 1
+    return MALFORMED if cursor < gaps.size else 0

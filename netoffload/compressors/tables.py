@@ -1,0 +1,163 @@
+"""The four 8-bit data types, as tables: what every octet stands for, and which octet is nearest to a number.
+
+T. Dettmers, "8-bit approximations for parallelism in deep learning" (ICLR 2016), section 3.1. An octet is a sign in bit
+7 and 7 bits of magnitude; a type says what number each of the 128 magnitudes is:
+
+============  =================================  ==================================================================
+type          magnitude, bit 6 to bit 0          number
+============  =================================  ==================================================================
+``dynamic``   n zeros, a one, 6 - n tree bits    10^-n x tree(bits); no one at all is 0
+``static``    3 exponent bits e, 4 tree bits     10^-e x tree(bits)
+``mantissa``  3 exponent bits e, 4 bits m        10^-e x m, m = 0..15
+``linear``    7 bits k                           k / 127
+============  =================================  ==================================================================
+
+``tree(bits)`` is a path of bisections of (0.1, 1): every bit, from the highest, keeps the lower (0) or the upper (1)
+part, and the number is where the part that is left would be cut next. The paper does not print where the first cut is.
+Its three worked examples fix it: 0.2345678 -> 0.236719 and 0.0000234 -> 0.000019 in the dynamic type, and 0.23125 as
+the number on the way to the former, come out if the first cut is at 0.45, half the interval's *length*, and every later
+one in the middle of its part; with a first cut at 0.55, the middle, they would be 0.23359 and 0.0000213. So the first
+cut is at 0.45 here, and 0.55 is kept to compare with (``netoffload bench eight-bit``). The tables differ
+from the clusterNet program's: that has 126 numbers and octets that mean the maximum itself; ours has one more, 0.45e-6.
+
+All of a type's numbers can be multiplied by a power of ten, the paper's exponent offset. They are rounded to float32
+once, here. Where two octets mean one number (``mantissa``: 10 x 10^-1 = 1, and eight zeros), the lower one is used and
+the other is forbidden; so is every negative zero. A number is coded as the nearest one; exactly between two, as the
+smaller. What is larger than the largest is coded as the largest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec import Float32Array, Uint8Array
+from netoffload.errors import UsageError
+
+TYPES: Final = ("dynamic", "static", "mantissa", "linear")
+
+FIRST_CUT: Final = Fraction(45, 100)
+MIDDLE_CUT: Final = Fraction(55, 100)
+TREE: Final = (Fraction(1, 10), Fraction(1))
+"""The interval that is bisected."""
+
+MAGNITUDES: Final = 128
+FORBIDDEN: Final = np.float32(np.nan)
+"""Stands in a table of values for an octet that no encoder makes."""
+
+CELL_SHIFT: Final = 16
+"""A float's bits without the sign, shifted by this, are its cell: 2^7 cells between two powers of two."""
+
+CELLS: Final = 1 << (31 - CELL_SHIFT)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A data type.
+
+    Attributes:
+        values: float32[256], what an octet stands for; NaN for a forbidden one.
+        ranked: float32[r], the different magnitudes, ascending from 0 or the smallest.
+        octets: uint8[256], the octet of rank r with sign s at r + 128 s.
+        limits: uint32[128], the bits of the largest float32 that has rank r or less.
+        cells: uint8[CELLS], the rank of the smallest float32 in a cell; no cell holds more than one limit.
+    """
+
+    values: Float32Array
+    ranked: Float32Array
+    octets: Uint8Array
+    limits: npt.NDArray[np.uint32]
+    cells: Uint8Array
+
+
+def magnitudes(kind: str, first_cut: Fraction = FIRST_CUT) -> list[Fraction]:
+    """Return the exact number of each of the 128 magnitudes of a type.
+
+    Raises:
+        UsageError: no such type.
+    """
+    if kind == "dynamic":
+        return [_dynamic(magnitude, first_cut) for magnitude in range(MAGNITUDES)]
+    if kind == "static":
+        return [tree_number(m & 15, 4, first_cut) / 10 ** (m >> 4) for m in range(MAGNITUDES)]
+    if kind == "mantissa":
+        return [Fraction(m & 15, 10 ** (m >> 4)) for m in range(MAGNITUDES)]
+    if kind == "linear":
+        return [Fraction(m, MAGNITUDES - 1) for m in range(MAGNITUDES)]
+    raise UsageError(f"8-bit type {kind!r} is unknown: choose from {', '.join(TYPES)}")
+
+
+def tree_number(path: int, bits: int, first_cut: Fraction = FIRST_CUT) -> Fraction:
+    """Return where the part of the interval that ``bits`` decisions leave would be cut next.
+
+    Args:
+        path: the decisions, the first in the highest of the ``bits`` bits; 1 keeps the upper part.
+        bits: how many.
+        first_cut: where the whole interval is cut.
+    """
+    low, high = TREE
+    cut = first_cut
+    for at in reversed(range(bits)):
+        low, high = (cut, high) if path >> at & 1 else (low, cut)
+        cut = (low + high) / 2
+    return cut
+
+
+def _dynamic(magnitude: int, first_cut: Fraction) -> Fraction:
+    if magnitude == 0:
+        return Fraction(0)
+    tree_bits = magnitude.bit_length() - 1
+    return tree_number(magnitude - (1 << tree_bits), tree_bits, first_cut) / 10 ** (6 - tree_bits)
+
+
+@lru_cache(maxsize=32)
+def table_of(kind: str, offset: int = 0, first_cut: Fraction = FIRST_CUT) -> Table:
+    """Return the table of a type, its numbers multiplied by 10^offset.
+
+    Raises:
+        UsageError: no such type, or an offset outside -30..30.
+    """
+    if not -30 <= offset <= 30:
+        raise UsageError(f"exponent offset {offset} is outside -30 to 30")
+    numbers = [np.float32(float(number * Fraction(10) ** offset)) for number in magnitudes(kind, first_cut)]
+    ranked = np.array(sorted(set(numbers)), np.float32)
+    values = np.full(2 * MAGNITUDES, FORBIDDEN, np.float32)
+    octets = np.zeros(2 * MAGNITUDES, np.uint8)
+    for rank, number in enumerate(ranked):
+        octet = numbers.index(number)
+        octets[rank] = values_octet = octet
+        values[values_octet] = number
+        octets[rank + MAGNITUDES] = octet | 0x80 if number else octet
+        if number:
+            values[octet | 0x80] = -number
+    limits = _limits(ranked)
+    first_words = np.arange(CELLS, dtype=np.uint32) << np.uint32(CELL_SHIFT)
+    cells = np.searchsorted(limits[: ranked.size - 1], first_words, side="left").astype(np.uint8)
+    _check_cells(limits[: ranked.size - 1])
+    return Table(values, ranked, octets, limits, cells)
+
+
+def _limits(ranked: Float32Array) -> npt.NDArray[np.uint32]:
+    """Return the bits of the largest float32 that is not above the middle between each number and the next."""
+    limits = np.full(MAGNITUDES, 0xFFFFFFFF, np.uint32)
+    for rank in range(ranked.size - 1):
+        middle = (Fraction(float(ranked[rank])) + Fraction(float(ranked[rank + 1]))) / 2
+        word = int(np.float32(float(middle)).view(np.uint32))
+        while Fraction(float(np.uint32(word).view(np.float32))) > middle:
+            word -= 1
+        while Fraction(float(np.uint32(word + 1).view(np.float32))) <= middle:
+            word += 1
+        limits[rank] = word
+    return limits
+
+
+def _check_cells(limits: npt.NDArray[np.uint32]) -> None:
+    # A limit that is the last float of its cell does not split it.
+    split = (limits >> np.uint32(CELL_SHIFT))[(limits & np.uint32((1 << CELL_SHIFT) - 1)) != (1 << CELL_SHIFT) - 1]
+    if np.unique(split).size != split.size:
+        raise UsageError("two limits of an 8-bit type lie in one cell: it needs another offset")

@@ -1,0 +1,173 @@
+"""fp16, bf16, the NIC's truncations by their papers' names, and general libraries as compressors."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from netoffload.codec import peers
+from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compressors import Compressor, Layout, State, registry
+from netoffload.compressors.base import HEADER_OCTETS
+from netoffload.compressors.general import General
+from netoffload.compressors.halves import OVERFLOWS, Half, halves_exact
+from netoffload.errors import CodecError, UsageError
+
+Float32Array = npt.NDArray[np.float32]
+HALVES = (Half("fp16"), Half("bf16"))
+EVERY_HALF = pytest.mark.parametrize("compressor", HALVES, ids=["fp16", "bf16"])
+LIBRARIES = [General(library) for library in peers.available()]
+EVERY_LIBRARY = pytest.mark.parametrize("compressor", LIBRARIES, ids=peers.available())
+LARGE = 2_003 if JIT_DISABLED else 1_000_003
+
+
+def gradient(count: int, seed: int = 1) -> Float32Array:
+    return np.random.default_rng([seed, count]).standard_normal(count, np.float32) * np.float32(0.01)
+
+
+def encoded(compressor: Compressor, values: Float32Array) -> npt.NDArray[np.uint8]:
+    return compressor.encode(values, compressor.make_state(Layout.flat(values.size)))
+
+
+@EVERY_HALF
+def test_every_exponent_rounds_as_the_oracle(compressor: Half) -> None:
+    """A walk over all bits, and around every half and every middle between two of fp16."""
+    words = np.arange(0, OVERFLOWS[compressor.format], 1_000_003 if JIT_DISABLED else 997, dtype=np.uint32)
+    halves = np.arange(0, 0x7C00, 37 if JIT_DISABLED else 1, dtype=np.uint16).view(np.float16).astype(np.float32)
+    middles = (halves[1:] + halves[:-1]) / np.float32(2)
+    near = np.concatenate(
+        [halves, middles, np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.float32(1e9))]
+    )
+    values = np.concatenate([words.view(np.float32), near, -near]).astype(np.float32)
+    payload = encoded(compressor, values)
+    wanted = halves_exact(values, compressor.format)
+    assert np.array_equal(payload[HEADER_OCTETS:].view(np.uint16), wanted)
+
+
+@EVERY_HALF
+def test_every_half_is_decoded_exactly_or_refused(compressor: Half) -> None:
+    bits = np.arange(0, 65536, 61 if JIT_DISABLED else 1, dtype=np.uint16)
+    as_fp16 = bits.view(np.float16).astype(np.float32)
+    wanted = as_fp16 if compressor.format == "fp16" else (bits.astype(np.uint32) << 16).view(np.float32)
+    finite = np.isfinite(wanted)
+    layout = Layout.flat(int(finite.sum()))
+    payload = np.concatenate([encoded(compressor, np.zeros(layout.count, np.float32))[:8], bits[finite].view(np.uint8)])
+    values = compressor.decode(payload, layout)
+    assert values.tobytes() == wanted[finite].tobytes()
+    assert np.array_equal(encoded(compressor, values), payload)
+    for bad in bits[~finite][:: 7 if JIT_DISABLED else 101]:
+        broken = payload.copy()
+        broken[-4:-2] = np.array([bad]).view(np.uint8)
+        with pytest.raises(CodecError, match=f"value {layout.count - 2} "):
+            compressor.decode(broken, layout)
+
+
+def test_struct_knows_the_same_fp16() -> None:
+    for value in (1 / 3, 65504.0, 6e-8, -2e-5, 1e-9):
+        assert encoded(HALVES[0], np.array([value], np.float32))[8:].tobytes() == struct.pack("<e", np.float32(value))
+
+
+@pytest.mark.parametrize(("name", "smallest"), [("fp16", 65520.0), ("bf16", (2 - 2.0**-8) * 2.0**127)])
+def test_what_would_become_infinite_is_refused(name: str, smallest: float) -> None:
+    compressor = Half(name)
+    below = np.nextafter(np.float32(smallest), np.float32(0))
+    assert compressor.decode(encoded(compressor, np.array([0, -below], np.float32)), Layout.flat(2))[1] <= -65504
+    values = np.array([0, 1, -np.float32(smallest)], np.float32)
+    state = compressor.make_state(Layout.flat(3))
+    with pytest.raises(UsageError, match="value 2"):
+        compressor.encode(values, state)
+    with pytest.raises(UsageError):
+        compressor.wire_size(values, state)
+    assert state.step == 0
+
+
+@pytest.mark.parametrize("spec", ["fp16", "bf16", "16b-T", "22b-T", "24b-T", *peers.available()])
+def test_size_is_known_before_and_values_come_back(spec: str) -> None:
+    name = "zstd" if spec == "zstd-1" else spec
+    compressor = registry.parse(name)
+    assert registry.parse(compressor.spec) == compressor
+    bound = {"fp16": 2.0**-11, "bf16": 2.0**-8, "16b-T": 2.0**-7, "22b-T": 0.5, "24b-T": 1.0}
+    step = 50 if JIT_DISABLED or isinstance(compressor, General) else 1
+    for count in (*range(8), *range(8, 1001, step), LARGE):
+        values, layout = gradient(count), Layout.flat(count)
+        state = compressor.make_state(layout)
+        size = compressor.wire_size(values, state)
+        payload = compressor.encode(values, state)
+        assert payload.size == size
+        decoded = compressor.decode(payload, layout)
+        if name == "zfp":
+            assert np.all(np.abs(decoded - values) <= 2 * 2.0**-10)
+        elif name in bound:
+            assert np.all(np.abs(decoded - values) <= bound[name] * np.abs(values) + 6e-8)
+        else:
+            assert decoded.tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("compressor", [*HALVES, *LIBRARIES], ids=lambda compressor: compressor.spec)
+def test_error_feedback_and_a_saved_state(compressor: Compressor) -> None:
+    layout = Layout((100, 28))
+    whole, first = (compressor.make_state(layout, error_feedback=True) for _ in range(2))
+    payloads = [compressor.encode(gradient(128, seed), whole) for seed in range(4)]
+    for seed in range(2):
+        compressor.encode(gradient(128, seed), first)
+    resumed = State.from_bytes(first.to_bytes(), layout)
+    for seed in range(2, 4):
+        assert np.array_equal(compressor.encode(gradient(128, seed), resumed), payloads[seed])
+    assert resumed.to_bytes() == whole.to_bytes()
+
+
+@pytest.mark.parametrize("compressor", [*HALVES, *LIBRARIES], ids=lambda compressor: compressor.spec)
+def test_a_wrong_length_and_another_method_are_refused(compressor: Compressor) -> None:
+    layout = Layout.flat(70)
+    payload = encoded(compressor, gradient(70))
+    for wrong in (payload[:-1].copy(), np.append(payload, np.uint8(0)), payload[:HEADER_OCTETS].copy()):
+        with pytest.raises(CodecError):
+            compressor.decode(wrong, layout)
+    with pytest.raises(CodecError):
+        compressor.decode(payload, Layout.flat(71))
+    for other in (*HALVES, *LIBRARIES):
+        if other != compressor:
+            with pytest.raises(CodecError):
+                other.decode(payload, layout)
+
+
+@EVERY_LIBRARY
+def test_noise_is_refused_or_decoded_but_never_kills(compressor: General) -> None:
+    """zfp does not check its stream: any octets of the right length are some floats."""
+    layout, random = Layout.flat(1000), np.random.default_rng(3)
+    payload = encoded(compressor, gradient(1000))
+    refused = 0
+    for _ in range(200):
+        broken = payload.copy()
+        broken[HEADER_OCTETS + 4 :] = random.integers(0, 256, payload.size - HEADER_OCTETS - 4, np.uint8)
+        try:
+            assert np.isfinite(compressor.decode(broken, layout)).all()
+        except CodecError:
+            refused += 1
+    assert refused > (0 if compressor.library == "zfp" else 150)
+
+
+def test_lossless_libraries_refuse_values_that_are_not_finite() -> None:
+    for compressor in LIBRARIES:
+        if compressor.library == "zfp":
+            continue
+        stream = peers.compress(compressor.library, np.array([1, np.nan], np.float32), 10)
+        payload = np.concatenate([encoded(compressor, np.zeros(2, np.float32))[:HEADER_OCTETS], stream])
+        with pytest.raises(CodecError, match="finite"):
+            compressor.decode(payload, Layout.flat(2))
+
+
+@pytest.mark.parametrize("spec", ["half:format=fp8", "general:library=gzip", "zfp:bound=0"])
+def test_parameters_that_cannot_be_are_refused(spec: str) -> None:
+    with pytest.raises(UsageError):
+        registry.parse(spec)
+
+
+def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "available", lambda: [])
+    with pytest.raises(UsageError, match="pip install"):
+        General("lz4")
+    assert not any(spec.startswith("general") for spec in registry.specs())  # so that a bench of all runs

@@ -1,0 +1,296 @@
+"""WGT, BGT and QGT: the algorithms to the bit, nothing lost, and nothing believed of a peer."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compressors import Layout, State, registry, sparse
+from netoffload.compressors.base import HEADER_OCTETS
+from netoffload.compressors.thresholds import Bgt, Qgt, Threshold, Wgt, rounded_threshold, sent_exact, values_exact
+from netoffload.errors import CodecError, UsageError
+
+Float32Array = npt.NDArray[np.float32]
+METHODS = (Wgt, Bgt, Qgt)
+EVERY = pytest.mark.parametrize("method", METHODS)
+LARGE = 3_003 if JIT_DISABLED else 1_000_003
+
+
+def gradient(count: int, seed: int = 1, sigma: float = 0.01) -> Float32Array:
+    return np.random.default_rng([seed, count]).standard_normal(count, np.float32) * np.float32(sigma)
+
+
+def special(threshold: float) -> Float32Array:
+    """Around every limit of the methods, both signs."""
+    unit = rounded_threshold(threshold)
+    multiples = np.array([0.5, 1, 2, 3, 126, 127, 128, 255, 256, 4000], np.float32) * unit
+    near = np.concatenate([np.nextafter(multiples, np.float32(side)) for side in (0, 1e9)])
+    tiny = np.array([0.0, 1e-45, 1e-40, 1.17549435e-38, 3e-38], np.float32)
+    values = np.concatenate([multiples, near, tiny]).astype(np.float32)
+    return np.concatenate([values, -values])
+
+
+def dense_thresholds(compressor: Threshold, layout: Layout) -> Float32Array:
+    """T of every value."""
+    thresholds = compressor.thresholds(layout)
+    return np.repeat(thresholds, layout.sizes if thresholds.size > 1 else layout.count)
+
+
+def payload_exact(compressor: Threshold, values: Float32Array, layout: Layout) -> bytes:
+    """The body of a payload as the oracles make it."""
+    units = dense_thresholds(compressor, layout).tolist()
+    sent = [sent_exact(compressor.method_id, v, t) for v, t in zip(values.tolist(), units, strict=True)]
+    index = sparse.index_exact([number != 0 for number in sent])
+    return compressor.thresholds(layout).tobytes() + index + values_exact(compressor.method_id, sent, units)
+
+
+@EVERY
+@pytest.mark.parametrize("threshold", [0.0003, 0.01, 0.02, 0.028, 10.0])
+def test_payload_and_values_are_the_oracles(method: type[Threshold], threshold: float) -> None:
+    """From all sent to nothing sent, by bitmap and by gaps, over lengths with every remainder of 8."""
+    compressor = method(threshold)
+    for count in (0, 1, 2, 7, 8, 9, 63, 64, 65, 1000, 1001):
+        layout = Layout.flat(count)
+        values = gradient(count)
+        values[: special(threshold).size] = special(threshold)[:count]
+        payload = compressor.encode(values, compressor.make_state(layout))
+        assert payload[HEADER_OCTETS:].tobytes() == payload_exact(compressor, values, layout)
+        units = dense_thresholds(compressor, layout)
+        wanted = [
+            float(sent_exact(compressor.method_id, v, t)) for v, t in zip(values.tolist(), units.tolist(), strict=True)
+        ]
+        assert compressor.decode(payload, layout).tobytes() == np.array(wanted, np.float32).tobytes()
+
+
+@EVERY
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_gradient_and_residual_are_sent_and_residual(method: type[Threshold], data: st.DataObject) -> None:
+    """As real numbers, step after step, for whatever is below 4096 T; of WGT for everything."""
+    threshold = data.draw(st.floats(1e-6, 1.0))
+    compressor = method(threshold)
+    most = float(np.float32(3e38)) if method is Wgt else 2000 * float(rounded_threshold(threshold))
+    numbers = st.floats(-most, most, width=32)
+    count = data.draw(st.integers(0, 20))
+    layout = Layout.flat(count)
+    state = compressor.make_state(layout)
+    for step in range(3):
+        values = np.array(data.draw(st.lists(numbers, min_size=count, max_size=count)), np.float32)
+        if method is not Wgt and step:
+            values = np.clip(values, -threshold, threshold)  # what is left stays below 4096 T
+        assert state.residual is not None
+        before = values + state.residual
+        if not np.isfinite(before).all():
+            return
+        sent = compressor.decode(compressor.encode(values, state), layout)
+        for given_value, sent_value, left in zip(before, sent, state.residual, strict=True):
+            assert Fraction(float(given_value)) == Fraction(float(sent_value)) + Fraction(float(left))
+        assert np.array_equal(sent + state.residual, before)
+    assert state.step == 3
+
+
+@EVERY
+def test_a_long_run_sends_everything_in_the_end(method: type[Threshold]) -> None:
+    """A constant gradient arrives: the sum of what was sent differs from the sum of what was given by the residual."""
+    compressor = method(0.01)
+    values = np.array([0.003, -0.004, 0.0001, 0.0, 0.02, -0.5], np.float32)
+    layout = Layout.flat(values.size)
+    state = compressor.make_state(layout)
+    total = np.zeros(values.size)
+    for _ in range(200):
+        total += compressor.decode(compressor.encode(values, state), layout)
+    assert state.residual is not None
+    np.testing.assert_allclose(total + state.residual, 200.0 * values, rtol=2e-5, atol=1e-6)
+    if method is not Bgt:  # which sends no more than T a step
+        assert np.abs(state.residual).max() < 0.0101
+
+
+def test_beyond_4096_thresholds_the_residual_is_the_nearest_float() -> None:
+    compressor = Bgt(0.001)
+    values = np.array([12345.678, -3e30], np.float32)
+    state = compressor.make_state(Layout.flat(2))
+    compressor.encode(values, state)
+    assert state.residual is not None
+    unit = Fraction(float(rounded_threshold(0.001)))
+    for value, left, sign in zip(values.tolist(), state.residual.tolist(), (1, -1), strict=True):
+        exact = Fraction(value) - sign * unit
+        assert abs(Fraction(left) - exact) <= abs(Fraction(value)) / 2**24
+
+
+@EVERY
+@pytest.mark.parametrize("threshold", [0.002, 0.02, 0.03])
+def test_size_is_known_before(method: type[Threshold], threshold: float) -> None:
+    compressor = method(threshold)
+    for count in (*range(0, 1001, 13 if JIT_DISABLED else 1), LARGE):
+        state = compressor.make_state(Layout.flat(count))
+        values = gradient(count)
+        size = compressor.wire_size(values, state)
+        assert state.step == 0
+        assert size == compressor.encode(values, state).size
+
+
+def test_sizes_are_those_announced() -> None:
+    """k of n values: 4, 1 or 1/8 octet each, and an index of k octets or n / 8."""
+    layout = Layout.flat(8000)
+    values = np.zeros(8000, np.float32)
+    values[::80] = 1
+    parameters = HEADER_OCTETS + 4 + sparse.INDEX_HEADER.size
+    for method, octets in ((Wgt, 400), (Bgt, 13), (Qgt, 100)):
+        assert method(0.5).encode(values, method(0.5).make_state(layout)).size == parameters + 100 + octets
+    values[:] = 1
+    for method, octets in ((Wgt, 32000), (Bgt, 1000), (Qgt, 8000)):
+        assert method(0.5).encode(values, method(0.5).make_state(layout)).size == parameters + 1000 + octets
+
+
+@EVERY
+def test_every_layer_has_its_threshold(method: type[Threshold]) -> None:
+    layout = Layout((100, 0, 57))
+    compressor = method(layers="0.001/5/0.02")
+    values = gradient(157)
+    state = compressor.make_state(layout)
+    payload = compressor.encode(values, state)
+    assert payload[HEADER_OCTETS:].tobytes() == payload_exact(compressor, values, layout)
+    sent = compressor.decode(payload, layout)
+    assert state.residual is not None
+    assert np.array_equal(sent + state.residual, values)
+    units = dense_thresholds(compressor, layout)
+    assert np.array_equal(sent != 0, np.abs(values) >= units)
+    assert registry.parse(compressor.spec) == compressor
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Wgt(0.0),
+        lambda: Wgt(-1.0),
+        lambda: Wgt(float("nan")),
+        lambda: Qgt(layers="0.1/x"),
+        lambda: Bgt(layers="0.1/0.2").make_state(Layout.flat(5)),
+    ],
+)
+def test_thresholds_that_are_none_are_refused(make: object) -> None:
+    with pytest.raises(UsageError):
+        make()  # type: ignore[operator]
+
+
+@EVERY
+def test_a_gradient_that_is_not_finite_is_refused_and_nothing_changes(method: type[Threshold]) -> None:
+    compressor = method(0.01)
+    state = compressor.make_state(Layout.flat(3))
+    compressor.encode(np.array([0.004, 0.005, 0.006], np.float32), state)
+    before = state.to_bytes()
+    for bad in (np.nan, np.inf, -np.inf):
+        with pytest.raises(UsageError, match="value 1 is"):
+            compressor.encode(np.array([0.1, bad, 0.1], np.float32), state)
+    assert state.to_bytes() == before
+
+
+@EVERY
+def test_a_run_goes_on_from_a_saved_state(method: type[Threshold]) -> None:
+    compressor, layout = method(0.02), Layout((300, 201))
+    whole, first = compressor.make_state(layout), compressor.make_state(layout)
+    payloads = [compressor.encode(gradient(501, seed), whole) for seed in range(6)]
+    for seed in range(3):
+        compressor.encode(gradient(501, seed), first)
+    resumed = State.from_bytes(first.to_bytes(), layout)
+    for seed in range(3, 6):
+        assert np.array_equal(compressor.encode(gradient(501, seed), resumed), payloads[seed])
+    assert resumed.to_bytes() == whole.to_bytes()
+
+
+@EVERY
+@pytest.mark.parametrize("threshold", [0.01, 0.025])  # a bitmap, gaps
+def test_what_no_encoder_makes_is_refused(method: type[Threshold], threshold: float) -> None:
+    compressor, layout = method(threshold), Layout.flat(301)
+    payload = compressor.encode(gradient(301), compressor.make_state(layout))
+    for length in range(payload.size):
+        with pytest.raises(CodecError):
+            compressor.decode(payload[:length].copy(), layout)
+    with pytest.raises(CodecError):
+        compressor.decode(np.append(payload, np.uint8(0)), layout)
+    with pytest.raises(CodecError):
+        compressor.decode(payload, Layout.flat(300))
+    with pytest.raises(CodecError, match="thresholds"):
+        method(0.0101).decode(payload, layout)
+    for at, octet in (
+        (HEADER_OCTETS + 4, 2),  # a form that is none
+        (HEADER_OCTETS + 5, int(payload[HEADER_OCTETS + 5]) + 1),  # one value more
+        (HEADER_OCTETS + 6, 9),  # more values than there are
+    ):
+        broken = payload.copy()
+        broken[at] = octet
+        with pytest.raises(CodecError):
+            compressor.decode(broken, layout)
+
+
+def broken_index(form: int, sent: int, index: bytes, values: bytes) -> npt.NDArray[np.uint8]:
+    """A QGT payload of 20 values with a hand-made index."""
+    compressor, layout = Qgt(0.5), Layout.flat(20)
+    head = compressor.encode(np.zeros(20, np.float32), compressor.make_state(layout))[: HEADER_OCTETS + 4].tobytes()
+    return np.frombuffer(head + sparse.INDEX_HEADER.pack(form, sent) + index + values, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("form", "sent", "index", "values", "is_right"),
+    [
+        (sparse.GAPS, 2, b"\x00\x12", b"\x01\x81", True),
+        (sparse.BITMAP, 2, b"\x01\x00\x08", b"\x01\x81", True),
+        (sparse.GAPS, 2, b"\x00\x13", b"\x01\x81", False),  # beyond the last value
+        (sparse.GAPS, 2, b"\x00\x92\x00", b"\x01\x81", False),  # a gap spelt longer than it must be
+        (sparse.GAPS, 1, b"\x80\x80\x80\x80\x80\x01", b"\x01", False),  # a gap without end
+        (sparse.GAPS, 2, b"\x00\x80", b"\x01\x81", False),  # the last gap is cut
+        (sparse.BITMAP, 2, b"\x01\x00\x18", b"\x01\x81", False),  # a bit too many, behind the last value
+        (sparse.BITMAP, 2, b"\x01\x00\x10", b"\x01\x81", False),  # a bit behind the last value
+        (sparse.BITMAP, 2, b"\x01\x00\x0c", b"\x01\x81", False),  # three bits for two values
+        (sparse.GAPS, 2, b"\x00\x12", b"\x01\x80", False),  # no multiple at all
+    ],
+)
+def test_indices_and_octets_one_by_one(form: int, sent: int, index: bytes, values: bytes, is_right: bool) -> None:
+    payload = broken_index(form, sent, index, values)
+    if is_right:
+        assert np.flatnonzero(Qgt(0.5).decode(payload, Layout.flat(20))).tolist() == [0, 19]
+    else:
+        with pytest.raises(CodecError):
+            Qgt(0.5).decode(payload, Layout.flat(20))
+
+
+@pytest.mark.parametrize("wrong", [0.4, np.nan, np.inf])
+def test_a_whole_gradient_below_its_threshold_or_not_finite_is_refused(wrong: float) -> None:
+    compressor, layout = Wgt(0.5), Layout.flat(4)
+    payload = compressor.encode(np.array([0, 1, 0, 2], np.float32), compressor.make_state(layout))
+    payload[-4:] = np.array([wrong], np.float32).view(np.uint8)
+    with pytest.raises(CodecError):
+        compressor.decode(payload, layout)
+
+
+def test_a_sign_behind_the_last_value_is_refused() -> None:
+    compressor, layout = Bgt(0.5), Layout.flat(4)
+    payload = compressor.encode(np.array([0, 1, 0, -2], np.float32), compressor.make_state(layout))
+    payload[-1] |= 4
+    with pytest.raises(CodecError):
+        compressor.decode(payload, layout)
+
+
+@EVERY
+@pytest.mark.parametrize("threshold", [0.01, 0.025])
+def test_damaged_payloads_are_refused_or_decoded_within_their_bounds(method: type[Threshold], threshold: float) -> None:
+    """As plain Python, where an index out of bounds raises, this is the proof that the compiled loops have none."""
+    compressor, layout, random = method(threshold), Layout.flat(203), np.random.default_rng(7)
+    payload = compressor.encode(gradient(203), compressor.make_state(layout))
+    refused = 0
+    for _ in range(400):
+        broken = payload[: random.integers(HEADER_OCTETS, payload.size + 1)].copy()
+        if broken.size > HEADER_OCTETS + 4:
+            places = random.integers(HEADER_OCTETS + 4, broken.size, 3)
+            broken[places] = random.integers(0, 256, 3)
+        try:
+            assert np.isfinite(compressor.decode(broken, layout)).all()
+        except CodecError:
+            refused += 1
+    assert 200 < refused < 400 + 1
