@@ -234,7 +234,8 @@ class Compressor(abc.ABC):
         """Write the header, and keep what the payload leaves out of ``source``."""
         write_header(payload, self.method_id, self.flags, source.size)
         if state.residual is not None:
-            state.residual = source - self._decode(payload[HEADER_OCTETS:], state.layout)
+            # In place: with a residual, ``source`` is the sum that :meth:`_source` made.
+            state.residual = np.subtract(source, self._decode(payload[HEADER_OCTETS:], state.layout), out=source)
         state.step += 1
         return payload
 
