@@ -147,7 +147,7 @@ class Threshold(Compressor):
         payload = self._payload(codes, source, state.layout)
         residual, state.residual = state.residual, None
         self._sent(payload, source, state)
-        if residual is not None:
+        if residual is not None:  # overwritten, not ``source``: loops over arrays that overlap are not vector code
             groups, thresholds = self._groups(state.layout), self.thresholds(state.layout)
             keep(source, codes, groups, thresholds, int(self.method_id), residual)
             state.residual = residual

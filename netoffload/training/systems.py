@@ -53,13 +53,19 @@ PERIOD_DEFAULT: Final = 8
 _PLAIN: Final = {"wa": Way.AGGREGATOR, "wa+c": Way.AGGREGATOR, "inc": Way.RING, "inc+c": Way.RING, "fullsgd": Way.RING}
 _PERIODIC: Final = {"psgd": Way.RING, "rsgd": Way.RING, "pqasgd": Way.GATHER}
 _SERVED: Final = frozenset({"terngrad"})
-_RINGED: Final = frozenset({"fp16", "bf16", "truncate", "truncate16", "truncate22", "truncate24"})
+_RINGED: Final = frozenset({"half", "fp16", "bf16", "16b-T", "22b-T", "24b-T"})
 
 
 PQASGD_ITEMS: Final = ("rule=mpn", "norm=l2", "bucket=0")
 """Jiang and Agrawal, section 5: s = sqrt(m p N) / 2 for partitioned data; N here is a layer's."""
 
-PAPERS: Final = ("wa", "wa+c", "inc", "inc+c", "psgd", "rsgd")
+PAPERS: Final = (
+    *("wa", "wa+c", "inc", "inc+c", "16b-T"),
+    "terngrad",
+    *("qsgd:rule=mn,norm=l2,bucket=0", "psgd", "rsgd", "pqasgd"),
+    *("wgt", "bgt", "qgt"),
+    *("8bit-dynamic", "8bit-static", "8bit-mantissa", "8bit-linear"),
+)
 """One of every system of the five papers, with the parameters they recommend, for one table."""
 
 
