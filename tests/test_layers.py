@@ -58,6 +58,7 @@ HOMES = {
         "netoffload_daemon",
         "netoffload_mpi",
     },
+    "http": {"netoffload_daemon"},
     "subprocess": {"netoffload.testbed"},
 }
 
