@@ -29,6 +29,7 @@ LEVELS = {
     "netoffload.testbed": 3,
     "netoffload.collectives": 3,
     "netoffload.reports": 3,
+    "netoffload.dissect": 3,
     "netoffload_daemon": 4,
     "netoffload_mpi": 4,
     "netoffload.training": 5,
@@ -48,7 +49,7 @@ HOMES = {
     "zfpy": {"netoffload.codec"},
     "typer": {"netoffload.cli"},
     "rich": {"netoffload.cli"},
-    "scapy": set(),
+    "scapy": {"netoffload.dissect"},
     "hypothesis": set(),
     "pytest": set(),
     "socket": {
