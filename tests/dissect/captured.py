@@ -11,8 +11,9 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet
-from scapy.utils import wrpcap, wrpcapng
+from scapy.utils import RawPcapReader, RawPcapWriter, wrpcap, wrpcapng
 
+from netoffload.codec import CODECS
 from netoffload.dissect import layers
 from netoffload.wire import vnet
 
@@ -47,14 +48,31 @@ def damaged(frame: bytes) -> bytes:
 
 
 def write_capture(path: Path) -> list[Packet]:
-    """Write a capture: the connection, IPv6 blocks of every codec with tags, a damaged block, raw TCP, ARP."""
+    """Write a capture: the connection, IPv6 blocks of every codec, a damaged block, raw TCP, other
+    IPComp, ARP."""
     ethernet = Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01")
     frames = frames_of_a_connection()
     packets = [Ether(frame) for frame in frames]
-    packets += [ipv6_block("bounded"), ipv6_block("inceptionn"), Ether(damaged(frames[3]))]
+    packets += [*(ipv6_block(codec.name) for codec in CODECS.values()), Ether(damaged(frames[3]))]
     packets += [ethernet / IP(src="10.9.0.3", dst="10.9.0.1") / TCP(sport=1, dport=2, flags="A") / b"hello"]
+    packets += [ethernet / IP(src="10.9.0.3", dst="10.9.0.1") / layers.IPComp(cpi=2) / b"not deflated"]
     packets += [ethernet / ARP(psrc="10.9.0.1", hwsrc="02:00:00:00:00:01")]
     for number, packet in enumerate(packets):
         packet.time = 1_700_000_000 + number / 1000
     (wrpcapng if path.suffix == ".pcapng" else wrpcap)(str(path), packets)
     return packets
+
+
+def write_mutated(path: Path, capture: Path, count: int) -> None:
+    """Write frames of a capture with octets changed and ends cut off."""
+    pick = np.random.default_rng(7)
+    with RawPcapReader(str(capture)) as reader:
+        originals = [octets for octets, _ in reader]
+    with RawPcapWriter(str(path), linktype=1) as writer:
+        writer.write_header(b"")
+        for number in range(count):
+            octets = bytearray(originals[number % len(originals)])
+            octets = octets[: int(pick.integers(1, 200))] if number % 3 else octets
+            for _ in range(int(pick.integers(0, 4))):
+                octets[int(pick.integers(0, min(100, len(octets))))] = int(pick.integers(0, 256))
+            writer.write_packet(bytes(octets), sec=1, usec=0)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captured import VALUES, write_capture
+from captured import VALUES, write_capture, write_mutated
 from scapy.layers.l2 import Ether
-from scapy.utils import PcapReader, PcapWriter, RawPcapReader, RawPcapWriter
+from scapy.utils import PcapReader, PcapWriter
 
 from netoffload.cli import app
 from netoffload.codec import get
@@ -62,7 +62,7 @@ def test_one_line_per_frame_and_a_sum_per_flow(capture: Path, dissect: Dissect) 
     assert len(sums) == 4
     assert f"{len(VALUES) * 4 + 1:,} octets as " in sums[0]
     assert sums[0].endswith("; 1 bad blocks")
-    assert sums[2].startswith("[fd00::1]:40000 -> [fd00::2]:80: 2 blocks, 2,400 octets as ")
+    assert sums[2].startswith("[fd00::1]:40000 -> [fd00::2]:80: 6 blocks, 7,200 octets as ")
     assert sums[3] == "10.9.0.3:1 -> 10.9.0.1:2: raw 5 octets in 1 frames"
 
 
@@ -107,17 +107,8 @@ def test_a_short_snap_length_leaves_sizes_and_judges_nothing(tmp_path: Path, cap
 
 def test_no_octet_of_a_frame_can_break_it(capture: Path, tmp_path: Path) -> None:
     """Flip, cut and overwrite what was captured: every frame is still a record."""
-    pick = np.random.default_rng(7)
     path = tmp_path / "mutated.pcap"
-    with RawPcapReader(str(capture)) as reader:
-        originals = [octets for octets, _ in reader]
-    with RawPcapWriter(str(path), linktype=1) as writer:
-        writer.write_header(b"")
-        for number in range(400):
-            octets = bytearray(originals[number % len(originals)][: int(pick.integers(1, 200))])
-            for _ in range(int(pick.integers(0, 4))):
-                octets[int(pick.integers(0, len(octets)))] = int(pick.integers(0, 256))
-            writer.write_packet(bytes(octets), sec=1, usec=0)
+    write_mutated(path, capture, 400)
     frames: list[Frame] = list(read_frames(path, with_values=True))
     assert len(frames) == 400
     assert all(json.dumps(frame.to_json()) for frame in frames)
