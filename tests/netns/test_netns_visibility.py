@@ -107,18 +107,23 @@ def test_the_nics_figures_are_those_of_a_capture(nic_bed: Testbed, tmp_path: Pat
     with captured(nic_bed, 0, path):
         got = send(nic_bed, values.tobytes())
     after = json.loads(stats(nic, "--json"))["nics"][0]
-    assert got == get("inceptionn").round_trip(values, 10).tobytes()
+    wanted = get("inceptionn").round_trip(values, 10)
+    delivered = np.frombuffer(got, np.float32)
+    # A segment of a float or two gains nothing and crosses as it is.
+    assert ((delivered == wanted) | (delivered == values)).all()
 
     source, target = nic_bed.plan.nodes[:2]
     flows: dict[object, FlowSum] = {}
-    first, stream = 0, {}
+    first, stream = 0, np.full(FLOATS, np.nan, np.float32)
     for frame in read_frames(path, with_values=True):
         assert frame.crc in (None, "ok")
         add_to_flows(flows, frame)
         if frame.kind == "offer" and frame.src == source.address:
             first = (frame.seq or 0) + 1
         if frame.seq is not None and frame.values is not None:
-            stream[frame.seq] = frame.values
+            assert (frame.head, frame.tail) == (0, 0)
+            at = ((frame.seq - first) & 0xFFFFFFFF) // 4
+            stream[at : at + frame.values.size] = frame.values
     (flow,) = [flow for flow in flows.values() if (flow.src, flow.dport) == (source.address, PORT)]
     (told,) = [
         one for one in after["flows"] if one["direction"] == "tx" and (one["sport"], one["dport"]) == (flow.sport, PORT)
@@ -133,6 +138,7 @@ def test_the_nics_figures_are_those_of_a_capture(nic_bed: Testbed, tmp_path: Pat
     assert classes == flow.classes
     assert flow.ratio is not None
     assert flow.ratio > 3
-    decoded = np.concatenate([stream[seq] for seq in sorted(stream, key=lambda seq: (seq - first) & 0xFFFFFFFF)])
-    assert decoded.tobytes() == got
+    seen = ~np.isnan(stream)
+    assert seen.mean() > 0.9
+    assert np.array_equal(stream[seen], wanted[seen])
     assert f'netoffload_bypass_total{{reason="peer"}} {after["counters"]["bypass_peer"]}' in stats(nic, "--prometheus")
