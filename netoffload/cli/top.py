@@ -137,7 +137,8 @@ def _busiest(before: _Reading, after: _Reading, interval_s: float) -> Table:
             if flow["direction"] == "tx":
                 was = old.get(flow["flow"], {})
                 raw, payload = (flow[key] - was.get(key, 0) for key in ("raw_octets", "payload_octets"))
-                grown.append((raw, payload, name, flow))
+                if raw > 0 or not flow["closed"]:
+                    grown.append((raw, payload, name, flow))
     busiest = sorted(grown, key=lambda row: -row[0])[:BUSIEST]
     for raw, payload, name, flow in busiest:
         table.add_row(

@@ -44,7 +44,11 @@ except ImportError as error:
 TAG_CODECS: Final = (CodecId.INCEPTIONN, CodecId.BOUNDED)
 """Codecs whose bursts begin with a tag word."""
 
-_TAG_OCTETS: Final = (0, 1, 2, 4)
+LANES: Final = 8
+"""Floats in a burst."""
+
+_LANE_OCTETS: Final = tuple(sum((0, 1, 2, 4)[half >> shift & 3] for shift in (0, 2, 4, 6)) for half in range(256))
+"""Octets of the four lanes whose tags are in one half of a tag word."""
 
 
 class IPComp(Packet):
@@ -217,19 +221,19 @@ def classes_of(block: Packet) -> tuple[int, int, int, int] | None:
     bursts = bursts_of(block)
     if block.codec not in TAG_CODECS:
         return None
-    counts = [0, 0, 0, 0]
     floats = (block.payload_len - block.head - block.tail) // 4
-    at = 0
-    for first in range(0, floats, 8):
-        word = int.from_bytes(bursts[at : at + 2], "little")
-        at += 2
-        for lane in range(8):
-            tag = word >> 2 * lane & 3
-            at += _TAG_OCTETS[tag]
-            counts[tag] += first + lane < floats
-    if at != len(bursts):
+    words, at = [], 0
+    for _ in range(-(-floats // LANES)):
+        if at + 2 > len(bursts):
+            raise CodecError("payload ends before a tag word")
+        low, high = bursts[at], bursts[at + 1]
+        words.append(high << 8 | low)
+        at += 2 + _LANE_OCTETS[low] + _LANE_OCTETS[high]
+    tags = np.array(words, np.uint16)[:, np.newaxis] >> np.arange(0, 2 * LANES, 2, dtype=np.uint16) & 3
+    if at != len(bursts) or tags.reshape(-1)[floats:].any():
         raise CodecError("tags and length contradict each other")
-    return counts[0], counts[1], counts[2], counts[3]
+    none, eight, sixteen, whole = np.bincount(tags.reshape(-1)[:floats], minlength=4).tolist()
+    return none, eight, sixteen, whole
 
 
 def capability_of(segment: Packet) -> tuple[int, int] | None:
