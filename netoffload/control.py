@@ -53,7 +53,8 @@ def request(path: str | Path, command: str, timeout_s: float = 5.0, **arguments:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
             conn.settimeout(timeout_s)
             conn.connect(str(path))
-            conn.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
+            with contextlib.suppress(BrokenPipeError):  # refused unread: the reason is there to be read
+                conn.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
             with conn.makefile("rb") as lines:
                 answer = json.loads(lines.readline() or b"null")
     except (OSError, ValueError) as error:
