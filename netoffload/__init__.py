@@ -7,7 +7,7 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
     wire                            octets <-> values: Ethernet, IPv4, TCP, the offload block
     codec                           arrays <-> payload: the burst engine's arithmetic
     engine devices testbed          frames in, frames out; frames <-> descriptors; namespaces as data, then kernel state
-    collectives reports             schedules over an abstract exchange; records in, tables and figures out
+    collectives reports dissect     schedules over an abstract exchange; records -> tables and figures; captured frames
     compressors                     float32 vectors <-> payloads: the papers' methods on the host
     netoffload_daemon               the NIC process (folder daemon/)
     netoffload_mpi                  CompComm and the tagged data plane over mpi4py (folder mpi_ext/)

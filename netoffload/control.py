@@ -1,9 +1,12 @@
 """The control socket: one JSON object per line, asked and answered.
 
 A NIC and a testbed's meter each listen on a Unix stream socket. A request is ``{"command": NAME, ...}`` and one
-newline; the answer is ``{"ok": true, ...}`` or ``{"ok": false, "error": TEXT}`` and one newline. A connection may carry
-any number of requests. File system sockets cross network namespaces, so a rank in ``n0`` reaches its NIC whatever
-namespace that lives in.
+newline; the answer is ``{"ok": true, ...}`` or ``{"ok": false, "error": TEXT}`` and one newline. File system sockets
+cross network namespaces, so a rank in ``n0`` reaches its NIC whatever namespace that lives in.
+
+A connection may carry any number of requests, one after the other. :data:`MAX_CONNECTIONS` connections are served at a
+time, and one that sends no whole request for :data:`IDLE_TIMEOUT_S` is closed: nobody holds a NIC's threads. A line
+that is no request gets one line with the error, and the server goes on.
 
 This module holds both halves of the framing: :func:`request` for whoever asks, :class:`ControlServer` for whoever
 answers. What the commands mean is said where they are answered (``netoffload_daemon.control``,
@@ -17,7 +20,9 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +30,15 @@ from netoffload.errors import ControlError, NetOffloadError
 
 MAX_REQUEST_OCTETS: Final = 64 * 1024
 """A request is a few words; more is a mistake or an attack, and closes the connection."""
+
+MAX_CONNECTIONS: Final = 32
+"""Served at a time; each has a thread. A NIC is asked by its testbed, a rank and a person or two."""
+
+IDLE_TIMEOUT_S: Final = 30.0
+"""For a whole request to arrive, and for its answer to be taken."""
+
+_ACCEPT_PAUSE_S: Final = 0.1
+"""After a connection could not be accepted (no descriptors left), so that the thread does not spin."""
 
 Handler = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -39,7 +53,8 @@ def request(path: str | Path, command: str, timeout_s: float = 5.0, **arguments:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
             conn.settimeout(timeout_s)
             conn.connect(str(path))
-            conn.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
+            with contextlib.suppress(BrokenPipeError):  # refused unread: the reason is there to be read
+                conn.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
             with conn.makefile("rb") as lines:
                 answer = json.loads(lines.readline() or b"null")
     except (OSError, ValueError) as error:
@@ -64,6 +79,8 @@ class ControlServer:
         self._handlers = dict(handlers)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._thread = threading.Thread(target=self._accept_forever, name="control", daemon=True)
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._closing = threading.Event()
 
     def __enter__(self) -> ControlServer:
         """Listen and start answering.
@@ -92,7 +109,8 @@ class ControlServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop accepting and remove the socket file."""
+        """Stop accepting and remove the socket file; connections that are open end by themselves."""
+        self._closing.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
@@ -100,20 +118,32 @@ class ControlServer:
         self.path.unlink(missing_ok=True)
 
     def _accept_forever(self) -> None:
-        while True:
+        while not self._closing.is_set():
             try:
                 conn, _ = self._listener.accept()
             except OSError:
-                return  # closed by __exit__
-            threading.Thread(target=self._serve, args=(conn,), name="control-conn", daemon=True).start()
+                self._closing.wait(_ACCEPT_PAUSE_S)
+                continue
+            if not self._free.acquire(blocking=False):
+                _refuse(conn, f"{MAX_CONNECTIONS} connections are open already: come again later")
+                continue
+            try:
+                threading.Thread(target=self._serve, args=(conn,), name="control-conn", daemon=True).start()
+            except RuntimeError:  # the system gives no more threads
+                self._free.release()
+                _refuse(conn, "the system gives no more threads: come again later")
 
     def _serve(self, conn: socket.socket) -> None:
-        with conn, conn.makefile("rb") as lines, contextlib.suppress(OSError):
-            while line := lines.readline(MAX_REQUEST_OCTETS + 1):
-                if len(line) > MAX_REQUEST_OCTETS:
-                    conn.sendall(_encode_error(f"request longer than {MAX_REQUEST_OCTETS} octets"))
-                    return
-                conn.sendall(self._answer(line))
+        try:
+            with conn, contextlib.suppress(OSError):  # gone, or too slow
+                for line in _lines(conn):
+                    conn.settimeout(IDLE_TIMEOUT_S)
+                    if len(line) > MAX_REQUEST_OCTETS:
+                        conn.sendall(_encode_error(f"request longer than {MAX_REQUEST_OCTETS} octets"))
+                        return
+                    conn.sendall(self._answer(line))
+        finally:
+            self._free.release()
 
     def _answer(self, line: bytes) -> bytes:
         try:
@@ -129,6 +159,34 @@ class ControlServer:
             return json.dumps({"ok": True, **handler(asked)}).encode() + b"\n"
         except NetOffloadError as error:
             return _encode_error(str(error))
+        except Exception as error:  # a bug, or an argument of a type nobody thought of: one line to the client as well
+            traceback.print_exc()
+            return _encode_error(f"{asked['command']} failed: {type(error).__name__}: {error}")
+
+
+def _lines(conn: socket.socket) -> Iterator[bytes]:
+    """Yield requests; one that is too long is yielded as far as it was read, and is the last.
+
+    Raises:
+        OSError: the connection broke, or a request was not whole in time.
+    """
+    received = b""
+    while True:
+        deadline = time.monotonic() + IDLE_TIMEOUT_S
+        while b"\n" not in received and len(received) <= MAX_REQUEST_OCTETS:
+            conn.settimeout(max(0.001, deadline - time.monotonic()))
+            octets = conn.recv(MAX_REQUEST_OCTETS)
+            if not octets:
+                return  # what came without its newline was cut short, and asks for nothing
+            received += octets
+        line, _, received = received.partition(b"\n")
+        yield line
+
+
+def _refuse(conn: socket.socket, text: str) -> None:
+    with conn, contextlib.suppress(OSError):
+        conn.setblocking(False)
+        conn.sendall(_encode_error(text))
 
 
 def _encode_error(text: str) -> bytes:

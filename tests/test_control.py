@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from netoffload.control import MAX_REQUEST_OCTETS, ControlServer, request
+from netoffload import control
+from netoffload.control import MAX_CONNECTIONS, MAX_REQUEST_OCTETS, ControlServer, request
 from netoffload.errors import ControlError, UsageError
 
 
@@ -70,3 +74,79 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
 def test_nobody_there_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ControlError, match="did not answer 'info'"):
         request(tmp_path / "none.sock", "info")
+
+
+def connect(path: Path) -> socket.socket:
+    conn = socket.socket(socket.AF_UNIX)
+    conn.settimeout(10)
+    conn.connect(str(path))
+    return conn
+
+
+def test_arguments_of_the_wrong_type_are_one_error_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.sock"
+    with ControlServer(path, HANDLERS), connect(path) as conn, conn.makefile("rb") as lines:
+        for arguments, said in (
+            ({}, "KeyError"),
+            ({"a": 1, "b": "x"}, "TypeError"),
+            ({"a": [], "b": None}, "TypeError"),
+        ):
+            conn.sendall(json.dumps({"command": "add", **arguments}).encode() + b"\n")
+            assert f"add failed: {said}" in json.loads(lines.readline())["error"]
+        conn.sendall(b'{"command": "add", "a": 2, "b": 3}\n')
+        assert json.loads(lines.readline()) == {"ok": True, "sum": 5}
+    assert "Traceback" in capfd.readouterr().err  # for whoever mends it
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_garbage_is_answered_line_by_line(tmp_path: Path, seed: int) -> None:
+    pick = random.Random(seed)
+    path = tmp_path / "c.sock"
+    with ControlServer(path, HANDLERS):
+        for _ in range(50):
+            garbage = pick.randbytes(pick.randrange(2000))
+            with connect(path) as conn, conn.makefile("rb") as answers:
+                conn.sendall(garbage)
+                conn.shutdown(socket.SHUT_WR)
+                told = [json.loads(answer)["ok"] for answer in answers]
+            assert told == [False] * garbage.count(b"\n")
+        assert request(path, "add", a=1, b=1) == {"sum": 2}
+
+
+def test_a_request_in_pieces_is_one_and_several_at_once_are_several(tmp_path: Path) -> None:
+    path = tmp_path / "c.sock"
+    asked = b'{"command": "add", "a": 2, "b": 3}\n'
+    with ControlServer(path, HANDLERS), connect(path) as conn, conn.makefile("rb") as lines:
+        for octet in asked + asked + asked[:-1]:
+            conn.sendall(bytes((octet,)))
+        assert [json.loads(lines.readline())["sum"] for _ in range(2)] == [5, 5]
+        conn.sendall(b"\n" + asked * 2)
+        assert [json.loads(lines.readline())["sum"] for _ in range(3)] == [5, 5, 5]
+
+
+def test_half_a_line_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "IDLE_TIMEOUT_S", 0.2)
+    path = tmp_path / "c.sock"
+    with ControlServer(path, HANDLERS), connect(path) as silent, connect(path) as half:
+        half.sendall(b'{"command": "add"')
+        assert (silent.recv(100), half.recv(100)) == (b"", b"")
+        assert request(path, "add", a=1, b=1) == {"sum": 2}
+
+
+def test_no_more_connections_than_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "c.sock"
+    with ControlServer(path, HANDLERS), contextlib.ExitStack() as stack:
+        for _ in range(MAX_CONNECTIONS):
+            conn = stack.enter_context(connect(path))
+            conn.sendall(b"x\n")
+            assert json.loads(conn.recv(1000))["ok"] is False  # it has its thread
+        with pytest.raises(ControlError, match="32 connections are open already"):
+            request(path, "add", a=1, b=1)
+        stack.close()
+        for _ in range(100):
+            with contextlib.suppress(ControlError):  # the threads see it in a moment
+                assert request(path, "add", a=1, b=1) == {"sum": 2}
+                break
+            threading.Event().wait(0.05)
+        else:
+            pytest.fail("connections that were closed are not free again")

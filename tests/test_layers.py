@@ -30,6 +30,7 @@ LEVELS = {
     "netoffload.collectives": 3,
     "netoffload.compressors": 3,
     "netoffload.reports": 3,
+    "netoffload.dissect": 3,
     "netoffload_daemon": 4,
     "netoffload_mpi": 4,
     "netoffload.training": 5,
@@ -49,7 +50,7 @@ HOMES = {
     "zfpy": {"netoffload.codec"},
     "typer": {"netoffload.cli"},
     "rich": {"netoffload.cli"},
-    "scapy": set(),
+    "scapy": {"netoffload.dissect"},
     "hypothesis": set(),
     "pytest": set(),
     "socket": {
@@ -59,6 +60,7 @@ HOMES = {
         "netoffload_daemon",
         "netoffload_mpi",
     },
+    "http": {"netoffload_daemon"},
     "subprocess": {"netoffload.testbed"},
 }
 

@@ -8,7 +8,8 @@
 ``libc``      the system calls, as functions that compiled code can call
 ``loop``      devices and engine meet here, and only here; one compiled function without the GIL, which owns the clock
 ``table``     the flow tables in a file, for a restart
-``control``   what the control socket answers: counters, flows, stop
+``control``   what the control socket answers: counters, flows, metrics, stop
+``metrics``   the counters in Prometheus' format, on the control socket and, if asked for, over HTTP
 ``__main__``  arguments -> devices -> loop; set-up may exit with one clear line, the loop may not
 
 One thread runs the loop; the main thread waits for signals, and one thread per request answers the control socket from

@@ -24,6 +24,7 @@ from netoffload.engine.transmit import TransmitSettings
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload_daemon.control import make_handlers
 from netoffload_daemon.loop import HOST_GONE, make_port, serve
+from netoffload_daemon.metrics import serve_metrics
 from netoffload_daemon.settings import NicSettings
 from netoffload_daemon.table import open_tables
 
@@ -59,6 +60,9 @@ def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> N
     parser.add_argument("--packing", default=PACKINGS[0], help=f"{' or '.join(PACKINGS)} (default %(default)s)")
     parser.add_argument("--control", type=Path, metavar="PATH", help="listen here for counters, flows, stop")
     parser.add_argument("--flow-table", type=Path, metavar="FILE", help="keep the flows here, for a restart")
+    parser.add_argument(
+        "--metrics-port", type=int, metavar="N", help="serve Prometheus metrics at http://127.0.0.1:N/metrics"
+    )
     parser.add_argument("--ready-fd", type=int, metavar="N", help="write 'ready' to this descriptor when forwarding")
     words = parser.parse_args(arguments)
     get(words.codec)
@@ -72,6 +76,7 @@ def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> N
         packing=words.packing,
         control=words.control,
         flow_table=words.flow_table,
+        metrics_port=words.metrics_port,
         ready_fd=words.ready_fd,
     )
 
@@ -97,8 +102,11 @@ def run(settings: NicSettings) -> int:
         )
         compile_loop()
         port = make_port(*open_tables(settings.flow_table))
+        handlers = make_handlers(settings, port, event)
         if settings.control is not None:
-            stack.enter_context(ControlServer(settings.control, make_handlers(settings, port, event)))
+            stack.enter_context(ControlServer(settings.control, handlers))
+        if settings.metrics_port is not None:
+            stack.enter_context(serve_metrics(settings.metrics_port, lambda: str(handlers["metrics"]({})["metrics"])))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os.eventfd_write(event, 1))
         outcome: list[int] = []

@@ -4,6 +4,7 @@
 info      who this is: pid, version, devices, codec, bound, packing, kernel
 counters  every counter by name
 flows     one entry per flow and direction that carried tagged segments
+metrics   the same in Prometheus' text format
 stop      drain and exit with 0
 ========= ================================================================
 """
@@ -19,6 +20,7 @@ from netoffload.codec.kernels import KERNEL
 from netoffload.control import Handler
 from netoffload.engine import counters, flows
 from netoffload_daemon.loop import Port
+from netoffload_daemon.metrics import exposition
 from netoffload_daemon.settings import NicSettings
 
 
@@ -51,8 +53,12 @@ def make_handlers(settings: NicSettings, port: Port, event: int) -> dict[str, Ha
         rx = [{"direction": "rx", **row} for row in flows.as_dicts(port.rx_flows)]
         return {"flows": tx + rx}
 
+    def metrics(_: Mapping[str, Any]) -> dict[str, Any]:
+        known = {"tx": len(flows.as_dicts(port.tx_flows)), "rx": len(flows.as_dicts(port.rx_flows))}
+        return {"metrics": exposition(info({}), counters.as_dict(port.counters), known)}
+
     def stop(_: Mapping[str, Any]) -> dict[str, Any]:
         os.eventfd_write(event, 1)
         return {}
 
-    return {"info": info, "counters": read_counters, "flows": read_flows, "stop": stop}
+    return {"info": info, "counters": read_counters, "flows": read_flows, "metrics": metrics, "stop": stop}

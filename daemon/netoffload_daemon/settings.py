@@ -27,6 +27,7 @@ class NicSettings:
         packing: ``coalesced`` or ``per-segment``.
         control: where the control socket listens; None for no control socket.
         flow_table: file that keeps the flow tables for a restart; None keeps them in memory.
+        metrics_port: where Prometheus metrics are served on 127.0.0.1; None for nowhere.
         ready_fd: descriptor that gets ``ready`` and a newline when frames are forwarded.
     """
 
@@ -39,12 +40,15 @@ class NicSettings:
     packing: str = PACKINGS[0]
     control: Path | None = None
     flow_table: Path | None = None
+    metrics_port: int | None = None
     ready_fd: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without opening anything."""
         check_bound_k(self.bound_k)
         check_choice("packing", self.packing, PACKINGS)
+        if self.metrics_port is not None and not 1 <= self.metrics_port <= 65535:
+            raise UsageError(f"metrics port {self.metrics_port} is outside 1..65535")
         kind, _, name = self.host.partition(":")
         if kind != "tap" or not name:
             raise UsageError(f"host device {self.host!r} is not tap:NAME")

@@ -27,6 +27,6 @@ compressed segments at any time. A flow whose compressed range was sent again
 
 Files: ``counters`` the list of what can happen; ``fields``, ``options`` and ``sums`` header access; ``flows`` the
 table;
-``handshake``; ``transmit``; ``receive``. Apart from all this, ``hardware`` models the burst engine as a circuit, in
-plain Python.
+``handshake``; ``transmit``; ``receive``; ``summary`` what follows from the counters, in plain Python. Apart from all
+this, ``hardware`` models the burst engine as a circuit, in plain Python too.
 """

@@ -1,0 +1,205 @@
+"""``netoffload stats``: what the NICs of this machine have done, in the manner of ``ethtool -S``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from netoffload import config, control
+from netoffload.cli.app import app, notes
+from netoffload.errors import ControlError, UsageError
+
+if TYPE_CHECKING:
+    from netoffload.engine.summary import Rates
+    from netoffload.testbed.controls import NicControl
+
+Nic = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NIC]", help="Node (n0, or RUN/n0), or path of a control socket. Default: all NICs of all testbeds."
+    ),
+]
+
+HEADING_EVERY = 20
+"""Lines of ``--watch`` between two headings: a screen's worth."""
+
+
+@app.command()
+def stats(
+    nic: Nic = None,
+    watch: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0.1, help="Print rates, once per interval, until Ctrl-C.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="With --watch: stop after COUNT intervals.", show_default="no end")
+    ] = None,
+    all_counters: Annotated[bool, typer.Option("--all", help="Show counters that are 0 as well.")] = False,
+    prometheus: Annotated[bool, typer.Option("--prometheus", help="Print one NIC's Prometheus metrics.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; with --watch one object per NIC and interval, on a line.")
+    ] = False,
+) -> None:
+    """Show what NICs have done: octets, ratio, classes, drops and bypasses by reason, flows.
+
+    Example: netoffload stats n0
+
+    Example: netoffload stats --watch 1
+    """
+    from netoffload.testbed.controls import nic_controls
+
+    if prometheus and (as_json or watch is not None):
+        raise UsageError("--prometheus is a format of its own: leave out --json and --watch")
+    if count is not None and watch is None:
+        raise UsageError("--count goes with --watch SECONDS")
+    nics = nic_controls(nic)
+    if prometheus:
+        if len(nics) > 1:
+            raise UsageError(f"--prometheus shows one NIC, say which: {', '.join(one.name for one in nics)}")
+        print(control.request(nics[0].path, "metrics")["metrics"], end="")
+        return
+    if watch is not None:
+        _watch(nics, watch, count, as_json)
+        return
+    shown = [read for one in nics if (read := _try(one, len(nics) > 1)) is not None]
+    if not shown:
+        raise ControlError("no NIC answered")
+    if as_json:
+        print(json.dumps({"nics": shown}, indent=2))
+    for state in shown if not as_json else ():
+        _print_nic(state, all_counters)
+
+
+def read_nic(nic: NicControl) -> dict[str, Any]:
+    """Return what a NIC says and what follows from it, as JSON values.
+
+    Raises:
+        ControlError: it does not answer.
+    """
+    from netoffload.engine.summary import summarise
+
+    info = control.request(nic.path, "info")
+    counters = control.request(nic.path, "counters")["counters"]
+    flows = control.request(nic.path, "flows")["flows"]
+    return {"nic": nic.name, "control": str(nic.path), "info": info, **summarise(counters, flows)}
+
+
+def _try(nic: NicControl, others: bool) -> dict[str, Any] | None:
+    """Read a NIC; one of several that does not answer is a remark, not the end."""
+    try:
+        return read_nic(nic)
+    except ControlError as error:
+        if not others:
+            raise
+        notes.print(f"netoffload: {error}", highlight=False, markup=False)
+        return None
+
+
+def _print_nic(state: dict[str, Any], all_counters: bool) -> None:
+    """Print in lines that nothing cuts or wraps: for eyes, grep and awk."""
+    from netoffload.engine.counters import MEANING
+
+    info, derived = state["info"], state["summary"]
+    what = f"{info['codec']}, bound 2^-{info['bound_k']}, {info['packing']}, kernel {info['kernel']}, pid {info['pid']}"
+    print(f"NIC {state['nic']}: {info['host']} - {info['wire']}, {what}")
+    for name, said in (("tx", "sent"), ("rx", "received")):
+        print(f"  {said:9}{_direction_text(derived[name])}")
+    if derived["class_shares"]:
+        shares = "  ".join(f"{bits} bit {share:.1%}" for bits, share in derived["class_shares"].items())
+        print(f"  {'floats':9}{shares}")
+    meaning = {counter.name.lower(): text for counter, text in MEANING.items()}
+    print("  counters")
+    for name, value in state["counters"].items():
+        if value or all_counters:
+            print(f"    {name:24} {value:>17,}  {meaning.get(name, '')}".rstrip())
+    if state["flows"]:
+        _print_flows(state["flows"])
+
+
+def _direction_text(direction: dict[str, Any]) -> str:
+    crossed = f"{direction['wire_octets']:,} octets in {direction['frames']:,} frames"
+    if direction["ratio"] is None:
+        return f"{crossed}, nothing compressed"
+    return (
+        f"{crossed}; payload {direction['raw_octets']:,} as {direction['payload_octets']:,}, "
+        f"ratio {direction['ratio']:.2f}, {direction['codec_s']:.3f} s in the codec"
+    )
+
+
+def _print_flows(flows: list[dict[str, Any]]) -> None:
+    width = max(len(flow["flow"]) for flow in flows)
+    print(f"  {'flows':{width + 5}} {'raw octets':>17} {'payload octets':>17}  ratio  bypassed  state")
+    for flow in flows:
+        octets = f"{flow['raw_octets']:17,} {flow['payload_octets']:17,} {ratio_text(flow['ratio']):>6}"
+        state = flow["state"] + (", closed" if flow["closed"] else "")
+        print(f"    {flow['direction']} {flow['flow']:{width}} {octets} {flow['bypassed_segments']:9,}  {state}")
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Write a compression ratio; a dash where nothing was compressed."""
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def _watch(nics: list[NicControl], interval_s: float, count: int | None, as_json: bool) -> None:
+    """Print one line per NIC and interval until ``count`` intervals are over, or for ever."""
+    width = max(len(nic.name) for nic in nics)
+    lines = 0
+    for intervals, measured in enumerate(_intervals(nics, interval_s), 1):
+        for name, rates in measured.items():
+            if as_json:
+                print(
+                    json.dumps({"nic": name, "time_s": round(time.time(), 3), **dataclasses.asdict(rates)}), flush=True
+                )
+                continue
+            if lines % HEADING_EVERY == 0:
+                print(_WATCH_HEADING.format("NIC", width=width))
+            print(_watch_line(name, width, rates), flush=True)
+            lines += 1
+        if intervals == count:
+            return
+
+
+_WATCH_HEADING = (
+    "{:{width}}    sent by host      on wire ratio  given to host      on wire ratio frames/s bypass/s drops/s"
+)
+
+
+def _watch_line(name: str, width: int, rates: Rates) -> str:
+    tx = f"{config.format_rate(rates.tx_host_bps):>15}{config.format_rate(rates.tx_wire_bps):>13}"
+    rx = f"{config.format_rate(rates.rx_host_bps):>15}{config.format_rate(rates.rx_wire_bps):>13}"
+    counts = f"{rates.frames_per_s:9.0f}{rates.bypasses_per_s:9.0f}{rates.drops_per_s:8.0f}"
+    return f"{name:{width}} {tx}{ratio_text(rates.tx_ratio):>6}{rx}{ratio_text(rates.rx_ratio):>6}{counts}"
+
+
+def _intervals(nics: list[NicControl], interval_s: float) -> Iterator[dict[str, Rates]]:
+    """Yield each interval's rates by NIC; one that stops answering ends it only if it was the last one.
+
+    Raises:
+        ControlError: no NIC answers any more.
+    """
+    from netoffload.engine.summary import rates
+
+    before, read_at_s = _read_counters(nics), time.monotonic()
+    while True:
+        time.sleep(max(0.0, read_at_s + interval_s - time.monotonic()))
+        after, now_s = _read_counters(nics), time.monotonic()
+        yield {name: rates(before[name], after[name], now_s - read_at_s) for name in after if name in before}
+        before, read_at_s = after, now_s
+
+
+def _read_counters(nics: list[NicControl]) -> dict[str, dict[str, int]]:
+    read = {}
+    for nic in nics:
+        try:
+            read[nic.name] = control.request(nic.path, "counters")["counters"]
+        except ControlError as error:
+            if len(nics) == 1:
+                raise
+            notes.print(f"netoffload: {error}", highlight=False, markup=False)
+    if not read:
+        raise ControlError("no NIC answered")
+    return read

@@ -1,0 +1,252 @@
+"""A capture file as records: what every frame is, what a block holds, and sums per flow.
+
+Any link type that scapy knows will do (Ethernet, raw IP, ``tcpdump -i any``), pcap and pcapng, compressed or not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from netoffload import codec
+from netoffload.codec import Float32Array
+from netoffload.config import TOS_COMPRESS
+from netoffload.dissect import layers
+from netoffload.dissect.layers import BlockTCP, IPComp, OffloadBlock
+from netoffload.errors import UsageError, WireError
+from netoffload.wire.offload import BLOCK_VERSION
+
+try:
+    from scapy.error import Scapy_Exception
+    from scapy.layers.inet import IP, TCP
+    from scapy.layers.inet6 import IPv6
+    from scapy.packet import Packet
+    from scapy.utils import PcapReader
+except ImportError as error:
+    raise UsageError("dissecting needs scapy: pip install 'netoffload[dissect]'") from error
+
+CRC_OK: Final = "ok"
+CRC_BAD: Final = "bad"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One captured frame. What does not apply is None.
+
+    Attributes:
+        number: in the file, from 1.
+        time_s: since the first frame of the file.
+        frame_len: octets on the wire, also where the capture kept fewer.
+        kind: ``block``, ``offer`` (a SYN with the capability word), ``tagged`` or ``untagged`` (other TCP), ``other``.
+        text: one line by scapy, for kind ``other``.
+        src, sport, dst, dport, seq, flags: of the TCP header, the recovered one in a block.
+        raw_len: payload octets that the segment has at the hosts.
+        payload_len: payload octets that are in this frame.
+        ratio: raw_len / payload_len of a block.
+        codec: of a block, by name; its number where this version does not know it.
+        bound_k: of a block.
+        gso_size: of a block.
+        head, tail: raw octets around its floats.
+        classes: floats that took 0, 8, 16, 32 bits; None for a codec without tags.
+        crc: ``ok``, ``bad``, or None where the capture does not have the whole block.
+        fault: why a NIC would not decode it, other than its CRC.
+        peer_version, peer_codecs: what an offer says: block version, names of the codecs its NIC decodes.
+        values: float32[n] of a block, where they were asked for and can be decoded.
+    """
+
+    number: int
+    time_s: float
+    frame_len: int
+    kind: str
+    text: str | None = None
+    src: str | None = None
+    sport: int | None = None
+    dst: str | None = None
+    dport: int | None = None
+    seq: int | None = None
+    flags: str | None = None
+    raw_len: int | None = None
+    payload_len: int | None = None
+    ratio: float | None = None
+    codec: str | None = None
+    bound_k: int | None = None
+    gso_size: int | None = None
+    head: int | None = None
+    tail: int | None = None
+    classes: tuple[int, int, int, int] | None = None
+    crc: str | None = None
+    fault: str | None = None
+    peer_version: int | None = None
+    peer_codecs: tuple[str, ...] | None = None
+    values: Float32Array | None = None
+
+    @property
+    def flow(self) -> tuple[str | None, int | None, str | None, int | None]:
+        """What tells flows apart."""
+        return self.src, self.sport, self.dst, self.dport
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what applies as JSON values; floats that JSON does not have (NaN, infinities) are strings."""
+        said = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        if self.values is not None:
+            said["values"] = [float(x) if np.isfinite(x) else str(x) for x in self.values]
+        return {name: value for name, value in said.items() if value is not None}
+
+
+@dataclass
+class FlowSum:
+    """What one direction of a connection sent, summed over the frames of :attr:`Frame.flow`."""
+
+    src: str
+    sport: int
+    dst: str
+    dport: int
+    blocks: int = 0
+    raw_octets: int = 0
+    payload_octets: int = 0
+    classes: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    bad_blocks: int = 0
+    segments: int = 0
+    """Uncompressed segments with payload; the capture may show several as one (GSO)."""
+    segment_octets: int = 0
+
+    @property
+    def ratio(self) -> float | None:
+        """Raw over payload octets of the blocks."""
+        return self.raw_octets / self.payload_octets if self.payload_octets else None
+
+    def add(self, frame: Frame) -> None:
+        """Add one frame."""
+        if frame.kind == "block" and (frame.crc == CRC_BAD or frame.fault):
+            self.bad_blocks += 1
+        elif frame.kind == "block":
+            self.blocks += 1
+            self.raw_octets += frame.raw_len or 0
+            self.payload_octets += frame.payload_len or 0
+            for index, count in enumerate(frame.classes or ()):
+                self.classes[index] += count
+        elif frame.payload_len:
+            self.segments += 1
+            self.segment_octets += frame.payload_len
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return {**dataclasses.asdict(self), "ratio": self.ratio}
+
+
+def add_to_flows(flows: dict[Any, FlowSum], frame: Frame) -> None:
+    """Add a frame to the sum of its flow, which is made if it is new; frames without a flow are left out."""
+    if frame.src is None or frame.sport is None or frame.dst is None or frame.dport is None:
+        return
+    if frame.flow not in flows:
+        flows[frame.flow] = FlowSum(frame.src, frame.sport, frame.dst, frame.dport)
+    flows[frame.flow].add(frame)
+
+
+def read_frames(path: Path, with_values: bool = False) -> Iterator[Frame]:
+    """Yield the frames of a capture file.
+
+    Args:
+        path: a pcap or pcapng file.
+        with_values: decode every block's floats.
+
+    Raises:
+        UsageError: no such file, or not a capture.
+    """
+    try:
+        reader = PcapReader(str(path))
+    except Scapy_Exception as error:
+        raise UsageError(f"{path} is not a pcap or pcapng capture") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    with reader:
+        start: Any = None
+        number = 0
+        while True:
+            try:
+                packet = reader.read_packet()
+            except EOFError:
+                return
+            except (Scapy_Exception, OSError) as error:
+                raise UsageError(f"{path} cannot be read behind frame {number}: {error}") from error
+            number += 1
+            start = packet.time if start is None else start
+            yield _frame(packet, number, float(packet.time - start), with_values)
+
+
+def _frame(packet: Packet, number: int, time_s: float, with_values: bool) -> Frame:
+    frame_len = packet.wirelen or len(packet.original)
+    # An IP header inside another one (a tunnel) is not for a NIC: only the outermost counts.
+    ip = next((layer for layer in packet.iterpayloads() if isinstance(layer, IP | IPv6)), None)
+    above = ip.payload if ip is not None else None
+    if isinstance(above, IPComp) and isinstance(above.payload, OffloadBlock):
+        return _block(ip, above.payload, with_values, number=number, time_s=time_s, frame_len=frame_len)
+    if isinstance(above, TCP):
+        return _segment(ip, above, number=number, time_s=time_s, frame_len=frame_len)
+    return Frame(number, time_s, frame_len, "other", text=packet.summary())
+
+
+def _segment(ip: Packet, segment: Packet, **seen: Any) -> Frame:
+    """A TCP segment that is no block; its length is what IP says, as the capture may be short."""
+    tos = ip.tos if isinstance(ip, IP) else ip.tc
+    ip_payload_len = ip.len - 4 * ip.ihl if isinstance(ip, IP) else ip.plen
+    payload_len = max(0, ip_payload_len - 4 * (segment.dataofs or 5))
+    word = layers.capability_of(segment) if "S" in segment.flags else None
+    return Frame(
+        **seen,
+        kind="offer" if word else "tagged" if tos & 0xFC == TOS_COMPRESS else "untagged",
+        **_ends(ip, segment),
+        raw_len=payload_len,
+        payload_len=payload_len,
+        peer_version=word[0] if word else None,
+        peer_codecs=tuple(_codec_name(bit) for bit in range(16) if word[1] >> bit & 1) if word else None,
+    )
+
+
+def _block(ip: Packet, block: Packet, with_values: bool, **seen: Any) -> Frame:
+    crc = layers.crc_is_good(block)
+    payload_len = layers.payload_len_of(block)
+    classes, values, fault = None, None, None
+    if crc:  # nothing is said about octets that are not those that were sent, or not all there
+        try:
+            classes = layers.classes_of(block)
+            values = layers.floats_of(block) if with_values else None
+        except WireError as error:
+            fault = str(error)
+    if block.version != BLOCK_VERSION or block.flags or block.reserved:
+        fault = fault or f"version {block.version}, or a reserved bit set"
+    return Frame(
+        **seen,
+        kind="block",
+        **_ends(ip, block.payload),
+        raw_len=block.payload_len,
+        payload_len=payload_len,
+        ratio=block.payload_len / payload_len if payload_len else None,
+        codec=_codec_name(block.codec),
+        bound_k=block.bound_k,
+        gso_size=block.gso_size,
+        head=block.head,
+        tail=block.tail,
+        classes=classes,
+        crc=None if crc is None else CRC_OK if crc else CRC_BAD,
+        fault=fault,
+        values=values,
+    )
+
+
+def _ends(ip: Packet, segment: Packet) -> dict[str, Any]:
+    """Addresses, and what the TCP header says; a header that the capture cut off says nothing."""
+    ends = {"src": ip.src, "dst": ip.dst}
+    if isinstance(segment, TCP | BlockTCP):
+        ends |= {"sport": segment.sport, "dport": segment.dport, "seq": segment.seq, "flags": str(segment.flags)}
+    return ends
+
+
+def _codec_name(number: int) -> str:
+    known = codec.by_id(number)
+    return str(number) if known is None else known.name

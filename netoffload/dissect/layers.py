@@ -1,0 +1,275 @@
+"""Offload blocks as scapy layers.
+
+Importing this module binds them: any ``Ether(octets)`` or ``IP(octets)`` of scapy's then shows blocks. IPComp (RFC
+3173) is bound to protocol 108 of both IP versions; behind our CPI it carries an :class:`OffloadBlock`, behind any other
+CPI raw octets, as before. To build one by hand::
+
+    IP(src="10.0.0.1", dst="10.0.0.2", tos=0x28) / offload(values, "inceptionn", 10, sport=5000, dport=5001, seq=1)
+
+Lengths, the CRC and IPComp's header are filled in when the packet is built; what is given explicitly stays, also where
+it is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from netoffload import codec
+from netoffload.codec import CodecId, Float32Array
+from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
+from netoffload.errors import CodecError, UsageError, WireError
+from netoffload.wire import offload as wire
+from netoffload.wire.capability import OPTION_EXPERIMENT, OPTION_LEN, emit_capability, parse_capability
+from netoffload.wire.checksum import crc32c
+
+try:
+    from scapy.fields import (
+        BitEnumField,
+        BitField,
+        ByteEnumField,
+        ByteField,
+        ShortField,
+        XByteField,
+        XIntField,
+        XShortEnumField,
+    )
+    from scapy.layers.inet import IP, TCP
+    from scapy.layers.inet6 import IPv6
+    from scapy.packet import Packet, Raw, bind_layers
+except ImportError as error:
+    raise UsageError("dissecting needs scapy: pip install 'netoffload[dissect]'") from error
+
+TAG_CODECS: Final = (CodecId.INCEPTIONN, CodecId.BOUNDED)
+"""Codecs whose bursts begin with a tag word."""
+
+LANES: Final = 8
+"""Floats in a burst."""
+
+_LANE_OCTETS: Final = tuple(sum((0, 1, 2, 4)[half >> shift & 3] for shift in (0, 2, 4, 6)) for half in range(256))
+"""Octets of the four lanes whose tags are in one half of a tag word."""
+
+
+class IPComp(Packet):
+    """IP Payload Compression header (RFC 3173, 3)."""
+
+    name = "IPComp"
+    fields_desc = (
+        ByteEnumField("nh", wire.IPCOMP_NEXT_TCP, {wire.IPCOMP_NEXT_TCP: "TCP"}),
+        XByteField("flags", 0),
+        XShortEnumField("cpi", wire.CPI_OFFLOAD, {wire.CPI_OFFLOAD: "netoffload", 2: "DEFLATE", 3: "LZS"}),
+    )
+
+
+class OffloadBlock(Packet):
+    """Block header (``netoffload.wire.offload``); ``crc`` None is computed where there is an IP header below."""
+
+    name = "netoffload"
+    fields_desc = (
+        BitField("version", wire.BLOCK_VERSION, 4),
+        BitEnumField("codec", int(CodecId.INCEPTIONN), 4, {int(one): one.name.lower() for one in CodecId}),
+        ByteField("bound_k", 10),
+        BitField("head", 0, 4),
+        BitField("tail", 0, 4),
+        XByteField("flags", 0),
+        ShortField("payload_len", 0),
+        ShortField("gso_size", 0),
+        XIntField("reserved", 0),
+        XIntField("crc", None),
+    )
+
+    def post_build(self, header: bytes, rest: bytes) -> bytes:
+        """Fill in the CRC."""
+        addresses = _addresses(self)
+        if self.crc is None and addresses is not None:
+            block = self.underlayer.self_build() + header + rest
+            header = header[:-4] + _crc(block, addresses).to_bytes(4, "big")
+        return bytes(header + rest)
+
+    def guess_payload_class(self, payload: bytes) -> type[Packet]:
+        """Behind a block header is always a TCP header."""
+        return BlockTCP
+
+
+class BlockTCP(TCP):  # type: ignore[misc, unused-ignore]
+    """The TCP header in a block: verbatim, its checksum 0; what follows is compressed, and no protocol of the ports."""
+
+    name = "TCP"
+    match_subclass = True
+
+    def post_build(self, header: bytes, rest: bytes) -> bytes:
+        """Leave the checksum at 0, and fill in the data offset."""
+        if self.dataofs is None:
+            header = header[:12] + bytes((len(header) // 4 << 4 | header[12] & 0x0F,)) + header[13:]
+        return bytes(header + rest)
+
+    def mysummary(self) -> str:
+        """Name the ports and flags, as TCP does."""
+        return str(self.sprintf("TCP %BlockTCP.sport% > %BlockTCP.dport% %BlockTCP.flags%"))
+
+    def guess_payload_class(self, payload: bytes) -> Any:
+        """Head, bursts and tail are octets; :func:`floats_of` decodes them."""
+        return Raw
+
+
+bind_layers(IP, IPComp, proto=wire.PROTO_IPCOMP)
+bind_layers(IPv6, IPComp, nh=wire.PROTO_IPCOMP)
+bind_layers(IPComp, OffloadBlock, nh=wire.IPCOMP_NEXT_TCP, cpi=wire.CPI_OFFLOAD)
+
+
+def offload(
+    values: Float32Array,
+    codec_name: str = "inceptionn",
+    bound_k: int = 10,
+    head: bytes = b"",
+    tail: bytes = b"",
+    gso_size: int = 0,
+    **tcp: Any,
+) -> Packet:
+    """Return the layers of one block, to be put behind ``IP(...)`` or ``IPv6(...)``.
+
+    Args:
+        values: float32[n], contiguous; what the bursts hold.
+        codec_name: of the codec that encodes them.
+        bound_k: their error bound is 2**-bound_k.
+        head: 0..3 raw octets before the floats.
+        tail: 0..3 raw octets behind them.
+        gso_size: the MSS of the segment that the block is from; 0 where the payload is one segment.
+        tcp: fields of the TCP header: ``sport``, ``seq``, ``flags`` and so on.
+
+    Raises:
+        UsageError: unknown codec, another dtype, or a bound outside 1..16.
+    """
+    chosen = codec.get(codec_name)
+    payload = head + chosen.encode(values, bound_k).tobytes() + tail
+    block = OffloadBlock(
+        codec=int(chosen.codec_id),
+        bound_k=bound_k,
+        head=len(head),
+        tail=len(tail),
+        payload_len=len(head) + 4 * values.size + len(tail),
+        gso_size=gso_size,
+    )
+    return IPComp() / block / BlockTCP(**tcp) / Raw(payload)
+
+
+def crc_is_good(block: Packet) -> bool | None:
+    """Say whether the CRC of a dissected :class:`OffloadBlock` is right; None where its octets were cut off.
+
+    It is computed over the octets of the packet as they were captured, not over rebuilt ones.
+    """
+    addresses, captured = _addresses(block), block.underlayer.original
+    length = _announced(block)
+    if addresses is None or length is None or len(captured) < length:
+        return None
+    return _crc(captured[:length], addresses) == int(block.crc)
+
+
+def payload_len_of(block: Packet) -> int | None:
+    """Return how many payload octets a dissected block has by its headers, also where the capture has fewer."""
+    length = _announced(block)
+    if length is None or BlockTCP not in block or block[BlockTCP].dataofs < 5:
+        return None
+    payload_len = length - wire.TCP_HEADER - 4 * int(block[BlockTCP].dataofs)
+    return payload_len if payload_len >= 0 else None
+
+
+def bursts_of(block: Packet) -> bytes:
+    """Return the codec's payload in a dissected block, between the raw octets.
+
+    Raises:
+        WireError: the block's lengths contradict each other, or it is not all there.
+    """
+    length = _announced(block)
+    octets = block.underlayer.original
+    if length is None or len(octets) < length:
+        raise WireError("the capture does not have the whole block")
+    payload_len = payload_len_of(block)
+    if payload_len is None:
+        raise WireError("impossible TCP header")
+    payload = octets[length - payload_len : length]
+    if (
+        max(block.head, block.tail) > 3
+        or payload_len < block.head + block.tail
+        or block.payload_len < block.head + block.tail
+        or (block.payload_len - block.head - block.tail) % 4
+    ):
+        raise WireError("lengths contradict each other")
+    return bytes(payload[block.head : payload_len - block.tail])
+
+
+def floats_of(block: Packet) -> Float32Array:
+    """Return the floats that a dissected block stands for, as the receiving NIC will decode them.
+
+    Raises:
+        WireError: lengths, codec, bound or tags are not such as an encoder makes.
+    """
+    bursts = np.frombuffer(bursts_of(block), np.uint8)
+    chosen = codec.by_id(block.codec)
+    if chosen is None or not BOUND_K_MIN <= block.bound_k <= BOUND_K_MAX:
+        raise WireError(f"codec {block.codec} with bound {block.bound_k} is unknown")
+    return chosen.decode(bursts, (block.payload_len - block.head - block.tail) // 4, block.bound_k)
+
+
+def classes_of(block: Packet) -> tuple[int, int, int, int] | None:
+    """Return how many floats of a block took 0, 8, 16 and 32 bits, from its tags; None for codecs without tags.
+
+    Raises:
+        WireError: lengths or tags contradict each other.
+    """
+    bursts = bursts_of(block)
+    if block.codec not in TAG_CODECS:
+        return None
+    floats = (block.payload_len - block.head - block.tail) // 4
+    words, at = [], 0
+    for _ in range(-(-floats // LANES)):
+        if at + 2 > len(bursts):
+            raise CodecError("payload ends before a tag word")
+        low, high = bursts[at], bursts[at + 1]
+        words.append(high << 8 | low)
+        at += 2 + _LANE_OCTETS[low] + _LANE_OCTETS[high]
+    tags = np.array(words, np.uint16)[:, np.newaxis] >> np.arange(0, 2 * LANES, 2, dtype=np.uint16) & 3
+    if at != len(bursts) or tags.reshape(-1)[floats:].any():
+        raise CodecError("tags and length contradict each other")
+    none, eight, sixteen, whole = np.bincount(tags.reshape(-1)[:floats], minlength=4).tolist()
+    return none, eight, sixteen, whole
+
+
+def capability_of(segment: Packet) -> tuple[int, int] | None:
+    """Return (block version, codec bitmap) of the capability word in a SYN's options (RFC 6994); None without one."""
+    for kind, value in segment.options:
+        if kind == OPTION_EXPERIMENT and isinstance(value, bytes) and len(value) == OPTION_LEN - 2:
+            try:
+                return parse_capability(bytes((OPTION_EXPERIMENT, OPTION_LEN)) + value)
+            except WireError:
+                continue
+    return None
+
+
+def capability_option() -> tuple[int, bytes]:
+    """Return the capability word as an option for scapy's ``TCP(options=[...])``."""
+    return OPTION_EXPERIMENT, emit_capability()[2:]
+
+
+def _addresses(block: Packet) -> bytes | None:
+    """Return source and destination of the IP header two layers down; None where there is none."""
+    ip = block.underlayer and block.underlayer.underlayer
+    if not isinstance(ip, IP | IPv6):
+        return None
+    octets = ip.self_build()
+    return bytes(octets[12:20] if isinstance(ip, IP) else octets[8:40])
+
+
+def _announced(block: Packet) -> int | None:
+    """Return how many octets the IP header below announces from the IPComp header on."""
+    ip = block.underlayer.underlayer
+    if isinstance(ip, IP) and ip.len is not None:
+        return int(ip.len - 4 * ip.ihl)
+    return int(ip.plen) if isinstance(ip, IPv6) and ip.plen is not None else None
+
+
+def _crc(block: bytes, addresses: bytes) -> int:
+    """CRC32C over addresses and block, with protocol and length where the CRC stands (``netoffload.wire.offload``)."""
+    covered = bytes((0, wire.PROTO_IPCOMP)) + len(block).to_bytes(2, "big")
+    return crc32c(addresses + block[: wire.CRC] + covered + block[wire.CRC + 4 :])

@@ -1,0 +1,328 @@
+-- Wireshark dissector of netoffload's offload blocks: IPComp (RFC 3173) with CPI 0xF128, over IPv4 and IPv6.
+--
+-- SPDX-License-Identifier: Apache-2.0
+--
+--   tshark -X lua_script:netoffload.lua -r FILE -T fields -e netoffload.codec -e netoffload.ratio -e tcp.seq
+--
+-- The layout is that of netoffload/wire/offload.py. The block is decoded as the receiving NIC decodes it, and the TCP
+-- segment that its host then gets goes to Wireshark's own TCP dissector: sequence analysis, streams and whatever reads the
+-- payload see what the programs see. Where that cannot be (cut short by the capture, a codec of a later version, tags
+-- that contradict the length), the TCP dissector gets the header alone.
+--
+-- Other IPComp goes to Wireshark's dissector of it. A preference turns the CRC check off, which is a loop over octets.
+
+local PROTO_IPCOMP = 108
+local CPI_OFFLOAD = 0xF128
+local IPCOMP_LEN = 4
+local BLOCK_LEN = 16
+local TCP_AT = IPCOMP_LEN + BLOCK_LEN
+local TCP_MIN_LEN = 20
+local VERSION = 1
+local LANES = 8
+local TAG_OCTETS = { [0] = 0, 1, 2, 4 }
+local INCEPTIONN, BOUNDED = 1, 2
+local CODECS = {
+    [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24",
+}
+local KEPT_BITS = { [0] = 32, [3] = 16, [4] = 10, [5] = 8 }
+
+local netoffload = Proto("netoffload", "netoffload offload block")
+
+local f = {
+    version = ProtoField.uint8("netoffload.version", "Version", base.DEC, nil, 0xF0),
+    codec = ProtoField.uint8("netoffload.codec", "Codec", base.DEC, CODECS, 0x0F),
+    bound_k = ProtoField.uint8("netoffload.bound_k", "Error bound 2^-k, k", base.DEC),
+    head = ProtoField.uint8("netoffload.head", "Raw octets before the floats", base.DEC, nil, 0xF0),
+    tail = ProtoField.uint8("netoffload.tail", "Raw octets behind the floats", base.DEC, nil, 0x0F),
+    flags = ProtoField.uint8("netoffload.flags", "Flags", base.HEX),
+    payload_len = ProtoField.uint16("netoffload.payload_len", "Payload length at the hosts", base.DEC),
+    gso_size = ProtoField.uint16("netoffload.gso_size", "GSO size", base.DEC),
+    reserved = ProtoField.uint32("netoffload.reserved", "Reserved", base.HEX),
+    crc = ProtoField.uint32("netoffload.crc", "CRC32C", base.HEX),
+    crc_ok = ProtoField.bool("netoffload.crc.ok", "CRC is right"),
+    wire_len = ProtoField.uint16("netoffload.wire_len", "Payload length on the wire", base.DEC),
+    ratio = ProtoField.float("netoffload.ratio", "Ratio"),
+    floats = ProtoField.uint32("netoffload.floats", "Floats", base.DEC),
+    class_0 = ProtoField.float("netoffload.class_0", "Share of floats that took 0 bits"),
+    class_8 = ProtoField.float("netoffload.class_8", "Share of floats that took 8 bits"),
+    class_16 = ProtoField.float("netoffload.class_16", "Share of floats that took 16 bits"),
+    class_32 = ProtoField.float("netoffload.class_32", "Share of floats that took 32 bits"),
+    payload = ProtoField.bytes("netoffload.payload", "Payload"),
+}
+for _, field in pairs(f) do
+    table.insert(netoffload.fields, field)
+end
+local CLASSES = { [0] = f.class_0, f.class_8, f.class_16, f.class_32 }
+
+local bad_crc = ProtoExpert.new("netoffload.crc.bad", "CRC32C is wrong", expert.group.CHECKSUM, expert.severity.ERROR)
+local malformed = ProtoExpert.new(
+    "netoffload.malformed", "Not a block that a NIC would take", expert.group.MALFORMED, expert.severity.ERROR
+)
+netoffload.experts = { bad_crc, malformed }
+netoffload.prefs.check_crc = Pref.bool("Check the CRC", true, "Compute the CRC32C of every block.")
+
+local field_of_source = { ip = Field.new("ip.src"), ipv6 = Field.new("ipv6.src") }
+local field_of_target = { ip = Field.new("ip.dst"), ipv6 = Field.new("ipv6.dst") }
+
+-- Lua 5.2 has bit32, older ones Wireshark's own bit, newer ones operators that the older ones cannot parse.
+local bitwise = bit32 or bit or load([[return {
+    band = function(a, b) return a & b end,
+    bxor = function(a, b) return a ~ b end,
+    rshift = function(a, n) return a >> n end,
+}]])()
+local band, bxor, rshift = bitwise.band, bitwise.bxor, bitwise.rshift
+
+-- CRC32C (RFC 3720, appendix B.4), by table.
+local crc_table = {}
+for octet = 0, 255 do
+    local crc = octet
+    for _ = 1, 8 do
+        local low = band(crc, 1)
+        crc = rshift(crc, 1)
+        if low == 1 then
+            crc = bxor(crc, 0x82F63B78)
+        end
+    end
+    crc_table[octet] = crc
+end
+
+local function crc32c(octets)
+    local crc = 0xFFFFFFFF
+    for index = 1, #octets do
+        local low = band(bxor(crc, octets:byte(index)), 0xFF)
+        crc = bxor(rshift(crc, 8), crc_table[low])
+    end
+    return bxor(crc, 0xFFFFFFFF) % 2 ^ 32 -- not negative, whatever library it is from
+end
+
+-- The addresses of the innermost IP header: the block is its payload.
+local function addresses()
+    local found
+    for _, family in ipairs({ "ip", "ipv6" }) do
+        local sources, targets = { field_of_source[family]() }, { field_of_target[family]() }
+        local source, target = sources[#sources], targets[#targets]
+        if source and target and (not found or source.offset > found.offset) then
+            found = { offset = source.offset, octets = source.range:raw() .. target.range:raw() }
+        end
+    end
+    return found and found.octets
+end
+
+-- Protocol and length stand where the CRC is, while it is computed.
+local function crc_is_right(tvb)
+    local from = addresses()
+    if not from then
+        return nil
+    end
+    local length = tvb:len()
+    local covered = string.char(0, PROTO_IPCOMP, math.floor(length / 256), length % 256)
+    local octets = tvb:raw(0, 16) .. covered .. tvb:raw(20)
+    return crc32c(from .. octets) == tvb(16, 4):uint()
+end
+
+-- Return the four octets of a float, from sign, magnitude and the weight of the magnitude's last bit.
+local function fixed_point(sign, magnitude, unit)
+    if magnitude == 0 then
+        return "\0\0\0\0"
+    end
+    return Struct.pack("<f", (sign == 1 and -1 or 1) * magnitude * unit)
+end
+
+-- Return one float's octets as the host gets them.
+local function decode_lane(tag, octets, at, codec, bound_k)
+    if tag == 0 then
+        return "\0\0\0\0"
+    elseif tag == 1 then
+        local code = octets:byte(at)
+        local unit = codec == BOUNDED and 2 ^ (1 - bound_k) or 2 ^ -7
+        return fixed_point(math.floor(code / 128), code % 128, unit)
+    elseif tag == 2 then
+        local code = octets:byte(at) + 256 * octets:byte(at + 1)
+        return fixed_point(math.floor(code / 32768), code % 32768, 2 ^ -15)
+    end
+    return octets:sub(at, at + 3)
+end
+
+-- Decode the bursts of a codec with tags: the floats' octets and how many floats each tag has, or nil.
+local function decode_tagged(bursts, count, codec, bound_k)
+    local lanes, classes, at = {}, { [0] = 0, 0, 0, 0 }, 1
+    for first = 0, count - 1, LANES do
+        if at + 1 > #bursts then
+            return nil
+        end
+        local word = bursts:byte(at) + 256 * bursts:byte(at + 1)
+        at = at + 2
+        for lane = 0, LANES - 1 do
+            local tag = math.floor(word / 4 ^ lane) % 4
+            if first + lane < count then
+                if at + TAG_OCTETS[tag] - 1 > #bursts then
+                    return nil
+                end
+                table.insert(lanes, decode_lane(tag, bursts, at, codec, bound_k))
+                classes[tag] = classes[tag] + 1
+                at = at + TAG_OCTETS[tag]
+            elseif tag ~= 0 then
+                return nil
+            end
+        end
+    end
+    if at ~= #bursts + 1 then
+        return nil
+    end
+    return table.concat(lanes), classes
+end
+
+-- Decode the bursts of a codec without tags: every float has its most significant bits, lane 0 first.
+local function decode_fixed(bursts, count, kept_bits)
+    if #bursts ~= math.ceil(count / LANES) * kept_bits then
+        return nil
+    end
+    local lanes = {}
+    for index = 0, count - 1 do
+        local bit = math.floor(index / LANES) * 8 * kept_bits + index % LANES * kept_bits
+        local at, shift = math.floor(bit / 8) + 1, bit % 8
+        local code = 0
+        for octet = 0, math.ceil((shift + kept_bits) / 8) - 1 do
+            code = code + bursts:byte(at + octet) * 256 ^ octet
+        end
+        code = math.floor(code / 2 ^ shift) % 2 ^ kept_bits
+        table.insert(lanes, Struct.pack("<I4", code * 2 ^ (32 - kept_bits)))
+    end
+    return table.concat(lanes)
+end
+
+-- Return the payload at the hosts and the classes of its floats; nil where a NIC would not decode it.
+local function decode(block, payload)
+    local raw = block.head + block.tail
+    local floats_len = block.payload_len - raw
+    if block.head > 3 or block.tail > 3 or floats_len < 0 or floats_len % 4 ~= 0 or #payload < raw then
+        return nil
+    end
+    local bursts = payload:sub(block.head + 1, #payload - block.tail)
+    local octets, classes
+    if block.codec == INCEPTIONN or block.codec == BOUNDED then
+        octets, classes = decode_tagged(bursts, floats_len / 4, block.codec, block.bound_k)
+    elseif KEPT_BITS[block.codec] then
+        octets = decode_fixed(bursts, floats_len / 4, KEPT_BITS[block.codec])
+    end
+    if not octets then
+        return nil
+    end
+    return payload:sub(1, block.head) .. octets .. payload:sub(#payload - block.tail + 1), classes
+end
+
+local function to_bytes(octets)
+    return ByteArray.new(octets, true)
+end
+
+local tcp = Dissector.get("tcp")
+local ip_protocols = DissectorTable.get("ip.proto")
+local other_ipcomp = ip_protocols:get_dissector(PROTO_IPCOMP) or Dissector.get("data")
+
+-- Call one of Wireshark's dissectors; what it finds malformed would else be shown as an error of this script.
+local function call(dissector, tvb, pinfo, root)
+    local went_well = pcall(dissector.call, dissector, tvb, pinfo, root)
+    if not went_well then
+        root:add_proto_expert_info(malformed)
+    end
+end
+
+-- Hand the segment to Wireshark's TCP dissector: with its payload where that is known, else the header alone.
+local function dissect_segment(tvb, tcp_len, payload, pinfo, root)
+    local segment = to_bytes(tvb:raw(TCP_AT, tcp_len) .. (payload or "")):tvb("TCP segment at the host")
+    call(tcp, segment, pinfo, root)
+end
+
+local function add_header(tree, tvb)
+    tree:add(f.version, tvb(4, 1))
+    tree:add(f.codec, tvb(4, 1))
+    tree:add(f.bound_k, tvb(5, 1))
+    tree:add(f.head, tvb(6, 1))
+    tree:add(f.tail, tvb(6, 1))
+    tree:add(f.flags, tvb(7, 1))
+    tree:add(f.payload_len, tvb(8, 2))
+    tree:add(f.gso_size, tvb(10, 2))
+    tree:add(f.reserved, tvb(12, 4))
+    return tree:add(f.crc, tvb(16, 4))
+end
+
+-- Check the CRC if that is asked for and can be; false only where it is wrong.
+local function check_crc(tree, tvb)
+    local right = nil
+    if netoffload.prefs.check_crc then
+        right = crc_is_right(tvb)
+    end
+    if right ~= nil then
+        tree:add(f.crc_ok, tvb(16, 4), right):set_generated()
+    end
+    if right == false then
+        tree:add_proto_expert_info(bad_crc)
+    end
+    return right ~= false
+end
+
+local function add_classes(tree, range, classes, count)
+    tree:add(f.floats, range, count):set_generated()
+    if classes and count > 0 then
+        for tag = 0, 3 do
+            tree:add(CLASSES[tag], range, classes[tag] / count):set_generated()
+        end
+    end
+end
+
+local function dissect_block(tvb, pinfo, root)
+    local tree = root:add(netoffload, tvb(0, TCP_AT))
+    local crc_item = add_header(tree, tvb)
+    local block = {
+        codec = tvb(4, 1):bitfield(4, 4),
+        bound_k = tvb(5, 1):uint(),
+        head = tvb(6, 1):bitfield(0, 4),
+        tail = tvb(6, 1):bitfield(4, 4),
+        payload_len = tvb(8, 2):uint(),
+    }
+    local is_whole = tvb:len() == tvb:reported_len()
+    local is_sound = is_whole and check_crc(crc_item, tvb)
+    if tvb(0, 1):uint() ~= 6 or tvb(4, 1):bitfield(0, 4) ~= VERSION or tvb:len() < TCP_AT + TCP_MIN_LEN then
+        tree:add_proto_expert_info(malformed)
+        return
+    end
+    local tcp_len = 4 * tvb(TCP_AT + 12, 1):bitfield(0, 4)
+    local wire_len = tvb:reported_len() - TCP_AT - tcp_len
+    if tcp_len < TCP_MIN_LEN or wire_len < 0 or tvb:len() < TCP_AT + tcp_len then
+        tree:add_proto_expert_info(malformed)
+        return
+    end
+    local rest = tvb:len() > TCP_AT + tcp_len and tvb(TCP_AT + tcp_len) or tvb(TCP_AT, tcp_len)
+    tree:add(f.wire_len, rest, wire_len):set_generated()
+    if wire_len > 0 then
+        local ratio = block.payload_len / wire_len
+        tree:add(f.ratio, rest, ratio):set_generated()
+        local name = CODECS[block.codec] or ("codec " .. block.codec)
+        tree:append_text(string.format(", %s, 2^-%d, %d -> %d octets, ratio %.2f", name, block.bound_k,
+            block.payload_len, wire_len, ratio))
+        tree:add(f.payload, rest)
+    end
+    local payload, classes
+    if is_sound then
+        payload, classes = decode(block, wire_len > 0 and tvb:raw(TCP_AT + tcp_len) or "")
+        if payload then
+            add_classes(tree, rest, classes, (block.payload_len - block.head - block.tail) / 4)
+        else
+            tree:add_proto_expert_info(malformed)
+        end
+    end
+    dissect_segment(tvb, tcp_len, payload, pinfo, root)
+    pinfo.cols.info:append(string.format(" [%d octets as %d]", block.payload_len, wire_len))
+end
+
+function netoffload.dissector(tvb, pinfo, root)
+    if tvb:len() < TCP_AT or tvb(2, 2):uint() ~= CPI_OFFLOAD then
+        call(other_ipcomp, tvb, pinfo, root)
+        return tvb:len()
+    end
+    dissect_block(tvb, pinfo, root)
+    pinfo.cols.protocol = "netoffload"
+    return tvb:len()
+end
+
+ip_protocols:add(PROTO_IPCOMP, netoffload)

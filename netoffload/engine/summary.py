@@ -1,0 +1,165 @@
+"""Numbers that follow from a NIC's counters: ratios, shares, rates, and what a flow's state is called.
+
+Plain Python over what a control socket answers (``counters`` and ``flows``), so that whoever shows a NIC derives the
+same numbers the same way. Counters are found by their prefix (``drop_``, ``bypass_``, ``tx_class_``): one that is added
+to the engine's list shows up everywhere without being named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+Counters = Mapping[str, int]
+"""Every counter by its lower-case name, as the control socket's ``counters`` gives them."""
+
+CLASS_PREFIX: Final = "tx_class_"
+
+STATE_COMPRESSED: Final = "compressed"
+STATE_RAW_RETRANSMISSIONS: Final = "raw retransmissions"
+STATE_PEER_CANNOT: Final = "peer cannot"
+STATE_FELL_BACK: Final = "fell back"
+STATE_RAW: Final = "raw"
+
+
+@dataclass(frozen=True)
+class Direction:
+    """One direction since the NIC was started; ``tx`` is host to wire.
+
+    Attributes:
+        frames: on the wire, a GSO frame counting once.
+        wire_octets: of those frames.
+        host_octets: what they would be with every block's payload as it was before it was compressed; for ``tx``, the
+            octets of the host's own frames.
+        raw_octets: payload that was compressed (or decompressed), before (after).
+        payload_octets: the same payload as it crossed the wire.
+        ratio: raw_octets / payload_octets; None where nothing was compressed.
+        codec_s: seconds spent on the codec and the blocks around it.
+    """
+
+    frames: int
+    wire_octets: int
+    host_octets: int
+    raw_octets: int
+    payload_octets: int
+    ratio: float | None
+    codec_s: float
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What happened in an interval, per second; ratios are those of the interval."""
+
+    interval_s: float
+    tx_host_bps: float
+    tx_wire_bps: float
+    tx_ratio: float | None
+    rx_host_bps: float
+    rx_wire_bps: float
+    rx_ratio: float | None
+    frames_per_s: float
+    drops_per_s: float
+    bypasses_per_s: float
+    fallbacks: int
+
+
+def summarise(counters: Counters, flows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a NIC did since it was started, as JSON values: ``summary``, ``counters`` and ``flows``."""
+    return {
+        "summary": {
+            "tx": asdict(direction(counters, "tx")),
+            "rx": asdict(direction(counters, "rx")),
+            "class_shares": class_shares(counters),
+            "fallbacks": counters["tx_fallbacks"],
+            "bypasses": by_reason(counters, "bypass"),
+            "drops": by_reason(counters, "drop"),
+        },
+        "counters": dict(counters),
+        "flows": [describe_flow(flow) for flow in flows],
+    }
+
+
+def direction(counters: Counters, name: str) -> Direction:
+    """Return what crossed in the direction ``name``, ``tx`` or ``rx``."""
+    wire, raw, payload = (counters[f"{name}_{what}_octets"] for what in ("wire", "raw", "payload"))
+    return Direction(
+        frames=counters[f"{name}_wire_frames"],
+        wire_octets=wire,
+        host_octets=counters.get(f"{name}_host_octets", wire - payload + raw),
+        raw_octets=raw,
+        payload_octets=payload,
+        ratio=ratio(raw, payload),
+        codec_s=counters[f"{name}_codec_ns"] / 1e9,
+    )
+
+
+def ratio(raw_octets: int, payload_octets: int) -> float | None:
+    """Return raw over payload octets; None where nothing was compressed.
+
+    A payload of 0 octets does not come up: every burst has a tag word.
+    """
+    return raw_octets / payload_octets if payload_octets else None
+
+
+def class_shares(counters: Counters) -> dict[str, float] | None:
+    """Return the share of sent floats in each class by its bits ("0", "8", "16", "32"); None where none was sent."""
+    counts = {name.removeprefix(CLASS_PREFIX): n for name, n in counters.items() if name.startswith(CLASS_PREFIX)}
+    total = sum(counts.values())
+    return {bits: count / total for bits, count in counts.items()} if total else None
+
+
+def by_reason(counters: Counters, prefix: str) -> dict[str, int]:
+    """Return the counters ``<prefix>_<reason>`` by their reason; ``prefix`` is ``drop`` or ``bypass``."""
+    start = f"{prefix}_"
+    return {name.removeprefix(start): count for name, count in counters.items() if name.startswith(start)}
+
+
+def flow_state(flow: Mapping[str, Any]) -> str:
+    """Return in a few words what a NIC does with the segments of one flow of the control socket's ``flows``."""
+    if flow.get("fell_back"):
+        return STATE_FELL_BACK
+    if flow["direction"] == "tx" and not flow["peer_decodes"]:
+        return STATE_PEER_CANNOT
+    if not flow["raw_octets"]:
+        return STATE_RAW
+    return STATE_RAW_RETRANSMISSIONS if flow.get("raw_retransmissions") else STATE_COMPRESSED
+
+
+def describe_flow(flow: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a flow with its name (``address:port -> address:port``), ratio and state added."""
+    name = f"{endpoint(flow['src'], flow['sport'])} -> {endpoint(flow['dst'], flow['dport'])}"
+    return {
+        "flow": name,
+        **flow,
+        "ratio": ratio(flow["raw_octets"], flow["payload_octets"]),
+        "state": flow_state(flow),
+    }
+
+
+def endpoint(address: str, port: int) -> str:
+    """Return ``address:port``, an IPv6 address in brackets (RFC 5952, 6)."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def rates(before: Counters, after: Counters, interval_s: float) -> Rates:
+    """Return what happened between two readings of a NIC's counters.
+
+    A NIC that was started again in between counts from 0; then everything it counted is what happened.
+    """
+    restarted = any(after[name] < before.get(name, 0) for name in after)
+    grown = {name: count - (0 if restarted else before.get(name, 0)) for name, count in after.items()}
+    tx, rx = direction(grown, "tx"), direction(grown, "rx")
+    return Rates(
+        interval_s=interval_s,
+        tx_host_bps=tx.host_octets * 8 / interval_s,
+        tx_wire_bps=tx.wire_octets * 8 / interval_s,
+        tx_ratio=tx.ratio,
+        rx_host_bps=rx.host_octets * 8 / interval_s,
+        rx_wire_bps=rx.wire_octets * 8 / interval_s,
+        rx_ratio=rx.ratio,
+        frames_per_s=(tx.frames + rx.frames) / interval_s,
+        drops_per_s=sum(by_reason(grown, "drop").values()) / interval_s,
+        bypasses_per_s=sum(by_reason(grown, "bypass").values()) / interval_s,
+        fallbacks=grown["tx_fallbacks"],
+    )

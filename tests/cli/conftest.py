@@ -1,0 +1,57 @@
+"""A NIC of a testbed that needs no root: the real engine, journal and control commands, and no devices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nic_pair import Nic
+from watched_nic import ROOT, RUN_ID, Cli, port_of, used_nic
+
+from netoffload.control import ControlServer
+from netoffload.testbed import NicSettings, Plan, TestbedSettings, make_plan
+from netoffload.testbed.journal import Journal
+from netoffload.testbed.plan import ENV_STATE_DIR
+from netoffload_daemon.control import make_handlers
+from netoffload_daemon.settings import NicSettings as DaemonSettings
+
+
+@pytest.fixture(scope="session")
+def nic() -> Nic:
+    return used_nic()
+
+
+@pytest.fixture
+def testbed_plan(tmp_path: Path) -> Plan:
+    """A run of one node in a state directory of its own, as far as its journal says."""
+    plan = make_plan(TestbedSettings(1, nic=NicSettings()), RUN_ID, tmp_path / "state")
+    plan.state_dir.parent.mkdir()
+    Journal.create(plan).append("ready", rate_bps_measured=None)
+    return plan
+
+
+@pytest.fixture
+def served(nic: Nic, testbed_plan: Plan) -> Iterator[Path]:
+    """The control socket of that run's NIC."""
+    path = testbed_plan.nodes[0].control_path
+    assert path is not None
+    handlers = make_handlers(DaemonSettings(host="tap:inc0", wire="wire0"), port_of(nic), -1)
+    with ControlServer(path, handlers):
+        yield path
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    """The command line as a process of its own, which sees only this test's testbeds."""
+    paths = [str(ROOT / folder) for folder in ("", "daemon", "mpi_ext")]
+    env = {**os.environ, ENV_STATE_DIR: str(tmp_path / "state"), "PYTHONPATH": os.pathsep.join(paths)}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "netoffload", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, check=False)
+
+    return run

@@ -1,0 +1,164 @@
+"""Prometheus metrics: valid by the exposition format, complete, and served to well-behaved and other clients."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nic_pair import Nic
+from watched_nic import Cli, port_of
+
+from netoffload.control import request
+from netoffload.engine.counters import Counter, as_dict
+from netoffload.errors import SystemRefusedError, UsageError
+from netoffload_daemon import metrics
+from netoffload_daemon.control import make_handlers
+from netoffload_daemon.settings import NicSettings
+
+NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
+SAMPLE = re.compile(rf"({NAME})(?:\{{({LABEL}(?:,{LABEL})*)\}})? (\S+)")
+
+
+def parse(text: str) -> dict[tuple[str, str], float]:
+    """Read an exposition line by line; a family is HELP, TYPE, then all of its samples, once."""
+    assert text.endswith("\n")
+    samples: dict[tuple[str, str], float] = {}
+    family, seen, lines = "", set(), iter(text.splitlines())
+    for line in lines:
+        if help_line := re.fullmatch(rf"# HELP ({NAME}) (.+)", line):
+            family = help_line[1]
+            assert family not in seen
+            seen.add(family)
+            kind = re.fullmatch(rf"# TYPE ({NAME}) (counter|gauge)", next(lines))
+            assert kind is not None
+            assert kind[1] == family
+            assert (kind[2] == "counter") == family.endswith("_total")
+            continue
+        sample = SAMPLE.fullmatch(line)
+        assert sample is not None, line
+        assert sample[1] == family
+        key = (sample[1], sample[2] or "")
+        assert key not in samples
+        samples[key] = float(sample[3])
+    assert {name for name, _ in samples} == seen
+    return samples
+
+
+def text_of(nic: Nic) -> str:
+    handlers = make_handlers(NicSettings(host="tap:inc0", wire="wire0"), port_of(nic), -1)
+    return str(handlers["metrics"]({})["metrics"])
+
+
+def test_every_counter_is_in_the_metrics(nic: Nic) -> None:
+    samples = parse(text_of(nic))
+    counted = as_dict(nic.counters)
+    assert samples["netoffload_tx_raw_octets_total", ""] == counted["tx_raw_octets"] > 0
+    assert samples["netoffload_bypass_total", 'reason="peer"'] == 1
+    assert samples["netoffload_drops_total", 'reason="bad_crc"'] == 0
+    assert samples["netoffload_tx_floats_total", 'bits="8"'] == counted["tx_class_8"] > 0
+    assert samples["netoffload_tx_codec_seconds_total", ""] == 0
+    assert samples["netoffload_flows", 'direction="tx"'] == 2
+    (info,) = [labels for name, labels in samples if name == "netoffload_info"]
+    assert 'codec="inceptionn",bound_k="10",packing="coalesced",kernel="' in info
+    assert len(samples) == len(Counter) + 3
+
+
+def test_labels_are_escaped(nic: Nic) -> None:
+    info = {"pid": 1, "wire": 'a"b\\c\nd'}
+    samples = parse(metrics.exposition(info, as_dict(nic.counters), {"tx": 0}))
+    assert ("netoffload_info", r'wire="a\"b\\c\nd"') in samples
+
+
+def test_the_same_from_the_control_socket_and_the_command_line(served: Path, nic: Nic, cli: Cli) -> None:
+    assert request(served, "metrics")["metrics"] == text_of(nic)
+    assert cli("stats", "n0", "--prometheus").stdout == text_of(nic)
+
+
+@pytest.fixture
+def port(nic: Nic) -> Iterator[int]:
+    with metrics.serve_metrics(0, lambda: text_of(nic)) as port:
+        yield port
+
+
+def scrape(port: int, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        assert answer.headers["Content-Type"] == metrics.CONTENT_TYPE
+        return str(answer.read().decode())
+
+
+def test_a_scrape_gets_the_metrics(port: int, nic: Nic) -> None:
+    assert scrape(port) == scrape(port, "/metrics?name=x") == text_of(nic)
+
+
+def test_anything_else_is_refused(port: int) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        scrape(port, "/")
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", data=b"x")
+    with pytest.raises(urllib.error.HTTPError, match="501"):
+        urllib.request.urlopen(asked, timeout=10)
+
+
+def test_clients_that_misbehave_do_not_stop_the_server(
+    port: int, nic: Nic, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metrics, "DEADLINE_S", 0.2)
+    for sent, answered in (
+        (b"", b""),  # says nothing, and is cut off
+        (b"GET /metrics HTTP/1.1\r\n", b""),  # never ends its request
+        (b"\x00\xff\x16\x03\r\n\r\n", b"400"),
+        (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * metrics.MAX_HEAD_OCTETS, b"431"),
+        (b"G" * metrics.MAX_HEAD_OCTETS, b"400"),
+    ):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as conn:
+            conn.sendall(sent)
+            got = b""
+            with contextlib.suppress(ConnectionResetError):  # it had not read all of it
+                while octets := conn.recv(4096):
+                    got += octets
+        assert answered in got
+    assert scrape(port) == text_of(nic)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_port_in_use_is_one_clear_error(port: int) -> None:
+    with (
+        pytest.raises(SystemRefusedError, match=f"cannot serve metrics on 127.0.0.1:{port}"),
+        metrics.serve_metrics(port, str),
+    ):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/net/tun"), reason="needs root and TUN")
+def test_a_running_nic_is_scraped() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    arguments = ["--host", "tap:novis0", "--wire", "lo", "--metrics-port", str(free), "--ready-fd"]
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "netoffload_daemon", *arguments, str(writer)]
+    with subprocess.Popen(command, pass_fds=[writer]) as daemon:
+        os.close(writer)
+        try:
+            assert os.read(reader, 6) == b"ready\n"
+            (info,) = [labels for name, labels in parse(scrape(free)) if name == "netoffload_info"]
+            assert 'host="tap:novis0",wire="lo",codec="inceptionn",bound_k="10"' in info
+            daemon.terminate()
+            assert daemon.wait(timeout=10) == 0
+        finally:
+            os.close(reader)
+            daemon.kill()
+
+
+@pytest.mark.parametrize("number", [0, -1, 65536])
+def test_a_port_that_cannot_be_is_refused(number: int) -> None:
+    with pytest.raises(UsageError, match=r"outside 1\.\.65535"):
+        NicSettings(host="tap:a", wire="b", metrics_port=number)

@@ -1,0 +1,35 @@
+"""A NIC to look at that needs no root: the real engine with a known past."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from frames import make_segment
+from nic_pair import Nic, connect
+
+from netoffload_daemon.loop import Port, make_port
+
+ROOT = Path(__file__).parents[2]
+FLOATS = 20_000
+RUN_ID = "look"
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def used_nic() -> Nic:
+    """A NIC whose host sent one compressed segment on one flow, and one on a flow whose peer has no NIC."""
+    nic, peer = Nic(), Nic()
+    connect(nic, peer, isn=1000)
+    values = np.random.default_rng(5).normal(0, 0.01, FLOATS // 2).astype(np.float32)
+    peer.from_wire(nic.from_host(make_segment(values.tobytes(), seq=1001)))
+    nic.from_host(make_segment(flags="S", seq=9, sport=40001))
+    nic.from_host(make_segment(values[:300].tobytes(), seq=10, sport=40001))
+    return nic
+
+
+def port_of(nic: Nic) -> Port:
+    """The daemon's arrays around this NIC's."""
+    return make_port(nic.tx_flows, nic.rx_flows)._replace(counters=nic.counters)

@@ -1,0 +1,78 @@
+"""Frames as a capture on the wire would have them: the engine's, of both IP families, and some damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from frames import make_segment
+from nic_pair import Nic
+from scapy.layers.inet import IP, TCP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import ARP, Ether
+from scapy.packet import Packet
+from scapy.utils import RawPcapReader, RawPcapWriter, wrpcap, wrpcapng
+
+from netoffload.codec import CODECS
+from netoffload.dissect import layers
+from netoffload.wire import vnet
+
+VALUES = np.random.default_rng(1).normal(0, 0.01, 5000).astype(np.float32)
+VALUES[:8] = 0.0, -0.0, np.inf, np.nan, 1.0, -2.5, 1e-40, 0.75
+TAIL = b"x"
+
+
+def frames_of_a_connection() -> list[bytes]:
+    """SYN, SYN/ACK with capability words, and a segment of VALUES and a cut float as blocks; Ethernet frames."""
+    client, server = Nic(), Nic()
+    syn = client.from_host(make_segment(flags="S", seq=1000))
+    server.from_wire(syn)
+    answer = server.from_host(make_segment(flags="SA", seq=5, to_client=True))
+    client.from_wire(answer)
+    blocks = client.from_host(make_segment(VALUES.tobytes() + TAIL, seq=1001))
+    return [frame[vnet.VNET_LEN :] for frame in (*syn, *answer, *blocks)]
+
+
+def ipv6_block(codec_name: str = "bounded", count: int = 300) -> Packet:
+    """A block behind an IPv6 header."""
+    ip = IPv6(src="fd00::1", dst="fd00::2", tc=0x28)
+    made = layers.offload(VALUES[:count], codec_name, 8, sport=40000, dport=80, seq=9, flags="PA")
+    return Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / ip / made
+
+
+def damaged(frame: bytes) -> bytes:
+    """One bit of the payload is not what it was."""
+    octets = bytearray(frame)
+    octets[-9] ^= 4
+    return bytes(octets)
+
+
+def write_capture(path: Path) -> list[Packet]:
+    """Write a capture: the connection, IPv6 blocks of every codec, a damaged block, raw TCP, other
+    IPComp, ARP."""
+    ethernet = Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01")
+    frames = frames_of_a_connection()
+    packets = [Ether(frame) for frame in frames]
+    packets += [*(ipv6_block(codec.name) for codec in CODECS.values()), Ether(damaged(frames[3]))]
+    packets += [ethernet / IP(src="10.9.0.3", dst="10.9.0.1") / TCP(sport=1, dport=2, flags="A") / b"hello"]
+    packets += [ethernet / IP(src="10.9.0.3", dst="10.9.0.1") / layers.IPComp(cpi=2) / b"not deflated"]
+    packets += [ethernet / ARP(psrc="10.9.0.1", hwsrc="02:00:00:00:00:01")]
+    for number, packet in enumerate(packets):
+        packet.time = 1_700_000_000 + number / 1000
+    (wrpcapng if path.suffix == ".pcapng" else wrpcap)(str(path), packets)
+    return packets
+
+
+def write_mutated(path: Path, capture: Path, count: int) -> None:
+    """Write frames of a capture with octets changed and ends cut off."""
+    pick = np.random.default_rng(7)
+    with RawPcapReader(str(capture)) as reader:
+        originals = [octets for octets, _ in reader]
+    with RawPcapWriter(str(path), linktype=1) as writer:
+        writer.write_header(b"")
+        for number in range(count):
+            octets = bytearray(originals[number % len(originals)])
+            octets = octets[: int(pick.integers(1, 200))] if number % 3 else octets
+            for _ in range(int(pick.integers(0, 4))):
+                octets[int(pick.integers(0, min(100, len(octets))))] = int(pick.integers(0, 256))
+            writer.write_packet(bytes(octets), sec=1, usec=0)

@@ -1,0 +1,151 @@
+"""``netoffload dissect`` on captures of both formats, on damaged ones, and on what is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from captured import VALUES, write_capture, write_mutated
+from scapy.layers.l2 import Ether
+from scapy.utils import PcapReader, PcapWriter
+
+from netoffload.cli import app
+from netoffload.codec import get
+from netoffload.dissect import lua_path
+from netoffload.dissect.capture import Frame, read_frames
+from netoffload.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+
+
+class Dissect:
+    """The command in this process: what it prints, and the error it ends with."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> str:
+        app(["dissect", *words], standalone_mode=False)
+        printed = self._capsys.readouterr()
+        assert printed.err == ""
+        return printed.out
+
+
+@pytest.fixture
+def dissect(capsys: pytest.CaptureFixture[str]) -> Dissect:
+    return Dissect(capsys)
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("capture") / "wire.pcap"
+    write_capture(path)
+    return path
+
+
+def test_one_line_per_frame_and_a_sum_per_flow(capture: Path, dissect: Dissect) -> None:
+    lines = dissect(str(capture)).splitlines()
+    frames = list(read_frames(capture))
+    assert [int(line.split()[0]) for line in lines[: len(frames)]] == [frame.number for frame in frames]
+    assert "seq 1000 S  NIC decodes none, inceptionn, bounded" in lines[0]
+    assert "10.9.0.1:40000 -> 10.9.0.2:5001  seq 1001 A  " in lines[2]
+    assert " inceptionn k=10 " in lines[2]
+    assert lines[2].endswith(" of 0/8/16/32 bit  crc ok")
+    bad = next(line for line in lines if line.endswith("crc bad"))
+    assert bad.split()[0] == str(next(frame.number for frame in frames if frame.crc == "bad"))
+    sums = lines[len(frames) :]
+    assert len(sums) == 4
+    assert f"{len(VALUES) * 4 + 1:,} octets as " in sums[0]
+    assert sums[0].endswith("; 1 bad blocks")
+    assert sums[2].startswith("[fd00::1]:40000 -> [fd00::2]:80: 6 blocks, 7,200 octets as ")
+    assert sums[3] == "10.9.0.3:1 -> 10.9.0.1:2: raw 5 octets in 1 frames"
+
+
+@pytest.mark.parametrize("suffix", [".pcap", ".pcapng"])
+def test_json_with_values(tmp_path: Path, dissect: Dissect, suffix: str) -> None:
+    path = tmp_path / f"wire{suffix}"
+    packets = write_capture(path)
+    told = json.loads(dissect(str(path), "--json", "--values"))
+    assert [frame["kind"] for frame in told["frames"][:2]] == ["offer", "offer"]
+    assert [frame["frame_len"] for frame in told["frames"]] == [len(packet) for packet in packets]
+    assert told["frames"][1]["time_s"] == pytest.approx(0.001)
+    good = [frame for frame in told["frames"] if frame["kind"] == "block" and frame["sport"] == 40000]
+    values = [x for frame in good if frame["crc"] == "ok" and frame["dport"] == 5001 for x in frame["values"]]
+    assert np.array_equal(np.array(values, np.float32), get("inceptionn").round_trip(VALUES, 10), equal_nan=True)
+    assert values[2:4] == ["inf", "nan"]
+    flow = told["flows"][0]
+    assert (flow["raw_octets"], flow["bad_blocks"], sum(flow["classes"])) == (VALUES.nbytes + 1, 1, VALUES.size)
+    assert flow["ratio"] == flow["raw_octets"] / flow["payload_octets"]
+
+
+def test_limit_and_values_as_text(capture: Path, dissect: Dissect) -> None:
+    lines = dissect(str(capture), "--limit", "3", "--values").splitlines()
+    assert lines[3].split() == ["0", "0", "inf", "nan", "1", "-2.5", "0", "0.75"]
+    assert sum("seq" in line for line in lines) == 3
+
+
+def test_a_short_snap_length_leaves_sizes_and_judges_nothing(tmp_path: Path, capture: Path) -> None:
+    path = tmp_path / "short.pcap"
+    with PcapReader(str(capture)) as reader, PcapWriter(str(path)) as writer:
+        for packet in reader:
+            octets = bytes(packet)
+            cut = Ether(octets[:96])
+            cut.wirelen = len(octets)
+            writer.write(cut)
+    whole, short = list(read_frames(capture)), list(read_frames(path))
+    assert [frame.frame_len for frame in short] == [frame.frame_len for frame in whole]
+    for one, other in zip(whole, short, strict=True):
+        if one.kind == "block":
+            assert (other.raw_len, other.payload_len, other.seq) == (one.raw_len, one.payload_len, one.seq)
+            assert (other.crc, other.fault, other.classes) == (None, None, None)
+
+
+def test_no_octet_of_a_frame_can_break_it(capture: Path, tmp_path: Path) -> None:
+    """Flip, cut and overwrite what was captured: every frame is still a record."""
+    path = tmp_path / "mutated.pcap"
+    write_mutated(path, capture, 400)
+    frames: list[Frame] = list(read_frames(path, with_values=True))
+    assert len(frames) == 400
+    assert all(json.dumps(frame.to_json()) for frame in frames)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xd4\xc3", b"no capture at all, but a text of some length", None])
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_what_is_no_capture_is_an_error(
+    tmp_path: Path, dissect: Dissect, capsys: pytest.CaptureFixture[str], content: bytes | None, options: tuple[str]
+) -> None:
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=str(path)):
+        dissect(str(path), *options)
+    assert capsys.readouterr().out == ""
+
+
+def process(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join(str(ROOT / folder) for folder in ("", "daemon", "mpi_ext"))
+    command = [sys.executable, "-m", "netoffload", "dissect", *words]
+    env = {**os.environ, "PYTHONPATH": paths, **more}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, check=False)
+
+
+def test_without_scapy_it_says_what_to_install(tmp_path: Path, capture: Path) -> None:
+    (tmp_path / "scapy.py").write_text("raise ImportError('not here')")
+    paths = os.pathsep.join([str(tmp_path), *(str(ROOT / folder) for folder in ("", "daemon", "mpi_ext"))])
+    done = process(str(capture), PYTHONPATH=paths)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "netoffload: dissecting needs scapy: pip install 'netoffload[dissect]'\n"
+    assert process("--lua", PYTHONPATH=paths).returncode == 0
+
+
+def test_lua_says_where_the_dissector_is(dissect: Dissect) -> None:
+    path, *hints = dissect("--lua").splitlines()
+    assert Path(path) == lua_path()
+    assert Path(path).exists()
+    assert any(f"lua_script:{path}" in hint for hint in hints)
+    assert json.loads(dissect("--lua", "--json")) == {"lua": path}

@@ -1,0 +1,140 @@
+"""scapy's layers and the engine agree about a block, each way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from captured import TAIL, VALUES, damaged, frames_of_a_connection, ipv6_block
+from frames import make_segment
+from nic_pair import Nic
+from scapy.layers.inet import IP, TCP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Raw
+
+from netoffload.codec import CODECS, get
+from netoffload.dissect import layers
+from netoffload.dissect.layers import BlockTCP, IPComp, OffloadBlock, capability_of, classes_of, crc_is_good, floats_of
+from netoffload.errors import UsageError, WireError
+from netoffload.wire import vnet
+from netoffload.wire.capability import ALL_CODECS
+from netoffload.wire.offload import BLOCK_VERSION, parse_block
+
+BLOCKS = frames_of_a_connection()[2:]
+
+
+def receive(frame: bytes) -> tuple[list[bytes], dict[str, int]]:
+    """What the engine makes of an Ethernet frame from the wire."""
+    nic = Nic()
+    delivered = nic.from_wire([vnet.emit_vnet(vnet.Vnet(), frame)])
+    return delivered, nic.counts()
+
+
+def test_the_engines_blocks_have_layers() -> None:
+    seen, at = [], 1001
+    for octets in BLOCKS:
+        packet = Ether(octets)
+        assert [type(layer) for layer in packet.iterpayloads()] == [Ether, IP, IPComp, OffloadBlock, BlockTCP, Raw]
+        block = packet[OffloadBlock]
+        assert (block.version, block.codec, block.bound_k, block.gso_size) == (BLOCK_VERSION, 1, 10, 1448)
+        assert (packet[TCP].sport, packet[TCP].dport, packet[TCP].seq) == (40000, 5001, at)
+        assert crc_is_good(block)
+        floats = floats_of(block)
+        counted = classes_of(block)
+        assert counted is not None
+        assert sum(counted) == floats.size
+        seen.append(floats)
+        at += block.payload_len
+        assert bytes(packet) == octets
+    assert (block.head, block.tail, packet[Raw].load[-1:]) == (0, 1, TAIL)
+    wanted = get("inceptionn").round_trip(VALUES, 10)
+    assert np.array_equal(np.concatenate(seen).view(np.uint32), wanted.view(np.uint32))
+
+
+@pytest.mark.parametrize("codec", [codec.name for codec in CODECS.values()])
+@pytest.mark.parametrize("count", [0, 1, 8, 301])
+def test_the_engine_takes_blocks_that_scapy_built(codec: str, count: int) -> None:
+    values = VALUES[:count]
+    ip = IP(src="10.9.0.1", dst="10.9.0.2", tos=0x28, id=3)
+    made = layers.offload(values, codec, 8, b"ab", b"c", sport=40000, dport=5001, seq=1001, flags="PA")
+    packet = Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / ip / made
+    octets = bytes(packet)
+    assert crc_is_good(Ether(octets)[OffloadBlock])
+    (frame,), counts = receive(octets)
+    assert counts["rx_blocks"] == 1
+    segment = Ether(frame[vnet.VNET_LEN :])
+    assert (segment[TCP].sport, segment[TCP].seq, segment[TCP].flags) == (40000, 1001, "PA")
+    wanted = b"ab" + get(codec).round_trip(values, 8).tobytes() + b"c"
+    assert bytes(segment[TCP].payload)[: len(wanted)] == wanted
+    header_octets = octets[14:34]
+    assert parse_block(octets[34:], header_octets[12:16], header_octets[16:20]).payload_len == 4 * count + 3
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("crc", 1, "drop_bad_crc"),
+        ("version", 2, "drop_bad_version"),
+        ("reserved", 1, "drop_bad_version"),
+        ("codec", 9, "drop_unknown_codec"),
+        ("payload_len", 41, "drop_bad_lengths"),
+        ("payload_len", 400, "drop_malformed_payload"),
+    ],
+)
+def test_what_is_given_stays_also_where_it_is_wrong(field: str, value: int, reason: str) -> None:
+    packet = Ether() / IP(src="10.9.0.1", dst="10.9.0.2", tos=0x28) / layers.offload(VALUES[:10], sport=1, dport=2)
+    setattr(packet[OffloadBlock], field, value)
+    assert receive(bytes(packet))[1] == {reason: 1}
+
+
+def test_blocks_behind_ipv6() -> None:
+    octets = bytes(ipv6_block())
+    packet = Ether(octets)
+    assert [type(layer) for layer in packet.iterpayloads()] == [Ether, IPv6, IPComp, OffloadBlock, BlockTCP, Raw]
+    assert crc_is_good(packet[OffloadBlock])
+    assert np.array_equal(floats_of(packet[OffloadBlock]), get("bounded").round_trip(VALUES[:300], 8), equal_nan=True)
+    assert parse_block(octets[54:], octets[22:38], octets[38:54]).bound_k == 8
+
+
+def test_a_flipped_bit_is_a_bad_crc() -> None:
+    assert crc_is_good(Ether(damaged(BLOCKS[0]))[OffloadBlock]) is False
+
+
+@pytest.mark.parametrize("length", [34, 38, 40, 54, 60, 74, 100, len(BLOCKS[0]) - 1])
+def test_a_block_that_was_cut_short_is_not_judged(length: int) -> None:
+    packet = Ether(BLOCKS[0][:length])
+    if OffloadBlock in packet:
+        assert crc_is_good(packet[OffloadBlock]) is None
+        for function in (classes_of, floats_of):
+            with pytest.raises(WireError, match="whole"):
+                function(packet[OffloadBlock])
+
+
+def test_lengths_that_lie_are_errors() -> None:
+    for field, value in (("head", 4), ("tail", 15), ("payload_len", 1), ("payload_len", 60000)):
+        packet = Ether() / IP() / layers.offload(VALUES[:10], sport=1, dport=2)
+        setattr(packet[OffloadBlock], field, value)
+        block = Ether(bytes(packet))[OffloadBlock]
+        for function in (classes_of, floats_of):
+            with pytest.raises(WireError):
+                function(block)
+
+
+def test_other_ipcomp_stays_raw() -> None:
+    packet = Ether(bytes(Ether() / IP() / IPComp(cpi=2, nh=6) / b"deflated"))
+    assert packet[IPComp].payload.load == b"deflated"
+
+
+def test_the_capability_word_is_found_in_a_syn() -> None:
+    (syn,) = Nic().from_host(make_segment(flags="S", seq=1))
+    assert capability_of(Ether(syn[vnet.VNET_LEN :])[TCP]) == (BLOCK_VERSION, ALL_CODECS)
+    built = Ether(bytes(Ether() / IP() / TCP(flags="S", options=[layers.capability_option()])))
+    assert capability_of(built[TCP]) == (BLOCK_VERSION, ALL_CODECS)
+    for options in ([], [("MSS", 1460)], [(253, b"XX")], [(253, b"XXXXXX")]):
+        other = Ether(bytes(Ether() / IP() / TCP(flags="S", options=options)))
+        assert capability_of(other[TCP]) is None
+
+
+def test_an_unknown_codec_cannot_be_built() -> None:
+    with pytest.raises(UsageError, match="codec 'zip' is unknown"):
+        layers.offload(VALUES, "zip")

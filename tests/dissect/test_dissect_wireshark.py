@@ -1,0 +1,116 @@
+"""The Lua dissector in tshark says what scapy's layers say, and rebuilds the segments that the hosts see."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from captured import VALUES, write_capture, write_mutated
+
+from netoffload.codec import get
+from netoffload.dissect import lua_path
+from netoffload.dissect.capture import read_frames
+
+AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+"""Some builds run no Lua for root."""
+
+FIELDS = (
+    *("netoffload.codec", "netoffload.bound_k", "netoffload.head", "netoffload.tail", "netoffload.payload_len"),
+    *("netoffload.gso_size", "netoffload.wire_len", "netoffload.crc.ok", "tcp.srcport", "tcp.dstport", "tcp.seq_raw"),
+    *("netoffload.ratio", "netoffload.class_0", "netoffload.class_8", "netoffload.class_16", "netoffload.class_32"),
+    "tcp.payload",
+)
+
+Tshark = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A folder that nobody may read as well; pytest's own may not be entered."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name)
+        path.chmod(0o755)
+        shutil.copy(lua_path(), path)
+        write_capture(path / "wire.pcap")
+        write_mutated(path / "mutated.pcap", path / "wire.pcap", 600)
+        for file in path.iterdir():
+            file.chmod(0o644)
+        yield path
+
+
+@pytest.fixture(scope="module")
+def tshark(folder: Path) -> Tshark:
+    """A function from arguments to what tshark prints, with the dissector loaded."""
+    if shutil.which("tshark") is None:
+        pytest.skip("tshark is not installed")
+    if "without Lua" in subprocess.run(["tshark", "--version"], capture_output=True, text=True, check=True).stdout:
+        pytest.skip("this tshark was built without Lua")
+    command = ["tshark", "-n", "-X", f"lua_script:{folder / lua_path().name}"]
+
+    def run(*words: str, prefix: list[str]) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "HOME": "/"}  # no settings of whoever runs this test
+        return subprocess.run([*prefix, *command, *words], capture_output=True, text=True, timeout=60, env=env)
+
+    probe = ("-r", str(folder / "wire.pcap"), "-c", "1", "-T", "fields", "-e", "netoffload.codec")
+    prefix = next((prefix for prefix in ([], AS_NOBODY) if run(*probe, prefix=prefix).returncode == 0), None)
+    if prefix is None:
+        pytest.fail(f"tshark does not load the dissector: {run(*probe, prefix=[]).stderr}")
+
+    def printed(*words: str) -> str:
+        done = run(*words, prefix=prefix)
+        assert done.returncode == 0, done.stderr
+        assert "Lua Error" not in done.stdout + done.stderr
+        return done.stdout
+
+    return printed
+
+
+def test_fields_are_those_of_the_layers(tshark: Tshark, folder: Path) -> None:
+    words = [word for field in FIELDS for word in ("-e", field)]
+    lines = tshark("-r", str(folder / "wire.pcap"), "-Y", "netoffload", "-T", "fields", *words).splitlines()
+    blocks = [frame for frame in read_frames(folder / "wire.pcap", with_values=True) if frame.kind == "block"]
+    assert len(lines) == len(blocks) > 10
+    for line, block in zip(lines, blocks, strict=True):
+        got = dict(zip(FIELDS, line.split("\t"), strict=True))
+        assert block.codec is not None
+        whole = [int(get(block.codec).codec_id), block.bound_k, block.head, block.tail, block.raw_len]
+        whole += [block.gso_size, block.payload_len, int(block.crc == "ok"), block.sport, block.dport, block.seq]
+        assert [int(got[field]) for field in FIELDS[:11]] == whole
+        assert float(got["netoffload.ratio"]) == pytest.approx(block.ratio, rel=1e-5)
+        shares = [got[field] for field in FIELDS[12:16]]
+        if block.classes is None:
+            assert shares == [""] * 4
+        else:
+            total = sum(block.classes)
+            assert [float(share) for share in shares] == pytest.approx([n / total for n in block.classes], rel=1e-5)
+        if block.values is None:
+            assert got["tcp.payload"] == ""  # a bad CRC: nothing is decoded
+        else:
+            octets = bytes.fromhex(got["tcp.payload"])
+            assert len(octets) == block.raw_len
+            floats = np.frombuffer(octets[: block.values.nbytes], np.uint32)
+            assert np.array_equal(floats, block.values.view(np.uint32))
+
+
+def test_the_stream_is_what_the_receiver_gets(tshark: Tshark, folder: Path) -> None:
+    followed = tshark("-r", str(folder / "wire.pcap"), "-q", "-z", "follow,tcp,raw,0")
+    octets = bytes.fromhex("".join(line for line in followed.splitlines() if set(line) <= set("0123456789abcdef")))
+    wanted = get("inceptionn").round_trip(VALUES, 10).tobytes() + b"x"
+    assert octets == wanted
+
+
+def test_other_frames_are_left_to_wireshark(tshark: Tshark, folder: Path) -> None:
+    shown = tshark("-r", str(folder / "wire.pcap"), "-Y", "!netoffload", "-T", "fields", "-e", "_ws.col.Protocol")
+    assert shown.split() == ["TCP", "TCP", "TCP", "IPComp", "ARP"]
+
+
+def test_damaged_frames_are_no_lua_errors(tshark: Tshark, folder: Path) -> None:
+    shown = tshark("-r", str(folder / "mutated.pcap"), "-V")
+    assert "CRC32C is wrong" in shown
+    assert "Not a block that a NIC would take" in shown
