@@ -7,6 +7,9 @@ from typing import Final
 
 from netoffload.errors import WireError
 
+PROTO_TCP: Final = 6
+"""In IPv4's protocol and IPv6's next header."""
+
 TCP_MIN_LEN: Final = 20
 TCP_MAX_LEN: Final = 60
 
