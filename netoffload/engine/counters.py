@@ -46,6 +46,7 @@ class Counter(enum.IntEnum):
     BYPASS_UNKNOWN_FLOW = enum.auto()
     BYPASS_PEER = enum.auto()
     BYPASS_FELL_BACK = enum.auto()
+    BYPASS_CUT_FLOAT = enum.auto()
     BYPASS_NO_GAIN = enum.auto()
 
     RX_WIRE_FRAMES = enum.auto()
@@ -97,6 +98,7 @@ MEANING: Final = {
     Counter.BYPASS_UNKNOWN_FLOW: "tagged segment of a flow whose SYN was not seen",
     Counter.BYPASS_PEER: "tagged segment to a peer that did not say it decodes our codec",
     Counter.BYPASS_FELL_BACK: "tagged segment of a flow that fell back to raw",
+    Counter.BYPASS_CUT_FLOAT: "tagged retransmission in a flow whose segments have cut a float",
     Counter.BYPASS_NO_GAIN: "tagged segment that its blocks would not make smaller",
     Counter.RX_WIRE_FRAMES: "frames read from the wire, a GSO frame counting once",
     Counter.RX_WIRE_OCTETS: "octets of those frames",

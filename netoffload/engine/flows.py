@@ -49,7 +49,9 @@ RETRIES: Final = 17
 IS_RAW: Final = 18
 """1: blocks of this flow do not arrive; it goes on uncompressed."""
 IS_CLOSED: Final = 19
-FIELDS: Final = 20
+HAS_CUT: Final = 20
+"""1: a segment of this flow has begun or ended inside a float."""
+FIELDS: Final = 21
 
 NOT_FOUND: Final = -1
 ISN_NOT_SEEN: Final = -1
@@ -170,10 +172,21 @@ def begin(flows: Any, slot: Any, isn: Any) -> None:
 
 
 @inline_kernel
-def is_stuck(flows: Any, slot: Any, seq: Any, end_seq: Any) -> Any:
-    """Note that a segment is about to be sent; True at the retransmission that makes its flow raw."""
-    if (seq - flows[slot, NEXT_SEQ]) & 0x80000000 == 0:
+def note_sent(flows: Any, slot: Any, seq: Any, end_seq: Any) -> Any:
+    """Note that a segment is about to be sent, in whatever form; return whether some of it was sent before."""
+    next_seq = flows[slot, NEXT_SEQ]
+    if (end_seq - next_seq) & 0x80000000 == 0:
         flows[slot, NEXT_SEQ] = end_seq & 0xFFFFFFFF
+    begin_of_floats = flows[slot, ISN] + 1
+    if ((seq - begin_of_floats) | (end_seq - begin_of_floats)) & 3:
+        flows[slot, HAS_CUT] = 1
+    return (seq - next_seq) & 0x80000000 != 0
+
+
+@inline_kernel
+def is_stuck(flows: Any, slot: Any, seq: Any, again: Any) -> Any:
+    """Note that a segment is about to be sent compressed; True at the retransmission that makes its flow raw."""
+    if not again:
         flows[slot, RETRIES] = 0
         return False
     if seq != flows[slot, RETRY_SEQ]:

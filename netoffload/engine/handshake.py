@@ -10,6 +10,10 @@
 
 The word is in ``netoffload.wire.capability``. A SYN/ACK carries it only as an answer to one. Every SYN overwrites what
 was noted, so a retransmitted SYN that lost its option on the way says "cannot decode", and the flow stays raw.
+The MSS option of a SYN that gets the word is rounded down to whole floats, so that TCP itself cuts between floats what
+an application writes as floats. A word is only believed if the SYN's checksum is right or still to be filled in: taking
+it out sums the header anew, and would make a damaged SYN look sound.
+
 A SYN with payload (TCP Fast Open), or without room for the option, crosses as it is.
 """
 
@@ -61,6 +65,9 @@ def offer(frame: Any, ip_len: Any, flows: Any, now_ns: Any, wire: Any) -> Any:
     wire[at + capability.VERSION_AT] = BLOCK_VERSION
     wire[at + capability.VERSION_AT + 1] = 0
     put_be16(wire, at + capability.CODECS_AT, capability.ALL_CODECS)
+    mss_at = find_option(wire, tcp_at, tcp_len, tcp.OPTION_MSS)
+    if mss_at > NO_OPTION and u8(wire, mss_at + 1) == tcp.OPTION_MSS_LEN and be16(wire, mss_at + 2) > 4:
+        put_be16(wire, mss_at + 2, be16(wire, mss_at + 2) & ~3)
     _put_lengths(wire, ip_len, tcp_len + capability.OPTION_LEN)
     return tcp_at + tcp_len + capability.OPTION_LEN
 
@@ -74,6 +81,8 @@ def accept(frame: Any, ip_len: Any, length: Any, flows: Any, now_ns: Any) -> Any
     """
     tcp_at = IP_AT + ip_len
     tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+    if not _is_sound(frame, ip_len, tcp_len):
+        return length
     at = _find_word(frame, ip_len, tcp_len)
     codecs = 0
     if at != NO_OPTION and u8(frame, at + capability.VERSION_AT) == BLOCK_VERSION:
@@ -94,6 +103,18 @@ def accept(frame: Any, ip_len: Any, length: Any, flows: Any, now_ns: Any) -> Any
         frame[octet - capability.OPTION_LEN] = frame[octet]
     _put_lengths(frame, ip_len, tcp_len - capability.OPTION_LEN)
     return tcp_at + tcp_len - capability.OPTION_LEN
+
+
+@inline_kernel
+def _is_sound(frame: Any, ip_len: Any, tcp_len: Any) -> Any:
+    """Whether the sums of a SYN are right, as far as they can be told: nothing that follows from it may be wrong."""
+    if not network.is_summed_right(frame, ip_len):
+        return False
+    if u8(frame, vnet.VNET_FLAGS) & vnet.NEEDS_CSUM or network.get_datagram_len(frame, ip_len) != ip_len + tcp_len:
+        return True  # filled in later; or with payload, which is for the host to sum, and nothing is taken out
+    total = network.pseudo_sum(frame, IP_AT, ip_len, tcp.PROTO_TCP, tcp_len)
+    swapped = (total >> 8) | (total & 0xFF) << 8
+    return (swapped + ones_sum(frame, IP_AT + ip_len, tcp_len)) % 0xFFFF == 0
 
 
 @inline_kernel

@@ -74,6 +74,12 @@ def is_fragment(frame: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
+def is_summed_right(frame: Any, ip_len: Any) -> Any:
+    """Whether the header's own checksum is right; IPv6 has none."""
+    return ip_len == _V6 or ones_sum(frame, IP_AT, _V4) == 0xFFFF
+
+
+@inline_kernel
 def gso_type(ip_len: Any) -> Any:
     """Return how the virtio-net header names a large TCP segment of this family."""
     return vnet.GSO_TCPV4 if ip_len == _V4 else vnet.GSO_TCPV6

@@ -120,11 +120,13 @@ def transmit(
     if reason == Counter.BYPASS_UNTAGGED.value and u8(frame, IP_AT + ip_len + tcp.FLAGS) & tcp.SYN:
         key = key_of(frame, ip_len, IP_AT + ip_len)
         flow_table.learn(flows, key, be32(frame, IP_AT + ip_len + tcp.SEQ), now_ns)
-    if reason != 0:
+    if reason != 0 and reason != Counter.BYPASS_SPECIAL.value:
         counters[reason] += 1
         return FORWARD
     segment = _find_segment(frame, ip_len)
-    slot, reason = _admit(settings, frame, segment, now_ns, flows, counters)
+    slot, again = _note(frame, segment, now_ns, flows)
+    if reason == 0:
+        reason = _admit(settings, segment, flows, slot, again, counters)
     if reason != 0:
         counters[reason] += 1
         return FORWARD
@@ -176,24 +178,42 @@ def _find_segment(frame: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
-def _admit(settings: Any, frame: Any, segment: Any, now_ns: Any, flows: Any, counters: Any) -> Any:
-    """Return the flow's slot and 0 if its peer decodes what we make, else the counter of the reason why not."""
+def _note(frame: Any, segment: Any, now_ns: Any, flows: Any) -> Any:
+    """Note in its flow that a segment with payload is about to be sent, whether compressed or not.
+
+    Returns:
+        The flow's slot, or ``NOT_FOUND`` where its SYN was not seen; whether some of the payload was sent before.
+    """
     slot = flow_table.find(flows, key_of(frame, segment.ip_len, segment.tcp_at))
     if slot == NOT_FOUND or flows[slot, flow_table.ISN] == flow_table.ISN_NOT_SEEN:
-        return slot, Counter.BYPASS_UNKNOWN_FLOW.value
+        return NOT_FOUND, False
     flows[slot, flow_table.LAST_SEEN_NS] = now_ns
     if u8(frame, segment.tcp_at + tcp.FLAGS) & tcp.FIN:
         flows[slot, flow_table.IS_CLOSED] = 1
+    if segment.gso_size & 3 and segment.gso_size < segment.payload_len:
+        flows[slot, flow_table.HAS_CUT] = 1  # by whoever segments it, if it crosses raw
+    return slot, flow_table.note_sent(flows, slot, segment.seq, segment.seq + segment.payload_len)
+
+
+@inline_kernel
+def _admit(settings: Any, segment: Any, flows: Any, slot: Any, again: Any, counters: Any) -> Any:
+    """Return 0 if the flow's peer decodes what we make, else the counter of the reason why not to send it that."""
+    if slot == NOT_FOUND:
+        return Counter.BYPASS_UNKNOWN_FLOW.value
+    reason = 0
     if flows[slot, flow_table.IS_RAW]:
-        flows[slot, flow_table.BYPASSED] += 1
-        return slot, Counter.BYPASS_FELL_BACK.value
-    if flows[slot, flow_table.PEER_CODECS] >> settings.codec_id & 1 == 0:
-        flows[slot, flow_table.BYPASSED] += 1
-        return slot, Counter.BYPASS_PEER.value
-    if flow_table.is_stuck(flows, slot, segment.seq, segment.seq + segment.payload_len):
+        reason = Counter.BYPASS_FELL_BACK.value
+    elif flows[slot, flow_table.PEER_CODECS] >> settings.codec_id & 1 == 0:
+        reason = Counter.BYPASS_PEER.value
+    elif again and flows[slot, flow_table.HAS_CUT]:
+        # The peer may have some octets of a float as they were; it must not get the others as the codec makes them.
+        reason = Counter.BYPASS_CUT_FLOAT.value
+    elif flow_table.is_stuck(flows, slot, segment.seq, again):
         counters[Counter.TX_FALLBACKS] += 1
-        return slot, Counter.BYPASS_FELL_BACK.value
-    return slot, 0
+        reason = Counter.BYPASS_FELL_BACK.value
+    if reason != 0:
+        flows[slot, flow_table.BYPASSED] += 1
+    return reason
 
 
 @inline_kernel
@@ -220,7 +240,10 @@ def _pack(settings: Any, frame: Any, segment: Any, isn: Any, counters: Any, wire
     done = 0
     while done < payload_len:
         left = payload_len - done
-        piece = min(left, gso_size) if settings.per_segment and gso_size else left
+        piece = left
+        if settings.per_segment and gso_size and gso_size < left:
+            # Between floats, as everywhere: the two halves of one would be lost and sent again apart.
+            piece = max(gso_size - (first_octet + done + gso_size & 3), 0)
         taken, span = _emit_block(settings, frame, segment, done, piece, first_octet, blocks, classes, wire, wire_at)
         wire_len += span - vnet.VNET_LEN
         is_last = taken == left
