@@ -95,6 +95,18 @@ def parse_size_octets(text: str) -> int:
     return size
 
 
+def parse_count(text: str) -> int:
+    """Return a number from ``200k``, ``20M``, ``4096``.
+
+    Raises:
+        UsageError: not a whole number, or less than 1.
+    """
+    match = re.fullmatch(r"(\d+)\s*([kmg]?)", text.strip(), re.IGNORECASE)
+    if match is None or int(match[1]) < 1:
+        raise UsageError(f"count {text!r} is not a number from 1 on: write 20M, 200k or 4096")
+    return round(int(match[1]) * 1000.0 ** _POWERS[match[2].lower()])
+
+
 def check_bound_k(bound_k: int) -> int:
     """Return ``bound_k`` if 2**-bound_k is an error bound the codecs know.
 

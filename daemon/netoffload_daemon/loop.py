@@ -34,9 +34,10 @@ from netoffload.engine.transmit import (
     TransmitSettings,
     transmit,
 )
+from netoffload.engine.vlan import TAG_LEN
 from netoffload.wire import vnet
 from netoffload.wire.capability import OPTION_LEN
-from netoffload_daemon import libc
+from netoffload_daemon import libc, vlan
 
 Uint8Array = npt.NDArray[np.uint8]
 
@@ -54,7 +55,7 @@ HOST_BATCH: Final = 8
 DRAIN_ROUNDS: Final = 256
 """Batches per direction taken when stopping; a host that goes on sending cannot keep the NIC alive."""
 
-_WIRE_FRAME_LEN: Final = HOST_BUFFER_LEN + DECODE_SLACK
+_WIRE_FRAME_LEN: Final = TAG_LEN + HOST_BUFFER_LEN + DECODE_SLACK
 _BACK_OFF_MS: Final = 100
 """Pause after a device that is down, so that the loop does not spin on it."""
 
@@ -80,6 +81,7 @@ class Port(NamedTuple):
         wire_in: frames from the wire.
         in_messages: message headers for them.
         in_vectors: their addresses and room.
+        in_controls: what the kernel says about each.
         host_out: the segment being rebuilt.
         pending: its state.
         tx_flows: transmit flow table.
@@ -98,6 +100,7 @@ class Port(NamedTuple):
     wire_in: Uint8Array
     in_messages: libc.Uint64Array
     in_vectors: libc.Uint64Array
+    in_controls: Uint8Array
     host_out: Uint8Array
     pending: Int64Array
     tx_flows: Int64Array
@@ -113,7 +116,7 @@ def make_port(tx_flows: Int64Array, rx_flows: Int64Array) -> Port:
     in_messages, in_vectors = libc.make_messages(WIRE_BATCH)
     wire_in = np.zeros((WIRE_BATCH, _WIRE_FRAME_LEN), np.uint8)
     for index in range(WIRE_BATCH):
-        in_vectors[index] = wire_in[index].ctypes.data, HOST_BUFFER_LEN
+        in_vectors[index] = wire_in[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
     return Port(
         host_in=np.zeros(HOST_BUFFER_LEN, np.uint8),
         wire_out=np.zeros(WIRE_BUFFER_LEN, np.uint8),
@@ -124,6 +127,7 @@ def make_port(tx_flows: Int64Array, rx_flows: Int64Array) -> Port:
         wire_in=wire_in,
         in_messages=in_messages,
         in_vectors=in_vectors,
+        in_controls=vlan.make_controls(in_messages),
         host_out=np.zeros(HOST_SEGMENT_LEN, np.uint8),
         pending=np.zeros(PENDING_FIELDS, np.int64),
         tx_flows=tx_flows,
@@ -176,8 +180,9 @@ def _from_wire(host: Any, wire: Any, port: Any) -> Any:
         return True
     alive = True
     for index in range(taken):
-        frame = port.wire_in[index]
-        length = np.int64(messages[index, libc.MESSAGE_LEN] & np.uint64(0xFFFFFFFF))
+        start = vlan.restore_tag(port.wire_in[index], messages[index], port.in_controls[index])
+        frame = port.wire_in[index, start:]
+        length = np.int64(messages[index, libc.MESSAGE_LEN] & np.uint64(0xFFFFFFFF)) + TAG_LEN - start
         port.counters[Counter.RX_WIRE_FRAMES] += 1
         port.counters[Counter.RX_WIRE_OCTETS] += length - vnet.VNET_LEN
         if np.int64(messages[index, libc.MESSAGE_FLAGS]) & libc.MSG_TRUNC or length < vnet.VNET_LEN:

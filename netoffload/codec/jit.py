@@ -51,8 +51,12 @@ if not os.environ.get("NUMBA_CACHE_DIR"):
 
 
 def kernel(function: F) -> F:
-    """Compile a function that touches no Python object: without the GIL, cached on disk."""
-    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+    """Compile a function that touches no Python object: without the GIL, cached on disk.
+
+    ``forceinline=False`` has to be said: a callee would take over its caller's, and the codec's loops, whose constants
+    fill the registers, would run inside one large function that has none left.
+    """
+    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy", forceinline=False)(function))
 
 
 def inline_kernel(function: F) -> F:

@@ -4,6 +4,9 @@ The order of the calls matters. Protocol 0 first, so that nothing is received be
 interface; the header before anything is read; the socket's own frames are never heard. The send buffer is small on
 purpose: a frame is charged to it until it leaves the interface's queue, so a full buffer is the wire saying that it is
 busy, and the NIC waits instead of losing frames. The queueing discipline must not be bypassed: it does the shaping.
+
+The kernel takes the VLAN tag out of a frame before the socket sees it; every message comes with auxiliary data
+(``PACKET_AUXDATA``) that says which tag it was, so that the reader can put it back.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from netoffload.errors import DeviceError
 _SOL_PACKET: Final = 263
 _PACKET_ADD_MEMBERSHIP: Final = 1
 _PACKET_MR_PROMISC: Final = 1
+_PACKET_AUXDATA: Final = 8
 _PACKET_VNET_HDR: Final = 15
 _PACKET_IGNORE_OUTGOING: Final = 23
 _ETH_P_ALL: Final = 0x0003
@@ -62,6 +66,7 @@ def open_packet(name: str, netns: str | None = None) -> tuple[socket.socket, int
 def _bind(sock: socket.socket, name: str) -> int:
     try:
         sock.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
+        sock.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
         sock.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
         sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, RECEIVE_BUFFER_OCTETS)
         sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, SEND_BUFFER_OCTETS // 2)  # the kernel doubles it

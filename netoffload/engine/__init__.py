@@ -8,10 +8,18 @@
 Both directions take one frame with its virtio-net header and write into buffers the caller made once; nothing is
 allocated per frame. What is not ours crosses unchanged, by the caller writing the very buffer it has read.
 
-**Transmit.** A segment is compressed if it is TCP over IPv4 without options or fragments, its ToS matches 0x28 (the two
-ECN bits ignored), it has payload, none of SYN, RST, URG, CWR, TCP-MD5, TCP-AO, and the flow's SYN was seen: floats are
-counted from the first octet after the SYN, and the octets of a float cut by the segment's limits travel raw at the
-block's head and tail. Retransmissions need no memory: a float's code depends on the float alone.
+**Transmit.** A segment is compressed if it is TCP over IPv4 without options or IPv6 without extension headers, no
+fragment, its ToS or traffic class matches 0x28 (the two ECN bits ignored), it has payload, none of SYN, RST, URG, CWR,
+TCP-MD5, TCP-AO, and the flow's SYN was seen: floats are counted from the first octet after the SYN, and the octets of a
+float cut by the segment's limits travel raw at the block's head and tail. Retransmissions need no memory: a float's
+code depends on the float alone.
+
+**Cut floats.** A float of which some octets travelled raw must not be completed by octets that were decoded. The NICs
+round the MSS down to whole floats, so that TCP does not cut what is written as floats. In a flow where a float was cut
+all the same (by odd writes, a window, a path's odd MTU), what was sent before is sent again raw only: so a float is
+either raw in every segment that holds some of it, or whole in the first one that arrives. What is left is an original
+that overtakes nothing but arrives after its own retransmission, and only if that one was the first of its flow to cut a
+float: the one float at the cut may then be mixed.
 
 **Receive.** A block of ours is checked (length, CRC, version, codec, lengths) before any octet of it is used, and a
 burst's tags before that burst is; a bad one is dropped under its reason and TCP sends it again. Raw frames are accepted
@@ -25,8 +33,8 @@ out again: which codecs they decode. A flow is compressed only towards a peer th
 compressed segments at any time. A flow whose compressed range was sent again
 :data:`~netoffload.engine.flows.RETRIES_MAX` times without progress goes on raw, for a network that loses our blocks.
 
-Files: ``counters`` the list of what can happen; ``fields``, ``options`` and ``sums`` header access; ``flows`` the
-table;
-``handshake``; ``transmit``; ``receive``; ``summary`` what follows from the counters, in plain Python. Apart from all
-this, ``hardware`` models the burst engine as a circuit, in plain Python too.
+Files: ``counters`` the list of what can happen; ``fields``, ``options`` and ``sums`` header access; ``network`` IPv4
+and IPv6; ``flows`` the table; ``handshake``; ``transmit``; ``receive``; ``vlan`` for the loop; ``fuzz`` damaged frames
+into both directions; ``summary`` what follows from the counters, in plain Python. Apart from all this, ``hardware``
+models the burst engine as a circuit, in plain Python too.
 """

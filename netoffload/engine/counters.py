@@ -38,7 +38,7 @@ class Counter(enum.IntEnum):
     TX_WIRE_OCTETS = enum.auto()
     TX_WIRE_WAITS = enum.auto()
 
-    BYPASS_NOT_TCP4 = enum.auto()
+    BYPASS_NOT_TCP = enum.auto()
     BYPASS_UNTAGGED = enum.auto()
     BYPASS_SYN = enum.auto()
     BYPASS_NO_PAYLOAD = enum.auto()
@@ -46,6 +46,7 @@ class Counter(enum.IntEnum):
     BYPASS_UNKNOWN_FLOW = enum.auto()
     BYPASS_PEER = enum.auto()
     BYPASS_FELL_BACK = enum.auto()
+    BYPASS_CUT_FLOAT = enum.auto()
     BYPASS_NO_GAIN = enum.auto()
 
     RX_WIRE_FRAMES = enum.auto()
@@ -89,14 +90,15 @@ MEANING: Final = {
     Counter.TX_WIRE_FRAMES: "frames given to the wire, a GSO frame counting once",
     Counter.TX_WIRE_OCTETS: "octets of the frames given to the wire",
     Counter.TX_WIRE_WAITS: "times the wire was full and the NIC waited",
-    Counter.BYPASS_NOT_TCP4: "not TCP over IPv4 without options and fragments",
-    Counter.BYPASS_UNTAGGED: "ToS is not 0x28",
+    Counter.BYPASS_NOT_TCP: "not a whole TCP segment over IPv4 without options, or IPv6 without extension headers",
+    Counter.BYPASS_UNTAGGED: "ToS or traffic class is not 0x28",
     Counter.BYPASS_SYN: "tagged SYN that cannot carry the word, or SYN/ACK to a peer that sent none",
     Counter.BYPASS_NO_PAYLOAD: "tagged segment without payload",
     Counter.BYPASS_SPECIAL: "tagged segment with RST, URG, CWR, MD5 or AO",
     Counter.BYPASS_UNKNOWN_FLOW: "tagged segment of a flow whose SYN was not seen",
     Counter.BYPASS_PEER: "tagged segment to a peer that did not say it decodes our codec",
     Counter.BYPASS_FELL_BACK: "tagged segment of a flow that fell back to raw",
+    Counter.BYPASS_CUT_FLOAT: "tagged retransmission in a flow whose segments have cut a float",
     Counter.BYPASS_NO_GAIN: "tagged segment that its blocks would not make smaller",
     Counter.RX_WIRE_FRAMES: "frames read from the wire, a GSO frame counting once",
     Counter.RX_WIRE_OCTETS: "octets of the frames read from the wire",
@@ -108,7 +110,7 @@ MEANING: Final = {
     Counter.RX_CODEC_NS: "nanoseconds spent on checking and decoding blocks",
     Counter.RX_BYPASS: "frames that are no offload block of ours",
     Counter.DROP_RUNT: "frame from the wire shorter than its headers say",
-    Counter.DROP_BAD_HEADER: "block with IPv4 options or a fragment, or an impossible TCP header",
+    Counter.DROP_BAD_HEADER: "block that is an IPv4 fragment, or with an impossible TCP header",
     Counter.DROP_BAD_VERSION: "block of another version, or with a reserved bit set",
     Counter.DROP_BAD_CRC: "block with a wrong CRC32C",
     Counter.DROP_UNKNOWN_CODEC: "block with a codec or a bound this NIC does not know",

@@ -14,20 +14,20 @@ the sequence number follows on: the rules of generic receive offload. A block wi
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from netoffload.codec.jit import inline_kernel, kernel
 from netoffload.codec.kernels import decode, is_known
 from netoffload.codec.octets import copy_octets, store_u16, u8
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.engine import flows as flow_table
-from netoffload.engine import handshake
+from netoffload.engine import handshake, network
 from netoffload.engine.counters import Counter
-from netoffload.engine.fields import be16, be32, pseudo_sum, put_be16, put_be32, put_ipv4_lengths
-from netoffload.engine.flows import addresses_and_ports
-from netoffload.engine.handshake import IP_AT, TCP_AT
+from netoffload.engine.fields import be16, be32, put_be16, put_be32
+from netoffload.engine.flows import key_of
+from netoffload.engine.network import IP_AT
 from netoffload.engine.transmit import FORWARD, block_crc
-from netoffload.wire import ethernet, ipv4, offload, tcp, vnet
+from netoffload.wire import ethernet, offload, tcp, vnet
 
 DROPPED: Final = 0
 MERGED: Final = 1
@@ -45,16 +45,37 @@ PENDING_LEN: Final = 0
 PENDING_PAYLOAD: Final = 1
 PENDING_NEXT_SEQ: Final = 2
 PENDING_GSO: Final = 3
-PENDING_FIELDS: Final = 4
+PENDING_IP_LEN: Final = 4
+PENDING_FIELDS: Final = 5
 
-MAX_SEGMENT: Final = 65535
-"""IPv4's total length has 16 bits."""
-
-HOST_SEGMENT_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + MAX_SEGMENT + 128
+HOST_SEGMENT_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + network.DATAGRAM_LEN_MAX + 128
 """Room for one rebuilt segment and the whole burst that the decoder may write at its end."""
 
-_BLOCK_TCP_AT: Final = TCP_AT + offload.TCP_HEADER
 _FLAGS_OF_LAST: Final = tcp.FIN | tcp.PSH
+
+
+class Found(NamedTuple):
+    """Where things are in a frame with a block.
+
+    Attributes:
+        ip_len: octets of its network header, which says the family.
+        comp_at: where the IPComp header starts.
+        tcp_at: where the TCP header starts.
+        tcp_len: octets of it.
+        head: raw octets before the floats.
+        bursts_len: octets of the floats.
+        tail: raw octets behind them.
+        raw_len: payload octets that the block stands for.
+    """
+
+    ip_len: int
+    comp_at: int
+    tcp_at: int
+    tcp_len: int
+    head: int
+    bursts_len: int
+    tail: int
+    raw_len: int
 
 
 @kernel
@@ -74,135 +95,142 @@ def receive(
         pending: int64[PENDING_FIELDS], the segment being rebuilt.
         host: uint8[HOST_SEGMENT_LEN], its octets.
     """
-    if length < IP_AT + ipv4.IPV4_MIN_LEN + offload.IPCOMP_LEN or not _is_ours(frame):
+    ip_len = network.find_ip_len(frame, length)
+    if not _is_ours(frame, length, ip_len):
         counters[Counter.RX_BYPASS] += 1
-        if _is_syn(frame, length) and handshake.accept(frame, length, tx_flows, now_ns) != length:
+        if _is_syn(frame, length, ip_len) and handshake.accept(frame, ip_len, length, tx_flows, now_ns) != length:
             counters[Counter.RX_OFFERS] += 1
             return FORWARD_SHORTER
         return FORWARD
-    reason = _check(frame, length)
+    reason = _check(frame, length, ip_len)
     if reason != 0:
         counters[reason] += 1
         return DROPPED
-    tcp_len = (u8(frame, _BLOCK_TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
-    raw_len = be16(frame, TCP_AT + offload.PAYLOAD_LEN)
+    block = _find_block(frame, ip_len)
     begins = pending[PENDING_LEN] == 0
     if begins:
-        _start(frame, tcp_len, pending, host)
-    elif not _continues(frame, tcp_len, raw_len, pending, host):
+        _start(frame, block, pending, host)
+    elif not _continues(frame, block, pending, host):
         return FLUSH_FIRST
-    if not _append(frame, tcp_len, raw_len, pending, host):
+    if not _append(frame, block, pending, host):
         if begins:
             pending[PENDING_LEN] = 0
         counters[Counter.DROP_MALFORMED_PAYLOAD] += 1
         return DROPPED
-    _account(frame, tcp_len, raw_len, now_ns, flows, counters)
-    flags = u8(frame, _BLOCK_TCP_AT + tcp.FLAGS)
-    host[TCP_AT + tcp.FLAGS] = u8(host, TCP_AT + tcp.FLAGS) | flags
+    _account(frame, block, now_ns, flows, counters)
+    flags = u8(frame, block.tcp_at + tcp.FLAGS)
+    flags_at = IP_AT + ip_len + tcp.FLAGS
+    host[flags_at] = u8(host, flags_at) | flags
     return MERGED_LAST if flags & _FLAGS_OF_LAST or pending[PENDING_GSO] == 0 else MERGED
 
 
 @inline_kernel
-def _is_syn(frame: Any, length: Any) -> Any:
-    """Whether this is a whole TCP segment with SYN, over IPv4 without options; its ToS does not matter."""
+def _is_syn(frame: Any, length: Any, ip_len: Any) -> Any:
+    """Whether this is a whole TCP segment with SYN; its ToS does not matter."""
+    tcp_at = IP_AT + ip_len
     if (
-        length < TCP_AT + tcp.TCP_MIN_LEN
-        or be16(frame, vnet.VNET_LEN + ethernet.ETHERTYPE) != ethernet.ETHERTYPE_IPV4
-        or u8(frame, IP_AT) != 0x45
-        or u8(frame, IP_AT + ipv4.PROTOCOL) != ipv4.PROTO_TCP
-        or be16(frame, IP_AT + ipv4.FRAGMENT) & ipv4.FRAGMENT_MASK
-        or u8(frame, TCP_AT + tcp.FLAGS) & tcp.SYN == 0
+        ip_len == 0
+        or length < tcp_at + tcp.TCP_MIN_LEN
+        or network.get_protocol(frame, ip_len) != tcp.PROTO_TCP
+        or network.is_fragment(frame, ip_len)
+        or u8(frame, tcp_at + tcp.FLAGS) & tcp.SYN == 0
     ):
         return False
-    tcp_len = (u8(frame, TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
-    total_len = be16(frame, IP_AT + ipv4.TOTAL_LEN)
-    return tcp.TCP_MIN_LEN <= tcp_len <= total_len - ipv4.IPV4_MIN_LEN and total_len <= length - IP_AT
+    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+    datagram_len = network.get_datagram_len(frame, ip_len)
+    return tcp.TCP_MIN_LEN <= tcp_len <= datagram_len - ip_len and datagram_len <= length - IP_AT
 
 
 @inline_kernel
-def _is_ours(frame: Any) -> Any:
+def _is_ours(frame: Any, length: Any, ip_len: Any) -> Any:
     """Whether this is an IPComp datagram with our CPI; every other frame belongs to the host."""
-    ihl = (u8(frame, IP_AT) & 15) * 4
     return (
-        be16(frame, vnet.VNET_LEN + ethernet.ETHERTYPE) == ethernet.ETHERTYPE_IPV4
-        and u8(frame, IP_AT) >> 4 == 4
-        and u8(frame, IP_AT + ipv4.PROTOCOL) == offload.PROTO_IPCOMP
-        and ihl == ipv4.IPV4_MIN_LEN
-        and be16(frame, TCP_AT + offload.CPI) == offload.CPI_OFFLOAD
+        ip_len != 0
+        and length >= IP_AT + ip_len + offload.IPCOMP_LEN
+        and network.get_protocol(frame, ip_len) == offload.PROTO_IPCOMP
+        and be16(frame, IP_AT + ip_len + offload.CPI) == offload.CPI_OFFLOAD
     )
 
 
 @inline_kernel
-def _check(frame: Any, length: Any) -> Any:
+def _check(frame: Any, length: Any, ip_len: Any) -> Any:
     """Return the counter of the reason to drop this block, or 0; nothing is trusted before the CRC."""
-    total_len = be16(frame, IP_AT + ipv4.TOTAL_LEN)
-    block_len = total_len - ipv4.IPV4_MIN_LEN
-    if total_len > length - IP_AT or block_len < offload.OVERHEAD + tcp.TCP_MIN_LEN:
+    comp_at = IP_AT + ip_len
+    datagram_len = network.get_datagram_len(frame, ip_len)
+    block_len = datagram_len - ip_len
+    if datagram_len > length - IP_AT or block_len < offload.OVERHEAD + tcp.TCP_MIN_LEN:
         return Counter.DROP_RUNT.value
-    if be16(frame, IP_AT + ipv4.FRAGMENT) & ipv4.FRAGMENT_MASK:
+    if network.is_fragment(frame, ip_len):
         return Counter.DROP_BAD_HEADER.value
-    told = be32(frame, TCP_AT + offload.CRC)
-    computed = block_crc(frame, TCP_AT, block_len)
-    put_be32(frame, TCP_AT + offload.CRC, told)  # the caller may come again with the same frame
+    told = be32(frame, comp_at + offload.CRC)
+    computed = block_crc(frame, comp_at, ip_len, block_len)
+    put_be32(frame, comp_at + offload.CRC, told)  # the caller may come again with the same frame
     if computed != told:
         return Counter.DROP_BAD_CRC.value
     if (
-        u8(frame, TCP_AT + offload.NEXT_HEADER) != offload.IPCOMP_NEXT_TCP
-        or u8(frame, TCP_AT + offload.VERSION_CODEC) >> 4 != offload.BLOCK_VERSION
-        or u8(frame, TCP_AT + offload.IPCOMP_FLAGS) | u8(frame, TCP_AT + offload.FLAGS)
-        or be32(frame, TCP_AT + offload.RESERVED) != 0
+        u8(frame, comp_at + offload.NEXT_HEADER) != offload.IPCOMP_NEXT_TCP
+        or u8(frame, comp_at + offload.VERSION_CODEC) >> 4 != offload.BLOCK_VERSION
+        or u8(frame, comp_at + offload.IPCOMP_FLAGS) | u8(frame, comp_at + offload.FLAGS)
+        or be32(frame, comp_at + offload.RESERVED) != 0
     ):
         return Counter.DROP_BAD_VERSION.value
-    bound_k = u8(frame, TCP_AT + offload.BOUND_K)
-    codec_id = u8(frame, TCP_AT + offload.VERSION_CODEC) & 15
+    bound_k = u8(frame, comp_at + offload.BOUND_K)
+    codec_id = u8(frame, comp_at + offload.VERSION_CODEC) & 15
     if not is_known(codec_id) or not BOUND_K_MIN <= bound_k <= BOUND_K_MAX:
         return Counter.DROP_UNKNOWN_CODEC.value
-    return _check_lengths(frame, block_len)
+    return _check_lengths(frame, ip_len, block_len)
 
 
 @inline_kernel
-def _check_lengths(frame: Any, block_len: Any) -> Any:
+def _check_lengths(frame: Any, ip_len: Any, block_len: Any) -> Any:
     """The part of :func:`_check` that looks behind the block header."""
-    tcp_len = (u8(frame, _BLOCK_TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
+    tcp_len = (u8(frame, IP_AT + ip_len + offload.TCP_HEADER + tcp.DATA_OFFSET) >> 4) * 4
     if tcp_len < tcp.TCP_MIN_LEN or offload.OVERHEAD + tcp_len > block_len:
         return Counter.DROP_BAD_HEADER.value
-    raw_len = be16(frame, TCP_AT + offload.PAYLOAD_LEN)
-    head = u8(frame, TCP_AT + offload.HEAD_TAIL) >> 4
-    tail = u8(frame, TCP_AT + offload.HEAD_TAIL) & 15
-    floats_len = raw_len - head - tail
-    bursts_len = block_len - offload.OVERHEAD - tcp_len - head - tail
+    block = _find_block(frame, ip_len)
+    floats_len = block.raw_len - block.head - block.tail
     if (
-        raw_len == 0
-        or head > 3
-        or tail > 3
+        block.raw_len == 0
+        or block.head > 3
+        or block.tail > 3
         or floats_len < 0
         or floats_len & 3
-        or bursts_len < 0
-        or ipv4.IPV4_MIN_LEN + tcp_len + raw_len > MAX_SEGMENT
+        or block.bursts_len < 0
+        or ip_len + tcp_len + block.raw_len > network.DATAGRAM_LEN_MAX
     ):
         return Counter.DROP_BAD_LENGTHS.value
     return 0
 
 
 @inline_kernel
-def _continues(frame: Any, tcp_len: Any, raw_len: Any, pending: Any, host: Any) -> Any:
+def _find_block(frame: Any, ip_len: Any) -> Any:
+    """Return the block of a frame; its lengths are what it says, until :func:`_check_lengths` has looked at them."""
+    comp_at = IP_AT + ip_len
+    tcp_at = comp_at + offload.TCP_HEADER
+    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+    head_tail = u8(frame, comp_at + offload.HEAD_TAIL)
+    head, tail = head_tail >> 4, head_tail & 15
+    bursts_len = network.get_datagram_len(frame, ip_len) - ip_len - offload.OVERHEAD - tcp_len - head - tail
+    raw_len = be16(frame, comp_at + offload.PAYLOAD_LEN)
+    return Found(ip_len, comp_at, tcp_at, tcp_len, head, bursts_len, tail, raw_len)
+
+
+@inline_kernel
+def _continues(frame: Any, block: Any, pending: Any, host: Any) -> Any:
     """Whether the block belongs right behind the pending segment."""
+    ip_len, tcp_len = block.ip_len, block.tcp_len
+    host_tcp_at = IP_AT + ip_len
     if (
-        be32(frame, _BLOCK_TCP_AT + tcp.SEQ) != pending[PENDING_NEXT_SEQ]
-        or be16(frame, TCP_AT + offload.GSO_SIZE) != pending[PENDING_GSO]
-        or tcp_len != (u8(host, TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
-        or ipv4.IPV4_MIN_LEN + tcp_len + pending[PENDING_PAYLOAD] + raw_len > MAX_SEGMENT
-    ):
-        return False
-    for at in range(IP_AT + ipv4.SRC, IP_AT + ipv4.IPV4_MIN_LEN):
-        if u8(frame, at) != u8(host, at):
-            return False
-    if u8(frame, IP_AT + ipv4.TOS) != u8(host, IP_AT + ipv4.TOS) or u8(frame, IP_AT + ipv4.TTL) != u8(
-        host, IP_AT + ipv4.TTL
+        ip_len != pending[PENDING_IP_LEN]
+        or be32(frame, block.tcp_at + tcp.SEQ) != pending[PENDING_NEXT_SEQ]
+        or be16(frame, block.comp_at + offload.GSO_SIZE) != pending[PENDING_GSO]
+        or tcp_len != (u8(host, host_tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+        or ip_len + tcp_len + pending[PENDING_PAYLOAD] + block.raw_len > network.DATAGRAM_LEN_MAX
+        or not network.is_same_path(frame, host, ip_len)
     ):
         return False
     for offset in range(tcp_len):
-        same = u8(frame, _BLOCK_TCP_AT + offset) == u8(host, TCP_AT + offset)
+        same = u8(frame, block.tcp_at + offset) == u8(host, host_tcp_at + offset)
         varies = tcp.SEQ <= offset < tcp.ACK or offset == tcp.FLAGS or tcp.CHECKSUM <= offset < tcp.URGENT
         if not same and not varies:
             return False
@@ -210,34 +238,36 @@ def _continues(frame: Any, tcp_len: Any, raw_len: Any, pending: Any, host: Any) 
 
 
 @inline_kernel
-def _start(frame: Any, tcp_len: Any, pending: Any, host: Any) -> None:
+def _start(frame: Any, block: Any, pending: Any, host: Any) -> None:
     """Begin a segment with the headers of its first block."""
-    copy_octets(frame, vnet.VNET_LEN, host, vnet.VNET_LEN, TCP_AT - vnet.VNET_LEN)
-    copy_octets(frame, _BLOCK_TCP_AT, host, TCP_AT, tcp_len)
-    pending[PENDING_LEN] = TCP_AT + tcp_len
+    host_tcp_at = IP_AT + block.ip_len
+    copy_octets(frame, vnet.VNET_LEN, host, vnet.VNET_LEN, host_tcp_at - vnet.VNET_LEN)
+    copy_octets(frame, block.tcp_at, host, host_tcp_at, block.tcp_len)
+    pending[PENDING_LEN] = host_tcp_at + block.tcp_len
     pending[PENDING_PAYLOAD] = 0
-    pending[PENDING_NEXT_SEQ] = be32(frame, _BLOCK_TCP_AT + tcp.SEQ)
-    pending[PENDING_GSO] = be16(frame, TCP_AT + offload.GSO_SIZE)
+    pending[PENDING_NEXT_SEQ] = be32(frame, block.tcp_at + tcp.SEQ)
+    pending[PENDING_GSO] = be16(frame, block.comp_at + offload.GSO_SIZE)
+    pending[PENDING_IP_LEN] = block.ip_len
 
 
 @inline_kernel
-def _append(frame: Any, tcp_len: Any, raw_len: Any, pending: Any, host: Any) -> Any:
+def _append(frame: Any, block: Any, pending: Any, host: Any) -> Any:
     """Decode the block's payload behind what is pending; False if tags and length contradict each other."""
-    head = u8(frame, TCP_AT + offload.HEAD_TAIL) >> 4
-    tail = u8(frame, TCP_AT + offload.HEAD_TAIL) & 15
-    source_at = _BLOCK_TCP_AT + tcp_len
+    head, tail, raw_len = block.head, block.tail, block.raw_len
+    head_at = block.tcp_at + block.tcp_len
+    bursts_at = head_at + head
+    tail_at = bursts_at + block.bursts_len
     target_at = pending[PENDING_LEN]
     floats = (raw_len - head - tail) // 4
-    bursts_len = be16(frame, IP_AT + ipv4.TOTAL_LEN) - ipv4.IPV4_MIN_LEN - offload.OVERHEAD - tcp_len - head - tail
-    codec_id = u8(frame, TCP_AT + offload.VERSION_CODEC) & 15
-    bound_k = u8(frame, TCP_AT + offload.BOUND_K)
-    bursts_at = source_at + head
-    if decode(codec_id, frame, bursts_at, bursts_len, floats, bound_k, host, target_at + head) != bursts_len:
+    codec_id = u8(frame, block.comp_at + offload.VERSION_CODEC) & 15
+    bound_k = u8(frame, block.comp_at + offload.BOUND_K)
+    read = decode(codec_id, frame, bursts_at, block.bursts_len, floats, bound_k, host, target_at + head)
+    if read != block.bursts_len:
         return False
     for octet in range(head):
-        host[target_at + octet] = frame[source_at + octet]
+        host[target_at + octet] = frame[head_at + octet]
     for octet in range(tail):
-        host[target_at + raw_len - tail + octet] = frame[bursts_at + bursts_len + octet]
+        host[target_at + raw_len - tail + octet] = frame[tail_at + octet]
     pending[PENDING_LEN] += raw_len
     pending[PENDING_PAYLOAD] += raw_len
     pending[PENDING_NEXT_SEQ] = (pending[PENDING_NEXT_SEQ] + raw_len) & 0xFFFFFFFF
@@ -245,15 +275,14 @@ def _append(frame: Any, tcp_len: Any, raw_len: Any, pending: Any, host: Any) -> 
 
 
 @inline_kernel
-def _account(frame: Any, tcp_len: Any, raw_len: Any, now_ns: Any, flows: Any, counters: Any) -> None:
-    payload_octets = be16(frame, IP_AT + ipv4.TOTAL_LEN) - ipv4.IPV4_MIN_LEN - offload.OVERHEAD - tcp_len
+def _account(frame: Any, block: Any, now_ns: Any, flows: Any, counters: Any) -> None:
+    payload_octets = block.head + block.bursts_len + block.tail
     counters[Counter.RX_BLOCKS] += 1
-    counters[Counter.RX_RAW_OCTETS] += raw_len
+    counters[Counter.RX_RAW_OCTETS] += block.raw_len
     counters[Counter.RX_PAYLOAD_OCTETS] += payload_octets
-    src, dst, ports = addresses_and_ports(frame, _BLOCK_TCP_AT)
-    slot = flow_table.learn(flows, src, dst, ports, 0, now_ns)
+    slot = flow_table.learn(flows, key_of(frame, block.ip_len, block.tcp_at), 0, now_ns)
     flows[slot, flow_table.LAST_SEEN_NS] = now_ns
-    flows[slot, flow_table.RAW_OCTETS] += raw_len
+    flows[slot, flow_table.RAW_OCTETS] += block.raw_len
     flows[slot, flow_table.PAYLOAD_OCTETS] += payload_octets
     flows[slot, flow_table.BLOCKS] += 1
     flows[slot, flow_table.SEGMENTS] += 1
@@ -270,16 +299,16 @@ def finish(counters: Any, pending: Any, host: Any) -> int:
     if length == 0:
         return 0
     payload = pending[PENDING_PAYLOAD]
-    total_len = length - IP_AT
-    segment_len = total_len - ipv4.IPV4_MIN_LEN
-    put_ipv4_lengths(host, IP_AT, total_len, be16(host, IP_AT + ipv4.IDENT), ipv4.PROTO_TCP)
-    put_be16(host, TCP_AT + tcp.CHECKSUM, pseudo_sum(host, IP_AT, ipv4.PROTO_TCP, segment_len))
+    ip_len = pending[PENDING_IP_LEN]
+    tcp_at = IP_AT + ip_len
+    network.put_datagram(host, IP_AT, ip_len, length - IP_AT, 0, tcp.PROTO_TCP)
+    put_be16(host, tcp_at + tcp.CHECKSUM, network.pseudo_sum(host, IP_AT, ip_len, tcp.PROTO_TCP, length - tcp_at))
     is_large = pending[PENDING_GSO] != 0 and payload > pending[PENDING_GSO]
     host[vnet.VNET_FLAGS] = vnet.NEEDS_CSUM
-    host[vnet.GSO_TYPE] = vnet.GSO_TCPV4 if is_large else vnet.GSO_NONE
+    host[vnet.GSO_TYPE] = network.gso_type(ip_len) if is_large else vnet.GSO_NONE
     store_u16(host, vnet.HDR_LEN, length - payload - vnet.VNET_LEN)
     store_u16(host, vnet.VNET_GSO_SIZE, pending[PENDING_GSO] if is_large else 0)
-    store_u16(host, vnet.CSUM_START, TCP_AT - vnet.VNET_LEN)
+    store_u16(host, vnet.CSUM_START, tcp_at - vnet.VNET_LEN)
     store_u16(host, vnet.CSUM_OFFSET, tcp.CHECKSUM)
     counters[Counter.RX_SEGMENTS] += 1
     pending[PENDING_LEN] = 0

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from netoffload.codec.jit import JIT_DISABLED, inline_kernel, kernel
+from netoffload.codec.jit import JIT_DISABLED, inline_kernel
 from netoffload.codec.octets import load_u16, u8
 from netoffload.wire.checksum import CRC32C_TABLE
 
@@ -54,7 +54,7 @@ else:
         return crc
 
 
-@kernel
+@inline_kernel
 def crc32c(octets: Any, at: int, length: int, crc: int) -> int:
     """Return the CRC32C of ``length`` octets from ``at``, going on from ``crc`` (0 to start)."""
     crc ^= 0xFFFFFFFF

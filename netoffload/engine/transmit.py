@@ -18,14 +18,14 @@ from netoffload.codec.kernels import ENCODE_SLACK, encode_fit
 from netoffload.codec.octets import copy_octets, load_u16, store_u32, u8
 from netoffload.config import TOS_COMPRESS
 from netoffload.engine import flows as flow_table
-from netoffload.engine import handshake
+from netoffload.engine import handshake, network
 from netoffload.engine.counters import Counter
-from netoffload.engine.fields import be16, be32, put_be16, put_be32, put_ipv4_lengths
-from netoffload.engine.flows import NOT_FOUND, addresses_and_ports
-from netoffload.engine.handshake import IP_AT, TCP_AT
+from netoffload.engine.fields import be32, put_be16, put_be32
+from netoffload.engine.flows import NOT_FOUND, key_of
+from netoffload.engine.network import IP_AT
 from netoffload.engine.options import NO_OPTION, find_option
 from netoffload.engine.sums import crc32c
-from netoffload.wire import ethernet, ipv4, offload, tcp, vnet
+from netoffload.wire import ethernet, offload, tcp, vnet
 
 FORWARD: Final = -1
 """Result of :func:`transmit`: the frame crosses as it is."""
@@ -34,9 +34,6 @@ MAX_WIRE_FRAMES: Final = 256
 """Frames one segment may become; one that would need more (an MSS below 256 octets) crosses raw. Coalesced on an
 MTU of 576 with every float incompressible it is 133."""
 
-_COMP_AT: Final = TCP_AT
-_BLOCK_TCP_AT: Final = _COMP_AT + offload.TCP_HEADER
-
 _ALIGN: Final = 64
 
 MTU_MAX: Final = 9000
@@ -44,7 +41,7 @@ MTU_MAX: Final = 9000
 
 WIRE_BUFFER_LEN: Final = 4 * 65536 + MTU_MAX + MAX_WIRE_FRAMES * (_ALIGN + ENCODE_SLACK)
 """Room for the blocks of one segment: they stop when together they reach the raw frames' octets, which are at
-most 64 KiB and a header of at most 114 octets per block; one more frame, alignment and slack come on top."""
+most 64 KiB and a header of at most 134 octets per block; one more frame, alignment and slack come on top."""
 
 HOST_BUFFER_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + 65536 + 64
 """The largest frame a device gives (64 KiB GSO), and slack for vector loads."""
@@ -66,6 +63,26 @@ class TransmitSettings(NamedTuple):
     bound_k: int
     mtu: int
     per_segment: int
+
+
+class Segment(NamedTuple):
+    """Where things are in a frame from the host with one TCP segment, worked out once.
+
+    Attributes:
+        ip_len: octets of its network header, which says the family.
+        tcp_at: where the TCP header starts.
+        payload_at: where the payload starts.
+        payload_len: octets of it.
+        seq: sequence number of its first octet.
+        gso_size: MSS of a TSO frame; 0 where the frame is one segment.
+    """
+
+    ip_len: int
+    tcp_at: int
+    payload_at: int
+    payload_len: int
+    seq: int
+    gso_size: int
 
 
 @kernel
@@ -93,103 +110,128 @@ def transmit(
     """
     counters[Counter.TX_HOST_FRAMES] += 1
     counters[Counter.TX_HOST_OCTETS] += length - vnet.VNET_LEN
-    reason = _classify(frame, length)
+    ip_len = network.find_ip_len(frame, length)
+    reason = _classify(frame, length, ip_len)
     if reason == Counter.BYPASS_SYN.value:
         spans[0, 0] = 0
-        spans[0, 1] = handshake.offer(frame, length, flows, now_ns, wire)
+        spans[0, 1] = handshake.offer(frame, ip_len, flows, now_ns, wire)
         counters[reason if spans[0, 1] == 0 else Counter.TX_OFFERS.value] += 1
         return 1 if spans[0, 1] else FORWARD
-    if reason == Counter.BYPASS_UNTAGGED.value and u8(frame, TCP_AT + tcp.FLAGS) & tcp.SYN:
-        src, dst, ports = addresses_and_ports(frame, TCP_AT)
-        flow_table.learn(flows, src, dst, ports, be32(frame, TCP_AT + tcp.SEQ), now_ns)
-    slot = NOT_FOUND
+    if reason == Counter.BYPASS_UNTAGGED.value and u8(frame, IP_AT + ip_len + tcp.FLAGS) & tcp.SYN:
+        key = key_of(frame, ip_len, IP_AT + ip_len)
+        flow_table.learn(flows, key, be32(frame, IP_AT + ip_len + tcp.SEQ), now_ns)
+    if reason != 0 and reason != Counter.BYPASS_SPECIAL.value:
+        counters[reason] += 1
+        return FORWARD
+    segment = _find_segment(frame, ip_len)
+    slot, again = _note(frame, segment, now_ns, flows)
     if reason == 0:
-        slot, reason = _admit(settings, frame, now_ns, flows, counters)
+        reason = _admit(settings, segment, flows, slot, again, counters)
     if reason != 0:
         counters[reason] += 1
         return FORWARD
-    blocks = _pack(settings, frame, flows[slot, flow_table.ISN], counters, wire, spans)
+    blocks = _pack(settings, frame, segment, flows[slot, flow_table.ISN], counters, wire, spans)
     if blocks == 0:
         counters[Counter.BYPASS_NO_GAIN] += 1
         flows[slot, flow_table.BYPASSED] += 1
         return FORWARD
-    _account(frame, flows, slot, counters, spans, blocks)
+    _account(segment, flows, slot, counters, spans, blocks)
     return int(blocks)
 
 
 @inline_kernel
-def _classify(frame: Any, length: Any) -> Any:
+def _classify(frame: Any, length: Any, ip_len: Any) -> Any:
     """Return the counter of the reason why this frame crosses as it is, or 0."""
-    if length < TCP_AT + tcp.TCP_MIN_LEN or be16(frame, vnet.VNET_LEN + ethernet.ETHERTYPE) != ethernet.ETHERTYPE_IPV4:
-        return Counter.BYPASS_NOT_TCP4.value
-    if u8(frame, IP_AT) != 0x45 or u8(frame, IP_AT + ipv4.PROTOCOL) != ipv4.PROTO_TCP:
-        return Counter.BYPASS_NOT_TCP4.value
-    total_len = be16(frame, IP_AT + ipv4.TOTAL_LEN)
-    tcp_len = (u8(frame, TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
+    tcp_at = IP_AT + ip_len
+    if ip_len == 0 or length < tcp_at + tcp.TCP_MIN_LEN or network.get_protocol(frame, ip_len) != tcp.PROTO_TCP:
+        return Counter.BYPASS_NOT_TCP.value
+    datagram_len = network.get_datagram_len(frame, ip_len)
+    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
     if (
-        be16(frame, IP_AT + ipv4.FRAGMENT) & ipv4.FRAGMENT_MASK
+        network.is_fragment(frame, ip_len)
         or tcp_len < tcp.TCP_MIN_LEN
-        or total_len > length - IP_AT
-        or total_len < ipv4.IPV4_MIN_LEN + tcp_len
+        or datagram_len > length - IP_AT
+        or datagram_len > network.DATAGRAM_LEN_MAX
+        or datagram_len < ip_len + tcp_len
     ):
-        return Counter.BYPASS_NOT_TCP4.value
-    flags = u8(frame, TCP_AT + tcp.FLAGS)
-    tagged = (u8(frame, IP_AT + ipv4.TOS) & 0xFC) == TOS_COMPRESS
-    if not tagged:
+        return Counter.BYPASS_NOT_TCP.value
+    flags = u8(frame, tcp_at + tcp.FLAGS)
+    if network.get_tos(frame, ip_len) & 0xFC != TOS_COMPRESS:
         return Counter.BYPASS_UNTAGGED.value
     if flags & tcp.SYN:
         return Counter.BYPASS_SYN.value
-    if total_len == ipv4.IPV4_MIN_LEN + tcp_len:
+    if datagram_len == ip_len + tcp_len:
         return Counter.BYPASS_NO_PAYLOAD.value
-    if flags & ~_PLAIN_FLAGS or _has_signature(frame, tcp_len):
+    if flags & ~_PLAIN_FLAGS or _has_signature(frame, tcp_at, tcp_len):
         return Counter.BYPASS_SPECIAL.value
     return 0
 
 
 @inline_kernel
-def _admit(settings: Any, frame: Any, now_ns: Any, flows: Any, counters: Any) -> Any:
-    """Return the flow's slot and 0 if its peer decodes what we make, else the counter of the reason why not."""
-    src, dst, ports = addresses_and_ports(frame, TCP_AT)
-    slot = flow_table.find(flows, src, dst, ports)
-    if slot == NOT_FOUND or flows[slot, flow_table.ISN] == flow_table.ISN_NOT_SEEN:
-        return slot, Counter.BYPASS_UNKNOWN_FLOW.value
-    flows[slot, flow_table.LAST_SEEN_NS] = now_ns
-    if u8(frame, TCP_AT + tcp.FLAGS) & tcp.FIN:
-        flows[slot, flow_table.IS_CLOSED] = 1
-    if flows[slot, flow_table.IS_RAW]:
-        flows[slot, flow_table.BYPASSED] += 1
-        return slot, Counter.BYPASS_FELL_BACK.value
-    if flows[slot, flow_table.PEER_CODECS] >> settings.codec_id & 1 == 0:
-        flows[slot, flow_table.BYPASSED] += 1
-        return slot, Counter.BYPASS_PEER.value
-    tcp_len = (u8(frame, TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
-    seq = be32(frame, TCP_AT + tcp.SEQ)
-    end_seq = seq + be16(frame, IP_AT + ipv4.TOTAL_LEN) - ipv4.IPV4_MIN_LEN - tcp_len
-    if flow_table.is_stuck(flows, slot, seq, end_seq):
-        counters[Counter.TX_FALLBACKS] += 1
-        return slot, Counter.BYPASS_FELL_BACK.value
-    return slot, 0
+def _find_segment(frame: Any, ip_len: Any) -> Any:
+    """Return the :class:`Segment` of a frame that was classified."""
+    tcp_at = IP_AT + ip_len
+    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+    payload_len = network.get_datagram_len(frame, ip_len) - ip_len - tcp_len
+    gso_size = 0 if u8(frame, vnet.GSO_TYPE) == vnet.GSO_NONE else load_u16(frame, vnet.VNET_GSO_SIZE)
+    return Segment(ip_len, tcp_at, tcp_at + tcp_len, payload_len, be32(frame, tcp_at + tcp.SEQ), gso_size)
 
 
 @inline_kernel
-def _has_signature(frame: Any, tcp_len: Any) -> Any:
+def _note(frame: Any, segment: Any, now_ns: Any, flows: Any) -> Any:
+    """Note in its flow that a segment with payload is about to be sent, whether compressed or not.
+
+    Returns:
+        The flow's slot, or ``NOT_FOUND`` where its SYN was not seen; whether some of the payload was sent before.
+    """
+    slot = flow_table.find(flows, key_of(frame, segment.ip_len, segment.tcp_at))
+    if slot == NOT_FOUND or flows[slot, flow_table.ISN] == flow_table.ISN_NOT_SEEN:
+        return NOT_FOUND, False
+    flows[slot, flow_table.LAST_SEEN_NS] = now_ns
+    if u8(frame, segment.tcp_at + tcp.FLAGS) & tcp.FIN:
+        flows[slot, flow_table.IS_CLOSED] = 1
+    if segment.gso_size & 3 and segment.gso_size < segment.payload_len:
+        flows[slot, flow_table.HAS_CUT] = 1  # by whoever segments it, if it crosses raw
+    return slot, flow_table.note_sent(flows, slot, segment.seq, segment.seq + segment.payload_len)
+
+
+@inline_kernel
+def _admit(settings: Any, segment: Any, flows: Any, slot: Any, again: Any, counters: Any) -> Any:
+    """Return 0 if the flow's peer decodes what we make, else the counter of the reason why not to send it that."""
+    if slot == NOT_FOUND:
+        return Counter.BYPASS_UNKNOWN_FLOW.value
+    reason = 0
+    if flows[slot, flow_table.IS_RAW]:
+        reason = Counter.BYPASS_FELL_BACK.value
+    elif flows[slot, flow_table.PEER_CODECS] >> settings.codec_id & 1 == 0:
+        reason = Counter.BYPASS_PEER.value
+    elif again and flows[slot, flow_table.HAS_CUT]:
+        # The peer may have some octets of a float as they were; it must not get the others as the codec makes them.
+        reason = Counter.BYPASS_CUT_FLOAT.value
+    elif flow_table.is_stuck(flows, slot, segment.seq, again):
+        counters[Counter.TX_FALLBACKS] += 1
+        reason = Counter.BYPASS_FELL_BACK.value
+    if reason != 0:
+        flows[slot, flow_table.BYPASSED] += 1
+    return reason
+
+
+@inline_kernel
+def _has_signature(frame: Any, tcp_at: Any, tcp_len: Any) -> Any:
     """Whether an option signs the payload (TCP-MD5, TCP-AO), or the options cannot be read."""
     return (
-        find_option(frame, TCP_AT, tcp_len, tcp.OPTION_MD5) != NO_OPTION
-        or find_option(frame, TCP_AT, tcp_len, tcp.OPTION_AO) != NO_OPTION
+        find_option(frame, tcp_at, tcp_len, tcp.OPTION_MD5) != NO_OPTION
+        or find_option(frame, tcp_at, tcp_len, tcp.OPTION_AO) != NO_OPTION
     )
 
 
 @inline_kernel
-def _pack(settings: Any, frame: Any, isn: Any, counters: Any, wire: Any, spans: Any) -> Any:
+def _pack(settings: Any, frame: Any, segment: Any, isn: Any, counters: Any, wire: Any, spans: Any) -> Any:
     """Fill wire frames with the segment's blocks; return how many, or 0 if it had better cross as it is."""
-    tcp_len = (u8(frame, TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
-    payload_at = TCP_AT + tcp_len
-    payload_len = be16(frame, IP_AT + ipv4.TOTAL_LEN) - ipv4.IPV4_MIN_LEN - tcp_len
-    gso_size = _gso_size(frame)
+    payload_len, gso_size = segment.payload_len, segment.gso_size
     pieces = (payload_len + gso_size - 1) // gso_size if gso_size else 1
-    raw_len = payload_len + pieces * (payload_at - vnet.VNET_LEN)
-    first_octet = be32(frame, TCP_AT + tcp.SEQ) - isn - 1
+    raw_len = payload_len + pieces * (segment.payload_at - vnet.VNET_LEN)
+    first_octet = segment.seq - isn - 1
     classes = counters[Counter.TX_CLASS_0 : Counter.TX_CLASS_32 + 1]
     before0, before8, before16, before32 = classes[0], classes[1], classes[2], classes[3]
     blocks = 0
@@ -198,10 +240,11 @@ def _pack(settings: Any, frame: Any, isn: Any, counters: Any, wire: Any, spans: 
     done = 0
     while done < payload_len:
         left = payload_len - done
-        piece = min(left, gso_size) if settings.per_segment and gso_size else left
-        taken, span = _emit_block(
-            settings, frame, payload_at, done, piece, left, first_octet, gso_size, blocks, classes, wire, wire_at
-        )
+        piece = left
+        if settings.per_segment and gso_size and gso_size < left:
+            # Between floats, as everywhere: the two halves of one would be lost and sent again apart.
+            piece = max(gso_size - (first_octet + done + gso_size & 3), 0)
+        taken, span = _emit_block(settings, frame, segment, done, piece, first_octet, blocks, classes, wire, wire_at)
         wire_len += span - vnet.VNET_LEN
         is_last = taken == left
         if (
@@ -221,40 +264,32 @@ def _pack(settings: Any, frame: Any, isn: Any, counters: Any, wire: Any, spans: 
 
 
 @inline_kernel
-def _gso_size(frame: Any) -> Any:
-    """Return the MSS of a TSO frame; 0 where the frame is one segment."""
-    if u8(frame, vnet.GSO_TYPE) == vnet.GSO_NONE:
-        return 0
-    return load_u16(frame, vnet.VNET_GSO_SIZE)
-
-
-@inline_kernel
 def _emit_block(
     settings: Any,
     frame: Any,
-    payload_at: Any,
+    segment: Any,
     done: Any,
     piece: Any,
-    left: Any,
     first_octet: Any,
-    gso_size: Any,
     index: Any,
     classes: Any,
     wire: Any,
     wire_at: Any,
 ) -> Any:
     """Write one wire frame for the payload from ``done`` on; return (payload octets in it, frame length)."""
-    tcp_len = payload_at - TCP_AT
+    ip_len = segment.ip_len
+    tcp_len = segment.payload_at - segment.tcp_at
     head = min(-(first_octet + done) & 3, piece)
     floats = (piece - head) // 4
     tail = piece - head - 4 * floats
-    body_at = wire_at + _BLOCK_TCP_AT + tcp_len
+    comp_at = wire_at + segment.tcp_at
+    body_at = comp_at + offload.TCP_HEADER + tcp_len
     # No frame is larger than the host's own segments: what the peer or the path cannot take, TCP has found out.
     datagram_max = min(settings.mtu, MTU_MAX)
-    if gso_size:
-        datagram_max = min(datagram_max, ipv4.IPV4_MIN_LEN + tcp_len + gso_size)
-    capacity = datagram_max - ipv4.IPV4_MIN_LEN - offload.OVERHEAD - tcp_len - head - tail
-    source_at = payload_at + done
+    if segment.gso_size:
+        datagram_max = min(datagram_max, ip_len + tcp_len + segment.gso_size)
+    capacity = datagram_max - ip_len - offload.OVERHEAD - tcp_len - head - tail
+    source_at = segment.payload_at + done
     for octet in range(head):
         wire[body_at + octet] = frame[source_at + octet]
     encoded, bursts_len = encode_fit(
@@ -267,24 +302,30 @@ def _emit_block(
         wire[body_at + head + bursts_len + octet] = frame[source_at + taken - tail + octet]
     block_len = offload.OVERHEAD + tcp_len + head + bursts_len + tail
 
-    copy_octets(frame, vnet.VNET_LEN, wire, wire_at + vnet.VNET_LEN, IP_AT + ipv4.IPV4_MIN_LEN - vnet.VNET_LEN)
+    copy_octets(frame, vnet.VNET_LEN, wire, wire_at + vnet.VNET_LEN, segment.tcp_at - vnet.VNET_LEN)
     for octet in range(vnet.VNET_LEN):
         wire[wire_at + octet] = 0
-    ident = be16(frame, IP_AT + ipv4.IDENT) + index
-    put_ipv4_lengths(wire, wire_at + IP_AT, ipv4.IPV4_MIN_LEN + block_len, ident, offload.PROTO_IPCOMP)
-    copy_octets(frame, TCP_AT, wire, wire_at + _BLOCK_TCP_AT, tcp_len)
-    put_be32(wire, wire_at + _BLOCK_TCP_AT + tcp.SEQ, be32(frame, TCP_AT + tcp.SEQ) + done)
-    put_be16(wire, wire_at + _BLOCK_TCP_AT + tcp.CHECKSUM, 0)
-    if taken < left:
-        flags_at = wire_at + _BLOCK_TCP_AT + tcp.FLAGS
-        wire[flags_at] = u8(wire, flags_at) & ~(tcp.FIN | tcp.PSH)
-    _emit_block_header(settings, wire, wire_at + _COMP_AT, head << 4 | tail, taken, gso_size, block_len)
-    return taken, _COMP_AT + block_len
+    network.put_datagram(wire, wire_at + IP_AT, ip_len, ip_len + block_len, index, offload.PROTO_IPCOMP)
+    header_at = comp_at + offload.TCP_HEADER
+    copy_octets(frame, segment.tcp_at, wire, header_at, tcp_len)
+    put_be32(wire, header_at + tcp.SEQ, segment.seq + done)
+    put_be16(wire, header_at + tcp.CHECKSUM, 0)
+    if done + taken < segment.payload_len:
+        wire[header_at + tcp.FLAGS] = u8(wire, header_at + tcp.FLAGS) & ~(tcp.FIN | tcp.PSH)
+    _emit_block_header(settings, wire, comp_at, ip_len, head << 4 | tail, taken, segment.gso_size, block_len)
+    return taken, segment.tcp_at + block_len
 
 
 @inline_kernel
 def _emit_block_header(
-    settings: Any, wire: Any, comp_at: Any, head_tail: Any, taken: Any, gso_size: Any, block_len: Any
+    settings: Any,
+    wire: Any,
+    comp_at: Any,
+    ip_len: Any,
+    head_tail: Any,
+    taken: Any,
+    gso_size: Any,
+    block_len: Any,
 ) -> None:
     """Write IPComp and block header before a TCP header and payload that are in place, and the CRC over all."""
     wire[comp_at + offload.NEXT_HEADER] = offload.IPCOMP_NEXT_TCP
@@ -297,28 +338,28 @@ def _emit_block_header(
     put_be16(wire, comp_at + offload.PAYLOAD_LEN, taken)
     put_be16(wire, comp_at + offload.GSO_SIZE, gso_size)
     store_u32(wire, comp_at + offload.RESERVED, 0)
-    put_be32(wire, comp_at + offload.CRC, block_crc(wire, comp_at, block_len))
+    put_be32(wire, comp_at + offload.CRC, block_crc(wire, comp_at, ip_len, block_len))
 
 
 @inline_kernel
-def block_crc(octets: Any, comp_at: Any, block_len: Any) -> Any:
+def block_crc(octets: Any, comp_at: Any, ip_len: Any, block_len: Any) -> Any:
     """Return the CRC of the block at ``comp_at``; its CRC field is overwritten.
 
     The field holds protocol and length meanwhile, and the addresses end where the block starts, so pseudo-header and
     block are one run of octets.
     """
     put_be32(octets, comp_at + offload.CRC, offload.PROTO_IPCOMP << 16 | block_len)
-    return crc32c(octets, comp_at - 8, block_len + 8, 0)
+    addresses_len = network.addresses_len(ip_len)
+    return crc32c(octets, comp_at - addresses_len, addresses_len + block_len, 0)
 
 
 @inline_kernel
-def _account(frame: Any, flows: Any, slot: Any, counters: Any, spans: Any, blocks: Any) -> None:
+def _account(segment: Any, flows: Any, slot: Any, counters: Any, spans: Any, blocks: Any) -> None:
     """Count one compressed segment, in all and for its flow."""
-    tcp_len = (u8(frame, TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
-    raw_octets = be16(frame, IP_AT + ipv4.TOTAL_LEN) - ipv4.IPV4_MIN_LEN - tcp_len
+    raw_octets = segment.payload_len
     payload_octets = 0
     for block in range(blocks):
-        payload_octets += spans[block, 1] - _BLOCK_TCP_AT - tcp_len
+        payload_octets += spans[block, 1] - offload.OVERHEAD - segment.payload_at
     counters[Counter.TX_SEGMENTS] += 1
     counters[Counter.TX_RAW_OCTETS] += raw_octets
     counters[Counter.TX_PAYLOAD_OCTETS] += payload_octets

@@ -12,6 +12,8 @@ ETHERTYPE: Final = 12
 ETHERTYPE_IPV4: Final = 0x0800
 ETHERTYPE_IPV6: Final = 0x86DD
 ETHERTYPE_VLAN: Final = 0x8100
+VLAN_TAG_LEN: Final = 4
+"""IEEE 802.1Q: type, then priority and VLAN number; the frame's own type follows."""
 
 
 @dataclass(frozen=True)

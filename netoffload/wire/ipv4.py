@@ -9,7 +9,6 @@ from netoffload.errors import WireError
 from netoffload.wire.checksum import internet_checksum
 
 IPV4_MIN_LEN: Final = 20
-PROTO_TCP: Final = 6
 
 # Field offsets.
 VERSION_IHL: Final = 0

@@ -2,7 +2,8 @@
 
 ::
 
-    IPv4 header (ToS kept, protocol 108) | IPComp 4 | block header 16 | TCP header verbatim | block payload
+    IPv4 or IPv6 header (ToS or traffic class kept, protocol or next header 108)
+    | IPComp 4 | block header 16 | TCP header verbatim | block payload
 
     IPComp header (RFC 3173, 3):  next header = 6 | flags = 0 | CPI (private range)          4 octets
 
@@ -21,10 +22,10 @@
 An undecoded block must never look like TCP data: a host without the NIC would feed compressed octets to its
 application. Hence a protocol number of its own, which such a host drops. The TCP header is verbatim but for its
 checksum, which is 0: the receiving NIC changes the payload and hands the segment to its host with the checksum still to
-be filled in (virtio-net ``NEEDS_CSUM``), so the CRC protects it instead. It covers the pseudo-header (addresses,
-protocol 108, length from the IPComp header on), the IPComp and block headers, the TCP header and the payload. Protocol
-and length stand where the CRC will be while it is computed, and the addresses end where the IPComp header starts, so it
-is one run of octets.
+be filled in (virtio-net ``NEEDS_CSUM``), so the CRC protects it instead. It covers the pseudo-header (addresses of 4 or
+16 octets, protocol 108, length from the IPComp header on), the IPComp and block headers, the TCP header and the
+payload. Protocol and length stand where the CRC will be while it is computed, and the addresses of either family end
+where the IPComp header starts, so it is one run of octets.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ def emit_block(block: Block, src: bytes, dst: bytes) -> bytes:
 
     Args:
         block: valid values; they are not checked again.
-        src: IPv4 source address, 4 octets (the CRC covers it).
-        dst: IPv4 destination address.
+        src: source address, 4 or 16 octets (the CRC covers it).
+        dst: destination address.
     """
     octets = bytearray(OVERHEAD)
     octets[NEXT_HEADER] = IPCOMP_NEXT_TCP

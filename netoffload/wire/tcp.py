@@ -7,6 +7,9 @@ from typing import Final
 
 from netoffload.errors import WireError
 
+PROTO_TCP: Final = 6
+"""In IPv4's protocol and IPv6's next header."""
+
 TCP_MIN_LEN: Final = 20
 TCP_MAX_LEN: Final = 60
 
@@ -31,6 +34,8 @@ CWR: Final = 0x80
 
 OPTION_END: Final = 0
 OPTION_NOP: Final = 1
+OPTION_MSS: Final = 2
+OPTION_MSS_LEN: Final = 4
 OPTION_MD5: Final = 19
 """RFC 2385: signs the payload, so a segment with it must not be changed."""
 OPTION_AO: Final = 29

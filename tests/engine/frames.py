@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 from scapy.layers.inet import IP, TCP
+from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
 from netoffload.engine.transmit import HOST_BUFFER_LEN
@@ -19,6 +20,8 @@ from netoffload.wire.checksum import ones_sum
 Uint8Array = npt.NDArray[np.uint8]
 
 MSS = 1448
+IPV4_ADDRESSES = "10.9.0.1", "10.9.0.2"
+IPV6_ADDRESSES = "fd00:98:ffff::1", "fd00:98:ffff:0:8000::2"
 TIMESTAMPS = [("NOP", None), ("NOP", None), ("Timestamp", (12345, 67890))]
 
 
@@ -35,12 +38,15 @@ def make_segment(
     ident: int = 77,
     to_client: bool = False,
     needs_csum: bool = True,
+    ipv6: bool = False,
 ) -> bytes:
     """Return virtio-net header and frame; more payload than an MSS makes it a TSO frame."""
-    addresses, ports = ("10.9.0.1", "10.9.0.2"), (sport, 5001)
+    addresses, ports = IPV6_ADDRESSES if ipv6 else IPV4_ADDRESSES, (sport, 5001)
     if to_client:
         addresses, ports = addresses[::-1], ports[::-1]
-    packet = IP(src=addresses[0], dst=addresses[1], tos=tos, id=ident, flags="DF") / TCP(
+    network = IPv6(tc=tos, fl=0xBEEF) if ipv6 else IP(tos=tos, id=ident, flags="DF")
+    network.src, network.dst = addresses
+    packet = network / TCP(
         sport=ports[0],
         dport=ports[1],
         seq=seq,
@@ -50,16 +56,17 @@ def make_segment(
     )
     packet /= payload
     if needs_csum:
-        pseudo = bytes(packet)[12:20] + bytes((0, 6)) + len(packet[TCP]).to_bytes(2, "big")
+        pseudo = bytes(packet)[8:40] if ipv6 else bytes(packet)[12:20]
+        pseudo += bytes((0, 6)) + len(packet[TCP]).to_bytes(2, "big")
         packet[TCP].chksum = ones_sum(pseudo)
     frame = bytes(Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / packet)
     gso = (MSS if len(payload) > MSS else 0) if gso_size is None else gso_size
     header = vnet.Vnet(
         flags=vnet.NEEDS_CSUM,
-        gso_type=vnet.GSO_TCPV4 if gso else vnet.GSO_NONE,
+        gso_type=(vnet.GSO_TCPV6 if ipv6 else vnet.GSO_TCPV4) if gso else vnet.GSO_NONE,
         hdr_len=len(frame) - len(payload),
         gso_size=gso,
-        csum_start=34,
+        csum_start=54 if ipv6 else 34,
         csum_offset=16,
     )
     return vnet.emit_vnet(header if needs_csum else vnet.Vnet(), frame)

@@ -77,9 +77,9 @@ class Nic:
             delivered.append(bytes(self._host[:length]))
 
 
-def connect(client: Nic, server: Nic, isn: int, sport: int = 40000) -> None:
+def connect(client: Nic, server: Nic, isn: int, sport: int = 40000, ipv6: bool = False) -> None:
     """Make a connection between the hosts of two NICs; both NICs then know that the other one decodes."""
-    syn = client.from_host(make_segment(flags="S", seq=isn, sport=sport))
-    assert server.from_wire(syn) == [make_segment(flags="S", seq=isn, sport=sport)]
-    answer = make_segment(flags="SA", seq=5, sport=sport, to_client=True)
+    syn = make_segment(flags="S", seq=isn, sport=sport, ipv6=ipv6)
+    assert server.from_wire(client.from_host(syn)) == [syn]
+    answer = make_segment(flags="SA", seq=5, sport=sport, to_client=True, ipv6=ipv6)
     assert client.from_wire(server.from_host(answer)) == [answer]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netoffload.engine.counters import MEANING, Counter, as_dict, make_counters
-from netoffload.engine.fields import be16, be32, pseudo_sum, put_be16, put_be32, put_ipv4_lengths
+from netoffload.engine.fields import be16, be32, be64, put_be16, put_be32
+from netoffload.engine.network import pseudo_sum, put_datagram
 from netoffload.engine.sums import crc32c
-from netoffload.wire import checksum, ipv4
+from netoffload.wire import checksum, ipv4, ipv6
 
 
 def test_every_counter_says_what_it_counts() -> None:
@@ -33,6 +36,7 @@ def test_fields_are_in_network_order(word: int, half: int, at: int) -> None:
     put_be16(array, at + 4, half)
     assert bytes(array[at : at + 6]) == word.to_bytes(4, "big") + half.to_bytes(2, "big")
     assert (be32(array, at), be16(array, at + 4)) == (word, half)
+    assert be64(array, at) == int.from_bytes(bytes(array[at : at + 8]), "big", signed=True)
 
 
 @settings(deadline=None)
@@ -46,9 +50,27 @@ def test_fields_are_in_network_order(word: int, half: int, at: int) -> None:
 )
 def test_a_changed_ipv4_header_is_summed_anew(header: ipv4.Ipv4, length: int) -> None:
     array = np.frombuffer(b"ab" + ipv4.emit_ipv4(header, b"") + bytes(8), np.uint8).copy()
-    put_ipv4_lengths(array, 2, length, 0x1_2345, 108)
+    put_datagram(array, 2, 20, length, 3, 108)
     octets = bytes(array[2:22])
     assert checksum.internet_checksum(octets) == 0
-    assert octets[2:6] == length.to_bytes(2, "big") + b"\x23\x45"
+    assert octets[2:6] == length.to_bytes(2, "big") + ((header.ident + 3) % 2**16).to_bytes(2, "big")
     pseudo = header.src + header.dst + bytes((0, 6)) + length.to_bytes(2, "big")
-    assert pseudo_sum(array, 2, 6, length) == checksum.ones_sum(pseudo)
+    assert pseudo_sum(array, 2, 20, 6, length) == checksum.ones_sum(pseudo)
+
+
+@settings(deadline=None)
+@given(
+    header=st.builds(
+        ipv6.Ipv6,
+        *[st.integers(0, 255), st.integers(0, 2**20 - 1), st.integers(0, 255), st.integers(0, 255)],
+        *[st.binary(min_size=16, max_size=16)] * 2,
+    ),
+    length=st.integers(40, 65000),
+)
+def test_a_changed_ipv6_header(header: ipv6.Ipv6, length: int) -> None:
+    array = np.frombuffer(b"ab" + ipv6.emit_ipv6(header, b"") + bytes(8), np.uint8).copy()
+    put_datagram(array, 2, 40, length, 3, 108)
+    payload = bytes(length - 40)
+    assert ipv6.parse_ipv6(bytes(array[2:42]) + payload) == (dataclasses.replace(header, next_header=108), payload)
+    pseudo = header.src + header.dst + bytes((0, 6)) + length.to_bytes(2, "big")
+    assert pseudo_sum(array, 2, 40, 6, length) == checksum.ones_sum(pseudo)

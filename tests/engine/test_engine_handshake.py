@@ -161,7 +161,7 @@ def test_retransmissions_with_progress_do_not() -> None:
 def test_a_closed_flows_slot_is_taken_first() -> None:
     table = flows.make_flows()
     for ports in range(3 * flows.SLOTS):
-        slot = flows.learn(table, 1, 2, ports, 9, ports)
+        slot = flows.learn(table, flows.FlowKey(4, 0, 1, 0, 2, ports), 9, ports)
         if ports == flows.SLOTS // 2:
             closed = slot
             table[slot, flows.IS_CLOSED] = 1

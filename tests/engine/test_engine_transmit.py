@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nic_pair import Nic, connect
 from scapy.layers.inet import IP, TCP, UDP
-from scapy.layers.inet6 import IPv6
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop
 from scapy.layers.l2 import ARP, Dot1Q, Ether
 
 from netoffload.codec import get
@@ -119,7 +119,7 @@ BYPASSED = {
     "bypass_no_gain": make_segment(np.full(1000, 3.0, np.float32).tobytes(), gso_size=1448),
     "bypass_syn": make_segment(b"x" * 400, flags="S"),
     "bypass_special": make_segment(GRADIENT, flags="UA"),
-    "bypass_not_tcp4": emit_vnet(Vnet(), bytes(Ether() / IP() / UDP() / b"x")),
+    "bypass_not_tcp": emit_vnet(Vnet(), bytes(Ether() / IP() / UDP() / b"x")),
 }
 
 
@@ -153,7 +153,12 @@ def test_segments_that_must_not_be_touched(segment: bytes) -> None:
     "packet",
     [
         Ether() / ARP(),
-        Ether() / IPv6(tc=0x28) / TCP() / (b"x" * 100),
+        Ether() / IPv6(tc=0x28) / UDP() / (b"x" * 100),
+        Ether() / IPv6(tc=0x28) / IPv6ExtHdrHopByHop() / TCP() / (b"x" * 100),
+        Ether() / IPv6(tc=0x28) / IPv6ExtHdrFragment(offset=1) / (b"x" * 100),
+        Ether() / IPv6(tc=0x28, plen=200) / TCP() / (b"x" * 100),
+        Ether() / IPv6(tc=0x28, plen=0, nh=6) / TCP() / (b"x" * 100),
+        Ether(type=0x86DD) / IP(tos=0x28) / TCP() / (b"x" * 100),
         Ether() / Dot1Q(vlan=5) / IP(tos=0x28) / TCP() / (b"x" * 100),
         Ether() / IP(tos=0x28, options=[b"\x01" * 4]) / TCP() / (b"x" * 100),
         Ether() / IP(tos=0x28, frag=5) / (b"x" * 100),
@@ -161,13 +166,16 @@ def test_segments_that_must_not_be_touched(segment: bytes) -> None:
         Ether() / IP(tos=0x28) / TCP(dataofs=4) / (b"x" * 100),
         Ether() / IP(tos=0x28) / TCP(dataofs=15),
     ],
-    ids=["arp", "ipv6", "vlan", "ip options", "fragment", "too long", "short tcp", "tcp beyond ip"],
+    ids=[
+        *["arp", "ipv6 udp", "ipv6 hop by hop", "ipv6 fragment", "ipv6 too long", "ipv6 jumbo", "wrong ethertype"],
+        *["vlan", "ip options", "fragment", "too long", "short tcp", "tcp beyond ip"],
+    ],
 )
-def test_what_is_not_plain_tcp_over_ipv4_crosses(packet: Ether) -> None:
+def test_what_is_not_plain_tcp_crosses(packet: Ether) -> None:
     nic = make_nic()
     frame = emit_vnet(Vnet(), bytes(packet))
     assert nic.from_host(frame) == [frame]
-    assert nic.counts()["bypass_not_tcp4"] == 1
+    assert nic.counts()["bypass_not_tcp"] == 1
 
 
 @given(st.binary(max_size=120))
@@ -219,7 +227,7 @@ def test_a_full_flow_table_forgets_the_flow_longest_unused() -> None:
 
     table = flows.make_flows()
     for ports in range(3 * flows.SLOTS):
-        flows.learn(table, 1, 2, ports, 9, ports)
-        assert flows.find(table, 1, 2, ports) != flows.NOT_FOUND
-    assert flows.find(table, 1, 2, 0) == flows.NOT_FOUND
-    assert (table[:, flows.USED] == 1).sum() <= flows.SLOTS
+        flows.learn(table, flows.FlowKey(4, 0, 1, 0, 2, ports), 9, ports)
+        assert flows.find(table, flows.FlowKey(4, 0, 1, 0, 2, ports)) != flows.NOT_FOUND
+    assert flows.find(table, flows.FlowKey(4, 0, 1, 0, 2, 0)) == flows.NOT_FOUND
+    assert (table[:, flows.IP_VERSION] == 4).sum() <= flows.SLOTS

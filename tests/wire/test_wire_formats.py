@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
+from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
 from netoffload.errors import WireError
 from netoffload.wire.checksum import crc32c, internet_checksum, ones_sum
 from netoffload.wire.ethernet import Ethernet, emit_ethernet, parse_ethernet
 from netoffload.wire.ipv4 import Ipv4, emit_ipv4, parse_ipv4
+from netoffload.wire.ipv6 import Ipv6, emit_ipv6, parse_ipv6
 from netoffload.wire.offload import Block, emit_block, parse_block
 from netoffload.wire.tcp import Tcp, emit_tcp, parse_tcp
 from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
@@ -21,10 +23,11 @@ from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
 SRC, DST = bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))
 
 u8s, u16s, u32s = st.integers(0, 255), st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
-addresses = st.binary(min_size=4, max_size=4)
+addresses, long_addresses = st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)
 options = st.integers(0, 10).flatmap(lambda words: st.binary(min_size=4 * words, max_size=4 * words))
 tcps = st.builds(Tcp, u16s, u16s, u32s, u32s, u8s, u16s, u16s, u16s, options)
 ipv4s = st.builds(Ipv4, u8s, u16s, u16s, u8s, u8s, addresses, addresses, options)
+ipv6s = st.builds(Ipv6, u8s, st.integers(0, 2**20 - 1), u8s, u8s, long_addresses, long_addresses)
 
 
 @st.composite
@@ -43,17 +46,18 @@ def blocks(draw: st.DrawFn) -> Block:
     )
 
 
-@given(st.binary(max_size=100), tcps, ipv4s)
-def test_what_is_emitted_parses_to_the_same_values(payload: bytes, tcp: Tcp, ip: Ipv4) -> None:
+@given(st.binary(max_size=100), tcps, ipv4s, ipv6s)
+def test_what_is_emitted_parses_to_the_same_values(payload: bytes, tcp: Tcp, ip: Ipv4, ip6: Ipv6) -> None:
     assert parse_tcp(emit_tcp(tcp, payload)) == (tcp, payload)
     assert parse_ipv4(emit_ipv4(ip, payload) + b"padding") == (ip, payload)
+    assert parse_ipv6(emit_ipv6(ip6, payload) + b"padding") == (ip6, payload)
     frame = Ethernet(SRC + b"ab", DST + b"cd", 0x0800)
     assert parse_ethernet(emit_ethernet(frame, payload)) == (frame, payload)
     header = Vnet(1, 1, 66, 1448, 34, 16)
     assert parse_vnet(emit_vnet(header, payload)) == (header, payload)
 
 
-@given(blocks(), addresses, addresses)
+@given(blocks(), addresses | long_addresses, addresses | long_addresses)
 def test_a_block_survives_the_wire(block: Block, src: bytes, dst: bytes) -> None:
     assert parse_block(emit_block(block, src, dst), src, dst) == block
 
@@ -77,7 +81,7 @@ def _parse_block(octets: bytes) -> Block:
     return parse_block(octets, SRC, DST)
 
 
-@pytest.mark.parametrize("parse", [parse_ethernet, parse_ipv4, parse_tcp, parse_vnet, _parse_block])
+@pytest.mark.parametrize("parse", [parse_ethernet, parse_ipv4, parse_ipv6, parse_tcp, parse_vnet, _parse_block])
 @given(octets=st.binary(max_size=120))
 def test_random_octets_parse_or_raise_wire_error(parse: Callable[[bytes], object], octets: bytes) -> None:
     try:
@@ -86,11 +90,12 @@ def test_random_octets_parse_or_raise_wire_error(parse: Callable[[bytes], object
         assert str(error)
 
 
-@given(blocks(), ipv4s, tcps)
-def test_every_truncation_parses_or_raises_wire_error(block: Block, ip: Ipv4, tcp: Tcp) -> None:
+@given(blocks(), ipv4s, ipv6s, tcps)
+def test_every_truncation_parses_or_raises_wire_error(block: Block, ip: Ipv4, ip6: Ipv6, tcp: Tcp) -> None:
     for parse, octets in (
         (_parse_block, emit_block(block, SRC, DST)),
         (parse_ipv4, emit_ipv4(ip, b"")),
+        (parse_ipv6, emit_ipv6(ip6, b"12345678")),
         (parse_tcp, emit_tcp(tcp, b"")),
     ):
         for length in range(0, len(octets), 3):
@@ -111,6 +116,14 @@ def test_headers_agree_with_scapy() -> None:
     assert (tcp.sport, tcp.dport, tcp.seq, tcp.ack, tcp.flags, tcp.window) == (1, 2, 3, 4, 0x18, 5)
     assert payload == b"payload"
     assert emit_ethernet(ethernet, emit_ipv4(ip, emit_tcp(tcp, payload))) == octets
+
+
+def test_the_ipv6_header_agrees_with_scapy() -> None:
+    packet = IPv6(src="fd00::1", dst="fd00::2", tc=0x2A, fl=0x12345, hlim=61, nh=108) / b"payload"
+    ip, payload = parse_ipv6(bytes(packet))
+    assert (ip.traffic_class, ip.flow_label, ip.hop_limit, ip.next_header) == (0x2A, 0x12345, 61, 108)
+    assert (ip.src[:2], ip.dst[-1], payload) == (b"\xfd\x00", 2, b"payload")
+    assert emit_ipv6(ip, payload) == bytes(packet)
 
 
 def test_sums_agree_with_their_rfcs() -> None:

@@ -1,0 +1,69 @@
+"""VLAN tags of frames from a packet socket: the kernel takes them out, and says so in a control message.
+
+With ``PACKET_AUXDATA`` (packet(7)) every message of recvmmsg comes with one ``struct tpacket_auxdata``. What it says
+about a tag is undone here, so that a tagged frame reaches the host as it was on the wire.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec.jit import inline_kernel
+from netoffload.codec.octets import load_u16, load_u32
+from netoffload.engine.vlan import TAG_LEN, put_tag_back
+from netoffload.wire.ethernet import ETHERTYPE_VLAN
+from netoffload_daemon import libc
+
+Uint8Array = npt.NDArray[np.uint8]
+
+# struct cmsghdr and, behind it, struct tpacket_auxdata (linux/if_packet.h): field offsets, and the room for both.
+CONTROL_LEN: Final = 40
+_LEVEL: Final = 8
+_TYPE: Final = 12
+_STATUS: Final = 16
+_TCI: Final = 32
+_TPID: Final = 34
+
+_SOL_PACKET: Final = 263
+_PACKET_AUXDATA: Final = 8
+_VLAN_VALID: Final = 1 << 4
+_TPID_VALID: Final = 1 << 6
+
+# Words of struct msghdr.
+_MESSAGE_CONTROL: Final = 4
+_MESSAGE_CONTROL_LEN: Final = 5
+
+
+def make_controls(messages: libc.Uint64Array) -> Uint8Array:
+    """Return room for the control messages, uint8[messages, CONTROL_LEN], with ``messages`` pointing to it."""
+    controls = np.zeros((len(messages), CONTROL_LEN), np.uint8)
+    for index in range(len(messages)):
+        messages[index, _MESSAGE_CONTROL] = controls[index].ctypes.data
+        messages[index, _MESSAGE_CONTROL_LEN] = CONTROL_LEN
+    return controls
+
+
+@inline_kernel
+def restore_tag(octets: Any, message: Any, control: Any) -> Any:
+    """Put back the tag of a frame just received, if it had one; return where the frame now starts.
+
+    Args:
+        octets: uint8, the frame with virtio-net header from ``TAG_LEN`` on.
+        message: its header, uint64[MESSAGE_WORDS]; the room for the next control message is set anew.
+        control: its control message, uint8[CONTROL_LEN].
+    """
+    told = message[_MESSAGE_CONTROL_LEN]
+    message[_MESSAGE_CONTROL_LEN] = CONTROL_LEN
+    if (
+        told < _TPID + 2
+        or load_u32(control, _LEVEL) != _SOL_PACKET
+        or load_u32(control, _TYPE) != _PACKET_AUXDATA
+        or load_u32(control, _STATUS) & _VLAN_VALID == 0
+    ):
+        return TAG_LEN
+    has_type = load_u32(control, _STATUS) & _TPID_VALID
+    put_tag_back(octets, load_u16(control, _TPID) if has_type else ETHERTYPE_VLAN, load_u16(control, _TCI))
+    return 0

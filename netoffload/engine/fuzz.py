@@ -1,0 +1,339 @@
+"""Random, damaged and good frames into both directions of the engine, in memory that ends where the contract says.
+
+::
+
+    frame        no page | ......... virtio-net header and frame | 64 octets of slack | no page
+    wire, host   no page | ......... exactly the room that transmit or receive asks for | no page
+
+Every frame starts as one of :mod:`netoffload.engine.samples`. Then octets of it are overwritten, most of them in the
+headers, its length field is made to lie, its end is moved; the CRC of a block is made right again more often than not,
+so that what comes behind that check is reached. Whatever comes of it, exactly one counter says so: a frame crosses, is
+compressed, is merged into a segment, or is dropped for a reason. Blocks that transmit makes are given to receive, and
+must be taken.
+
+Batches are numbered and their content depends on the seed and the number alone, so a failure can be seen again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from netoffload.codec import CODECS
+from netoffload.codec.bursts import DECODE_SLACK
+from netoffload.codec.guarded import guarded_octets
+from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.codec.octets import copy_octets
+from netoffload.codec.pool import in_order
+from netoffload.config import BOUND_K_MAX
+from netoffload.engine import network
+from netoffload.engine.counters import Counter, Int64Array, make_counters
+from netoffload.engine.fields import be16, put_be16, put_be32
+from netoffload.engine.flows import make_flows
+from netoffload.engine.network import IP_AT
+from netoffload.engine.receive import (
+    FLUSH_FIRST,
+    FORWARD,
+    FORWARD_SHORTER,
+    HOST_SEGMENT_LEN,
+    MERGED_LAST,
+    PENDING_FIELDS,
+    finish,
+    receive,
+)
+from netoffload.engine.samples import ISN, Samples, make_handshakes, make_samples
+from netoffload.engine.transmit import (
+    MAX_WIRE_FRAMES,
+    WIRE_BUFFER_LEN,
+    TransmitSettings,
+    block_crc,
+    transmit,
+)
+from netoffload.errors import RunError, UsageError
+from netoffload.wire import ipv4, ipv6, offload, tcp
+from netoffload.wire.capability import OPTION_LEN
+
+BATCH: Final = 4096
+BATCHES_PER_TASK: Final = 32
+FRAMES_PER_CONNECTION: Final = 64
+"""After so many frames the flows are forgotten and connected anew: damaged SYNs and retransmissions make them raw."""
+
+STEP: Final = 20_000
+"""Octets from one segment of a connection to the next: as long as the longest sample, and whole floats."""
+
+FRAME_SLACK: Final = 64
+"""What transmit may read behind a frame, and receive too (``DECODE_SLACK``)."""
+
+FRAME_ROOM: Final = 1 << 15
+WRITES: Final = 4
+
+_MTUS: Final = (68, 576, 1280, 1500, 1500, 9000)
+OUTCOMES: Final = (
+    *(counter for counter in Counter if counter.name.startswith("BYPASS")),
+    Counter.TX_OFFERS,
+    Counter.TX_SEGMENTS,
+    Counter.RX_BYPASS,
+    Counter.RX_BLOCKS,
+    *(counter for counter in Counter if counter.name.startswith("DROP")),
+)
+OUTCOME: Final = np.array([counter in OUTCOMES for counter in Counter])
+"""One of these grows by one for each frame, whatever it is."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What became of the frames: how often each outcome's counter grew, by its name."""
+
+    frames: int
+    outcomes: dict[str, int]
+
+
+def fuzz(
+    count: int, seed: int = 1, *, jobs: int | None = None, on_progress: Callable[[int], None] = lambda _done: None
+) -> Tally:
+    """Send ``count`` frames through the engine, over several processes.
+
+    Raises:
+        UsageError: nothing to do, or a negative seed.
+        RunError: a frame was not accounted for, a result is impossible, or a process crashed.
+    """
+    if count < 1 or seed < 0:
+        raise UsageError(f"{count} frames from seed {seed}: use at least 1, and a seed from 0 on")
+    step = BATCH * BATCHES_PER_TASK
+    tasks = [(seed, start // BATCH, min(step, count - start)) for start in range(0, count, step)]
+    total = make_counters()
+    done = 0
+    for frames, counters in in_order(fuzz_batches, tasks, jobs):
+        done += frames
+        total += counters
+        on_progress(done)
+    return Tally(done, {counter.name.lower(): int(total[counter]) for counter in OUTCOMES if total[counter]})
+
+
+class Memory(NamedTuple):
+    """Everything the engine works on, each part with its end where a page ends.
+
+    Attributes:
+        frame: the frame of the moment, at its end.
+        wire: what transmit writes.
+        spans: where its frames are.
+        host: what receive writes.
+        pending: the segment being rebuilt.
+        tx_flows: transmit flow table.
+        rx_flows: receive flow table.
+        counters: indexed by ``Counter``.
+    """
+
+    frame: Any
+    wire: Any
+    spans: Any
+    host: Any
+    pending: Any
+    tx_flows: Any
+    rx_flows: Any
+    counters: Any
+
+
+def make_memory() -> Memory:
+    """Return guarded memory.
+
+    Raises:
+        SystemRefusedError: the kernel does not protect the pages.
+    """
+
+    def octets(length: int) -> Any:
+        return guarded_octets(length)[-length:]
+
+    def words(*shape: int) -> Any:
+        return octets(8 * int(np.prod(shape))).view(np.int64).reshape(shape)
+
+    return Memory(
+        frame=octets(FRAME_ROOM),
+        wire=octets(WIRE_BUFFER_LEN),
+        spans=words(MAX_WIRE_FRAMES, 2),
+        host=octets(HOST_SEGMENT_LEN),
+        pending=words(PENDING_FIELDS),
+        tx_flows=words(*make_flows().shape),
+        rx_flows=words(*make_flows().shape),
+        counters=words(len(Counter)),
+    )
+
+
+def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Array]:
+    """Send ``count`` frames through the engine in this process; return how many, and the counters.
+
+    Raises:
+        RunError: a frame was not accounted for, or a result is impossible.
+    """
+    memory, samples, handshakes = make_memory(), make_samples(), make_handshakes()
+    for number, start in enumerate(range(0, count, BATCH), first_batch):
+        rng = np.random.default_rng((seed, number))
+        codec_ids = [int(codec_id) for codec_id in CODECS]
+        settings = TransmitSettings(
+            int(rng.choice(codec_ids)), int(rng.integers(1, BOUND_K_MAX + 1)), int(rng.choice(_MTUS)), number % 2
+        )
+        recipes = make_recipes(rng, samples, min(BATCH, count - start))
+        memory.frame[:] = rng.integers(0, 256, FRAME_ROOM, np.uint8)
+        wrong = _send_all(settings, recipes, samples, *handshakes, OUTCOME, memory)
+        if wrong >= 0:
+            length = int(recipes[wrong, _LENGTH])
+            frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length : FRAME_ROOM - FRAME_SLACK]
+            raise RunError(
+                f"seed {seed}, batch {number}, frame {wrong}: not accounted for, or an impossible result; "
+                f"{settings}, now {frame.tobytes().hex()}"
+            )
+    return count, np.array(memory.counters)
+
+
+# Columns of a recipe.
+_FRAME, _LENGTH, _SEQ, _LIE, _MENDS, _AT = range(6)
+_BY: Final = _AT + WRITES
+_NOTHING: Final = -1
+
+
+def make_recipes(rng: np.random.Generator, samples: Samples, count: int) -> Int64Array:
+    """Return int64[count, columns]: what is done to make each frame."""
+    recipes = np.empty((count, _BY + WRITES), np.int64)
+    recipes[:, _FRAME] = rng.choice(len(samples.lengths), count, p=samples.shares)
+    lengths = samples.lengths[recipes[:, _FRAME]]
+    moved = rng.choice(4, count, p=(0.7, 0.1, 0.1, 0.1))
+    ends = (lengths, lengths - rng.integers(0, 8, count), lengths + rng.integers(0, 64, count))
+    recipes[:, _LENGTH] = np.choose(moved, (*ends, (lengths * rng.random(count)).astype(np.int64)))
+    recipes[:, _LENGTH] = recipes[:, _LENGTH].clip(0, FRAME_ROOM - FRAME_SLACK)
+    back = rng.integers(0, 30_000, count) * rng.choice(4, count, p=(0.7, 0.1, 0.1, 0.1))
+    recipes[:, _SEQ] = ISN + 1 + np.maximum(np.arange(count) % FRAMES_PER_CONNECTION * STEP - back, 0)
+    recipes[rng.random(count) < 0.2, _SEQ] = _NOTHING
+    recipes[:, _LIE] = rng.integers(-40, 41, count) * (rng.random(count) < 0.15)
+    recipes[:, _MENDS] = rng.random(count) < 0.8
+    in_headers = rng.integers(0, 140, (count, WRITES))
+    anywhere = rng.integers(0, np.maximum(lengths, 1)[:, None], (count, WRITES))
+    at = np.where(rng.random((count, WRITES)) < 0.8, in_headers, anywhere)
+    recipes[:, _AT:_BY] = np.where(rng.random((count, WRITES)) < 0.1, at, _NOTHING)
+    by = rng.integers(0, 256, (count, WRITES))
+    recipes[:, _BY:] = np.where(
+        rng.random((count, WRITES)) < 0.3, rng.choice([0, 1, 4, 6, 0x28, 108, 255], by.shape), by
+    )
+    return recipes
+
+
+@kernel
+def _send_all(
+    settings: TransmitSettings,
+    recipes: Any,
+    samples: Samples,
+    syns: Any,
+    answers: Any,
+    outcome: Any,
+    memory: Memory,
+) -> int:
+    """Make and send every frame, into both directions; return the first one that went wrong, or -1."""
+    for index in range(recipes.shape[0]):
+        if index % FRAMES_PER_CONNECTION == 0:
+            _connect(settings, syns, answers, memory)
+        recipe = recipes[index]
+        length = recipe[_LENGTH]
+        frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length :]
+        copy_octets(samples.octets[recipe[_FRAME]], 0, frame, 0, min(length, samples.lengths[recipe[_FRAME]]))
+        _damage(recipe, frame, length)
+        before = _accounted(memory.counters, outcome)
+        status = transmit(settings, frame, length, index, memory.tx_flows, memory.counters, memory.wire, memory.spans)
+        if _accounted(memory.counters, outcome) != before + 1 or not _come_back(status, memory):
+            return index
+        before = _accounted(memory.counters, outcome)
+        status = _receive(frame, length, memory)
+        if _accounted(memory.counters, outcome) != before + 1 or not _is_possible(status, length, memory):
+            return index
+    return -1
+
+
+@inline_kernel
+def _connect(settings: Any, syns: Any, answers: Any, memory: Any) -> None:
+    """Forget all flows and let the host connect, over both families, to a peer that decodes everything."""
+    memory.tx_flows[:] = 0
+    memory.rx_flows[:] = 0
+    for index in range(syns.shape[0]):
+        length = syns.shape[1]
+        frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length :]
+        copy_octets(syns[index], 0, frame, 0, length)
+        transmit(settings, frame, length, 0, memory.tx_flows, memory.counters, memory.wire, memory.spans)
+        copy_octets(answers[index], 0, frame, 0, length)
+        _receive(frame, length, memory)
+
+
+@inline_kernel
+def _damage(recipe: Any, frame: Any, length: Any) -> None:
+    """Do to a good frame what the recipe says."""
+    ip_len = network.find_ip_len(frame, length)
+    if recipe[_SEQ] != _NOTHING and ip_len and length >= IP_AT + ip_len + offload.OVERHEAD + tcp.TCP_MIN_LEN:
+        is_block = network.get_protocol(frame, ip_len) == offload.PROTO_IPCOMP
+        tcp_at = IP_AT + ip_len + (offload.TCP_HEADER if is_block else 0)
+        put_be32(frame, tcp_at + tcp.SEQ, recipe[_SEQ])
+    if recipe[_LIE] and ip_len:
+        at = IP_AT + (ipv4.TOTAL_LEN if ip_len == ipv4.IPV4_MIN_LEN else ipv6.PAYLOAD_LEN)
+        put_be16(frame, at, be16(frame, at) + recipe[_LIE])
+    for write in range(WRITES):
+        at = recipe[_AT + write]
+        if 0 <= at < length:
+            frame[at] = recipe[_BY + write]
+    ip_len = network.find_ip_len(frame, length)
+    if recipe[_MENDS] and ip_len and network.get_protocol(frame, ip_len) == offload.PROTO_IPCOMP:
+        comp_at = IP_AT + ip_len
+        block_len = network.get_datagram_len(frame, ip_len) - ip_len
+        if offload.OVERHEAD <= block_len <= length - comp_at:
+            put_be32(frame, comp_at + offload.CRC, block_crc(frame, comp_at, ip_len, block_len))
+
+
+@inline_kernel
+def _accounted(counters: Any, outcome: Any) -> Any:
+    total = 0
+    for counter in range(counters.size):
+        if outcome[counter]:
+            total += counters[counter]
+    return total
+
+
+@inline_kernel
+def _receive(frame: Any, length: Any, memory: Any) -> Any:
+    """Give a frame to receive as the loop does: what is pending goes first where it is told to."""
+    status = receive(frame, length, 0, memory.tx_flows, memory.rx_flows, memory.counters, memory.pending, memory.host)
+    if status == FLUSH_FIRST:
+        finish(memory.counters, memory.pending, memory.host)
+        status = receive(
+            frame, length, 0, memory.tx_flows, memory.rx_flows, memory.counters, memory.pending, memory.host
+        )
+    return status
+
+
+@inline_kernel
+def _is_possible(status: Any, length: Any, memory: Any) -> Any:
+    """Whether receive may say this; a segment that is complete is taken out."""
+    if status == FLUSH_FIRST or (status == FORWARD_SHORTER and length <= OPTION_LEN):
+        return False
+    if status == MERGED_LAST:
+        return 0 < finish(memory.counters, memory.pending, memory.host) <= HOST_SEGMENT_LEN
+    return True
+
+
+@inline_kernel
+def _come_back(frames: Any, memory: Any) -> Any:
+    """Whether the wire frames of one transmit lie in their buffer, and receive takes every block."""
+    if frames == FORWARD:
+        return True
+    if not 0 < frames <= MAX_WIRE_FRAMES:
+        return False
+    for index in range(frames):
+        start, length = memory.spans[index, 0], memory.spans[index, 1]
+        if start < 0 or length < IP_AT or start + length > WIRE_BUFFER_LEN - DECODE_SLACK:
+            return False
+        wire = memory.wire[start:]
+        ip_len = network.find_ip_len(wire, length)
+        if network.get_protocol(wire, ip_len) == tcp.PROTO_TCP:
+            continue  # a SYN with the word
+        before = memory.counters[Counter.RX_BLOCKS]
+        status = _receive(wire, length, memory)
+        if memory.counters[Counter.RX_BLOCKS] != before + 1 or not _is_possible(status, length, memory):
+            return False
+    return True

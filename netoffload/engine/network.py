@@ -1,0 +1,148 @@
+"""The network header of a frame: IPv4 or IPv6, told apart in this file and nowhere else.
+
+The rest of the engine carries ``ip_len``, the length of the header, 20 or 40: it says where the TCP header or the block
+starts, and which family the frame is of. Both headers end with the source and the destination address, so what a CRC
+covers and what a flow is known by are the octets before ``IP_AT + ip_len``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from netoffload.codec.jit import inline_kernel
+from netoffload.codec.octets import store_u16, u8
+from netoffload.engine.fields import be16, be32, put_be16
+from netoffload.engine.sums import ones_sum
+from netoffload.wire import ethernet, ipv4, ipv6, vnet
+
+IP_AT: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN
+"""Where the network header starts in a frame with virtio-net header; a VLAN tag bypasses, so this is fixed."""
+
+DATAGRAM_LEN_MAX: Final = 65535
+"""What IPv4's length field can say. IPv6 could have 40 octets more, which no host makes use of."""
+
+_V4: Final = ipv4.IPV4_MIN_LEN
+_V6: Final = ipv6.IPV6_LEN
+
+
+@inline_kernel
+def find_ip_len(frame: Any, length: Any) -> Any:
+    """Return the length of the network header; 0 where it is neither IPv4 without options nor IPv6, or not whole."""
+    if length < IP_AT + _V4:
+        return 0
+    ethertype = be16(frame, vnet.VNET_LEN + ethernet.ETHERTYPE)
+    first = u8(frame, IP_AT)
+    if ethertype == ethernet.ETHERTYPE_IPV4 and first == 0x45:
+        return _V4
+    if ethertype == ethernet.ETHERTYPE_IPV6 and first >> 4 == 6 and length >= IP_AT + _V6:
+        return _V6
+    return 0
+
+
+@inline_kernel
+def get_tos(frame: Any, ip_len: Any) -> Any:
+    """Return the type of service or traffic class, with its two ECN bits."""
+    if ip_len == _V4:
+        return u8(frame, IP_AT + ipv4.TOS)
+    return be16(frame, IP_AT + ipv6.CLASS_AND_LABEL) >> 4 & 0xFF
+
+
+@inline_kernel
+def get_protocol(frame: Any, ip_len: Any) -> Any:
+    """Return what follows the network header; an IPv6 extension header has a number of its own."""
+    return u8(frame, IP_AT + (ipv4.PROTOCOL if ip_len == _V4 else ipv6.NEXT_HEADER))
+
+
+@inline_kernel
+def get_datagram_len(frame: Any, ip_len: Any) -> Any:
+    """Return how long the datagram says that it is, octets with its header."""
+    if ip_len == _V4:
+        return be16(frame, IP_AT + ipv4.TOTAL_LEN)
+    return be16(frame, IP_AT + ipv6.PAYLOAD_LEN) + _V6
+
+
+@inline_kernel
+def addresses_len(ip_len: Any) -> Any:
+    """Return the octets of source and destination address, with which the header ends."""
+    return 2 * ipv6.ADDRESS_LEN if ip_len == _V6 else _V4 - ipv4.SRC
+
+
+@inline_kernel
+def is_fragment(frame: Any, ip_len: Any) -> Any:
+    """Whether this is a part of a datagram; in IPv6 that is an extension header, so another protocol."""
+    return ip_len == _V4 and be16(frame, IP_AT + ipv4.FRAGMENT) & ipv4.FRAGMENT_MASK != 0
+
+
+@inline_kernel
+def is_summed_right(frame: Any, ip_len: Any) -> Any:
+    """Whether the header's own checksum is right; IPv6 has none."""
+    return ip_len == _V6 or ones_sum(frame, IP_AT, _V4) == 0xFFFF
+
+
+@inline_kernel
+def gso_type(ip_len: Any) -> Any:
+    """Return how the virtio-net header names a large TCP segment of this family."""
+    return vnet.GSO_TCPV4 if ip_len == _V4 else vnet.GSO_TCPV6
+
+
+@inline_kernel
+def is_same_path(frame: Any, other: Any, ip_len: Any) -> Any:
+    """Whether two headers of a family agree in everything that one large segment has only once.
+
+    Addresses, ToS and TTL, or traffic class, flow label and hop limit.
+    """
+    if ip_len == _V4:
+        if u8(frame, IP_AT + ipv4.TOS) != u8(other, IP_AT + ipv4.TOS):
+            return False
+        if u8(frame, IP_AT + ipv4.TTL) != u8(other, IP_AT + ipv4.TTL):
+            return False
+    else:
+        if be32(frame, IP_AT + ipv6.CLASS_AND_LABEL) != be32(other, IP_AT + ipv6.CLASS_AND_LABEL):
+            return False
+        if u8(frame, IP_AT + ipv6.HOP_LIMIT) != u8(other, IP_AT + ipv6.HOP_LIMIT):
+            return False
+    different = 0
+    for at in range(IP_AT + ip_len - addresses_len(ip_len), IP_AT + ip_len, 4):
+        different |= be32(frame, at) ^ be32(other, at)
+    return different == 0
+
+
+@inline_kernel
+def put_datagram(octets: Any, at: Any, ip_len: Any, datagram_len: Any, ident_step: Any, protocol: Any) -> None:
+    """Change length and protocol in the network header at ``at``; IPv4 is summed anew.
+
+    Args:
+        octets: uint8, with the header.
+        at: where it starts.
+        ip_len: its length.
+        datagram_len: the new length, with the header.
+        ident_step: added to IPv4's identification, so that datagrams made of one differ.
+        protocol: the new protocol or next header.
+    """
+    if ip_len == _V4:
+        put_be16(octets, at + ipv4.TOTAL_LEN, datagram_len)
+        put_be16(octets, at + ipv4.IDENT, be16(octets, at + ipv4.IDENT) + ident_step)
+        octets[at + ipv4.PROTOCOL] = protocol
+        store_u16(octets, at + ipv4.CHECKSUM, 0)
+        store_u16(octets, at + ipv4.CHECKSUM, ones_sum(octets, at, _V4) ^ 0xFFFF)
+    else:
+        put_be16(octets, at + ipv6.PAYLOAD_LEN, datagram_len - _V6)
+        octets[at + ipv6.NEXT_HEADER] = protocol
+
+
+@inline_kernel
+def pseudo_sum(octets: Any, at: Any, ip_len: Any, protocol: Any, length: Any) -> Any:
+    """Return the folded sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1), as a field value.
+
+    Args:
+        octets: uint8, with a network header.
+        at: where it starts.
+        ip_len: its length.
+        protocol: 6 for TCP.
+        length: octets behind the header, below 65536.
+    """
+    word = ones_sum(octets, at + ip_len - addresses_len(ip_len), addresses_len(ip_len))
+    total = ((word >> 8) | (word & 0xFF) << 8) + protocol + length
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total

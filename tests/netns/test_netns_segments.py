@@ -1,0 +1,201 @@
+"""Segments of every kind through real NICs: IPv6, jumbo frames, floats cut by odd writes, VLAN tags."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import select
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scapy.layers.inet import IP, TCP
+from scapy.layers.l2 import Ether
+
+from netoffload.codec import get
+from netoffload.codec.reference import Float32Array
+from netoffload.control import request
+from netoffload.devices.packet import open_packet
+from netoffload.netlink import netns_path
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
+
+pytestmark = pytest.mark.netns
+
+VALUES = np.random.default_rng(5).normal(0, 2e-3, 1_000_000).astype(np.float32)
+ROUND_TRIP = get("inceptionn").round_trip(VALUES, 10).view(np.uint32)
+
+VLAN_VALID = 1 << 4
+"""TP_STATUS_VLAN_VALID of linux/if_packet.h."""
+
+STREAM = """
+import itertools, socket, sys
+role, address, path, tos, sizes = sys.argv[1:]
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+sock = socket.socket(family)
+if family == socket.AF_INET6:
+    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, int(tos, 16))
+else:
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, int(tos, 16))
+if role == "send":
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.connect((address, 5029))
+    with open(path, "rb") as file:
+        octets = memoryview(file.read())
+    for size in itertools.cycle(map(int, sizes.split(","))):
+        if not octets:
+            break
+        sock.sendall(octets[:size])
+        octets = octets[size:]
+else:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((address, 5029))
+    sock.listen()
+    print("listening", flush=True)
+    connection, _ = sock.accept()
+    with open(path, "wb") as file:
+        while octets := connection.recv(1 << 20):
+            file.write(octets)
+"""
+
+
+def stream(
+    bed: Testbed, tmp_path: Path, values: Float32Array, address: str, tos: int = 0x28, sizes: str = "1000000"
+) -> np.ndarray:
+    """Send values from n0 to ``address`` on n1 and return what arrived, as bits."""
+    values.tofile(tmp_path / "sent.bin")
+    program = [sys.executable, "-c", STREAM]
+    rest = [f"{tos:x}", sizes]
+    receive = [*program, "receive", address, str(tmp_path / "got.bin"), *rest]
+    with bed.popen(1, receive, stdout=subprocess.PIPE, text=True) as receiver:
+        assert receiver.stdout is not None
+        assert receiver.stdout.readline() == "listening\n"
+        with bed.popen(0, [*program, "send", address, str(tmp_path / "sent.bin"), *rest]) as sender:
+            assert sender.wait(timeout=60) == 0
+        assert receiver.wait(timeout=60) == 0
+    return np.fromfile(tmp_path / "got.bin", np.uint32)
+
+
+def counters(bed: Testbed, node: int) -> dict[str, int]:
+    answer: dict[str, int] = request(str(bed.plan.nodes[node].control_path), "counters")["counters"]
+    return answer
+
+
+def grown(bed: Testbed, node: int, before: dict[str, int]) -> dict[str, int]:
+    """Return the counters that have grown since."""
+    return {name: count - before[name] for name, count in counters(bed, node).items() if count != before[name]}
+
+
+def run(bed: Testbed, node: int, *argv: str) -> None:
+    with bed.popen(node, argv) as process:
+        assert process.wait(timeout=20) == 0, argv
+
+
+@contextlib.contextmanager
+def addresses(bed: Testbed, *of_nodes: str) -> Iterator[None]:
+    """Give the first nodes one IPv6 address each, for as long as the body runs."""
+    with contextlib.ExitStack() as stack:
+        for node, address in enumerate(of_nodes):
+            device = bed.plan.nodes[node].device
+            switch = f"/proc/sys/net/ipv6/conf/{device}/disable_ipv6"
+            run(bed, node, "sh", "-c", f"echo 0 > {switch}")
+            stack.callback(run, bed, node, "sh", "-c", f"echo 1 > {switch}")  # takes the address as well
+            run(bed, node, "ip", "-6", "addr", "add", f"{address}/64", "dev", device, "nodad")
+        yield
+
+
+def test_ipv6_is_compressed_as_ipv4_is(nic_bed: Testbed, tmp_path: Path) -> None:
+    before, wire_before = counters(nic_bed, 0), nic_bed.wire_counters()
+    with addresses(nic_bed, "fd98::1", "fd98::2"):
+        got = stream(nic_bed, tmp_path, VALUES, "fd98::2")
+    assert np.array_equal(got, ROUND_TRIP)
+    sent = grown(nic_bed, 0, before)
+    assert sent["tx_blocks"] > 0
+    assert sent["tx_raw_octets"] >= VALUES.nbytes
+    assert nic_bed.wire_counters()[0].tx_octets - wire_before[0].tx_octets < VALUES.nbytes / 3
+    flows = request(str(nic_bed.plan.nodes[1].control_path), "flows")["flows"]
+    assert any(flow["src"] == "fd98::1" and flow["raw_octets"] >= VALUES.nbytes for flow in flows)
+
+
+def test_untagged_ipv6_is_exact(nic_bed: Testbed, tmp_path: Path) -> None:
+    before = counters(nic_bed, 0)
+    with addresses(nic_bed, "fd98::1", "fd98::2"):
+        got = stream(nic_bed, tmp_path, VALUES, "fd98::2", tos=0)
+    assert np.array_equal(got, VALUES.view(np.uint32))
+    assert "tx_blocks" not in grown(nic_bed, 0, before)
+
+
+def test_jumbo_frames_and_ipv6(run_id: str, tmp_path: Path) -> None:
+    settings = TestbedSettings(2, mtu=9000, nic=NicSettings())
+    with (
+        Testbed(make_plan(settings, run_id), check_rate=False) as bed,
+        addresses(bed, "fd98::1", "fd98::2"),
+    ):
+        for address in ("fd98::2", bed.plan.nodes[1].address):
+            before = counters(bed, 0)
+            assert np.array_equal(stream(bed, tmp_path, VALUES, address), ROUND_TRIP)
+            sent = grown(bed, 0, before)
+            assert sent["tx_payload_octets"] / sent["tx_blocks"] > 1500
+            assert not any(name.startswith("drop") for name in sent)
+
+
+@pytest.mark.parametrize("address", ["fd98::2", "10.98.1.2"])
+def test_odd_writes_give_the_round_trip_or_the_value_itself(nic_bed: Testbed, tmp_path: Path, address: str) -> None:
+    values = VALUES[:200_000]
+    with addresses(nic_bed, "fd98::1", "fd98::2"):
+        got = stream(nic_bed, tmp_path, values, address, sizes="1,2,3,4001,30001,70,64")
+    wanted = ROUND_TRIP[: values.size]
+    assert got.size == values.size
+    assert ((got == wanted) | (got == values.view(np.uint32))).all()
+    assert (got == wanted).mean() > 0.9
+
+
+PLAIN = bytes(Ether(dst="ff:ff:ff:ff:ff:ff", src="02:00:00:00:00:99", type=0x88B5) / (b"0123456789" * 10))
+LARGE = bytes(
+    Ether(dst="ff:ff:ff:ff:ff:ff", src="02:00:00:00:00:99")
+    / IP(src="10.98.5.1", dst="10.98.5.2", tos=0x28)
+    / TCP(flags="A")
+    / bytes(20_000)
+)
+
+
+@pytest.mark.parametrize(
+    ("frame", "tci", "header"),
+    [
+        (PLAIN, 3 << 13 | 5, Vnet()),
+        (PLAIN, 0, Vnet()),
+        (PLAIN[:12] + bytes.fromhex("81000007") + PLAIN[12:], 5, Vnet()),
+        (LARGE, 4094, Vnet(1, 1, 54, 1448, 34, 16)),
+    ],
+    ids=["priority", "vlan 0", "two tags", "tso"],
+)
+def test_vlan_frames_cross_with_their_tag(nic_bed: Testbed, frame: bytes, tci: int, header: Vnet) -> None:
+    tagged = frame[:12] + b"\x81\x00" + tci.to_bytes(2, "big") + frame[12:]
+    grown_by = 4 if header.flags else 0
+    on_device = dataclasses.replace(header, hdr_len=header.hdr_len + grown_by, csum_start=header.csum_start + grown_by)
+    ends = [open_packet(node.device, str(netns_path(node.netns)))[0] for node in nic_bed.plan.nodes[:2]]
+    before = counters(nic_bed, 0)
+    with ends[0] as sender, ends[1] as receiver:
+        sender.send(emit_vnet(on_device, tagged))
+        got, auxiliary = _next_of(receiver, frame[12:14] if header.flags == 0 else b"\x08\x00")
+    got_header, got_frame = parse_vnet(got)
+    assert got_frame == frame  # the host's kernel has taken the tag out once more, and says so
+    assert (got_header.gso_type, got_header.gso_size) == (header.gso_type, header.gso_size)
+    status, vlan = struct.unpack("=I", auxiliary[:4])[0], struct.unpack("=HH", auxiliary[16:20])
+    assert status & VLAN_VALID
+    assert vlan == (tci, 0x8100)
+    assert grown(nic_bed, 0, before)["bypass_not_tcp"] >= 1
+
+
+def _next_of(receiver: socket.socket, ethertype: bytes) -> tuple[bytes, bytes]:
+    """Return the next broadcast frame of a type, with virtio-net header, and its ``struct tpacket_auxdata``."""
+    while True:
+        assert select.select([receiver], [], [], 10)[0], "the frame did not arrive"
+        octets, ancillary, _, _ = receiver.recvmsg(70_000, 64)
+        if octets[10:16] == b"\xff" * 6 and octets[22:24] == ethertype:
+            return octets, ancillary[0][2]
