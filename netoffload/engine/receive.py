@@ -76,7 +76,7 @@ def receive(
     """
     if length < IP_AT + ipv4.IPV4_MIN_LEN + offload.IPCOMP_LEN or not _is_ours(frame):
         counters[Counter.RX_BYPASS] += 1
-        if _is_syn(frame, length) and handshake.accept(frame, length, tx_flows, now_ns) != length:
+        if is_syn(frame, length) and handshake.accept(frame, length, tx_flows, now_ns) != length:
             counters[Counter.RX_OFFERS] += 1
             return FORWARD_SHORTER
         return FORWARD
@@ -103,7 +103,7 @@ def receive(
 
 
 @inline_kernel
-def _is_syn(frame: Any, length: Any) -> Any:
+def is_syn(frame: Any, length: Any) -> Any:
     """Whether this is a whole TCP segment with SYN, over IPv4 without options; its ToS does not matter."""
     if (
         length < TCP_AT + tcp.TCP_MIN_LEN
