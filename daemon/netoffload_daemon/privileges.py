@@ -30,6 +30,7 @@ ROOT: Final = "root"
 
 # linux/prctl.h, linux/capability.h
 _PR_SET_DUMPABLE: Final = 4
+_PR_CAPBSET_READ: Final = 23
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_CAP_AMBIENT: Final = 47
@@ -70,7 +71,8 @@ def forgo() -> None:
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     if os.geteuid() == 0:
         for capability in range(int(_LAST_CAPABILITY.read_text()) + 1):
-            _prctl(_PR_CAPBSET_DROP, capability)
+            if _libc.prctl(_PR_CAPBSET_READ, ctypes.c_ulong(capability), 0, 0, 0) == 1:
+                _prctl(_PR_CAPBSET_DROP, capability)
 
 
 def drop(user: str) -> None:
@@ -89,7 +91,7 @@ def drop(user: str) -> None:
             os.setresgid(gid, gid, gid)
             os.setresuid(uid, uid, uid)
         except OSError as error:
-            raise SystemRefusedError(f"cannot become user {user}: {error.strerror}") from error
+            raise SystemRefusedError(f"cannot become user {user}: {error.strerror} (--user root stays root)") from error
     _clear_capabilities()
     _prctl(_PR_SET_DUMPABLE, 0)
     _check_every_thread()

@@ -77,6 +77,8 @@ def accept(frame: Any, length: Any, flows: Any, now_ns: Any) -> Any:
     src, dst, ports = addresses_and_ports(frame, TCP_AT)
     tcp_len = (u8(frame, TCP_AT + tcp.DATA_OFFSET) >> 4) * 4
     at = _find_word(frame, tcp_len)
+    if at != NO_OPTION and not _is_whole(frame, tcp_len):
+        return length  # taking the word out would make the checksum right again: the host shall see that it is not
     codecs = 0
     if at != NO_OPTION and u8(frame, at + capability.VERSION_AT) == BLOCK_VERSION:
         codecs = be16(frame, at + capability.CODECS_AT)
@@ -111,6 +113,16 @@ def _find_word(frame: Any, tcp_len: Any) -> Any:
     ):
         return at
     return NO_OPTION
+
+
+@inline_kernel
+def _is_whole(frame: Any, tcp_len: Any) -> Any:
+    """Whether the checksum of a segment without payload is right, or still to be filled in."""
+    if u8(frame, vnet.VNET_FLAGS) & vnet.NEEDS_CSUM:
+        return True
+    pseudo = pseudo_sum(frame, IP_AT, ipv4.PROTO_TCP, tcp_len)
+    total = ones_sum(frame, TCP_AT, tcp_len) + ((pseudo >> 8) | (pseudo & 0xFF) << 8)
+    return (total & 0xFFFF) + (total >> 16) == 0xFFFF
 
 
 @inline_kernel

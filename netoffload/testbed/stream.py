@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from netoffload import control
 from netoffload.codec import get
 from netoffload.config import TOS_COMPRESS
 from netoffload.errors import TestbedError
@@ -82,6 +83,17 @@ def stream(
             else:
                 return StreamResult(**said)
         raise TestbedError("the stream did not arrive: see what its two ends said above")
+
+
+def nic_counters(bed: Testbed) -> dict[str, int]:
+    """Return the counters of n0's and n1's NICs, added up.
+
+    Raises:
+        ControlError: a NIC does not answer.
+    """
+    paths = [node.control_path for node in bed.plan.nodes[:2]]
+    each = [control.request(path, "counters")["counters"] for path in paths if path is not None]
+    return {name: sum(counters[name] for counters in each) for name in each[0]} if each else {}
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

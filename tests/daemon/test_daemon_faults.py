@@ -69,7 +69,8 @@ class Stage:
     ],
 )
 def test_each_fault_is_as_frequent_as_asked_and_changes_what_it_says(name: str, counter: Counter) -> None:
-    stage = Stage(**{name: 0.1, "seed": 5})
+    settings: dict[str, Any] = {name: 0.1, "seed": 5}
+    stage = Stage(**settings)
     out = stage.pass_through()
     hits = int(stage.counters[counter])
     assert abs(hits - 0.1 * FRAMES) < 5 * (FRAMES * 0.1 * 0.9) ** 0.5
@@ -116,7 +117,7 @@ def test_a_delay_holds_every_frame_for_that_long() -> None:
 
 
 def test_one_seed_is_one_sequence_and_another_is_another() -> None:
-    chances = {"loss": 0.1, "dup": 0.1, "reorder": 0.1, "flip": 0.1, "truncate": 0.1}
+    chances: dict[str, Any] = {"loss": 0.1, "dup": 0.1, "reorder": 0.1, "flip": 0.1, "truncate": 0.1}
     first = Stage(**chances, seed=7).pass_through(300)
     assert first == Stage(**chances, seed=7).pass_through(300)
     assert first != Stage(**chances, seed=8).pass_through(300)
