@@ -177,5 +177,5 @@ def test_a_damaged_syn_reaches_the_host_with_its_wrong_checksum(octet: int) -> N
     damaged = bytearray(on_wire)
     damaged[octet] ^= 4
     assert server.from_wire([bytes(damaged)]) == [bytes(damaged)]
-    assert server.counts()["rx_offers"] == 0
-    assert not compresses(server)
+    assert "rx_offers" not in server.counts()
+    assert server.tx_flows.sum() == 0
