@@ -19,6 +19,7 @@ LEVELS = {
     "netoffload": 0,  # the package's own __init__: the version, and the map of the layers
     "netoffload.errors": 0,
     "netoffload.config": 1,
+    "netoffload.faults": 1,
     "netoffload.results": 1,
     "netoffload.control": 1,
     "netoffload.netlink": 1,

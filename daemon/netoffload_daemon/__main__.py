@@ -1,6 +1,7 @@
 """Arguments -> devices -> loop. Set-up may exit with one clear line; the loop only stops.
 
-Exit codes: 0 stopped as asked, 2 wrong arguments, 3 the system refused something, 4 the host's device was deleted.
+Exit codes: 0 stopped as asked, 2 wrong arguments, 3 the system refused something, 4 the host's device was deleted,
+5 the wire was deleted.
 """
 
 from __future__ import annotations
@@ -22,18 +23,24 @@ from netoffload.devices.packet import open_packet
 from netoffload.devices.tap import open_tap
 from netoffload.engine.transmit import TransmitSettings
 from netoffload.errors import NetOffloadError, UsageError
+from netoffload.faults import parse_faults
 from netoffload_daemon.control import make_handlers
-from netoffload_daemon.loop import HOST_GONE, make_port, serve
+from netoffload_daemon.loop import HOST_GONE, STOPPED, WIRE_GONE, serve
 from netoffload_daemon.metrics import serve_metrics
-from netoffload_daemon.settings import NicSettings
+from netoffload_daemon.port import RX, TX, LoopSettings, Port, make_port, make_second, make_settings
+from netoffload_daemon.privileges import ROOT, USER_DEFAULT, drop, find_user, forgo
+from netoffload_daemon.settings import TRACE_SIDES, NicSettings
 from netoffload_daemon.table import open_tables
+from netoffload_daemon.trace import SIDES, TraceFile
 
 EXIT_HOST_GONE: Final = 4
+EXIT_WIRE_GONE: Final = 5
 
 EXAMPLES: Final = """\
 examples:
   netoffload nic --host tap:inc0 --host-netns /run/netns/n0 --wire wire0 --wire-netns /run/netns/n0w \\
                  --bound 8 --packing per-segment --control /run/nic-n0.sock
+  netoffload nic --host veth:host0 --wire eth1 --threads 2 --trace frames.pcapng --trace-side wire
 
 The host's programs mark a socket with setsockopt(IPPROTO_IP, IP_TOS, 0x28) before connecting, on both ends,
 and send nothing but float32 on it. Everything else crosses unchanged.
@@ -44,26 +51,14 @@ def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> N
     """Return the settings that the words of a command line say."""
     parser = argparse.ArgumentParser(
         prog=program,
-        description="Run one NIC: compress tagged TCP segments between a host's TAP interface and a wire.",
+        description="Run one NIC: compress tagged TCP segments between a host's interface and a wire.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--host", required=True, metavar="tap:NAME", help="the host's device; made if it is not there")
-    parser.add_argument("--wire", required=True, metavar="NAME", help="the wire's interface")
-    parser.add_argument("--host-netns", metavar="PATH", help="network namespace of the host's device")
-    parser.add_argument("--wire-netns", metavar="PATH", help="network namespace of the wire")
-    parser.add_argument("--codec", default=CODECS[0], help=f"one of {', '.join(CODECS)} (default %(default)s)")
-    parser.add_argument(
-        "--bound", type=int, default=BOUND_K_DEFAULT, metavar="K", help="error bound 2^-K, 1..16 (default %(default)s)"
-    )
-    parser.add_argument("--packing", default=PACKINGS[0], help=f"{' or '.join(PACKINGS)} (default %(default)s)")
-    parser.add_argument("--control", type=Path, metavar="PATH", help="listen here for counters, flows, stop")
-    parser.add_argument("--flow-table", type=Path, metavar="FILE", help="keep the flows here, for a restart")
-    parser.add_argument(
-        "--metrics-port", type=int, metavar="N", help="serve Prometheus metrics at http://127.0.0.1:N/metrics"
-    )
-    parser.add_argument("--ready-fd", type=int, metavar="N", help="write 'ready' to this descriptor when forwarding")
+    _add_devices(parser)
+    _add_engine(parser)
+    _add_operation(parser)
     words = parser.parse_args(arguments)
     get(words.codec)
     return NicSettings(
@@ -78,6 +73,58 @@ def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> N
         flow_table=words.flow_table,
         metrics_port=words.metrics_port,
         ready_fd=words.ready_fd,
+        faults=parse_faults(words.fault),
+        threads=words.threads,
+        busy_poll_us=words.busy_poll,
+        user=words.user,
+        trace=words.trace,
+        trace_side=words.trace_side,
+    )
+
+
+def _add_devices(parser: argparse.ArgumentParser) -> None:
+    host = "the host's device: a TAP (made if it is not there), or the NIC's end of a veth pair"
+    parser.add_argument("--host", required=True, metavar="KIND:NAME", help=f"{host}; KIND is tap or veth")
+    parser.add_argument("--wire", required=True, metavar="NAME", help="the wire's interface")
+    parser.add_argument("--host-netns", metavar="PATH", help="network namespace of the host's device")
+    parser.add_argument("--wire-netns", metavar="PATH", help="network namespace of the wire")
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--codec", default=CODECS[0], help=f"one of {', '.join(CODECS)} (default %(default)s)")
+    parser.add_argument(
+        "--bound", type=int, default=BOUND_K_DEFAULT, metavar="K", help="error bound 2^-K, 1..16 (default %(default)s)"
+    )
+    parser.add_argument("--packing", default=PACKINGS[0], help=f"{' or '.join(PACKINGS)} (default %(default)s)")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="1, or 2: one per direction (default %(default)s)"
+    )
+    parser.add_argument(
+        "--busy-poll", type=int, default=0, metavar="US", help="look for frames this long before sleeping, microseconds"
+    )
+    parser.add_argument(
+        "--fault",
+        default="",
+        metavar="FAULTS",
+        help="damage frames for the wire: loss=P,dup=P,reorder=P,flip=P,truncate=P,delay=5ms,seed=N, any of them",
+    )
+
+
+def _add_operation(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--control", type=Path, metavar="PATH", help="listen here for counters, flows, stop")
+    parser.add_argument("--flow-table", type=Path, metavar="FILE", help="keep the flows here, for a restart")
+    parser.add_argument(
+        "--metrics-port", type=int, metavar="N", help="serve Prometheus metrics at http://127.0.0.1:N/metrics"
+    )
+    parser.add_argument("--ready-fd", type=int, metavar="N", help="write 'ready' to this descriptor when forwarding")
+    parser.add_argument(
+        "--user",
+        default=USER_DEFAULT,
+        help="who to be once the devices are open; root stays root (default %(default)s)",
+    )
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write the frames that cross to this pcapng file")
+    parser.add_argument(
+        "--trace-side", default="both", help=f"whose frames: {', '.join(TRACE_SIDES)} (default %(default)s)"
     )
 
 
@@ -87,9 +134,12 @@ def run(settings: NicSettings) -> int:
     Raises:
         NetOffloadError: a device or the control socket cannot be opened.
     """
+    stays_root = settings.user == ROOT
+    if not stays_root:
+        find_user(settings.user)
+        forgo()
     with contextlib.ExitStack() as stack:
-        host = open_tap(settings.host_name, settings.host_netns)
-        stack.callback(os.close, host)
+        host = _open_host(settings, stack)
         wire, mtu = open_packet(settings.wire, settings.wire_netns)
         stack.enter_context(wire)
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -100,28 +150,85 @@ def run(settings: NicSettings) -> int:
             mtu=mtu,
             per_segment=int(settings.packing == "per-segment"),
         )
+        sides = SIDES[settings.trace_side] if settings.trace else 0
+        told = make_settings(engine, settings.faults, settings.busy_poll_us, sides)
         compile_loop()
-        port = make_port(*open_tables(settings.flow_table))
+        port = make_port(*open_tables(settings.flow_table), settings.faults, mtu, traced=sides != 0)
+        if settings.trace is not None:
+            names = (settings.host, settings.wire)
+            stack.enter_context(TraceFile(settings.trace, names, (port.tx_trace, port.rx_trace)))
         handlers = make_handlers(settings, port, event)
         if settings.control is not None:
             stack.enter_context(ControlServer(settings.control, handlers))
         if settings.metrics_port is not None:
             stack.enter_context(serve_metrics(settings.metrics_port, lambda: str(handlers["metrics"]({})["metrics"])))
+        if not stays_root:
+            drop(settings.user)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os.eventfd_write(event, 1))
-        outcome: list[int] = []
-        thread = threading.Thread(
-            target=lambda: outcome.append(serve(host, wire.fileno(), event, engine, port)), name="loop"
-        )
-        thread.start()
-        stack.callback(_stop, thread, event)  # before any device is closed, whatever happens here
+        loop = Loop(host, wire.fileno(), event, told, port)
+        stack.callback(loop.stop)  # before any device is closed, whatever happens here
+        loop.start(settings.threads)
         if settings.ready_fd is not None:
             _say_ready(settings.ready_fd)
-        thread.join()
-    if outcome == [HOST_GONE]:
-        print(f"netoffload: {settings.host} was deleted", file=sys.stderr)
-        return EXIT_HOST_GONE
-    return 0
+        outcome = loop.join()
+    return _exit_code(outcome, settings)
+
+
+def _open_host(settings: NicSettings, stack: contextlib.ExitStack) -> int:
+    """Return a descriptor of the host's device, which the stack closes."""
+    if settings.host_is_veth:
+        host, _ = open_packet(settings.host_name, settings.host_netns, "host device")
+        return stack.enter_context(host).fileno()
+    descriptor = open_tap(settings.host_name, settings.host_netns)
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+class Loop:
+    """The threads that run :func:`~netoffload_daemon.loop.serve`: one for both directions, or one for each."""
+
+    def __init__(self, host: int, wire: int, event: int, settings: LoopSettings, port: Port) -> None:
+        self._arguments = (host, wire, event)
+        self._event = event
+        self._settings = settings
+        self._port = port
+        self._outcomes: list[int] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self, threads: int) -> None:
+        """Forward from now on."""
+        work = [(TX | RX, self._port)] if threads == 1 else [(TX, self._port), (RX, make_second(self._port))]
+        for roles, port in work:
+            thread = threading.Thread(target=self._run, args=(roles, port), name=f"loop-{roles}")
+            thread.start()
+            self._threads.append(thread)
+
+    def join(self) -> int:
+        """Return why the loop ended, when it has."""
+        for thread in self._threads:
+            thread.join()
+        return max(self._outcomes, default=STOPPED)
+
+    def stop(self) -> None:
+        """End the loop and wait for it."""
+        os.eventfd_write(self._event, 1)
+        self.join()
+
+    def _run(self, roles: int, port: Port) -> None:
+        try:
+            self._outcomes.append(serve(*self._arguments, roles, self._settings, port))
+        finally:
+            os.eventfd_write(self._event, 1)  # one direction alone is no NIC
+
+
+def _exit_code(outcome: int, settings: NicSettings) -> int:
+    gone = {HOST_GONE: (settings.host, EXIT_HOST_GONE), WIRE_GONE: (f"wire {settings.wire}", EXIT_WIRE_GONE)}
+    if outcome not in gone:
+        return 0
+    name, code = gone[outcome]
+    print(f"netoffload: {name} was deleted", file=sys.stderr)
+    return code
 
 
 def _say_ready(ready_fd: int) -> None:
@@ -134,18 +241,12 @@ def _say_ready(ready_fd: int) -> None:
         ) from error
 
 
-def _stop(thread: threading.Thread, event: int) -> None:
-    os.eventfd_write(event, 1)
-    thread.join()
-
-
 def compile_loop() -> None:
     """Compile the loop, or load it from the cache, by running it on no devices with the stop already given."""
     event = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    settings = make_settings(TransmitSettings(codec_id=0, bound_k=0, mtu=0, per_segment=0))
     try:
-        serve(
-            -1, -1, event, TransmitSettings(codec_id=0, bound_k=0, mtu=0, per_segment=0), make_port(*open_tables(None))
-        )
+        serve(-1, -1, event, TX | RX, settings, make_port(*open_tables(None)))
     finally:
         os.close(event)
 

@@ -19,8 +19,8 @@ import netoffload
 from netoffload.codec.kernels import KERNEL
 from netoffload.control import Handler
 from netoffload.engine import counters, flows
-from netoffload_daemon.loop import Port
 from netoffload_daemon.metrics import exposition
+from netoffload_daemon.port import Port
 from netoffload_daemon.settings import NicSettings
 
 

@@ -19,9 +19,13 @@ _POINTER: Final = types.uintp
 
 read = types.ExternalFunction("read", types.intp(types.intc, _POINTER, types.uintp))
 write = types.ExternalFunction("write", types.intp(types.intc, _POINTER, types.uintp))
-poll = types.ExternalFunction("poll", types.intc(_POINTER, types.uintp, types.intc))
+ppoll = types.ExternalFunction("ppoll", types.intc(_POINTER, types.uintp, _POINTER, _POINTER))
 recvmmsg = types.ExternalFunction("recvmmsg", types.intc(types.intc, _POINTER, types.uintc, types.intc, _POINTER))
 sendmmsg = types.ExternalFunction("sendmmsg", types.intc(types.intc, _POINTER, types.uintc, types.intc))
+memcpy = types.ExternalFunction("memcpy", _POINTER(_POINTER, _POINTER, types.uintp))
+mutex_lock = types.ExternalFunction("pthread_mutex_lock", types.intc(_POINTER))
+mutex_unlock = types.ExternalFunction("pthread_mutex_unlock", types.intc(_POINTER))
+_getsockname = types.ExternalFunction("getsockname", types.intc(types.intc, _POINTER, _POINTER))
 _clock_gettime = types.ExternalFunction("clock_gettime", types.intc(types.intc, _POINTER))
 _errno_location = types.ExternalFunction("__errno_location", types.CPointer(types.int32)())
 
@@ -40,6 +44,14 @@ MESSAGE_IOV_COUNT: Final = 3
 MESSAGE_FLAGS: Final = 6
 MESSAGE_LEN: Final = 7
 
+MUTEX_WORDS: Final = 8
+"""A pthread_mutex_t takes 40 octets on x86-64 and 48 on AArch64; all zeros is an open one, as its initializer says."""
+
+# struct sockaddr_ll as 32-bit words (linux/if_packet.h), and room for the length behind it.
+_ADDRESS_WORDS: Final = 5
+_ADDRESS_IFINDEX: Final = 1
+_NO_INTERFACE: Final = -1
+
 Uint64Array = npt.NDArray[np.uint64]
 
 
@@ -54,6 +66,34 @@ def now_ns(clock: Any) -> Any:
     """Return the monotonic time; ``clock`` is int64[2] to work in."""
     _clock_gettime(_CLOCK_MONOTONIC, clock.ctypes.data)
     return clock[0] * 1_000_000_000 + clock[1]
+
+
+@inline_kernel
+def wait(polled: Any, count: Any, timeout_ns: Any, room: Any) -> Any:
+    """Wait until one of the first ``count`` descriptors in ``polled`` is ready; return how many are.
+
+    Args:
+        polled: int32[n, 2], each a ``struct pollfd``.
+        count: how many of them; 0 sleeps.
+        timeout_ns: at most this long; negative waits for ever.
+        room: int64[2] to work in.
+    """
+    if timeout_ns < 0:
+        return ppoll(polled.ctypes.data, count, 0, 0)
+    room[0] = timeout_ns // 1_000_000_000
+    room[1] = timeout_ns % 1_000_000_000
+    return ppoll(polled.ctypes.data, count, room.ctypes.data, 0)
+
+
+@inline_kernel
+def is_interface_gone(descriptor: Any) -> Any:
+    """Whether this is a packet socket whose interface was deleted: the kernel has then bound it to interface -1."""
+    address = np.zeros(_ADDRESS_WORDS + 1, np.int32)
+    address[_ADDRESS_WORDS] = _ADDRESS_WORDS * 4
+    data = address.ctypes.data
+    if _getsockname(descriptor, data, data + _ADDRESS_WORDS * 4) != 0:
+        return False
+    return address[_ADDRESS_IFINDEX] == _NO_INTERFACE
 
 
 def make_messages(count: int) -> tuple[Uint64Array, Uint64Array]:

@@ -2,62 +2,51 @@
 
 :func:`serve` is the way of a frame from the outside in: wait, then at most one batch per direction, then wait again, so
 that neither direction can starve the other. ``_from_wire`` and ``_from_host`` are the two directions; ``_send`` and
-``_deliver`` their ends. An error of one frame is counted and the loop goes on; only a host device that was deleted ends
-it.
+``_deliver`` their ends. An error of one frame is counted and the loop goes on; only a device that was deleted ends it.
 """
 
 from __future__ import annotations
 
 import errno as error_numbers
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.kernels import DECODE_SLACK
-from netoffload.engine.counters import Counter, Int64Array, make_counters
+from netoffload.engine.counters import Counter
+from netoffload.engine.network import find_ip_len
 from netoffload.engine.receive import (
+    DROPPED,
     FLUSH_FIRST,
     FORWARD,
     FORWARD_SHORTER,
-    HOST_SEGMENT_LEN,
     MERGED_LAST,
-    PENDING_FIELDS,
     finish,
+    is_syn,
     receive,
 )
-from netoffload.engine.transmit import (
-    HOST_BUFFER_LEN,
-    MAX_WIRE_FRAMES,
-    WIRE_BUFFER_LEN,
-    TransmitSettings,
-    transmit,
-)
+from netoffload.engine.transmit import HOST_BUFFER_LEN, transmit
 from netoffload.engine.vlan import TAG_LEN
 from netoffload.wire import vnet
 from netoffload.wire.capability import OPTION_LEN
-from netoffload_daemon import libc, vlan
-
-Uint8Array = npt.NDArray[np.uint8]
+from netoffload_daemon import faults, libc, trace, vlan
+from netoffload_daemon.port import ENDED, HOST_BATCH, RX, SUSPECT, TX, WIRE_BATCH, LoopSettings, Port
 
 STOPPED: Final = 0
 """Result of :func:`serve`: asked to stop, and drained."""
 HOST_GONE: Final = 1
 """Result of :func:`serve`: the host's device was deleted."""
-
-WIRE_BATCH: Final = 64
-"""Frames taken from the wire at once: a 64 KiB segment without any compression is 46 frames."""
-
-HOST_BATCH: Final = 8
-"""Frames taken from the host at once; each may be 64 KiB."""
+WIRE_GONE: Final = 2
+"""Result of :func:`serve`: the wire was deleted."""
 
 DRAIN_ROUNDS: Final = 256
 """Batches per direction taken when stopping; a host that goes on sending cannot keep the NIC alive."""
 
-_WIRE_FRAME_LEN: Final = TAG_LEN + HOST_BUFFER_LEN + DECODE_SLACK
-_BACK_OFF_MS: Final = 100
+_BACK_OFF_NS: Final = 100_000_000
 """Pause after a device that is down, so that the loop does not spin on it."""
+_LOOKS: Final = 50
+"""How often to look, after a device said that it is down, whether it is gone: the kernel says "down" first, and unbinds
+the socket a moment later without another word."""
 
 _EAGAIN: Final = error_numbers.EAGAIN
 _EINTR: Final = error_numbers.EINTR
@@ -68,202 +57,196 @@ _EIO: Final = error_numbers.EIO
 _EBADFD: Final = error_numbers.EBADFD
 
 
-class Port(NamedTuple):
-    """Everything the loop works on; arrays, made once.
-
-    Attributes:
-        host_in: one frame from the host.
-        wire_out: the wire frames it became.
-        spans: where they are in ``wire_out``.
-        out_messages: message headers for them.
-        out_vectors: their addresses and lengths.
-        unsent: [first frame not yet taken by the wire, frames in all].
-        wire_in: frames from the wire.
-        in_messages: message headers for them.
-        in_vectors: their addresses and room.
-        in_controls: what the kernel says about each.
-        host_out: the segment being rebuilt.
-        pending: its state.
-        tx_flows: transmit flow table.
-        rx_flows: receive flow table.
-        counters: indexed by ``Counter``.
-        polled: three ``struct pollfd``: host, wire, event.
-        clock: room for the time.
-    """
-
-    host_in: Uint8Array
-    wire_out: Uint8Array
-    spans: Int64Array
-    out_messages: libc.Uint64Array
-    out_vectors: libc.Uint64Array
-    unsent: Int64Array
-    wire_in: Uint8Array
-    in_messages: libc.Uint64Array
-    in_vectors: libc.Uint64Array
-    in_controls: Uint8Array
-    host_out: Uint8Array
-    pending: Int64Array
-    tx_flows: Int64Array
-    rx_flows: Int64Array
-    counters: Int64Array
-    polled: npt.NDArray[np.int32]
-    clock: Int64Array
-
-
-def make_port(tx_flows: Int64Array, rx_flows: Int64Array) -> Port:
-    """Return buffers and counters at zero, around these flow tables."""
-    out_messages, out_vectors = libc.make_messages(MAX_WIRE_FRAMES)
-    in_messages, in_vectors = libc.make_messages(WIRE_BATCH)
-    wire_in = np.zeros((WIRE_BATCH, _WIRE_FRAME_LEN), np.uint8)
-    for index in range(WIRE_BATCH):
-        in_vectors[index] = wire_in[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
-    return Port(
-        host_in=np.zeros(HOST_BUFFER_LEN, np.uint8),
-        wire_out=np.zeros(WIRE_BUFFER_LEN, np.uint8),
-        spans=np.zeros((MAX_WIRE_FRAMES, 2), np.int64),
-        out_messages=out_messages,
-        out_vectors=out_vectors,
-        unsent=np.zeros(2, np.int64),
-        wire_in=wire_in,
-        in_messages=in_messages,
-        in_vectors=in_vectors,
-        in_controls=vlan.make_controls(in_messages),
-        host_out=np.zeros(HOST_SEGMENT_LEN, np.uint8),
-        pending=np.zeros(PENDING_FIELDS, np.int64),
-        tx_flows=tx_flows,
-        rx_flows=rx_flows,
-        counters=make_counters(),
-        polled=np.zeros((3, 2), np.int32),
-        clock=np.zeros(2, np.int64),
-    )
-
-
 @kernel
-def serve(host: int, wire: int, event: int, settings: TransmitSettings, port: Port) -> int:
-    """Forward frames until ``event`` becomes readable; return ``STOPPED`` or ``HOST_GONE``.
+def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, port: Port) -> int:
+    """Forward frames until ``event`` becomes readable; return ``STOPPED``, ``HOST_GONE`` or ``WIRE_GONE``.
 
     Args:
         host: descriptor of the host's device, non-blocking.
         wire: descriptor of the packet socket, non-blocking.
-        event: descriptor that becomes readable when the loop shall stop.
-        settings: for the transmit engine.
-        port: see :class:`Port`.
+        event: descriptor that becomes readable when the loop shall stop; nobody reads it.
+        roles: ``TX``, ``RX`` or both: the directions that this thread serves.
+        settings: see :class:`~netoffload_daemon.port.LoopSettings`.
+        port: see :class:`~netoffload_daemon.port.Port`.
     """
     polled = port.polled
-    polled[0, 0], polled[1, 0], polled[2, 0] = host, wire, event
-    polled[2, 1] = libc.POLLIN
-    while True:
-        waits_for_wire = port.unsent[0] < port.unsent[1]
-        polled[0, 1] = 0 if waits_for_wire else libc.POLLIN
-        polled[1, 1] = libc.POLLIN | (libc.POLLOUT if waits_for_wire else 0)
-        if libc.poll(polled.ctypes.data, 3, -1) < 0:
+    polled[2, 0], polled[2, 1] = event, libc.POLLIN
+    active_ns = libc.now_ns(port.clock)
+    rounds_left = -1
+    while port.state[ENDED] == STOPPED and rounds_left != 0:
+        waits_for_wire = port.unsent[0] < port.unsent[1] and roles & TX != 0
+        takes_from_host = roles & TX != 0 and not waits_for_wire
+        if settings.faults.is_on and takes_from_host:
+            takes_from_host = faults.has_room(port.held)
+        # A descriptor that is not asked for anything would still report its errors, and nobody would read them.
+        polled[0, 0], polled[0, 1] = (host if takes_from_host else -1), libc.POLLIN
+        polled[1, 1] = (libc.POLLIN if roles & RX else 0) | (libc.POLLOUT if waits_for_wire else 0)
+        polled[1, 0] = wire if polled[1, 1] else -1
+        timeout_ns = 0 if rounds_left > 0 else _timeout_ns(settings, port, active_ns, waits_for_wire)
+        ready = libc.wait(polled, 3, timeout_ns, port.clock)
+        if ready < 0:
             continue
-        if polled[2, 1] >> 16:
-            return int(_drain(host, wire, settings, port))
-        if polled[1, 1] >> 16 and not _from_wire(host, wire, port):
-            return HOST_GONE
-        if waits_for_wire:
-            _send(wire, port)
-        elif polled[0, 1] >> 16 and not _from_host(host, wire, settings, port, HOST_BATCH):
-            return HOST_GONE
+        rounds_left -= 1 if rounds_left > 0 else 0
+        if ready == 0:
+            rounds_left = min(rounds_left, 0)  # both directions are empty: that was all
+            _look_again(host, wire, port)
+        elif polled[2, 1] >> 16:
+            polled[2, 0], rounds_left = -1, DRAIN_ROUNDS
+        if roles & RX and polled[1, 1] >> 16:
+            _from_wire(host, wire, settings, port)
+        takes_from_host = takes_from_host and polled[0, 1] >> 16 != 0
+        if roles & TX:
+            _to_wire(host, wire, takes_from_host, settings, port)
+        if settings.busy_ns and ready > 0:
+            active_ns = libc.now_ns(port.clock)
+    return int(port.state[ENDED])
 
 
 @inline_kernel
-def _from_wire(host: Any, wire: Any, port: Any) -> Any:
-    """Take one batch from the wire to the host; False if the host's device is gone."""
+def _timeout_ns(settings: Any, port: Any, active_ns: Any, waits_for_wire: Any) -> Any:
+    """How long to sleep at most: not at all while busy polling, until the next held frame is due, or for ever (-1)."""
+    timeout_ns = _BACK_OFF_NS if port.state[SUSPECT] else -1
+    if settings.busy_ns and libc.now_ns(port.clock) - active_ns < settings.busy_ns:
+        return 0
+    if settings.faults.is_on and not waits_for_wire:
+        due_ns = faults.wait_ns(port.held, libc.now_ns(port.clock))
+        if due_ns >= 0 and (timeout_ns < 0 or due_ns < timeout_ns):
+            timeout_ns = due_ns
+    return timeout_ns
+
+
+@kernel
+def _from_wire(host: Any, wire: Any, settings: Any, port: Any) -> None:
+    """Take one batch from the wire to the host."""
     messages = port.in_messages
     taken = libc.recvmmsg(wire, messages.ctypes.data, WIRE_BATCH, libc.MSG_DONTWAIT, 0)
     if taken < 0:
-        number = libc.errno()
-        if number not in (_EAGAIN, _EINTR):  # the wire is down: do not spin on it
-            libc.poll(port.polled.ctypes.data, 0, _BACK_OFF_MS)
-        return True
-    alive = True
-    for index in range(taken):
-        start = vlan.restore_tag(port.wire_in[index], messages[index], port.in_controls[index])
+        _read_failed(host, wire, port)
+        return
+    index = start = 0
+    status = DROPPED
+    while index < taken:
+        if status != FLUSH_FIRST:
+            start = vlan.restore_tag(port.wire_in[index], messages[index], port.in_controls[index])
         frame = port.wire_in[index, start:]
         length = np.int64(messages[index, libc.MESSAGE_LEN] & np.uint64(0xFFFFFFFF)) + TAG_LEN - start
-        port.counters[Counter.RX_WIRE_FRAMES] += 1
-        port.counters[Counter.RX_WIRE_OCTETS] += length - vnet.VNET_LEN
+        before = libc.now_ns(port.clock)
+        if status != FLUSH_FIRST:
+            port.counters[Counter.RX_WIRE_FRAMES] += 1
+            port.counters[Counter.RX_WIRE_OCTETS] += length - vnet.VNET_LEN
+            if settings.trace_sides & trace.WIRE_SIDE:
+                _trace(settings, port.rx_trace, 1, trace.INBOUND, frame.ctypes.data, length, before, port.counters)
         if np.int64(messages[index, libc.MESSAGE_FLAGS]) & libc.MSG_TRUNC or length < vnet.VNET_LEN:
             port.counters[Counter.DROP_RUNT] += 1
-            continue
-        before = libc.now_ns(port.clock)
-        status = _receive(frame, length, before, port)
-        if status == FLUSH_FIRST:
-            alive = _flush(host, port) and alive
+            status = DROPPED
+        else:
             status = _receive(frame, length, before, port)
-        if status in (FORWARD, FORWARD_SHORTER):
+        crosses = status in (FORWARD, FORWARD_SHORTER)
+        if not crosses:
+            port.counters[Counter.RX_CODEC_NS] += libc.now_ns(port.clock) - before
+        # What was rebuilt goes before a frame that crosses, or does not continue it, and when no more are there.
+        if crosses or status in (FLUSH_FIRST, MERGED_LAST) or index == taken - 1:
+            rebuilt = finish(port.counters, port.pending, port.host_out)
+            if rebuilt > 0:
+                _deliver(host, wire, port.host_out, rebuilt, settings, port)
+        if crosses:
             length -= OPTION_LEN if status == FORWARD_SHORTER else 0
-            alive = _flush(host, port) and alive
-            alive = _deliver(host, frame, length, port) and alive
-            continue
-        port.counters[Counter.RX_CODEC_NS] += libc.now_ns(port.clock) - before
-        if status == MERGED_LAST:
-            alive = _flush(host, port) and alive
-    return _flush(host, port) and alive
+            _deliver(host, wire, frame, length, settings, port)
+        if status != FLUSH_FIRST:  # else it comes again
+            index += 1
 
 
 @inline_kernel
 def _receive(frame: Any, length: Any, now_ns: Any, port: Any) -> Any:
-    return receive(frame, length, now_ns, port.tx_flows, port.rx_flows, port.counters, port.pending, port.host_out)
+    """Let the engine have a frame; only a SYN makes it write to the transmit flow table, which is the other's."""
+    shares = is_syn(frame, length, find_ip_len(frame, length))
+    if shares:
+        libc.mutex_lock(port.lock.ctypes.data)
+    status = receive(frame, length, now_ns, port.tx_flows, port.rx_flows, port.counters, port.pending, port.host_out)
+    if shares:
+        libc.mutex_unlock(port.lock.ctypes.data)
+    return status
 
 
-@inline_kernel
-def _flush(host: Any, port: Any) -> Any:
-    """Hand the rebuilt segment to the host, if there is one."""
-    length = finish(port.counters, port.pending, port.host_out)
-    return length == 0 or _deliver(host, port.host_out, length, port)
-
-
-@inline_kernel
-def _deliver(host: Any, frame: Any, length: Any, port: Any) -> Any:
-    """Write one frame to the host; False if its device is gone."""
+@kernel
+def _deliver(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port: Any) -> None:
+    """Write one frame to the host."""
+    if settings.trace_sides & trace.HOST_SIDE:
+        now_ns = libc.now_ns(port.clock)
+        _trace(settings, port.rx_trace, 0, trace.OUTBOUND, frame.ctypes.data, length, now_ns, port.counters)
     while libc.write(host, frame.ctypes.data, length) < 0:
         number = libc.errno()
         if number == _EINTR:
             continue
         if number == _EBADFD:
-            return False
-        port.counters[Counter.DROP_HOST_DOWN if number == _EIO else Counter.DROP_HOST_REFUSED] += 1
-        break
-    return True
-
-
-@inline_kernel
-def _from_host(host: Any, wire: Any, settings: Any, port: Any, batch: Any) -> Any:
-    """Take up to ``batch`` frames from the host to the wire; False if the host's device is gone."""
-    for _ in range(batch):
-        length = libc.read(host, port.host_in.ctypes.data, HOST_BUFFER_LEN)
-        if length < 0:
-            number = libc.errno()
-            if number == _EBADFD:
-                return False
-            if number not in (_EAGAIN, _EINTR):
-                libc.poll(port.polled.ctypes.data, 0, _BACK_OFF_MS)
-            return True
-        before = libc.now_ns(port.clock)
-        frames = transmit(
-            settings, port.host_in, length, before, port.tx_flows, port.counters, port.wire_out, port.spans
-        )
-        if frames == FORWARD:
-            port.out_vectors[0, 0] = port.host_in.ctypes.data
-            port.out_vectors[0, 1] = length
-            frames = 1
+            port.state[ENDED] = HOST_GONE
+        elif number in (_EIO, _ENETDOWN, _ENXIO):
+            port.counters[Counter.DROP_HOST_DOWN] += 1
+            _suspect(host, wire, port)
+        elif number in (_EAGAIN, _ENOBUFS):
+            port.counters[Counter.DROP_HOST_FULL] += 1
         else:
-            for index in range(frames):
-                port.out_vectors[index, 0] = port.wire_out.ctypes.data + port.spans[index, 0]
-                port.out_vectors[index, 1] = port.spans[index, 1]
-            port.counters[Counter.TX_CODEC_NS] += libc.now_ns(port.clock) - before
-        port.unsent[0] = 0
-        port.unsent[1] = frames
-        if not _send(wire, port):
-            return True
-    return True
+            port.counters[Counter.DROP_HOST_REFUSED] += 1
+        break
 
 
 @inline_kernel
-def _send(wire: Any, port: Any) -> Any:
+def _to_wire(host: Any, wire: Any, takes_from_host: Any, settings: Any, port: Any) -> None:
+    """Send what waits, then what the host has, at most :data:`HOST_BATCH` frames of it."""
+    for _ in range(HOST_BATCH):
+        if port.unsent[1] == 0:
+            if takes_from_host:
+                _from_host(host, wire, settings, port)
+            if settings.faults.is_on:
+                port.unsent[1] = faults.release(port.held, libc.now_ns(port.clock), port.out_vectors)
+        if port.unsent[1] == 0 or not _send(host, wire, settings, port):
+            return
+
+
+@kernel
+def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
+    """Take frames from the host and put what becomes of them in line for the wire.
+
+    Frames that cross unchanged are sent from where they were read, a batch together; blocks end the batch, because
+    there is room for one segment's only.
+    """
+    for row in range(HOST_BATCH):
+        if settings.faults.is_on and not faults.has_room(port.held):
+            return
+        frame = port.host_in[row]
+        length = libc.read(host, frame.ctypes.data, HOST_BUFFER_LEN)
+        if length < 0:
+            _read_failed(host, wire, port)
+            return
+        before = libc.now_ns(port.clock)
+        if settings.trace_sides & trace.HOST_SIDE:
+            _trace(settings, port.tx_trace, 0, trace.INBOUND, frame.ctypes.data, length, before, port.counters)
+        libc.mutex_lock(port.lock.ctypes.data)
+        frames = transmit(
+            settings.engine, frame, length, before, port.tx_flows, port.counters, port.wire_out, port.spans
+        )
+        libc.mutex_unlock(port.lock.ctypes.data)
+        is_forward = frames == FORWARD
+        if is_forward:
+            frames = 1
+            port.spans[0, 0], port.spans[0, 1] = 0, length
+        else:
+            port.counters[Counter.TX_CODEC_NS] += libc.now_ns(port.clock) - before
+        octets = frame if is_forward else port.wire_out
+        for index in range(frames):
+            at, octets_len = port.spans[index, 0], port.spans[index, 1]
+            if settings.faults.is_on:
+                faults.disturb(settings.faults, octets, at, octets_len, before, port.held, port.counters)
+            else:
+                port.out_vectors[port.unsent[1], 0] = octets.ctypes.data + at
+                port.out_vectors[port.unsent[1], 1] = octets_len
+                port.unsent[1] += 1
+        if not is_forward:
+            return
+
+
+@kernel
+def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
     """Give the unsent frames to the wire; False if it is full and some are left."""
     while port.unsent[0] < port.unsent[1]:
         first = port.unsent[0]
@@ -271,7 +254,11 @@ def _send(wire: Any, port: Any) -> Any:
         taken = libc.sendmmsg(wire, messages.ctypes.data, port.unsent[1] - first, libc.MSG_DONTWAIT)
         if taken > 0:
             for index in range(first, first + taken):
-                port.counters[Counter.TX_WIRE_OCTETS] += np.int64(port.out_vectors[index, 1]) - vnet.VNET_LEN
+                length = np.int64(port.out_vectors[index, 1])
+                port.counters[Counter.TX_WIRE_OCTETS] += length - vnet.VNET_LEN
+                if settings.trace_sides & trace.WIRE_SIDE:
+                    now_ns, at = libc.now_ns(port.clock), port.out_vectors[index, 0]
+                    _trace(settings, port.tx_trace, 1, trace.OUTBOUND, at, length, now_ns, port.counters)
             port.counters[Counter.TX_WIRE_FRAMES] += taken
             port.unsent[0] = first + taken
             continue
@@ -285,20 +272,52 @@ def _send(wire: Any, port: Any) -> Any:
             port.counters[Counter.DROP_WIRE_FULL] += 1
         elif number in (_ENETDOWN, _ENXIO):
             port.counters[Counter.DROP_WIRE_DOWN] += 1
+            _suspect(host, wire, port)
         else:
             port.counters[Counter.DROP_WIRE_REFUSED] += 1
         port.unsent[0] = first + 1
+    port.unsent[:] = 0
     return True
 
 
 @inline_kernel
-def _drain(host: Any, wire: Any, settings: Any, port: Any) -> Any:
-    """Empty both directions as far as the devices allow without waiting."""
-    for _ in range(DRAIN_ROUNDS):
-        before = port.counters[Counter.RX_WIRE_FRAMES] + port.counters[Counter.TX_HOST_FRAMES]
-        _from_wire(host, wire, port)
-        if not _send(wire, port) or not _from_host(host, wire, settings, port, HOST_BATCH):
-            break
-        if port.counters[Counter.RX_WIRE_FRAMES] + port.counters[Counter.TX_HOST_FRAMES] == before:
-            break
-    return STOPPED
+def _trace(
+    settings: Any, ring: Any, interface: Any, way: Any, address: Any, length: Any, now_ns: Any, counters: Any
+) -> None:
+    trace.record(ring, interface, way, address, length, now_ns + settings.wall_offset_ns, counters)
+
+
+@kernel
+def _read_failed(host: Any, wire: Any, port: Any) -> None:
+    """Look at why a device gave no frame; do not spin on one that is down."""
+    number = libc.errno()
+    if number in (_EAGAIN, _EINTR):
+        return
+    if number == _EBADFD:
+        port.state[ENDED] = HOST_GONE
+        return
+    _suspect(host, wire, port)
+    if port.state[ENDED] == STOPPED:
+        libc.wait(port.polled, 0, _BACK_OFF_NS, port.clock)
+
+
+@kernel
+def _suspect(host: Any, wire: Any, port: Any) -> None:
+    port.state[SUSPECT] = _LOOKS
+    _look(host, wire, port)
+
+
+@inline_kernel
+def _look_again(host: Any, wire: Any, port: Any) -> None:
+    if port.state[SUSPECT]:
+        port.state[SUSPECT] -= 1
+        _look(host, wire, port)
+
+
+@kernel
+def _look(host: Any, wire: Any, port: Any) -> None:
+    """End the loop if the interface of a packet socket was deleted."""
+    if libc.is_interface_gone(host):
+        port.state[ENDED] = HOST_GONE
+    elif libc.is_interface_gone(wire):
+        port.state[ENDED] = WIRE_GONE

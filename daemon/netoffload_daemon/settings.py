@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from netoffload.config import BOUND_K_DEFAULT, PACKINGS, check_bound_k, check_choice
 from netoffload.errors import UsageError
+from netoffload.faults import FaultSettings
+from netoffload_daemon.privileges import USER_DEFAULT
+
+HOST_KINDS: Final = ("tap", "veth")
+TRACE_SIDES: Final = ("host", "wire", "both")
+BUSY_POLL_US_MAX: Final = 1_000_000
 
 _DEVICE_NAME: Final = re.compile(r"[A-Za-z0-9._@:-]{1,15}")
 
@@ -18,7 +24,7 @@ class NicSettings:
     """One NIC.
 
     Attributes:
-        host: the host's device: ``tap:NAME``.
+        host: the host's device: ``tap:NAME``, or ``veth:NAME``, the NIC's end of a veth pair.
         wire: the wire's interface.
         host_netns: path of the namespace with the host's device; None is this one.
         wire_netns: path of the namespace with the wire; None is this one.
@@ -29,6 +35,12 @@ class NicSettings:
         flow_table: file that keeps the flow tables for a restart; None keeps them in memory.
         metrics_port: where Prometheus metrics are served on 127.0.0.1; None for nowhere.
         ready_fd: descriptor that gets ``ready`` and a newline when frames are forwarded.
+        faults: what happens on purpose to frames for the wire.
+        threads: 1, or 2 for one per direction.
+        busy_poll_us: how long to look for frames without sleeping after the last one, microseconds.
+        user: who the process is once its devices are open; ``root`` keeps all rights.
+        trace: pcapng file of the frames that cross; None for no trace.
+        trace_side: which frames: the ``host``'s, the ``wire``'s or ``both``.
     """
 
     host: str
@@ -42,6 +54,12 @@ class NicSettings:
     flow_table: Path | None = None
     metrics_port: int | None = None
     ready_fd: int | None = None
+    faults: FaultSettings = field(default_factory=FaultSettings)
+    threads: int = 1
+    busy_poll_us: int = 0
+    user: str = USER_DEFAULT
+    trace: Path | None = None
+    trace_side: str = "both"
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without opening anything."""
@@ -49,9 +67,14 @@ class NicSettings:
         check_choice("packing", self.packing, PACKINGS)
         if self.metrics_port is not None and not 1 <= self.metrics_port <= 65535:
             raise UsageError(f"metrics port {self.metrics_port} is outside 1..65535")
+        check_choice("trace side", self.trace_side, TRACE_SIDES)
+        if self.threads not in (1, 2):
+            raise UsageError(f"{self.threads} threads are not possible: 1, or 2 for one per direction")
+        if not 0 <= self.busy_poll_us <= BUSY_POLL_US_MAX:
+            raise UsageError(f"busy polling for {self.busy_poll_us} us is outside 0..{BUSY_POLL_US_MAX}")
         kind, _, name = self.host.partition(":")
-        if kind != "tap" or not name:
-            raise UsageError(f"host device {self.host!r} is not tap:NAME")
+        if kind not in HOST_KINDS or not name:
+            raise UsageError(f"host device {self.host!r} is not tap:NAME or veth:NAME")
         for device in (name, self.wire):
             if not _DEVICE_NAME.fullmatch(device):
                 raise UsageError(f"{device!r} is not an interface name: 1..15 letters, digits and . _ - @ :")
@@ -60,3 +83,8 @@ class NicSettings:
     def host_name(self) -> str:
         """Interface name of the host's device."""
         return self.host.partition(":")[2]
+
+    @property
+    def host_is_veth(self) -> bool:
+        """Whether the host's device is the NIC's end of a veth pair; else it is a TAP."""
+        return self.host.startswith("veth:")

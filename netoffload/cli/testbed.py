@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ from netoffload.cli.app import app, console, notes
 from netoffload.errors import UsageError
 
 if TYPE_CHECKING:
-    from netoffload.testbed import Plan, RunRecord, Testbed
+    from netoffload.testbed import NicSettings, Plan, RunRecord, Testbed
 
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="How many nodes, 1..64.")]
 Rate = Annotated[
@@ -26,6 +27,16 @@ Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND of the NICs' code
 Codec = Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")]
 Packing = Annotated[str, typer.Option(help=f"How NICs fill frames: {', '.join(config.PACKINGS)}.")]
 Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
+Host = Annotated[str, typer.Option(help="What a node's device is: tap, or one end of a veth pair.")]
+Fault = Annotated[
+    str,
+    typer.Option(
+        help="Damage frames on every wire: loss=P,dup=P,reorder=P,flip=P,truncate=P,delay=5ms,seed=N, any of them.",
+        metavar="FAULTS",
+    ),
+]
+Threads = Annotated[int, typer.Option(help="Threads of a NIC: 1, or 2 for one per direction.")]
+BusyPoll = Annotated[int, typer.Option(help="NICs look for frames this long before they sleep.", metavar="US")]
 NoNic = Annotated[bool, typer.Option("--no-nic", help="Plain nodes without NICs.")]
 RunId = Annotated[str | None, typer.Option(help="Name of the run, lower-case letters and digits. Default: random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -42,6 +53,10 @@ def up(
     codec: Codec = "inceptionn",
     packing: Packing = "coalesced",
     mtu: Mtu = 1500,
+    host: Host = "tap",
+    fault: Fault = "",
+    threads: Threads = 1,
+    busy_poll: BusyPoll = 0,
     no_nic: NoNic = False,
     run_id: RunId = None,
     as_json: AsJson = False,
@@ -50,7 +65,10 @@ def up(
 
     Example: netoffload up -n 5 --rate 1gbit --bound 10
     """
-    plan = _plan(nodes, rate, bound, codec, packing, mtu, no_nic, run_id)
+    from netoffload.testbed import NicSettings
+
+    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll)
+    plan = _plan(nodes, rate, mtu, None if no_nic else nic, run_id)
     with _building(plan) as bed:
         bed.detach()
     if as_json:
@@ -152,7 +170,7 @@ def run(
 
     Example: netoffload run -n 4 --rate 1gbit -- python app.py
     """
-    from netoffload.testbed import Testbed, build, run_ranks
+    from netoffload.testbed import NicSettings, Testbed, build, run_ranks
 
     if testbed is not None:
         build.check_root()
@@ -161,26 +179,17 @@ def run(
         return
     if nodes is None:
         raise UsageError("say how many ranks: -n 4")
-    with _building(_plan(nodes, rate, bound, codec, packing, mtu, no_nic, None)) as bed:
+    nic = None if no_nic else NicSettings(codec, bound, packing)
+    with _building(_plan(nodes, rate, mtu, nic, None)) as bed:
         notes.print(f"{nodes} nodes, {_rate_text(bed.plan, bed.rate_bps_measured)}", highlight=False)
         run_ranks(bed, range(nodes), program, timeout_s=timeout)
 
 
-def _plan(
-    nodes: int,
-    rate: str | None,
-    bound: int,
-    codec: str,
-    packing: str,
-    mtu: int,
-    no_nic: bool,
-    run_id: str | None,
-) -> Plan:
-    from netoffload.testbed import NicSettings, TestbedSettings, make_plan, new_run_id
+def _plan(nodes: int, rate: str | None, mtu: int, nic: NicSettings | None, run_id: str | None) -> Plan:
+    from netoffload.testbed import TestbedSettings, make_plan, new_run_id
 
-    nic = NicSettings(codec=codec, bound_k=bound, packing=packing)
     rate_bps = None if rate is None else config.parse_rate_bps(rate)
-    settings = TestbedSettings(nodes=nodes, rate_bps=rate_bps, mtu=mtu, nic=None if no_nic else nic)
+    settings = TestbedSettings(nodes=nodes, rate_bps=rate_bps, mtu=mtu, nic=nic)
     return make_plan(settings, run_id or new_run_id())
 
 
@@ -207,7 +216,7 @@ def _settings_json(plan: Plan, rate_bps_measured: float | None) -> dict[str, Any
         "rate_bps_asked": plan.settings.rate_bps,
         "rate_bps_measured": rate_bps_measured,
         "mtu": plan.settings.mtu,
-        "nic": None if nic is None else {"codec": nic.codec, "bound_k": nic.bound_k, "packing": nic.packing},
+        "nic": None if nic is None else asdict(nic),
     }
 
 

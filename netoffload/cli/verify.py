@@ -1,11 +1,13 @@
-"""``netoffload verify``: the compiled codecs against their slow definitions, and damaged octets into what decodes."""
+"""``netoffload verify``: codecs against their slow definitions, damaged frames into the engine, a stream on wires."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
@@ -17,7 +19,9 @@ from netoffload.cli.app import app, console, notes
 MISMATCH: Final = 1
 """Exit code."""
 
-verify_app = typer.Typer(no_args_is_help=True, help="Hold the compiled codecs against their slow definitions.")
+verify_app = typer.Typer(
+    no_args_is_help=True, help="Hold codecs against their definitions, and streams against codecs."
+)
 app.add_typer(verify_app, name="verify")
 
 Jobs = Annotated[int | None, typer.Option(help="Processes; default: one per core.", show_default=False)]
@@ -26,7 +30,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of line
 
 @verify_app.callback()
 def _verify() -> None:
-    """Hold the compiled codecs against their slow definitions."""
+    """Hold codecs against their definitions, and streams against codecs."""
 
 
 @verify_app.command("codec")
@@ -140,6 +144,59 @@ def verify_frames(
         f"({elapsed_s:.1f} s)",
         soft_wrap=True,
     )
+
+
+@verify_app.command("stream")
+def verify_stream(
+    size: Annotated[str, typer.Option(help="Octets to send: 2GB, 20MB.")] = "200MB",
+    fault: Annotated[
+        str,
+        typer.Option(help="loss=P,dup=P,reorder=P,flip=P,truncate=P,delay=5ms,seed=N, any of them.", metavar="FAULTS"),
+    ] = "",
+    codec: Annotated[str, typer.Option(help=f"{', '.join(config.CODECS)}.")] = "inceptionn",
+    bound: Annotated[int, typer.Option(help="Error bound 2^-BOUND, 1..16.")] = config.BOUND_K_DEFAULT,
+    rate: Annotated[str | None, typer.Option(help="Rate of the wires. Left out: unshaped.", metavar="RATE")] = None,
+    host: Annotated[str, typer.Option(help="tap, or veth.")] = "tap",
+    threads: Annotated[int, typer.Option(help="Threads of a NIC: 1 or 2.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Send a tagged stream from one emulated node to another and compare every value that arrives.
+
+    Each must be, bit for bit, what the codec makes of the one that was sent,
+    whatever happens to frames on the wires, or the one that was sent, where
+    it crossed in a segment too small to gain. Ends with exit code 1 where
+    one is neither.
+
+    Example: netoffload verify stream --size 2GB --fault loss=0.01,flip=1e-4,seed=7
+    """
+    from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
+    from netoffload.testbed.stream import nic_counters, stream
+
+    octets = config.parse_size_octets(size)
+    nic = NicSettings(codec, bound, host=host, faults=fault, threads=threads)
+    rate_bps = None if rate is None else config.parse_rate_bps(rate)
+    with contextlib.ExitStack() as stack:
+        with notes.status("building") as line:
+            plan = make_plan(TestbedSettings(2, rate_bps, nic=nic), new_run_id())
+            bed = stack.enter_context(Testbed(plan, check_rate=False, progress=line.update))
+        show = stack.enter_context(_progress("octets", octets))
+        found = stream(bed, octets, on_progress=show)
+        counters = nic_counters(bed)
+    rate_out_bps = 32 * found.values / max(found.elapsed_s, 1e-9)
+    if as_json:
+        told = {"fault": fault, **asdict(found), "goodput_bps": rate_out_bps, "counters": counters}
+        print(json.dumps(told, indent=2))
+    else:
+        happened = {name: count for name, count in counters.items() if count and name.startswith(("fault", "drop"))}
+        console.print(
+            f"{found.values} values in {found.elapsed_s:.1f} s ({config.format_rate(rate_out_bps)}): "
+            f"{found.wrong} wrong, {found.raw} uncompressed, the others as {codec} k={bound} makes them",
+            soft_wrap=True,
+        )
+        for name, count in happened.items():
+            console.print(f"  {count:>10} {name}", highlight=False)
+    if found.wrong:
+        raise typer.Exit(MISMATCH)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +44,8 @@ def _enter(path: str) -> None:
     try:
         _set_ns(there)
     except OSError as error:
-        raise DeviceError(f"network namespace {path} cannot be entered: {error.strerror}") from error
+        hint = ": start the NIC with sudo" if error.errno == errno.EPERM else ""
+        raise DeviceError(f"network namespace {path} cannot be entered: {error.strerror}{hint}") from error
     finally:
         os.close(there)
 

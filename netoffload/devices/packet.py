@@ -1,4 +1,4 @@
-"""The wire's side: a packet socket with a virtio-net header, bound to one interface.
+"""The wire's side, or the NIC's end of a host's veth pair: a packet socket with a virtio-net header on one interface.
 
 The order of the calls matters. Protocol 0 first, so that nothing is received before the socket is bound to its
 interface; the header before anything is read; the socket's own frames are never heard. The send buffer is small on
@@ -40,12 +40,13 @@ SEND_BUFFER_OCTETS: Final = 1 << 20
 leave the wire idle, and little enough that acknowledgements behind it do not wait long."""
 
 
-def open_packet(name: str, netns: str | None = None) -> tuple[socket.socket, int]:
+def open_packet(name: str, netns: str | None = None, what: str = "wire") -> tuple[socket.socket, int]:
     """Return a non-blocking packet socket on interface ``name``, and the interface's MTU in octets.
 
     Args:
         name: interface name.
         netns: path of the namespace it is in; None is this one.
+        what: what the interface is, for the error line.
 
     Raises:
         DeviceError: no such interface, no rights, or a kernel without the virtio-net header.
@@ -54,16 +55,16 @@ def open_packet(name: str, netns: str | None = None) -> tuple[socket.socket, int
         try:
             sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
         except PermissionError as error:
-            raise DeviceError(f"a packet socket on {name} needs root (CAP_NET_RAW)") from error
+            raise DeviceError(f"a packet socket on {name} needs root (CAP_NET_RAW): start the NIC with sudo") from error
         try:
-            mtu = _bind(sock, name)
+            mtu = _bind(sock, name, what)
         except BaseException:
             sock.close()
             raise
     return sock, mtu
 
 
-def _bind(sock: socket.socket, name: str) -> int:
+def _bind(sock: socket.socket, name: str, what: str) -> int:
     try:
         sock.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
         sock.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
@@ -80,5 +81,5 @@ def _bind(sock: socket.socket, name: str) -> int:
         ifreq = fcntl.ioctl(sock, _SIOCGIFMTU, struct.pack("16si20x", name.encode(), 0))
     except OSError as error:
         why = "no such interface" if error.errno == errno.ENODEV else error.strerror
-        raise DeviceError(f"wire {name} cannot be opened: {why}") from error
+        raise DeviceError(f"{what} {name} cannot be opened: {why}") from error
     return int(struct.unpack("16si20x", ifreq)[1])

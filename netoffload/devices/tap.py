@@ -66,7 +66,7 @@ def _attach(descriptor: int, name: str) -> None:
         fcntl.ioctl(descriptor, _TUNSETIFF, _IFREQ.pack(name.encode(), _FLAGS))
     except OSError as error:
         why = {
-            errno.EPERM: "this needs root (CAP_NET_ADMIN)",
+            errno.EPERM: "this needs root (CAP_NET_ADMIN): start the NIC with sudo",
             errno.EBUSY: "another process has it open",
             errno.EINVAL: "a device of that name exists and is not a plain TAP",
         }.get(error.errno or 0, error.strerror)

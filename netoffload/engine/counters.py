@@ -19,6 +19,7 @@ class Counter(enum.IntEnum):
     """Index into the counters; ``tx`` is host to wire, ``rx`` is wire to host.
 
     ``drop_...`` are the reasons why a frame ended here. ``bypass_...`` are the reasons why a frame crossed unchanged.
+    ``fault_...`` is what was done to frames on purpose.
     """
 
     TX_HOST_FRAMES = 0
@@ -71,6 +72,18 @@ class Counter(enum.IntEnum):
     DROP_WIRE_REFUSED = enum.auto()
     DROP_HOST_DOWN = enum.auto()
     DROP_HOST_REFUSED = enum.auto()
+    DROP_HOST_FULL = enum.auto()
+    DROP_UNSPLIT = enum.auto()
+
+    FAULT_LOST = enum.auto()
+    FAULT_DUPLICATED = enum.auto()
+    FAULT_REORDERED = enum.auto()
+    FAULT_FLIPPED = enum.auto()
+    FAULT_TRUNCATED = enum.auto()
+    FAULT_DELAYED = enum.auto()
+
+    TRACE_FRAMES = enum.auto()
+    TRACE_MISSED = enum.auto()
 
 
 MEANING: Final = {
@@ -121,6 +134,16 @@ MEANING: Final = {
     Counter.DROP_WIRE_REFUSED: "the kernel refused a frame for the wire",
     Counter.DROP_HOST_DOWN: "the host's device is down",
     Counter.DROP_HOST_REFUSED: "the kernel refused a frame for the host",
+    Counter.DROP_HOST_FULL: "the host's queue refused a frame",
+    Counter.DROP_UNSPLIT: "frame that the fault stage cannot split or hold",
+    Counter.FAULT_LOST: "frames lost on purpose",
+    Counter.FAULT_DUPLICATED: "frames sent twice on purpose",
+    Counter.FAULT_REORDERED: "frames overtaken on purpose",
+    Counter.FAULT_FLIPPED: "frames with one bit turned on purpose",
+    Counter.FAULT_TRUNCATED: "frames cut short on purpose",
+    Counter.FAULT_DELAYED: "frames sent later on purpose",
+    Counter.TRACE_FRAMES: "frames written to the trace",
+    Counter.TRACE_MISSED: "frames that the trace had no room for",
 }
 """One line per counter; ``tests/engine`` holds it complete."""
 

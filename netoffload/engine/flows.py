@@ -215,6 +215,7 @@ def as_dicts(flows: Int64Array) -> list[dict[str, Any]]:
             "bypassed_segments": int(row[BYPASSED]),
             "peer_decodes": bool(row[PEER_CODECS]),
             "fell_back": bool(row[IS_RAW]),
+            "raw_retransmissions": bool(row[HAS_CUT]),
             "closed": bool(row[IS_CLOSED]),
         }
         for row in used

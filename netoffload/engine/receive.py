@@ -98,7 +98,7 @@ def receive(
     ip_len = network.find_ip_len(frame, length)
     if not _is_ours(frame, length, ip_len):
         counters[Counter.RX_BYPASS] += 1
-        if _is_syn(frame, length, ip_len) and handshake.accept(frame, ip_len, length, tx_flows, now_ns) != length:
+        if is_syn(frame, length, ip_len) and handshake.accept(frame, ip_len, length, tx_flows, now_ns) != length:
             counters[Counter.RX_OFFERS] += 1
             return FORWARD_SHORTER
         return FORWARD
@@ -125,7 +125,7 @@ def receive(
 
 
 @inline_kernel
-def _is_syn(frame: Any, length: Any, ip_len: Any) -> Any:
+def is_syn(frame: Any, length: Any, ip_len: Any) -> Any:
     """Whether this is a whole TCP segment with SYN; its ToS does not matter."""
     tcp_at = IP_AT + ip_len
     if (

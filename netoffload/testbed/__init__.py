@@ -11,8 +11,9 @@ One node, with its NIC (left) and without (right)::
 ``plan`` names everything and does no I/O. ``journal`` writes down what is made before it is made. ``build`` makes it,
 and takes it down from the journal alone. ``processes`` knows which processes are ours. ``nics`` starts one NIC process
 per node, and ``controls`` finds them by name. ``probe`` (with ``traffic``, the program it runs on two nodes) measures
-what a wire really carries. ``meter`` serves the wires' counters to whoever runs on a node. ``launch`` runs one MPI rank
-per node. ``doctor`` says what this machine has and lacks.
+what a wire really carries. ``meter`` serves the wires' counters to whoever runs on a node. ``stream`` sends a tagged
+stream between two nodes and compares every value. ``launch`` runs one MPI rank per node. ``doctor`` says what this
+machine has and lacks.
 """
 
 from netoffload.testbed.build import Testbed, WireCounters, down, find_run, plan_of_run, reap_stale

@@ -25,6 +25,7 @@ from netoffload.netlink import Namespace
 from netoffload.testbed import nics, probe
 from netoffload.testbed.journal import Journal, RunRecord, list_runs, read_run
 from netoffload.testbed.plan import (
+    HOST_DEVICE,
     TAP_QUEUE_FRAMES,
     NodePlan,
     Plan,
@@ -251,9 +252,17 @@ class Testbed:
         if wire is not host:
             # A GSO frame from a packet socket leaves wire0's qdisc with its segments uncounted (gso_segs is 0 there).
             switch.add_ingress_counter(node.port)
-            host.add_tap(node.device, mtu, TAP_QUEUE_FRAMES)
+            self._add_host_device(host, wire, node)
             host.set_up(node.device)
         host.add_address(node.device, node.address, self.plan.network, CONGESTION_CONTROL)
+
+    def _add_host_device(self, host: Namespace, wire: Namespace, node: NodePlan) -> None:
+        mtu, nic = self.plan.settings.mtu, self.plan.settings.nic
+        if nic is not None and nic.host == "veth":
+            host.add_veth(node.device, HOST_DEVICE, node.wire_netns, mtu)
+            wire.set_up(HOST_DEVICE)
+        else:
+            host.add_tap(node.device, mtu, TAP_QUEUE_FRAMES)
 
     def _write_hosts(self) -> None:
         lines = ["127.0.0.1 localhost", *(f"{node.address} {node.name}" for node in self.plan.nodes)]

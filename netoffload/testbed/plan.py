@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from netoffload.config import BOUND_K_DEFAULT, CODECS, PACKINGS, check_bound_k, check_choice, format_rate
 from netoffload.errors import UsageError
+from netoffload.faults import parse_faults
 from netoffload.netlink import TBF_RATE_BPS_MAX, netns_path
 
 STATE_DIR_DEFAULT: Final = Path("/run/netoffload")
@@ -31,6 +32,9 @@ NETWORK: Final = "10.98.1.0/24"
 
 NODE_DEVICE: Final = "inc0"
 WIRE_DEVICE: Final = "wire0"
+HOST_DEVICE: Final = "host0"
+"""The NIC's end of a veth pair whose other end is the node's device."""
+HOSTS: Final = ("tap", "veth")
 BRIDGE: Final = "br0"
 
 GSO_FRAME_OCTETS_MAX: Final = 64 * 1024
@@ -62,18 +66,36 @@ _RUN_ID = re.compile(r"[a-z0-9]{1,16}")
 class NicSettings:
     """What every NIC of a testbed does.
 
+    Attributes:
+        codec: of the blocks it makes.
+        bound_k: their error bound is 2**-bound_k.
+        packing: ``coalesced`` or ``per-segment``.
+        host: what the node's device is: a ``tap``, or one end of a ``veth`` pair.
+        faults: what happens to frames that NICs give to their wires, as :func:`~netoffload.faults.parse_faults` reads
+            it; the i-th NIC adds i to the seed.
+        threads: 1, or 2 for one per direction.
+        busy_poll_us: how long a NIC looks for frames before it sleeps, microseconds.
+
     Raises:
-        UsageError: unknown codec or packing, or a bound outside 1..16.
+        UsageError: unknown codec, packing or host, a bound outside 1..16, or faults that cannot be read.
     """
 
     codec: str = "inceptionn"
     bound_k: int = BOUND_K_DEFAULT
     packing: str = "coalesced"
+    host: str = "tap"
+    faults: str = ""
+    threads: int = 1
+    busy_poll_us: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no NIC can do."""
         check_choice("codec", self.codec, CODECS)
         check_choice("packing", self.packing, PACKINGS)
+        check_choice("host", self.host, HOSTS)
+        if self.threads not in (1, 2):
+            raise UsageError(f"{self.threads} threads are not possible: 1, or 2 for one per direction")
+        parse_faults(self.faults)
         check_bound_k(self.bound_k)
 
 
@@ -238,12 +260,22 @@ def nic_argv(plan: Plan, node: NodePlan, ready_fd: int) -> list[str]:
     nic = plan.settings.nic
     if nic is None or node.control_path is None:
         raise UsageError(f"run {plan.run_id} was planned without NICs")
+    is_veth = nic.host == "veth"
+    host_netns = node.wire_netns if is_veth else node.netns
+    faults = parse_faults(nic.faults)
+    faults = replace(faults, seed=faults.seed + node.index)
     return [
-        *("--host", f"tap:{node.device}", "--host-netns", str(netns_path(node.netns))),
+        *(
+            "--host",
+            f"{nic.host}:{HOST_DEVICE if is_veth else node.device}",
+            "--host-netns",
+            str(netns_path(host_netns)),
+        ),
         *("--wire", node.wire_device, "--wire-netns", str(netns_path(node.wire_netns))),
         *("--codec", nic.codec, "--bound", str(nic.bound_k), "--packing", nic.packing),
         *("--control", str(node.control_path), "--ready-fd", str(ready_fd)),
         *("--flow-table", str(plan.state_dir / f"flows-{node.name}.bin")),
+        *("--fault", faults.text(), "--threads", str(nic.threads), "--busy-poll", str(nic.busy_poll_us)),
     ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from frames import make_segment
 from nic_pair import Nic, connect
 
-from netoffload_daemon.loop import Port, make_port
+from netoffload_daemon.port import Port, make_port
 
 ROOT = Path(__file__).parents[2]
 FLOATS = 20_000

@@ -168,3 +168,14 @@ def test_a_closed_flows_slot_is_taken_first() -> None:
         elif ports > flows.SLOTS // 2 and slot == closed:
             break
     assert ports < 2 * flows.SLOTS
+
+
+@pytest.mark.parametrize("octet", [24 + 20 + 5, 24 + 20 + 15, -1])
+def test_a_damaged_syn_reaches_the_host_with_its_wrong_checksum(octet: int) -> None:
+    client, server = Nic(), Nic()
+    (on_wire,) = client.from_host(make_segment(flags="S", seq=ISN, options=OPTIONS, needs_csum=False))
+    damaged = bytearray(on_wire)
+    damaged[octet] ^= 4
+    assert server.from_wire([bytes(damaged)]) == [bytes(damaged)]
+    assert "rx_offers" not in server.counts()
+    assert server.tx_flows.sum() == 0

@@ -100,6 +100,12 @@ def test_refuses_what_no_nic_can_do() -> None:
         NicSettings(bound_k=17)
     with pytest.raises(UsageError, match="packing"):
         NicSettings(packing="loose")
+    with pytest.raises(UsageError, match="choose from tap, veth"):
+        NicSettings(host="macvlan")
+    with pytest.raises(UsageError, match="3 threads"):
+        NicSettings(threads=3)
+    with pytest.raises(UsageError, match="fault 'lose=1' is unknown"):
+        NicSettings(faults="lose=1")
 
 
 @pytest.mark.parametrize("run_id", ["", "A", "../x", "a b", "a" * 17, "a/b"])
@@ -134,6 +140,17 @@ def test_unknown_node_is_refused_with_those_there_are() -> None:
         plan.node("n3")
 
 
+def test_a_nic_on_a_veth_pair_is_told_its_own_end_and_faults_differ_by_node() -> None:
+    nic = NicSettings(host="veth", faults="loss=0.5,seed=7", threads=2, busy_poll_us=50)
+    plan = make_plan(TestbedSettings(2, nic=nic), "a", ROOT)
+    for node in plan.nodes:
+        words = nic_argv(plan, node, 9)
+        pairs = dict(zip(words[::2], words[1::2], strict=True))
+        assert (pairs["--host"], pairs["--host-netns"]) == ("veth:host0", f"/run/netns/no-a-n{node.index}w")
+        assert pairs["--fault"] == f"loss=0.5,seed={7 + node.index}"
+        assert (pairs["--threads"], pairs["--busy-poll"]) == ("2", "50")
+
+
 def test_nic_arguments_say_everything_that_was_asked_for() -> None:
     plan = make_plan(TestbedSettings(1, nic=NicSettings(bound_k=6, packing="per-segment")), "a", ROOT)
     words = nic_argv(plan, plan.nodes[0], 9)
@@ -147,6 +164,9 @@ def test_nic_arguments_say_everything_that_was_asked_for() -> None:
         "--codec": "inceptionn",
         "--bound": "6",
         "--packing": "per-segment",
+        "--fault": "",
+        "--threads": "1",
+        "--busy-poll": "0",
         "--control": "/run/netoffload/a/n0.sock",
         "--ready-fd": "9",
     }

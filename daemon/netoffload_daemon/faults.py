@@ -1,0 +1,343 @@
+"""A stage that damages frames on their way to the wire, so that a kernel without netem can show what a network does.
+
+::
+
+    transmit ──► disturb: lose · double · fill in, cut ── flip ──► held frames ──► release: delay · overtake ──►
+    sendmmsg
+
+A fault hits what one would see on the wire. A GSO frame is therefore cut into the frames it stands for first, and every
+checksum that was left to the interface is filled in, so that a flipped bit is an error that the receiver's TCP can see.
+Order of the stages per frame: loss, duplication, then for each copy truncation, flip, and the queue.
+
+Bits are flipped, and ends cut off, behind the Ethernet header of IP datagrams only: addresses and ARP have no checksum
+but the frame check sequence, of which neither a veth nor this stage knows, and a wrong MAC address learned from a
+damaged ARP reply would stop traffic for seconds instead of losing one frame.
+
+The queue is a ring of :data:`HELD_FRAMES` slots. Every frame is due ``delay`` after it came; one that is chosen for
+reordering lets the next :data:`OVERTAKEN_BY` frames pass, or goes :data:`OVERTAKE_WAIT_NS` later if none come. When
+the ring could not take another segment of 64 KiB the loop stops reading the host, as for a busy wire.
+
+Random numbers are xorwow (Marsaglia, Xorshift RNGs, J. Stat. Softw. 8(14), 2003, section 3.1), 32 bits each, in plain
+integers: one seed gives one sequence of faults for one sequence of frames. A fault of probability 0 draws none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.codec.octets import copy_octets, load_u16, store_u16, u8
+from netoffload.engine.counters import Counter, Int64Array
+from netoffload.engine.fields import be16, be32, put_be16, put_be32
+from netoffload.engine.sums import ones_sum
+from netoffload.faults import FaultSettings
+from netoffload.wire import ethernet, ipv4, tcp, vnet
+
+HELD_FRAMES: Final = 4096
+"""At 1 Gb/s and 1500 octets, 50 ms of delay."""
+
+HELD_ROOM: Final = 512
+"""Free slots without which the host is not read: a 64 KiB segment at an MSS of 256, each frame doubled."""
+
+OVERTAKEN_BY: Final = 3
+"""TCP takes three duplicate acknowledgements for a loss (RFC 5681): a frame this late is the worst case."""
+OVERTAKE_WAIT_NS: Final = 1_000_000
+
+_ONE: Final = 1 << 32
+_MASK: Final = _ONE - 1
+_IP_AT: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN
+_IPV6_PAYLOAD_LEN: Final = 4
+_ETHERTYPE_IPV6: Final = 0x86DD
+_UDP_LEN: Final = 8
+_GSO_UDP_L4: Final = 5
+_CWR: Final = 0x80
+
+# Fields of one held frame.
+_LENGTH: Final = 0
+_DUE_NS: Final = 1
+_LATE: Final = 2
+"""How many frames may still overtake it."""
+_HELD_FIELDS: Final = 3
+
+# Fields of the queue; all count frames since the start, a slot is ``order[count % slots]``.
+_FREED: Final = 0
+_HEAD: Final = 1
+"""First frame not released yet; from ``_FREED`` up to here frames are on their way."""
+_TAIL: Final = 2
+_QUEUE_FIELDS: Final = 3
+
+
+class FaultPlan(NamedTuple):
+    """:class:`~netoffload.faults.FaultSettings` for compiled code: a probability p is p * 2**32."""
+
+    is_on: int
+    loss: int
+    dup: int
+    reorder: int
+    flip: int
+    truncate: int
+    delay_ns: int
+
+
+class Held(NamedTuple):
+    """The queue.
+
+    Attributes:
+        octets: uint8[slots, room], the frames with their virtio-net headers.
+        frames: int64[slots, 3]: length, due time and remaining patience of each.
+        order: int64[slots], a permutation of the slots.
+        queue: int64[3].
+        random: int64[6], the generator's state.
+    """
+
+    octets: npt.NDArray[np.uint8]
+    frames: Int64Array
+    order: Int64Array
+    queue: Int64Array
+    random: Int64Array
+
+
+def make_plan(settings: FaultSettings) -> FaultPlan:
+    """Return what the compiled stage needs of ``settings``."""
+    return FaultPlan(
+        is_on=int(settings.is_on),
+        loss=round(settings.loss * _ONE),
+        dup=round(settings.dup * _ONE),
+        reorder=round(settings.reorder * _ONE),
+        flip=round(settings.flip * _ONE),
+        truncate=round(settings.truncate * _ONE),
+        delay_ns=settings.delay_ns,
+    )
+
+
+def make_held(settings: FaultSettings, mtu: int) -> Held:
+    """Return an empty queue for frames of ``mtu`` octets; one slot where there are no faults."""
+    slots = HELD_FRAMES if settings.is_on else 1
+    return Held(
+        octets=np.zeros((slots, vnet.VNET_LEN + ethernet.ETHERNET_LEN + mtu + 64), np.uint8),
+        frames=np.zeros((slots, _HELD_FIELDS), np.int64),
+        order=np.arange(slots, dtype=np.int64),
+        queue=np.zeros(_QUEUE_FIELDS, np.int64),
+        random=np.random.SeedSequence(settings.seed).generate_state(6, np.uint32).astype(np.int64),
+    )
+
+
+@inline_kernel
+def has_room(held: Any) -> Any:
+    """Whether another segment of 64 KiB fits, whatever happens to it."""
+    return held.order.size - (held.queue[_TAIL] - held.queue[_FREED]) >= HELD_ROOM
+
+
+@kernel
+def disturb(plan: FaultPlan, frame: Any, at: int, length: int, now_ns: int, held: Held, counters: Any) -> None:
+    """Take one frame on its way to the wire, and put what becomes of it into the queue.
+
+    Args:
+        plan: how likely each fault is.
+        frame: uint8 with the virtio-net header at ``at``; not changed.
+        at: where it starts.
+        length: octets with the virtio-net header.
+        now_ns: the time.
+        held: the queue, with room (:func:`has_room`).
+        counters: int64, indexed by ``Counter``.
+    """
+    gso_type = u8(frame, at + vnet.GSO_TYPE) & ~vnet.GSO_ECN
+    l4_at = vnet.VNET_LEN + load_u16(frame, at + vnet.CSUM_START)
+    size = load_u16(frame, at + vnet.VNET_GSO_SIZE)
+    payload_at = l4_at + _UDP_LEN
+    if gso_type != _GSO_UDP_L4:
+        payload_at = l4_at + (u8(frame, at + l4_at + tcp.DATA_OFFSET) >> 4) * 4
+    known = gso_type == vnet.GSO_TCPV4 or gso_type == vnet.GSO_TCPV6 or gso_type == _GSO_UDP_L4
+    ethertype = be16(frame, at + vnet.VNET_LEN + ethernet.ETHERTYPE)
+    is_ip = ethertype == ethernet.ETHERTYPE_IPV4 or ethertype == _ETHERTYPE_IPV6
+    if gso_type == vnet.GSO_NONE:
+        payload_at, size = length - 1, 0  # one round
+    elif not known or not is_ip or size == 0 or payload_at >= length or l4_at < _IP_AT + ipv4.IPV4_MIN_LEN:
+        counters[Counter.DROP_UNSPLIT] += 1
+        return
+    for first in range(payload_at, length, max(size, 1)):
+        _disturb_one(plan, frame, at, length, payload_at, first, size, now_ns, held, counters)
+
+
+@kernel
+def _disturb_one(
+    plan: Any,
+    frame: Any,
+    at: Any,
+    length: Any,
+    payload_at: Any,
+    first: Any,
+    size: Any,
+    now_ns: Any,
+    held: Any,
+    counters: Any,
+) -> None:
+    """One wire frame: the whole one (``size`` 0), or the part of a GSO frame whose payload starts at ``first``."""
+    if _happens(plan.loss, held.random):
+        counters[Counter.FAULT_LOST] += 1
+        return
+    copies = 1
+    if _happens(plan.dup, held.random):
+        counters[Counter.FAULT_DUPLICATED] += 1
+        copies = 2
+    for _ in range(copies):
+        slot = held.order[held.queue[_TAIL] % held.order.size]
+        octets = held.octets[slot]
+        piece = length if size == 0 else payload_at + min(size, length - first)
+        if held.queue[_TAIL] - held.queue[_FREED] >= held.order.size or piece > octets.size:
+            counters[Counter.DROP_UNSPLIT] += 1
+            return
+        if size == 0:
+            copy_octets(frame, at, octets, 0, length)
+        else:
+            _split(frame, at, length, payload_at, first, size, octets)
+        _fill_in_checksum(octets, piece)
+        held.frames[slot, _LENGTH] = _damage(plan, octets, piece, held.random, counters)
+        held.frames[slot, _DUE_NS] = now_ns + plan.delay_ns
+        held.frames[slot, _LATE] = 0
+        if plan.delay_ns:
+            counters[Counter.FAULT_DELAYED] += 1
+        if _happens(plan.reorder, held.random):
+            counters[Counter.FAULT_REORDERED] += 1
+            held.frames[slot, _LATE] = OVERTAKEN_BY
+        held.queue[_TAIL] += 1
+
+
+@inline_kernel
+def _happens(chance: Any, random: Any) -> Any:
+    return chance > 0 and draw(random) < chance
+
+
+@kernel
+def draw(random: Any) -> Any:
+    """Return 32 random bits."""
+    mixed = int(random[0]) ^ int(random[0]) >> 2
+    for index in range(4):
+        random[index] = random[index + 1]
+    last = int(random[4])
+    last = (last ^ last << 4) ^ (mixed ^ mixed << 1)
+    random[4] = last & _MASK
+    random[5] = (int(random[5]) + 362437) & _MASK
+    return (int(random[4]) + int(random[5])) & _MASK
+
+
+@inline_kernel
+def _split(frame: Any, at: Any, length: Any, payload_at: Any, first: Any, size: Any, octets: Any) -> None:
+    """Write the wire frame whose payload starts at ``first`` of a GSO frame, as the kernel's own segmentation would."""
+    payload_len = min(size, length - first)
+    copy_octets(frame, at, octets, 0, payload_at)
+    copy_octets(frame, at + first, octets, payload_at, payload_len)
+    l4_at = vnet.VNET_LEN + load_u16(octets, vnet.CSUM_START)
+    l4_len = payload_at - l4_at + payload_len
+    is_udp = u8(octets, vnet.GSO_TYPE) == _GSO_UDP_L4
+    index = (first - payload_at) // size
+    if be16(octets, vnet.VNET_LEN + ethernet.ETHERTYPE) == ethernet.ETHERTYPE_IPV4:
+        ip_len = l4_at - _IP_AT
+        put_be16(octets, _IP_AT + ipv4.TOTAL_LEN, ip_len + l4_len)
+        put_be16(octets, _IP_AT + ipv4.IDENT, be16(octets, _IP_AT + ipv4.IDENT) + index)
+        store_u16(octets, _IP_AT + ipv4.CHECKSUM, 0)
+        store_u16(octets, _IP_AT + ipv4.CHECKSUM, ones_sum(octets, _IP_AT, ip_len) ^ 0xFFFF)
+    else:
+        put_be16(octets, _IP_AT + _IPV6_PAYLOAD_LEN, l4_at - _IP_AT - 40 + l4_len)
+    if is_udp:
+        put_be16(octets, l4_at + 4, l4_len)
+    else:
+        put_be32(octets, l4_at + tcp.SEQ, be32(octets, l4_at + tcp.SEQ) + first - payload_at)
+        flags = u8(octets, l4_at + tcp.FLAGS)
+        if index > 0:
+            flags &= ~_CWR
+        if first + payload_len < length:
+            flags &= ~(tcp.FIN | tcp.PSH)
+        octets[l4_at + tcp.FLAGS] = flags
+    # The field holds the pseudo-header's sum with the whole segment's length: put this one's in its place.
+    sum_at = l4_at + load_u16(octets, vnet.CSUM_OFFSET)
+    total = be16(octets, sum_at) + ((length - l4_at) ^ 0xFFFF) + l4_len
+    total = (total & 0xFFFF) + (total >> 16)
+    put_be16(octets, sum_at, (total & 0xFFFF) + (total >> 16))
+    octets[vnet.GSO_TYPE] = vnet.GSO_NONE
+    store_u16(octets, vnet.VNET_GSO_SIZE, 0)
+
+
+@inline_kernel
+def _fill_in_checksum(octets: Any, length: Any) -> None:
+    """Do what ``NEEDS_CSUM`` asks the interface to do, and clear the virtio-net header."""
+    start = vnet.VNET_LEN + load_u16(octets, vnet.CSUM_START)
+    at = start + load_u16(octets, vnet.CSUM_OFFSET)
+    if u8(octets, vnet.VNET_FLAGS) & vnet.NEEDS_CSUM and start < length and at + 2 <= length:
+        even = (length - start) & ~1
+        total = ones_sum(octets, start, even)
+        if even != length - start:
+            total += u8(octets, length - 1)
+        total = (total & 0xFFFF) + (total >> 16)
+        store_u16(octets, at, total ^ 0xFFFF)
+    for field in range(vnet.VNET_LEN):
+        octets[field] = 0
+
+
+@inline_kernel
+def _damage(plan: Any, octets: Any, length: Any, random: Any, counters: Any) -> Any:
+    """Cut the frame short and flip a bit of it, perhaps; return its length."""
+    ethertype = be16(octets, vnet.VNET_LEN + ethernet.ETHERTYPE)
+    is_ip = ethertype == ethernet.ETHERTYPE_IPV4 or ethertype == _ETHERTYPE_IPV6
+    if not is_ip or length <= _IP_AT:
+        return length
+    if _happens(plan.truncate, random):
+        counters[Counter.FAULT_TRUNCATED] += 1
+        length = _IP_AT + draw(random) % (length - _IP_AT)
+    if length > _IP_AT and _happens(plan.flip, random):
+        counters[Counter.FAULT_FLIPPED] += 1
+        bit = draw(random) % (8 * (length - _IP_AT))
+        octets[_IP_AT + bit // 8] = u8(octets, _IP_AT + bit // 8) ^ 1 << bit % 8
+    return length
+
+
+@kernel
+def release(held: Held, now_ns: int, vectors: Any) -> int:
+    """Return how many frames are due, and put their addresses and lengths into ``vectors``.
+
+    Call it when all frames released before are on the wire: it frees their slots.
+
+    Args:
+        held: the queue.
+        now_ns: the time.
+        vectors: uint64[n, 2]; at most n frames are released.
+    """
+    queue, slots = held.queue, held.order.size
+    queue[_FREED] = queue[_HEAD]
+    count = 0
+    while count < len(vectors) and queue[_HEAD] < queue[_TAIL]:
+        here, there = queue[_HEAD] % slots, (queue[_HEAD] + 1) % slots
+        slot = held.order[here]
+        if held.frames[slot, _DUE_NS] > now_ns:
+            break
+        if held.frames[slot, _LATE] > 0:
+            following = held.order[there]
+            if queue[_HEAD] + 1 < queue[_TAIL] and held.frames[following, _DUE_NS] <= now_ns:
+                held.order[here], held.order[there] = following, slot
+                held.frames[slot, _LATE] -= 1
+                slot = following
+            elif now_ns < held.frames[slot, _DUE_NS] + OVERTAKE_WAIT_NS:
+                break
+        vectors[count, 0] = held.octets[slot].ctypes.data
+        vectors[count, 1] = held.frames[slot, _LENGTH]
+        queue[_HEAD] += 1
+        count += 1
+    return count
+
+
+@kernel
+def wait_ns(held: Held, now_ns: int) -> int:
+    """Return how long the next frame has to wait yet; -1 where none is held."""
+    queue, slots = held.queue, held.order.size
+    if queue[_HEAD] == queue[_TAIL]:
+        return -1
+    slot = held.order[queue[_HEAD] % slots]
+    due_ns = held.frames[slot, _DUE_NS]
+    if held.frames[slot, _LATE] > 0:
+        due_ns += OVERTAKE_WAIT_NS
+        if queue[_HEAD] + 1 < queue[_TAIL]:
+            due_ns = min(due_ns, held.frames[held.order[(queue[_HEAD] + 1) % slots], _DUE_NS])
+    return max(int(due_ns) - now_ns, 0)

@@ -1,0 +1,175 @@
+"""Everything the loop works on: buffers, message headers, tables and counters, made once before the first frame.
+
+A NIC with one thread has one :class:`Port`. With two threads, :func:`make_second` gives the other one a view of it: a
+direction's buffers are used by that direction alone, so only poll set, clock and state are the second thread's own.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec.kernels import DECODE_SLACK
+from netoffload.engine.counters import Int64Array, make_counters
+from netoffload.engine.receive import HOST_SEGMENT_LEN, PENDING_FIELDS
+from netoffload.engine.transmit import HOST_BUFFER_LEN, MAX_WIRE_FRAMES, WIRE_BUFFER_LEN, TransmitSettings
+from netoffload.engine.vlan import TAG_LEN
+from netoffload.faults import FaultSettings
+from netoffload_daemon import libc, vlan
+from netoffload_daemon.faults import FaultPlan, Held, make_held, make_plan
+from netoffload_daemon.trace import RING_WORDS, TraceRing, make_ring, wall_clock_offset_ns
+
+Uint8Array = npt.NDArray[np.uint8]
+
+TX: Final = 1
+"""Role: host to wire."""
+RX: Final = 2
+"""Role: wire to host."""
+
+WIRE_BATCH: Final = 64
+"""Frames taken from the wire at once: a 64 KiB segment without any compression is 46 frames."""
+
+HOST_BATCH: Final = 8
+"""Frames taken from the host at once; each may be 64 KiB."""
+
+# What went wrong with the devices, in Port.state.
+ENDED: Final = 0
+"""0, or why the loop has to end."""
+SUSPECT: Final = 1
+"""1: a device said it is down, and may be gone."""
+STATE_FIELDS: Final = 2
+
+
+class LoopSettings(NamedTuple):
+    """What the loop is told once.
+
+    Attributes:
+        engine: for the transmit engine.
+        faults: what happens to frames on their way to the wire.
+        busy_ns: how long to look for frames without sleeping after the last one, nanoseconds.
+        trace_sides: whose frames are traced: ``HOST_SIDE``, ``WIRE_SIDE``, both or none.
+        wall_offset_ns: what makes the loop's time one since 1970.
+    """
+
+    engine: TransmitSettings
+    faults: FaultPlan
+    busy_ns: int
+    trace_sides: int
+    wall_offset_ns: int
+
+
+class Port(NamedTuple):
+    """Everything the loop works on; arrays, made once.
+
+    Attributes:
+        host_in: frames from the host, one row each.
+        wire_out: the wire frames that one of them became.
+        spans: where they are in ``wire_out``.
+        out_messages: message headers for frames on their way out.
+        out_vectors: their addresses and lengths.
+        unsent: [first frame not yet taken by the wire, frames in all].
+        held: frames that the fault stage holds.
+        wire_in: frames from the wire.
+        in_messages: message headers for them.
+        in_vectors: their addresses and room.
+        in_controls: what the kernel says about each.
+        host_out: the segment being rebuilt.
+        pending: its state.
+        tx_flows: transmit flow table.
+        rx_flows: receive flow table.
+        tx_trace: frames that crossed on their way to the wire.
+        rx_trace: frames that crossed on their way to the host.
+        lock: a pthread mutex around ``tx_flows``.
+        counters: indexed by ``Counter``.
+        polled: three ``struct pollfd``: host, wire, event.
+        clock: room for the time.
+        state: ``ENDED`` and ``SUSPECT``.
+    """
+
+    host_in: Uint8Array
+    wire_out: Uint8Array
+    spans: Int64Array
+    out_messages: libc.Uint64Array
+    out_vectors: libc.Uint64Array
+    unsent: Int64Array
+    held: Held
+    wire_in: Uint8Array
+    in_messages: libc.Uint64Array
+    in_vectors: libc.Uint64Array
+    in_controls: Uint8Array
+    host_out: Uint8Array
+    pending: Int64Array
+    tx_flows: Int64Array
+    rx_flows: Int64Array
+    tx_trace: TraceRing
+    rx_trace: TraceRing
+    lock: libc.Uint64Array
+    counters: Int64Array
+    polled: npt.NDArray[np.int32]
+    clock: Int64Array
+    state: Int64Array
+
+
+def make_settings(
+    engine: TransmitSettings, faults: FaultSettings | None = None, busy_poll_us: int = 0, trace_sides: int = 0
+) -> LoopSettings:
+    """Return the loop's settings."""
+    plan = make_plan(faults or FaultSettings())
+    return LoopSettings(engine, plan, busy_poll_us * 1000, trace_sides, wall_clock_offset_ns())
+
+
+def make_port(
+    tx_flows: Int64Array,
+    rx_flows: Int64Array,
+    faults: FaultSettings | None = None,
+    mtu: int = 1500,
+    traced: bool = False,
+) -> Port:
+    """Return buffers and counters at zero, around these flow tables.
+
+    Args:
+        tx_flows: transmit flow table.
+        rx_flows: receive flow table.
+        faults: decide how many frames the fault stage may hold.
+        mtu: of the wire, in octets.
+        traced: whether there is room for a trace.
+    """
+    ring_words = RING_WORDS if traced else 1
+    out_messages, out_vectors = libc.make_messages(HOST_BATCH + MAX_WIRE_FRAMES)
+    in_messages, in_vectors = libc.make_messages(WIRE_BATCH)
+    wire_in = np.zeros((WIRE_BATCH, TAG_LEN + HOST_BUFFER_LEN + DECODE_SLACK), np.uint8)
+    for index in range(WIRE_BATCH):
+        in_vectors[index] = wire_in[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
+    return Port(
+        host_in=np.zeros((HOST_BATCH, HOST_BUFFER_LEN), np.uint8),
+        wire_out=np.zeros(WIRE_BUFFER_LEN, np.uint8),
+        spans=np.zeros((MAX_WIRE_FRAMES, 2), np.int64),
+        out_messages=out_messages,
+        out_vectors=out_vectors,
+        unsent=np.zeros(2, np.int64),
+        held=make_held(faults or FaultSettings(), mtu),
+        wire_in=wire_in,
+        in_messages=in_messages,
+        in_vectors=in_vectors,
+        in_controls=vlan.make_controls(in_messages),
+        host_out=np.zeros(HOST_SEGMENT_LEN, np.uint8),
+        pending=np.zeros(PENDING_FIELDS, np.int64),
+        tx_flows=tx_flows,
+        rx_flows=rx_flows,
+        tx_trace=make_ring(ring_words),
+        rx_trace=make_ring(ring_words),
+        lock=np.zeros(libc.MUTEX_WORDS, np.uint64),
+        counters=make_counters(),
+        polled=np.zeros((3, 2), np.int32),
+        clock=np.zeros(2, np.int64),
+        state=np.zeros(STATE_FIELDS, np.int64),
+    )
+
+
+def make_second(port: Port) -> Port:
+    """Return the port of a second thread, which takes over one of the directions of ``port``."""
+    return port._replace(
+        polled=np.zeros_like(port.polled), clock=np.zeros_like(port.clock), state=np.zeros_like(port.state)
+    )

@@ -1,0 +1,120 @@
+"""Giving up root: what a NIC needs it for is over before the first frame is forwarded.
+
+Root opens: network namespaces, the TAP, packet sockets with large buffers, the flow table and the trace, the control
+socket in a directory of root's. All of these are descriptors or mappings afterwards, and using one asks for no right.
+What remains is a process that parses frames from a network, which is the last one that should be root.
+
+The order follows from how Linux keeps these things. No-new-privileges, the bounding set and the inheritable set belong
+to a thread, and a thread inherits them from the one that starts it: :func:`forgo` gives them up before any thread of
+the NIC exists. Identities must stay until everything is open; :func:`drop` then gives them up, through libc, which does
+it in every thread of the process (nptl(7)), and the kernel clears the permitted, effective and ambient sets of a thread
+whose last user id 0 goes (capabilities(7)). It looks at every thread afterwards, and nothing is forwarded if one still
+has a right.
+
+What cannot be done any more: removing the control socket's file, unless its directory is writable for the user. A
+socket nobody answers on is replaced by the next NIC that is started with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pwd
+from pathlib import Path
+from typing import Final
+
+from netoffload.errors import SystemRefusedError, UsageError
+
+USER_DEFAULT: Final = "nobody"
+ROOT: Final = "root"
+
+# linux/prctl.h, linux/capability.h
+_PR_SET_DUMPABLE: Final = 4
+_PR_CAPBSET_READ: Final = 23
+_PR_CAPBSET_DROP: Final = 24
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_PR_CAP_AMBIENT: Final = 47
+_PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
+_CAPABILITY_VERSION_3: Final = 0x20080522
+_LAST_CAPABILITY: Final = Path("/proc/sys/kernel/cap_last_cap")
+_TASKS: Final = Path("/proc/self/task")
+
+_SETS: Final = ("CapInh", "CapPrm", "CapEff", "CapAmb")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def find_user(name: str) -> tuple[int, int]:
+    """Return user and group id of ``name``.
+
+    Raises:
+        UsageError: there is no such user.
+    """
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError as error:
+        raise UsageError(
+            f"user {name!r} is unknown: --user takes a name of /etc/passwd, or root to stay root"
+        ) from error
+    return entry.pw_uid, entry.pw_gid
+
+
+def forgo() -> None:
+    """Give up what could bring rights back: new privileges by exec, and the bounding, inheritable and ambient sets.
+
+    Call it before the first thread is started; the rights that are there now stay usable.
+
+    Raises:
+        SystemRefusedError: the kernel refused.
+    """
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    if os.geteuid() == 0:
+        for capability in range(int(_LAST_CAPABILITY.read_text()) + 1):
+            if _libc.prctl(_PR_CAPBSET_READ, ctypes.c_ulong(capability), 0, 0, 0) == 1:
+                _prctl(_PR_CAPBSET_DROP, capability)
+
+
+def drop(user: str) -> None:
+    """Become ``user`` with no capability in any thread, and keep others from reading this process's memory.
+
+    A process that was not root keeps its user and loses its capabilities.
+
+    Raises:
+        UsageError: there is no such user.
+        SystemRefusedError: the kernel refused, or a thread still has a capability.
+    """
+    if os.geteuid() == 0:
+        uid, gid = find_user(user)
+        try:
+            os.setgroups([])
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+        except OSError as error:
+            raise SystemRefusedError(f"cannot become user {user}: {error.strerror} (--user root stays root)") from error
+    _clear_capabilities()
+    _prctl(_PR_SET_DUMPABLE, 0)
+    _check_every_thread()
+
+
+def _clear_capabilities() -> None:
+    """capset(2) with three empty sets, for this thread."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    if _libc.capset(header, (ctypes.c_uint32 * 6)()) != 0:
+        raise SystemRefusedError(f"cannot give up capabilities: {os.strerror(ctypes.get_errno())}")
+
+
+def _check_every_thread() -> None:
+    for task in _TASKS.iterdir():
+        lines = (task / "status").read_text().splitlines()
+        status = dict(line.split(":", 1) for line in lines if ":" in line)
+        left = [name for name in _SETS if int(status[name], 16) != 0]
+        if left:
+            raise SystemRefusedError(
+                f"thread {task.name} still has capabilities ({', '.join(left)}): nothing is forwarded"
+            )
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
+        raise SystemRefusedError(f"prctl({option}, {argument}) failed: {os.strerror(ctypes.get_errno())}")

@@ -1,0 +1,43 @@
+"""Streams over wires that lose, double, reorder, flip and cut frames: TCP and the CRC make them whole again."""
+
+from __future__ import annotations
+
+import pytest
+
+from netoffload.control import request
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.testbed.stream import stream
+
+pytestmark = pytest.mark.netns
+
+OCTETS = 20_000_000
+SMALL_VALUES = 100
+"""A segment of a few floats would not get smaller and crosses as it is; TCP makes one now and then."""
+
+
+@pytest.mark.parametrize(
+    ("faults", "counted"),
+    [
+        ("loss=0.01", ["fault_lost"]),
+        ("dup=0.05", ["fault_duplicated"]),
+        ("reorder=0.05", ["fault_reordered"]),
+        ("flip=0.005", ["fault_flipped"]),
+        ("truncate=0.005", ["fault_truncated"]),
+        ("delay=2ms", ["fault_delayed"]),
+        (
+            "loss=0.01,dup=0.01,reorder=0.01,flip=0.002,truncate=0.001,delay=1ms,seed=7",
+            ["fault_lost", "fault_duplicated", "fault_reordered", "fault_flipped", "fault_truncated", "fault_delayed"],
+        ),
+    ],
+)
+def test_a_stream_over_a_bad_wire_is_the_codecs_round_trip(run_id: str, faults: str, counted: list[str]) -> None:
+    with Testbed(make_plan(TestbedSettings(2, nic=NicSettings(faults=faults)), run_id), check_rate=False) as bed:
+        found = stream(bed, OCTETS)
+        sent, got = (request(str(node.control_path), "counters")["counters"] for node in bed.plan.nodes)
+    assert (found.values, found.wrong) == (OCTETS // 4, 0)
+    assert found.raw < SMALL_VALUES
+    assert {name: sent[name] for name in counted if sent[name] == 0} == {}
+    if "flip" in faults:
+        assert got["drop_bad_crc"] > 0
+    if "truncate" in faults:
+        assert got["drop_runt"] > 0

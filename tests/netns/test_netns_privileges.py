@@ -1,0 +1,59 @@
+"""A NIC that forwards has no right left: user, groups, capabilities, in every thread."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netoffload.control import request
+from netoffload.testbed import Testbed
+from netoffload.testbed.stream import stream
+
+pytestmark = pytest.mark.netns
+
+
+def statuses(pid: int) -> list[dict[str, str]]:
+    """What the kernel says about every thread of a process."""
+    return [
+        dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    ]
+
+
+def test_a_nic_that_forwards_is_nobody(nic_bed: Testbed) -> None:
+    pid = request(str(nic_bed.plan.nodes[0].control_path), "info")["pid"]
+    found = statuses(pid)
+    assert len(found) >= 3  # main, control, loop
+    for status in found:
+        assert set(status["Uid"].split()) == set(status["Gid"].split()) == {"65534"}
+        assert status["Groups"].strip() == ""
+        for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+            assert int(status[name], 16) == 0
+    mine = [status for status in found if status["Name"] != "" and status["Pid"] == str(pid)]
+    assert [(int(status["CapBnd"], 16), status["NoNewPrivs"]) for status in mine] == [(0, "1")]
+    assert os.stat(f"/proc/{pid}/fd").st_uid == 0  # not dumpable: its user may not look into it
+    assert stream(nic_bed, 400_000).wrong == 0
+
+
+def test_the_control_socket_is_its_starters(nic_bed: Testbed) -> None:
+    found = os.stat(str(nic_bed.plan.nodes[0].control_path))
+    assert (found.st_mode & 0o777, found.st_uid) == (0o600, os.geteuid())
+
+
+def test_a_start_without_rights_says_what_to_do(nic_bed: Testbed) -> None:
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("setpriv (util-linux) is missing")
+    node = nic_bed.plan.nodes[0]
+    powerless = [setpriv, "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "netoffload_daemon"]
+    for words in (["--host", "tap:not0", "--wire", "lo"], ["--host", "veth:lo", "--wire", "lo"]):
+        netns = ["--host-netns", f"/run/netns/{node.netns}"]
+        for arguments in (words, words + netns):
+            done = subprocess.run([*powerless, *arguments], capture_output=True, text=True, timeout=60, check=False)
+            assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
+            assert "start the NIC with sudo" in done.stderr

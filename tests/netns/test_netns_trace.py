@@ -1,0 +1,55 @@
+"""The trace of a NIC in scapy's eyes: blocks on the wire's side, plain TCP on the host's, nothing missed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from scapy.layers.inet import IP, TCP
+from scapy.utils import PcapNgReader
+
+from netoffload.control import request
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.testbed.plan import nic_argv
+from netoffload.testbed.stream import stream
+from netoffload.wire.offload import PROTO_IPCOMP
+
+pytestmark = pytest.mark.netns
+
+OCTETS = 2_000_000
+
+
+def test_a_trace_shows_both_sides(run_id: str, tmp_path: Path) -> None:
+    path = tmp_path / "frames.pcapng"
+    with Testbed(make_plan(TestbedSettings(2, nic=NicSettings(threads=2)), run_id), check_rate=False) as bed:
+        node = bed.plan.nodes[0]
+        assert request(str(node.control_path), "stop") == {}
+        bed._nics[0].wait(timeout=10)
+        reader, writer = os.pipe()
+        command = [sys.executable, "-m", "netoffload_daemon", *nic_argv(bed.plan, node, writer), "--trace", str(path)]
+        started = time.time()
+        with subprocess.Popen(command, pass_fds=[writer]) as nic:
+            os.close(writer)
+            assert os.read(reader, 6) == b"ready\n"
+            os.close(reader)
+            try:
+                assert stream(bed, OCTETS).wrong == 0
+                counters = request(str(node.control_path), "counters")["counters"]
+            finally:
+                nic.terminate()
+                assert nic.wait(timeout=10) == 0
+    packets = list(PcapNgReader(str(path)))
+    assert (counters["trace_missed"], counters["trace_frames"] <= len(packets)) == (0, True)
+    assert all(started - 1 < float(packet.time) < time.time() + 1 for packet in packets)
+    sides = {side: [packet for packet in packets if packet.sniffed_on == side] for side in ("tap:inc0", "wire0")}
+    assert sum(map(len, sides.values())) == len(packets)
+    on_wire = [packet for packet in sides["wire0"] if IP in packet and packet[IP].proto == PROTO_IPCOMP]
+    assert len(on_wire) == counters["tx_blocks"]
+    assert [packet for packet in sides["tap:inc0"] if IP in packet and packet[IP].proto == PROTO_IPCOMP] == []
+    sent = [packet for packet in sides["tap:inc0"] if TCP in packet and packet[IP].src == node.address]
+    assert sum(len(packet[TCP].payload) for packet in sent if packet[IP].tos & 0xFC == 0x28) >= OCTETS
+    assert max(len(packet) for packet in sent) > 20_000  # GSO frames are whole

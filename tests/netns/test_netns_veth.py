@@ -1,0 +1,65 @@
+"""A bump in the wire on a veth pair, one thread per direction, and devices that are deleted under a running NIC."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from netoffload.control import request
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.testbed.plan import HOST_DEVICE
+from netoffload.testbed.stream import stream
+
+pytestmark = pytest.mark.netns
+
+OCTETS = 20_000_000
+
+
+@pytest.mark.parametrize(
+    "nic",
+    [NicSettings(host="veth"), NicSettings(host="veth", threads=2), NicSettings(threads=2, busy_poll_us=50)],
+    ids=["veth", "veth-threads", "tap-threads-busy"],
+)
+def test_a_stream_arrives_as_the_codec_makes_it(run_id: str, nic: NicSettings) -> None:
+    with Testbed(make_plan(TestbedSettings(2, nic=nic), run_id), check_rate=False) as bed:
+        found = stream(bed, OCTETS)
+        sent, got = (request(str(node.control_path), "counters")["counters"] for node in bed.plan.nodes)
+        wire_octets = bed.wire_counters()[0].tx_octets
+    assert (found.values, found.wrong) == (OCTETS // 4, 0)
+    assert wire_octets < OCTETS / 3
+    assert sent["tx_raw_octets"] >= OCTETS
+    drops = {name: count for each in (sent, got) for name, count in each.items() if name.startswith("drop") and count}
+    assert drops == {}
+
+
+@pytest.mark.parametrize(
+    ("host", "threads", "deleted", "code", "said"),
+    [
+        ("tap", 1, "wire0", 5, "wire wire0 was deleted"),
+        ("tap", 2, "inc0", 4, "tap:inc0 was deleted"),
+        ("veth", 2, "wire0", 5, "wire wire0 was deleted"),
+        ("veth", 1, HOST_DEVICE, 4, f"veth:{HOST_DEVICE} was deleted"),
+    ],
+)
+def test_a_deleted_device_ends_the_nic_with_a_line(
+    run_id: str, host: str, threads: int, deleted: str, code: int, said: str
+) -> None:
+    settings = TestbedSettings(1, nic=NicSettings(host=host, threads=threads))
+    with Testbed(make_plan(settings, run_id), check_rate=False) as bed:
+        node = bed.plan.nodes[0]
+        netns = node.netns if deleted == node.device else node.wire_netns
+        subprocess.run(["ip", "-n", netns, "link", "delete", deleted], check=True)
+        assert bed._nics[0].wait(timeout=10) == code
+        assert said in Path(str(node.log_path)).read_text()
+
+
+def test_a_device_that_is_only_down_does_not(run_id: str) -> None:
+    with Testbed(make_plan(TestbedSettings(2, nic=NicSettings(host="veth")), run_id), check_rate=False) as bed:
+        netns = bed.plan.nodes[0].wire_netns
+        for state in ("down", "up"):
+            for device in ("wire0", HOST_DEVICE):
+                subprocess.run(["ip", "-n", netns, "link", "set", device, state], check=True)
+        found = stream(bed, 400_000)
+        assert (found.values, found.wrong) == (100_000, 0)
