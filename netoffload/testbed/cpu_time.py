@@ -15,14 +15,19 @@ _IDLE, _IOWAIT, _GUEST = 3, 4, 8  # columns of the first line of /proc/stat; gue
 
 
 def processes_cpu_s(pids: Iterable[int]) -> float:
-    """Return the user and system time of processes, all their threads together; one that is gone counts nothing."""
+    """Return the user and system time of processes and their living children, all threads together.
+
+    One that is gone counts nothing.
+    """
     ticks = 0
     for pid in pids:
         try:
             fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+            children = Path("/proc", str(pid), "task", str(pid), "children").read_text().split()
         except OSError:
             continue
         ticks += int(fields[_UTIME]) + int(fields[_STIME])
+        ticks += round(processes_cpu_s(map(int, children)) * TICKS_PER_S)
     return ticks / TICKS_PER_S
 
 

@@ -3,8 +3,8 @@
 Runs on a node by its file name, not as a module of the package (``python -I endpoint.py ROLE ARGUMENTS``), so that it
 starts with the standard library and NumPy alone. Roles::
 
-    receive ADDRESS PORT TOS OCTETS SENT EXPECTED     echo ADDRESS PORT COUNT
-    send    ADDRESS PORT TOS OCTETS SENT              ping ADDRESS PORT COUNT
+    receive PORT TOS OCTETS SENT EXPECTED         echo PORT COUNT
+    send    ADDRESS PORT TOS OCTETS SENT          ping ADDRESS PORT COUNT
 
 A stream is the file SENT, over and over, until OCTETS have gone. What arrives must be the file EXPECTED, over and over;
 where EXPECTED is not SENT (a lossy codec is on the way), a float32 may also be what was sent, because a NIC leaves a
@@ -24,6 +24,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class Checker:
         self._sent, self._expected = sent, expected
         self._lossy = not np.array_equal(sent, expected)
         self._got = np.zeros_like(sent)
-        self._view = memoryview(self._got)
+        self._view = self._got.data
         self._position = 0
         self._odd = False
 
@@ -89,10 +90,10 @@ class Checker:
         self._position, self._odd = 0, False
 
 
-def receive(address: str, port: str, tos: str, octets: str, sent: str, expected: str) -> dict[str, Any]:
+def receive(port: str, tos: str, octets: str, sent: str, expected: str) -> dict[str, Any]:
     """Receive and check a stream; return when its last octet came, and how many floats came uncompressed."""
     checker = Checker(_read(sent), _read(expected))
-    with _accept(address, int(port), int(tos)) as stream:
+    with _accept(int(port), int(tos)) as stream:
         left = int(octets)
         while left and (count := checker.receive(stream, left)):
             left -= count
@@ -106,7 +107,7 @@ def receive(address: str, port: str, tos: str, octets: str, sent: str, expected:
 
 def send(address: str, port: str, tos: str, octets: str, sent: str) -> dict[str, Any]:
     """Send a stream when told to; return when its first octet went."""
-    block = memoryview(_read(sent))
+    block = _read(sent).data
     with _connect(address, int(port), int(tos)) as stream:
         _say({"ready": True})
         sys.stdin.readline()
@@ -119,10 +120,10 @@ def send(address: str, port: str, tos: str, octets: str, sent: str) -> dict[str,
     return {"start_s": start_s}
 
 
-def echo(address: str, port: str, count: str) -> dict[str, Any]:
+def echo(port: str, count: str) -> dict[str, Any]:
     """Send back ``count`` single octets."""
     octet = bytearray(1)
-    with _accept(address, int(port), 0) as stream:
+    with _accept(int(port), 0) as stream:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(int(count) + WARM_UP_ROUND_TRIPS):
             if not stream.recv_into(octet):
@@ -160,11 +161,11 @@ def _prepare(sock: socket.socket, tos: int) -> None:
         sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", SILENCE_S, 0))
 
 
-def _accept(address: str, port: int, tos: int) -> socket.socket:
+def _accept(port: int, tos: int) -> socket.socket:
     with socket.socket() as listener:
         _prepare(listener, tos)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address, port))
+        listener.bind(("", port))  # a tunnel's address may not be there yet
         listener.listen(1)
         _say({"ready": True})
         stream = listener.accept()[0]
@@ -193,7 +194,7 @@ def _say(words: dict[str, Any]) -> None:
 
 def main(role: str, *arguments: str) -> None:
     """Play one role and print its result."""
-    roles = {"receive": receive, "send": send, "echo": echo, "ping": ping}
+    roles: dict[str, Callable[..., dict[str, Any]]] = {"receive": receive, "send": send, "echo": echo, "ping": ping}
     try:
         result = roles[role](*arguments)
     except (WrongContentError, OSError) as error:

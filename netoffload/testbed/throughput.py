@@ -116,7 +116,13 @@ def nic_pids(bed: Testbed) -> list[int]:
 
 
 def run_stream(
-    bed: Testbed, payload: Payload, octets: int, *, tagged: bool, address: str | None = None, carriers: Sequence[int] = ()
+    bed: Testbed,
+    payload: Payload,
+    octets: int,
+    *,
+    tagged: bool,
+    address: str | None = None,
+    carriers: Sequence[int] = (),
 ) -> StreamResult:
     """Send a stream from n0 to n1 and check what arrives.
 
@@ -133,11 +139,11 @@ def run_stream(
     """
     address = address or bed.plan.nodes[RECEIVER].address
     tos = str(TOS_COMPRESS if tagged else 0)
-    common = [address, str(PORT), tos, str(octets), str(payload.sent)]
+    common = [str(PORT), tos, str(octets), str(payload.sent)]
     expected = payload.rounded if tagged else payload.sent
     with (
         _program(bed, RECEIVER, ["receive", *common, str(expected)]) as receiver,
-        _program(bed, SENDER, ["send", *common]) as sender,
+        _program(bed, SENDER, ["send", address, *common]) as sender,
     ):
         wire, carrier_s, machine_s = bed.wire_counters()[SENDER], processes_cpu_s(carriers), machine_busy_s()
         sender.go()
@@ -162,8 +168,9 @@ def round_trips_us(bed: Testbed, count: int) -> list[float]:
     Raises:
         RunError: the programs do not reach each other.
     """
-    common = [bed.plan.nodes[RECEIVER].address, str(PORT), str(count)]
-    with _program(bed, RECEIVER, ["echo", *common]), _program(bed, SENDER, ["ping", *common]) as pinger:
+    common = [str(PORT), str(count)]
+    address = bed.plan.nodes[RECEIVER].address
+    with _program(bed, RECEIVER, ["echo", *common]), _program(bed, SENDER, ["ping", address, *common]) as pinger:
         pinger.go()
         times: list[float] = pinger.read(STREAM_TIMEOUT_S)["rtt_us"]
     return times
