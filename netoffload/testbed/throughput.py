@@ -38,6 +38,8 @@ READY_TIMEOUT_S: Final = 60.0
 """Starting Python and NumPy on a busy machine, and a tunnel that comes up."""
 STREAM_TIMEOUT_S: Final = 600.0
 """Last resort: the programs themselves give up after half a minute of silence."""
+RAW_SHARE_MAX: Final = 0.01
+"""A tagged stream with more floats than this left as they are was not compressed, and its time is no NIC's."""
 SENDER, RECEIVER = 0, 1
 """The nodes' indices."""
 
@@ -135,7 +137,7 @@ def run_stream(
         carriers: pids of the processes that carry it.
 
     Raises:
-        RunError: it did not arrive, or not as it must.
+        RunError: it did not arrive, not as it must, or tagged and yet uncompressed.
     """
     address = address or bed.plan.nodes[RECEIVER].address
     tos = str(TOS_COMPRESS if tagged else 0)
@@ -151,6 +153,8 @@ def run_stream(
         carrier_s, machine_s = processes_cpu_s(carriers) - carrier_s, machine_busy_s() - machine_s
         after = bed.wire_counters()[SENDER]
         start_s = sender.read(STREAM_TIMEOUT_S)["start_s"]
+    if received["raw_floats"] > RAW_SHARE_MAX * octets / 4:
+        raise RunError(f"{received['raw_floats']} of {octets // 4} float32 of a tagged stream were not compressed")
     return StreamResult(
         octets=octets,
         seconds=received["end_s"] - start_s,
