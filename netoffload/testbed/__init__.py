@@ -13,6 +13,10 @@ and takes it down from the journal alone. ``processes`` knows which processes ar
 per node. ``probe`` (with ``traffic``, the program it runs on two nodes) measures what a wire really carries. ``meter``
 serves the wires' counters to whoever runs on a node. ``launch`` runs one MPI rank per node. ``doctor`` says what this
 machine has and lacks.
+
+``throughput`` runs a checked stream, or a ping-pong, between two nodes (``endpoint`` is the program at either end), and
+``cpu_time`` says what it cost. ``vpn_peers`` starts tunnels of others over the same wires. ``nic_bench`` lets them all
+take turns, and ``nic_report`` makes figures of it.
 """
 
 from netoffload.testbed.build import Testbed, WireCounters, down, find_run, plan_of_run, reap_stale

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -40,16 +40,25 @@ from netoffload.testbed.throughput import (
 WARM_UP_S: Final = 0.3
 WARM_UP_OCTETS: Final = 64 * 10**6
 PLAIN: Final = "plain"
-"""The testbed without NICs; the others are called by their packing."""
+"""The kind of testbed without NICs."""
+
+NIC_KINDS: Final[dict[str, dict[str, Any]]] = {
+    "coalesced": {"packing": "coalesced"},
+    "per-segment": {"packing": "per-segment"},
+}
+"""The other kinds, and what is special about their NICs' settings."""
+
+ROUND_TRIP_KINDS: Final = {"kernel": PLAIN, "nic": "coalesced"}
+"""Which testbeds' round-trip times are measured, by the name they have in the report."""
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A way for a stream to go: over which testbed (:data:`PLAIN` or a packing), and whether it is tagged."""
+    """A way for a stream to go: over which kind of testbed, and whether it is tagged."""
 
-    bed: str
+    kind: str
     tagged: bool = False
 
 
@@ -74,7 +83,7 @@ class Asked:
         repeat: timed rounds.
         peers: names of :data:`~netoffload.testbed.vpn_peers.PEERS`, installed or not.
         mtu: of every link.
-        nic: codec and bound of the NICs; the packing is chosen by the contenders.
+        nic: codec and bound of the NICs; the packing is chosen by the kind of testbed.
         round_trips: timed round trips per round.
     """
 
@@ -131,16 +140,16 @@ def measure(asked: Asked, values: Float32Array, progress: Progress) -> dict[str,
 
 
 def _unshaped(asked: Asked, payload: Payload, progress: Progress) -> tuple[Stage, dict[str, list[list[float]]]]:
-    rtts_us: dict[str, list[list[float]]] = {"kernel": [], "nic": []}
-    with _stage(asked, None, tuple(CONTENDERS), progress) as stage:
+    rtts_us: dict[str, list[list[float]]] = {name: [] for name in ROUND_TRIP_KINDS}
+    with _stage(asked, None, tuple(CONTENDERS), ROUND_TRIP_KINDS.values(), progress) as stage:
         for number in range(asked.repeat + 1):
             for name in CONTENDERS:
                 progress(f"unshaped, round {number} of {asked.repeat}: {name}")
                 octets = min(WARM_UP_OCTETS, asked.size_octets) if number == 0 else asked.size_octets
                 _run(stage, name, payload, octets, timed=number > 0)
             progress(f"unshaped, round {number} of {asked.repeat}: round-trip times")
-            for name, bed in (("kernel", PLAIN), ("nic", "coalesced")):
-                times_us = round_trips_us(stage.beds[bed], asked.round_trips)
+            for name, kind in ROUND_TRIP_KINDS.items():
+                times_us = round_trips_us(stage.beds[kind], asked.round_trips)
                 rtts_us[name] += [times_us] if number > 0 else []
     return stage, rtts_us
 
@@ -149,7 +158,7 @@ def _shaped(asked: Asked, rate_bps: int, payload: Payload, progress: Progress) -
     names = tuple(name for name in CONTENDERS if name != "kernel")
     text = format_rate(rate_bps)
     with (
-        _stage(asked, rate_bps, names, progress, plain=bool(asked.peers)) as stage,
+        _stage(asked, rate_bps, names, [PLAIN] if asked.peers else [], progress) as stage,
         contextlib.ExitStack() as tunnels,
     ):
         for name in asked.peers:
@@ -170,15 +179,14 @@ def _shaped(asked: Asked, rate_bps: int, payload: Payload, progress: Progress) -
 
 @contextlib.contextmanager
 def _stage(
-    asked: Asked, rate_bps: int | None, names: Sequence[str], progress: Progress, plain: bool = False
+    asked: Asked, rate_bps: int | None, names: Sequence[str], kinds: Iterable[str], progress: Progress
 ) -> Iterator[Stage]:
-    """Build a testbed for every kind that the contenders need; take them down afterwards."""
+    """Build a testbed of these kinds and of all that the contenders need; take them down afterwards."""
     text = "unshaped" if rate_bps is None else format_rate(rate_bps)
-    kinds = dict.fromkeys([*([PLAIN] if plain else []), *(CONTENDERS[name].bed for name in names)])
     with contextlib.ExitStack() as stack:
         beds = {}
-        for kind in kinds:
-            nic = None if kind == PLAIN else replace(asked.nic, packing=kind)
+        for kind in dict.fromkeys([*kinds, *(CONTENDERS[name].kind for name in names)]):
+            nic = None if kind == PLAIN else replace(asked.nic, **NIC_KINDS[kind])
             plan = make_plan(TestbedSettings(2, rate_bps, asked.mtu, nic), new_run_id())
             bed = Testbed(plan, check_rate=rate_bps is not None, progress=lambda said: progress(f"{text}: {said}"))
             beds[kind] = stack.enter_context(bed)
@@ -187,7 +195,7 @@ def _stage(
 
 def _run(stage: Stage, name: str, payload: Payload, octets: int, *, timed: bool) -> None:
     contender = CONTENDERS[name]
-    bed = stage.beds[contender.bed]
+    bed = stage.beds[contender.kind]
     result = run_stream(bed, payload, octets, tagged=contender.tagged, carriers=nic_pids(bed))
     stage.samples[name].streams += [result] if timed else []
 

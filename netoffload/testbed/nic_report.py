@@ -110,8 +110,12 @@ def _rtt(rtts_us: dict[str, list[list[float]]]) -> dict[str, float]:
     """Medians over the rounds of each round's median and 99th percentile."""
     medians = {name: statistics.median(percentile(one, 50) for one in rounds) for name, rounds in rtts_us.items()}
     tails = {name: statistics.median(percentile(one, 99) for one in rounds) for name, rounds in rtts_us.items()}
-    added = medians["nic"] - medians["kernel"]
-    return {**medians, **{f"{name}_p99": rtt_us for name, rtt_us in tails.items()}, "added": added}
+    added = {
+        "added" if name == "nic" else f"{name}_added": rtt_us - medians["kernel"]
+        for name, rtt_us in medians.items()
+        if name != "kernel"
+    }
+    return {**medians, **{f"{name}_p99": rtt_us for name, rtt_us in tails.items()}, **added}
 
 
 def _peer(name: str, shaped: Sequence[Stage]) -> dict[str, Any]:
