@@ -124,9 +124,12 @@ def _print_tables(report: dict[str, Any]) -> None:
         pad_edge=False,
         padding=(0, 1, 0, 0),
         title=f"Gb/s of payload, medians of {asked['repeat']}, MTU {asked['mtu']}, {asked['gradients']}",
-        caption=f"own, all: CPU seconds per 10^9 octets, of the NICs or tunnel, and of all {cpu['cores']} cores",
+        caption=(
+            "frames per 10^6 and octets on the wire per octet of payload; CPU seconds per 10^9: own, of the\n"
+            f"NICs or the tunnel; all, of the machine's {cpu['cores']} cores, whoever used them"
+        ),
     )
-    for heading in ("link", "stream", "Gb/s", "min", "max", "frames/MB", "octets", "own", "all", "limit"):
+    for heading in ("link", "stream", "Gb/s", "min", "max", "frames", "octets", "own", "all", "limit"):
         table.add_column(heading, justify="left" if heading in ("link", "stream", "limit") else "right", no_wrap=True)
     for row in report["streams"]:
         speed, cpu_s = row["Gbps"], row["cpu_s_per_GB"]
