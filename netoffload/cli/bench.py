@@ -17,7 +17,7 @@ from netoffload.collectives.samples import parse_sigma
 from netoffload.errors import UsageError
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 
-bench_app = typer.Typer(no_args_is_help=True, help="Time collectives over emulated links, and codecs.")
+bench_app = typer.Typer(no_args_is_help=True, help="Time collectives over emulated links, codecs, and NICs.")
 app.add_typer(bench_app, name="bench")
 
 
@@ -53,7 +53,7 @@ SLOWEST_OVER_BOUND: Final = 20.0
 
 @bench_app.callback()
 def _bench() -> None:
-    """Time collectives over emulated links, and codecs."""
+    """Time collectives over emulated links, codecs, and NICs."""
 
 
 @bench_app.command()

@@ -1,0 +1,37 @@
+"""CPU time of processes and of the whole machine, from proc(5)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+"""Of the counts in /proc, usually 100: nothing here is finer than 10 ms."""
+
+_UTIME, _STIME = 11, 12  # fields 14 and 15 of /proc/PID/stat, counted after the name
+_IDLE, _IOWAIT, _GUEST = 3, 4, 8  # columns of the first line of /proc/stat; guest time is part of user time
+
+
+def processes_cpu_s(pids: Iterable[int]) -> float:
+    """Return the user and system time of processes and their living children, all threads together.
+
+    One that is gone counts nothing.
+    """
+    ticks = 0
+    for pid in pids:
+        try:
+            fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+            children = Path("/proc", str(pid), "task", str(pid), "children").read_text().split()
+        except OSError:
+            continue
+        ticks += int(fields[_UTIME]) + int(fields[_STIME])
+        ticks += round(processes_cpu_s(map(int, children)) * TICKS_PER_S)
+    return ticks / TICKS_PER_S
+
+
+def machine_busy_s() -> float:
+    """Return for how long the machine's cores were not idle since boot, added up over the cores."""
+    columns = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    return sum(ticks for column, ticks in enumerate(columns[:_GUEST]) if column not in (_IDLE, _IOWAIT)) / TICKS_PER_S

@@ -1,0 +1,189 @@
+"""The report of ``netoffload bench nic``: medians of checked streams, as JSON values.
+
+::
+
+    kernel_Gbps, bypass_Gbps            goodput over unshaped wires, without NICs and past them untagged
+    tagged_Gbps                         coalesced, per_segment: payload before compression
+    shaped[]                            per rate: the same, ratio, frames_per_MB, wire_octets_per_MB, goodput over what
+                                        the link allows, what limited it
+    rtt_us                              kernel, nic (medians), their 99th percentiles, and what the NICs add
+    peers                               per tunnel: version, goodput by rate, or why there is none
+    cpu_s_per_GB                        NICs' and whole machine's, unshaped
+    streams[]                           everything about every contender: spread, wire, CPU, limit
+    configuration, versions, cpu        what it was measured with
+
+``ratio`` is what compression does to the wire: octets on it per payload octet, headers and all, of the untagged stream
+over those of the coalesced one. Untagged goodput times this ratio is what a link would carry if the NICs took no time;
+``over_link`` is the goodput as a share of that. A MB is 10^6 octets of payload, a GB 10^9.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+import netoffload
+from netoffload.codec.kernels import KERNEL
+from netoffload.codec.measure import cpu_model
+from netoffload.results import Spread
+from netoffload.testbed import vpn_peers
+from netoffload.testbed.throughput import Payload, StreamResult, percentile
+
+if TYPE_CHECKING:
+    from netoffload.testbed.nic_bench import Asked, Samples, Stage
+
+FULL_SHARE: Final = 0.95
+"""A link or the cores count as full from here on."""
+
+
+def report(
+    asked: Asked, payload: Payload, unshaped: Stage, rtts_us: dict[str, list[list[float]]], shaped: Sequence[Stage]
+) -> dict[str, Any]:
+    """Return the report, but for the load average.
+
+    Args:
+        asked: what was measured.
+        payload: what the streams carried.
+        unshaped: the stage without shaping.
+        rtts_us: round-trip times in microseconds by contender and round.
+        shaped: the shaped stages.
+    """
+    goodput = {name: _median_gbps(samples) for name, samples in unshaped.samples.items()}
+    return {
+        "kernel_Gbps": goodput["kernel"],
+        "bypass_Gbps": goodput["bypass"],
+        "tagged_Gbps": {name: goodput[name] for name in ("coalesced", "per_segment")},
+        "shaped": [_shaped(stage) for stage in shaped],
+        "rtt_us": _rtt(rtts_us),
+        "peers": {name: _peer(name, shaped) for name in asked.peers},
+        "bypass_over_kernel": goodput["bypass"] / goodput["kernel"],
+        "coalesced_over_bypass": goodput["coalesced"] / goodput["bypass"],
+        "cpu_s_per_GB": {name: _cpu(samples) for name, samples in unshaped.samples.items()},
+        "payload_ratio": payload.ratio,
+        "streams": [
+            _row(stage, name, samples)
+            for stage in (unshaped, *shaped)
+            for name, samples in stage.samples.items()
+            if samples.streams
+        ],
+        "configuration": asdict(asked) | {"block_octets": payload.block_octets},
+        "versions": {
+            "netoffload": netoffload.__version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "kernel": platform.release(),
+            "codec_kernel": KERNEL,
+        },
+        "cpu": {"model": cpu_model(), "cores": os.cpu_count()},
+    }
+
+
+def _shaped(stage: Stage) -> dict[str, Any]:
+    untagged, per_segment, coalesced = (stage.samples[name] for name in ("bypass", "per_segment", "coalesced"))
+    named = {"untagged": untagged, "per_segment": per_segment, "coalesced": coalesced}
+    per_mb = {name: _median(samples, lambda one: one.wire_octets / one.octets) for name, samples in named.items()}
+    goodput = {name: _median_gbps(samples) for name, samples in named.items()}
+    ratios = {name: per_mb["untagged"] / per_mb[name] for name in ("per_segment", "coalesced")}
+    assert stage.rate_bps is not None
+    return {
+        "rate": _rate_word(stage.rate_bps),
+        **{f"{name}_Gbps": gbps for name, gbps in goodput.items()},
+        "ratio": ratios["coalesced"],
+        "frames_per_MB": {
+            name: _median(samples, lambda one: 1e6 * one.wire_frames / one.octets) for name, samples in named.items()
+        },
+        "wire_octets_per_MB": {name: 1e6 * octets for name, octets in per_mb.items()},
+        "over_link": {name: goodput[name] / (goodput["untagged"] * ratio) for name, ratio in ratios.items()},
+        "limit": {name: _limit(stage, samples) for name, samples in named.items()},
+        "cpu_s_per_GB": {name: _cpu(samples) for name, samples in named.items()},
+        "rates_bps_measured": {kind: bed.rate_bps_measured for kind, bed in stage.beds.items()},
+    }
+
+
+def _rtt(rtts_us: dict[str, list[list[float]]]) -> dict[str, float]:
+    """Medians over the rounds of each round's median and 99th percentile."""
+    medians = {name: statistics.median(percentile(one, 50) for one in rounds) for name, rounds in rtts_us.items()}
+    tails = {name: statistics.median(percentile(one, 99) for one in rounds) for name, rounds in rtts_us.items()}
+    added = {
+        "added" if name == "nic" else f"{name}_added": rtt_us - medians["kernel"]
+        for name, rtt_us in medians.items()
+        if name != "kernel"
+    }
+    return {**medians, **{f"{name}_p99": rtt_us for name, rtt_us in tails.items()}, **added}
+
+
+def _peer(name: str, shaped: Sequence[Stage]) -> dict[str, Any]:
+    peer = vpn_peers.PEERS[name]
+    if missing := vpn_peers.missing(peer):
+        return {"missing": missing}
+    entry: dict[str, Any] = {"version": peer.version(), "Gbps": {}, "coalesced_over_peer": {}}
+    for stage in shaped:
+        assert stage.rate_bps is not None
+        word, samples = _rate_word(stage.rate_bps), stage.samples[name]
+        if samples.failed:
+            entry.setdefault("failed", {})[word] = samples.failed
+        else:
+            entry["Gbps"][word] = _median_gbps(samples)
+            entry["coalesced_over_peer"][word] = _median_gbps(stage.samples["coalesced"]) / entry["Gbps"][word]
+    return entry
+
+
+def _row(stage: Stage, name: str, samples: Samples) -> dict[str, Any]:
+    return {
+        "rate": None if stage.rate_bps is None else _rate_word(stage.rate_bps),
+        "contender": name,
+        "Gbps": asdict(Spread.of([one.goodput_bps / 1e9 for one in samples.streams])),
+        "octets": samples.streams[0].octets,
+        "seconds": [one.seconds for one in samples.streams],
+        "wire_octets_per_MB": _median(samples, lambda one: 1e6 * one.wire_octets / one.octets),
+        "frames_per_MB": _median(samples, lambda one: 1e6 * one.wire_frames / one.octets),
+        "raw_floats": sum(one.raw_floats for one in samples.streams),
+        "cpu_s_per_GB": _cpu(samples),
+        "link_share": None if stage.rate_bps is None else _link_share(stage.rate_bps, samples),
+        "machine_share": _machine_share(samples),
+        "limit": _limit(stage, samples),
+    }
+
+
+def _cpu(samples: Samples) -> dict[str, float]:
+    """CPU seconds per 10^9 octets of payload: of the processes that carry the stream, and of the whole machine."""
+    return {
+        "carriers": _median(samples, lambda one: 1e9 * one.carrier_cpu_s / one.octets),
+        "machine": _median(samples, lambda one: 1e9 * one.machine_cpu_s / one.octets),
+    }
+
+
+def _limit(stage: Stage, samples: Samples) -> str:
+    if stage.rate_bps is not None and _link_share(stage.rate_bps, samples) >= FULL_SHARE:
+        return "link"
+    return "cores" if _machine_share(samples) >= FULL_SHARE else "neither"
+
+
+def _link_share(rate_bps: int, samples: Samples) -> float:
+    return _median(samples, lambda one: 8 * one.wire_octets / one.seconds) / rate_bps
+
+
+def _machine_share(samples: Samples) -> float:
+    return _median(samples, lambda one: one.machine_cpu_s / one.seconds) / (os.cpu_count() or 1)
+
+
+def _median_gbps(samples: Samples) -> float:
+    return _median(samples, lambda one: one.goodput_bps / 1e9)
+
+
+def _median(samples: Samples, quantity: Callable[[StreamResult], float]) -> float:
+    return statistics.median(map(quantity, samples.streams))
+
+
+def _rate_word(rate_bps: int) -> str:
+    """Write a rate as tc and our options read it: ``100mbit``, ``1gbit``."""
+    for factor, unit in ((10**9, "gbit"), (10**6, "mbit")):
+        if rate_bps >= factor:
+            return f"{rate_bps / factor:g}{unit}"
+    return f"{rate_bps}bit"

@@ -1,0 +1,233 @@
+"""One stream, or one ping-pong, between two nodes: started, checked, and accounted for.
+
+::
+
+    n0  send ── TCP ──► (NIC) ── wire ── bridge ── wire ── (NIC) ──► receive  n1
+        │ "go"            │        │                                   │ every octet compared
+        start_s        CPU time   octets, frames                    end_s
+
+Goodput is payload over the time from the first octet sent to the last one received and found right. The programs
+(``endpoint``) are up and connected before the counters are read, so that only the stream is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from netoffload.config import TOS_COMPRESS
+from netoffload.errors import RunError
+from netoffload.testbed.cpu_time import machine_busy_s, processes_cpu_s
+from netoffload.testbed.journal import read_run
+
+if TYPE_CHECKING:
+    from netoffload.codec import Codec, Float32Array
+    from netoffload.testbed.build import Testbed
+
+PORT: Final = 49_778
+READY_TIMEOUT_S: Final = 60.0
+"""Starting Python and NumPy on a busy machine, and a tunnel that comes up."""
+STREAM_TIMEOUT_S: Final = 600.0
+"""Last resort: the programs themselves give up after half a minute of silence."""
+RAW_SHARE_MAX: Final = 0.01
+"""A tagged stream with more floats than this left as they are was not compressed, and its time is no NIC's."""
+SENDER, RECEIVER = 0, 1
+"""The nodes' indices."""
+
+_ENDPOINT = Path(__file__).with_name("endpoint.py")
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What streams carry: one block of float32, sent over and over.
+
+    Attributes:
+        block_octets: its length.
+        ratio: its octets over those of the codec's payload.
+        sent: the file that holds it.
+        rounded: the file with what the codec makes of it.
+    """
+
+    block_octets: int
+    ratio: float
+    sent: Path
+    rounded: Path
+
+
+def write_payload(values: Float32Array, codec: Codec, bound_k: int, folder: Path) -> Payload:
+    """Write a block and what the codec makes of it into ``folder``.
+
+    Args:
+        values: float32[n], n > 0.
+        codec: of the NICs.
+        bound_k: its bound.
+        folder: which exists.
+    """
+    sent, rounded = folder / "sent.bin", folder / "rounded.bin"
+    sent.write_bytes(values.tobytes())
+    rounded.write_bytes(codec.round_trip(values, bound_k).tobytes())
+    return Payload(values.nbytes, values.nbytes / codec.encode(values, bound_k).size, sent, rounded)
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """One stream that arrived as it must.
+
+    Attributes:
+        octets: payload.
+        seconds: from the first octet sent to the last one received.
+        wire_octets: what the sender's wire carried away, with every header.
+        wire_frames: in how many frames.
+        carrier_cpu_s: CPU time of the processes that carried it (NICs, or a tunnel's).
+        machine_cpu_s: CPU time of the whole machine, with whatever else ran on it.
+        raw_floats: float32 of a tagged stream that crossed uncompressed.
+    """
+
+    octets: int
+    seconds: float
+    wire_octets: int
+    wire_frames: int
+    carrier_cpu_s: float
+    machine_cpu_s: float
+    raw_floats: int
+
+    @property
+    def goodput_bps(self) -> float:
+        """Payload bits per second."""
+        return 8 * self.octets / self.seconds
+
+    @property
+    def ratio(self) -> float:
+        """Payload octets over octets on the wire."""
+        return self.octets / self.wire_octets
+
+
+def nic_pids(bed: Testbed) -> list[int]:
+    """Return the pids of a testbed's NIC processes."""
+    record = read_run(bed.plan.state_dir)
+    return [] if record is None else [process.pid for name, process in record.processes if name.startswith("nic ")]
+
+
+def run_stream(
+    bed: Testbed,
+    payload: Payload,
+    octets: int,
+    *,
+    tagged: bool,
+    address: str | None = None,
+    carriers: Sequence[int] = (),
+) -> StreamResult:
+    """Send a stream from n0 to n1 and check what arrives.
+
+    Args:
+        bed: a running testbed of at least two nodes.
+        payload: what to send.
+        octets: how much of it; a multiple of four.
+        tagged: with ToS 0x28; what arrives must then be what the codec makes of it.
+        address: of n1, if not on the data network but on a tunnel over it.
+        carriers: pids of the processes that carry it.
+
+    Raises:
+        RunError: it did not arrive, not as it must, or tagged and yet uncompressed.
+    """
+    address = address or bed.plan.nodes[RECEIVER].address
+    tos = str(TOS_COMPRESS if tagged else 0)
+    common = [str(PORT), tos, str(octets), str(payload.sent)]
+    expected = payload.rounded if tagged else payload.sent
+    with (
+        _program(bed, RECEIVER, ["receive", *common, str(expected)]) as receiver,
+        _program(bed, SENDER, ["send", address, *common]) as sender,
+    ):
+        wire, carrier_s, machine_s = bed.wire_counters()[SENDER], processes_cpu_s(carriers), machine_busy_s()
+        sender.go()
+        received = receiver.read(STREAM_TIMEOUT_S)
+        carrier_s, machine_s = processes_cpu_s(carriers) - carrier_s, machine_busy_s() - machine_s
+        after = bed.wire_counters()[SENDER]
+        start_s = sender.read(STREAM_TIMEOUT_S)["start_s"]
+    if received["raw_floats"] > RAW_SHARE_MAX * octets / 4:
+        raise RunError(f"{received['raw_floats']} of {octets // 4} float32 of a tagged stream were not compressed")
+    return StreamResult(
+        octets=octets,
+        seconds=received["end_s"] - start_s,
+        wire_octets=after.tx_octets - wire.tx_octets,
+        wire_frames=after.tx_frames - wire.tx_frames,
+        carrier_cpu_s=carrier_s,
+        machine_cpu_s=machine_s,
+        raw_floats=received["raw_floats"],
+    )
+
+
+def round_trips_us(bed: Testbed, count: int) -> list[float]:
+    """Return ``count`` round-trip times of one octet over TCP between n0 and n1, untagged, without Nagle's delay.
+
+    Raises:
+        RunError: the programs do not reach each other.
+    """
+    common = [str(PORT), str(count)]
+    address = bed.plan.nodes[RECEIVER].address
+    with _program(bed, RECEIVER, ["echo", *common]), _program(bed, SENDER, ["ping", address, *common]) as pinger:
+        pinger.go()
+        times: list[float] = pinger.read(STREAM_TIMEOUT_S)["rtt_us"]
+    return times
+
+
+def percentile(samples: Sequence[float], percent: float) -> float:
+    """Return a percentile of at least one sample, interpolated linearly."""
+    return float(np.percentile(np.asarray(samples), percent))
+
+
+class _Endpoint:
+    """A running endpoint program."""
+
+    def __init__(self, process: subprocess.Popen[bytes], role: str) -> None:
+        self.process = process
+        self._role = role
+
+    def read(self, timeout_s: float) -> dict[str, Any]:
+        """Return the next thing it says.
+
+        Raises:
+            RunError: it ended or is silent.
+        """
+        assert self.process.stdout is not None
+        # Unbuffered, and one line at a time is all it ever says: select sees every line.
+        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
+            raise RunError(f"the {self._role} program was silent for {timeout_s:.0f} s")
+        line = self.process.stdout.readline()
+        if line:
+            said: dict[str, Any] = json.loads(line)
+            return said
+        assert self.process.stderr is not None
+        words = self.process.stderr.read().decode(errors="replace").strip().splitlines()
+        raise RunError(words[-1] if words else f"the {self._role} program ended without a result")
+
+    def go(self) -> None:
+        """Let a sender start."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it is gone: read() will say why
+            self.process.stdin.write(b"go\n")
+            self.process.stdin.flush()
+
+
+@contextlib.contextmanager
+def _program(bed: Testbed, node_index: int, words: list[str]) -> Iterator[_Endpoint]:
+    """Start an endpoint program, wait until it is ready, and end it in any case."""
+    pipe = subprocess.PIPE
+    argv = [sys.executable, "-I", str(_ENDPOINT), *words]
+    process = bed.popen(node_index, argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, bufsize=0)
+    with process:
+        try:
+            endpoint = _Endpoint(process, words[0])
+            endpoint.read(READY_TIMEOUT_S)
+            yield endpoint
+        finally:
+            process.kill()

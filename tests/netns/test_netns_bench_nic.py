@@ -1,0 +1,103 @@
+"""``netoffload bench nic`` over real wires: short, so its figures mean nothing, but every one of them is there."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netoffload.errors import RunError
+from netoffload.netlink import NETNS_DIR
+from netoffload.testbed import Testbed, list_runs
+from netoffload.testbed.throughput import Payload, round_trips_us, run_stream
+from netoffload.testbed.vpn_peers import PEERS, missing, tunnel
+
+pytestmark = pytest.mark.netns
+
+COMMAND = [sys.executable, "-m", "netoffload", "bench", "nic", "--size", "8MB", "--seconds", "0.2", "--repeat", "1"]
+OCTETS = 4_000_000
+
+
+@pytest.fixture
+def payload(tmp_path: Path) -> Payload:
+    """A block of whole numbers that no codec changes, sent untagged."""
+    np.arange(65_536, dtype=np.float32).tofile(tmp_path / "sent.bin")
+    return Payload(4 * 65_536, 1.0, tmp_path / "sent.bin", tmp_path / "sent.bin")
+
+
+def test_every_figure_is_there() -> None:
+    words = ["--rates", "200mbit", "--peers", "none", "--round-trips", "50", "--json"]
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    figures = [
+        report["kernel_Gbps"],
+        report["bypass_Gbps"],
+        *report["tagged_Gbps"].values(),
+        *report["rtt_us"].values(),
+    ]
+    [row] = report["shaped"]
+    figures += [row[key] for key in ("untagged_Gbps", "per_segment_Gbps", "coalesced_Gbps", "ratio")]
+    figures += row["frames_per_MB"].values()
+    assert all(math.isfinite(figure) and figure > 0 for figure in figures)
+    assert set(report["tagged_Gbps"]) == {"coalesced", "per_segment"}
+    assert set(row["frames_per_MB"]) == {"untagged", "coalesced", "per_segment"}
+    assert 4.3 < row["ratio"] < 4.6  # N(0, 0.002) at 2^-10, headers and all: no matter of speed
+    assert row["frames_per_MB"]["coalesced"] < 0.3 * row["frames_per_MB"]["per_segment"]
+    assert report["peers"] == {}
+
+
+def test_an_interrupt_leaves_nothing() -> None:
+    folders = set(Path(tempfile.gettempdir()).glob("netoffload-bench-*"))
+    process = subprocess.Popen(
+        [*COMMAND, "--size", "1GB"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "round 1" in line:
+                break
+        runs = [record for record in list_runs() if record.owner.pid == process.pid]
+        assert runs
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+    assert set(Path(tempfile.gettempdir()).glob("netoffload-bench-*")) == folders
+    for record in runs:
+        assert [name for name in os.listdir(NETNS_DIR) if name in record.netns] == []
+        assert not record.state_dir.exists()
+
+
+def test_a_tagged_stream_that_nobody_compressed_is_no_result(plain_bed: Testbed, payload: Payload) -> None:
+    rounded = payload.sent.with_name("rounded.bin")
+    np.ones(65_536, np.float32).tofile(rounded)
+    with pytest.raises(RunError, match="not compressed"):
+        run_stream(plain_bed, replace(payload, rounded=rounded), OCTETS, tagged=True)
+
+
+def test_streams_and_round_trips_between_plain_nodes(plain_bed: Testbed, payload: Payload) -> None:
+    result = run_stream(plain_bed, payload, OCTETS, tagged=False)
+    assert result.octets < result.wire_octets < 1.1 * result.octets
+    assert result.wire_frames > OCTETS / 1448
+    assert result.raw_floats == 0
+    times_us = round_trips_us(plain_bed, 20)
+    assert len(times_us) == 20
+    assert min(times_us) > 0
+
+
+@pytest.mark.parametrize("name", ["openvpn-lz4", "vtun-lzo"])
+def test_a_peer_carries_a_stream(plain_bed: Testbed, payload: Payload, name: str) -> None:
+    if reason := missing(PEERS[name]):
+        pytest.skip(reason)
+    with tunnel(plain_bed, PEERS[name]) as there:
+        result = run_stream(plain_bed, payload, OCTETS, tagged=False, address=there.address, carriers=there.pids)
+        assert result.wire_octets > OCTETS / 2
+    assert not any(Path("/proc", str(pid)).exists() for pid in there.pids)

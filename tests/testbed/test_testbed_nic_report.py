@@ -1,0 +1,110 @@
+"""The figures of ``bench nic`` from made-up streams, whose right answers are known."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netoffload.testbed import NicSettings, nic_report, vpn_peers
+from netoffload.testbed.nic_bench import Asked, Samples, Stage
+from netoffload.testbed.throughput import Payload, StreamResult
+
+PAYLOAD = Payload(4096, 4.5, Path("sent.bin"), Path("rounded.bin"))
+ASKED = Asked(
+    rates_bps=(10**9,),
+    size_octets=10**9,
+    seconds=1.0,
+    repeat=3,
+    peers=("tinc-lzo",),
+    mtu=1500,
+    nic=NicSettings(),
+    round_trips=4,
+)
+
+
+def stream(gbps: float, wire_per_octet: float, machine_cores: float = 0.5) -> StreamResult:
+    octets = 10**9
+    seconds = 8 * octets / (gbps * 1e9)
+    return StreamResult(
+        octets=octets,
+        seconds=seconds,
+        wire_octets=round(octets * wire_per_octet),
+        wire_frames=691_000,
+        carrier_cpu_s=0.25,
+        machine_cpu_s=machine_cores * seconds,
+        raw_floats=1,
+    )
+
+
+def samples(*gbps: float, wire: float = 1.0, cores: float = 0.5) -> Samples:
+    return Samples([stream(one, wire, cores) for one in gbps])
+
+
+def made_up(peer: Samples) -> dict[str, object]:
+    cores = os.cpu_count() or 1
+    unshaped = Stage(
+        None,
+        {},
+        {
+            "kernel": samples(10, 20, 90),
+            "bypass": samples(15, 16, 14, cores=cores),
+            "coalesced": samples(9, 6, 6),
+            "per_segment": samples(2, 2, 2),
+        },
+    )
+    shaped = Stage(
+        10**9,
+        {},
+        {
+            "bypass": samples(0.96, 0.96, 0.5, wire=1.04),
+            "coalesced": samples(3.6, wire=0.26),
+            "per_segment": samples(1.2, wire=0.52, cores=cores),
+            "tinc-lzo": peer,
+        },
+    )
+    rtts = {"kernel": [[10.0, 20.0, 30.0]] * 3, "nic": [[100.0, 120.0, 140.0]] * 3}
+    return nic_report.report(ASKED, PAYLOAD, unshaped, rtts, [shaped])
+
+
+def test_medians_ratios_and_limits() -> None:
+    report = json.loads(json.dumps(made_up(samples(0.9))))
+    assert report["kernel_Gbps"] == pytest.approx(20)
+    assert report["bypass_over_kernel"] == pytest.approx(0.75)
+    assert report["tagged_Gbps"] == pytest.approx({"coalesced": 6, "per_segment": 2})
+    [row] = report["shaped"]
+    assert row["rate"] == "1gbit"
+    assert row["untagged_Gbps"] == pytest.approx(0.96)
+    assert row["ratio"] == pytest.approx(4)
+    assert row["over_link"] == pytest.approx({"coalesced": 3.6 / (0.96 * 4), "per_segment": 1.2 / (0.96 * 2)})
+    assert row["limit"] == {"untagged": "link", "coalesced": "neither", "per_segment": "cores"}
+    assert row["frames_per_MB"]["coalesced"] == pytest.approx(691)
+    assert row["cpu_s_per_GB"]["coalesced"]["carriers"] == pytest.approx(0.25)
+    assert report["rtt_us"] == pytest.approx(
+        {"kernel": 20, "nic": 120, "kernel_p99": 29.8, "nic_p99": 139.6, "added": 100}
+    )
+    limits = {(one["rate"], one["contender"]): one["limit"] for one in report["streams"]}
+    assert limits[None, "bypass"] == "cores"
+    assert limits[None, "kernel"] == "neither"
+
+
+def test_a_peer_that_failed_or_is_missing_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = replace(vpn_peers.PEERS["tinc-lzo"], program="true", version_argv=())
+    monkeypatch.setitem(vpn_peers.PEERS, "tinc-lzo", there)
+    report = json.loads(json.dumps(made_up(samples(0.9))))
+    assert report["peers"]["tinc-lzo"]["coalesced_over_peer"] == {"1gbit": pytest.approx(4)}
+    report = json.loads(json.dumps(made_up(Samples(failed="it stalled"))))
+    assert report["peers"]["tinc-lzo"]["failed"] == {"1gbit": "it stalled"}
+    assert [row["contender"] for row in report["streams"]].count("tinc-lzo") == 0
+    monkeypatch.setitem(vpn_peers.PEERS, "tinc-lzo", replace(there, program="no-such-program"))
+    report = json.loads(json.dumps(made_up(Samples(failed="missing"))))
+    assert "install the package tinc" in report["peers"]["tinc-lzo"]["missing"]
+
+
+def test_peers_do_not_get_in_each_others_way() -> None:
+    peers = vpn_peers.PEERS.values()
+    for attribute in ("network", "port", "device"):
+        assert len({getattr(peer, attribute) for peer in peers}) == len(peers)
