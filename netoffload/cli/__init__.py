@@ -4,7 +4,20 @@ Commands parse, call one function of a layer, and print; they hold no logic of t
 imports (torch, numba, matplotlib) are imported inside the commands that need them, so that ``--help`` answers at once.
 """
 
-from netoffload.cli import bench, bench_codec, doctor, model, nic, report, testbed, train, verify
+from netoffload.cli import bench, bench_codec, doctor, model, nic, report, run, testbed, train, verify
 from netoffload.cli.app import app, main
 
-__all__ = ["app", "bench", "bench_codec", "doctor", "main", "model", "nic", "report", "testbed", "train", "verify"]
+__all__ = [
+    "app",
+    "bench",
+    "bench_codec",
+    "doctor",
+    "main",
+    "model",
+    "nic",
+    "report",
+    "run",
+    "testbed",
+    "train",
+    "verify",
+]
