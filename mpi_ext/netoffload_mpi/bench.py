@@ -197,7 +197,7 @@ def versions() -> dict[str, str]:
         "netoffload": netoffload.__version__,
         "python": sys.version.split()[0],
         "numpy": np.__version__,
-        "mpi": MPI.Get_library_version().split("\n")[0].strip("\0 "),
+        "mpi": " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split()),
         "kernel": os.uname().release,
         "codec_kernel": KERNEL,
     }
@@ -212,8 +212,8 @@ def _parse(arguments: list[str], others: Mapping[str, Reduce], program: str) -> 
     first, _, rest = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
         prog=f"python -m mpi4py -m {program}",
-        description=first,
-        epilog=f"example:{rest.partition('Octets')[0]}",
+        description=first.replace("``", ""),
+        epilog=f"example: {rest.partition('Octets')[0]}".replace("``", "").rstrip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
