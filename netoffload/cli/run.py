@@ -59,7 +59,7 @@ def run(
     """
     from netoffload.testbed import launch_backends, run_ranks
 
-    config.check_choice("MPI", mpi, launch_backends.MPIS)
+    launch_backends.check_mpi(mpi)
     with _testbed(testbed, nodes, rate, bound, codec, packing, mtu, no_nic) as bed:
         count = nodes or len(bed.plan.nodes)
         if count > len(bed.plan.nodes):

