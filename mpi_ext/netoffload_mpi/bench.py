@@ -35,7 +35,7 @@ from netoffload.control import request
 from netoffload.errors import ReplicaError, UsageError
 from netoffload_mpi import MPI, CompComm
 
-WHATS: Final = ("ring", "ring_comp", "wa", "wa_comp", "hierarchical", "hierarchical_comp", "mpi")
+WHATS: Final = ("ring", "ring_comp", "wa", "wa_comp", "hierarchical_comp", "mpi")
 """The ring untagged and tagged; a worker-aggregator exchange, rank 0 being a worker and the aggregator; rings of rings;
 and MPI's own Allreduce. Of ``wa_comp`` only the gradients are tagged, as in the paper."""
 
@@ -63,10 +63,9 @@ def reduction(comm: CompComm, what: str) -> Reduce:
         return lambda values: comm.Allreduce_comp(MPI.IN_PLACE, values)
     if what == "mpi":
         return lambda values: comm.Allreduce(MPI.IN_PLACE, values)
-    tagged = what.endswith("_comp")
-    if what.startswith("wa"):
-        return functools.partial(_through_aggregator, comm, tagged=tagged)
-    method: Callable[..., None] = comm.Allreduce_comp if tagged else comm.Allreduce_ring
+    if what in ("wa", "wa_comp"):
+        return functools.partial(_through_aggregator, comm, tagged=what == "wa_comp")
+    method: Callable[..., None] = comm.Allreduce_comp
     if "algorithm" not in inspect.signature(method).parameters:
         raise UsageError(f"{what} is unknown here: {method.__name__} has no choice of algorithm")
     return lambda values: method(MPI.IN_PLACE, values, algorithm="hierarchical")

@@ -11,7 +11,8 @@ One node, with its NIC (left) and without (right)::
 ``plan`` names everything and does no I/O. ``journal`` writes down what is made before it is made. ``build`` makes it,
 and takes it down from the journal alone. ``processes`` knows which processes are ours. ``nics`` starts one NIC process
 per node. ``probe`` (with ``traffic``, the program it runs on two nodes) measures what a wire really carries. ``meter``
-serves the wires' counters to whoever runs on a node. ``launch`` runs one MPI rank per node. ``doctor`` says what this
+serves the wires' counters to whoever runs on a node. ``launch`` runs one MPI rank per node (``launch_backends``:
+the two MPIs; ``launch_output``: what ranks say). ``doctor`` says what this
 machine has and lacks.
 """
 
