@@ -12,8 +12,8 @@ One node, with its NIC (left) and without (right)::
 and takes it down from the journal alone. ``processes`` knows which processes are ours. ``nics`` starts one NIC process
 per node. ``probe`` (with ``traffic``, the program it runs on two nodes) measures what a wire really carries. ``meter``
 serves the wires' counters to whoever runs on a node. ``launch`` runs one MPI rank per node (``launch_backends``:
-the two MPIs; ``launch_output``: what ranks say). ``doctor`` says what this
-machine has and lacks.
+the two MPIs; ``launch_output``: what ranks say). ``doctor`` says what this machine
+has and lacks.
 """
 
 from netoffload.testbed.build import Testbed, WireCounters, down, find_run, plan_of_run, reap_stale
