@@ -105,7 +105,10 @@ def _bench() -> None:
 
 @bench_app.command()
 def allreduce(
-    nodes: Annotated[int, typer.Option("--nodes", "-n", help="Ranks, one per node.")] = 4,
+    nodes: Annotated[
+        list[int] | None,
+        typer.Option("--nodes", "-n", help="Ranks, one per node: 4 (default); repeat to see how times grow."),
+    ] = None,
     rate: Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit, 2.5gbit.")] = "1gbit",
     size: Annotated[
         list[str] | None, typer.Option(help="Octets of the vector: 25MB (default), 64KiB; repeat for several.")
@@ -114,7 +117,8 @@ def allreduce(
     what: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"{', '.join(CONTENDERS)}; repeat for several; default: what is there, without *_nic, *i_ring."
+            help=f"{', '.join(CONTENDERS)}; repeat for several; default: all that is installed, without ring_nic "
+            "and openmpi_ring."
         ),
     ] = None,
     gradients: Annotated[
@@ -142,12 +146,15 @@ def allreduce(
     NICs together, per call.
 
     Example: netoffload bench allreduce --nodes 4 --rate 1gbit --size 25MB --json
+
+    Example: netoffload bench allreduce -n 4 -n 8 --rate 200mbit --what ring --what wa
     """
     names = tuple(dict.fromkeys(what or (name for name in DEFAULT if CONTENDERS[name].missing() is None)))
     nic = NicSettings(codec, bound, packing)
-    bed = TestbedSettings(nodes=nodes, rate_bps=config.parse_rate_bps(rate), mtu=mtu, nic=nic)
+    rate_bps = config.parse_rate_bps(rate)
     sizes = tuple(config.parse_size_octets(text) // 4 * 4 for text in size or ["25MB"])
-    report = _measure(Bench(bed, names, sizes, repeat, gradients, seed))
+    beds = [TestbedSettings(nodes=count, rate_bps=rate_bps, mtu=mtu, nic=nic) for count in dict.fromkeys(nodes or [4])]
+    report = _together([_measure(one) for one in [Bench(bed, names, sizes, repeat, gradients, seed) for bed in beds]])
     if as_json:
         print(json.dumps(report, indent=2))
     else:
@@ -250,6 +257,20 @@ def _run(bench: Bench, through_nic: bool, records: dict[str, dict[str, Any]]) ->
         return bed.rate_bps_measured
 
 
+def _together(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make one report of those of several numbers of nodes."""
+    first = reports[0]
+    return {
+        **first,
+        "configuration": {
+            **first["configuration"],
+            "nodes": [report["configuration"]["nodes"] for report in reports],
+        },
+        "rate_bps_measured": min(report["rate_bps_measured"] for report in reports),
+        "results": [result for report in reports for result in report["results"]],
+    }
+
+
 def _versions(records: dict[str, dict[str, Any]]) -> dict[str, str]:
     """Return what the figures were made with; each MPI under its own name."""
     merged: dict[str, str] = {}
@@ -267,6 +288,7 @@ def _summary(bench: Bench, name: str, result: dict[str, Any]) -> dict[str, Any]:
     wire_octets = result["wire_octets"]
     return {
         "what": name,
+        "nodes": bench.bed.nodes,
         "size_octets": octets,
         "median_s": median_s,
         "min_s": min(times_s),
@@ -286,24 +308,41 @@ def _print_table(report: dict[str, Any]) -> None:
     asked, measured = report["configuration"], report["rate_bps_measured"]
     rates = f"{config.format_rate(asked['rate_bps'])} (measured {config.format_rate(measured)})"
     for octets in asked["sizes_octets"]:
-        table = Table(
-            box=box.SIMPLE,
-            pad_edge=False,
-            caption="median, min, max in ms",
-            title=f"Allreduce of {octets / 1e6:.4g} MB, {asked['nodes']} nodes, {rates}",
-        )
-        for heading in ("what", "median", "min", "max", "x bound", "wire MB", "ratio", "CPU s"):
-            table.add_column(heading, justify="left" if heading == "what" else "right", no_wrap=True)
-        for row in report["results"]:
-            if row["size_octets"] == octets:
-                table.add_row(
-                    row["what"],
-                    *(f"{row[key] * 1e3:.1f}" for key in ("median_s", "min_s", "max_s")),
-                    f"{row['over_bound']:.3f}",
-                    "-" if row["wire_octets"] is None else f"{row['wire_octets'] / 1e6:.2f}",
-                    "-" if row["ratio"] is None else f"{row['ratio']:.2f}",
-                    f"{row['rank_cpu_s'] + (row['nic_cpu_s'] or 0):.2f}",
-                )
-        console.print(table)
+        of_size = [row for row in report["results"] if row["size_octets"] == octets]
+        for nodes in asked["nodes"]:
+            title = f"Allreduce of {octets / 1e6:.4g} MB, {nodes} nodes, {rates}"
+            table = Table(box=box.SIMPLE, pad_edge=False, caption="median, min, max in ms", title=title)
+            for heading in ("what", "median", "min", "max", "x bound", "wire MB", "ratio", "CPU s"):
+                table.add_column(heading, justify="left" if heading == "what" else "right", no_wrap=True)
+            for row in of_size:
+                if row["nodes"] == nodes:
+                    table.add_row(*_cells(row))
+            console.print(table)
+        if len(asked["nodes"]) > 1:
+            _print_growth(of_size, asked["nodes"], f"Allreduce of {octets / 1e6:.4g} MB, {rates}")
     for lack in report["missing"]:
         notes.print(f"left out: {lack}", highlight=False, markup=False)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    return [
+        row["what"],
+        *(f"{row[key] * 1e3:.1f}" for key in ("median_s", "min_s", "max_s")),
+        f"{row['over_bound']:.3f}",
+        "-" if row["wire_octets"] is None else f"{row['wire_octets'] / 1e6:.2f}",
+        "-" if row["ratio"] is None else f"{row['ratio']:.2f}",
+        f"{row['rank_cpu_s'] + (row['nic_cpu_s'] or 0):.2f}",
+    ]
+
+
+def _print_growth(rows: list[dict[str, Any]], nodes: list[int], title: str) -> None:
+    """Print how times grow with the number of nodes: INCEPTIONN's Fig. 15."""
+    table = Table(box=box.SIMPLE, pad_edge=False, title=title, caption="median in ms; growth from first to last")
+    table.add_column("what")
+    for count in nodes:
+        table.add_column(f"{count} nodes", justify="right")
+    table.add_column("growth", justify="right")
+    for what in dict.fromkeys(row["what"] for row in rows):
+        times_s = [row["median_s"] for row in rows if row["what"] == what]
+        table.add_row(what, *(f"{time_s * 1e3:.1f}" for time_s in times_s), f"{times_s[-1] / times_s[0]:.2f}x")
+    console.print(table)
