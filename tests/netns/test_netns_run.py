@@ -123,7 +123,7 @@ def test_the_example_sums_on_every_rank() -> None:
 
 REFUSED = {
     "mpi": (["run", "-n", "2", "--mpi", "lam", "--", "true"], 2, "mpich, openmpi"),
-    "missing": (["run", "-n", "1", "--no-nic", "--mpi", "openmpi", "--", "true"], 3, "names no Open MPI 5"),
+    "missing": (["run", "-n", "1", "--no-nic", "--mpi", "openmpi", "--", "true"], 3, "/nowhere holds no Open MPI 5"),
     "ranks": (["run", "-n", "3", "--testbed", "RUN", "--", "true"], 2, "each rank needs a node"),
 }
 
