@@ -32,5 +32,5 @@ this machine's.
 Files, in the order in which a run meets them: ``config`` what is asked for; ``data``; ``model`` the flat replica;
 ``exchanges`` the four choices; ``capture`` keeps gradients; ``loop`` the iterations; ``measure`` the meter;
 ``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's side. ``sample`` trains without a
-testbed, for gradients to try a codec on.
+testbed, for gradients to try a codec on; ``gloo`` is what torch itself would do, for `netoffload bench allreduce`.
 """
