@@ -108,8 +108,8 @@ def _prefixed(names: Sequence[str], stream: TextIO) -> Callable[[int, bytes], No
 
     def write(rank: int, lines: bytes) -> None:
         name = names[rank] if rank >= 0 else "mpiexec"
-        for line in lines.decode(errors="replace").splitlines(keepends=True):
-            stream.write(f"{name}: {line}")
+        for line in lines.splitlines(keepends=True):  # of octets: text would also be cut at form feeds and the like
+            stream.write(f"{name}: {line.decode(errors='replace')}")
         stream.flush()
 
     return write
