@@ -1,19 +1,25 @@
-"""The rank program of ``netoffload bench allreduce``: checks the answer, then times it.
+"""Time reductions on the ranks of any MPI job; also the rank program of ``netoffload bench allreduce``.
 
-``python -m mpi4py -m netoffload_mpi.bench --what ring --size 25000000 --repeat 5 --out FILE``, started once on every
-rank. Rank 0 writes one JSON object to FILE. Before each timed call all ranks meet in a barrier that sleeps (an MPI
-barrier spins, and would take cores from the NICs); the time of a call is that of the slowest rank.
+``mpiexec -n 4 python -m mpi4py -m netoffload_mpi.bench --what ring --what ring_comp --size 25MB --rate 1gbit``
+
+Started once on every rank. The answer is checked before a time is taken. Before each timed call all ranks meet in a
+barrier that sleeps (an MPI barrier spins, and would take cores from the NICs); the time of a call is that of the
+slowest rank. Octets on the wires are known where a testbed's meter is ($NETOFFLOAD_METER).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
+import inspect
 import json
 import os
+import resource
+import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,43 +27,78 @@ import numpy as np
 
 import netoffload
 from netoffload.codec.kernels import KERNEL
-from netoffload.collectives import Float32Array, barrier
+from netoffload.collectives import Float32Array, aggregate, barrier, worker_exchange
 from netoffload.collectives.reference import ring_sum
-from netoffload.collectives.samples import gradient_of, parse_sigma, whole_numbers
-from netoffload.config import ENV_METER
+from netoffload.collectives.samples import Draw, gradients_from, whole_numbers
+from netoffload.config import ENV_CONTROL, ENV_METER, parse_rate_bps, parse_size_octets
 from netoffload.control import request
-from netoffload.errors import ReplicaError
+from netoffload.errors import ReplicaError, UsageError
 from netoffload_mpi import MPI, CompComm
 
-WHATS: Final = ("ring", "ring_comp", "mpi")
-"""The ring untagged, the ring tagged, and MPI's own Allreduce."""
+WHATS: Final = ("ring", "ring_comp", "wa", "wa_comp", "hierarchical_comp", "mpi")
+"""The ring untagged and tagged; a worker-aggregator exchange, rank 0 being a worker and the aggregator; rings of rings;
+and MPI's own Allreduce. Of ``wa_comp`` only the gradients are tagged, as in the paper."""
 
 CODEC_STEP: Final = 2.0**-7
 """What one rounding may err by at large k: the last bit of the 8-bit form of ``inceptionn``. At small k it is 2**-k."""
 
+AGGREGATOR: Final = 0
 
-def check_answer(comm: CompComm, what: str, count: int, sigma: float, seed: int) -> dict[str, Any]:
+TIMEOUT_S: Final = 300.0
+"""A worker hears nothing while its aggregator receives all gradients: 27 s for seven of 98 MB at 200 Mb/s."""
+
+Reduce = Callable[[Float32Array], None]
+"""Sums a vector over all ranks in place."""
+
+
+def reduction(comm: CompComm, what: str) -> Reduce:
+    """Return the function that sums a vector over all ranks in place.
+
+    Raises:
+        UsageError: this ``CompComm`` does not know the algorithm.
+    """
+    if what == "ring":
+        return lambda values: comm.Allreduce_ring(MPI.IN_PLACE, values)
+    if what == "ring_comp":
+        return lambda values: comm.Allreduce_comp(MPI.IN_PLACE, values)
+    if what == "mpi":
+        return lambda values: comm.Allreduce(MPI.IN_PLACE, values)
+    if what in ("wa", "wa_comp"):
+        return functools.partial(_through_aggregator, comm, tagged=what == "wa_comp")
+    method: Callable[..., None] = comm.Allreduce_comp
+    if "algorithm" not in inspect.signature(method).parameters:
+        raise UsageError(f"{what} is unknown here: {method.__name__} has no choice of algorithm")
+    return lambda values: method(MPI.IN_PLACE, values, algorithm="hierarchical")
+
+
+def _through_aggregator(comm: CompComm, values: Float32Array, *, tagged: bool) -> None:
+    exchange = comm.exchange()
+    if comm.rank != AGGREGATOR:
+        worker_exchange(exchange, values, values, aggregator=AGGREGATOR, tagged=tagged)
+    elif comm.size > 1:
+
+        def add_own(total: Float32Array) -> None:
+            np.add(values, total, out=values)
+
+        aggregate(exchange, values, add_own, tagged=tagged)
+
+
+def check_answer(comm: CompComm, what: str, call: Reduce, count: int, draw: Draw, seed: int) -> dict[str, Any]:
     """Reduce once and compare with the oracle; return what was seen.
 
     Raises:
         ReplicaError: a wrong sum, or ranks that differ; on every rank.
     """
-    call = reduction(comm, what)
-    precision = comm.precision() if what == "ring_comp" else None
-    make: Callable[[int], Float32Array] = (
-        (lambda rank: whole_numbers(rank, count, seed))
-        if precision is None
-        else (lambda rank: gradient_of(rank, count, sigma, seed))
-    )
-    values = make(comm.rank)
+    precision = comm.precision() if what.endswith("_comp") else None
+    make: Draw = (lambda rank, count: whole_numbers(rank, count, seed)) if precision is None else draw
+    values = make(comm.rank, count)
     call(values)
     digests = comm.allgather(hashlib.sha256(values.tobytes()).hexdigest())
     verdict: dict[str, Any] = {}
     if comm.rank == 0:
-        vectors = [make(rank) for rank in range(comm.size)]
-        exact = ring_sum(vectors)
-        verdict["max_error"] = float(np.abs(values - exact).max(initial=0.0))
-        if precision is not None:
+        vectors = [make(rank, count) for rank in range(comm.size)]
+        verdict["max_error"] = float(np.abs(values - ring_sum(vectors)).max(initial=0.0))
+        if precision is not None and what == "ring_comp":
             rounded = precision.quantiser()
 
             def round_trip(partial: Float32Array) -> Float32Array:
@@ -75,41 +116,39 @@ def check_answer(comm: CompComm, what: str, count: int, sigma: float, seed: int)
     return verdict
 
 
-def reduction(comm: CompComm, what: str) -> Callable[[Float32Array], None]:
-    """Return the function that sums a vector over all ranks in place."""
-    calls: dict[str, Callable[[Float32Array], None]] = {
-        "ring": lambda values: comm.Allreduce_ring(MPI.IN_PLACE, values),
-        "ring_comp": lambda values: comm.Allreduce_comp(MPI.IN_PLACE, values),
-        "mpi": lambda values: comm.Allreduce(MPI.IN_PLACE, values),
-    }
-    return calls[what]
-
-
-def measure(comm: CompComm, what: str, size_octets: int, repeat: int, sigma: float, seed: int) -> dict[str, Any]:
+def measure(
+    comm: CompComm, what: str, call: Reduce, size_octets: int, repeat: int, draw: Draw, seed: int
+) -> dict[str, Any]:
     """Check, warm up and time reductions of one size; return one result, the same on every rank."""
     count = size_octets // 4
-    verdict = check_answer(comm, what, count, sigma, seed)  # and warm-up: opens the windows, touches the pages
-    call, exchange = reduction(comm, what), comm.exchange()
-    gradient = gradient_of(comm.rank, count, sigma, seed)
+    verdict = check_answer(comm, what, call, count, draw, seed)  # and warm-up: opens the windows, touches the pages
+    exchange = comm.exchange()
+    gradient = draw(comm.rank, count)
     values = gradient.copy()
     call(values)
-    seconds = []
-    before, nic_before = _wire_totals(comm), comm.totals().nic
+    seconds, rank_cpu_s = [], 0.0
+    before, nic_before, nic_cpu_s_before = _wire_totals(comm), _nic_counters(), _nic_cpu_s()
     for _ in range(repeat):
         np.copyto(values, gradient)
         barrier(exchange)
-        start_s = time.perf_counter()
+        start_s, cpu_before_s = time.perf_counter(), _own_cpu_s()
         call(values)
         seconds.append(time.perf_counter() - start_s)
+        rank_cpu_s += _own_cpu_s() - cpu_before_s
     barrier(exchange)
-    after, nic_after = _wire_totals(comm), comm.totals().nic
+    after, nic_after, nic_cpu_s_after = _wire_totals(comm), _nic_counters(), _nic_cpu_s()
     slowest = [max(times) for times in zip(*comm.allgather(seconds), strict=True)]
     nics = comm.allgather(None if nic_before is None else _delta(nic_before, nic_after or {}))
+    nic_cpu_s = comm.allgather(
+        None if nic_cpu_s_before is None or nic_cpu_s_after is None else nic_cpu_s_after - nic_cpu_s_before
+    )
     return {
         "what": what,
         "size_octets": 4 * count,
         "times_s": slowest,
         "wire_octets": None if before is None or after is None else (after - before) / repeat,
+        "rank_cpu_s": sum(comm.allgather(rank_cpu_s)) / repeat,
+        "nic_cpu_s": None if None in nic_cpu_s else sum(nic_cpu_s) / repeat,
         "nic": None if None in nics else {name: sum(nic[name] for nic in nics) / repeat for name in nics[0]},
         **verdict,
     }
@@ -125,40 +164,139 @@ def _wire_totals(comm: CompComm) -> int | None:
     return agreed
 
 
+def _own_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _nic_counters() -> dict[str, int] | None:
+    path = os.environ.get(ENV_CONTROL)
+    return dict(request(path, "counters")["counters"]) if path else None
+
+
+def _nic_cpu_s() -> float | None:
+    """Return the CPU seconds of this node's NIC so far, None without one; proc(5), fields 14 and 15 of stat."""
+    path = os.environ.get(ENV_CONTROL)
+    if not path:
+        return None
+    try:
+        fields = Path("/proc", str(request(path, "info")["pid"]), "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None  # of another user, or behind another PID namespace
+    return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
+
+
 def _delta(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     return {name: value - before.get(name, 0) for name, value in after.items()}
 
 
-def main(arguments: list[str]) -> None:
-    """Measure as this process's rank of MPI's world; rank 0 writes the record."""
-    parser = argparse.ArgumentParser(prog="python -m mpi4py -m netoffload_mpi.bench", description=__doc__)
-    parser.add_argument("--what", choices=WHATS, required=True)
-    parser.add_argument("--size", type=int, action="append", required=True, metavar="OCTETS")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--gradients", default="gaussian:0.002")
+def versions() -> dict[str, str]:
+    """Return what the figures were made with."""
+    return {
+        "netoffload": netoffload.__version__,
+        "python": sys.version.split()[0],
+        "numpy": np.__version__,
+        "mpi": " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split()),
+        "kernel": os.uname().release,
+        "codec_kernel": KERNEL,
+    }
+
+
+def least_s(ranks: int, size_octets: int, rate_bps: float) -> float:
+    """Return the least time of an allreduce over links of that rate: 2(p-1)/p · size / rate."""
+    return 2 * (ranks - 1) / ranks * size_octets * 8 / rate_bps
+
+
+def _parse(arguments: list[str], others: Mapping[str, Reduce], program: str) -> argparse.Namespace:
+    first, _, rest = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m mpi4py -m {program}",
+        description=first.replace("``", ""),
+        epilog=f"example: {rest.partition('Octets')[0]}".replace("``", "").rstrip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    whats = (*WHATS, *others)
+    parser.add_argument(
+        "--what", choices=whats, action="append", help="repeat for several; default: ring, ring_comp, mpi"
+    )
+    parser.add_argument("--size", action="append", metavar="OCTETS", help="25MB (default), 64KiB; repeat for several")
+    parser.add_argument("--repeat", type=int, default=5, help="timed calls of each (default %(default)s)")
+    parser.add_argument(
+        "--gradients", default="gaussian:0.002", help="gaussian:SIGMA or a float32 .npy file (default %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args(arguments)
-    sigma = parse_sigma(asked.gradients)
-    with CompComm(MPI.COMM_WORLD) as comm:
-        precision = comm.precision()
-        results = [measure(comm, asked.what, size, asked.repeat, sigma, asked.seed) for size in asked.size]
-        record = {
-            "ranks": comm.size,
-            "codec": precision and precision.codec,
-            "bound_k": precision and precision.bound_k,
-            "versions": {
-                "netoffload": netoffload.__version__,
-                "python": sys.version.split()[0],
-                "numpy": np.__version__,
-                "mpi": MPI.Get_library_version().split("\n")[0].strip("\0 "),
-                "kernel": os.uname().release,
-                "codec_kernel": KERNEL,
-            },
-            "results": results,
-        }
-        if comm.rank == 0:
+    parser.add_argument("--rate", help="of every link, 1gbit: adds the bound to the report")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON there, and print nothing")
+    return parser.parse_args(arguments)
+
+
+def run(comm: CompComm, asked: argparse.Namespace, others: Mapping[str, Reduce]) -> dict[str, Any]:
+    """Measure everything that was asked for; return the record, the same on every rank."""
+    whats: list[str] = list(dict.fromkeys(asked.what or [*("ring", "ring_comp", "mpi"), *others]))
+    sizes = [parse_size_octets(text) // 4 * 4 for text in asked.size or ["25MB"]]
+    rate_bps = None if asked.rate is None else parse_rate_bps(asked.rate)
+    draw = gradients_from(asked.gradients, asked.seed)
+    if asked.repeat < 1 or 0 in sizes:
+        raise UsageError("nothing to time: repeat at least once, and sum at least 4 octets")
+    precision = comm.precision()
+    calls = {what: others.get(what) or reduction(comm, what) for what in whats}
+    results = []
+    for size in sizes:
+        for what, call in calls.items():
+            result = measure(comm, what, call, size, asked.repeat, draw, asked.seed)
+            if rate_bps is not None:
+                result["bound_s"] = least_s(comm.size, size, rate_bps)
+            results.append(result)
+    return {
+        "ranks": comm.size,
+        "codec": precision and precision.codec,
+        "bound_k": precision and precision.bound_k,
+        "versions": versions(),
+        "results": results,
+    }
+
+
+def print_table(record: dict[str, Any]) -> None:
+    """Print one line per result; times in ms."""
+    print(f"{record['ranks']} ranks, {record['versions']['mpi']}, codec {record['codec'] or 'none'}; times in ms")
+    print(f"{'what':<18}{'MB':>8}{'median':>10}{'min':>10}{'max':>10}{'x bound':>9}{'wire MB':>9}{'error':>9}")
+    for result in record["results"]:
+        times_s, wire, least = result["times_s"], result["wire_octets"], result.get("bound_s")
+        row = "".join(f"{time_s * 1e3:>10.1f}" for time_s in (statistics.median(times_s), min(times_s), max(times_s)))
+        over = "-" if least is None else f"{statistics.median(times_s) / least:.3f}"
+        on_wire = "-" if wire is None else f"{wire / 1e6:.2f}"
+        size = f"{result['size_octets'] / 1e6:.4g}"
+        print(f"{result['what']:<18}{size:>8}{row}{over:>9}{on_wire:>9}{result['max_error']:>9.2g}")
+
+
+def main(
+    arguments: list[str], others: Mapping[str, Reduce] | None = None, program: str = "netoffload_mpi.bench"
+) -> None:
+    """Measure as this process's rank of MPI's world; rank 0 reports.
+
+    Args:
+        arguments: of the command line.
+        others: more things to time, by name.
+        program: the module that was started, for ``--help``.
+    """
+    asked = _parse(arguments, others or {}, program)
+    with CompComm(MPI.COMM_WORLD, timeout_s=TIMEOUT_S) as comm:
+        try:
+            record = run(comm, asked, others or {})
+        except UsageError as error:  # every rank has the same arguments, so all of them come here
+            if comm.rank == 0:
+                print(f"netoffload: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
+        if comm.rank != 0:
+            return
+        if asked.out is not None:
             asked.out.write_text(json.dumps(record), encoding="utf-8")
+        elif asked.json:
+            print(json.dumps(record, indent=2))
+        else:
+            print_table(record)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -13,9 +17,11 @@ from rich.table import Table
 
 from netoffload import config
 from netoffload.cli.app import app, console, notes
-from netoffload.collectives.samples import parse_sigma
+from netoffload.collectives.samples import gradients_from
 from netoffload.errors import UsageError
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
+from netoffload.testbed.launch_backends import find_openmpi
+from netoffload.testbed.plan import NODE_DEVICE
 
 bench_app = typer.Typer(no_args_is_help=True, help="Time collectives over emulated links, codecs, and NICs.")
 app.add_typer(bench_app, name="bench")
@@ -23,32 +29,73 @@ app.add_typer(bench_app, name="bench")
 
 @dataclass(frozen=True)
 class Contender:
-    """Something to time: what the rank program does, and in which environment."""
+    """Something to time.
+
+    Attributes:
+        rank_what: what the rank program calls it.
+        through_nic: over emulated NICs. Others get a testbed without: NICs take cores, which on one machine would slow
+            them down.
+        env: of the ranks.
+        mpi: who starts the ranks.
+        program: the module that they run.
+        missing: says what it lacks on this machine, None if nothing.
+    """
 
     rank_what: str
-    through_nic: bool
+    through_nic: bool = False
     env: dict[str, str] = field(default_factory=dict)
+    mpi: str = "mpich"
+    program: str = "netoffload_mpi.bench"
+    missing: Callable[[], str | None] = lambda: None
+
+
+def _lacks_openmpi() -> str | None:
+    return None if find_openmpi() else "openmpi needs Open MPI 5: see `netoffload run --mpi openmpi`"
+
+
+def _lacks_torch() -> str | None:
+    return None if find_spec("torch") else "gloo needs torch: pip install 'netoffload[train]'"
+
+
+def _lacks_hierarchy() -> str | None:
+    return (
+        None if find_spec("netoffload.collectives.hierarchy") else "there is no hierarchical Allreduce in this version"
+    )
 
 
 CONTENDERS: Final = {
-    "ring": Contender("ring", through_nic=False),
+    "ring": Contender("ring"),
     "ring_nic": Contender("ring", through_nic=True),
     "ring_comp": Contender("ring_comp", through_nic=True),
-    "mpich": Contender("mpi", through_nic=False, env={"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "auto"}),
-    "mpich_ring": Contender("mpi", through_nic=False, env={"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring"}),
+    "wa": Contender("wa"),
+    "wa_comp": Contender("wa_comp", through_nic=True),
+    "hierarchical_comp": Contender("hierarchical_comp", through_nic=True, missing=_lacks_hierarchy),
+    "mpich": Contender("mpi", env={"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "auto"}),
+    "mpich_ring": Contender("mpi", env={"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring"}),
+    "openmpi": Contender(
+        "mpi", env={"OMPI_MCA_coll_tuned_use_dynamic_rules": "0"}, mpi="openmpi", missing=_lacks_openmpi
+    ),
+    "openmpi_ring": Contender("mpi", mpi="openmpi", missing=_lacks_openmpi),
+    "gloo": Contender(
+        "gloo",
+        env={"GLOO_SOCKET_IFNAME": NODE_DEVICE, "TORCH_CPP_LOG_LEVEL": "ERROR"},
+        program="netoffload.training.gloo",
+        missing=_lacks_torch,
+    ),
 }
-"""Our ring untagged, the same through the NICs, tagged; MPICH with the algorithm it chooses, and with its ring.
+"""Our ring untagged, the same through the NICs, tagged; a worker-aggregator exchange, untagged and with its gradients
+tagged; rings of rings; MPICH and Open MPI, each with the algorithm it chooses and with its ring; torch's gloo."""
 
-What needs no NIC gets a testbed without: emulated NICs take cores, which on this machine would slow the others down.
-"""
-
-DEFAULT: Final = ("ring", "ring_comp", "mpich", "mpich_ring")
+DEFAULT: Final = tuple(name for name in CONTENDERS if name not in ("ring_nic", "openmpi_ring"))
 
 SETUP_S: Final = 60.0
-"""Allowance for starting ranks, drawing gradients and checking the answer."""
+"""Allowance for starting ranks, drawing gradients and comparing answers."""
 
 SLOWEST_OVER_BOUND: Final = 20.0
 """A call may take this many times its bound before the run is ended as hung."""
+
+UNTIMED_CALLS: Final = 2
+"""One that is checked, one that warms up."""
 
 
 @bench_app.callback()
@@ -58,16 +105,25 @@ def _bench() -> None:
 
 @bench_app.command()
 def allreduce(
-    nodes: Annotated[int, typer.Option("--nodes", "-n", help="Ranks, one per node.")] = 4,
+    nodes: Annotated[
+        list[int] | None,
+        typer.Option("--nodes", "-n", help="Ranks, one per node: 4 (default); repeat to see how times grow."),
+    ] = None,
     rate: Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit, 2.5gbit.")] = "1gbit",
     size: Annotated[
         list[str] | None, typer.Option(help="Octets of the vector: 25MB (default), 64KiB; repeat for several.")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Timed calls of each; one more warms up.")] = 5,
     what: Annotated[
-        list[str] | None, typer.Option(help=f"{', '.join(CONTENDERS)}; repeat for several; default: all but ring_nic.")
+        list[str] | None,
+        typer.Option(
+            help=f"{', '.join(CONTENDERS)}; repeat for several; default: all that is installed, without ring_nic "
+            "and openmpi_ring."
+        ),
     ] = None,
-    gradients: Annotated[str, typer.Option(help="Values: gaussian:STANDARD_DEVIATION.")] = "gaussian:0.002",
+    gradients: Annotated[
+        str, typer.Option(help="Values: gaussian:STANDARD_DEVIATION, or a float32 .npy file.")
+    ] = "gaussian:0.002",
     bound: Annotated[int, typer.Option(help="Error bound 2^-BOUND, 1..16.")] = config.BOUND_K_DEFAULT,
     codec: Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")] = "inceptionn",
     packing: Annotated[str, typer.Option(help=f"Packing: {', '.join(config.PACKINGS)}.")] = "coalesced",
@@ -75,23 +131,30 @@ def allreduce(
     seed: Annotated[int, typer.Option(min=0, help="Of the values.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Sum a float32 vector over all nodes: our ring, plain and compressed, beside MPICH.
+    """Sum a float32 vector over all nodes: our collectives beside MPICH, Open MPI and torch's gloo.
 
-    ring, mpich and mpich_ring run over plain wires; ring_nic and ring_comp
-    through emulated NICs, which share the cores with the ranks.
+    What ends in _nic or _comp goes through emulated NICs, which share the
+    cores with the ranks; all else runs over plain wires. wa: rank 0 is a
+    worker and the aggregator; of wa_comp only the gradients are tagged.
+    mpich and openmpi choose their algorithm, mpich_ring and openmpi_ring are
+    told to use a ring.
 
     The answer is checked before a time is taken. The bound is
     2(p-1)/p · size / rate: a ring whose links carry payload only. Headers
-    alone cost 1.046 of it. Octets are those on all wires; the ratio is
-    payload over octets.
+    alone cost 1.046 of it. Octets are those on all wires; the ratio is a
+    ring's payload over octets. CPU seconds are those of all ranks and of all
+    NICs together, per call.
 
     Example: netoffload bench allreduce --nodes 4 --rate 1gbit --size 25MB --json
+
+    Example: netoffload bench allreduce -n 4 -n 8 --rate 200mbit --what ring --what wa
     """
-    names = tuple(dict.fromkeys(what or DEFAULT))
+    names = tuple(dict.fromkeys(what or (name for name in DEFAULT if CONTENDERS[name].missing() is None)))
     nic = NicSettings(codec, bound, packing)
-    bed = TestbedSettings(nodes=nodes, rate_bps=config.parse_rate_bps(rate), mtu=mtu, nic=nic)
+    rate_bps = config.parse_rate_bps(rate)
     sizes = tuple(config.parse_size_octets(text) // 4 * 4 for text in size or ["25MB"])
-    report = _measure(Bench(bed, names, sizes, repeat, gradients, seed))
+    beds = [TestbedSettings(nodes=count, rate_bps=rate_bps, mtu=mtu, nic=nic) for count in dict.fromkeys(nodes or [4])]
+    report = _together([_measure(one) for one in [Bench(bed, names, sizes, repeat, gradients, seed) for bed in beds]])
     if as_json:
         print(json.dumps(report, indent=2))
     else:
@@ -117,23 +180,27 @@ class Bench:
         """Refuse before anything is built."""
         for name in self.names:
             config.check_choice("contender", name, tuple(CONTENDERS))
+            if (lack := CONTENDERS[name].missing()) is not None:
+                raise UsageError(lack)
         if self.bed.nodes < 2:
             raise UsageError(f"{self.bed.nodes} nodes exchange nothing: use at least 2")
         if 0 in self.sizes_octets:
             raise UsageError("size is less than one float32, 4 octets")
-        parse_sigma(self.gradients)
+        gradients_from(self.gradients, self.seed)
 
     @property
     def rank_arguments(self) -> list[str]:
         """What the rank program is told."""
         sizes = [word for octets in self.sizes_octets for word in ("--size", str(octets))]
-        return ["--repeat", str(self.repeat), "--gradients", self.gradients, "--seed", str(self.seed), *sizes]
+        gradients = str(Path(self.gradients).absolute()) if Path(self.gradients).exists() else self.gradients
+        return ["--repeat", str(self.repeat), "--gradients", gradients, "--seed", str(self.seed), *sizes]
 
     @property
     def limit_s(self) -> float:
         """Time after which a contender is ended as hung."""
-        calls_s = self.repeat * sum(self.bound_s(octets) for octets in self.sizes_octets)
-        return SETUP_S + SLOWEST_OVER_BOUND * calls_s
+        calls_s = (self.repeat + UNTIMED_CALLS) * sum(self.bound_s(octets) for octets in self.sizes_octets)
+        # The aggregator's link carries (p-1) vectors each way, one way after the other: p times the bound.
+        return SETUP_S + (SLOWEST_OVER_BOUND + self.bed.nodes) * calls_s
 
     def bound_s(self, size_octets: int) -> float:
         """Return the least time of an allreduce: 2(p-1)/p · size / rate."""
@@ -143,6 +210,7 @@ class Bench:
 
 def _measure(bench: Bench) -> dict[str, Any]:
     """Run every contender and return the report."""
+    load_1min = os.getloadavg()[0]
     measured_bps: list[float] = []
     records: dict[str, dict[str, Any]] = {}
     for through_nic in (False, True):
@@ -157,7 +225,9 @@ def _measure(bench: Bench) -> dict[str, Any]:
             "seed": bench.seed,
         },
         "rate_bps_measured": min(measured_bps),
-        "versions": records[bench.names[0]]["versions"],
+        "load_1min": load_1min,
+        "missing": [lack for name in DEFAULT if (lack := CONTENDERS[name].missing()) is not None],
+        "versions": _versions(records),
         "bound_s": bench.bound_s(bench.sizes_octets[0]),
         "results": [
             _summary(bench, name, records[name]["results"][index])
@@ -179,12 +249,36 @@ def _run(bench: Bench, through_nic: bool, records: dict[str, dict[str, Any]]) ->
         for name in names:
             note.update(f"{name}: checking, then timing")
             out = folder / f"{name}.json"
-            argv = ["-m", "netoffload_mpi.bench", "--what", CONTENDERS[name].rank_what, "--out", str(out)]
-            argv += bench.rank_arguments
-            run_ranks(bed, range(bench.bed.nodes), argv, env=CONTENDERS[name].env, timeout_s=bench.limit_s)
+            one = CONTENDERS[name]
+            argv = ["-m", one.program, "--what", one.rank_what, "--out", str(out), *bench.rank_arguments]
+            run_ranks(bed, range(bench.bed.nodes), argv, env=one.env, timeout_s=bench.limit_s, mpi=one.mpi)
             records[name] = json.loads(out.read_text(encoding="utf-8"))
         assert bed.rate_bps_measured is not None  # two nodes at least, and probed
         return bed.rate_bps_measured
+
+
+def _together(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make one report of those of several numbers of nodes."""
+    first = reports[0]
+    return {
+        **first,
+        "configuration": {
+            **first["configuration"],
+            "nodes": [report["configuration"]["nodes"] for report in reports],
+        },
+        "rate_bps_measured": min(report["rate_bps_measured"] for report in reports),
+        "results": [result for report in reports for result in report["results"]],
+    }
+
+
+def _versions(records: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Return what the figures were made with; each MPI under its own name."""
+    merged: dict[str, str] = {}
+    for name, record in records.items():
+        said = dict(record["versions"])
+        library = said.pop("mpi")
+        merged |= {**said, CONTENDERS[name].mpi: library}
+    return merged
 
 
 def _summary(bench: Bench, name: str, result: dict[str, Any]) -> dict[str, Any]:
@@ -194,6 +288,7 @@ def _summary(bench: Bench, name: str, result: dict[str, Any]) -> dict[str, Any]:
     wire_octets = result["wire_octets"]
     return {
         "what": name,
+        "nodes": bench.bed.nodes,
         "size_octets": octets,
         "median_s": median_s,
         "min_s": min(times_s),
@@ -202,6 +297,8 @@ def _summary(bench: Bench, name: str, result: dict[str, Any]) -> dict[str, Any]:
         "over_bound": median_s / least_s,
         "wire_octets": wire_octets,
         "ratio": payload_octets / wire_octets if wire_octets else None,
+        "rank_cpu_s": result["rank_cpu_s"],
+        "nic_cpu_s": result["nic_cpu_s"],
         "max_error": result["max_error"],
         "nic": result["nic"],
     }
@@ -210,22 +307,42 @@ def _summary(bench: Bench, name: str, result: dict[str, Any]) -> dict[str, Any]:
 def _print_table(report: dict[str, Any]) -> None:
     asked, measured = report["configuration"], report["rate_bps_measured"]
     rates = f"{config.format_rate(asked['rate_bps'])} (measured {config.format_rate(measured)})"
-    table = Table(
-        box=box.SIMPLE,
-        pad_edge=False,
-        caption="times in ms",
-        title=f"Allreduce, {asked['nodes']} nodes, {rates}, {asked['gradients']}",
-    )
-    for heading in ("what", "MB", "median", "min", "max", "x bound", "wire MB", "ratio", "error"):
-        table.add_column(heading, justify="left" if heading == "what" else "right", no_wrap=True)
-    for row in report["results"]:
-        table.add_row(
-            row["what"],
-            f"{row['size_octets'] / 1e6:.4g}",
-            *(f"{row[key] * 1e3:.1f}" for key in ("median_s", "min_s", "max_s")),
-            f"{row['over_bound']:.3f}",
-            "-" if row["wire_octets"] is None else f"{row['wire_octets'] / 1e6:.2f}",
-            "-" if row["ratio"] is None else f"{row['ratio']:.2f}",
-            f"{row['max_error']:.2g}",
-        )
+    for octets in asked["sizes_octets"]:
+        of_size = [row for row in report["results"] if row["size_octets"] == octets]
+        for nodes in asked["nodes"]:
+            title = f"Allreduce of {octets / 1e6:.4g} MB, {nodes} nodes, {rates}"
+            table = Table(box=box.SIMPLE, pad_edge=False, caption="median, min, max in ms", title=title)
+            for heading in ("what", "median", "min", "max", "x bound", "wire MB", "ratio", "CPU s"):
+                table.add_column(heading, justify="left" if heading == "what" else "right", no_wrap=True)
+            for row in of_size:
+                if row["nodes"] == nodes:
+                    table.add_row(*_cells(row))
+            console.print(table)
+        if len(asked["nodes"]) > 1:
+            _print_growth(of_size, asked["nodes"], f"Allreduce of {octets / 1e6:.4g} MB, {rates}")
+    for lack in report["missing"]:
+        notes.print(f"left out: {lack}", highlight=False, markup=False)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    return [
+        row["what"],
+        *(f"{row[key] * 1e3:.1f}" for key in ("median_s", "min_s", "max_s")),
+        f"{row['over_bound']:.3f}",
+        "-" if row["wire_octets"] is None else f"{row['wire_octets'] / 1e6:.2f}",
+        "-" if row["ratio"] is None else f"{row['ratio']:.2f}",
+        f"{row['rank_cpu_s'] + (row['nic_cpu_s'] or 0):.2f}",
+    ]
+
+
+def _print_growth(rows: list[dict[str, Any]], nodes: list[int], title: str) -> None:
+    """Print how times grow with the number of nodes: INCEPTIONN's Fig. 15."""
+    table = Table(box=box.SIMPLE, pad_edge=False, title=title, caption="median in ms; growth from first to last")
+    table.add_column("what")
+    for count in nodes:
+        table.add_column(f"{count} nodes", justify="right")
+    table.add_column("growth", justify="right")
+    for what in dict.fromkeys(row["what"] for row in rows):
+        times_s = [row["median_s"] for row in rows if row["what"] == what]
+        table.add_row(what, *(f"{time_s * 1e3:.1f}" for time_s in times_s), f"{times_s[-1] / times_s[0]:.2f}x")
     console.print(table)

@@ -95,23 +95,24 @@ def _floats(text: str) -> int:
 
 def _vectors(data: list[str] | None, gradients: Path | None, floats: int, seed: int) -> dict[str, Float32Array]:
     """Return float32[floats] by name."""
-    from netoffload.collectives.samples import gradient_of, parse_sigma
+    from netoffload.collectives.samples import gradient_of, parse_sigma, read_gradients
 
     names = list(dict.fromkeys(data or (DEFAULT_DATA if gradients else (*DEFAULT_DATA, HDC))))
     sigmas = {name: parse_sigma(name) for name in names if name != HDC}
     vectors = {name: gradient_of(0, floats, sigma, seed) for name, sigma in sigmas.items()}
-    try:
-        from netoffload.training.sample import read_gradients, sample_gradients
-    except ImportError as error:
-        if gradients or data:
-            raise UsageError(f"gradients need torch: pip install 'netoffload[train]' ({error})") from error
-        notes.print("torch is not installed: no gradients of HDC", highlight=False)
-        return vectors
-    if HDC in names:
-        with notes.status("training HDC for a sample of its gradients"):
-            vectors[HDC] = np.resize(sample_gradients(seed=seed), floats)
     if gradients:
         vectors[gradients.name] = np.resize(read_gradients(gradients), floats)
+    if HDC not in names:
+        return vectors
+    try:
+        from netoffload.training.sample import sample_gradients
+    except ImportError as error:
+        if data:
+            raise UsageError(f"gradients of HDC need torch: pip install 'netoffload[train]' ({error})") from error
+        notes.print("torch is not installed: no gradients of HDC", highlight=False)
+        return vectors
+    with notes.status("training HDC for a sample of its gradients"):
+        vectors[HDC] = np.resize(sample_gradients(seed=seed), floats)
     return vectors
 
 

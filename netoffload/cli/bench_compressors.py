@@ -79,7 +79,8 @@ def _vector(data: str, size: str, gradients: Path | None, seed: int) -> tuple[st
             raise UsageError("size is less than one float32, 4 octets")
         return data, gradient_of(0, count, sigma, seed)
     try:
-        from netoffload.training.sample import read_gradients, sample_gradients
+        from netoffload.collectives.samples import read_gradients
+        from netoffload.training.sample import sample_gradients
     except ImportError as error:
         raise UsageError(f"gradients need torch: pip install 'netoffload[train]' ({error})") from error
     if gradients is not None:

@@ -101,7 +101,7 @@ def _values(gradients: str, seed: int) -> Float32Array:
     if gradients.startswith("gaussian:"):
         return gradient_of(0, floats, parse_sigma(gradients), seed)
     try:
-        from netoffload.training.sample import read_gradients
+        from netoffload.collectives.samples import read_gradients
     except ImportError as error:
         raise UsageError(f"gradients need torch: pip install 'netoffload[train]' ({error})") from error
     return np.resize(read_gradients(Path(gradients)), floats)

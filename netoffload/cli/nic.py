@@ -1,13 +1,18 @@
-"""``netoffload nic``: one NIC in the foreground; ``netoffload warmup``: compile its kernels beforehand."""
+"""``netoffload nic``: one NIC in the foreground; ``warmup``: compile its kernels beforehand; ``unit``: for systemd."""
 
 from __future__ import annotations
 
 import sys
 import time
+from importlib import resources
+from typing import Annotated, Final
 
 import typer
 
+from netoffload import config
 from netoffload.cli.app import app, notes
+
+UNITS: Final = ("nic", "link")
 
 
 @app.command(
@@ -37,3 +42,16 @@ def _warmup() -> None:
             codec.decode(codec.encode(values, 10), values.size, 10)
             codec.round_trip(values, 10)
     notes.print(f"kernels ready in {time.monotonic() - start_s:.1f} s ({cache_dir()})")
+
+
+@app.command()
+def unit(
+    name: Annotated[str, typer.Argument(help="nic: the NIC's process; link: its interfaces.")],
+) -> None:
+    """Print a systemd unit for NICs on a real host, made for this Python; docs/cluster.md says what belongs to it.
+
+    Example: netoffload unit nic > /etc/systemd/system/netoffload-nic@.service
+    """
+    config.check_choice("unit", name, UNITS)
+    template = resources.files("netoffload_daemon").joinpath(f"systemd/netoffload-{name}@.service")
+    print(template.read_text(encoding="utf-8").replace("@PYTHON@", sys.executable), end="")

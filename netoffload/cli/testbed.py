@@ -1,4 +1,4 @@
-"""``netoffload up``, ``status``, ``exec``, ``down`` and ``run``: emulated nodes on this machine."""
+"""``netoffload up``, ``status``, ``exec`` and ``down``: emulated nodes on this machine."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def up(
     from netoffload.testbed import NicSettings
 
     nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll)
-    plan = _plan(nodes, rate, mtu, None if no_nic else nic, run_id)
-    with _building(plan) as bed:
+    plan = plan_from_options(nodes, rate, mtu, None if no_nic else nic, run_id)
+    with building(plan) as bed:
         bed.detach()
     if as_json:
         print(json.dumps({"run": plan.run_id, **_settings_json(plan, bed.rate_bps_measured), "nodes": _nodes(plan)}))
         return
-    console.print(f"run {plan.run_id} is up: {len(plan.nodes)} nodes, {_rate_text(plan, bed.rate_bps_measured)}")
+    console.print(f"run {plan.run_id} is up: {len(plan.nodes)} nodes, {rate_text(plan, bed.rate_bps_measured)}")
     console.print(f"  a shell on a node: netoffload exec --run {plan.run_id} n0 -- bash", highlight=False)
     console.print(f"  take it down:      netoffload down {plan.run_id}", highlight=False)
 
@@ -148,44 +148,8 @@ def down(
         console.print(f"run {run} is not up" if run is not None else "no testbed is up")
 
 
-@app.command(context_settings=PROGRAM_SETTINGS)
-def run(
-    program: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", help="Ranks, one per node. With --testbed, default: all its nodes.")
-    ] = None,
-    rate: Rate = None,
-    bound: Bound = config.BOUND_K_DEFAULT,
-    codec: Codec = "inceptionn",
-    packing: Packing = "coalesced",
-    mtu: Mtu = 1500,
-    no_nic: NoNic = False,
-    testbed: Annotated[str | None, typer.Option(metavar="RUN", help="Use this testbed that is up.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 3600.0,
-) -> None:
-    """Run an MPI program, one rank per node, on a testbed made for it; its exit code is ours.
-
-    A leading [bold]python[/bold] means this Python with [bold]-m mpi4py[/bold], so that an exception ends all ranks
-    once MPI is imported.
-
-    Example: netoffload run -n 4 --rate 1gbit -- python app.py
-    """
-    from netoffload.testbed import NicSettings, Testbed, build, run_ranks
-
-    if testbed is not None:
-        build.check_root()
-        with Testbed.attach(testbed) as bed:
-            run_ranks(bed, range(nodes or len(bed.plan.nodes)), program, timeout_s=timeout)
-        return
-    if nodes is None:
-        raise UsageError("say how many ranks: -n 4")
-    nic = None if no_nic else NicSettings(codec, bound, packing)
-    with _building(_plan(nodes, rate, mtu, nic, None)) as bed:
-        notes.print(f"{nodes} nodes, {_rate_text(bed.plan, bed.rate_bps_measured)}", highlight=False)
-        run_ranks(bed, range(nodes), program, timeout_s=timeout)
-
-
-def _plan(nodes: int, rate: str | None, mtu: int, nic: NicSettings | None, run_id: str | None) -> Plan:
+def plan_from_options(nodes: int, rate: str | None, mtu: int, nic: NicSettings | None, run_id: str | None) -> Plan:
+    """Return the plan that options ask for; a random run id if there is none."""
     from netoffload.testbed import TestbedSettings, make_plan, new_run_id
 
     rate_bps = None if rate is None else config.parse_rate_bps(rate)
@@ -194,7 +158,7 @@ def _plan(nodes: int, rate: str | None, mtu: int, nic: NicSettings | None, run_i
 
 
 @contextlib.contextmanager
-def _building(plan: Plan) -> Iterator[Testbed]:
+def building(plan: Plan) -> Iterator[Testbed]:
     """Build, with a line that says what is going on; the line is gone when the testbed is up."""
     from netoffload.testbed import Testbed
 
@@ -204,7 +168,8 @@ def _building(plan: Plan) -> Iterator[Testbed]:
         yield bed
 
 
-def _rate_text(plan: Plan, rate_bps_measured: float | None) -> str:
+def rate_text(plan: Plan, rate_bps_measured: float | None) -> str:
+    """Write the rate asked for and the one measured, for people."""
     asked_bps = plan.settings.rate_bps
     text = "unshaped" if asked_bps is None else config.format_rate(asked_bps)
     return text if rate_bps_measured is None else f"{text} (measured {config.format_rate(rate_bps_measured)})"

@@ -1,6 +1,9 @@
-"""Vectors to try the collectives on: gradient-like ones, and ones whose sums are exact."""
+"""Vectors to try the collectives on: gradient-like ones, those of a file, and ones whose sums are exact."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +25,43 @@ def parse_sigma(text: str) -> float:
     if kind != "gaussian" or not 0 < sigma < 1:
         raise UsageError(f"gradients {text!r} are unknown: write gaussian:0.002 (a standard deviation between 0 and 1)")
     return sigma
+
+
+Draw = Callable[[int, int], Float32Array]
+"""Takes a rank and a number of floats, returns that rank's vector; the same in every run."""
+
+
+def gradients_from(text: str, seed: int) -> Draw:
+    """Return what draws every rank's vector: from ``gaussian:SIGMA``, or from a file.
+
+    A file's vectors follow each other, rank i's beginning with vector i, and begin again where they end.
+
+    Raises:
+        UsageError: neither, or a file that holds no float32 array.
+    """
+    if text.startswith("gaussian:"):
+        sigma = parse_sigma(text)
+        return lambda rank, count: gradient_of(rank, count, sigma, seed)
+    if not Path(text).is_file():
+        raise UsageError(f"gradients {text!r} are no file: name one that holds float32 (.npy), or write gaussian:0.002")
+    held = np.atleast_2d(read_gradients(Path(text)))
+    vectors = held.reshape(held.shape[0], -1)
+    return lambda rank, count: np.resize(np.roll(vectors, -rank, axis=0), count)
+
+
+def read_gradients(path: Path) -> Float32Array:
+    """Read what ``netoffload train hdc --capture`` wrote: float32[vectors, n], or any other float32 array.
+
+    Raises:
+        UsageError: unreadable, no float32, or empty.
+    """
+    try:
+        gradients = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"cannot read gradients from {path}: {error}") from error
+    if not isinstance(gradients, np.ndarray) or gradients.dtype != np.float32 or not gradients.size:
+        raise UsageError(f"{path} holds no float32 array: 'netoffload train hdc --capture FILE.npy' writes one")
+    return np.ascontiguousarray(gradients)
 
 
 def gradient_of(rank: int, count: int, sigma: float, seed: int) -> Float32Array:

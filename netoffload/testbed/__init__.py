@@ -12,8 +12,8 @@ One node, with its NIC (left) and without (right)::
 and takes it down from the journal alone. ``processes`` knows which processes are ours. ``nics`` starts one NIC process
 per node, and ``controls`` finds them by name. ``probe`` (with ``traffic``, the program it runs on two nodes) measures
 what a wire really carries. ``meter`` serves the wires' counters to whoever runs on a node. ``stream`` sends a tagged
-stream between two nodes and compares every value. ``launch`` runs one MPI rank per node. ``doctor`` says what this
-machine has and lacks.
+stream between two nodes and compares every value. ``launch`` runs one MPI rank per node (``launch_backends``: the two
+MPIs; ``launch_output``: what ranks say). ``doctor`` says what this machine has and lacks.
 
 ``throughput`` runs a checked stream, or a ping-pong, between two nodes (``endpoint`` is the program at either end), and
 ``cpu_time`` says what it cost. ``vpn_peers`` starts tunnels of others over the same wires. ``nic_bench`` lets them all

@@ -22,7 +22,7 @@ from typing import Final
 from netoffload.errors import NetOffloadError
 from netoffload.netlink import Namespace
 from netoffload.testbed.journal import list_runs
-from netoffload.testbed.launch import find_mpiexec
+from netoffload.testbed.launch_backends import find_mpiexec, find_openmpi
 
 TUNSETIFF: Final = 0x400454CA  # linux/if_tun.h
 TUNSETOFFLOAD: Final = 0x400454D0
@@ -155,6 +155,9 @@ def _python_packages() -> Iterator[Check]:
     mpiexec = find_mpiexec()
     advice = "pip install 'netoffload[mpi]'"
     yield _check("MPICH", mpiexec is not None, str(mpiexec or "missing"), advice, required=False)
+    openmpi = find_openmpi()
+    advice = "only for --mpi openmpi, which says how to get it"
+    yield _check("Open MPI 5", openmpi is not None, str(openmpi or "missing"), advice, required=False)
     for name, extra in (("mpi4py", "mpi"), ("torch", "train"), ("sklearn", "train"), ("matplotlib", "report")):
         there = importlib.util.find_spec(name) is not None
         advice = f"pip install 'netoffload[{extra}]'"

@@ -39,5 +39,5 @@ Files, in the order in which a run meets them: ``systems`` the names; ``config``
 ``periodic``; ``wiring`` picks the one a run asks for; ``capture`` keeps gradients; ``loop`` the iterations; ``measure``
 the meter;
 ``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's side. ``sample`` trains without a
-testbed, for gradients to try a codec on.
+testbed, for gradients to try a codec on; ``gloo`` is what torch itself would do, for `netoffload bench allreduce`.
 """

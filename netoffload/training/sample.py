@@ -1,14 +1,12 @@
-"""Gradients to try a codec on, without a testbed: HDC trained by one process, or a file that a run captured."""
+"""Gradients to try a codec on, without a testbed: HDC trained by one process."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
 
-from netoffload.errors import UsageError
 from netoffload.training import data
 from netoffload.training.config import TrainSettings
 from netoffload.training.model import Float32Array, Replica
@@ -40,18 +38,3 @@ def sample_gradients(vectors: int = 4, seed: int = 1) -> Float32Array:
     finally:
         torch.set_num_threads(threads)
     return gradients
-
-
-def read_gradients(path: Path) -> Float32Array:
-    """Read what ``netoffload train hdc --capture`` wrote: float32[vectors, n], or any other float32 array.
-
-    Raises:
-        UsageError: unreadable, no float32, or empty.
-    """
-    try:
-        gradients = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"cannot read gradients from {path}: {error}") from error
-    if not isinstance(gradients, np.ndarray) or gradients.dtype != np.float32 or not gradients.size:
-        raise UsageError(f"{path} holds no float32 array: 'netoffload train hdc --capture FILE.npy' writes one")
-    return np.ascontiguousarray(gradients)

@@ -44,7 +44,7 @@ def test_compressed_ring_sends_a_fraction_and_nobody_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--what", "ring", "--what", "gloo"], "contender 'gloo' is unknown"),
+        (["--what", "ring", "--what", "nccl"], "contender 'nccl' is unknown"),
         (["--nodes", "1"], "1 nodes exchange nothing"),
         (["--size", "3"], "less than one float32"),
         (["--rate", "fast"], "rate 'fast'"),

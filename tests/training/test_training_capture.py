@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from netoffload.collectives.samples import read_gradients
 from netoffload.errors import UsageError
 from netoffload.training.capture import MAX_VECTORS, CapturingExchange
 from netoffload.training.config import TrainSettings
 from netoffload.training.exchanges import GradientExchange, Update
 from netoffload.training.model import Float32Array
 from netoffload.training.run import Capture
-from netoffload.training.sample import read_gradients, sample_gradients
+from netoffload.training.sample import sample_gradients
 
 
 class Doubling(GradientExchange):

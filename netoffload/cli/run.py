@@ -1,0 +1,116 @@
+"""``netoffload run``: a program of yours as one MPI rank per emulated node."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+
+from netoffload import config
+from netoffload.cli.app import app, notes
+from netoffload.cli.testbed import (
+    PROGRAM_SETTINGS,
+    Bound,
+    Codec,
+    Mtu,
+    NoNic,
+    Packing,
+    Rate,
+    building,
+    plan_from_options,
+    rate_text,
+)
+from netoffload.errors import UsageError
+
+if TYPE_CHECKING:
+    from netoffload.testbed import Testbed
+
+
+@app.command(context_settings=PROGRAM_SETTINGS)
+def run(
+    program: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-n", help="Ranks, one per node. With --testbed, default: all its nodes.")
+    ] = None,
+    rate: Rate = None,
+    bound: Bound = config.BOUND_K_DEFAULT,
+    codec: Codec = "inceptionn",
+    packing: Packing = "coalesced",
+    mtu: Mtu = 1500,
+    no_nic: NoNic = False,
+    testbed: Annotated[str | None, typer.Option(metavar="RUN", help="Use this testbed that is up.")] = None,
+    mpi: Annotated[str, typer.Option(help="Who starts the ranks: mpich, openmpi (version 5).")] = "mpich",
+    prefix: Annotated[
+        bool | None,
+        typer.Option("--prefix/--no-prefix", help="Begin every line with its node. Default: on a terminal."),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 3600.0,
+) -> None:
+    """Run an MPI program, one rank per node, on a testbed made for it; its exit code is ours.
+
+    A leading [bold]python[/bold] means this Python with [bold]-m mpi4py[/bold], so that an exception ends all ranks
+    once MPI is imported. A rank finds its address in $NETOFFLOAD_ADDRESS, its NIC's control socket in
+    $NETOFFLOAD_CONTROL and the wires' counters in $NETOFFLOAD_METER.
+
+    Example: netoffload run -n 4 --rate 1gbit -- python docs/allreduce.py
+    """
+    from netoffload.testbed import launch_backends, run_ranks
+
+    launch_backends.check_mpi(mpi)
+    with _testbed(testbed, nodes, rate, bound, codec, packing, mtu, no_nic) as bed:
+        count = nodes or len(bed.plan.nodes)
+        if count > len(bed.plan.nodes):
+            raise UsageError(f"{count} ranks on {len(bed.plan.nodes)} nodes: each rank needs a node of its own")
+        names = [node.name for node in bed.plan.nodes[:count]]
+        with_name = sys.stdout.isatty() if prefix is None else prefix
+        run_ranks(
+            bed,
+            range(count),
+            program,
+            timeout_s=timeout,
+            mpi=mpi,
+            on_stdout=_prefixed(names, sys.stdout) if with_name else None,
+            on_stderr=_prefixed(names, sys.stderr) if with_name else None,
+        )
+
+
+@contextlib.contextmanager
+def _testbed(
+    run_id: str | None,
+    nodes: int | None,
+    rate: str | None,
+    bound: int,
+    codec: str,
+    packing: str,
+    mtu: int,
+    no_nic: bool,
+) -> Iterator[Testbed]:
+    """Attach to the testbed of this name, or build one for as long as the context lasts."""
+    from netoffload.testbed import NicSettings, Testbed, build
+
+    if run_id is not None:
+        build.check_root()
+        with Testbed.attach(run_id) as bed:
+            yield bed
+        return
+    if nodes is None:
+        raise UsageError("say how many ranks: -n 4")
+    nic = None if no_nic else NicSettings(codec, bound, packing)
+    with building(plan_from_options(nodes, rate, mtu, nic, None)) as bed:
+        notes.print(f"{nodes} nodes, {rate_text(bed.plan, bed.rate_bps_measured)}", highlight=False)
+        yield bed
+
+
+def _prefixed(names: Sequence[str], stream: TextIO) -> Callable[[int, bytes], None]:
+    """Return a function that writes lines of a rank, each behind the name of its node."""
+
+    def write(rank: int, lines: bytes) -> None:
+        name = names[rank] if rank >= 0 else "mpiexec"
+        for line in lines.splitlines(keepends=True):  # of octets: text would also be cut at form feeds and the like
+            stream.write(f"{name}: {line.decode(errors='replace')}")
+        stream.flush()
+
+    return write

@@ -1,0 +1,205 @@
+"""The two MPIs that can start ranks here, as command lines and environments.
+
+MPICH starts every rank through the node's entry command; PMI runs over an inherited descriptor, so its ``mpiexec``
+stays outside and the ranks need no network but the data network::
+
+    mpiexec  -n 1 <enter n0> program  :  -n 1 <enter n1> program  :  ...
+
+Open MPI 5 (PRRTE) starts a daemon per node, through an agent that takes the place of ssh, and the daemons call back to
+it. So it runs on the first node, the agent enters the others, and what the daemons say crosses the data network: some
+kilobytes when ranks start and end::
+
+    <enter n0> prterun  --host n0 -n 1 program  :  --host n1 -n 1 program        n0: rank 0
+                  └── agent n1 "prted ..." = <enter n1> sh -c "prted ..."        n1: prted ── rank 1
+
+What both must not do is avoid the wire or the comparison: no shared memory between nodes, the data interface and no
+other, and an Allreduce algorithm that is named rather than chosen. Every value stands where its reason does.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from netoffload.config import check_choice
+from netoffload.errors import SystemRefusedError, TestbedError
+from netoffload.testbed.build import Testbed
+from netoffload.testbed.plan import NodePlan
+
+MPIS: Final = ("mpich", "openmpi")
+
+ENV_OPENMPI: Final = "NETOFFLOAD_OPENMPI"
+"""Environment variable with the folder in which Open MPI is installed, if it is not found by itself."""
+
+_OPENMPI_BESIDE: Final = Path(sys.prefix, "openmpi")
+
+MPICH_ENV: Final = {
+    "MPIR_CVAR_NOLOCAL": "1",  # no two ranks on one node, whatever their host names say
+    "MPIR_CVAR_CH4_NETMOD": "ofi",  # UCX would look for shared memory first
+    "FI_PROVIDER": "tcp",
+}
+MPICH_DEFAULT_ENV: Final = {
+    "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring",  # the automatic choice varies by 30 % at some sizes
+}
+
+OPENMPI_ENV: Final = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",  # only root enters namespaces
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "tcp,self",  # no shared memory, and no second of looking for other fabrics
+    "OMPI_MCA_btl_tcp_flags": "send",  # as it comes, a pair that exchanges large messages sends one after the other
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # each node seems to have all cores to itself
+    "PRTE_MCA_hwloc_default_binding_policy": "none",  # each daemon would bind its rank to the first core
+}
+OPENMPI_DEFAULT_ENV: Final = {
+    "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+    "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",  # ring; the automatic choice took up to twice as long
+}
+
+REMARKS: Final = {"openmpi": (b"plm:ssh: Warning: setpgid",)}
+"""What a launcher says now and then that means nothing: PRRTE's parent and child both move the child to a new group."""
+
+AGENT: Final = """\
+#!/bin/sh
+# Takes the place of ssh for PRRTE: agent [options] NODE SHELL-COMMAND...
+while case "$1" in -*) true ;; *) false ;; esac; do shift; done
+node="$1" && shift
+case "$node" in
+{cases}
+*) echo "this testbed has no node $node" >&2; exit 1 ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """One rank to be: its node, the environment that only it has, and its program."""
+
+    node: NodePlan
+    env: Mapping[str, str]
+    argv: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command that starts all ranks; ``env`` must be in its environment, ``default_env`` yields to the user's."""
+
+    argv: list[str]
+    env: dict[str, str]
+    default_env: dict[str, str]
+
+
+def check_mpi(mpi: str) -> None:
+    """Refuse at once what would fail when everything else is up.
+
+    Raises:
+        UsageError: neither ``mpich`` nor ``openmpi``.
+        SystemRefusedError: that MPI is not installed; the message says how to get it.
+    """
+    check_choice("MPI", mpi, MPIS)
+    if mpi == "mpich" and find_mpiexec() is None:
+        raise SystemRefusedError("MPICH is missing: pip install 'netoffload[mpi]'")
+    if mpi == "openmpi" and find_openmpi() is None:
+        given = os.environ.get(ENV_OPENMPI)
+        raise SystemRefusedError(
+            f"{given} holds no Open MPI 5: set {ENV_OPENMPI} to the folder whose bin/prterun starts it"
+            if given
+            else f"Open MPI 5 is missing: pip install --ignore-installed --prefix {_OPENMPI_BESIDE} openmpi"
+        )
+
+
+def make_launch(mpi: str, bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
+    """Return the command that starts one rank per place, in this order.
+
+    Args:
+        mpi: ``mpich`` or ``openmpi``; see :func:`check_mpi` for what is raised.
+        bed: a running testbed; Open MPI's agent is written into a scratch folder of it.
+        ranks: at least one.
+    """
+    check_mpi(mpi)
+    return _openmpi(bed, ranks) if mpi == "openmpi" else _mpich(bed, ranks)
+
+
+def find_mpiexec() -> Path | None:
+    """Return MPICH's launcher: the one beside this interpreter (PyPI's ``mpich``), else the one on PATH."""
+    beside = Path(sys.executable).parent / "mpiexec.hydra"
+    if beside.exists():
+        return beside
+    found = shutil.which("mpiexec.hydra")
+    return None if found is None else Path(found)
+
+
+def find_openmpi() -> Path | None:
+    """Return the folder of an Open MPI 5: ``$NETOFFLOAD_OPENMPI``, else ``openmpi`` in this environment, else on PATH.
+
+    Not in this environment itself, where MPICH is: they would overwrite each other's ``mpiexec`` and ``libmpi.so``.
+    Version 5 is known by its launcher, ``bin/prterun``; older ones are started differently. mpi4py's wheel can use its
+    library, ``lib/libmpi.so.40``, as well as MPICH's.
+    """
+    on_path = shutil.which("prterun")
+    places = [_OPENMPI_BESIDE, *([Path(on_path).resolve().parents[1]] if on_path else [])]
+    if given := os.environ.get(ENV_OPENMPI):
+        places = [Path(given)]
+    for prefix in places:
+        if (prefix / "bin/prterun").exists() and _libmpi(prefix) is not None:
+            return prefix.absolute()
+    return None
+
+
+def _mpich(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
+    mpiexec = find_mpiexec()
+    assert mpiexec is not None
+    command = [str(mpiexec)]
+    for number, rank in enumerate(ranks):
+        command += [":"] if number > 0 else []
+        command += ["-n", "1", *(word for name, value in rank.env.items() for word in ("-env", name, value))]
+        command += bed.entry_argv(rank.node, rank.argv)
+    return Launch(command, {**MPICH_ENV, "FI_TCP_IFACE": ranks[0].node.device}, MPICH_DEFAULT_ENV)
+
+
+def _openmpi(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
+    prefix = find_openmpi()
+    libmpi = None if prefix is None else _libmpi(prefix)
+    assert prefix is not None
+    command = [str(prefix / "bin/prterun"), "--personality", "ompi"]
+    for number, rank in enumerate(ranks):
+        command += [":"] if number > 0 else []
+        command += ["--host", rank.node.name, "-n", "1"]
+        command += ["/usr/bin/env", *(f"{name}={value}" for name, value in rank.env.items()), *rank.argv]
+    device = ranks[0].node.device
+    env = {
+        **OPENMPI_ENV,
+        **dict.fromkeys(
+            ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"), str(prefix)
+        ),  # a wheel is not where it was built
+        "MPI4PY_LIBMPI": str(libmpi),
+        "OMPI_MCA_btl_tcp_if_include": device,
+        "PRTE_MCA_prte_if_include": device,
+        "PRTE_MCA_plm_ssh_agent": str(_write_agent(bed)),
+    }
+    return Launch(bed.entry_argv(ranks[0].node, command), env, OPENMPI_DEFAULT_ENV)
+
+
+def _libmpi(prefix: Path) -> Path | None:
+    for folder in ("lib", "lib64"):
+        if (path := prefix / folder / "libmpi.so.40").exists():
+            return path
+    return None
+
+
+def _write_agent(bed: Testbed) -> Path:
+    path = bed.make_scratch() / "agent"
+    enter = {node: shlex.join(bed.entry_argv(node, ["/bin/sh", "-c"])) for node in bed.plan.nodes}
+    cases = "\n".join(f'{node.name}|{node.address}) exec {words} "$*" ;;' for node, words in enter.items())
+    try:
+        path.write_text(AGENT.format(cases=cases), encoding="utf-8")
+        path.chmod(0o700)
+    except OSError as error:
+        raise TestbedError(f"cannot write {path}: {error.strerror}") from error
+    return path

@@ -1,0 +1,124 @@
+"""What ranks say, while they run: whole lines, each with the rank that said it.
+
+``mpiexec`` would mix ranks within a line, so every rank gets two pipes of its own and ``mpiexec`` itself one. A rank
+opens its pipes through /proc, because nothing but its argument list passes ``mpiexec`` for certain.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable
+from typing import Final
+
+TAIL_OCTETS: Final = 4096
+DRAIN_S: Final = 1.0
+"""Ranks are gone by then; a process that left our sight may still hold a pipe, and is not waited for."""
+
+TO_PIPES: Final = 'out="$1" err="$2" && shift 2 && exec "$@" </dev/null >"$out" 2>"$err"'
+"""What a shell on the node does before the program. Standard input too: ``mpiexec`` would give rank 0 a pipe that never
+ends, and what reads it would wait for ever."""
+
+STDOUT: Final = 1
+STDERR: Final = 2
+
+LAUNCHER: Final = -1
+"""Stands for the rank when ``mpiexec`` itself says something."""
+
+OnLines = Callable[[int, bytes], None]
+"""Called with a rank (or ``LAUNCHER``) and whole lines of its, from the thread that reads the pipes."""
+
+
+class RanksOutput:
+    """Two pipes per rank and one for ``mpiexec``, read by one thread that passes on whole lines."""
+
+    def __init__(self, ranks: int, on_stdout: OnLines, on_stderr: OnLines) -> None:
+        self._on_stdout = on_stdout
+        self._on_stderr = on_stderr
+        self._read_fds: dict[int, tuple[int, int]] = {}
+        self._write_fds: dict[tuple[int, int], int] = {}
+        for stream in [(rank, number) for rank in range(ranks) for number in (STDOUT, STDERR)] + [(LAUNCHER, STDERR)]:
+            read_fd, self._write_fds[stream] = os.pipe()
+            self._read_fds[read_fd] = stream
+        self._unfinished = dict.fromkeys(self._write_fds, b"")
+        self._tails = dict.fromkeys(range(LAUNCHER, ranks), b"")
+        self._first_traceback: int | None = None
+        self._last_writer: int | None = None
+        self._thread = threading.Thread(target=self._read_forever, name="ranks-output", daemon=True)
+
+    @property
+    def launcher_fd(self) -> int:
+        """Where ``mpiexec`` itself writes."""
+        return self._write_fds[LAUNCHER, STDERR]
+
+    def paths(self, rank: int) -> list[str]:
+        """Where a rank opens its two pipes: a pipe can be opened again through /proc while we hold it."""
+        return [f"/proc/{os.getpid()}/fd/{self._write_fds[rank, number]}" for number in (STDOUT, STDERR)]
+
+    def __enter__(self) -> RanksOutput:
+        """Start to listen."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Pass on what is left and close the pipes."""
+        self.drain()
+        for read_fd in self._read_fds:
+            os.close(read_fd)
+
+    def drain(self) -> None:
+        """Close our write ends, so that the thread comes to the end of every pipe when the ranks are gone."""
+        while self._write_fds:
+            os.close(self._write_fds.popitem()[1])
+        self._thread.join(timeout=DRAIN_S)
+
+    def last_words(self) -> str:
+        """Return, for the error line, what the rank that failed first said last."""
+        rank = self._last_writer if self._first_traceback is None else self._first_traceback
+        if rank is None:
+            return ""
+        lines = [line.strip() for line in self._tails[rank].decode(errors="replace").splitlines() if line.strip()]
+        # MPI's own goodbye follows the exception that explains it.
+        said = [line for line in lines if not line.startswith("Abort(")] or lines
+        return f"; rank {rank} said: {said[-1]}" if said else ""
+
+    def _read_forever(self) -> None:
+        streams = dict(self._read_fds)
+        while streams:
+            try:
+                for read_fd in select.select(list(streams), [], [])[0]:
+                    octets = os.read(read_fd, 65536)
+                    self._take(*streams[read_fd], octets)
+                    if not octets:
+                        del streams[read_fd]
+            except OSError:
+                return  # closed by __exit__ while a process that left our sight still held a pipe
+
+    def _take(self, rank: int, number: int, octets: bytes) -> None:
+        if octets and number == STDERR and rank != LAUNCHER:
+            self._tails[rank] = (self._tails[rank] + octets)[-TAIL_OCTETS:]
+            self._last_writer = rank
+            if self._first_traceback is None and b"Traceback" in octets:
+                self._first_traceback = rank
+        held = self._unfinished[rank, number] + octets
+        # A carriage return ends a line of a progress display; at the end of the pipe all goes out.
+        cut = max(held.rfind(b"\n"), held.rfind(b"\r")) + 1 if octets else len(held)
+        self._unfinished[rank, number] = held[cut:]
+        if cut > 0 and number == STDOUT:
+            self._on_stdout(rank, held[:cut])
+        elif cut > 0:
+            self._on_stderr(rank, held[:cut])
+
+
+def pass_on_stdout(_rank: int, octets: bytes) -> None:
+    """Write lines of any rank to our standard output."""
+    sys.stdout.write(octets.decode(errors="replace"))
+    sys.stdout.flush()
+
+
+def pass_on_stderr(_rank: int, octets: bytes) -> None:
+    """Write lines of any rank to our standard error."""
+    sys.stderr.write(octets.decode(errors="replace"))
+    sys.stderr.flush()

@@ -1,0 +1,77 @@
+"""``python -m netoffload_mpi.bench``, the benchmark for any cluster, on ranks of this machine; never a speed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netoffload.testbed.launch_backends import find_mpiexec
+
+pytestmark = pytest.mark.mpi
+
+ROOT = Path(__file__).parents[2]
+
+
+def bench(*words: str, module: str = "netoffload_mpi.bench", ranks: int = 3) -> subprocess.CompletedProcess[str]:
+    mpiexec = find_mpiexec()
+    if mpiexec is None:
+        pytest.skip("needs MPICH")
+    paths = os.pathsep.join(str(ROOT / folder) for folder in ("", "daemon", "mpi_ext"))
+    command = [str(mpiexec), "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", module, *words]
+    return subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=90, check=False
+    )
+
+
+def test_every_way_of_summing_gives_the_sum(tmp_path: Path) -> None:
+    np.save(tmp_path / "g.npy", np.random.default_rng(1).normal(0, 0.01, (2, 5000)).astype(np.float32))
+    whats = ("ring", "ring_comp", "wa", "wa_comp", "mpi")
+    words = [word for what in whats for word in ("--what", what)]
+    words += ["--size", "4", "--size", "100KB", "--repeat", "2", "--rate", "1gbit"]
+    done = bench(*words, "--gradients", str(tmp_path / "g.npy"), "--json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["ranks"] == 3
+    assert [(row["size_octets"], row["what"]) for row in record["results"]] == [
+        (size, what) for size in (4, 100_000) for what in whats
+    ]
+    for row in record["results"]:
+        assert row["max_error"] < 1e-6  # no NIC, so nothing is rounded; the oracle adds in another order
+        assert row["bound_s"] == pytest.approx(2 * 2 / 3 * row["size_octets"] * 8 / 1e9)
+        assert len(row["times_s"]) == 2
+        assert row["rank_cpu_s"] >= 0
+        assert row["wire_octets"] is row["nic"] is row["nic_cpu_s"] is None
+
+
+def test_a_table_for_people() -> None:
+    done = bench("--what", "ring", "--size", "40KB", "--repeat", "1", ranks=2)
+    assert done.returncode == 0, done.stderr
+    first, headings, row = done.stdout.splitlines()
+    assert first.startswith("2 ranks, MPICH")
+    assert headings.split()[:2] == ["what", "MB"]
+    assert row.split()[:2] == ["ring", "0.04"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+def test_gloo_gives_the_sum() -> None:
+    done = bench("--what", "gloo", "--size", "40KB", "--repeat", "1", "--json", module="netoffload.training.gloo")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["results"]
+    assert (row["what"], row["max_error"]) == ("gloo", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"), [(["--size", "3"], "nothing to time"), (["--gradients", "none.npy"], "are no file")]
+)
+def test_what_cannot_be_timed_is_one_clear_line(words: list[str], message: str) -> None:
+    done = bench("--what", "ring", *words, ranks=1)
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines() if message in line and line.startswith("netoffload: ")]
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,156 @@
+"""``netoffload run`` and both MPIs behind it: every rank on its node, over the wire, ended with the others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from netoffload.errors import RunError
+from netoffload.netlink import netns_exists
+from netoffload.testbed import Testbed, run_ranks
+from netoffload.testbed.launch_backends import ENV_OPENMPI, find_openmpi
+from netoffload.testbed.processes import marked
+
+pytestmark = [pytest.mark.netns, pytest.mark.mpi]
+
+needs_openmpi = pytest.mark.skipif(find_openmpi() is None, reason=f"needs Open MPI 5: set {ENV_OPENMPI}")
+both = pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=needs_openmpi)])
+
+SUM = """
+import json, os, socket
+import numpy as np
+from mpi4py import MPI
+from netoffload import control
+
+comm = MPI.COMM_WORLD
+
+def sent():
+    comm.Barrier()
+    octets = [node["tx_octets"] for node in control.request(os.environ["NETOFFLOAD_METER"], "wires")["nodes"]]
+    comm.Barrier()
+    return octets
+
+values = np.full(250_000, comm.rank + 1, np.float32)
+total = np.empty_like(values)
+comm.Allreduce(values, total)
+before = sent()
+comm.Allreduce(values, total)
+after = sent()
+said = comm.gather([socket.gethostname(), os.environ["NETOFFLOAD_ADDRESS"], os.environ["MINE"], float(total.max())])
+if comm.rank == 0:
+    library = MPI.Get_library_version()
+    print(json.dumps({"ranks": said, "sent": [now - then for now, then in zip(after, before)], "library": library}))
+"""
+
+
+def netoffload(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "netoffload", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, env={**os.environ, **(env or {})})
+
+
+def quietly(_rank: int, _lines: bytes) -> None:
+    pass
+
+
+@both
+def test_a_sum_crosses_the_wires_under_either_mpi(plain_bed: Testbed, tmp_path: Path, mpi: str) -> None:
+    (tmp_path / "app.py").write_text(SUM)
+    words = ["python", str(tmp_path / "app.py")]
+    result = run_ranks(plain_bed, [2, 0, 3], words, env={"MINE": "yes"}, timeout_s=60, capture_stdout=True, mpi=mpi)
+    said = json.loads(result.stdout)
+    assert said["ranks"] == [[f"n{node}", f"10.98.1.{node + 1}", "yes", 6.0] for node in (2, 0, 3)]
+    assert ("Open MPI v5" if mpi == "openmpi" else "MPICH") in said["library"]
+    bound = 2 * 2 / 3 * 1_000_000  # the ring's octets per rank
+    assert all(bound < said["sent"][node] < 1.2 * bound for node in (2, 0, 3)), said["sent"]
+    assert said["sent"][1] < 0.01 * bound
+
+
+FAILURES = {
+    "exception": ("if comm.rank == 1:\n    raise ValueError('too bad')\ncomm.Barrier()", "rank 1 said: ValueError", 1),
+    "exit": ("if comm.rank == 1:\n    raise SystemExit(7)\ncomm.Barrier()", "exit code 7", 7),
+    "killed": ("import os\nif comm.rank == 1:\n    os.kill(os.getpid(), 9)\ncomm.Barrier()", "exit code", None),
+}
+
+
+@needs_openmpi
+@pytest.mark.parametrize("kind", FAILURES)
+def test_a_rank_of_open_mpi_that_fails_ends_all(plain_bed: Testbed, tmp_path: Path, kind: str) -> None:
+    text, message, exit_code = FAILURES[kind]
+    (tmp_path / "app.py").write_text("from mpi4py import MPI\ncomm = MPI.COMM_WORLD\n" + text)
+    with pytest.raises(RunError, match=message) as caught:
+        run_ranks(plain_bed, range(3), [str(tmp_path / "app.py")], timeout_s=60, on_stderr=quietly, mpi="openmpi")
+    assert exit_code in (None, caught.value.exit_code)
+    assert marked(plain_bed.plan.mark) == []
+
+
+@needs_openmpi
+def test_ranks_of_open_mpi_that_hang_are_ended(plain_bed: Testbed) -> None:
+    with pytest.raises(RunError, match="did not end within 3 s"):
+        run_ranks(plain_bed, range(2), ["sleep", "300"], timeout_s=3, on_stderr=quietly, mpi="openmpi")
+    assert marked(plain_bed.plan.mark) == []
+
+
+@needs_openmpi
+def test_open_mpi_says_nothing_of_its_own(plain_bed: Testbed) -> None:
+    heard: list[tuple[int, bytes]] = []
+    run_ranks(plain_bed, range(3), ["true"], timeout_s=60, on_stderr=lambda *said: heard.append(said), mpi="openmpi")
+    assert heard == []
+
+
+def test_lines_begin_with_their_node_and_the_exit_code_is_the_programs() -> None:
+    text = "import os,sys; print(os.environ['NETOFFLOAD_ADDRESS']); print('end', file=sys.stderr)"
+    ran = netoffload("run", "-n", "2", "--no-nic", "--prefix", "--", "python", "-c", text + "; sys.exit(4)")
+    assert sorted(ran.stdout.splitlines()) == ["n0: 10.98.1.1", "n1: 10.98.1.2"]
+    assert {"n0: end", "n1: end"} <= set(ran.stderr.splitlines())
+    assert ran.returncode == 4
+    assert "failed with exit code 4" in ran.stderr.splitlines()[-1]
+
+
+def test_the_example_sums_on_every_rank() -> None:
+    example = Path(__file__).parents[2] / "docs" / "allreduce.py"
+    ran = netoffload("run", "-n", "2", "--no-nic", "--", "python", str(example))
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(line.partition(":")[0] for line in ran.stdout.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+
+
+REFUSED = {
+    "mpi": (["run", "-n", "2", "--mpi", "lam", "--", "true"], 2, "mpich, openmpi"),
+    "missing": (["run", "-n", "1", "--no-nic", "--mpi", "openmpi", "--", "true"], 3, "/nowhere holds no Open MPI 5"),
+    "ranks": (["run", "-n", "3", "--testbed", "RUN", "--", "true"], 2, "each rank needs a node"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_run_is_one_clear_line(what: str, run_id: str) -> None:
+    words, exit_code, hint = REFUSED[what]
+    with contextlib.ExitStack() as stack:
+        if "RUN" in words:
+            assert netoffload("up", "-n", "2", "--no-nic", "--run-id", run_id).returncode == 0
+            stack.callback(netoffload, "down", run_id)
+        refused = netoffload(*(run_id if word == "RUN" else word for word in words), env={ENV_OPENMPI: "/nowhere"})
+    assert refused.returncode == exit_code
+    assert refused.stdout == ""
+    assert len(refused.stderr.splitlines()) == 1
+    assert hint in refused.stderr
+
+
+@needs_openmpi
+def test_a_signal_ends_open_mpi_too(left_of: Callable[[str], list[str]]) -> None:
+    words = ["run", "-n", "2", "--no-nic", "--mpi", "openmpi", "--", "sh", "-c", "echo $NETOFFLOAD_RUN; sleep 300"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "netoffload", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        run_id = process.stdout.readline().strip()
+        assert netns_exists(f"no-{run_id}-sw")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+    assert left_of(run_id) == []

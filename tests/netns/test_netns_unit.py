@@ -1,0 +1,148 @@
+"""The systemd units for real hosts: their commands, run where two namespaces stand for two hosts with one card each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netoffload import control
+from netoffload.netlink import netns_exists, netns_path
+from netoffload.testbed import Testbed, TestbedSettings, make_plan
+from netoffload.testbed.plan import NodePlan
+
+pytestmark = pytest.mark.netns
+
+START_S = 60
+
+SERVER = """
+import socket, sys
+with socket.socket() as listener:
+    listener.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x28)
+    listener.bind((sys.argv[1], 0))
+    listener.listen()
+    print(listener.getsockname()[1], flush=True)
+    connection, _ = listener.accept()
+    with connection, connection.makefile("rb") as data:
+        print(len(data.read()), flush=True)
+"""
+CLIENT = """
+import socket, sys
+import numpy as np
+with socket.socket() as client:
+    client.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x28)
+    client.connect((sys.argv[1], int(sys.argv[2])))
+    client.sendall(np.random.default_rng(1).normal(0, 0.002, 100_000).astype(np.float32).tobytes())
+"""
+
+
+def unit(name: str, instance: str) -> dict[str, list[str]]:
+    """Print a unit and return its [Service] settings, with the specifier for the instance filled in."""
+    printed = subprocess.run(
+        [sys.executable, "-m", "netoffload", "unit", name], capture_output=True, text=True, check=True
+    ).stdout
+    settings: dict[str, list[str]] = {}
+    for key, value in re.findall(r"^(\w+)=(.*)$", printed.replace("%i", instance), re.MULTILINE):
+        settings.setdefault(key, []).append(value)
+    return settings
+
+
+class Host:
+    """A namespace with a card called inc0, as a systemd that starts our units would see it."""
+
+    def __init__(self, node: NodePlan, folder: Path) -> None:
+        self.netns = str(netns_path(node.netns))
+        self.instance = f"t{secrets.token_hex(4)}"
+        self.address = node.address
+        self.control = folder / "control.sock"
+        self._file = {"WIRE": node.device, "ADDRESS": f"{node.address}/24", "RUNTIME_DIRECTORY": str(folder)}
+
+    def argv(self, line: str) -> list[str]:
+        return ["nsenter", f"--net={self.netns}", "sh", "-c", f"exec {line}"]
+
+    def env(self, settings: dict[str, list[str]]) -> dict[str, str]:
+        defaults = [word.split("=", 1) for line in settings["Environment"] for word in line.split()]
+        return {**os.environ, **{name: value for name, value in defaults if name != "XDG_CACHE_HOME"}, **self._file}
+
+    @contextlib.contextmanager
+    def links(self) -> Iterator[None]:
+        settings = unit("link", self.instance)
+        env = self.env(settings)
+        try:
+            for line in settings["ExecStart"]:
+                subprocess.run(self.argv(line), env=env, check=True)
+            yield
+        finally:
+            for line in settings["ExecStopPost"]:
+                subprocess.run(self.argv(line.removeprefix("-")), env=env, check=False)
+
+    @contextlib.contextmanager
+    def nic(self) -> Iterator[None]:
+        settings = unit("nic", self.instance)
+        env = self.env(settings)
+        (line,) = settings["ExecStart"]
+        with subprocess.Popen(self.argv(line), env=env) as process:
+            try:
+                wait, *rest = settings["ExecStartPost"]
+                subprocess.run(self.argv(wait), env=env, check=True, timeout=START_S)
+                for line in rest:
+                    subprocess.run(self.argv(line), env=env, check=True)
+                yield
+            finally:
+                process.terminate()
+                assert process.wait(10) == 0
+
+    def python(self, program: str, *words: str) -> subprocess.Popen[str]:
+        command = ["nsenter", f"--net={self.netns}", sys.executable, "-c", program, *words]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def send_tagged(sender: Host, receiver: Host) -> None:
+    with receiver.python(SERVER, receiver.address) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        with sender.python(CLIENT, receiver.address, port) as client:
+            assert client.wait(30) == 0
+        assert server.communicate(timeout=30)[0] == "400000\n"
+
+
+def test_two_hosts_with_the_units_compress(tmp_path: Path, run_id: str) -> None:
+    settings = TestbedSettings(2, nic=None)
+    with contextlib.ExitStack() as stack:
+        bed = stack.enter_context(Testbed(make_plan(settings, run_id), check_rate=False))
+        hosts = []
+        for node in bed.plan.nodes:
+            folder = tmp_path / node.name
+            folder.mkdir()
+            hosts.append(Host(node, folder))
+            stack.enter_context(hosts[-1].links())
+        with hosts[1].nic():
+            with hosts[0].nic():
+                send_tagged(hosts[0], hosts[1])
+                counters = control.request(hosts[0].control, "counters")["counters"]
+                assert counters["tx_raw_octets"] == 400_000
+                assert hosts[0].control.stat().st_mode & 0o777 == 0o660
+            with hosts[0].nic():  # started again, with the interfaces that are there
+                send_tagged(hosts[1], hosts[0])
+    assert not any(netns_exists(f"netoffload-{host.instance}") for host in hosts)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+def test_systemd_understands_the_units(tmp_path: Path) -> None:
+    for name in ("nic", "link"):
+        printed = subprocess.run(
+            [sys.executable, "-m", "netoffload", "unit", name], capture_output=True, text=True, check=True
+        ).stdout
+        (tmp_path / f"netoffload-{name}@inc0.service").write_text(printed)
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", str(tmp_path / "netoffload-nic@inc0.service")], capture_output=True, text=True
+    )
+    assert (verified.returncode, verified.stderr) == (0, "")
