@@ -40,7 +40,9 @@ allreduce``).
 from mpi4py import MPI
 
 from netoffload_mpi.buffers import BufferTypeError
-from netoffload_mpi.comm import CommInfo, CompComm
+from netoffload_mpi.comm import CompComm
 from netoffload_mpi.dataplane import TcpExchange
+from netoffload_mpi.info import CommInfo, NicShare
+from netoffload_mpi.requests import CompRequest
 
-__all__ = ["MPI", "BufferTypeError", "CommInfo", "CompComm", "TcpExchange"]
+__all__ = ["MPI", "BufferTypeError", "CommInfo", "CompComm", "CompRequest", "NicShare", "TcpExchange"]

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,7 +94,7 @@ def measure(comm: CompComm, what: str, size_octets: int, repeat: int, sigma: flo
     values = gradient.copy()
     call(values)
     seconds = []
-    before, nic_before = _wire_totals(comm), comm.totals().nic
+    before, nic_before = _wire_totals(comm), comm.totals().nic_counters
     for _ in range(repeat):
         np.copyto(values, gradient)
         barrier(exchange)
@@ -102,7 +102,7 @@ def measure(comm: CompComm, what: str, size_octets: int, repeat: int, sigma: flo
         call(values)
         seconds.append(time.perf_counter() - start_s)
     barrier(exchange)
-    after, nic_after = _wire_totals(comm), comm.totals().nic
+    after, nic_after = _wire_totals(comm), comm.totals().nic_counters
     slowest = [max(times) for times in zip(*comm.allgather(seconds), strict=True)]
     nics = comm.allgather(None if nic_before is None else _delta(nic_before, nic_after or {}))
     return {
@@ -125,7 +125,7 @@ def _wire_totals(comm: CompComm) -> int | None:
     return agreed
 
 
-def _delta(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+def _delta(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     return {name: value - before.get(name, 0) for name, value in after.items()}
 
 
