@@ -3,55 +3,19 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
+from tcp_ranks import run_tcp
 
 from netoffload.collectives import Float32Array, Operation, aggregate, barrier, ring_allreduce, worker_exchange
 from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.reference import ring_sum
 from netoffload.config import TOS_COMPRESS
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.agreement import Gather, Offer, Precision, agree, own_address
+from netoffload_mpi.agreement import Offer, Precision, agree, own_address
 from netoffload_mpi.dataplane import Lane, TcpExchange
-from netoffload_mpi.wiring import Listeners, wire_up
-
-
-def gatherers(size: int) -> list[Gather]:
-    """An allgather between threads."""
-    meeting = threading.Barrier(size, timeout=20)
-    table: list[Any] = [None] * size
-
-    def gather(rank: int, value: Any) -> Sequence[Any]:
-        table[rank] = value
-        meeting.wait()
-        gathered = list(table)
-        meeting.wait()
-        return gathered
-
-    return [lambda value, rank=rank: gather(rank, value) for rank in range(size)]  # type: ignore[misc]
-
-
-def run_tcp(size: int, body: Callable[[TcpExchange], Any], timeout_s: float = 10.0, late_s: float = 20.0) -> list[Any]:
-    """Run ``body`` on every rank; a rank's result is what it returned or raised."""
-    gathers = gatherers(size)
-
-    def run(rank: int) -> Any:
-        with Listeners(rank, size, "127.0.0.1") as listeners:
-            offers = gathers[rank](Offer(address="127.0.0.1", ports=listeners.ports))
-            exchange = wire_up(rank, offers, listeners, gathers[rank], timeout_s, late_s)
-        try:
-            return body(exchange)
-        except CollectiveError as error:
-            return error
-        finally:
-            exchange.close()
-
-    with ThreadPoolExecutor(size) as threads:
-        return list(threads.map(run, range(size)))
+from netoffload_mpi.wiring import Listeners
 
 
 def values_of(rank: int, count: int) -> Float32Array:
