@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from mpi4py import MPI
@@ -48,13 +48,13 @@ class CompComm(CollectiveComm):
 
     def Send_comp(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send to ``dest``; returns when ``buf`` may be used again."""
-        self._timed(self.Isend_comp(buf, dest, tag), float_vector(buf, writable=False).nbytes)
+        self._finish([self.Isend_comp(buf, dest, tag)], float_vector(buf, writable=False).nbytes)
 
     def Recv_comp(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
         """Receive into ``buf``, which may be longer than the message; ``status`` says what came."""
-        self._timed(self.Irecv_comp(buf, source, tag), 0, status)
+        self._finish([self.Irecv_comp(buf, source, tag)], 0, status)
 
     def Isend_comp(self, buf: Any, dest: int, tag: int = 0) -> CompRequest:
         """Start :meth:`Send_comp`."""
@@ -88,12 +88,13 @@ class CompComm(CollectiveComm):
         octets = float_vector(sendbuf, writable=False).nbytes
         coming = self.Irecv_comp(recvbuf, source, recvtag)
         going = self.Isend_comp(sendbuf, dest, sendtag)
-        self._timed(coming, 0, status)
-        self._timed(going, octets)
+        self._finish([coming, going], octets, status)
 
-    def _timed(self, request: CompRequest, octets: int, status: MPI.Status | None = None) -> None:
+    def _finish(self, requests: Sequence[CompRequest], octets: int, status: MPI.Status | None = None) -> None:
+        """Wait for the requests of one call, whose first one may have a status, and account it."""
         start_s = time.perf_counter()
-        request.Wait(status)
+        CompRequest.Waitall(requests)
+        requests[0].Test(status)
         seconds = time.perf_counter() - start_s
         self._account(CommInfo(1, octets, seconds, wire_s=seconds), self._data_plane())
 

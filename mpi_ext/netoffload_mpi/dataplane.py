@@ -188,8 +188,8 @@ class TcpExchange:
         start_s = self.stopwatch.now_s()
         is_ready = poller.poll(limit_s * 1000)
         self.stopwatch.wire_s += self.stopwatch.now_s() - start_s
-        if self.watch.failure is not None:
-            raise self.watch.failure
+        if (failure := self.watch.failure if is_ready else self.watch.verdict()) is not None:
+            raise failure
         if not is_ready:
             peers = ", ".join(str(peer) for peer in sorted({channel.peer for channel in events}))
             if may_be_late:

@@ -157,6 +157,12 @@ class Watch:
                 return PeerLostError(f"rank {peer} closed its communicator while rank {self._rank} waited for it")
         return PeerLostError(f"rank {peer} is gone: {said}")
 
+    def verdict(self) -> CollectiveError | None:
+        """Return ``failure``, waiting a moment if there is none yet: a silence may be about to be called one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.failure is not None, GRACE_S)
+            return self.failure
+
     def give_up(self, error: BaseException) -> None:
         """Tell all ranks that this one ends because of ``error``, unless it ends because of another one already."""
         with self._lock:
@@ -190,15 +196,19 @@ class Watch:
         next_beat_s, deadline_s = time.monotonic(), float("inf")
         while True:
             poller, peers_of = self._poller()
-            ready = poller.poll(max(0.0, min(next_beat_s, deadline_s) - time.monotonic()) * 1000)
+            wake_s = min(next_beat_s, deadline_s, self._silence_at_s())
+            ready = poller.poll(max(0.0, wake_s - time.monotonic()) * 1000)
             with self._changed:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake_fd)
                 self._serve([peers_of[fd] for fd, _ in ready if fd in peers_of])
                 now_s = time.monotonic()
-                if now_s >= next_beat_s and not self._stopping:
+                if self.failure is None and not self._stopping:
+                    self._judge_silence(now_s)
+                if now_s >= next_beat_s:
                     next_beat_s = now_s + beat_s
-                    self._beat(now_s)
+                    if self.failure is None and not self._stopping:
+                        self._announce(Frame(Kind.BEAT))
                 self._flush()
                 if self._stopping:
                     deadline_s = min(deadline_s, now_s + GRACE_S)
@@ -291,11 +301,16 @@ class Watch:
             peer.outbox.popleft()
             first.request.complete(Arrival(self._rank, 0, len(first.data) // FLOAT_OCTETS))
 
-    def _beat(self, now_s: float) -> None:
-        if self.failure is not None:
-            return
+    def _silence_at_s(self) -> float:
+        """Return when the first rank will have been silent for too long."""
+        if self.failure is not None or self._stopping:
+            return float("inf")
+        heard = [peer.heard_s for peer in self._peers.values() if not peer.has_left]
+        return min(heard, default=float("inf")) + self._timeout_s
+
+    def _judge_silence(self, now_s: float) -> None:
         others = {rank: now_s - peer.heard_s for rank, peer in self._peers.items() if not peer.has_left}
-        silent = [rank for rank, silence_s in others.items() if silence_s > self._timeout_s]
+        silent = [rank for rank, silence_s in others.items() if silence_s >= self._timeout_s]
         quiet = [rank for rank, silence_s in others.items() if silence_s > self._timeout_s / 2]
         if silent and len(quiet) == self._size - 1 > 1:
             self._fail(
@@ -311,8 +326,6 @@ class Watch:
                     "is stopped"
                 )
             )
-        else:
-            self._announce(Frame(Kind.BEAT))
 
     def _fail(self, error: CollectiveError) -> None:
         if self.failure is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -45,7 +46,9 @@ def test_every_survivor_names_the_rank(signal_number: int, timeout_s: int, said:
     environment["OMP_NUM_THREADS"] = "1"
     # Without -disable-auto-cleanup mpiexec would end the survivors before they can say anything.
     command = [str(MPIEXEC), "-disable-auto-cleanup", "-n", "5", sys.executable, "-m", "mpi4py", "-c", PROGRAM]
-    with subprocess.Popen([*command, str(timeout_s)], env=environment, stdout=subprocess.PIPE, text=True) as job:
+    with subprocess.Popen(
+        [*command, str(timeout_s)], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as job:
         assert job.stdout is not None
         pids = dict([job.stdout.readline().split()[1:] for _ in range(5)])
         try:
@@ -55,11 +58,10 @@ def test_every_survivor_names_the_rank(signal_number: int, timeout_s: int, said:
             lines = [next(said_by_ranks) for _ in range(4)]
             took_s = time.monotonic() - struck_s
         finally:
+            os.killpg(job.pid, signal.SIGKILL)  # mpiexec might wait for the dead
             for pid in pids.values():
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
     assert sorted(line.split()[1] for line in lines) == ["0", "1", "3", "4"]
     for line in lines:
         assert "raised PeerLostError" in line
