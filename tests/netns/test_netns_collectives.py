@@ -86,7 +86,7 @@ assert totals.calls == 12, totals
 assert totals.nic.raw_octets >= 0.9 * totals.raw_octets > 0  # retransmissions count twice, short segments not at all
 assert totals.nic.fallbacks == 0
 print(f"rank {rank} ok", flush=True)
-comm.Free()
+comm.close()
 """
 
 UNTIL_IT_FAILS = """
