@@ -167,11 +167,15 @@ class TcpExchange:
             if lane in TAGGED_LANES
         ]
 
-    def rate_and_delay(self) -> tuple[float, float]:
-        """Return (rate_bps, round_trip_s) that the kernel saw towards the right neighbour; (0.0, 0.0) before any."""
+    def round_trip_s(self) -> float:
+        """Return the shortest round trip that the kernel saw towards the right neighbour; 0.0 before any."""
         if self.size == 1:
-            return 0.0, 0.0
-        return _rate_and_delay(self.channel((self.rank + 1) % self.size, tagged=True).conn)
+            return 0.0
+        info = self.channel((self.rank + 1) % self.size, tagged=True).conn.getsockopt(
+            socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_MIN_RTT + 4
+        )
+        rtt_us = int.from_bytes(info[_TCP_INFO_MIN_RTT:], "little")
+        return 0.0 if rtt_us == _NO_RTT else rtt_us * 1e-6
 
     def wait(self, readable: Sequence[Channel], writable: Sequence[Channel], *, may_be_late: bool = False) -> None:
         """Sleep in poll(2) until one of the channels is ready."""
@@ -231,15 +235,6 @@ def _wake_sleeper(connections: Sequence[socket.socket]) -> None:
 
 
 _TCP_INFO_MIN_RTT = 148
-_TCP_INFO_DELIVERY_RATE = 160
-"""Offsets of ``tcpi_min_rtt`` (uint32, microseconds) and ``tcpi_delivery_rate`` (uint64, octets per second) in struct
-tcp_info, linux/tcp.h; the structure only ever grows at its end."""
+"""Offset of ``tcpi_min_rtt`` (uint32, microseconds) in struct tcp_info, linux/tcp.h, which only grows at its end."""
 
-
-def _rate_and_delay(conn: socket.socket) -> tuple[float, float]:
-    info = conn.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-    if len(info) < _TCP_INFO_DELIVERY_RATE + 8:
-        return 0.0, 0.0  # a kernel before 4.9
-    rtt_us = int.from_bytes(info[_TCP_INFO_MIN_RTT : _TCP_INFO_MIN_RTT + 4], "little")
-    rate = int.from_bytes(info[_TCP_INFO_DELIVERY_RATE : _TCP_INFO_DELIVERY_RATE + 8], "little")
-    return rate * 8.0, rtt_us * 1e-6
+_NO_RTT = 0xFFFFFFFF

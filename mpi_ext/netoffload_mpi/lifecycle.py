@@ -152,6 +152,7 @@ class PlaneComm(MPI.Intracomm):
             reduce_s=watch.reduce_s - reduce_s,
             codec_s=watch.codec_s - codec_s,
         )
+        plane.learn_rate(done.raw_octets, done.seconds)
         self._account(done, plane)
 
     def _account(self, done: CommInfo, plane: DataPlane) -> None:

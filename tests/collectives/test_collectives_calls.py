@@ -26,6 +26,7 @@ from netoffload.collectives import (
 )
 from netoffload.collectives.hierarchy import default_groups, groups_by_network
 from netoffload.collectives.inprocess import InProcessExchange, run_ranks
+from netoffload.collectives.ring import chunk_for
 from netoffload.collectives.schedule import Span, consecutive, partition
 from netoffload.errors import CollectiveError, NetOffloadError, PeerLostError, UsageError
 
@@ -345,3 +346,13 @@ def test_time_is_counted_where_it_goes() -> None:
     for result in run(3, body, True):
         seconds = np.frombuffer(result, np.float32)
         assert (seconds[1:] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("rate_bps", "round_trip_s", "octets"),
+    [(1e8, 1e-4, 65536), (1e9, 1e-4, 125_000 // 32 * 32), (1e11, 1e-4, 524_288), (1e8, 20e-3, 250_000 // 32 * 32)],
+)
+def test_a_chunk_is_a_millisecond_or_a_round_trip_within_limits(
+    rate_bps: float, round_trip_s: float, octets: int
+) -> None:
+    assert 4 * chunk_for(rate_bps, round_trip_s) == octets

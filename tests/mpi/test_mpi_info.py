@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from netoffload.control import ControlServer
+from netoffload.control import ControlServer, Handler
 from netoffload.engine.counters import Counter
 from netoffload.errors import CollectiveError
 from netoffload_mpi.info import HEADER_OCTETS, CommInfo, Connection, NicAccount, NicShare, with_nic
@@ -41,7 +41,7 @@ def nic(tmp_path: Path) -> Iterator[tuple[str, list[dict[str, Any]], dict[str, i
     """A control socket with a table and counters that the test fills."""
     flows: list[dict[str, Any]] = []
     counters = {counter.name.lower(): 0 for counter in Counter}
-    handlers = {"flows": lambda _: {"flows": flows}, "counters": lambda _: {"counters": counters}}
+    handlers: dict[str, Handler] = {"flows": lambda _: {"flows": flows}, "counters": lambda _: {"counters": counters}}
     with ControlServer(tmp_path / "nic.sock", handlers) as server:
         yield str(server.path), flows, counters
 
