@@ -7,10 +7,12 @@ what the NICs do, once, and then moves vectors over TCP connections that carry n
     rank 0                                                rank 1
     CompComm ── MPI allgather: address, ports, codec ── CompComm        once, at the first call
        │                                                   │
-    TcpExchange ═══ tagged, ToS 0x28: float32 only ═══ TcpExchange      Allreduce_comp
-                ─── untagged, ToS 0: control, float32 ──                Allreduce_ring, announcements, barriers
+    TcpExchange ═══ tagged, ToS 0x28: float32 only ═══ TcpExchange      Allreduce_comp and its family
+       │        ─── untagged: meetings, counts, float32 ──   │          Allreduce_ring, barriers
+     Watch      ═══ tagged: float32 of messages ══════════ Watch        Send_comp, Recv_comp
+                ─── untagged: heartbeats, headers ───────               who lives; what messages are
 
-Which connection is which is known from the listening port (one per peer and tag), so no word of ours identifies it in
+Which connection is which is known from the listening port (one per peer and lane), so no word of ours identifies it in
 band. ToS is set before the handshake on both ends: on the connecting socket, and on the listener, from which an
 accepted socket inherits it. So the NICs see the tag on the SYN already, and count floats from the first octet.
 
@@ -28,19 +30,24 @@ Use::
     comm.Allreduce_comp(MPI.IN_PLACE, gradient)   # float32: NumPy, torch on the CPU, any buffer
     print(comm.last_info)
 
-Lengths are compared in every call by the announcement of ``netoffload.collectives.transfer``: 16 octets over the
-untagged connection, beside the data, so it needs neither a round trip nor an MPI call (which would spin and take a
-core from the NICs).
+A call is checked three times: its arguments, when a *plan* is made of them (a wrong type is refused before an octet
+moves); against the other ranks' calls, in the meeting of ``netoffload.collectives.announcement``; and, where
+compression is required, against the NIC's account afterwards.
 
-Files: ``buffers`` (specifications as mpi4py takes them -> vectors), ``agreement`` (what ranks tell each other at
-set-up), ``dataplane`` (sockets -> ``Exchange``), ``comm``, ``bench`` (the rank program of ``netoffload bench
-allreduce``).
+Files, in the order in which a call meets them: ``comm`` (the class; point to point), ``collective_calls`` (its other
+calls), ``buffers`` (specifications as mpi4py takes them -> vectors), ``plans`` (a call's arguments -> a function of the
+data plane), ``lifecycle`` (connections made late; calls carried out and accounted), ``progress`` and ``requests``
+(non-blocking calls), ``plane`` (set-up; settings), ``agreement`` (what ranks tell each other there), ``wiring`` (who
+connects to whom), ``dataplane`` (sockets -> ``Exchange``), ``watch``, ``frames`` and ``mailbox`` (liveness and
+messages), ``info`` (the account), ``bench`` (the rank program of ``netoffload bench allreduce``).
 """
 
 from mpi4py import MPI
 
 from netoffload_mpi.buffers import BufferTypeError
-from netoffload_mpi.comm import CommInfo, CompComm
+from netoffload_mpi.comm import CompComm
 from netoffload_mpi.dataplane import TcpExchange
+from netoffload_mpi.info import CommInfo, NicShare
+from netoffload_mpi.requests import CompRequest
 
-__all__ = ["MPI", "BufferTypeError", "CommInfo", "CompComm", "TcpExchange"]
+__all__ = ["MPI", "BufferTypeError", "CommInfo", "CompComm", "CompRequest", "NicShare", "TcpExchange"]

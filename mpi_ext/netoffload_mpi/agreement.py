@@ -18,7 +18,7 @@ from netoffload.config import ENV_ADDRESS, ENV_CONTROL, check_bound_k
 from netoffload.control import request
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 
-VERSION = 1
+VERSION = 2
 """Of the data plane: ranks with different ones do not talk."""
 
 Gather = Callable[[Any], Sequence[Any]]
@@ -49,7 +49,7 @@ class Offer:
     Attributes:
         version: of the data plane.
         address: IPv4 address where its listeners are.
-        ports: (peer, tagged) -> port, for every peer that will connect.
+        ports: (peer, lane) -> port, for every peer that will connect.
         has_nic: whether it reaches a NIC's control socket.
         precision: its NIC's, or what its caller said; None: exact.
         failure: why it cannot take part; None: it can.
@@ -57,7 +57,7 @@ class Offer:
 
     version: int = VERSION
     address: str = ""
-    ports: Mapping[tuple[int, bool], int] | None = None
+    ports: Mapping[tuple[int, int], int] | None = None
     has_nic: bool = False
     precision: Precision | None = None
     failure: str | None = None
@@ -115,6 +115,9 @@ def own_address(gather: Gather, host: str) -> str:
 def agree(offers: Sequence[Offer]) -> Precision | None:
     """Return what all ranks round by.
 
+    A rank without a NIC (and whose caller named no codec) rounds as the others do: NICs agree in the TCP handshake
+    which connections they compress, so its own stay raw, and identical results need the same rounding everywhere.
+
     Raises:
         CollectiveError: a rank failed, or ranks differ.
     """
@@ -123,13 +126,12 @@ def agree(offers: Sequence[Offer]) -> Precision | None:
             raise CollectiveError(f"rank {rank} could not set up its data plane: {offer.failure}")
         if offer.version != VERSION:
             raise CollectiveError(f"rank {rank} speaks version {offer.version}, not {VERSION}: install the same one")
-        if offer.has_nic != offers[0].has_nic:
-            have, lack = (rank, 0) if offer.has_nic else (0, rank)
-            raise CollectiveError(f"rank {have} has a NIC, rank {lack} has none: it could not read compressed data")
-        if offer.precision != offers[0].precision:
-            first, other = _describe(offers[0].precision), _describe(offer.precision)
-            raise CollectiveError(f"ranks round differently: rank 0 {first}, rank {rank} {other}")
-    return offers[0].precision
+    rounding = [(rank, offer.precision) for rank, offer in enumerate(offers) if offer.precision is not None]
+    for rank, precision in rounding:
+        if precision != rounding[0][1]:
+            first = f"rank {rounding[0][0]} {_describe(rounding[0][1])}"
+            raise CollectiveError(f"ranks round differently: {first}, rank {rank} {_describe(precision)}")
+    return rounding[0][1] if rounding else None
 
 
 def failure_of(error: NetOffloadError | OSError) -> Offer:
@@ -137,5 +139,5 @@ def failure_of(error: NetOffloadError | OSError) -> Offer:
     return Offer(failure=str(error))
 
 
-def _describe(precision: Precision | None) -> str:
-    return "exact" if precision is None else f"{precision.codec} with bound {precision.bound_k}"
+def _describe(precision: Precision) -> str:
+    return f"{precision.codec} with bound {precision.bound_k}"

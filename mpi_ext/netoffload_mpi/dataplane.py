@@ -1,29 +1,42 @@
-"""TCP connections between all ranks, and the ``Exchange`` over them.
+"""TCP connections as an ``Exchange``.
 
-Wiring: each rank listens on one port per higher rank and tag, all ranks gather the port tables, each connects to every
-lower rank, then accepts. A connection is known by the port it came to, so nothing needs to be said on it. Afterwards
-every rank says how it went, so that one failure is everybody's.
+Between two ranks there are four connections, one per lane::
 
-ToS 0x28 is set on the listener before ``listen`` and on the connecting socket before ``connect``: the handshake
-itself is tagged, and Linux gives an accepted socket the ToS of its listener.
+    untagged   meetings, counts, and data that must stay exact       driven by the thread that calls
+    tagged     float32 of collectives, through the NICs                          "
+    control    heartbeats, farewells, headers of messages            driven by the watch (a thread, see ``watch``)
+    messages   float32 of point-to-point messages, tagged                        "
+
+A collective is one thread's affair and point-to-point another's, so neither can get in the other's way: a message that
+nobody has asked for yet does not stand before the data of an allreduce.
+
+**Dead, late or stuck.** The watch knows who lives. A rank that has not come to a call is *late*, and is waited for up
+to ``late_s``; that is all that an evaluation between two iterations is. A rank whose process or host is silent for
+``timeout_s``, or whose connections closed without a farewell, is *dead*. Data that stands still for ``timeout_s``
+after all ranks have met, though all live, is *stuck*. The last two end the exchange on every rank.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import select
 import socket
+import threading
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from netoffload.collectives import Channel, Float32Array
-from netoffload.config import TOS_COMPRESS
+from netoffload.collectives import Channel, Float32Array, Stopwatch
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.agreement import Gather, Offer
+from netoffload_mpi.watch import Watch
 
 TIMEOUT_S_DEFAULT = 30.0
+
+LATE_S_DEFAULT = 1800.0
+"""Half an hour, which is also what ``torch.distributed`` waits for a rank."""
 
 SEND_BUFFER_OCTETS = 1024 * 1024
 """Asked for; the kernel gives at most ``net.core.wmem_max``, and autotuning would begin at 16 KiB. Four chunks of the
@@ -31,29 +44,48 @@ ring fit, so a sender seldom sleeps for room. Against 4 MiB no difference could 
 it costs less cache. The receive buffer stays with the kernel's autotuning, which follows the path; setting it would end
 that."""
 
-Key = tuple[int, bool]
-"""(peer, tagged)."""
+
+class Lane(enum.IntEnum):
+    """What a connection between two ranks is for."""
+
+    UNTAGGED = 0
+    TAGGED = 1
+    CONTROL = 2
+    MESSAGES = 3
+
+
+TAGGED_LANES = (Lane.TAGGED, Lane.MESSAGES)
+
+Key = tuple[int, Lane]
+"""(peer, lane)."""
+
+Explain = Callable[[int, str], CollectiveError]
+"""From a peer and what the kernel said to the error that tells why the connection ended."""
 
 
 class TcpChannel:
     """One connection; see :class:`~netoffload.collectives.exchange.Channel`."""
 
-    def __init__(self, conn: socket.socket, peer: int) -> None:
+    def __init__(self, conn: socket.socket, peer: int, explain: Explain) -> None:
         """Own ``conn``, which must be connected, and make it non-blocking."""
         conn.setblocking(False)
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_OCTETS)
         self.peer = peer
         self.conn = conn
+        self.sent_octets = 0
+        self._explain = explain
 
     def send_some(self, data: memoryview) -> int:
         """Hand a prefix of ``data`` to the kernel."""
         try:
-            return self.conn.send(data)
+            count = self.conn.send(data)
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise PeerLostError(f"rank {self.peer} is gone: {error.strerror or error}") from error
+            raise self._explain(self.peer, error.strerror or str(error)) from error
+        self.sent_octets += count
+        return count
 
     def receive_some(self, into: memoryview) -> int:
         """Take what the kernel has."""
@@ -62,38 +94,90 @@ class TcpChannel:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise PeerLostError(f"rank {self.peer} is gone: {error.strerror or error}") from error
+            raise self._explain(self.peer, error.strerror or str(error)) from error
         if count == 0:
-            raise PeerLostError(f"rank {self.peer} closed its connection")
+            raise self._explain(self.peer, "it closed its connection")
         return count
 
 
 class TcpExchange:
-    """One rank's connections; see :class:`~netoffload.collectives.exchange.Exchange`. Made by :func:`wire_up`.
+    """One rank's connections; see :class:`~netoffload.collectives.exchange.Exchange`. Made by ``wiring.wire_up``.
 
     Args:
         rank: this rank.
         size: number of ranks.
-        connections: one connected socket per (peer, tagged); owned from now on.
-        timeout_s: silence after which a rank gives up.
+        connections: one connected socket per (peer, lane); owned from now on.
+        timeout_s: silence after which a rank is dead, or stuck.
+        late_s: how long a living rank may keep the others waiting for it.
     """
 
-    def __init__(self, rank: int, size: int, connections: Mapping[Key, socket.socket], timeout_s: float) -> None:
-        """Take over the connections."""
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        connections: Mapping[Key, socket.socket],
+        timeout_s: float = TIMEOUT_S_DEFAULT,
+        late_s: float = LATE_S_DEFAULT,
+    ) -> None:
+        """Take over the connections and start the watch."""
         self.rank = rank
         self.size = size
+        self.stopwatch = Stopwatch(time.perf_counter)
         self._timeout_s = timeout_s
-        self._channels = {key: TcpChannel(conn, key[0]) for key, conn in connections.items()}
+        self._late_s = late_s
         self._scratch = np.empty(0, dtype=np.float32)
-        self._closed = False
+        of_calls = [conn for (_, lane), conn in connections.items() if lane in (Lane.UNTAGGED, Lane.TAGGED)]
+        self.watch = Watch(
+            rank,
+            size,
+            {peer: conn for (peer, lane), conn in connections.items() if lane is Lane.CONTROL},
+            {peer: conn for (peer, lane), conn in connections.items() if lane is Lane.MESSAGES},
+            timeout_s,
+            on_failure=lambda: _wake_sleeper(of_calls),
+        )
+        self._channels = {key: TcpChannel(conn, key[0], self.watch.explain) for key, conn in connections.items()}
+        self.watch.start()
+        # Nothing above refers to this object: it may be forgotten without being closed, and a process may end so.
+        self._close = weakref.finalize(self, _close, self.watch, list(connections.values()))
 
     def channel(self, peer: int, *, tagged: bool) -> TcpChannel:
         """Return the connection to ``peer``."""
-        if self._closed:
-            raise PeerLostError(f"rank {self.rank} has closed its connections, by request or after an error")
-        return self._channels[peer, tagged]
+        if not self._close.alive:
+            reason = f": {self.watch.failure}" if self.watch.failure else ""
+            raise PeerLostError(f"rank {self.rank} has closed its connections, by request or after an error{reason}")
+        return self._channels[peer, Lane.TAGGED if tagged else Lane.UNTAGGED]
 
-    def wait(self, readable: Sequence[Channel], writable: Sequence[Channel]) -> None:
+    def sent_octets(self, *, tagged: bool) -> int:
+        """Return the octets of collectives handed to all connections of a kind so far."""
+        lane = Lane.TAGGED if tagged else Lane.UNTAGGED
+        return sum(channel.sent_octets for (_, one), channel in self._channels.items() if one is lane)
+
+    def tagged_connections(self) -> list[tuple[int, tuple[str, int], tuple[str, int], int]]:
+        """Return peer, own and other (address, port), and octets sent, of what a NIC may compress; [] once closed."""
+        if not self._close.alive:
+            return []
+        return [
+            (
+                peer,
+                channel.conn.getsockname(),
+                channel.conn.getpeername(),
+                channel.sent_octets if lane is Lane.TAGGED else self.watch.sent_octets(peer),
+            )
+            for (peer, lane), channel in self._channels.items()
+            if lane in TAGGED_LANES
+        ]
+
+    def round_trip_s(self) -> float:
+        """Return the shortest round trip that the kernel saw towards the right neighbour; 0.0 before any."""
+        if self.size == 1:
+            return 0.0
+        info = self.channel((self.rank + 1) % self.size, tagged=True).conn.getsockopt(
+            socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_MIN_RTT + 4
+        )
+        rtt_us = int.from_bytes(info[_TCP_INFO_MIN_RTT:], "little")
+        return 0.0 if rtt_us == _NO_RTT else rtt_us * 1e-6
+
+    def wait(self, readable: Sequence[Channel], writable: Sequence[Channel], *, may_be_late: bool = False) -> None:
         """Sleep in poll(2) until one of the channels is ready."""
         events: dict[TcpChannel, int] = {}
         for channels, event in ((readable, select.POLLIN), (writable, select.POLLOUT)):
@@ -104,9 +188,17 @@ class TcpExchange:
         poller = select.poll()
         for channel, event in events.items():
             poller.register(channel.conn, event)
-        if not poller.poll(self._timeout_s * 1000):
+        limit_s = max(self._late_s, self._timeout_s) if may_be_late else self._timeout_s
+        start_s = self.stopwatch.now_s()
+        is_ready = poller.poll(limit_s * 1000)
+        self.stopwatch.wire_s += self.stopwatch.now_s() - start_s
+        if (failure := self.watch.failure if is_ready else self.watch.verdict()) is not None:
+            raise failure
+        if not is_ready:
             peers = ", ".join(str(peer) for peer in sorted({channel.peer for channel in events}))
-            raise PeerLostError(f"rank {peers} was silent for {self._timeout_s:g} s")
+            if may_be_late:
+                raise PeerLostError(f"rank {peers} lives but did not come to this call within {limit_s:g} s (late_s)")
+            raise PeerLostError(f"rank {peers} lives but neither sent nor took anything for {limit_s:g} s")
 
     def scratch(self, count: int) -> Float32Array:
         """Return ``count`` floats of this rank's scratch memory."""
@@ -114,114 +206,35 @@ class TcpExchange:
             self._scratch = np.empty(count, dtype=np.float32)
         return self._scratch[:count]
 
+    def abort(self, error: BaseException) -> None:
+        """Say farewell with the reason, and close all connections."""
+        if self._close.alive:
+            self.watch.give_up(error)
+            self.close()
+
     def close(self) -> None:
-        """Close all connections; what was sent is still delivered."""
-        self._closed = True
-        for channel in self._channels.values():
-            channel.conn.close()
+        """Say farewell if that has not been done, and close all connections; what was sent is still delivered."""
+        self._close()
 
 
-class Listeners:
-    """One listening socket per higher rank and tag; a context manager that closes them.
-
-    Args:
-        rank: this rank.
-        size: number of ranks.
-        address: IPv4 address to listen at.
-
-    Raises:
-        OSError: the address is not this node's.
-    """
-
-    def __init__(self, rank: int, size: int, address: str) -> None:
-        """Listen."""
-        self._open = contextlib.ExitStack()
-        self._sockets: dict[Key, socket.socket] = {}
-        with contextlib.ExitStack() as undo:
-            for peer in range(rank + 1, size):
-                for tagged in (False, True):
-                    listener = undo.enter_context(_tcp_socket(tagged))
-                    listener.bind((address, 0))
-                    listener.listen(4)
-                    self._sockets[peer, tagged] = listener
-            self._open = undo.pop_all()
-
-    @property
-    def ports(self) -> dict[Key, int]:
-        """Return the port of each listener."""
-        return {key: listener.getsockname()[1] for key, listener in self._sockets.items()}
-
-    def accept(self, key: Key, address: str, timeout_s: float) -> socket.socket:
-        """Return the connection of ``key``, which must come from ``address``.
-
-        Raises:
-            TimeoutError: it did not come in time.
-        """
-        listener, deadline = self._sockets[key], time.monotonic() + timeout_s
-        while True:
-            listener.settimeout(max(deadline - time.monotonic(), 1e-3))
-            conn, (source, _port) = listener.accept()
-            if source == address:
-                return conn
-            conn.close()  # a stranger who found the port
-
-    def __enter__(self) -> Listeners:
-        """Return self."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop listening; accepted connections live on."""
-        self._open.close()
-
-
-def wire_up(
-    rank: int, offers: Sequence[Offer], listeners: Listeners, gather: Gather, timeout_s: float = TIMEOUT_S_DEFAULT
-) -> TcpExchange:
-    """Connect this rank with all others; collective.
-
-    Args:
-        rank: this rank.
-        offers: of all ranks, in rank order.
-        listeners: this rank's, whose ports are in its offer.
-        gather: tells all ranks how it went.
-        timeout_s: for each connection, and later for a silent peer.
-
-    Raises:
-        CollectiveError: a connection of any rank failed; on all ranks.
-    """
-    failure: str | None = None
-    with contextlib.ExitStack() as undo:
-        connections: dict[Key, socket.socket] = {}
-        try:
-            for peer, offer in enumerate(offers):
-                for tagged in (False, True):
-                    if peer < rank:
-                        conn = _connect(offer, rank, tagged, timeout_s)
-                    elif peer > rank:
-                        conn = listeners.accept((peer, tagged), offer.address, timeout_s)
-                    else:
-                        continue
-                    connections[peer, tagged] = undo.enter_context(conn)
-        except OSError as error:
-            failure = f"rank {rank} could not connect with rank {peer} at {offer.address}: {error}"
-        if failures := [text for text in gather(failure) if text]:
-            raise CollectiveError(f"{failures[0]}; set $NETOFFLOAD_ADDRESS if that is the wrong interface")
-        undo.pop_all()
-    return TcpExchange(rank, len(offers), connections, timeout_s)
-
-
-def _connect(offer: Offer, rank: int, tagged: bool, timeout_s: float) -> socket.socket:
-    conn = _tcp_socket(tagged)
-    try:
-        conn.settimeout(timeout_s)
-        conn.connect((offer.address, (offer.ports or {})[rank, tagged]))
-    except OSError:
+def _close(watch: Watch, connections: Sequence[socket.socket]) -> None:
+    if watch.is_current_thread():  # the garbage collector runs wherever it likes; the watch cannot wait for itself
+        threading.Thread(target=_close, args=(watch, connections), name="watch-end").start()
+        return
+    watch.stop()
+    _wake_sleeper(connections)
+    for conn in connections:
         conn.close()
-        raise
-    return conn
 
 
-def _tcp_socket(tagged: bool) -> socket.socket:
-    conn = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    conn.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TOS_COMPRESS if tagged else 0)
-    return conn
+def _wake_sleeper(connections: Sequence[socket.socket]) -> None:
+    """End connections so that a thread that sleeps on one wakes up; each of its channels explains the end."""
+    for conn in connections:
+        with contextlib.suppress(OSError):  # it had ended already
+            conn.shutdown(socket.SHUT_RDWR)
+
+
+_TCP_INFO_MIN_RTT = 148
+"""Offset of ``tcpi_min_rtt`` (uint32, microseconds) in struct tcp_info, linux/tcp.h, which only grows at its end."""
+
+_NO_RTT = 0xFFFFFFFF

@@ -1,6 +1,6 @@
 """Collectives: how ranks turn their gradients into one sum, over any transport.
 
-Two algorithms, written once and run over every transport that offers an
+Algorithms written once and run over every transport that offers an
 :class:`~netoffload.collectives.exchange.Exchange` (TCP between ranks in ``netoffload_mpi``, threads of one process in
 :mod:`~netoffload.collectives.inprocess`)::
 
@@ -29,34 +29,68 @@ the decoded one: replicas would drift apart. **The owner therefore quantises its
 decode(encode(block)) before the second phase. Codecs are idempotent and work float by float, so later hops change
 nothing and all ranks end bit-identical, whether or not a NIC compressed on the way.
 
-**Alignment.** A tagged channel carries float32 values from its first octet and nothing else. Control words (the
-announcement of length and algorithm with which each call starts, barriers) go over the untagged channel of the same
-pair.
+The same holds for a broadcast's root and for every rank of an allgather. Where a block stays with its owner alone
+(gather, scatter, all-to-all, reduce-scatter) the owner's copy is exact.
 
-Files, in the order in which data meets them: ``schedule`` (which block goes where, pure), ``exchange`` (what a
-transport must offer), ``transfer`` (whole messages, announcements, the barrier), ``ring``, ``worker_aggregator``,
-``payloads`` (the same for vectors that a host-side compressor has packed), ``inprocess``.
+**Alignment.** A tagged channel carries float32 values from its first octet and nothing else. Control words (the
+meeting with which each call starts, counts, barriers) go over the untagged channel of the same pair.
+
+**A call** is a public function: it checks its arguments, lets all ranks meet (``announcement``), and runs a *round*,
+the movement of data among ranks that have met. Rounds can be put together: ``hierarchy`` does so.
+
+================  ==========================================================  =====================================
+call              algorithm                                                   octets on the busiest link
+================  ==========================================================  =====================================
+allreduce         ring; rings of rings; aggregator                            2(p-1)/p n; see ``hierarchy``; (p-1) n
+reduce-scatter    ring, phase 1                                               (p-1)/p n
+allgather(v)      ring, phase 2                                               (p-1)/p n
+broadcast         chain, or binomial tree up to 32 KiB                        n
+reduce            the same upwards                                            n
+gather, scatter   direct                                                      (p-1)/p n, at the root
+all-to-all        p-1 pairwise steps                                          (p-1)/p n
+================  ==========================================================  =====================================
+
+Files, in the order in which data meets them: ``schedule`` (who sends what to whom, pure), ``exchange`` (what a
+transport must offer), ``operations`` (arithmetic), ``transfer`` (whole messages), ``announcement`` (the meeting, the
+barrier), ``ring``, ``tree``, ``direct``, ``worker_aggregator``, ``hierarchy``; ``inprocess`` (a transport);
+``payloads`` (what host-side compressors have packed); ``reference`` (the oracle), ``samples``.
 """
 
-from netoffload.collectives.exchange import Channel, Exchange, Float32Array
+from netoffload.collectives.announcement import barrier
+from netoffload.collectives.direct import alltoall, gather, scatter
+from netoffload.collectives.exchange import Channel, Exchange, Float32Array, Quantise, Stopwatch
+from netoffload.collectives.hierarchy import Groups, hierarchical_allreduce
+from netoffload.collectives.operations import Operation
 from netoffload.collectives.payloads import Payload, allgather_payloads, push_pull, ring_payloads, serve_payloads
-from netoffload.collectives.ring import CHUNK_FLOATS, Quantise, ring_allreduce
-from netoffload.collectives.transfer import barrier
-from netoffload.collectives.worker_aggregator import aggregate, worker_exchange
+from netoffload.collectives.ring import CHUNK_FLOATS, ring_allgather, ring_allreduce, ring_reduce_scatter
+from netoffload.collectives.tree import broadcast, reduce
+from netoffload.collectives.worker_aggregator import aggregate, aggregator_allreduce, worker_exchange
 
 __all__ = [
     "CHUNK_FLOATS",
     "Channel",
     "Exchange",
     "Float32Array",
+    "Groups",
+    "Operation",
     "Payload",
     "Quantise",
+    "Stopwatch",
     "aggregate",
+    "aggregator_allreduce",
     "allgather_payloads",
+    "alltoall",
     "barrier",
+    "broadcast",
+    "gather",
+    "hierarchical_allreduce",
     "push_pull",
+    "reduce",
+    "ring_allgather",
     "ring_allreduce",
     "ring_payloads",
+    "ring_reduce_scatter",
+    "scatter",
     "serve_payloads",
     "worker_exchange",
 ]

@@ -2,13 +2,13 @@
 
 A transport is a set of ranks and, between every two of them, two reliable duplex octet streams: an untagged one, and
 a tagged one whose octets a NIC may compress (so it carries float32 only). Sending and receiving never block;
-:meth:`Exchange.wait` is the only place where a rank sleeps, and the only place where the time limit is kept. One
-thread per rank drives all of its channels.
+:meth:`Exchange.wait` is the only place where a rank sleeps, and the only place where the time limits are kept. One
+thread per rank drives these channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +16,28 @@ import numpy.typing as npt
 
 Float32Array = npt.NDArray[np.float32]
 
+Quantise = Callable[[Float32Array], None]
+"""Replaces a float32 vector by what the codec makes of it, in place."""
+
 FLOAT_OCTETS = 4
+
+
+class Stopwatch:
+    """Where the time of a rank's calls went.
+
+    Args:
+        now_s: a monotonic clock in seconds.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        """Start at nothing."""
+        self.now_s = now_s
+        self.wire_s = 0.0
+        """Asleep until a channel was ready."""
+        self.reduce_s = 0.0
+        """Adding, or whatever the operation is."""
+        self.codec_s = 0.0
+        """Rounding by the codec in the host (not in the NIC)."""
 
 
 class Channel(Protocol):
@@ -57,6 +78,11 @@ class Exchange(Protocol):
         """Number of ranks."""
         ...
 
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """Where the time went; the transport counts ``wire_s``, the algorithms the rest."""
+        ...
+
     def channel(self, peer: int, *, tagged: bool) -> Channel:
         """Return the stream to ``peer``; the same object in every call.
 
@@ -65,11 +91,18 @@ class Exchange(Protocol):
         """
         ...
 
-    def wait(self, readable: Sequence[Channel], writable: Sequence[Channel]) -> None:
+    def wait(self, readable: Sequence[Channel], writable: Sequence[Channel], *, may_be_late: bool = False) -> None:
         """Sleep until one of ``readable`` has octets (or has ended) or one of ``writable`` takes some.
 
+        Args:
+            readable: channels to read from.
+            writable: channels to send to.
+            may_be_late: the peers may not have entered this call yet: a transport that can tell late from dead waits
+                for a late one.
+
         Raises:
-            PeerLostError: nothing happened for the exchange's time limit; names the silent ranks.
+            PeerLostError: a rank is gone, or nothing happened for the exchange's time limit; names the ranks.
+            CollectiveError: another rank ended the exchange, with its reason.
         """
         ...
 
@@ -77,6 +110,13 @@ class Exchange(Protocol):
         """Return a float32 vector of ``count`` elements, kept between calls; its content lasts for one call."""
         ...
 
+    def abort(self, error: BaseException) -> None:
+        """Tell the other ranks why this one gives up, and end all channels.
+
+        The algorithms do so after an error, when streams are at unknown positions. Does nothing to a closed exchange.
+        """
+        ...
+
     def close(self) -> None:
-        """End all channels; the algorithms do so after an error, when streams are at unknown positions."""
+        """End all channels."""
         ...

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Float32Array
+from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Float32Array, Stopwatch
 from netoffload.config import BOUND_K_DEFAULT
 from netoffload.errors import CollectiveError, PeerLostError
 
@@ -53,7 +53,7 @@ def run_ranks(
         body: what one rank does with its exchange.
         codec: what tagged channels do to floats; None leaves them exact.
         bound_k: error bound 2**-k for the codec.
-        capacity_octets: octets a channel holds before its sender waits; at least an announcement, 16.
+        capacity_octets: octets a channel holds before its sender waits; at least 16.
         timeout_s: silence after which a rank gives up.
 
     Raises:
@@ -177,6 +177,7 @@ class InProcessExchange:
         self.rank = rank
         self.size = size
         self._fabric = fabric
+        self.stopwatch = Stopwatch(time.perf_counter)
         self._timeout_s = timeout_s
         self._scratch = np.empty(0, dtype=np.float32)
         self._channels = {
@@ -190,8 +191,8 @@ class InProcessExchange:
         """Return the channel to ``peer``."""
         return self._channels[peer, tagged]
 
-    def wait(self, readable: Sequence[Channel], writable: Sequence[Channel]) -> None:
-        """Sleep until one of the channels is ready."""
+    def wait(self, readable: Sequence[Channel], writable: Sequence[Channel], *, may_be_late: bool = False) -> None:
+        """Sleep until one of the channels is ready. A late thread cannot be told from a dead one."""
         reading = [self._channels_of(one) for one in readable]
         writing = [self._channels_of(one) for one in writable]
         deadline = time.monotonic() + self._timeout_s
@@ -206,6 +207,10 @@ class InProcessExchange:
         if self._scratch.size < count:
             self._scratch = np.empty(count, dtype=np.float32)
         return self._scratch[:count]
+
+    def abort(self, error: BaseException) -> None:
+        """End all channels; :func:`run_ranks` finds the reason by itself."""
+        self.close()
 
     def close(self) -> None:
         """End all channels."""

@@ -1,10 +1,7 @@
 """Payloads instead of floats: what host-side compressors send, over the same channels as the ring's floats.
 
-A payload's length is known only to who made it, so every message carries it::
-
-    magic 4 | kind 1 | reserved 3 | length 8 | payload            network order, untagged channel
-
-Three ways to make one sum of compressed vectors, as the papers of the compressors have them::
+A payload's length is known only to who made it, so it travels first, in 8 octets. Three ways to make one sum of
+compressed vectors, as the papers of the compressors have them::
 
     allgather                        server (push, pull)                 ring, decode - add - encode
     every rank sends its payload     workers push, the server reduces    each hop decodes a block, adds its own
@@ -20,16 +17,16 @@ These octets are never tagged: a lossy NIC must not touch them.
 
 from __future__ import annotations
 
-import enum
 import struct
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.exchange import Exchange, Float32Array
-from netoffload.collectives.schedule import owned_block, partition, received_block, sent_block
-from netoffload.collectives.transfer import closing_on_error
+from netoffload.collectives.schedule import allreduce_walk, partition
+from netoffload.collectives.transfer import aborting_on_error, move_all
 from netoffload.errors import CollectiveError
 
 Payload = npt.NDArray[np.uint8]
@@ -41,18 +38,7 @@ Decode = Callable[[Payload, int], Float32Array]
 LIMIT_OCTETS = 1 << 32
 """A length above this is a mistake: the announcement of a peer decides how much memory is taken."""
 
-_HEADER = struct.Struct("!4sB3xQ")
-_MAGIC = b"NOFP"
-
-
-class Kind(enum.IntEnum):
-    """What a message belongs to."""
-
-    GATHERED = 1
-    PUSHED = 2
-    PULLED = 3
-    REDUCED = 4
-    FINISHED = 5
+_LENGTH = struct.Struct("!Q")
 
 
 def allgather_payloads(exchange: Exchange, payload: Payload) -> list[Payload]:
@@ -63,8 +49,9 @@ def allgather_payloads(exchange: Exchange, payload: Payload) -> list[Payload]:
         PeerLostError: a rank is gone or silent.
     """
     peers = [rank for rank in range(exchange.size) if rank != exchange.rank]
-    with closing_on_error(exchange):
-        received = _swap(exchange, dict.fromkeys(peers, payload), peers, Kind.GATHERED)
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.PAYLOAD_GATHER))
+        received = _swap(exchange, dict.fromkeys(peers, payload), peers)
     return [received.get(rank, payload) for rank in range(exchange.size)]
 
 
@@ -75,9 +62,10 @@ def push_pull(exchange: Exchange, payload: Payload, *, server: int) -> Payload:
         CollectiveError: the server is in another call.
         PeerLostError: it is gone or silent.
     """
-    with closing_on_error(exchange):
-        _swap(exchange, {server: payload}, (), Kind.PUSHED)
-        return _swap(exchange, {}, (server,), Kind.PULLED)[server]
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.PAYLOAD_SERVER, root=server))
+        _swap(exchange, {server: payload}, ())
+        return _swap(exchange, {}, (server,))[server]
 
 
 def serve_payloads(exchange: Exchange, reduce: Callable[[list[Payload]], Payload]) -> Payload:
@@ -92,10 +80,11 @@ def serve_payloads(exchange: Exchange, reduce: Callable[[list[Payload]], Payload
         PeerLostError: a worker is gone or silent.
     """
     workers = [rank for rank in range(exchange.size) if rank != exchange.rank]
-    with closing_on_error(exchange):
-        pushed = _swap(exchange, {}, workers, Kind.PUSHED)
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.PAYLOAD_SERVER, root=exchange.rank))
+        pushed = _swap(exchange, {}, workers)
         answer = reduce([pushed[worker] for worker in workers])
-        _swap(exchange, dict.fromkeys(workers, answer), (), Kind.PULLED)
+        _swap(exchange, dict.fromkeys(workers, answer), ())
     return answer
 
 
@@ -120,29 +109,27 @@ def ring_payloads(exchange: Exchange, values: Float32Array, encode: Encode, deco
     """
     rank, size = exchange.rank, exchange.size
     blocks = [slice(span.start, span.stop) for span in partition(values.size, size)]
+    walk = allreduce_walk(rank, size)
     right, left = (rank + 1) % size, (rank - 1) % size
     sent = 0
     if size == 1:
         values[:] = _decoded(decode, encode(values, 0), 0, values.size)
         return 0
-    with closing_on_error(exchange):
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.PAYLOAD_RING, values.size))
         for step in range(size - 1):
-            outward, inward = sent_block(rank, size, step), received_block(rank, size, step)
-            payload = encode(values[blocks[outward]], outward)
+            payload = encode(values[blocks[walk[step]]], walk[step])
             sent += payload.size
-            received = _swap(exchange, {right: payload}, (left,), Kind.REDUCED)[left]
-            target = values[blocks[inward]]
-            np.add(target, _decoded(decode, received, inward, target.size), out=target)
-        travelling, block = encode(values[blocks[owned_block(rank, size)]], owned_block(rank, size)), rank + 1
-        for _ in range(size - 1):
-            values[blocks[block % size]] = _decoded(
-                decode, travelling, block % size, blocks[block % size].stop - blocks[block % size].start
-            )
-            sent += travelling.size
-            travelling = _swap(exchange, {right: travelling}, (left,), Kind.FINISHED)[left]
-            block -= 1
-        last = blocks[block % size]
-        values[last] = _decoded(decode, travelling, block % size, last.stop - last.start)
+            target = values[blocks[walk[step + 1]]]
+            received = _swap(exchange, {right: payload}, (left,))[left]
+            np.add(target, _decoded(decode, received, walk[step + 1], target.size), out=target)
+        finished = encode(values[blocks[walk[size - 1]]], walk[size - 1])
+        for step in range(size - 1, 2 * size - 1):
+            target = values[blocks[walk[step]]]
+            target[:] = _decoded(decode, finished, walk[step], target.size)
+            if step < 2 * size - 2:
+                sent += finished.size
+                finished = _swap(exchange, {right: finished}, (left,))[left]
     return sent
 
 
@@ -153,78 +140,32 @@ def _decoded(decode: Decode, payload: Payload, block: int, count: int) -> Float3
     return values
 
 
-def _swap(
-    exchange: Exchange, outgoing: Mapping[int, Payload], sources: Iterable[int], kind: Kind
-) -> dict[int, Payload]:
-    """Send one message to each peer of ``outgoing`` while receiving one from each of ``sources``."""
-    sending = {peer: _Outgoing(exchange, peer, payload, kind) for peer, payload in outgoing.items()}
-    receiving = {peer: _Incoming(exchange, peer, kind) for peer in sources}
-    while unsent := [message for message in sending.values() if not message.is_done]:
-        waiting = [message for message in receiving.values() if not message.is_done]
-        if not _advance([*unsent, *waiting]):
-            exchange.wait([message.channel for message in waiting], [message.channel for message in unsent])
-    while waiting := [message for message in receiving.values() if not message.is_done]:
-        if not _advance(waiting):
-            exchange.wait([message.channel for message in waiting], [])
-    return {peer: message.payload for peer, message in receiving.items()}
+def _swap(exchange: Exchange, outgoing: Mapping[int, Payload], sources: Iterable[int]) -> dict[int, Payload]:
+    """Send one message to each peer of ``outgoing`` while receiving one from each of ``sources``: lengths, then octets.
+
+    A peer may take its time over a payload's making, but not over its sending.
+    """
+    channels = {peer: exchange.channel(peer, tagged=False) for peer in (*outgoing, *sources)}
+    words = {peer: bytearray(_LENGTH.size) for peer in sources}
+    told = [(channels[peer], memoryview(_LENGTH.pack(payload.size))) for peer, payload in outgoing.items()]
+    heard = [(channels[peer], memoryview(word)) for peer, word in words.items()]
+    move_all(exchange, told, heard, may_be_late=True)
+    received = {peer: np.empty(_length(peer, word), np.uint8) for peer, word in words.items()}
+    move_all(
+        exchange,
+        [(channels[peer], _octets(payload)) for peer, payload in outgoing.items()],
+        [(channels[peer], _octets(payload)) for peer, payload in received.items()],
+    )
+    return received
 
 
-def _advance(messages: Iterable[_Outgoing | _Incoming]) -> bool:
-    return sum(message.advance() for message in messages) > 0
+def _length(peer: int, word: bytearray) -> int:
+    (length,) = _LENGTH.unpack(word)
+    if length > LIMIT_OCTETS:
+        raise CollectiveError(f"rank {peer} announces a payload of {length} octets")
+    return int(length)
 
 
-class _Outgoing:
-    """A message on its way out: header, then payload, as far as the channel takes them."""
-
-    def __init__(self, exchange: Exchange, peer: int, payload: Payload, kind: Kind) -> None:
-        self.channel = exchange.channel(peer, tagged=False)
-        self._parts = [memoryview(_HEADER.pack(_MAGIC, kind, payload.size))]
-        if payload.size:
-            self._parts.append(payload.data.cast("B"))
-
-    @property
-    def is_done(self) -> bool:
-        return not self._parts
-
-    def advance(self) -> bool:
-        count = self.channel.send_some(self._parts[0])
-        self._parts[0] = self._parts[0][count:]
-        if not len(self._parts[0]):
-            self._parts.pop(0)
-        return count > 0
-
-
-class _Incoming:
-    """A message on its way in; its header says how much memory it needs."""
-
-    def __init__(self, exchange: Exchange, peer: int, kind: Kind) -> None:
-        self.channel = exchange.channel(peer, tagged=False)
-        self.payload: Payload = np.empty(0, np.uint8)
-        self._rank, self._peer, self._kind = exchange.rank, peer, kind
-        self._header = bytearray(_HEADER.size)
-        self._missing = memoryview(self._header)
-        self._has_header = False
-
-    @property
-    def is_done(self) -> bool:
-        return self._has_header and not len(self._missing)
-
-    def advance(self) -> bool:
-        count = self.channel.receive_some(self._missing)
-        self._missing = self._missing[count:]
-        if not self._has_header and not len(self._missing):
-            self._has_header = True
-            self.payload = np.empty(self._length(), np.uint8)
-            self._missing = self.payload.data.cast("B") if self.payload.size else memoryview(bytearray())
-        return count > 0
-
-    def _length(self) -> int:
-        magic, kind, length = _HEADER.unpack(self._header)
-        if magic != _MAGIC or kind != self._kind:
-            raise CollectiveError(
-                f"ranks disagree: rank {self._rank} waits for a payload ({self._kind.name.lower()}), rank {self._peer} "
-                "is in another call; every rank must make the same calls"
-            )
-        if length > LIMIT_OCTETS:
-            raise CollectiveError(f"rank {self._peer} announces a payload of {length} octets")
-        return int(length)
+def _octets(payload: Payload) -> memoryview:
+    # memoryview.cast refuses views of no elements.
+    return payload.data.cast("B") if payload.size else memoryview(bytearray())

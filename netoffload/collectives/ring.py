@@ -1,4 +1,4 @@
-"""The ring: INCEPTIONN, Algorithm 1, as one stream in and one stream out.
+"""The ring: INCEPTIONN, Algorithm 1, as one stream in and one stream out; and its two halves by themselves.
 
 What a rank receives in step s it sends in step s+1. Laid end to end, a rank's sends are the blocks r, r-1, r-2, ...
 and its receives the same list shifted by one, so the state of a call is two cursors: how far the right neighbour has
@@ -12,20 +12,20 @@ been served, and how far the left one has been reduced. The sender may go wherev
 In phase 1 a chunk is received into scratch memory and added; in phase 2 it is received in place. Receiving in place
 cannot overwrite something unsent: the finished block comes back only after our own term of it has gone all the way
 round.
+
+Reduce-scatter is phase 1 by itself, with the walk begun one block earlier so that rank r ends with block r; allgather
+is phase 2 by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
-import numpy as np
-
-from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Float32Array
-from netoffload.collectives.schedule import Span, is_reducing, partition, sent_block, step_count
-from netoffload.collectives.transfer import Call, announce, check_announcement, closing_on_error, octets_of
-
-Quantise = Callable[[Float32Array], None]
-"""Replaces a float32 vector by what the codec makes of it, in place."""
+from netoffload.collectives.announcement import Announcement, Call, digest_of, meet
+from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Float32Array, Quantise
+from netoffload.collectives.operations import Operation, combine, quantise_own
+from netoffload.collectives.schedule import Span, allgather_walk, allreduce_walk, partition, reduce_scatter_walk
+from netoffload.collectives.transfer import aborting_on_error, octets_of
 
 CHUNK_FLOATS = 64 * 1024
 """Floats that are added and forwarded at a time: 256 KiB.
@@ -36,65 +36,193 @@ from 64 KiB to 512 KiB; tagged, where the emulated NICs' cores are the limit, th
 machine's noise. A multiple of 8 floats, the codec's burst, so that bursts are whole except at the ends of blocks.
 """
 
+CHUNK_FLOATS_MIN = 16 * 1024
+"""64 KiB, what TCP segmentation offload hands to a NIC at once."""
+
+CHUNK_FLOATS_MAX = 128 * 1024
+"""512 KiB: chunk and target together fit most second-level caches."""
+
+CHUNK_S = 1e-3
+"""Handling a chunk costs the host about 50 us whatever its length; at 1 ms of data per chunk that is a twentieth, and
+it is done while the next one arrives."""
+
+
+def chunk_for(rate_bps: float, round_trip_s: float) -> int:
+    """Return how many floats to add and forward at a time on a path: a millisecond of data, or a round trip's.
+
+    Args:
+        rate_bps: what the path carries.
+        round_trip_s: how long an octet's acknowledgement takes.
+    """
+    floats = round(rate_bps / 8 / FLOAT_OCTETS * max(CHUNK_S, round_trip_s))
+    return min(max(floats, CHUNK_FLOATS_MIN), CHUNK_FLOATS_MAX) // 8 * 8
+
 
 def ring_allreduce(
     exchange: Exchange,
     values: Float32Array,
     *,
     tagged: bool,
+    operation: Operation = Operation.SUM,
     quantise: Quantise | None = None,
     chunk_floats: int = CHUNK_FLOATS,
 ) -> None:
-    """Replace ``values`` on every rank by the sum over all ranks, in place.
+    """Replace ``values`` on every rank by the reduction over all ranks, in place.
 
     Args:
         exchange: the ranks; all of them make this call.
         values: contiguous float32 vector, equally long on all ranks.
         tagged: send over the tagged channels, where a NIC may compress.
+        operation: what two values become.
         quantise: applied by the owner of a block to its finished sum, piece by piece and once per element, before the
             block travels. Needed for bit-identical ranks when the channels are lossy. With one rank nothing travels
             and nothing is quantised.
-        chunk_floats: floats that are added and forwarded at a time.
+        chunk_floats: floats that are added and forwarded at a time; need not be the same on all ranks.
 
     Raises:
         UsageError: not a contiguous float32 vector.
         CollectiveError: ranks disagree on length or call.
-        PeerLostError: a neighbour is gone or silent.
+        PeerLostError: a rank is gone or silent.
     """
-    octets = octets_of(values)
-    if exchange.size == 1:
-        return
-    with closing_on_error(exchange):
-        call = _RingCall(exchange, values, octets, tagged, quantise, chunk_floats)
-        call.run()
+    octets_of(values)
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.RING_ALLREDUCE, values.size, tagged, operation))
+        allreduce_round(
+            exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
+        )
 
 
-class _RingCall:
-    """The two cursors of one call, in octets of ``values``."""
+def ring_reduce_scatter(
+    exchange: Exchange,
+    values: Float32Array,
+    spans: Sequence[Span],
+    *,
+    tagged: bool,
+    operation: Operation = Operation.SUM,
+    chunk_floats: int = CHUNK_FLOATS,
+) -> None:
+    """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks.
+
+    The rest of ``values`` is overwritten with partial sums. Nothing is quantised: a rank's result goes to nobody.
+
+    Args:
+        exchange: the ranks; all of them make this call.
+        values: contiguous float32 vector, equally long on all ranks.
+        spans: one per rank, the same on all ranks, not overlapping.
+        tagged: as in :func:`ring_allreduce`.
+        operation: as in :func:`ring_allreduce`.
+        chunk_floats: as in :func:`ring_allreduce`.
+
+    Raises:
+        UsageError, CollectiveError, PeerLostError: as in :func:`ring_allreduce`.
+    """
+    octets_of(values)
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, digest=_digest(spans)))
+        reduce_scatter_round(exchange, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+
+
+def ring_allgather(
+    exchange: Exchange,
+    values: Float32Array,
+    spans: Sequence[Span],
+    *,
+    tagged: bool,
+    quantise: Quantise | None = None,
+) -> None:
+    """Fill ``values`` on every rank with ``values[spans[r]]`` of every rank r.
+
+    Args:
+        exchange: the ranks; all of them make this call.
+        values: contiguous float32 vector; this rank's span holds its own contribution.
+        spans: one per rank, of the same lengths on all ranks, not overlapping.
+        tagged: as in :func:`ring_allreduce`.
+        quantise: applied by every rank to its own span, so that all ranks end bit-identical.
+
+    Raises:
+        UsageError, CollectiveError, PeerLostError: as in :func:`ring_allreduce`.
+    """
+    octets_of(values)
+    with aborting_on_error(exchange):
+        count = sum(len(span) for span in spans)
+        lengths = digest_of(len(span) for span in spans)
+        meet(exchange, Announcement(Call.ALLGATHER, count, tagged, digest=lengths))
+        allgather_round(exchange, values, spans, tagged=tagged, quantise=quantise)
+
+
+def allreduce_round(
+    exchange: Exchange,
+    values: Float32Array,
+    *,
+    tagged: bool,
+    operation: Operation,
+    quantise: Quantise | None,
+    chunk_floats: int,
+) -> None:
+    """Do :func:`ring_allreduce` for ranks that have met."""
+    rank, size = exchange.rank, exchange.size
+    blocks = partition(values.size, size)
+    walk = [blocks[block] for block in allreduce_walk(rank, size)]
+    _Round(exchange, values, walk, size - 1, tagged, operation, quantise, chunk_floats).run()
+
+
+def reduce_scatter_round(
+    exchange: Exchange,
+    values: Float32Array,
+    spans: Sequence[Span],
+    *,
+    tagged: bool,
+    operation: Operation,
+    chunk_floats: int,
+) -> None:
+    """Do :func:`ring_reduce_scatter` for ranks that have met."""
+    rank, size = exchange.rank, exchange.size
+    walk = [spans[block] for block in reduce_scatter_walk(rank, size)]
+    _Round(exchange, values, walk, size - 1, tagged, operation, None, chunk_floats).run()
+
+
+def allgather_round(
+    exchange: Exchange, values: Float32Array, spans: Sequence[Span], *, tagged: bool, quantise: Quantise | None
+) -> None:
+    """Do :func:`ring_allgather` for ranks that have met."""
+    rank, size = exchange.rank, exchange.size
+    walk = [spans[block] for block in allgather_walk(rank, size)]
+    if size > 1:
+        quantise_own(exchange, quantise, values[walk[0].start : walk[0].stop])
+    _Round(exchange, values, walk, 0, tagged, Operation.SUM, None, CHUNK_FLOATS).run()
+
+
+class _Round:
+    """The two cursors of one call, in octets of ``values``.
+
+    ``walk[s]`` is sent in step s, ``walk[s + 1]`` is received in step s; the first ``reducing`` steps combine.
+    """
 
     def __init__(
         self,
         exchange: Exchange,
         values: Float32Array,
-        octets: memoryview,
+        walk: Sequence[Span],
+        reducing: int,
         tagged: bool,
+        operation: Operation,
         quantise: Quantise | None,
         chunk_floats: int,
     ) -> None:
         rank, size = exchange.rank, exchange.size
-        blocks = partition(values.size, size)
         self._exchange = exchange
         self._values = values
-        self._octets = octets
-        self._tagged = tagged
+        self._octets = octets_of(values)
+        self._operation = operation
         self._quantise = quantise
         self._chunk = chunk_floats * FLOAT_OCTETS
-        self._steps = step_count(size)
-        # walk[s] is sent in step s; walk[s + 1] is received in step s.
-        self._walk = [_in_octets(blocks[sent_block(rank, size, step)]) for step in range(self._steps + 1)]
-        self._right, self._left = (rank + 1) % size, (rank - 1) % size
-        self._outward = exchange.channel(self._right, tagged=tagged)
-        self._inward = exchange.channel(self._left, tagged=tagged)
+        self._steps = len(walk) - 1
+        self._reducing = reducing
+        if self._steps == 0:
+            return
+        self._walk = [_in_octets(span) for span in walk]
+        self._outward = exchange.channel((rank + 1) % size, tagged=tagged)
+        self._inward = exchange.channel((rank - 1) % size, tagged=tagged)
         self._staged = exchange.scratch(chunk_floats)
         self._staging = octets_of(self._staged)
         self._sending = 0  # step
@@ -104,9 +232,8 @@ class _RingCall:
         self._reduced = self._walk[1].start  # of the block being received: final as far as this rank is concerned
 
     def run(self) -> None:
-        announce(self._exchange, self._right, Call.RING, self._values.size, tagged=self._tagged)
-        self._push()  # data leaves before we know that the left neighbour agrees; it checks as we do
-        check_announcement(self._exchange, self._left, Call.RING, self._values.size, tagged=self._tagged)
+        if self._steps == 0:
+            return
         while self._sending < self._steps or self._receiving < self._steps:
             writable = [self._outward] if self._push() else []
             if self._receiving < self._steps:
@@ -147,8 +274,8 @@ class _RingCall:
         """Receive once, reduce what became whole; return whether anything moved."""
         block = self._walk[self._receiving + 1]
         if self._received < block.stop:
-            reducing = is_reducing(self._exchange.size, self._receiving)
-            count = self._receive_added(block) if reducing else self._receive_final(block)
+            is_reducing = self._receiving < self._reducing
+            count = self._receive_added(block) if is_reducing else self._receive_final(block)
             if count == 0:
                 return False
         if self._reduced == block.stop:
@@ -158,7 +285,7 @@ class _RingCall:
         return True
 
     def _receive_added(self, block: Span) -> int:
-        """Phase 1: receive into scratch memory; add once a chunk, or the block, is whole."""
+        """Receive into scratch memory; combine once a chunk, or the block, is whole."""
         chunk_end = min(self._reduced + self._chunk, block.stop)
         filled = self._received - self._reduced
         count = self._inward.receive_some(self._staging[filled : chunk_end - self._reduced])
@@ -166,14 +293,14 @@ class _RingCall:
         if self._received == chunk_end:
             first, last = self._reduced // FLOAT_OCTETS, chunk_end // FLOAT_OCTETS
             target = self._values[first:last]
-            np.add(target, self._staged[: last - first], out=target)
-            if self._quantise is not None and self._receiving == self._exchange.size - 2:
-                self._quantise(target)  # the last reducing step: this rank owns the block
+            combine(self._exchange, self._operation, target, self._staged[: last - first])
+            if self._receiving == self._reducing - 1:  # the last of them: this rank owns the block
+                quantise_own(self._exchange, self._quantise, target)
             self._reduced = chunk_end
         return count
 
     def _receive_final(self, block: Span) -> int:
-        """Phase 2: what arrives is the result."""
+        """What arrives is the result."""
         count = self._inward.receive_some(self._octets[self._received : block.stop])
         self._received += count
         self._reduced = self._received
@@ -182,3 +309,7 @@ class _RingCall:
 
 def _in_octets(block: Span) -> Span:
     return Span(block.start * FLOAT_OCTETS, block.stop * FLOAT_OCTETS)
+
+
+def _digest(spans: Sequence[Span]) -> int:
+    return digest_of(limit for span in spans for limit in (span.start, span.stop))

@@ -1,8 +1,11 @@
-"""Which block travels when: the ring's schedule as plain arithmetic.
+"""Who sends what to whom, and when, as plain arithmetic.
 
-INCEPTIONN, Algorithm 1, with ranks, blocks and steps counted from 0: in step s rank i sends block (i - s) mod p to
-rank i+1 and receives block (i - s - 1) mod p from rank i-1. Steps 0 .. p-2 reduce (phase 1), steps p-1 .. 2p-3 gather
-(phase 2).
+**Rings.** A walk is the list of blocks that a rank handles: in step s it sends block walk[s] to its right neighbour
+and receives block walk[s + 1] from its left one. INCEPTIONN, Algorithm 1, with ranks, blocks and steps counted from 0:
+in step s rank i sends block (i - s) mod p. Steps 0 .. p-2 reduce (phase 1), steps p-1 .. 2p-3 gather (phase 2).
+
+**Trees.** Ranks are counted from the root: position 0 is the root. A chain is best for long vectors (every link carries
+the vector once, and chunks follow one another), a binomial tree for short ones (ceil(log2 p) hops instead of p-1).
 """
 
 from __future__ import annotations
@@ -30,26 +33,45 @@ def partition(count: int, size: int) -> tuple[Span, ...]:
     return tuple(Span(start, stop) for start, stop in itertools.pairwise(cuts))
 
 
-def step_count(size: int) -> int:
-    """Return the number of steps of both phases for ``size`` ranks."""
-    return 2 * (size - 1)
+def consecutive(counts: tuple[int, ...] | list[int]) -> tuple[Span, ...]:
+    """Return spans of the given lengths, one behind the other."""
+    return tuple(Span(stop - count, stop) for count, stop in zip(counts, itertools.accumulate(counts), strict=True))
 
 
-def is_reducing(size: int, step: int) -> bool:
-    """Return whether what arrives in ``step`` is added (phase 1) rather than stored (phase 2)."""
-    return step < size - 1
+def allreduce_walk(rank: int, size: int) -> list[int]:
+    """Return the blocks of both phases; ``rank`` owns block (rank + 1) mod ``size`` after phase 1."""
+    return [(rank - step) % size for step in range(2 * size - 1)]
 
 
-def sent_block(rank: int, size: int, step: int) -> int:
-    """Return the index of the block that ``rank`` sends in ``step``."""
-    return (rank - step) % size
+def reduce_scatter_walk(rank: int, size: int) -> list[int]:
+    """Return the blocks of phase 1 begun one earlier, so that ``rank`` ends with block ``rank``."""
+    return [(rank - 1 - step) % size for step in range(size)]
 
 
-def received_block(rank: int, size: int, step: int) -> int:
-    """Return the index of the block that ``rank`` receives in ``step``; it sends that one in ``step + 1``."""
-    return (rank - step - 1) % size
+def allgather_walk(rank: int, size: int) -> list[int]:
+    """Return the blocks of phase 2 for a rank that owns block ``rank``."""
+    return [(rank - step) % size for step in range(size)]
 
 
-def owned_block(rank: int, size: int) -> int:
-    """Return the index of the block whose sum is complete at ``rank`` after phase 1."""
-    return (rank + 1) % size
+@dataclass(frozen=True)
+class Branch:
+    """A position's place in a tree: whom it hears from (None: it is the root), and who hears from it, in order."""
+
+    parent: int | None
+    children: tuple[int, ...]
+
+
+def chain(position: int, size: int) -> Branch:
+    """Return the place of ``position`` in 0 - 1 - 2 - ..."""
+    return Branch(position - 1 if position else None, (position + 1,) if position + 1 < size else ())
+
+
+def binomial(position: int, size: int) -> Branch:
+    """Return the place of ``position`` in a binomial tree: its parent is ``position`` without its lowest set bit.
+
+    Children are listed with the largest subtree first: that is the one that a broadcast has to serve first.
+    """
+    reach = position & -position if position else 1 << max(size - 1, 0).bit_length()
+    steps = [1 << bit for bit in reversed(range(max(reach.bit_length() - 1, 0)))]
+    children = tuple(position + step for step in steps if position + step < size)
+    return Branch(position - (position & -position) if position else None, children)

@@ -1,32 +1,15 @@
-"""Whole messages over non-blocking channels, the announcement that starts each call, and a barrier that sleeps.
-
-**Announcement.** Every call starts with 16 octets to each rank that will receive our data: which algorithm, tagged or
-not, how many floats. It goes over the untagged channel, ahead of or beside the data, so it costs no round trip: the
-data follows at once, and the receiver compares before it touches the first value. Ranks that disagree get a
-:class:`CollectiveError` that names both numbers, instead of a hang or a wrong sum.
-"""
+"""Whole messages over non-blocking channels."""
 
 from __future__ import annotations
 
-import enum
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from netoffload.collectives.exchange import Channel, Exchange, Float32Array
-from netoffload.errors import CollectiveError, UsageError
+from netoffload.errors import UsageError
 
-
-class Call(enum.IntEnum):
-    """What a rank announces that it is about to do."""
-
-    RING = 1
-    WORKER_AGGREGATOR = 2
-    BARRIER = 3
-
-
-_ANNOUNCEMENT = struct.Struct("!4sBB2xQ")
-_MAGIC = b"NOFF"
+Piece = tuple[Channel, memoryview]
+"""Octets, and the channel on which they go or come."""
 
 
 def octets_of(values: Float32Array) -> memoryview:
@@ -42,80 +25,52 @@ def octets_of(values: Float32Array) -> memoryview:
 
 
 @contextmanager
-def closing_on_error(exchange: Exchange) -> Iterator[None]:
-    """Close ``exchange`` if the body raises: its streams are at unknown positions, and the peers must learn of it."""
+def aborting_on_error(exchange: Exchange) -> Iterator[None]:
+    """Abort ``exchange`` if the body raises: its streams are at unknown positions, and the peers must learn of it."""
     try:
         yield
-    except BaseException:
-        exchange.close()
+    except BaseException as error:
+        exchange.abort(error)
         raise
 
 
 def send_all(exchange: Exchange, channel: Channel, data: memoryview) -> None:
     """Send all of ``data``, sleeping while the peer is slower than we are."""
-    sent = 0
-    while sent < len(data):
-        count = channel.send_some(data[sent:])
-        if count == 0:
-            exchange.wait([], [channel])
-        sent += count
+    move_all(exchange, [(channel, data)], [])
 
 
 def receive_all(exchange: Exchange, channel: Channel, into: memoryview) -> None:
     """Fill all of ``into``."""
-    got = 0
-    while got < len(into):
-        count = channel.receive_some(into[got:])
-        if count == 0:
-            exchange.wait([channel], [])
-        got += count
+    move_all(exchange, [], [(channel, into)])
 
 
-def announce(exchange: Exchange, peer: int, call: Call, count: int, *, tagged: bool) -> None:
-    """Tell ``peer`` what this rank is about to do with ``count`` floats."""
-    word = _ANNOUNCEMENT.pack(_MAGIC, call, tagged, count)
-    send_all(exchange, exchange.channel(peer, tagged=False), memoryview(word))
+def move_all(
+    exchange: Exchange, sends: Sequence[Piece], receives: Sequence[Piece], *, may_be_late: bool = False
+) -> None:
+    """Send and fill everything listed, all at the same time, each as fast as its peer goes.
 
-
-def check_announcement(exchange: Exchange, peer: int, call: Call, count: int, *, tagged: bool) -> None:
-    """Receive the announcement of ``peer`` and compare it with what this rank does.
-
-    Raises:
-        CollectiveError: the ranks do not do the same.
+    Args:
+        exchange: the ranks.
+        sends: what goes; at most one piece per channel.
+        receives: what comes; at most one piece per channel.
+        may_be_late: see :meth:`Exchange.wait`.
     """
-    word = bytearray(_ANNOUNCEMENT.size)
-    receive_all(exchange, exchange.channel(peer, tagged=False), memoryview(word))
-    magic, their_call, their_tag, their_count = _ANNOUNCEMENT.unpack(word)
-    if magic != _MAGIC or their_call not in tuple(Call):
-        raise CollectiveError(f"rank {peer} sent something that is no announcement: are both the same version?")
-    ours, theirs = _describe(call, tagged, count), _describe(Call(their_call), bool(their_tag), their_count)
-    if ours != theirs:
-        raise CollectiveError(
-            f"ranks disagree: rank {exchange.rank} calls {ours}, rank {peer} calls {theirs}; "
-            "every rank must make the same calls with equally long vectors"
-        )
+    outward, inward = [piece for piece in sends if piece[1]], [piece for piece in receives if piece[1]]
+    while outward or inward:
+        moved = 0
+        for pieces, move in ((outward, _send), (inward, _receive)):
+            for index, piece in enumerate(pieces):
+                count = move(piece)
+                moved += count
+                pieces[index] = (piece[0], piece[1][count:])
+        outward, inward = [piece for piece in outward if piece[1]], [piece for piece in inward if piece[1]]
+        if not moved:
+            exchange.wait([piece[0] for piece in inward], [piece[0] for piece in outward], may_be_late=may_be_late)
 
 
-def barrier(exchange: Exchange) -> None:
-    """Return when every rank has entered (dissemination barrier, ceil(log2 p) rounds).
-
-    Unlike an MPI barrier it sleeps instead of spinning, so a rank that arrives early leaves its core to the NICs.
-
-    Raises:
-        PeerLostError: a rank is gone or silent.
-        CollectiveError: a rank is in another call.
-    """
-    with closing_on_error(exchange):
-        distance = 1
-        while distance < exchange.size:
-            announce(exchange, (exchange.rank + distance) % exchange.size, Call.BARRIER, distance, tagged=False)
-            behind = (exchange.rank - distance) % exchange.size
-            check_announcement(exchange, behind, Call.BARRIER, distance, tagged=False)
-            distance *= 2
+def _send(piece: Piece) -> int:
+    return piece[0].send_some(piece[1])
 
 
-def _describe(call: Call, tagged: bool, count: int) -> str:
-    name = call.name.lower().replace("_", "-")
-    if call is Call.BARRIER:
-        return f"{name} (distance {count})"
-    return f"{'tagged' if tagged else 'untagged'} {name} of {count} floats"
+def _receive(piece: Piece) -> int:
+    return piece[0].receive_some(piece[1])

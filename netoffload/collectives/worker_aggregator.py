@@ -9,18 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
-from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Exchange, Float32Array
-from netoffload.collectives.transfer import (
-    Call,
-    announce,
-    check_announcement,
-    closing_on_error,
-    octets_of,
-    receive_all,
-    send_all,
-)
+from netoffload.collectives.announcement import Announcement, Call, check_root, meet
+from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Float32Array
+from netoffload.collectives.operations import Operation, combine
+from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of, receive_all, send_all
 from netoffload.errors import UsageError
 
 _ADD_FLOATS = 32 * 1024
@@ -48,10 +40,11 @@ def worker_exchange(
         raise UsageError(f"gradient of {gradient.size} floats, parameters of {parameters.size}: lengths must be equal")
     if aggregator == exchange.rank or not 0 <= aggregator < exchange.size:
         raise UsageError(f"rank {exchange.rank} of {exchange.size} cannot be a worker of aggregator {aggregator}")
-    with closing_on_error(exchange):
-        announce(exchange, aggregator, Call.WORKER_AGGREGATOR, gradient.size, tagged=tagged)
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.WORKER_AGGREGATOR, gradient.size, tagged, root=aggregator))
         send_all(exchange, exchange.channel(aggregator, tagged=tagged), upward)
-        receive_all(exchange, exchange.channel(aggregator, tagged=False), downward)
+        # The aggregator's update may take its time.
+        move_all(exchange, [], [(exchange.channel(aggregator, tagged=False), downward)], may_be_late=True)
 
 
 def aggregate(
@@ -75,15 +68,63 @@ def aggregate(
     workers = [rank for rank in range(exchange.size) if rank != exchange.rank]
     if not workers:
         raise UsageError("an aggregator needs at least one worker: the exchange has one rank")
-    with closing_on_error(exchange):
-        for worker in workers:
-            check_announcement(exchange, worker, Call.WORKER_AGGREGATOR, parameters.size, tagged=tagged)
-        update(_sum_of_gradients(exchange, workers, parameters.size, tagged=tagged))
-        _send_to_all(exchange, [exchange.channel(worker, tagged=False) for worker in workers], downward)
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.WORKER_AGGREGATOR, parameters.size, tagged, root=exchange.rank))
+        update(_reduced_gradients(exchange, workers, parameters.size, tagged=tagged, operation=Operation.SUM))
+        move_all(exchange, [(exchange.channel(worker, tagged=False), downward) for worker in workers], [])
 
 
-def _sum_of_gradients(exchange: Exchange, workers: list[int], count: int, *, tagged: bool) -> Float32Array:
-    """Receive one gradient per worker and return their sum, added in rank order, in scratch memory."""
+def aggregator_allreduce(
+    exchange: Exchange,
+    values: Float32Array,
+    *,
+    tagged: bool,
+    aggregator: int = 0,
+    operation: Operation = Operation.SUM,
+) -> None:
+    """Replace ``values`` on every rank by the reduction over all ranks, which ``aggregator``, a worker too, computes.
+
+    Args:
+        exchange: the ranks; all of them make this call.
+        values: contiguous float32 vector, equally long on all ranks.
+        tagged: send what goes up over the tagged channels. What comes down is untagged, so all ranks end identical.
+        aggregator: who computes: its own values first, then those of the others in rank order.
+        operation: what two values become.
+
+    Raises:
+        UsageError: not a contiguous float32 vector, or no such rank.
+        CollectiveError: ranks disagree on length or call.
+        PeerLostError: a rank is gone or silent.
+    """
+    octets_of(values)
+    check_root(exchange, aggregator)
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator))
+        aggregator_round(exchange, values, aggregator=aggregator, tagged=tagged, operation=operation)
+
+
+def aggregator_round(
+    exchange: Exchange, values: Float32Array, *, aggregator: int, tagged: bool, operation: Operation
+) -> None:
+    """Do :func:`aggregator_allreduce` for ranks that have met."""
+    octets = octets_of(values)
+    if exchange.rank != aggregator:
+        send_all(exchange, exchange.channel(aggregator, tagged=tagged), octets)
+        receive_all(exchange, exchange.channel(aggregator, tagged=False), octets)
+    elif workers := [rank for rank in range(exchange.size) if rank != aggregator]:
+        combine(
+            exchange,
+            operation,
+            values,
+            _reduced_gradients(exchange, workers, values.size, tagged=tagged, operation=operation),
+        )
+        move_all(exchange, [(exchange.channel(worker, tagged=False), octets) for worker in workers], [])
+
+
+def _reduced_gradients(
+    exchange: Exchange, workers: list[int], count: int, *, tagged: bool, operation: Operation
+) -> Float32Array:
+    """Receive one gradient per worker and return their reduction, in rank order, in scratch memory."""
     gradients = exchange.scratch(len(workers) * count).reshape(len(workers), count)
     memory = [octets_of(gradient) for gradient in gradients]
     channels = [exchange.channel(worker, tagged=tagged) for worker in workers]
@@ -95,14 +136,16 @@ def _sum_of_gradients(exchange: Exchange, workers: list[int], count: int, *, tag
         for index in missing:
             moved += (fresh := channels[index].receive_some(memory[index][got[index] :]))
             got[index] += fresh
-        _add_in_order(gradients, got, added)
+        _add_in_order(exchange, gradients, got, added, operation)
         if not moved and added[-1] < count:
             exchange.wait([channels[index] for index in missing], [])
     total: Float32Array = gradients[0]
     return total
 
 
-def _add_in_order(gradients: Float32Array, got: list[int], added: list[int]) -> None:
+def _add_in_order(
+    exchange: Exchange, gradients: Float32Array, got: list[int], added: list[int], operation: Operation
+) -> None:
     """Add what has arrived of each gradient, as far as the one before it has been added."""
     count = gradients.shape[1]
     added[0] = got[0] // FLOAT_OCTETS
@@ -111,17 +154,5 @@ def _add_in_order(gradients: Float32Array, got: list[int], added: list[int]) -> 
         if last - first >= _ADD_FLOATS or last == count:
             for start in range(first, last, _ADD_FLOATS):
                 target = gradients[0, start : min(start + _ADD_FLOATS, last)]
-                np.add(target, gradients[index, start : start + target.size], out=target)
+                combine(exchange, operation, target, gradients[index, start : start + target.size])
             added[index] = last
-
-
-def _send_to_all(exchange: Exchange, channels: list[Channel], data: memoryview) -> None:
-    """Send ``data`` to every peer at once, each as fast as it takes it."""
-    sent = [0] * len(channels)
-    while unfinished := [index for index in range(len(channels)) if sent[index] < len(data)]:
-        moved = 0
-        for index in unfinished:
-            moved += (fresh := channels[index].send_some(data[sent[index] :]))
-            sent[index] += fresh
-        if not moved:
-            exchange.wait([], [channels[index] for index in unfinished])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from netoffload import codec
 from netoffload.collectives import Float32Array, aggregate, barrier, ring_allreduce, worker_exchange
 from netoffload.collectives.inprocess import InProcessExchange, run_ranks
-from netoffload.errors import CollectiveError, PeerLostError, UsageError
+from netoffload.errors import PeerLostError, UsageError
 
 SIZES = (1, 2, 3, 4, 5, 8)
 COUNTS = (0, 1, 7, 1024, 100_003)
@@ -152,27 +152,6 @@ def test_nobody_leaves_the_barrier_before_all_have_entered(size: int) -> None:
 
     times = run_ranks(size, body)
     assert min(left for _, left in times) >= max(entered for entered, _ in times)
-
-
-def test_ranks_that_disagree_on_the_length_are_told_so() -> None:
-    def body(exchange: InProcessExchange) -> None:
-        ring_allreduce(exchange, np.zeros(10 + (exchange.rank == 2), dtype=np.float32), tagged=False)
-
-    with pytest.raises(
-        CollectiveError, match=r"untagged ring of 1[01] floats, rank \d calls untagged ring of 1[01] floats"
-    ):
-        run_ranks(4, body)
-
-
-def test_ranks_that_disagree_on_the_call_are_told_so() -> None:
-    def body(exchange: InProcessExchange) -> None:
-        if exchange.rank == 0:
-            barrier(exchange)
-        else:
-            ring_allreduce(exchange, np.zeros(10, dtype=np.float32), tagged=True)
-
-    with pytest.raises(CollectiveError, match="ranks disagree"):
-        run_ranks(2, body)
 
 
 def test_a_rank_that_leaves_is_named() -> None:

@@ -1,6 +1,6 @@
-"""The ring's schedule, as properties over all small rings."""
+"""The schedules, for any number of ranks, without a transport."""
 
-import itertools
+from __future__ import annotations
 
 import pytest
 from hypothesis import given
@@ -8,45 +8,60 @@ from hypothesis import strategies as st
 
 from netoffload.collectives import schedule
 
-SIZES = range(1, 10)
+SIZES = st.integers(1, 20)
 
 
-@given(count=st.integers(0, 10**9), size=st.integers(1, 64))
-def test_partition_covers_everything_once_and_evenly(count: int, size: int) -> None:
+@given(st.integers(0, 10_000), SIZES)
+def test_partition_covers_in_order_and_evenly(count: int, size: int) -> None:
     spans = schedule.partition(count, size)
     assert len(spans) == size
-    assert spans[0].start == 0
+    assert spans == schedule.consecutive([len(span) for span in spans])
     assert spans[-1].stop == count
-    assert all(left.stop == right.start for left, right in itertools.pairwise(spans))
     assert max(map(len, spans)) - min(map(len, spans)) <= 1
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_what_one_rank_sends_its_right_neighbour_receives(size: int) -> None:
-    for step in range(schedule.step_count(size)):
-        for rank in range(size):
-            right = (rank + 1) % size
-            assert schedule.sent_block(rank, size, step) == schedule.received_block(right, size, step)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_what_arrives_in_one_step_leaves_in_the_next(size: int) -> None:
+@pytest.mark.parametrize("walk", [schedule.allreduce_walk, schedule.reduce_scatter_walk, schedule.allgather_walk])
+@given(size=SIZES)
+def test_what_is_received_is_what_the_left_neighbour_sends_and_what_is_sent_next(walk, size: int) -> None:  # type: ignore[no-untyped-def]
     for rank in range(size):
-        for step in range(schedule.step_count(size)):
-            assert schedule.sent_block(rank, size, step + 1) == schedule.received_block(rank, size, step)
+        assert walk(rank, size)[1:] == walk((rank - 1) % size, size)[:-1]
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_schedule_sums_every_block_over_every_rank_exactly_once(size: int) -> None:
-    # terms[rank][block]: whose values are in rank's copy of block, with repetition.
-    terms = [[[rank] for _ in range(size)] for rank in range(size)]
-    for step in range(schedule.step_count(size)):
-        arriving = [terms[(rank - 1) % size][schedule.received_block(rank, size, step)] for rank in range(size)]
-        for rank in range(size):
-            block = schedule.received_block(rank, size, step)
-            kept = terms[rank][block] if schedule.is_reducing(size, step) else []
-            terms[rank][block] = kept + arriving[rank]
-        if step == size - 2:
+@given(size=SIZES)
+def test_every_block_is_reduced_over_all_ranks_before_it_is_spread(size: int) -> None:
+    for walk_of, steps, owned in (
+        (schedule.allreduce_walk, size - 1, 1),
+        (schedule.reduce_scatter_walk, size - 1, 0),
+    ):
+        walks = [walk_of(rank, size) for rank in range(size)]
+        terms = [[[rank] for _ in range(size)] for rank in range(size)]
+        for step in range(steps):
+            arriving = [list(terms[(rank - 1) % size][walks[rank][step + 1]]) for rank in range(size)]
             for rank in range(size):
-                assert sorted(terms[rank][schedule.owned_block(rank, size)]) == list(range(size))
-    assert all(sorted(block) == list(range(size)) for rank in terms for block in rank)
+                terms[rank][walks[rank][step + 1]] += arriving[rank]
+        for rank in range(size):
+            assert sorted(terms[rank][(rank + owned) % size]) == list(range(size))
+        if walk_of is schedule.allreduce_walk:
+            for rank in range(size):
+                assert walks[rank][size - 1] == (rank + 1) % size  # phase 2 begins with the block that it owns
+                assert sorted(walks[rank][size - 1 :]) == list(range(size))
+
+
+@pytest.mark.parametrize("tree", [schedule.chain, schedule.binomial])
+@given(size=SIZES)
+def test_trees_reach_every_position_once_from_its_parent(tree, size: int) -> None:  # type: ignore[no-untyped-def]
+    branches = [tree(position, size) for position in range(size)]
+    assert branches[0].parent is None
+    children = [child for branch in branches for child in branch.children]
+    assert sorted(children) == list(range(1, size))
+    for position, branch in enumerate(branches):
+        assert all(branches[child].parent == position for child in branch.children)
+
+
+@given(size=SIZES)
+def test_a_binomial_tree_is_as_deep_as_the_logarithm(size: int) -> None:
+    def depth(position: int) -> int:
+        parent = schedule.binomial(position, size).parent
+        return 0 if parent is None else 1 + depth(parent)
+
+    assert max(map(depth, range(size))) <= max(size - 1, 0).bit_length()

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -38,7 +39,10 @@ def check_sums(comm: CompComm) -> None:
         if precision is not None and comm.size > 1:
             precision.quantiser()(expected)
         assert received.tobytes() == expected.tobytes()
-        assert comm.last_info.raw_octets == 2 * (comm.size - 1) * 4 * count // comm.size
+        sent = 2 * (comm.size - 1) * 4 * count / comm.size
+        assert abs(comm.last_info.raw_octets - sent) <= 8 * comm.size
+        assert comm.last_info.calls == 1
+        assert comm.last_info.seconds > 0
     assert comm.totals().calls == 2 * len(COUNTS)
     assert comm.totals().nic is None
 
@@ -86,12 +90,36 @@ def check_refusals(comm: CompComm) -> None:
             else:
                 refused = False
             assert refused, f"{bad!r} was taken"
-    for arguments in ((good, good[:4]), (MPI.IN_PLACE, [good, 9, MPI.FLOAT]), (MPI.IN_PLACE, good, MPI.MAX)):
+    wrong: tuple[tuple[Callable[..., None], tuple[object, ...]], ...] = (
+        (comm.Allreduce_comp, (good, good[:4])),
+        (comm.Allreduce_comp, (MPI.IN_PLACE, [good, 9, MPI.FLOAT])),
+        (comm.Allreduce_comp, (MPI.IN_PLACE, good, MPI.LAND)),
+        (comm.Bcast_comp, (good, comm.size)),
+        (comm.Reduce_scatter_comp, (good, good, [8] * (comm.size + 1))),
+        (comm.Allgatherv_comp, (good, [good, [9] * comm.size, MPI.FLOAT])),
+        (comm.Send_comp, (good, comm.size)),
+        (comm.Send_comp, (good, 0, -7)),
+    )
+    for method, arguments in wrong:
         try:
-            comm.Allreduce_comp(*arguments)
+            method(*arguments)
         except ValueError:
             continue
-        raise AssertionError(f"{arguments!r} was taken")
+        raise AssertionError(f"{method.__name__}{arguments!r} was taken")
+    for name in ("Send_comp", "Bcast_comp", "Gatherv_comp", "Alltoall_comp", "Iallreduce_comp"):
+        assert hasattr(comm, name)
+        try:
+            getattr(comm, name.lower())([1, 2, 3])
+        except TypeError as error:
+            assert name in str(error)
+        else:
+            raise AssertionError(f"{name.lower()} was taken")
+    try:
+        comm.Send_comp(np.zeros(3), 0)
+    except TypeError:
+        pass
+    else:
+        raise AssertionError("float64 was sent")
     assert comm.totals() == before
 
 
@@ -120,6 +148,12 @@ def main() -> None:
         check_sums(part)
         part.Free()
         assert comm.Split(MPI.UNDEFINED) == MPI.COMM_NULL
+        some = comm.group.Incl(list(range(0, comm.size, 2)))
+        if comm.rank % 2 == 0:
+            half = comm.Create_group(some)
+            assert isinstance(half, CompComm)
+            check_sums(half)
+            half.Free()
     rounding = CompComm(world, codec="inceptionn", bound_k=6)
     check_sums(rounding)
     copy = rounding.Dup()

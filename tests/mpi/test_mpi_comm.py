@@ -1,4 +1,4 @@
-"""CompComm under 1, 2 and 4 MPI ranks on loopback: one body over several communicators."""
+"""CompComm under MPI ranks on loopback: one body over several communicators and numbers of ranks."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ MPIEXEC = Path(sys.executable).parent / "mpiexec"
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPI launcher in this environment")]
 
 
-def run_ranks(size: int, *program: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+def run_ranks(size: int, *program: str, timeout_s: float = 110) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NETOFFLOAD_")}
     environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in (".", "daemon", "mpi_ext"))
     environment["OMP_NUM_THREADS"] = "1"
@@ -23,9 +23,11 @@ def run_ranks(size: int, *program: str, timeout_s: float = 60) -> subprocess.Com
     )
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_every_communicator_reduces_and_refuses(size: int) -> None:
-    done = run_ranks(size, str(Path(__file__).parent / "ranks_check.py"))
+@pytest.mark.parametrize(
+    ("program", "size"), [("ranks_check.py", 1), ("ranks_check.py", 3), ("collectives_check.py", 8)]
+)
+def test_every_communicator_reduces_and_refuses(program: str, size: int) -> None:
+    done = run_ranks(size, str(Path(__file__).parent / program))
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(size):
         assert f"rank {rank} of {size} ok" in done.stdout

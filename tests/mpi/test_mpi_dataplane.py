@@ -3,53 +3,19 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
+from tcp_ranks import run_tcp
 
-from netoffload.collectives import Float32Array, aggregate, barrier, ring_allreduce, worker_exchange
+from netoffload.collectives import Float32Array, Operation, aggregate, barrier, ring_allreduce, worker_exchange
+from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.reference import ring_sum
 from netoffload.config import TOS_COMPRESS
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.agreement import Gather, Offer, Precision, agree, own_address
-from netoffload_mpi.dataplane import Listeners, TcpExchange, wire_up
-
-
-def gatherers(size: int) -> list[Gather]:
-    """An allgather between threads."""
-    meeting = threading.Barrier(size, timeout=20)
-    table: list[Any] = [None] * size
-
-    def gather(rank: int, value: Any) -> Sequence[Any]:
-        table[rank] = value
-        meeting.wait()
-        gathered = list(table)
-        meeting.wait()
-        return gathered
-
-    return [lambda value, rank=rank: gather(rank, value) for rank in range(size)]  # type: ignore[misc]
-
-
-def run_tcp(size: int, body: Callable[[TcpExchange], Any], timeout_s: float = 10.0) -> list[Any]:
-    """Run ``body`` on every rank; a rank's result is what it returned or raised."""
-    gathers = gatherers(size)
-
-    def run(rank: int) -> Any:
-        with Listeners(rank, size, "127.0.0.1") as listeners:
-            offers = gathers[rank](Offer(address="127.0.0.1", ports=listeners.ports))
-            exchange = wire_up(rank, offers, listeners, gathers[rank], timeout_s)
-        try:
-            return body(exchange)
-        except CollectiveError as error:
-            return error
-        finally:
-            exchange.close()
-
-    with ThreadPoolExecutor(size) as threads:
-        return list(threads.map(run, range(size)))
+from netoffload_mpi.agreement import Offer, Precision, agree, own_address
+from netoffload_mpi.dataplane import Lane, TcpExchange
+from netoffload_mpi.wiring import Listeners
 
 
 def values_of(rank: int, count: int) -> Float32Array:
@@ -102,7 +68,7 @@ def test_tag_is_on_both_ends_of_tagged_connections_only() -> None:
     assert run_tcp(2, body) == [[0, TOS_COMPRESS]] * 2
 
 
-def test_a_closed_peer_is_named_at_once() -> None:
+def test_a_closed_peer_is_named_at_once_on_every_rank() -> None:
     def body(exchange: TcpExchange) -> None:
         if exchange.rank != 2:
             ring_allreduce(exchange, np.zeros(10_000_000, dtype=np.float32), tagged=False)
@@ -113,47 +79,108 @@ def test_a_closed_peer_is_named_at_once() -> None:
     assert lost[2] is None
     for rank in (0, 1, 3):
         assert isinstance(lost[rank], PeerLostError)
-    assert "rank 2" in str(lost[1]) or "rank 2" in str(lost[3])
+        assert "rank 2 closed its communicator" in str(lost[rank])
 
 
-def test_a_silent_peer_is_named_after_the_time_limit() -> None:
-    silent = threading.Event()
+def test_a_rank_that_dies_without_a_farewell_is_named_on_every_rank() -> None:
+    def body(exchange: TcpExchange) -> None:
+        if exchange.rank == 2:  # what the kernel does for a killed process
+            for peer, conn in exchange.watch.control_connections().items():
+                assert peer != 2
+                conn.shutdown(socket.SHUT_RDWR)
+            return
+        ring_allreduce(exchange, np.zeros(1000, dtype=np.float32), tagged=False)
+
+    lost = run_tcp(5, body, timeout_s=20)
+    for rank in (0, 1, 3, 4):
+        assert isinstance(lost[rank], PeerLostError)
+        assert "rank 2 died" in str(lost[rank])
+
+
+def test_a_late_rank_is_waited_for_beyond_the_time_limit() -> None:
+    def body(exchange: TcpExchange) -> float:
+        values = np.ones(100, dtype=np.float32)
+        if exchange.rank == 1:
+            threading.Event().wait(1.0)
+        ring_allreduce(exchange, values, tagged=False)
+        return float(values[0])
+
+    assert run_tcp(3, body, timeout_s=0.4) == [3.0] * 3
+
+
+def test_a_rank_that_never_comes_is_named_after_the_late_limit() -> None:
+    given_up = threading.Event()
 
     def body(exchange: TcpExchange) -> None:
         if exchange.rank == 1:
-            silent.wait(10)
+            assert given_up.wait(10)
             return
+        try:
+            barrier(exchange)
+        finally:
+            given_up.set()
+
+    lost = run_tcp(2, body, timeout_s=0.2, late_s=0.5)
+    assert isinstance(lost[0], PeerLostError)
+    assert "rank 1 lives but did not come to this call within 0.5 s" in str(lost[0])
+
+
+def test_a_rank_that_is_stuck_in_the_call_is_named_on_every_rank() -> None:
+    ended = threading.Event()
+
+    def body(exchange: TcpExchange) -> None:
+        if exchange.rank == 1:
+            meet(exchange, Announcement(Call.RING_ALLREDUCE, 100, False, Operation.SUM))
+            assert ended.wait(10)
+            raise exchange.watch.failure or AssertionError("nobody told rank 1")
         try:
             ring_allreduce(exchange, np.zeros(100, dtype=np.float32), tagged=False)
         finally:
-            silent.set()
+            ended.set()
 
-    lost = run_tcp(2, body, timeout_s=0.3)
-    assert isinstance(lost[0], PeerLostError)
-    assert "rank 1 was silent for 0.3 s" in str(lost[0])
-
-
-def test_ranks_that_disagree_hear_it_and_the_exchange_ends() -> None:
-    def body(exchange: TcpExchange) -> None:
-        with pytest.raises(CollectiveError):
-            ring_allreduce(exchange, np.zeros(100 + exchange.rank, dtype=np.float32), tagged=True)
-        ring_allreduce(exchange, np.zeros(100, dtype=np.float32), tagged=True)
-
-    for error in run_tcp(2, body):
+    lost = run_tcp(2, body, timeout_s=0.4)
+    for error in lost:
         assert isinstance(error, PeerLostError)
-        assert "has closed its connections" in str(error)
+        assert "rank 1 lives but neither sent nor took anything for 0.4 s" in str(error)
+
+
+def test_ranks_that_disagree_all_hear_it_and_the_exchange_ends() -> None:
+    def body(exchange: TcpExchange) -> str:
+        with pytest.raises(CollectiveError, match=r"ranks disagree: rank .* 100 floats|of 101 floats") as caught:
+            ring_allreduce(exchange, np.zeros(100 + (exchange.rank == 2), dtype=np.float32), tagged=True)
+        assert not isinstance(caught.value, PeerLostError)
+        with pytest.raises(PeerLostError, match="has closed its connections"):
+            ring_allreduce(exchange, np.zeros(100, dtype=np.float32), tagged=True)
+        return "heard"
+
+    assert run_tcp(5, body) == ["heard"] * 5
+
+
+def test_what_a_caller_raised_is_told_to_all() -> None:
+    def body(exchange: TcpExchange) -> None:
+        gradient, parameters = np.zeros(9, dtype=np.float32), np.zeros(9, dtype=np.float32)
+        if exchange.rank == 0:
+
+            def update(total: Float32Array) -> None:
+                raise CollectiveError("optimizer says no")
+
+            aggregate(exchange, parameters, update, tagged=False)
+        worker_exchange(exchange, gradient, parameters, aggregator=0, tagged=False)
+
+    for error in run_tcp(3, body):
+        assert str(error) == "optimizer says no"
 
 
 def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
     with Listeners(0, 2, "127.0.0.1") as listeners:
-        port = listeners.ports[1, True]
+        port = listeners.ports[1, Lane.TAGGED]
         with socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)):
             with socket.create_connection(("127.0.0.1", port)) as friend:
-                conn = listeners.accept((1, True), "127.0.0.1", 5.0)
+                conn = listeners.accept((1, Lane.TAGGED), "127.0.0.1", 5.0)
                 with conn:
                     assert conn.getpeername() == friend.getsockname()
             with pytest.raises(TimeoutError):
-                listeners.accept((1, True), "127.0.0.1", 0.05)
+                listeners.accept((1, Lane.TAGGED), "127.0.0.1", 0.05)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +188,10 @@ def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
     [
         ([Offer(), Offer(failure="no such thing")], "rank 1 could not set up its data plane: no such thing"),
         ([Offer(), Offer(version=99)], "rank 1 speaks version 99"),
-        ([Offer(), Offer(has_nic=True)], "rank 1 has a NIC, rank 0 has none"),
-        ([Offer(precision=Precision("inceptionn", 10)), Offer()], "rank 0 inceptionn with bound 10, rank 1 exact"),
+        (
+            [Offer(), Offer(precision=Precision("inceptionn", 10)), Offer(precision=Precision("bounded", 10))],
+            "rank 1 inceptionn with bound 10, rank 2 bounded with bound 10",
+        ),
     ],
 )
 def test_ranks_that_cannot_work_together_say_why(offers: list[Offer], message: str) -> None:

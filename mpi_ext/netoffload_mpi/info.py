@@ -1,0 +1,232 @@
+"""CommInfo: what calls did, in the words of this rank and of its NIC.
+
+What the rank knows by itself (octets it handed to its sockets, where its time went) comes with every call. What became
+of those octets only the NIC knows; its table has an entry per TCP connection, so other traffic does not count. Asking
+costs about half a millisecond, so it is done when somebody looks (``CompComm.totals``), and after every call only where
+``per_call`` or ``require`` was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from netoffload.config import ENV_CONTROL
+from netoffload.control import request
+from netoffload.errors import CollectiveError
+from netoffload.wire.ethernet import ETHERNET_LEN
+from netoffload.wire.ipv4 import IPV4_MIN_LEN
+from netoffload.wire.offload import BLOCK_LEN, IPCOMP_LEN
+from netoffload.wire.tcp import TCP_MIN_LEN
+
+TIMESTAMPS_LEN = 12
+HEADER_OCTETS = ETHERNET_LEN + IPV4_MIN_LEN + IPCOMP_LEN + BLOCK_LEN + TCP_MIN_LEN + TIMESTAMPS_LEN
+"""Octets of a wire frame around the payload of its block: 86, with the timestamps that Linux adds by default."""
+
+SETTLE_ATTEMPTS = 20
+SETTLE_S = 2e-3
+"""How often and how far apart the NIC is asked again while octets that were sent have not come to it yet."""
+
+CLASS_COUNTERS = ("tx_class_0", "tx_class_8", "tx_class_16", "tx_class_32")
+
+
+@dataclass(frozen=True)
+class NicShare:
+    """What this rank's NIC did with what it sent, on the connections of one communicator.
+
+    Attributes:
+        raw_octets: float32 octets that it compressed.
+        payload_octets: what they became.
+        frames: wire frames that carried them.
+        bypassed_segments: TCP segments that it passed on raw.
+        fallbacks: connections that went back to raw because their frames did not arrive.
+        class_floats: floats by the octets they took (0, 1, 2, 4), of the whole NIC: it keeps no such count per flow.
+        codec_s: seconds that the NIC spent compressing and decoding, of the whole NIC as well.
+    """
+
+    raw_octets: int = 0
+    payload_octets: int = 0
+    frames: int = 0
+    bypassed_segments: int = 0
+    fallbacks: int = 0
+    class_floats: tuple[int, int, int, int] = (0, 0, 0, 0)
+    codec_s: float = 0.0
+
+    @property
+    def wire_octets(self) -> int:
+        """Octets of those frames, headers included."""
+        return self.payload_octets + self.frames * HEADER_OCTETS
+
+    @property
+    def ratio(self) -> float:
+        """Octets in for each octet on the wire; 1.0 if nothing was compressed."""
+        return self.raw_octets / self.wire_octets if self.wire_octets else 1.0
+
+    @property
+    def class_shares(self) -> dict[str, float]:
+        """Shares of floats that took 0, 8, 16 and 32 bits; empty if there were none."""
+        total = sum(self.class_floats)
+        names = ("0", "8", "16", "32")
+        return {name: count / total for name, count in zip(names, self.class_floats, strict=True)} if total else {}
+
+    def __sub__(self, other: NicShare) -> NicShare:
+        """Return what was added since ``other``."""
+        classes = [now - then for now, then in zip(self.class_floats, other.class_floats, strict=True)]
+        return NicShare(
+            self.raw_octets - other.raw_octets,
+            self.payload_octets - other.payload_octets,
+            self.frames - other.frames,
+            self.bypassed_segments - other.bypassed_segments,
+            self.fallbacks - other.fallbacks,
+            (classes[0], classes[1], classes[2], classes[3]),
+            self.codec_s - other.codec_s,
+        )
+
+
+@dataclass(frozen=True)
+class CommInfo:
+    """What calls of one communicator did, seen from this rank.
+
+    Attributes:
+        calls: how many.
+        raw_octets: payload that this rank handed to its sockets, before any compression.
+        seconds: time in the calls.
+        wire_s: of that, asleep until data came or went.
+        reduce_s: of that, adding (or what the operation is).
+        codec_s: of that, rounding in this host by the codec.
+        nic: what the NIC did with the octets; None without a NIC, or where it was not asked (see the module).
+        nic_counters: every counter of the NIC, other traffic included; likewise.
+    """
+
+    calls: int = 0
+    raw_octets: int = 0
+    seconds: float = 0.0
+    wire_s: float = 0.0
+    reduce_s: float = 0.0
+    codec_s: float = 0.0
+    nic: NicShare | None = None
+    nic_counters: Mapping[str, int] | None = None
+
+    def __add__(self, other: CommInfo) -> CommInfo:
+        """Return both together; without the NIC's part."""
+        return CommInfo(
+            self.calls + other.calls,
+            self.raw_octets + other.raw_octets,
+            self.seconds + other.seconds,
+            self.wire_s + other.wire_s,
+            self.reduce_s + other.reduce_s,
+            self.codec_s + other.codec_s,
+        )
+
+
+Connection = tuple[int, tuple[str, int], tuple[str, int], int]
+"""Peer, own (address, port), its (address, port), octets sent."""
+
+
+@dataclass
+class NicAccount:
+    """Asks this rank's NIC about one communicator's connections.
+
+    Attributes:
+        path: the NIC's control socket; None: no NIC.
+        connections: returns those of the communicator.
+    """
+
+    path: str | None
+    connections: Callable[[], Sequence[Connection]]
+    _start: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of_environment(cls, connections: Callable[[], Sequence[Connection]]) -> NicAccount:
+        """Return the account at the NIC that ``$NETOFFLOAD_CONTROL`` names, from now on.
+
+        Raises:
+            ControlError: the NIC does not answer.
+        """
+        account = cls(os.environ.get(ENV_CONTROL) or None, connections)
+        account._start = account._ask_counters()
+        return account
+
+    def read(self) -> tuple[NicShare, dict[str, int]] | None:
+        """Return this communicator's share and all counters since set-up; None without a NIC.
+
+        Waits a moment for what has been sent to come to the NIC.
+
+        Raises:
+            ControlError: the NIC does not answer.
+        """
+        if self.path is None:
+            return None
+        flows = [flow for _, flow in self._settled() if flow is not None]
+        counters = {name: value - self._start.get(name, 0) for name, value in self._ask_counters().items()}
+        classes = [counters[name] for name in CLASS_COUNTERS]
+        share = NicShare(
+            sum(flow["raw_octets"] for flow in flows),
+            sum(flow["payload_octets"] for flow in flows),
+            sum(flow["blocks"] for flow in flows),
+            sum(flow["bypassed_segments"] for flow in flows),
+            sum(bool(flow["fell_back"]) for flow in flows),
+            (classes[0], classes[1], classes[2], classes[3]),
+            (counters["tx_codec_ns"] + counters["rx_codec_ns"]) * 1e-9,
+        )
+        return share, counters
+
+    def require_compression(self) -> None:
+        """Raise CollectiveError, naming flow and reason, if a tagged connection carried octets uncompressed.
+
+        Segments that compression would not have made smaller are no reason.
+
+        Raises:
+            CollectiveError: see above.
+            ControlError: the NIC does not answer.
+        """
+        if self.path is None:
+            if any(sent for *_, sent in self.connections()):
+                raise CollectiveError(f"compression is required, but this rank has no NIC: ${ENV_CONTROL} is not set")
+            return
+        for (peer, own, other, sent), flow in self._settled():
+            reason = None
+            if flow is None:
+                reason = "the NIC did not see its SYN, or it does not pass the NIC" if sent else None
+            elif flow["fell_back"]:
+                reason = "it fell back to raw: compressed frames did not arrive"
+            elif not flow["peer_decodes"]:
+                reason = "the peer's NIC does not decode this codec, or there is none"
+            if reason is not None:
+                flow_name = f"{own[0]}:{own[1]} -> {other[0]}:{other[1]}"
+                raise CollectiveError(f"compression is required, but flow {flow_name} to rank {peer} is raw: {reason}")
+
+    def _settled(self) -> list[tuple[Connection, dict[str, Any] | None]]:
+        """Return each connection with its entry in the NIC's table, None if it has none."""
+        assert self.path is not None
+        for _ in range(SETTLE_ATTEMPTS):
+            connections = self.connections()
+            flows = {
+                (flow["src"], flow["sport"], flow["dst"], flow["dport"]): flow
+                for flow in request(self.path, "flows")["flows"]
+                if flow["direction"] == "tx"
+            }
+            rows = [(one, flows.get((*one[1], *one[2]))) for one in connections]
+            if all(not one[3] or (flow and _has_passed(flow, one[3])) for one, flow in rows):
+                break
+            time.sleep(SETTLE_S)
+        return rows
+
+    def _ask_counters(self) -> dict[str, int]:
+        return {} if self.path is None else dict(request(self.path, "counters")["counters"])
+
+
+def _has_passed(flow: Mapping[str, Any], sent_octets: int) -> bool:
+    """Return whether the NIC has seen all octets, as far as its entry tells: of raw segments it counts no octets."""
+    return bool(flow["raw_octets"] >= sent_octets or flow["bypassed_segments"])
+
+
+def with_nic(info: CommInfo, reading: tuple[NicShare, dict[str, int]] | None, before: NicShare | None) -> CommInfo:
+    """Return ``info`` with what the NIC said, since ``before`` if that is given."""
+    if reading is None:
+        return info
+    share, counters = reading
+    return replace(info, nic=share if before is None else share - before, nic_counters=counters)

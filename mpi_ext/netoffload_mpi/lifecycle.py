@@ -1,0 +1,173 @@
+"""A communicator with a data plane: made late, shared by all its calls, closed with it."""
+# ruff: noqa: N802 - MPI names its methods so, and these stand beside mpi4py's
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from mpi4py import MPI
+
+from netoffload.collectives import Quantise
+from netoffload_mpi.agreement import Precision
+from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
+from netoffload_mpi.info import CommInfo, NicShare, with_nic
+from netoffload_mpi.plane import DataPlane, Settings, set_up
+from netoffload_mpi.plans import Place, Plan
+from netoffload_mpi.progress import CallQueue
+from netoffload_mpi.requests import CompRequest
+
+
+class PlaneComm(MPI.Intracomm):
+    """What :class:`~netoffload_mpi.comm.CompComm` is below its calls; its arguments are described there."""
+
+    # Class-level defaults: mpi4py makes duplicates without calling __init__.
+    _settings: Settings = Settings()
+    _plane: DataPlane | None = None
+    _queue: CallQueue | None = None
+    _totals: CommInfo = CommInfo()
+    _share: NicShare | None = None
+    last_info: CommInfo = CommInfo()
+    """What the latest call did."""
+
+    def __new__(cls, comm: MPI.Intracomm | None = None, *_: object, **__: object) -> Self:
+        """Share the handle of ``comm``."""
+        return super().__new__(cls, comm)
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm | None = None,
+        codec: str | None = None,
+        bound_k: int | None = None,
+        timeout_s: float = TIMEOUT_S_DEFAULT,
+        *,
+        late_s: float = LATE_S_DEFAULT,
+        chunk_octets: int | None = None,
+        require: bool = False,
+        per_call: bool = False,
+    ) -> None:
+        """Remember the settings; nothing is connected yet."""
+        self._settings = Settings(codec, bound_k, timeout_s, late_s, chunk_octets, require, per_call)
+
+    def exchange(self) -> TcpExchange:
+        """Return the connections, for use with ``netoffload.collectives``; collective at the first call.
+
+        Raises:
+            CollectiveError: some rank could not set up, or ranks differ in what they round by.
+        """
+        return self._data_plane().exchange
+
+    def quantiser(self) -> Quantise | None:
+        """Return what the owner of a block rounds by, None if exact; collective at the first call."""
+        return self._data_plane().quantise
+
+    def precision(self) -> Precision | None:
+        """Return the agreed codec and bound, None if exact; collective at the first call."""
+        return self._data_plane().precision
+
+    def totals(self) -> CommInfo:
+        """Return what all calls since set-up did, with the NIC's part if there is a NIC, asked now.
+
+        Raises:
+            ControlError: the NIC does not answer.
+        """
+        return self._totals if self._plane is None else with_nic(self._totals, self._plane.account.read(), None)
+
+    def close(self) -> None:
+        """Close the connections; the communicator stays, and the next call would connect again."""
+        plane, self._plane = self._plane, None
+        queue, self._queue = self._queue, None
+        self._share = None
+        if queue is not None:
+            queue.end()
+        if plane is not None:
+            plane.exchange.close()
+
+    def Free(self) -> None:
+        """Close the connections and free the communicator."""
+        self.close()
+        super().Free()
+
+    def Dup(self, info: MPI.Info | None = None) -> Self:
+        """Return a duplicate with the same settings and connections of its own."""
+        return self._like(super().Dup(info))
+
+    def Clone(self) -> Self:
+        """Return a clone with the same settings."""
+        return self._like(super().Clone())
+
+    def Split(self, color: int = 0, key: int = 0) -> Self:
+        """Return this rank's part with the same settings; COMM_NULL's handle for ``MPI.UNDEFINED``."""
+        return self._like(super().Split(color, key))
+
+    def Create(self, group: MPI.Group) -> Self:
+        """Return a communicator of ``group`` with the same settings; COMM_NULL's handle for all others."""
+        return self._like(super().Create(group))
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> Self:
+        """Do the same, called by the members of ``group`` only."""
+        return self._like(super().Create_group(group, tag))
+
+    def __enter__(self) -> Self:
+        """Return self."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the connections."""
+        self.close()
+
+    def _like(self, other: MPI.Comm) -> Self:
+        # mpi4py gives some of these as plain Intracomm, some as our class; the handle is what counts.
+        alike = other if isinstance(other, type(self)) else type(self)(other)  # type: ignore[arg-type]
+        alike._settings = self._settings
+        return alike
+
+    def _place(self) -> Place:
+        return Place(self.Get_rank(), self.Get_size())
+
+    def _run(self, plan: Plan, *, tagged: bool = True) -> None:
+        """Carry out a plan, behind those under way."""
+        if self._queue is None or self._queue.is_idle:
+            self._carry_out(plan, tagged)
+        else:
+            self._start(plan, tagged=tagged).Wait()
+
+    def _start(self, plan: Plan, *, tagged: bool = True) -> CompRequest:
+        """Carry out a plan in the background."""
+        self._data_plane()  # set-up is collective and MPI's business: in the caller's thread
+        if self._queue is None:
+            self._queue = CallQueue()
+        return self._queue.start(lambda: self._carry_out(plan, tagged))
+
+    def _carry_out(self, plan: Plan, tagged: bool) -> None:
+        plane = self._data_plane()
+        watch, sent = plane.exchange.stopwatch, plane.exchange.sent_octets(tagged=tagged)
+        start_s, wire_s, reduce_s, codec_s = watch.now_s(), watch.wire_s, watch.reduce_s, watch.codec_s
+        plan(plane)
+        done = CommInfo(
+            calls=1,
+            raw_octets=plane.exchange.sent_octets(tagged=tagged) - sent,
+            seconds=watch.now_s() - start_s,
+            wire_s=watch.wire_s - wire_s,
+            reduce_s=watch.reduce_s - reduce_s,
+            codec_s=watch.codec_s - codec_s,
+        )
+        plane.learn_rate(done.raw_octets, done.seconds)
+        self._account(done, plane)
+
+    def _account(self, done: CommInfo, plane: DataPlane) -> None:
+        self._totals += done
+        self.last_info = done
+        if not plane.settings.per_call:
+            return
+        reading = plane.account.read()
+        self.last_info = with_nic(done, reading, self._share)
+        self._share = reading[0] if reading else None
+        if plane.settings.require:
+            plane.account.require_compression()
+
+    def _data_plane(self) -> DataPlane:
+        if self._plane is None:
+            place = self._place()
+            self._plane = set_up(place.rank, place.size, self.allgather, self._settings)
+        return self._plane

@@ -1,0 +1,135 @@
+"""One communicator's data plane: its connections and what was agreed about them; and how all ranks get there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from mpi4py import MPI
+
+from netoffload.collectives import CHUNK_FLOATS, Float32Array, Quantise
+from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
+from netoffload.collectives.ring import chunk_for
+from netoffload.config import parse_size_octets
+from netoffload.errors import NetOffloadError, UsageError
+from netoffload_mpi.agreement import Gather, Offer, Precision, agree, failure_of, own_address, own_precision
+from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
+from netoffload_mpi.info import NicAccount
+from netoffload_mpi.wiring import Listeners, wire_up
+
+ENV_CHUNK = "NETOFFLOAD_CHUNK"
+"""Environment variable with the size of a chunk: ``256KiB``."""
+
+ENV_REQUIRE = "NETOFFLOAD_REQUIRE"
+"""Environment variable; 1: a call raises if a tagged connection was not compressed."""
+
+
+LONG_OCTETS = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a communicator was made with; ``CompComm`` describes the fields."""
+
+    codec: str | None = None
+    bound_k: int | None = None
+    timeout_s: float = TIMEOUT_S_DEFAULT
+    late_s: float = LATE_S_DEFAULT
+    chunk_octets: int | None = None
+    require: bool = False
+    per_call: bool = False
+
+    def with_environment(self) -> Settings:
+        """Return these with what the environment says where they say nothing.
+
+        Raises:
+            UsageError: a chunk that is no size, or less than one float.
+        """
+        chunk = self.chunk_octets
+        if chunk is None and (text := os.environ.get(ENV_CHUNK)):
+            chunk = parse_size_octets(text)
+        if chunk is not None and chunk < 4:
+            raise UsageError(f"chunk of {chunk} octets is less than one float32")
+        require = self.require or os.environ.get(ENV_REQUIRE, "0") not in ("", "0")
+        return Settings(self.codec, self.bound_k, self.timeout_s, self.late_s, chunk, require, self.per_call or require)
+
+
+@dataclass
+class DataPlane:
+    """What a call works with.
+
+    Attributes:
+        exchange: the connections.
+        precision: what tagged data is rounded by; None: nothing.
+        quantise: the function that does so.
+        addresses: of all ranks' data interfaces.
+        account: at this rank's NIC.
+        settings: of the communicator.
+    """
+
+    exchange: TcpExchange
+    precision: Precision | None
+    quantise: Quantise | None
+    addresses: Sequence[str]
+    account: NicAccount
+    settings: Settings
+    rate_bps: float = 0.0
+    """What the latest long call achieved. (The kernel's own estimate per connection is that of bursts: it said
+    gigabits on a path of 50 Mb/s.)"""
+    _work: Float32Array = field(default_factory=lambda: np.empty(0, np.float32))
+
+    def chunk_floats(self) -> int:
+        """Return how many floats are added and forwarded at a time: as set, else from the path's rate and delay."""
+        if self.settings.chunk_octets is not None:
+            return self.settings.chunk_octets // 4
+        return chunk_for(self.rate_bps, self.exchange.round_trip_s()) if self.rate_bps else CHUNK_FLOATS
+
+    def learn_rate(self, octets: int, seconds: float) -> None:
+        """Note that a call sent ``octets`` in ``seconds``; short calls say nothing about the path."""
+        if octets >= LONG_OCTETS:
+            self.rate_bps = octets * 8 / seconds
+
+    def work(self, count: int) -> Float32Array:
+        """Return ``count`` floats of memory, kept between calls."""
+        if self._work.size < count:
+            self._work = np.empty(count, np.float32)
+        return self._work[:count]
+
+    def groups(self) -> Groups:
+        """Return groups of ranks on one network (/24) if there are several networks, else of about sqrt(p) ranks."""
+        by_network = groups_by_network(self.addresses)
+        return by_network if len(by_network) > 1 else default_groups(self.exchange.size)
+
+
+def set_up(rank: int, size: int, gather: Gather, settings: Settings) -> DataPlane:
+    """Agree with all ranks and connect; collective. Every step is one gather, whatever has failed before it.
+
+    Raises:
+        UsageError: a setting of this rank is wrong.
+        CollectiveError: some rank could not set up, or ranks differ in what they round by.
+    """
+    offer, failure = Offer(), None
+    with contextlib.ExitStack() as stack:
+        listeners = None
+        try:
+            address = own_address(gather, MPI.Get_processor_name())
+            settings = settings.with_environment()
+            has_nic, precision = own_precision(settings.codec, settings.bound_k)
+            listeners = stack.enter_context(Listeners(rank, size, address))
+            offer = Offer(address=address, ports=listeners.ports, has_nic=has_nic, precision=precision)
+        except (NetOffloadError, OSError) as error:
+            offer, failure = failure_of(error), error
+        offers = gather(offer)
+        if failure is not None and not isinstance(failure, OSError):
+            raise failure  # our own is the clearer message; the others hear of it from agree()
+        precision = agree(offers)
+        assert listeners is not None
+        exchange = wire_up(rank, offers, listeners, gather, settings.timeout_s, settings.late_s)
+    quantise = None if precision is None else precision.quantiser()
+    if quantise is not None:
+        quantise(np.zeros(8, dtype=np.float32))  # compiles now rather than in the first timed call
+    account = NicAccount.of_environment(exchange.tagged_connections)
+    return DataPlane(exchange, precision, quantise, [offer.address for offer in offers], account, settings)

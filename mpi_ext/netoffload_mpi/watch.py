@@ -1,0 +1,393 @@
+"""The watch: a thread per communicator that knows which ranks live, and moves point-to-point messages.
+
+**Liveness.** Every rank sends a heartbeat to every other one four times per ``timeout_s``, and reads theirs. So a rank
+that computes for minutes between two calls is known to live, and one that was killed, stopped, or cut off by a dead
+link or NIC is known to be gone, by every rank and not only by its neighbours in some algorithm. Three things end the
+communicator: a control connection that ends without a farewell (the process died), silence for ``timeout_s`` (host,
+link or NIC died, or the process is stopped), and a farewell that gives a reason (that rank met an error). The first
+reason counts. It is sent on to all ranks, so that all of them raise the same error; then the connections are shut down,
+which wakes a thread that sleeps on one.
+
+A process that keeps the interpreter lock for ``timeout_s`` without a break (a C extension that never lets go) cannot
+send heartbeats, and counts as dead.
+
+**Messages.** A header (tag, count) goes on the control lane, the floats on the messages lane; ``mailbox`` decides where
+they go. Sends to one peer follow one another in the order in which they were posted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from netoffload.collectives.exchange import FLOAT_OCTETS
+from netoffload.errors import CollectiveError, PeerLostError
+from netoffload_mpi.frames import Frame, Kind, farewell, take_frames
+from netoffload_mpi.mailbox import Mailbox, Message, Receive
+from netoffload_mpi.requests import Arrival, CompRequest
+
+BEATS_PER_TIMEOUT = 4
+GRACE_S = 1.0
+"""How long to wait for the reason why a connection ended, and for a farewell to leave."""
+READ_OCTETS = 64 * 1024
+
+
+@dataclass(eq=False)
+class _Send:
+    data: memoryview
+    request: CompRequest
+    header: bytes
+    sent: int = 0
+
+
+@dataclass(eq=False)
+class _Peer:
+    """One other rank, as the watch's thread sees it."""
+
+    control: socket.socket
+    messages: socket.socket
+    heard_s: float
+    outgoing: bytearray = field(default_factory=bytearray)
+    """Control frames that have not left."""
+    incoming: bytearray = field(default_factory=bytearray)
+    outbox: deque[_Send] = field(default_factory=deque)
+    has_left: bool = False
+    """It closed, and said so."""
+    sent_octets: int = 0
+    """Of messages."""
+
+
+class Watch:
+    """One rank's watch. All methods are for other threads than its own.
+
+    Args:
+        rank: this rank.
+        size: number of ranks.
+        control: connected socket per peer; made non-blocking, closed by its owner after :meth:`stop`.
+        messages: likewise.
+        timeout_s: silence after which a rank is dead.
+        on_failure: called once, from the watch's thread, when ``failure`` is set.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        control: Mapping[int, socket.socket],
+        messages: Mapping[int, socket.socket],
+        timeout_s: float,
+        on_failure: Callable[[], None],
+    ) -> None:
+        """Look at nothing yet."""
+        self.failure: CollectiveError | None = None
+        """Why the communicator ended, None while it has not."""
+        self._rank = rank
+        self._size = size
+        self._timeout_s = timeout_s
+        self._on_failure = on_failure
+        self._peers = {peer: _Peer(conn, messages[peer], time.monotonic()) for peer, conn in control.items()}
+        self._mailbox = Mailbox()
+        self._lock = threading.Lock()  # of everything that both this thread and callers touch
+        self._changed = threading.Condition(self._lock)
+        self._stopping = False
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name=f"watch-{rank}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        if self._peers:
+            self._thread.start()
+
+    def send(self, peer: int, tag: int, data: memoryview) -> CompRequest:
+        """Post a message of float32 to ``peer``, this rank included."""
+        request = CompRequest(self._withdraw)
+        with self._lock:
+            if self._refused(request):
+                return request
+            if peer == self._rank:
+                own = memoryview(bytearray(data))
+                self._mailbox.arrive(Message(peer, tag, len(own), own=own, got=len(own)))
+                request.complete()
+                return request
+            header = Frame(Kind.MESSAGE, tag=tag, count=len(data) // FLOAT_OCTETS).to_octets()
+            self._peers[peer].outbox.append(_Send(data, request, header))
+        self._wake()
+        return request
+
+    def receive(self, source: int | None, tag: int | None, into: memoryview) -> CompRequest:
+        """Post a receive of float32; None as source or tag matches any."""
+        request = CompRequest(self._withdraw)
+        with self._lock:
+            if not self._refused(request):
+                self._mailbox.post(Receive(source, tag, into, request))
+        self._wake()
+        return request
+
+    def control_connections(self) -> dict[int, socket.socket]:
+        """Return the control connection to each peer."""
+        return {rank: peer.control for rank, peer in self._peers.items()}
+
+    def is_current_thread(self) -> bool:
+        """Return whether the caller runs in the watch's thread."""
+        return threading.current_thread() is self._thread
+
+    def sent_octets(self, peer: int) -> int:
+        """Return the octets of messages sent to ``peer``."""
+        return self._peers[peer].sent_octets
+
+    def explain(self, peer: int, said: str) -> CollectiveError:
+        """Return why the connection to ``peer`` ended, waiting a moment for the reason to come.
+
+        Args:
+            peer: the other end.
+            said: what the kernel said.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.failure is not None or self._peers[peer].has_left, GRACE_S)
+            if self.failure is not None:
+                return self.failure
+            if self._peers[peer].has_left:
+                return PeerLostError(f"rank {peer} closed its communicator while rank {self._rank} waited for it")
+        return PeerLostError(f"rank {peer} is gone: {said}")
+
+    def verdict(self) -> CollectiveError | None:
+        """Return ``failure``, waiting a moment if there is none yet: a silence may be about to be called one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.failure is not None, GRACE_S)
+            return self.failure
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell all ranks that this one ends because of ``error``, unless it ends because of another one already."""
+        with self._lock:
+            if self.failure is None:
+                frame = farewell(self._rank, error)
+                self.failure = PeerLostError(frame.text) if frame.kind is Kind.LOST else CollectiveError(frame.text)
+                self._announce(frame)
+
+    def stop(self) -> None:
+        """Say farewell, unless that was done, and end the thread; then the sockets may be closed."""
+        with self._lock:
+            if self.failure is None:
+                self._announce(Frame(Kind.CLOSED))
+                self._end_requests(PeerLostError(f"rank {self._rank} closed its communicator"))
+            else:
+                self._end_requests(self.failure)
+            self._stopping = True
+        self._wake()
+        if self._thread.is_alive():
+            self._thread.join(2 * GRACE_S)
+        if not self._thread.is_alive():
+            with self._lock:
+                wake_fd, self._wake_fd = self._wake_fd, -1
+            if wake_fd >= 0:
+                os.close(wake_fd)
+
+    # What follows runs in the watch's thread, or under the lock.
+
+    def _run(self) -> None:
+        beat_s = self._timeout_s / BEATS_PER_TIMEOUT
+        next_beat_s, deadline_s = time.monotonic(), float("inf")
+        while True:
+            poller, peers_of = self._poller()
+            wake_s = min(next_beat_s, deadline_s, self._silence_at_s())
+            ready = poller.poll(max(0.0, wake_s - time.monotonic()) * 1000)
+            with self._changed:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._wake_fd)
+                self._serve([peers_of[fd] for fd, _ in ready if fd in peers_of])
+                now_s = time.monotonic()
+                if self.failure is None and not self._stopping:
+                    self._judge_silence(now_s)
+                if now_s >= next_beat_s:
+                    next_beat_s = now_s + beat_s
+                    if self.failure is None and not self._stopping:
+                        self._announce(Frame(Kind.BEAT))
+                self._flush()
+                if self._stopping:
+                    deadline_s = min(deadline_s, now_s + GRACE_S)
+                    if now_s >= deadline_s or not any(peer.outgoing for peer in self._peers.values()):
+                        return
+
+    def _poller(self) -> tuple[select.poll, dict[int, int]]:
+        poller, peers_of = select.poll(), {}
+        poller.register(self._wake_fd, select.POLLIN)
+        with self._lock:
+            for rank, peer in self._peers.items():
+                events = (0 if peer.has_left else select.POLLIN) | (select.POLLOUT if peer.outgoing else 0)
+                if events and (not self._stopping or peer.outgoing):
+                    poller.register(peer.control, events)
+                    peers_of[peer.control.fileno()] = rank
+                if self.failure is not None or self._stopping:
+                    continue
+                events = select.POLLIN if self._mailbox.wanted(rank) is not None else 0
+                events |= select.POLLOUT if peer.outbox else 0
+                if events:
+                    poller.register(peer.messages, events)
+                    peers_of[peer.messages.fileno()] = rank
+        return poller, peers_of
+
+    def _serve(self, ready: list[int]) -> None:
+        for rank in dict.fromkeys(ready):
+            try:
+                self._hear(rank, self._peers[rank])
+                if self.failure is None:
+                    self._read_message(rank, self._peers[rank])
+            except CollectiveError as error:
+                self._fail(error)
+        if self.failure is None:
+            for rank, peer in self._peers.items():
+                try:
+                    self._write_messages(peer)
+                except OSError as error:
+                    self._fail(PeerLostError(f"rank {rank} is gone: {error.strerror or error}"))
+
+    def _hear(self, rank: int, peer: _Peer) -> None:
+        """Read the control lane of ``peer``."""
+        if peer.has_left:
+            return
+        try:
+            octets = peer.control.recv(READ_OCTETS, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            peer.has_left = True
+            raise PeerLostError(f"rank {rank} died: {error.strerror or error}") from error
+        peer.heard_s = time.monotonic()
+        peer.incoming += octets
+        for frame in take_frames(peer.incoming):
+            if frame.kind is Kind.MESSAGE:
+                self._mailbox.arrive(Message(rank, frame.tag, frame.count * FLOAT_OCTETS))
+            elif frame.kind is not Kind.BEAT:
+                peer.has_left = True
+                self._changed.notify_all()
+                if frame.kind is not Kind.CLOSED:
+                    raise (PeerLostError if frame.kind is Kind.LOST else CollectiveError)(frame.text)
+        if not octets and not peer.has_left:
+            peer.has_left = True
+            raise PeerLostError(f"rank {rank} died: its connections closed without a farewell")
+
+    def _read_message(self, rank: int, peer: _Peer) -> None:
+        into = self._mailbox.wanted(rank)
+        if into is None:
+            return
+        try:
+            count = peer.messages.recv_into(into, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise PeerLostError(f"rank {rank} is gone: {error.strerror or error}") from error
+        if count == 0:
+            raise PeerLostError(f"rank {rank} closed its communicator in the middle of a message")
+        self._mailbox.filled(rank, count)
+
+    def _write_messages(self, peer: _Peer) -> None:
+        while peer.outbox:
+            first = peer.outbox[0]
+            peer.outgoing += first.header
+            first.header = b""
+            with contextlib.suppress(BlockingIOError):
+                count = peer.messages.send(first.data[first.sent :], socket.MSG_DONTWAIT) if first.data else 0
+                first.sent += count
+                peer.sent_octets += count
+            if first.sent < len(first.data):
+                return
+            peer.outbox.popleft()
+            first.request.complete(Arrival(self._rank, 0, len(first.data) // FLOAT_OCTETS))
+
+    def _silence_at_s(self) -> float:
+        """Return when the first rank will have been silent for too long."""
+        if self.failure is not None or self._stopping:
+            return float("inf")
+        heard = [peer.heard_s for peer in self._peers.values() if not peer.has_left]
+        return min(heard, default=float("inf")) + self._timeout_s
+
+    def _judge_silence(self, now_s: float) -> None:
+        others = {rank: now_s - peer.heard_s for rank, peer in self._peers.items() if not peer.has_left}
+        silent = [rank for rank, silence_s in others.items() if silence_s >= self._timeout_s]
+        quiet = [rank for rank, silence_s in others.items() if silence_s > self._timeout_s / 2]
+        if silent and len(quiet) == self._size - 1 > 1:
+            self._fail(
+                PeerLostError(
+                    f"rank {self._rank} has heard no other rank for {self._timeout_s:g} s: its link or its NIC is down"
+                )
+            )
+        elif silent:
+            names = ", ".join(map(str, silent))
+            self._fail(
+                PeerLostError(
+                    f"rank {names} was silent for {self._timeout_s:g} s: its host, link or NIC is down, or its process "
+                    "is stopped"
+                )
+            )
+
+    def _fail(self, error: CollectiveError) -> None:
+        if self.failure is not None:
+            return
+        self.failure = error
+        self._announce(farewell(self._rank, error))
+        self._flush()
+        self._end_requests(error)
+        self._changed.notify_all()
+        self._on_failure()
+
+    def _end_requests(self, error: CollectiveError) -> None:
+        self._mailbox.fail(error)
+        for peer in self._peers.values():
+            while peer.outbox:
+                peer.outbox.popleft().request.fail(error)
+
+    def _announce(self, frame: Frame) -> None:
+        for peer in self._peers.values():
+            # A peer that takes nothing, being stopped or cut off, need not have more than one beat waiting.
+            if not (peer.has_left or (frame.kind is Kind.BEAT and peer.outgoing)):
+                peer.outgoing += frame.to_octets()
+
+    def _flush(self) -> None:
+        for rank, peer in self._peers.items():
+            if not peer.outgoing:
+                continue
+            try:
+                del peer.outgoing[: peer.control.send(peer.outgoing, socket.MSG_DONTWAIT)]
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                peer.outgoing.clear()
+                if not (peer.has_left or self._stopping):
+                    # Read first: a farewell may lie there, and is the better explanation.
+                    try:
+                        self._hear(rank, peer)
+                    except CollectiveError as reason:
+                        self._fail(reason)
+                    else:
+                        if not peer.has_left:
+                            self._fail(PeerLostError(f"rank {rank} died: {error.strerror or error}"))
+
+    def _refused(self, request: CompRequest) -> bool:
+        if self.failure is not None:
+            request.fail(self.failure)
+        elif self._stopping:
+            request.fail(PeerLostError(f"rank {self._rank} has closed its connections, by request or after an error"))
+        return self.failure is not None or self._stopping
+
+    def _withdraw(self, request: CompRequest) -> bool:
+        with self._lock:
+            if self._mailbox.withdraw(request):
+                return True
+            for peer in self._peers.values():
+                for send in peer.outbox:
+                    if send.request is request and send.header:
+                        peer.outbox.remove(send)
+                        return True
+        return False
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self._wake_fd >= 0:
+                os.eventfd_write(self._wake_fd, 1)

@@ -1,0 +1,133 @@
+"""Connections between all ranks: who listens, who connects, and which connection is which.
+
+Each rank listens on one port per higher rank and lane, all ranks gather the port tables, each connects to every lower
+rank, then accepts. A connection is known by the port it came to, so nothing needs to be said on it. Afterwards every
+rank says how it went, so that one failure is everybody's.
+
+ToS 0x28 is set on the listener before ``listen`` and on the connecting socket before ``connect``: the handshake
+itself is tagged, and Linux gives an accepted socket the ToS of its listener.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Sequence
+
+from netoffload.config import TOS_COMPRESS
+from netoffload.errors import CollectiveError
+from netoffload_mpi.agreement import Gather, Offer
+from netoffload_mpi.dataplane import LATE_S_DEFAULT, TAGGED_LANES, TIMEOUT_S_DEFAULT, Key, Lane, TcpExchange
+
+
+class Listeners:
+    """One listening socket per higher rank and lane; a context manager that closes them.
+
+    Args:
+        rank: this rank.
+        size: number of ranks.
+        address: IPv4 address to listen at.
+
+    Raises:
+        OSError: the address is not this node's.
+    """
+
+    def __init__(self, rank: int, size: int, address: str) -> None:
+        """Listen."""
+        self._open = contextlib.ExitStack()
+        self._sockets: dict[Key, socket.socket] = {}
+        with contextlib.ExitStack() as undo:
+            for peer in range(rank + 1, size):
+                for lane in Lane:
+                    listener = undo.enter_context(_tcp_socket(lane))
+                    listener.bind((address, 0))
+                    listener.listen(4)
+                    self._sockets[peer, lane] = listener
+            self._open = undo.pop_all()
+
+    @property
+    def ports(self) -> dict[tuple[int, int], int]:
+        """Return the port of each listener."""
+        return {(peer, int(lane)): listener.getsockname()[1] for (peer, lane), listener in self._sockets.items()}
+
+    def accept(self, key: Key, address: str, timeout_s: float) -> socket.socket:
+        """Return the connection of ``key``, which must come from ``address``.
+
+        Raises:
+            TimeoutError: it did not come in time.
+        """
+        listener, deadline = self._sockets[key], time.monotonic() + timeout_s
+        while True:
+            listener.settimeout(max(deadline - time.monotonic(), 1e-3))
+            conn, (source, _port) = listener.accept()
+            if source == address:
+                return conn
+            conn.close()  # a stranger who found the port
+
+    def __enter__(self) -> Listeners:
+        """Return self."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop listening; accepted connections live on."""
+        self._open.close()
+
+
+def wire_up(
+    rank: int,
+    offers: Sequence[Offer],
+    listeners: Listeners,
+    gather: Gather,
+    timeout_s: float = TIMEOUT_S_DEFAULT,
+    late_s: float = LATE_S_DEFAULT,
+) -> TcpExchange:
+    """Connect this rank with all others; collective.
+
+    Args:
+        rank: this rank.
+        offers: of all ranks, in rank order.
+        listeners: this rank's, whose ports are in its offer.
+        gather: tells all ranks how it went.
+        timeout_s: for each connection, and later for a silent peer.
+        late_s: for a peer that lives but does not come.
+
+    Raises:
+        CollectiveError: a connection of any rank failed; on all ranks.
+    """
+    failure: str | None = None
+    with contextlib.ExitStack() as undo:
+        connections: dict[Key, socket.socket] = {}
+        try:
+            for peer, offer in enumerate(offers):
+                for lane in Lane:
+                    if peer < rank:
+                        conn = _connect(offer, rank, lane, timeout_s)
+                    elif peer > rank:
+                        conn = listeners.accept((peer, lane), offer.address, timeout_s)
+                    else:
+                        continue
+                    connections[peer, lane] = undo.enter_context(conn)
+        except OSError as error:
+            failure = f"rank {rank} could not connect with rank {peer} at {offer.address}: {error}"
+        if failures := [text for text in gather(failure) if text]:
+            raise CollectiveError(f"{failures[0]}; set $NETOFFLOAD_ADDRESS if that is the wrong interface")
+        undo.pop_all()
+    return TcpExchange(rank, len(offers), connections, timeout_s, late_s)
+
+
+def _connect(offer: Offer, rank: int, lane: Lane, timeout_s: float) -> socket.socket:
+    conn = _tcp_socket(lane)
+    try:
+        conn.settimeout(timeout_s)
+        conn.connect((offer.address, (offer.ports or {})[rank, lane]))
+    except OSError:
+        conn.close()
+        raise
+    return conn
+
+
+def _tcp_socket(lane: Lane) -> socket.socket:
+    conn = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    conn.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TOS_COMPRESS if lane in TAGGED_LANES else 0)
+    return conn

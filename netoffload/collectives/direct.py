@@ -1,0 +1,155 @@
+"""Gather, scatter and all-to-all: every block goes straight from its owner to whoever wants it.
+
+A root's link carries every block once whatever the algorithm, and that link is the limit, so no tree could be faster
+for long vectors. All-to-all goes in p-1 steps; in step s rank r sends to r+s and receives from r-s, so that no two
+ranks send to the same one. Nothing is quantised: the block that stays where it is does not pass a NIC, and is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from netoffload.collectives.announcement import Announcement, Call, check_pair_counts, check_root, meet
+from netoffload.collectives.exchange import Exchange, Float32Array
+from netoffload.collectives.schedule import Span
+from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of
+from netoffload.errors import UsageError
+
+
+def gather(
+    exchange: Exchange,
+    own: Float32Array,
+    all_blocks: Float32Array | None,
+    spans: Sequence[Span] | None,
+    *,
+    root: int,
+    tagged: bool,
+) -> None:
+    """Collect every rank's ``own`` block on ``root``.
+
+    Args:
+        exchange: the ranks; all of them make this call.
+        own: contiguous float32 vector.
+        all_blocks: on the root, where the blocks go; elsewhere not used.
+        spans: on the root, the place of each rank's block in ``all_blocks``; the root's own is copied unless
+            ``own`` is that very place.
+        root: who collects.
+        tagged: send over the tagged channels, where a NIC may compress.
+
+    Raises:
+        UsageError: no contiguous float32 vectors, no such root, or spans that do not fit.
+        CollectiveError: ranks disagree on root or call, or a block is not as long as the root expects.
+        PeerLostError: a rank is gone or silent.
+    """
+    data = octets_of(own)
+    check_root(exchange, root)
+    others = [peer for peer in range(exchange.size) if peer != root]
+    if exchange.rank == root:
+        blocks = _blocks(exchange, all_blocks, spans)
+        _keep(blocks[root], own)
+        sending, expecting = {}, {peer: blocks[peer].size for peer in others}
+    else:
+        sending, expecting = {root: own.size}, {}
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.GATHER, tagged=tagged, root=root))
+        check_pair_counts(exchange, sending, expecting)
+        if exchange.rank == root:
+            move_all(exchange, [], [(exchange.channel(one, tagged=tagged), octets_of(blocks[one])) for one in others])
+        else:
+            move_all(exchange, [(exchange.channel(root, tagged=tagged), data)], [])
+
+
+def scatter(
+    exchange: Exchange,
+    all_blocks: Float32Array | None,
+    spans: Sequence[Span] | None,
+    own: Float32Array,
+    *,
+    root: int,
+    tagged: bool,
+) -> None:
+    """Hand every rank its block of ``all_blocks`` on ``root``: :func:`gather` backwards, with the same arguments.
+
+    Raises:
+        UsageError, CollectiveError, PeerLostError: as in :func:`gather`.
+    """
+    data = octets_of(own)
+    check_root(exchange, root)
+    others = [peer for peer in range(exchange.size) if peer != root]
+    if exchange.rank == root:
+        blocks = _blocks(exchange, all_blocks, spans)
+        _keep(own, blocks[root])
+        sending, expecting = {peer: blocks[peer].size for peer in others}, {}
+    else:
+        sending, expecting = {}, {root: own.size}
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.SCATTER, tagged=tagged, root=root))
+        check_pair_counts(exchange, sending, expecting)
+        if exchange.rank == root:
+            move_all(exchange, [(exchange.channel(one, tagged=tagged), octets_of(blocks[one])) for one in others], [])
+        else:
+            move_all(exchange, [], [(exchange.channel(root, tagged=tagged), data)])
+
+
+def alltoall(
+    exchange: Exchange,
+    source: Float32Array,
+    source_spans: Sequence[Span],
+    target: Float32Array,
+    target_spans: Sequence[Span],
+    *,
+    tagged: bool,
+) -> None:
+    """Send ``source[source_spans[r]]`` to every rank r, and put what comes from it at ``target[target_spans[r]]``.
+
+    Args:
+        exchange: the ranks; all of them make this call.
+        source: contiguous float32 vector.
+        source_spans: one per rank.
+        target: contiguous float32 vector that does not overlap ``source``.
+        target_spans: one per rank, not overlapping.
+        tagged: send over the tagged channels, where a NIC may compress.
+
+    Raises:
+        UsageError, CollectiveError, PeerLostError: as in :func:`gather`.
+    """
+    rank, size = exchange.rank, exchange.size
+    outgoing, incoming = _blocks(exchange, source, source_spans), _blocks(exchange, target, target_spans)
+    if outgoing[rank].size != incoming[rank].size:
+        raise UsageError(f"rank {rank} sends {outgoing[rank].size} floats to itself but expects {incoming[rank].size}")
+    _keep(incoming[rank], outgoing[rank])
+    others = [peer for peer in range(size) if peer != rank]
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.ALLTOALL, tagged=tagged))
+        check_pair_counts(
+            exchange,
+            {peer: outgoing[peer].size for peer in others},
+            {peer: incoming[peer].size for peer in others},
+        )
+        for step in range(1, size):
+            to, start = (rank + step) % size, (rank - step) % size
+            move_all(
+                exchange,
+                [(exchange.channel(to, tagged=tagged), octets_of(outgoing[to]))],
+                [(exchange.channel(start, tagged=tagged), octets_of(incoming[start]))],
+            )
+
+
+def _blocks(exchange: Exchange, values: Float32Array | None, spans: Sequence[Span] | None) -> list[Float32Array]:
+    if values is None or spans is None:
+        raise UsageError("the root of a gather or scatter needs a buffer for the blocks of all ranks")
+    octets_of(values)
+    if len(spans) != exchange.size:
+        raise UsageError(f"{len(spans)} counts for {exchange.size} ranks: give one per rank")
+    if any(not 0 <= span.start <= span.stop <= values.size for span in spans):
+        raise UsageError(f"counts and displacements reach beyond the {values.size} floats of the buffer")
+    return [values[span.start : span.stop] for span in spans]
+
+
+def _keep(target: Float32Array, source: Float32Array) -> None:
+    if target.size != source.size:
+        raise UsageError(f"the root's own block has {source.size} floats where {target.size} are expected")
+    if target.size and target.ctypes.data != source.ctypes.data:
+        np.copyto(target, source)

@@ -1,0 +1,157 @@
+"""Groups of ranks: rings of rings, and rings under aggregators (INCEPTIONN, Fig. 1 c and b).
+
+Groups of equal size m exchange in three rounds: a ring in each group leaves the sum of block j with member j
+(reduce-scatter); the j-th members of all groups exchange block j, by a ring of their own (Fig. 1 c) or by an aggregator
+(Fig. 1 b); a ring in each group spreads the blocks (allgather). Every link inside a group carries 2(m-1)/m · n, every
+link between groups 2(g-1)/g · n/m: where the links between groups are the slow ones, that is the point.
+
+Groups of different sizes go through their first members: reduction to them, exchange between them, broadcast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from netoffload.collectives.announcement import Announcement, Call, digest_of, meet
+from netoffload.collectives.exchange import Channel, Exchange, Float32Array, Quantise, Stopwatch
+from netoffload.collectives.operations import Operation, quantise_own
+from netoffload.collectives.ring import CHUNK_FLOATS, allgather_round, allreduce_round, reduce_scatter_round
+from netoffload.collectives.schedule import partition
+from netoffload.collectives.transfer import aborting_on_error, octets_of
+from netoffload.collectives.tree import broadcast_round, reduce_round
+from netoffload.collectives.worker_aggregator import aggregator_round
+from netoffload.config import check_choice
+from netoffload.errors import UsageError
+
+TOPS = ("ring", "wa")
+"""How groups exchange with each other: a ring, or an aggregator."""
+
+Groups = Sequence[Sequence[int]]
+"""Ranks by group; every rank in exactly one."""
+
+
+class SubExchange:
+    """Some ranks of an exchange as an exchange of their own; see :class:`~netoffload.collectives.exchange.Exchange`.
+
+    Uses the same channels, so ranks must enter calls on overlapping sub-exchanges in the same order.
+
+    Args:
+        whole: the exchange.
+        members: ranks of ``whole``; rank i of this one is ``members[i]``. This rank must be one.
+    """
+
+    def __init__(self, whole: Exchange, members: Sequence[int]) -> None:
+        """Remember the members."""
+        self._whole = whole
+        self._members = tuple(members)
+        self.rank = self._members.index(whole.rank)
+        self.size = len(self._members)
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """That of the whole."""
+        return self._whole.stopwatch
+
+    def channel(self, peer: int, *, tagged: bool) -> Channel:
+        """Return the channel to member ``peer``."""
+        return self._whole.channel(self._members[peer], tagged=tagged)
+
+    def wait(self, readable: Sequence[Channel], writable: Sequence[Channel], *, may_be_late: bool = False) -> None:
+        """Sleep as the whole does."""
+        self._whole.wait(readable, writable, may_be_late=may_be_late)
+
+    def scratch(self, count: int) -> Float32Array:
+        """Return scratch memory of the whole."""
+        return self._whole.scratch(count)
+
+    def abort(self, error: BaseException) -> None:
+        """Abort the whole."""
+        self._whole.abort(error)
+
+    def close(self) -> None:
+        """Close the whole."""
+        self._whole.close()
+
+
+def default_groups(size: int) -> list[list[int]]:
+    """Return consecutive ranks in groups whose size divides ``size`` and is nearest to its square root from below."""
+    length = next(length for length in range(math.isqrt(size), 0, -1) if size % length == 0)
+    return [list(range(start, start + length)) for start in range(0, size, length)]
+
+
+def groups_by_network(addresses: Sequence[str], prefix_octets: int = 3) -> list[list[int]]:
+    """Return the ranks grouped by the first octets of their IPv4 addresses, in order of first appearance."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank, address in enumerate(addresses):
+        groups.setdefault(tuple(address.split(".")[:prefix_octets]), []).append(rank)
+    return list(groups.values())
+
+
+def check_groups(groups: Groups, size: int) -> None:
+    """Raise UsageError unless every rank below ``size`` is in exactly one group, and no group is empty."""
+    listed = sorted(rank for group in groups for rank in group)
+    if listed != list(range(size)) or not all(groups):
+        raise UsageError(
+            f"groups {[list(group) for group in groups]} do not hold each of the {size} ranks exactly once"
+        )
+
+
+def hierarchical_allreduce(
+    exchange: Exchange,
+    values: Float32Array,
+    groups: Groups,
+    *,
+    tagged: bool,
+    top: str = "ring",
+    operation: Operation = Operation.SUM,
+    quantise: Quantise | None = None,
+    chunk_floats: int = CHUNK_FLOATS,
+) -> None:
+    """Replace ``values`` on every rank by the reduction over all ranks, group by group.
+
+    Args:
+        exchange: the ranks; all of them make this call.
+        values: contiguous float32 vector, equally long on all ranks.
+        groups: the same on all ranks.
+        tagged: as in :func:`~netoffload.collectives.ring.ring_allreduce`; what an aggregator sends down is untagged.
+        top: ``ring`` or ``wa``.
+        operation: what two values become.
+        quantise: as in :func:`~netoffload.collectives.ring.ring_allreduce`.
+        chunk_floats: likewise.
+
+    Raises:
+        UsageError: not a contiguous float32 vector, groups that are none, or another top.
+        CollectiveError: ranks disagree on length, groups or call.
+        PeerLostError: a rank is gone or silent.
+    """
+    octets_of(values)
+    check_groups(groups, exchange.size)
+    check_choice("top", top, TOPS)
+    with aborting_on_error(exchange):
+        digest = digest_of([TOPS.index(top), *(number for group in groups for number in (len(group), *group))])
+        meet(exchange, Announcement(Call.HIERARCHICAL_ALLREDUCE, values.size, tagged, operation, digest=digest))
+        mine = next(group for group in groups if exchange.rank in group)
+        inner = SubExchange(exchange, mine)
+
+        def exchange_between(members: Sequence[int], block: Float32Array) -> None:
+            across = SubExchange(exchange, members)
+            if top == "wa":
+                aggregator_round(across, block, aggregator=0, tagged=tagged, operation=operation)
+            else:
+                allreduce_round(
+                    across, block, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
+                )
+
+        if len({len(group) for group in groups}) == 1:
+            spans = partition(values.size, inner.size)
+            reduce_scatter_round(inner, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+            span = spans[inner.rank]
+            exchange_between([group[inner.rank] for group in groups], values[span.start : span.stop])
+            allgather_round(inner, values, spans, tagged=tagged, quantise=quantise)
+            return
+        reduce_round(inner, values, root=0, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+        if inner.rank == 0:
+            exchange_between([group[0] for group in groups], values)
+            quantise_own(exchange, quantise, values)  # in a group of one as well, whose values go to nobody
+        broadcast_round(inner, values, root=0, tagged=tagged, quantise=None)

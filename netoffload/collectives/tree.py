@@ -1,0 +1,142 @@
+"""Broadcast and reduction along a tree whose root the caller names: chunks follow one another down, or up.
+
+Every rank forwards what has arrived as soon as it has: a broadcast octet by octet, a reduction chunk by chunk, adding
+its children in their fixed order, so that the result is the same in every run. ``schedule`` says why long vectors take
+a chain and short ones a binomial tree.
+"""
+
+from __future__ import annotations
+
+from netoffload.collectives.announcement import Announcement, Call, check_root, meet
+from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Exchange, Float32Array, Quantise
+from netoffload.collectives.operations import Operation, combine, quantise_own
+from netoffload.collectives.ring import CHUNK_FLOATS
+from netoffload.collectives.schedule import Branch, binomial, chain
+from netoffload.collectives.transfer import aborting_on_error, octets_of
+
+BINOMIAL_FLOATS = 8 * 1024
+"""Up to so many floats (32 KiB) a tree is binomial. At 1 Gb/s they take 0.26 ms on a link, about as long as a few hops
+between processes; beyond, the links are the limit."""
+
+
+def broadcast(
+    exchange: Exchange, values: Float32Array, *, root: int, tagged: bool, quantise: Quantise | None = None
+) -> None:
+    """Replace ``values`` on every rank by those of ``root``, in place.
+
+    Args:
+        exchange: the ranks; all of them make this call.
+        values: contiguous float32 vector, equally long on all ranks.
+        root: whose values.
+        tagged: send over the tagged channels, where a NIC may compress.
+        quantise: applied by the root to its own values, so that all ranks end bit-identical.
+
+    Raises:
+        UsageError: not a contiguous float32 vector, or no such root.
+        CollectiveError: ranks disagree on length, root or call.
+        PeerLostError: a rank is gone or silent.
+    """
+    octets_of(values)
+    check_root(exchange, root)
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.BROADCAST, values.size, tagged, root=root))
+        broadcast_round(exchange, values, root=root, tagged=tagged, quantise=quantise)
+
+
+def reduce(
+    exchange: Exchange,
+    values: Float32Array,
+    *,
+    root: int,
+    tagged: bool,
+    operation: Operation = Operation.SUM,
+    chunk_floats: int = CHUNK_FLOATS,
+) -> None:
+    """Replace ``values`` on ``root`` by the reduction over all ranks; on the others, by partial sums.
+
+    Args:
+        exchange: the ranks; all of them make this call.
+        values: contiguous float32 vector, equally long on all ranks; overwritten on all of them.
+        root: who gets the result.
+        tagged: as in :func:`broadcast`.
+        operation: what two values become.
+        chunk_floats: floats that are added and forwarded at a time.
+
+    Raises:
+        UsageError, CollectiveError, PeerLostError: as in :func:`broadcast`.
+    """
+    octets_of(values)
+    check_root(exchange, root)
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.REDUCE, values.size, tagged, operation, root=root))
+        reduce_round(exchange, values, root=root, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+
+
+def branch_of(exchange: Exchange, count: int, root: int) -> Branch:
+    """Return the ranks above and below this one for a vector of ``count`` floats."""
+    size = exchange.size
+    tree = binomial if count <= BINOMIAL_FLOATS else chain
+    branch = tree((exchange.rank - root) % size, size)
+    parent = None if branch.parent is None else (branch.parent + root) % size
+    return Branch(parent, tuple((child + root) % size for child in branch.children))
+
+
+def broadcast_round(
+    exchange: Exchange, values: Float32Array, *, root: int, tagged: bool, quantise: Quantise | None
+) -> None:
+    """Do :func:`broadcast` for ranks that have met."""
+    branch, octets = branch_of(exchange, values.size, root), octets_of(values)
+    total = len(octets)
+    outward = [exchange.channel(child, tagged=tagged) for child in branch.children]
+    sent = [0] * len(outward)
+    inward: Channel | None = None
+    received = total
+    if branch.parent is None:
+        if exchange.size > 1:
+            quantise_own(exchange, quantise, values)
+    else:
+        inward, received = exchange.channel(branch.parent, tagged=tagged), 0
+    while received < total or min(sent, default=total) < total:
+        moved = 0
+        if inward is not None and received < total:
+            moved = inward.receive_some(octets[received:])
+            received += moved
+        for index, channel in enumerate(outward):
+            if sent[index] < received:
+                moved += (count := channel.send_some(octets[sent[index] : received]))
+                sent[index] += count
+        if not moved:
+            readable = [inward] if inward is not None and received < total else []
+            exchange.wait(readable, [one for one, done in zip(outward, sent, strict=True) if done < received])
+
+
+def reduce_round(
+    exchange: Exchange, values: Float32Array, *, root: int, tagged: bool, operation: Operation, chunk_floats: int
+) -> None:
+    """Do :func:`reduce` for ranks that have met."""
+    branch, octets = branch_of(exchange, values.size, root), octets_of(values)
+    inward = [exchange.channel(child, tagged=tagged) for child in branch.children]
+    outward = None if branch.parent is None else exchange.channel(branch.parent, tagged=tagged)
+    staged = exchange.scratch(chunk_floats)
+    staging, chunk, total = octets_of(staged), chunk_floats * FLOAT_OCTETS, len(octets)
+    sent = 0
+    reduced = 0 if inward else total  # octets that are final as far as this rank is concerned
+    child, filled = 0, 0
+    while reduced < total or (outward is not None and sent < total):
+        moved = 0
+        if outward is not None and sent < reduced:
+            moved = outward.send_some(octets[sent:reduced])
+            sent += moved
+        if reduced < total:
+            length = min(chunk, total - reduced)
+            moved += (count := inward[child].receive_some(staging[filled:length]))
+            filled += count
+            if filled == length:
+                first, last = reduced // FLOAT_OCTETS, (reduced + length) // FLOAT_OCTETS
+                combine(exchange, operation, values[first:last], staged[: last - first])
+                child, filled = child + 1, 0
+                if child == len(inward):
+                    child, reduced = 0, reduced + length
+        if not moved:
+            writable = [outward] if outward is not None and sent < reduced else []
+            exchange.wait([inward[child]] if reduced < total else [], writable)

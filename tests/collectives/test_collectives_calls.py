@@ -1,0 +1,358 @@
+"""Every collective over threads, with exact channels and with the codec in them, against the oracle, bit for bit."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from netoffload import codec
+from netoffload.collectives import (
+    Float32Array,
+    Operation,
+    aggregator_allreduce,
+    alltoall,
+    broadcast,
+    gather,
+    hierarchical_allreduce,
+    reduce,
+    reference,
+    ring_allgather,
+    ring_allreduce,
+    ring_reduce_scatter,
+    scatter,
+)
+from netoffload.collectives.hierarchy import default_groups, groups_by_network
+from netoffload.collectives.inprocess import InProcessExchange, run_ranks
+from netoffload.collectives.ring import chunk_for
+from netoffload.collectives.schedule import Span, consecutive, partition
+from netoffload.errors import CollectiveError, NetOffloadError, PeerLostError, UsageError
+
+SIZES = (1, 2, 3, 4, 5, 8)
+COUNTS = (0, 1, 7, 1024, 20_003)
+BOUND_K = 10
+CHUNK = 4096
+CODEC = codec.get("inceptionn")
+
+by_size = pytest.mark.parametrize("size", SIZES)
+by_count = pytest.mark.parametrize("count", COUNTS)
+by_tag = pytest.mark.parametrize("tagged", [False, True])
+
+
+def round_trip(values: Float32Array) -> Float32Array:
+    return CODEC.round_trip(values, BOUND_K)
+
+
+def quantise(values: Float32Array) -> None:
+    CODEC.round_trip(values, BOUND_K, out=values)
+
+
+def values_of(rank: int, count: int) -> Float32Array:
+    return np.random.default_rng([1, rank]).normal(0.0, 0.05, count).astype(np.float32)
+
+
+def run(size: int, body: Callable[[InProcessExchange], Float32Array], tagged: bool) -> list[bytes]:
+    results = run_ranks(
+        size, body, codec=CODEC if tagged else None, bound_k=BOUND_K, capacity_octets=16384, timeout_s=20
+    )
+    return [result.tobytes() for result in results]
+
+
+def uneven(count: int, size: int) -> list[int]:
+    """Counts that differ from rank to rank; some are 0."""
+    return [(count * rank) // max(size - 1, 1) for rank in range(size)]
+
+
+@by_size
+@by_count
+@by_tag
+@pytest.mark.parametrize("operation", list(Operation))
+def test_ring_with_every_operation(size: int, count: int, tagged: bool, operation: Operation) -> None:
+    def body(exchange: InProcessExchange) -> Float32Array:
+        values = values_of(exchange.rank, count)
+        ring_allreduce(
+            exchange,
+            values,
+            tagged=tagged,
+            operation=operation,
+            quantise=quantise if tagged else None,
+            chunk_floats=CHUNK,
+        )
+        return values
+
+    vectors = [values_of(rank, count) for rank in range(size)]
+    expected = reference.ring_sum(vectors, round_trip if tagged else None, operation)
+    assert run(size, body, tagged) == [expected.tobytes()] * size
+
+
+@by_size
+@by_count
+@by_tag
+def test_reduce_scatter_in_uneven_parts(size: int, count: int, tagged: bool) -> None:
+    spans = consecutive(uneven(count, size))
+    total = spans[-1].stop
+
+    def body(exchange: InProcessExchange) -> Float32Array:
+        values = values_of(exchange.rank, total)
+        ring_reduce_scatter(exchange, values, spans, tagged=tagged, chunk_floats=CHUNK)
+        span = spans[exchange.rank]
+        return values[span.start : span.stop]
+
+    vectors = [values_of(rank, total) for rank in range(size)]
+    expected = reference.reduce_scatter(vectors, spans, round_trip if tagged else None)
+    assert run(size, body, tagged) == [block.tobytes() for block in expected]
+
+
+@by_size
+@by_count
+@by_tag
+def test_allgather_of_uneven_parts_with_gaps(size: int, count: int, tagged: bool) -> None:
+    counts = uneven(count, size)
+    spans = [Span(span.start + rank, span.stop + rank) for rank, span in enumerate(consecutive(counts))]
+
+    def body(exchange: InProcessExchange) -> Float32Array:
+        values = np.full(sum(counts) + size, 9.0, np.float32)
+        span = spans[exchange.rank]
+        values[span.start : span.stop] = values_of(exchange.rank, len(span))
+        ring_allgather(exchange, values, spans, tagged=tagged, quantise=quantise if tagged else None)
+        return values
+
+    expected = np.full(sum(counts) + size, 9.0, np.float32)
+    for rank, span in enumerate(spans):
+        part = values_of(rank, len(span))
+        expected[span.start : span.stop] = round_trip(part) if tagged and size > 1 else part
+    assert run(size, body, tagged) == [expected.tobytes()] * size
+
+
+@by_size
+@by_count
+@by_tag
+def test_broadcast_and_reduce_from_and_to_every_root(size: int, count: int, tagged: bool) -> None:
+    for root in {0, size // 2, size - 1}:
+
+        def down(exchange: InProcessExchange, root: int = root) -> Float32Array:
+            values = values_of(exchange.rank, count)
+            broadcast(exchange, values, root=root, tagged=tagged, quantise=quantise if tagged else None)
+            return values
+
+        def up(exchange: InProcessExchange, root: int = root) -> Float32Array:
+            values = values_of(exchange.rank, count)
+            reduce(exchange, values, root=root, tagged=tagged, operation=Operation.SUM, chunk_floats=CHUNK)
+            return values
+
+        own = values_of(root, count)
+        expected = round_trip(own) if tagged and size > 1 else own
+        assert run(size, down, tagged) == [expected.tobytes()] * size
+        vectors = [values_of(rank, count) for rank in range(size)]
+        total = reference.tree_reduction(vectors, root, round_trip if tagged else None)
+        assert run(size, up, tagged)[root] == total.tobytes()
+
+
+@by_size
+@by_count
+@by_tag
+def test_gather_scatter_and_alltoall_in_uneven_parts(size: int, count: int, tagged: bool) -> None:
+    counts = uneven(count, size)
+    spans, root = consecutive(counts), size - 1
+    total = sum(counts)
+
+    def hop(values: Float32Array, travels: bool) -> Float32Array:
+        return round_trip(values) if tagged and travels else values
+
+    def collect(exchange: InProcessExchange) -> Float32Array:
+        target = np.zeros(total, np.float32)
+        gather(exchange, values_of(exchange.rank, counts[exchange.rank]), target, spans, root=root, tagged=tagged)
+        return target
+
+    def hand_out(exchange: InProcessExchange) -> Float32Array:
+        own = np.zeros(counts[exchange.rank], np.float32)
+        whole = values_of(7, total) if exchange.rank == root else None
+        scatter(exchange, whole, spans if exchange.rank == root else None, own, root=root, tagged=tagged)
+        return own
+
+    def swap(exchange: InProcessExchange) -> Float32Array:
+        # Rank r sends counts[q] floats to every rank q, so it receives counts[r] from every one.
+        mine = counts[exchange.rank]
+        target = np.zeros(size * mine, np.float32)
+        alltoall(
+            exchange,
+            values_of(exchange.rank, total),
+            spans,
+            target,
+            consecutive([mine] * size),
+            tagged=tagged,
+        )
+        return target
+
+    parts = [hop(values_of(rank, counts[rank]), rank != root) for rank in range(size)]
+    assert run(size, collect, tagged)[root] == np.concatenate(parts).tobytes()
+    whole = values_of(7, total)
+    cut = [hop(whole[span.start : span.stop].copy(), rank != root) for rank, span in enumerate(spans)]
+    assert run(size, hand_out, tagged) == [part.tobytes() for part in cut]
+    swapped = [
+        np.concatenate([hop(values_of(other, total)[span.start : span.stop], other != rank) for other in range(size)])
+        for rank, span in enumerate(spans)
+    ]
+    assert run(size, swap, tagged) == [part.tobytes() for part in swapped]
+
+
+def groupings() -> Iterator[tuple[int, list[list[int]]]]:
+    for size in SIZES:
+        yield size, default_groups(size)
+    yield 4, [[3, 1], [0, 2]]
+    yield 5, [[0, 1, 2], [3, 4]]
+    yield 8, [[0], [1, 2, 3, 4], [5, 6, 7]]
+    yield 3, [[0, 1, 2]]
+    yield 3, [[2], [0], [1]]
+
+
+@pytest.mark.parametrize(("size", "groups"), list(groupings()), ids=str)
+@pytest.mark.parametrize("count", [0, 7, 20_003])
+@by_tag
+@pytest.mark.parametrize("top", ["ring", "wa"])
+def test_hierarchies(size: int, groups: list[list[int]], count: int, tagged: bool, top: str) -> None:
+    def body(exchange: InProcessExchange) -> Float32Array:
+        values = values_of(exchange.rank, count)
+        own = quantise if tagged else None
+        hierarchical_allreduce(exchange, values, groups, tagged=tagged, top=top, quantise=own, chunk_floats=CHUNK)
+        return values
+
+    vectors = [values_of(rank, count) for rank in range(size)]
+    expected = reference.hierarchical_sum(vectors, groups, round_trip if tagged else None, top=top)
+    assert run(size, body, tagged) == [expected.tobytes()] * size
+
+
+@by_size
+@by_count
+@by_tag
+def test_aggregator_that_works_too(size: int, count: int, tagged: bool) -> None:
+    def body(exchange: InProcessExchange) -> Float32Array:
+        values = values_of(exchange.rank, count)
+        aggregator_allreduce(exchange, values, tagged=tagged, aggregator=size // 2, operation=Operation.MAX)
+        return values
+
+    vectors = [values_of(rank, count) for rank in range(size)]
+    expected = reference.aggregated(vectors, size // 2, round_trip if tagged else None, Operation.MAX)
+    assert run(size, body, tagged) == [expected.tobytes()] * size
+
+
+@pytest.mark.parametrize("operation", list(Operation))
+def test_odd_values_go_through_every_operation(operation: Operation) -> None:
+    odd = np.array([0.0, -0.0, 1e-45, np.inf, -np.inf, np.nan, 3.4e38, -1.5], np.float32)
+
+    def body(exchange: InProcessExchange) -> Float32Array:
+        values = np.roll(odd, exchange.rank)
+        ring_allreduce(exchange, values, tagged=False, operation=operation)
+        return values
+
+    with np.errstate(all="ignore"):
+        expected = reference.ring_sum([np.roll(odd, rank) for rank in range(3)], None, operation)
+    for result in run(3, body, False):
+        np.testing.assert_array_equal(np.frombuffer(result, np.float32), expected)
+
+
+def test_groups_hold_every_rank_once() -> None:
+    assert [default_groups(size) for size in (1, 4, 5, 6)] == [
+        [[0]],
+        [[0, 1], [2, 3]],
+        [[0], [1], [2], [3], [4]],
+        [[0, 1], [2, 3], [4, 5]],
+    ]
+    assert groups_by_network(["10.0.1.1", "10.0.2.1", "10.0.1.2"]) == [[0, 2], [1]]
+    for bad in ([[0], [0, 1]], [[0]], [[0, 1], []], [[0, 2]]):
+        with pytest.raises(UsageError, match="exactly once"):
+            run_ranks(2, functools.partial(hierarchical_allreduce, values=zeros(4), groups=bad, tagged=False))
+
+
+Body = Callable[[InProcessExchange], None]
+
+
+def zeros(count: int) -> Float32Array:
+    return np.zeros(count, np.float32)
+
+
+DISAGREEMENTS: dict[str, tuple[Body, str]] = {
+    "length": (
+        lambda e: ring_allreduce(e, zeros(10 + (e.rank == 2)), tagged=False),
+        r"ranks disagree: rank \d calls untagged ring-allreduce SUM of 1[01] floats, rank \d calls .* of 1[01] floats",
+    ),
+    "operation": (
+        lambda e: ring_allreduce(e, zeros(9), tagged=True, operation=Operation.MAX if e.rank else Operation.SUM),
+        r"calls tagged ring-allreduce (SUM|MAX) .* calls tagged ring-allreduce (SUM|MAX)",
+    ),
+    "root": (lambda e: broadcast(e, zeros(9), root=int(e.rank == 3), tagged=True), r"with root [01], .* root [01];"),
+    "call": (
+        lambda e: broadcast(e, zeros(9), root=0, tagged=True) if e.rank else reduce(e, zeros(9), root=0, tagged=True),
+        r"(broadcast|reduce SUM) of 9 .*(broadcast|reduce SUM) of 9",
+    ),
+    "tag": (lambda e: broadcast(e, zeros(9), root=0, tagged=e.rank > 1), r"(un)?tagged broadcast .* (un)?tagged"),
+    "parts": (
+        lambda e: ring_reduce_scatter(
+            e, zeros(8), partition(8, 4) if e.rank else consecutive([5, 1, 1, 1]), tagged=False
+        ),
+        r"counts or groups [0-9a-f]{8}\), rank \d",
+    ),
+    "gathered counts": (
+        lambda e: gather(e, zeros(2 + (e.rank == 3)), zeros(8), partition(8, 4), root=1, tagged=False),
+        r"rank 3 sends 3 floats to rank 1, which expects 2",
+    ),
+    "scattered counts": (
+        lambda e: scatter(e, zeros(8), partition(8, 4), zeros(2 + (e.rank == 3)), root=1, tagged=False),
+        r"rank 1 sends 2 floats to rank 3, which expects 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", list(DISAGREEMENTS))
+def test_ranks_that_disagree_all_raise_and_one_names_both(what: str) -> None:
+    body, message = DISAGREEMENTS[what]
+    raised: dict[int, NetOffloadError] = {}
+
+    def noting(exchange: InProcessExchange) -> None:
+        try:
+            body(exchange)
+        except NetOffloadError as error:
+            raised[exchange.rank] = error
+            raise
+
+    with pytest.raises(CollectiveError, match=message):
+        run_ranks(4, noting, timeout_s=10)
+    assert sorted(raised) == [0, 1, 2, 3]
+    assert all(isinstance(error, CollectiveError) for error in raised.values())
+    assert not all(isinstance(error, PeerLostError) for error in raised.values())
+
+
+def test_blocks_that_do_not_fit_are_refused_before_anything_moves() -> None:
+    with pytest.raises(UsageError, match="give one per rank"):
+        run_ranks(1, lambda e: gather(e, zeros(1), zeros(4), partition(4, 2), root=0, tagged=False))
+    with pytest.raises(UsageError, match="reach beyond"):
+        run_ranks(1, lambda e: gather(e, zeros(5), zeros(4), [Span(0, 5)], root=0, tagged=False))
+    with pytest.raises(UsageError, match="own block has 3 floats where 4"):
+        run_ranks(1, lambda e: gather(e, zeros(3), zeros(4), [Span(0, 4)], root=0, tagged=False))
+    with pytest.raises(UsageError, match="root 1 is not a rank"):
+        run_ranks(1, lambda e: broadcast(e, zeros(3), root=1, tagged=False))
+    with pytest.raises(UsageError, match="needs a buffer"):
+        run_ranks(1, lambda e: gather(e, zeros(3), None, None, root=0, tagged=False))
+
+
+def test_time_is_counted_where_it_goes() -> None:
+    def body(exchange: InProcessExchange) -> Float32Array:
+        ring_allreduce(exchange, zeros(200_000), tagged=True, quantise=quantise)
+        watch = exchange.stopwatch
+        return np.array([watch.wire_s, watch.reduce_s, watch.codec_s], np.float32)
+
+    for result in run(3, body, True):
+        seconds = np.frombuffer(result, np.float32)
+        assert (seconds[1:] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("rate_bps", "round_trip_s", "octets"),
+    [(1e8, 1e-4, 65536), (1e9, 1e-4, 125_000 // 32 * 32), (1e11, 1e-4, 524_288), (1e8, 20e-3, 250_000 // 32 * 32)],
+)
+def test_a_chunk_is_a_millisecond_or_a_round_trip_within_limits(
+    rate_bps: float, round_trip_s: float, octets: int
+) -> None:
+    assert 4 * chunk_for(rate_bps, round_trip_s) == octets

@@ -1,0 +1,47 @@
+"""Ranks as threads of one process, joined by real TCP connections on loopback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from netoffload.errors import CollectiveError
+from netoffload_mpi.agreement import Gather, Offer
+from netoffload_mpi.dataplane import TcpExchange
+from netoffload_mpi.wiring import Listeners, wire_up
+
+
+def gatherers(size: int) -> list[Gather]:
+    """An allgather between threads."""
+    meeting = threading.Barrier(size, timeout=20)
+    table: list[Any] = [None] * size
+
+    def gather(rank: int, value: Any) -> Sequence[Any]:
+        table[rank] = value
+        meeting.wait()
+        gathered = list(table)
+        meeting.wait()
+        return gathered
+
+    return [lambda value, rank=rank: gather(rank, value) for rank in range(size)]  # type: ignore[misc]
+
+
+def run_tcp(size: int, body: Callable[[TcpExchange], Any], timeout_s: float = 10.0, late_s: float = 20.0) -> list[Any]:
+    """Run ``body`` on every rank; a rank's result is what it returned, or the CollectiveError that it raised."""
+    gathers = gatherers(size)
+
+    def run(rank: int) -> Any:
+        with Listeners(rank, size, "127.0.0.1") as listeners:
+            offers = gathers[rank](Offer(address="127.0.0.1", ports=listeners.ports))
+            exchange = wire_up(rank, offers, listeners, gathers[rank], timeout_s, late_s)
+        try:
+            return body(exchange)
+        except CollectiveError as error:
+            return error
+        finally:
+            exchange.close()
+
+    with ThreadPoolExecutor(size) as threads:
+        return list(threads.map(run, range(size)))

@@ -1,0 +1,99 @@
+"""The account at the NIC: sums over one communicator's connections, and the reasons why one was not compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netoffload.control import ControlServer, Handler
+from netoffload.engine.counters import Counter
+from netoffload.errors import CollectiveError
+from netoffload_mpi.info import HEADER_OCTETS, CommInfo, Connection, NicAccount, NicShare, with_nic
+
+OWN, OTHER = ("10.0.0.1", 5000), ("10.0.0.2", 6000)
+
+
+def flow(**changes: Any) -> dict[str, Any]:
+    """One entry as a NIC's control socket answers it."""
+    return {
+        "direction": "tx",
+        "src": OWN[0],
+        "sport": OWN[1],
+        "dst": OTHER[0],
+        "dport": OTHER[1],
+        "segments": 2,
+        "raw_octets": 4000,
+        "payload_octets": 1000,
+        "blocks": 2,
+        "bypassed_segments": 0,
+        "peer_decodes": True,
+        "fell_back": False,
+        "closed": False,
+        **changes,
+    }
+
+
+@pytest.fixture
+def nic(tmp_path: Path) -> Iterator[tuple[str, list[dict[str, Any]], dict[str, int]]]:
+    """A control socket with a table and counters that the test fills."""
+    flows: list[dict[str, Any]] = []
+    counters = {counter.name.lower(): 0 for counter in Counter}
+    handlers: dict[str, Handler] = {"flows": lambda _: {"flows": flows}, "counters": lambda _: {"counters": counters}}
+    with ControlServer(tmp_path / "nic.sock", handlers) as server:
+        yield str(server.path), flows, counters
+
+
+def account(path: str | None, sent: int = 4000) -> NicAccount:
+    connections: list[Connection] = [(1, OWN, OTHER, sent)]
+    return NicAccount(path, lambda: connections)
+
+
+def test_only_the_own_connections_count(nic: tuple[str, list[dict[str, Any]], dict[str, int]]) -> None:
+    path, flows, counters = nic
+    flows += [flow(), flow(sport=1), flow(direction="rx", raw_octets=9)]
+    counters["tx_class_0"], counters["tx_class_32"] = 30, 10
+    reading = account(path).read()
+    assert reading is not None
+    share = reading[0]
+    assert (share.raw_octets, share.frames, share.wire_octets) == (4000, 2, 1000 + 2 * HEADER_OCTETS)
+    assert share.ratio == 4000 / share.wire_octets
+    assert share.class_shares == {"0": 0.75, "8": 0.0, "16": 0.0, "32": 0.25}
+    later = NicShare(5000, 1200, 3, 1, 1, (30, 0, 0, 11), 2.0) - share
+    assert later == NicShare(1000, 200, 1, 1, 1, (0, 0, 0, 1), 2.0)
+    assert with_nic(CommInfo(calls=1), reading, share).nic == NicShare()
+    account(path).require_compression()
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (None, "did not see its SYN"),
+        (flow(fell_back=True), "fell back to raw"),
+        (flow(peer_decodes=False, raw_octets=0, bypassed_segments=3), "peer's NIC does not decode"),
+    ],
+)
+def test_a_flow_that_stayed_raw_is_named_with_the_reason(
+    nic: tuple[str, list[dict[str, Any]], dict[str, int]], entry: dict[str, Any] | None, reason: str
+) -> None:
+    path, flows, _ = nic
+    flows += [] if entry is None else [entry]
+    with pytest.raises(CollectiveError, match=rf"flow 10.0.0.1:5000 -> 10.0.0.2:6000 to rank 1 is raw: .*{reason}"):
+        account(path).require_compression()
+
+
+def test_what_compression_would_not_make_smaller_is_no_reason(
+    nic: tuple[str, list[dict[str, Any]], dict[str, int]],
+) -> None:
+    path, flows, _ = nic
+    flows.append(flow(raw_octets=0, bypassed_segments=1))
+    account(path).require_compression()
+
+
+def test_without_a_nic_nothing_is_known_and_nothing_can_be_required() -> None:
+    assert account(None).read() is None
+    account(None, sent=0).require_compression()
+    with pytest.raises(CollectiveError, match="this rank has no NIC"):
+        account(None).require_compression()

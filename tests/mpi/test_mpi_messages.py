@@ -1,0 +1,196 @@
+"""Point-to-point messages over real sockets, one thread per rank: matching, order, backpressure, endings."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from tcp_ranks import run_tcp
+
+from netoffload.collectives import Float32Array, barrier, ring_allreduce
+from netoffload.collectives.transfer import octets_of
+from netoffload.errors import CollectiveError, PeerLostError
+from netoffload_mpi.dataplane import TcpExchange
+from netoffload_mpi.mailbox import Mailbox, Message, Receive
+from netoffload_mpi.requests import Arrival, CompRequest
+
+
+def values_of(seed: int, count: int) -> Float32Array:
+    return np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
+
+
+def send(exchange: TcpExchange, peer: int, tag: int, values: Float32Array) -> CompRequest:
+    return exchange.watch.send(peer, tag, octets_of(values))
+
+
+def receive(exchange: TcpExchange, source: int | None, tag: int | None, into: Float32Array) -> CompRequest:
+    return exchange.watch.receive(source, tag, octets_of(into))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 1024, 1_000_003])
+def test_both_directions_at_once_and_receives_posted_first(count: int) -> None:
+    def body(exchange: TcpExchange) -> bool:
+        peer, into = 1 - exchange.rank, np.zeros(count, np.float32)
+        requests = [
+            receive(exchange, peer, 3, into),
+            send(exchange, peer, 3, values_of(exchange.rank, count)),
+        ]
+        CompRequest.Waitall(requests)
+        return into.tobytes() == values_of(peer, count).tobytes()
+
+    assert run_tcp(2, body) == [True, True]
+
+
+def test_messages_of_one_source_and_tag_keep_their_order_and_tags_choose() -> None:
+    def body(exchange: TcpExchange) -> list[float]:
+        if exchange.rank == 0:
+            sent = [
+                send(exchange, 1, tag, np.full(50_000, value, np.float32)) for value, tag in ((1, 5), (2, 6), (3, 5))
+            ]
+            CompRequest.Waitall(sent)
+            return []
+        got = []
+        for tag in (6, 5, None):  # the second message is asked for first
+            into = np.zeros(60_000, np.float32)
+            status = MPI.Status()
+            receive(exchange, 0, tag, into).Wait(status)
+            assert status.Get_count(MPI.FLOAT) == 50_000
+            assert status.source == 0
+            got += [float(into[0]), float(status.tag)]
+        return got
+
+    assert run_tcp(2, body)[1] == [2.0, 6.0, 1.0, 5.0, 3.0, 5.0]
+
+
+def test_any_source_takes_from_everyone_and_oneself() -> None:
+    def body(exchange: TcpExchange) -> list[float]:
+        going = send(exchange, 0, 1, np.full(9, exchange.rank, np.float32))
+        got = []
+        if exchange.rank == 0:
+            for _ in range(4):
+                into = np.zeros(9, np.float32)
+                receive(exchange, None, None, into).Wait()
+                got.append(float(into[8]))
+        going.Wait()
+        barrier(exchange)
+        return sorted(got)
+
+    assert run_tcp(4, body)[0] == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_one_rank_sends_to_itself() -> None:
+    def body(exchange: TcpExchange) -> float:
+        into = np.zeros(3, np.float32)
+        send(exchange, 0, 1, np.ones(3, np.float32)).Wait()
+        receive(exchange, 0, 1, into).Wait()
+        return float(into.sum())
+
+    assert run_tcp(1, body) == [3.0]
+
+
+def test_a_message_nobody_asked_for_does_not_stand_before_a_collective() -> None:
+    big = 3_000_000  # more than all socket buffers between two ranks hold
+
+    def body(exchange: TcpExchange) -> float:
+        peer, into = 1 - exchange.rank, np.zeros(big, np.float32)
+        going = send(exchange, peer, 0, values_of(exchange.rank, big))
+        total = np.ones(100_000, np.float32)
+        ring_allreduce(exchange, total, tagged=True)
+        assert not going.Test()
+        receive(exchange, peer, 0, into).Wait()
+        going.Wait()
+        assert into.tobytes() == values_of(peer, big).tobytes()
+        return float(total[-1])
+
+    assert run_tcp(2, body) == [2.0, 2.0]
+
+
+def test_a_message_longer_than_its_buffer_is_an_error_that_names_both_and_the_next_one_is_whole() -> None:
+    def body(exchange: TcpExchange) -> float:
+        if exchange.rank == 0:
+            CompRequest.Waitall(
+                [send(exchange, 1, 4, values_of(1, 10)), send(exchange, 1, 4, np.full(2, 8, np.float32))]
+            )
+            return 8.0
+        into = np.zeros(9, np.float32)
+        with pytest.raises(CollectiveError, match="rank 0 sent 10 floats with tag 4 to a buffer of 9"):
+            receive(exchange, 0, 4, into).Wait()
+        receive(exchange, 0, 4, into).Wait()
+        return float(into[1])
+
+    assert run_tcp(2, body) == [8.0, 8.0]
+
+
+def test_a_receive_without_a_message_can_be_cancelled() -> None:
+    def body(exchange: TcpExchange) -> bool:
+        request = receive(exchange, 1 - exchange.rank, 0, np.zeros(4, np.float32))
+        assert not request.Test()
+        request.Cancel()
+        status = MPI.Status()
+        assert request.Wait(status)
+        return request.Is_cancelled() and status.Is_cancelled()
+
+    assert run_tcp(2, body) == [True, True]
+
+
+@pytest.mark.parametrize("with_farewell", [True, False])
+def test_a_receive_from_a_rank_that_is_gone_raises(with_farewell: bool) -> None:
+    def body(exchange: TcpExchange) -> Any:
+        barrier(exchange)
+        if exchange.rank == 1:
+            if with_farewell:
+                exchange.watch.give_up(CollectiveError("rank 1 has had enough"))
+            else:
+                exchange.watch.control_connections()[0].shutdown(2)
+            return None
+        return receive(exchange, 1, 0, np.zeros(4, np.float32)).Wait()
+
+    error = run_tcp(2, body)[0]
+    assert isinstance(error, CollectiveError)
+    assert ("rank 1 has had enough" if with_farewell else "rank 1 died") in str(error)
+
+
+def test_requests_after_the_end_fail_at_once() -> None:
+    def body(exchange: TcpExchange) -> None:
+        exchange.close()
+        send(exchange, 0, 0, np.zeros(4, np.float32)).Wait()
+
+    assert isinstance(run_tcp(1, body)[0], PeerLostError)
+
+
+def test_mailbox_reads_ahead_only_when_a_later_message_is_wanted() -> None:
+    box = Mailbox()
+    for tag in (1, 2):
+        box.arrive(Message(source=7, tag=tag, octets=8))
+    assert box.wanted(7) is None
+    request, room = CompRequest(), memoryview(bytearray(8))
+    box.post(Receive(source=None, tag=2, into=room, request=request))
+    ahead = box.wanted(7)
+    assert ahead is not None
+    ahead[:] = b"unwanted"
+    box.filled(7, 8)
+    into = box.wanted(7)
+    assert into is not None
+    into[:] = b"wanted!!"
+    box.filled(7, 8)
+    assert request.Test()
+    assert bytes(room) == b"wanted!!"
+    late, room = CompRequest(), memoryview(bytearray(8))
+    box.post(Receive(source=7, tag=None, into=room, request=late))
+    assert late.Test()
+    assert bytes(room) == b"unwanted"
+
+
+def test_a_request_says_what_arrived_and_raises_its_error_every_time() -> None:
+    status = MPI.Status()
+    assert CompRequest.done(Arrival(3, 9, 5)).Test(status)
+    assert (status.source, status.tag, status.Get_count(MPI.FLOAT)) == (3, 9, 5)
+    failed = CompRequest()
+    assert not CompRequest.Testall([failed])
+    threading.Thread(target=failed.fail, args=(CollectiveError("no"),)).start()
+    for _ in range(2):
+        with pytest.raises(CollectiveError, match="no"):
+            failed.Wait()

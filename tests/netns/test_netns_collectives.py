@@ -1,0 +1,181 @@
+"""Collectives between nodes whose NICs compress: right values, the NICs' own account, and NICs and links that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from netoffload import control
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
+
+pytestmark = [pytest.mark.netns, pytest.mark.mpi]
+
+ALL = """
+import numpy as np
+from netoffload.collectives import reference
+from netoffload_mpi import MPI, CompComm
+
+COUNT = 300_000
+comm = CompComm(MPI.COMM_WORLD, require=True)
+rank, size = comm.rank, comm.size
+rounded = comm.precision().quantiser()
+
+def values_of(rank, count=COUNT):
+    return np.random.default_rng(rank).normal(0, 0.01, count).astype(np.float32)
+
+def one_hop(got, sent):
+    # Short segments pass raw, because a block would not make them smaller: each float is rounded, or is not.
+    after = sent.copy()
+    rounded(after)
+    assert ((got == after) | (got == sent)).all()
+    assert (got == after).mean() > 0.9
+
+def identical(values):
+    assert len(set(comm.allgather(values.tobytes()))) == 1
+
+vectors = [values_of(each) for each in range(size)]
+exact = np.sum(vectors, axis=0, dtype=np.float64)
+for algorithm in ("ring", "hierarchical", "wa"):
+    total = vectors[rank].copy()
+    comm.Allreduce_comp(MPI.IN_PLACE, total, algorithm=algorithm)
+    identical(total)
+    assert np.abs(total - exact).max() < size * 2.0**-7
+    if algorithm != "wa" or rank != 0:  # the aggregator's answer goes down untagged
+        nic = comm.last_info.nic
+        assert nic.ratio > 2, (algorithm, nic)
+        assert nic.fallbacks == 0 and nic.frames > 0
+        assert abs(sum(nic.class_shares.values()) - 1) < 1e-9
+block = COUNT // size
+received = np.zeros(COUNT, np.float32)
+comm.Allgather_comp(values_of(rank, block), received)
+identical(received)
+one_hop(received, np.concatenate([values_of(each, block) for each in range(size)]))
+comm.Bcast_comp(received, 2)
+identical(received)
+received[:] = vectors[1]
+comm.Bcast_comp(received, 1)
+identical(received)
+one_hop(received, vectors[1])
+comm.Gather_comp(values_of(rank, block), received if rank == 0 else None)
+if rank == 0:  # whose own block stayed where it was
+    one_hop(received[block:], np.concatenate([values_of(each, block) for each in range(1, size)]))
+mine = np.zeros(block, np.float32)
+comm.Scatter_comp(vectors[3] if rank == 3 else None, mine, 3)
+if rank != 3:
+    one_hop(mine, vectors[3][rank * block : (rank + 1) * block])
+comm.Alltoall_comp(vectors[rank], received)
+for each in range(size):
+    if each != rank:
+        one_hop(received[each * block : (each + 1) * block], vectors[each][rank * block : (rank + 1) * block])
+comm.Reduce_comp(vectors[rank], received, root=1)
+if rank == 1:
+    assert np.abs(received - exact).max() < size * 2.0**-7
+comm.Reduce_scatter_block_comp(vectors[rank], mine)
+assert np.abs(mine - exact[rank * block : (rank + 1) * block]).max() < size * 2.0**-7
+comm.Sendrecv_comp(vectors[rank], (rank + 1) % size, 0, received, (rank - 1) % size, 0)
+one_hop(received, vectors[(rank - 1) % size])
+totals = comm.totals()
+assert totals.calls == 12, totals
+assert totals.nic.raw_octets >= 0.9 * totals.raw_octets > 0  # retransmissions count twice, short segments not at all
+assert totals.nic.fallbacks == 0
+print(f"rank {rank} ok", flush=True)
+comm.close()
+"""
+
+UNTIL_IT_FAILS = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+from netoffload.errors import CollectiveError
+from netoffload_mpi import MPI, CompComm
+
+folder = Path(sys.argv[1])
+comm = CompComm(MPI.COMM_WORLD, timeout_s=4)
+values = np.zeros(100_000, np.float32)
+try:
+    while True:
+        comm.Allreduce_comp(MPI.IN_PLACE, values)
+        (folder / f"ready{comm.rank}").touch()
+except CollectiveError as error:
+    (folder / f"{comm.rank}.new").write_text(f"{type(error).__name__}: {error}")
+    (folder / f"{comm.rank}.new").rename(folder / f"{comm.rank}.txt")
+deadline = time.monotonic() + 40
+while len(list(folder.glob("*.txt"))) < comm.size and time.monotonic() < deadline:
+    time.sleep(0.05)  # MPI ends all ranks when one goes
+os._exit(0)  # MPI itself cannot end without its network
+"""
+
+
+def test_all_collectives_through_nics(nic_bed: Testbed, tmp_path: Path) -> None:
+    program = tmp_path / "app.py"
+    program.write_text(ALL)
+    result = run_ranks(nic_bed, range(4), ["python", str(program)], timeout_s=90, capture_stdout=True)
+    assert sorted(result.stdout.split("\n")[:4]) == [f"rank {rank} ok" for rank in range(4)]
+
+
+def test_compression_that_is_required_and_missing_is_an_error(plain_bed: Testbed, tmp_path: Path) -> None:
+    program = tmp_path / "app.py"
+    program.write_text(
+        "import numpy as np\n"
+        "from netoffload.errors import CollectiveError\n"
+        "from netoffload_mpi import MPI, CompComm\n"
+        "comm = CompComm(MPI.COMM_WORLD)\n"
+        "try:\n"
+        "    comm.Allreduce_comp(MPI.IN_PLACE, np.zeros(9, np.float32))\n"
+        "except CollectiveError as error:\n"
+        "    print(error, flush=True)\n"
+        "MPI.COMM_WORLD.Barrier()\n"
+    )
+    result = run_ranks(
+        plain_bed,
+        range(2),
+        ["python", str(program)],
+        env={"NETOFFLOAD_REQUIRE": "1"},
+        timeout_s=60,
+        capture_stdout=True,
+    )
+    assert result.stdout.count("compression is required, but this rank has no NIC") == 2
+
+
+def kill_nic(bed: Testbed) -> None:
+    os.kill(control.request(str(bed.plan.nodes[1].control_path), "info")["pid"], signal.SIGKILL)
+
+
+def cut_link(bed: Testbed) -> None:
+    node = bed.plan.nodes[1]
+    subprocess.run(["ip", "-n", node.wire_netns, "link", "set", node.wire_device, "down"], check=True)
+
+
+@pytest.mark.parametrize("strike", [kill_nic, cut_link])
+def test_every_rank_names_the_node_that_is_cut_off(
+    strike: Callable[[Testbed], None], run_id: str, tmp_path: Path
+) -> None:
+    program, folder = tmp_path / "app.py", tmp_path / "said"
+    folder.mkdir()
+    program.write_text(UNTIL_IT_FAILS)
+    with Testbed(make_plan(TestbedSettings(3, nic=NicSettings()), run_id), check_rate=False) as bed:
+
+        def launch() -> None:
+            run_ranks(bed, range(3), ["python", str(program), str(folder)], timeout_s=90)
+
+        ranks = threading.Thread(target=launch)
+        ranks.start()
+        deadline = time.monotonic() + 60
+        while len(list(folder.glob("ready*"))) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        strike(bed)
+        ranks.join()
+    said = {int(path.stem): path.read_text() for path in folder.glob("*.txt")}
+    assert sorted(said) == [0, 1, 2]
+    assert all(text.startswith("PeerLostError") for text in said.values())
+    for rank in (0, 2):
+        assert "rank 1 was silent for 4 s" in said[rank]
+    assert "rank 1 has heard no other rank for 4 s: its link or its NIC is down" in said[1]
