@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 from netoffload.codec import Float32Array, get
@@ -110,6 +108,7 @@ class Stage:
     """One rate of the wires: its testbeds, and what was measured on them."""
 
     rate_bps: int | None
+    payload: Payload
     beds: dict[str, Testbed]
     samples: dict[str, Samples]
     tunnels: dict[str, vpn_peers.Tunnel] = field(default_factory=dict)
@@ -129,24 +128,21 @@ def measure(asked: Asked, values: Float32Array, progress: Progress) -> dict[str,
     """
     from netoffload.testbed import nic_report
 
-    codec = get(asked.nic.codec)
     load_before = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="netoffload-bench-") as folder:
-        payload = write_payload(values, codec, asked.nic.bound_k, Path(folder))
-        unshaped, rtts_us = _unshaped(asked, payload, progress)
-        shaped = [_shaped(asked, rate_bps, payload, progress) for rate_bps in asked.rates_bps]
-    report = nic_report.report(asked, payload, unshaped, rtts_us, shaped)
+    unshaped, rtts_us = _unshaped(asked, values, progress)
+    shaped = [_shaped(asked, rate_bps, values, progress) for rate_bps in asked.rates_bps]
+    report = nic_report.report(asked, unshaped, rtts_us, shaped)
     return report | {"load_average": {"before": load_before, "after": os.getloadavg()[0]}}
 
 
-def _unshaped(asked: Asked, payload: Payload, progress: Progress) -> tuple[Stage, dict[str, list[list[float]]]]:
+def _unshaped(asked: Asked, values: Float32Array, progress: Progress) -> tuple[Stage, dict[str, list[list[float]]]]:
     rtts_us: dict[str, list[list[float]]] = {name: [] for name in ROUND_TRIP_KINDS}
-    with _stage(asked, None, tuple(CONTENDERS), ROUND_TRIP_KINDS.values(), progress) as stage:
+    with _stage(asked, values, None, tuple(CONTENDERS), ROUND_TRIP_KINDS.values(), progress) as stage:
         for number in range(asked.repeat + 1):
             for name in CONTENDERS:
                 progress(f"unshaped, round {number} of {asked.repeat}: {name}")
                 octets = min(WARM_UP_OCTETS, asked.size_octets) if number == 0 else asked.size_octets
-                _run(stage, name, payload, octets, timed=number > 0)
+                _run(stage, name, octets, timed=number > 0)
             progress(f"unshaped, round {number} of {asked.repeat}: round-trip times")
             for name, kind in ROUND_TRIP_KINDS.items():
                 times_us = round_trips_us(stage.beds[kind], asked.round_trips)
@@ -154,11 +150,11 @@ def _unshaped(asked: Asked, payload: Payload, progress: Progress) -> tuple[Stage
     return stage, rtts_us
 
 
-def _shaped(asked: Asked, rate_bps: int, payload: Payload, progress: Progress) -> Stage:
+def _shaped(asked: Asked, rate_bps: int, values: Float32Array, progress: Progress) -> Stage:
     names = tuple(name for name in CONTENDERS if name != "kernel")
     text = format_rate(rate_bps)
     with (
-        _stage(asked, rate_bps, names, [PLAIN] if asked.peers else [], progress) as stage,
+        _stage(asked, values, rate_bps, names, [PLAIN] if asked.peers else [], progress) as stage,
         contextlib.ExitStack() as tunnels,
     ):
         for name in asked.peers:
@@ -169,17 +165,22 @@ def _shaped(asked: Asked, rate_bps: int, payload: Payload, progress: Progress) -
             raw_octets = max(4, int(rate_bps / 8 * seconds) // 4 * 4)
             for name in names:
                 progress(f"{text}, round {number} of {asked.repeat}: {name}")
-                ratio = payload.ratio if CONTENDERS[name].tagged else 1.0
-                _run(stage, name, payload, int(raw_octets * ratio) // 4 * 4, timed=number > 0)
+                ratio = stage.payload.ratio if CONTENDERS[name].tagged else 1.0
+                _run(stage, name, int(raw_octets * ratio) // 4 * 4, timed=number > 0)
             for name in stage.tunnels:
                 progress(f"{text}, round {number} of {asked.repeat}: {name}")
-                _run_peer(stage, name, payload, raw_octets, timed=number > 0)
+                _run_peer(stage, name, raw_octets, timed=number > 0)
     return stage
 
 
 @contextlib.contextmanager
 def _stage(
-    asked: Asked, rate_bps: int | None, names: Sequence[str], kinds: Iterable[str], progress: Progress
+    asked: Asked,
+    values: Float32Array,
+    rate_bps: int | None,
+    names: Sequence[str],
+    kinds: Iterable[str],
+    progress: Progress,
 ) -> Iterator[Stage]:
     """Build a testbed of these kinds and of all that the contenders need; take them down afterwards."""
     text = "unshaped" if rate_bps is None else format_rate(rate_bps)
@@ -190,13 +191,16 @@ def _stage(
             plan = make_plan(TestbedSettings(2, rate_bps, asked.mtu, nic), new_run_id())
             bed = Testbed(plan, check_rate=rate_bps is not None, progress=lambda said: progress(f"{text}: {said}"))
             beds[kind] = stack.enter_context(bed)
-        yield Stage(rate_bps, beds, {name: Samples() for name in (*names, *(asked.peers if rate_bps else ()))})
+        # In a testbed's own folder, which goes with the testbed even if this process is killed.
+        folder = next(iter(beds.values())).make_scratch()
+        payload = write_payload(values, get(asked.nic.codec), asked.nic.bound_k, folder)
+        yield Stage(rate_bps, payload, beds, {name: Samples() for name in (*names, *(asked.peers if rate_bps else ()))})
 
 
-def _run(stage: Stage, name: str, payload: Payload, octets: int, *, timed: bool) -> None:
+def _run(stage: Stage, name: str, octets: int, *, timed: bool) -> None:
     contender = CONTENDERS[name]
     bed = stage.beds[contender.kind]
-    result = run_stream(bed, payload, octets, tagged=contender.tagged, carriers=nic_pids(bed))
+    result = run_stream(bed, stage.payload, octets, tagged=contender.tagged, carriers=nic_pids(bed))
     stage.samples[name].streams += [result] if timed else []
 
 
@@ -211,14 +215,14 @@ def _start_peer(stage: Stage, name: str, stack: contextlib.ExitStack) -> None:
             stage.samples[name].failed = str(error)
 
 
-def _run_peer(stage: Stage, name: str, payload: Payload, octets: int, *, timed: bool) -> None:
+def _run_peer(stage: Stage, name: str, octets: int, *, timed: bool) -> None:
     """Run a stream through a tunnel, unless that failed before."""
     samples, tunnel = stage.samples[name], stage.tunnels[name]
     if samples.failed is not None:
         return
     try:
         result = run_stream(
-            stage.beds[PLAIN], payload, octets, tagged=False, address=tunnel.address, carriers=tunnel.pids
+            stage.beds[PLAIN], stage.payload, octets, tagged=False, address=tunnel.address, carriers=tunnel.pids
         )
         samples.streams += [result] if timed else []
     except RunError as error:

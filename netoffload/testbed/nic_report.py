@@ -33,7 +33,7 @@ from netoffload.codec.kernels import KERNEL
 from netoffload.codec.measure import cpu_model
 from netoffload.results import Spread
 from netoffload.testbed import vpn_peers
-from netoffload.testbed.throughput import Payload, StreamResult, percentile
+from netoffload.testbed.throughput import StreamResult, percentile
 
 if TYPE_CHECKING:
     from netoffload.testbed.nic_bench import Asked, Samples, Stage
@@ -43,13 +43,12 @@ FULL_SHARE: Final = 0.95
 
 
 def report(
-    asked: Asked, payload: Payload, unshaped: Stage, rtts_us: dict[str, list[list[float]]], shaped: Sequence[Stage]
+    asked: Asked, unshaped: Stage, rtts_us: dict[str, list[list[float]]], shaped: Sequence[Stage]
 ) -> dict[str, Any]:
     """Return the report, but for the load average.
 
     Args:
         asked: what was measured.
-        payload: what the streams carried.
         unshaped: the stage without shaping.
         rtts_us: round-trip times in microseconds by contender and round.
         shaped: the shaped stages.
@@ -65,14 +64,14 @@ def report(
         "bypass_over_kernel": goodput["bypass"] / goodput["kernel"],
         "coalesced_over_bypass": goodput["coalesced"] / goodput["bypass"],
         "cpu_s_per_GB": {name: _cpu(samples) for name, samples in unshaped.samples.items()},
-        "payload_ratio": payload.ratio,
+        "payload_ratio": unshaped.payload.ratio,
         "streams": [
             _row(stage, name, samples)
             for stage in (unshaped, *shaped)
             for name, samples in stage.samples.items()
             if samples.streams
         ],
-        "configuration": asdict(asked) | {"block_octets": payload.block_octets},
+        "configuration": asdict(asked) | {"block_octets": unshaped.payload.block_octets},
         "versions": {
             "netoffload": netoffload.__version__,
             "python": platform.python_version(),

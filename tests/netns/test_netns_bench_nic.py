@@ -34,9 +34,10 @@ def payload(tmp_path: Path) -> Payload:
     return Payload(4 * 65_536, 1.0, tmp_path / "sent.bin", tmp_path / "sent.bin")
 
 
+@pytest.mark.timeout(400)
 def test_every_figure_is_there() -> None:
     words = ["--rates", "200mbit", "--peers", "none", "--round-trips", "50", "--json"]
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=110)
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=380)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     figures = [
@@ -56,8 +57,8 @@ def test_every_figure_is_there() -> None:
     assert report["peers"] == {}
 
 
+@pytest.mark.timeout(200)
 def test_an_interrupt_leaves_nothing() -> None:
-    folders = set(Path(tempfile.gettempdir()).glob("netoffload-bench-*"))
     process = subprocess.Popen(
         [*COMMAND, "--size", "1GB"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
@@ -70,10 +71,10 @@ def test_an_interrupt_leaves_nothing() -> None:
         assert runs
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
-    assert set(Path(tempfile.gettempdir()).glob("netoffload-bench-*")) == folders
     for record in runs:
         assert [name for name in os.listdir(NETNS_DIR) if name in record.netns] == []
         assert not record.state_dir.exists()
+        assert list(Path(tempfile.gettempdir()).glob(f"netoffload-{record.run_id}-*")) == []
 
 
 def test_a_tagged_stream_that_nobody_compressed_is_no_result(plain_bed: Testbed, payload: Payload) -> None:

@@ -48,6 +48,7 @@ def made_up(peer: Samples) -> dict[str, object]:
     cores = os.cpu_count() or 1
     unshaped = Stage(
         None,
+        PAYLOAD,
         {},
         {
             "kernel": samples(10, 20, 90),
@@ -58,6 +59,7 @@ def made_up(peer: Samples) -> dict[str, object]:
     )
     shaped = Stage(
         10**9,
+        PAYLOAD,
         {},
         {
             "bypass": samples(0.96, 0.96, 0.5, wire=1.04),
@@ -67,7 +69,7 @@ def made_up(peer: Samples) -> dict[str, object]:
         },
     )
     rtts = {"kernel": [[10.0, 20.0, 30.0]] * 3, "nic": [[100.0, 120.0, 140.0]] * 3}
-    return nic_report.report(ASKED, PAYLOAD, unshaped, rtts, [shaped])
+    return nic_report.report(ASKED, unshaped, rtts, [shaped])
 
 
 def test_medians_ratios_and_limits() -> None:
