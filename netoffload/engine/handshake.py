@@ -59,6 +59,9 @@ def offer(frame: Any, ip_len: Any, flows: Any, now_ns: Any, wire: Any) -> Any:
         return 0
     copy_octets(frame, 0, wire, 0, tcp_at + tcp_len)
     at = tcp_at + tcp_len
+    end_at = find_option(wire, tcp_at, tcp_len, tcp.OPTION_END)
+    for padding in range(end_at if end_at > NO_OPTION else at, at):
+        wire[padding] = tcp.OPTION_NOP  # what follows the end of the list, nobody would read
     wire[at] = capability.OPTION_EXPERIMENT
     wire[at + 1] = capability.OPTION_LEN
     put_be16(wire, at + capability.EXID_AT, capability.EXID)

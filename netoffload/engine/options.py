@@ -21,14 +21,14 @@ def find_option(frame: Any, tcp_at: Any, tcp_len: Any, wanted: Any) -> Any:
         frame: uint8, with ``tcp_len`` octets of TCP header at ``tcp_at``.
         tcp_at: where the TCP header is.
         tcp_len: its length, 20..60.
-        wanted: the option's kind.
+        wanted: the option's kind; the end of the list is one as well.
     """
     at = tcp_at + tcp.TCP_MIN_LEN
     end = tcp_at + tcp_len
     while at < end:
         kind = u8(frame, at)
         if kind == tcp.OPTION_END:
-            return NO_OPTION
+            return at if wanted == tcp.OPTION_END else NO_OPTION
         if kind == tcp.OPTION_NOP:
             at += 1
             continue

@@ -16,6 +16,8 @@ from netoffload.engine.counters import Counter
 from netoffload.engine.samples import make_samples
 from netoffload.errors import RunError, UsageError
 
+pytestmark = pytest.mark.timeout(400)  # what is compiled here takes half a minute on a quiet machine
+
 COUNT = 300 if JIT_DISABLED else 200_000
 NOT_THE_ENGINES = {
     Counter.DROP_WIRE_FULL,
