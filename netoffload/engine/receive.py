@@ -160,8 +160,8 @@ def _check(frame: Any, length: Any, ip_len: Any) -> Any:
     block_len = datagram_len - ip_len
     if datagram_len > length - IP_AT or block_len < offload.OVERHEAD + tcp.TCP_MIN_LEN:
         return Counter.DROP_RUNT.value
-    if network.is_fragment(frame, ip_len):
-        return Counter.DROP_BAD_HEADER.value
+    if network.is_fragment(frame, ip_len) or not network.is_summed_right(frame, ip_len):
+        return Counter.DROP_BAD_HEADER.value  # the CRC covers the addresses alone
     told = be32(frame, comp_at + offload.CRC)
     computed = block_crc(frame, comp_at, ip_len, block_len)
     put_be32(frame, comp_at + offload.CRC, told)  # the caller may come again with the same frame

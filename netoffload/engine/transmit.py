@@ -6,7 +6,8 @@ not, :func:`_pack` fills wire frames, :func:`_emit_block` writes one.
 A TSO segment of up to 64 KiB comes in as one frame. *Coalesced* packing encodes as many floats as fit into one wire
 frame of MTU size, then goes on with the next; at ratio r there are r times fewer frames. *Per-segment* packing makes
 one frame of every MSS-sized piece, as the paper's NIC does. Sequence numbers say where each block belongs, so a lost
-one costs only itself. If the blocks together are not smaller than the raw frames, the segment passes unchanged.
+one costs only itself. If the blocks together are not smaller than the raw frames, the segment crosses as it is, but
+with the codec's values (``rounding``), so that what a receiver gets does not depend on how TCP cut the stream.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from netoffload.engine.fields import be32, put_be16, put_be32
 from netoffload.engine.flows import NOT_FOUND, key_of
 from netoffload.engine.network import IP_AT
 from netoffload.engine.options import NO_OPTION, find_option
+from netoffload.engine.rounding import may_be_rounded, round_in_place
 from netoffload.engine.sums import crc32c
 from netoffload.wire import ethernet, offload, tcp, vnet
 
@@ -100,7 +102,7 @@ def transmit(
 
     Args:
         settings: see :class:`TransmitSettings`.
-        frame: uint8, virtio-net header and frame; nothing of it is changed.
+        frame: uint8, virtio-net header and frame; changed only where floats cross raw for want of gain (``rounding``).
         length: octets in ``frame``.
         now_ns: the time, for the flow table.
         flows: the transmit flow table.
@@ -134,6 +136,9 @@ def transmit(
     if blocks == 0:
         counters[Counter.BYPASS_NO_GAIN] += 1
         flows[slot, flow_table.BYPASSED] += 1
+        first_octet = segment.seq - flows[slot, flow_table.ISN] - 1
+        if may_be_rounded(frame, segment, first_octet):
+            round_in_place(settings.codec_id, settings.bound_k, frame, segment, first_octet, wire, counters)
         return FORWARD
     _account(segment, flows, slot, counters, spans, blocks)
     return int(blocks)

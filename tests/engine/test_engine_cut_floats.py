@@ -22,7 +22,7 @@ from netoffload.wire.tcp import Tcp, parse_tcp
 from netoffload.wire.vnet import parse_vnet
 
 ISN = 2**32 - 700  # the sequence number wraps in the stream
-FLOATS = 400 if JIT_DISABLED else 1500
+FLOATS = 850 if JIT_DISABLED else 1500
 VALUES = np.random.default_rng(21).normal(0, 2e-3, FLOATS).astype(np.float32)
 SENT = VALUES.tobytes()
 ROUND_TRIP = get("inceptionn").round_trip(VALUES, 10)
@@ -71,11 +71,13 @@ class Stream:
             ipv6=self.ipv6,
         )
         frames = self.sender.from_host(frame)
-        if frames == [frame]:  # the wire's end, or the far host's, cuts it
+        headers_len = len(frame) - length
+        if len(frames) == 1 and frames[0][:headers_len] == frame[:headers_len]:  # the wire's end cuts it, or the peer
+            crossed = frames[0][headers_len:]
             pieces = [(at, min(at + mss, end)) for at in range(start, end, mss)]
             for index, (first, last) in enumerate(pieces):
                 if index not in lost:
-                    self._take(first, SENT[first:last])
+                    self._take(first, crossed[first - start : last - start])
             return
         for got in self.receiver.from_wire([f for index, f in enumerate(frames) if index not in lost]):
             header, payload = tcp_of(got)
@@ -138,7 +140,7 @@ def test_with_whole_floats_it_is_always_the_round_trip(stream: Stream, steps: li
     stream.finish(2000)
     counts = stream.sender.counts()
     assert "bypass_cut_float" not in counts
-    if "tx_fallbacks" not in counts and "bypass_no_gain" not in counts:
+    if "tx_fallbacks" not in counts:
         assert np.array_equal(stream.floats(), ROUND_TRIP.view(np.uint32))
 
 

@@ -25,6 +25,8 @@ NOT_THE_ENGINES = {
     Counter.DROP_WIRE_REFUSED,
     Counter.DROP_HOST_DOWN,
     Counter.DROP_HOST_REFUSED,
+    Counter.DROP_HOST_FULL,
+    Counter.DROP_UNSPLIT,
 }
 
 

@@ -231,3 +231,34 @@ def test_a_full_flow_table_forgets_the_flow_longest_unused() -> None:
         assert flows.find(table, flows.FlowKey(4, 0, 1, 0, 2, ports)) != flows.NOT_FOUND
     assert flows.find(table, flows.FlowKey(4, 0, 1, 0, 2, 0)) == flows.NOT_FOUND
     assert (table[:, flows.IP_VERSION] == 4).sum() <= flows.SLOTS
+
+
+@pytest.mark.parametrize(("floats", "start"), [(1, 0), (2, 1), (9, 3), (300, 2), (2500, 0)])
+def test_what_crosses_raw_for_want_of_gain_has_the_codec_s_values(floats: int, start: int) -> None:
+    values = np.full(floats, 3.0, np.float32)
+    values[::20] = 0.0007
+    octets = values.tobytes()[start:]
+    nic = make_nic()
+    (sent,) = nic.from_host(make_segment(octets, seq=ISN + 1 + start))
+    whole = -start % 4
+    count = (len(octets) - whole) // 4
+    assert nic.counts()["bypass_no_gain"] == 1
+    assert not any(name.startswith("tx_class") for name in nic.counts())
+    crossed = sent[-len(octets) :]
+    expected = ORACLE.round_trip(np.frombuffer(octets, np.float32, count, whole), 10).tobytes()
+    assert crossed == octets[:whole] + expected + octets[whole + 4 * count :]
+    assert (expected != octets[whole : whole + 4 * count]) == (start == 0 or floats > 20)
+
+
+def test_floats_that_the_kernel_will_cut_are_not_changed() -> None:
+    segment = make_segment(np.where(np.arange(1025) % 20, 3.0, 0.0007).astype(np.float32).tobytes()[1:], seq=ISN + 2)
+    nic = make_nic()
+    assert nic.from_host(segment) == [segment]
+    assert nic.counts()["bypass_no_gain"] == 1
+
+
+def test_a_segment_that_is_summed_already_is_not_changed() -> None:
+    values = np.array([0.0007, 3.0], np.float32)
+    segment = bytearray(make_segment(values.tobytes(), seq=ISN + 1))
+    segment[:10] = emit_vnet(Vnet(), b"")
+    assert make_nic().from_host(bytes(segment)) == [bytes(segment)]
