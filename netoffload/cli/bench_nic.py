@@ -153,7 +153,8 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
         yield f"{row['rate']}: ratio on the wire {row['ratio']:.2f}; of what the link allows at that ratio: {shares}"
     yield (
         f"round trip of one octet: kernel {rtt['kernel']:.0f} us (99 %: {rtt['kernel_p99']:.0f}), "
-        f"NICs {rtt['nic']:.0f} us (99 %: {rtt['nic_p99']:.0f}), added {rtt['added']:.0f} us"
+        f"NICs {rtt['nic']:.0f} us (99 %: {rtt['nic_p99']:.0f}), added {rtt['added']:.0f} us; "
+        f"busy polling {rtt['nic_busy_poll']:.0f} us, added {rtt['nic_busy_poll_added']:.0f} us"
     )
     for name, entry in report["peers"].items():
         if "missing" in entry:

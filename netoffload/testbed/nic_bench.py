@@ -43,10 +43,11 @@ PLAIN: Final = "plain"
 NIC_KINDS: Final[dict[str, dict[str, Any]]] = {
     "coalesced": {"packing": "coalesced"},
     "per-segment": {"packing": "per-segment"},
+    "busy-poll": {"busy_poll_us": 1000},
 }
 """The other kinds, and what is special about their NICs' settings."""
 
-ROUND_TRIP_KINDS: Final = {"kernel": PLAIN, "nic": "coalesced"}
+ROUND_TRIP_KINDS: Final = {"kernel": PLAIN, "nic": "coalesced", "nic_busy_poll": "busy-poll"}
 """Which testbeds' round-trip times are measured, by the name they have in the report."""
 
 Progress = Callable[[str], None]

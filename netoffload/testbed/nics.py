@@ -21,7 +21,7 @@ from netoffload.testbed.journal import Journal
 from netoffload.testbed.plan import NodePlan, Plan, nic_argv
 from netoffload.testbed.processes import identify
 
-READY_TIMEOUT_S: Final = 180.0
+READY_TIMEOUT_S: Final = 300.0
 """Compiling took 26 s on a core of its own; a busy or slow machine may need several times that."""
 READY_LINE: Final = b"ready\n"
 LOG_TAIL_CHARACTERS: Final = 400

@@ -132,6 +132,9 @@ def test_a_rank_that_is_stuck_in_the_call_is_named_on_every_rank() -> None:
         if exchange.rank == 1:
             meet(exchange, Announcement(Call.RING_ALLREDUCE, 100, False, Operation.SUM))
             assert ended.wait(10)
+            deadline_s = time.monotonic() + 10
+            while exchange.watch.failure is None and time.monotonic() < deadline_s:
+                time.sleep(0.01)  # what rank 0 says on leaving is on its way
             raise exchange.watch.failure or AssertionError("nobody told rank 1")
         try:
             ring_allreduce(exchange, np.zeros(100, dtype=np.float32), tagged=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from netoffload import control
+from netoffload.errors import RunError
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi]
@@ -163,7 +165,8 @@ def test_every_rank_names_the_node_that_is_cut_off(
     with Testbed(make_plan(TestbedSettings(3, nic=NicSettings()), run_id), check_rate=False) as bed:
 
         def launch() -> None:
-            run_ranks(bed, range(3), ["python", str(program), str(folder)], timeout_s=90)
+            with contextlib.suppress(RunError):  # what ranks leave behind is looked at, not how mpiexec ends
+                run_ranks(bed, range(3), ["python", str(program), str(folder)], timeout_s=90)
 
         ranks = threading.Thread(target=launch)
         ranks.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -19,10 +20,12 @@ pytestmark = pytest.mark.netns
 
 def statuses(pid: int) -> list[dict[str, str]]:
     """What the kernel says about every thread of a process."""
-    return [
-        dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-    ]
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread of our own request may end
+            lines = (task / "status").read_text().splitlines()
+            found.append(dict(line.split(":\t", 1) for line in lines if ":\t" in line))
+    return found
 
 
 def test_a_nic_that_forwards_is_nobody(nic_bed: Testbed) -> None:
