@@ -78,14 +78,15 @@ def _vector(data: str, size: str, gradients: Path | None, seed: int) -> tuple[st
         if (count := config.parse_size_octets(size) // 4) == 0:
             raise UsageError("size is less than one float32, 4 octets")
         return data, gradient_of(0, count, sigma, seed)
-    try:
-        from netoffload.collectives.samples import read_gradients
-        from netoffload.training.sample import sample_gradients
-    except ImportError as error:
-        raise UsageError(f"gradients need torch: pip install 'netoffload[train]' ({error})") from error
     if gradients is not None:
+        from netoffload.collectives.samples import read_gradients
+
         vectors = read_gradients(gradients)
         return gradients.name, np.ascontiguousarray(vectors.reshape(-1, vectors.shape[-1])[0])
+    try:
+        from netoffload.training.sample import sample_gradients
+    except ImportError as error:
+        raise UsageError(f"gradients of hdc need torch: pip install 'netoffload[train]' ({error})") from error
     with notes.status("training HDC for one of its gradients"):
         return HDC, sample_gradients(vectors=1, seed=seed)[0].copy()
 

@@ -95,15 +95,11 @@ def _peers(text: str) -> tuple[str, ...]:
 
 def _values(gradients: str, seed: int) -> Float32Array:
     """Return one block of float32: drawn, or the beginning of a file (repeated if it is shorter)."""
-    from netoffload.collectives.samples import gradient_of, parse_sigma
+    from netoffload.collectives.samples import gradient_of, parse_sigma, read_gradients
 
     floats = BLOCK_OCTETS // 4
     if gradients.startswith("gaussian:"):
         return gradient_of(0, floats, parse_sigma(gradients), seed)
-    try:
-        from netoffload.collectives.samples import read_gradients
-    except ImportError as error:
-        raise UsageError(f"gradients need torch: pip install 'netoffload[train]' ({error})") from error
     return np.resize(read_gradients(Path(gradients)), floats)
 
 

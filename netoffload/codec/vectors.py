@@ -23,7 +23,6 @@ I16: Final = ir.IntType(16)
 I32: Final = ir.IntType(32)
 I64: Final = ir.IntType(64)
 F32: Final = ir.FloatType()
-PLANE: Final = ir.VectorType(ir.IntType(1), LANES)
 WORDS: Final = ir.VectorType(I32, LANES)
 FLOATS: Final = ir.VectorType(F32, LANES)
 LIMITS: Final = {"inceptionn": (types.int64,) * 8, "bounded": (types.int64,) * 9}

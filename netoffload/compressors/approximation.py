@@ -56,8 +56,6 @@ PRINTED: Final = {
 
 SIGMAS: Final = {"U(0, 1)": None, "N(0, 1)": 1.0, "N(0, 10^2)": 10.0, "N(0, 0.2^2)": 0.2}
 DISTRIBUTIONS: Final = tuple(SIGMAS)
-READINGS: Final = ("nearest", "search", "middle_cut")
-"""The nearest number, as the compressor takes it; the paper's search; and the nearest with the first cut at 0.55."""
 
 Float64Array = npt.NDArray[np.float64]
 Rounding = Callable[[Float64Array], Float64Array]

@@ -57,7 +57,6 @@ class MethodId(enum.IntEnum):
     QGT = 18
     EIGHT_BIT = 32
     HALF = 33
-    TRUNCATE = 34
     GENERAL = 48
 
 

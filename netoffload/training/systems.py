@@ -144,6 +144,9 @@ def parse(text: str, *, batch: int) -> System:
             raise UsageError(f"{family} takes p=ITERATIONS and nothing else, not {','.join(items)}")
         return System(text, family, Way.RING, period=period)
     way, items = _way(family, items)
+    by_layer = [item for item in items if item.startswith(("exempt=", "layers="))]
+    if way is Way.PAYLOAD_RING and by_layer:
+        raise UsageError(f"{family}: {by_layer[0]} names layers of the model, via=ring encodes blocks that cut them")
     compressor = compressor_of(family, items, batch=batch, period=period)
     return System(text, family, way, period=period, compressor=compressor)
 

@@ -22,6 +22,7 @@ def netoffload(*words: str) -> subprocess.CompletedProcess[str]:
         (("--exchange", "psgd:p=none"), "p=none is not a number of iterations"),
         (("--exchange", "rsgd:levels=3"), "rsgd takes p=ITERATIONS and nothing else"),
         (("--exchange", "none:via=moon"), "via=moon is unknown: choose from gather, server, ring"),
+        (("--exchange", "terngrad:via=ring,exempt=2"), "exempt=2 names layers of the model"),
         (("--exchange", "inc", "--error-feedback"), "none of inc can keep a residual"),
         (("--data", "cifar10", "--data-dir", "/nonexistent"), "hdc takes 28x28 grey images"),
         (("--nodes", "0"), "0 workers"),
