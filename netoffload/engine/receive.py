@@ -234,7 +234,8 @@ def _continues(frame: Any, block: Any, pending: Any, host: Any) -> Any:
         varies = tcp.SEQ <= offset < tcp.ACK or offset == tcp.FLAGS or tcp.CHECKSUM <= offset < tcp.URGENT
         if not same and not varies:
             return False
-    return True
+    flags = u8(frame, block.tcp_at + tcp.FLAGS) ^ u8(host, host_tcp_at + tcp.FLAGS)
+    return flags & ~_FLAGS_OF_LAST == 0
 
 
 @inline_kernel

@@ -48,7 +48,8 @@ most 64 KiB and a header of at most 134 octets per block; one more frame, alignm
 HOST_BUFFER_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + 65536 + 64
 """The largest frame a device gives (64 KiB GSO), and slack for vector loads."""
 
-_PLAIN_FLAGS: Final = tcp.ACK_FLAG | tcp.PSH | tcp.FIN
+_PLAIN_FLAGS: Final = tcp.ACK_FLAG | tcp.PSH | tcp.FIN | tcp.ECE
+"""ECE is on every segment between a congestion mark and its answer; CWR, which is on the first one only, bypasses."""
 
 
 class TransmitSettings(NamedTuple):
@@ -119,9 +120,8 @@ def transmit(
         spans[0, 1] = handshake.offer(frame, ip_len, flows, now_ns, wire)
         counters[reason if spans[0, 1] == 0 else Counter.TX_OFFERS.value] += 1
         return 1 if spans[0, 1] else FORWARD
-    if reason == Counter.BYPASS_UNTAGGED.value and u8(frame, IP_AT + ip_len + tcp.FLAGS) & tcp.SYN:
-        key = key_of(frame, ip_len, IP_AT + ip_len)
-        flow_table.learn(flows, key, be32(frame, IP_AT + ip_len + tcp.SEQ), now_ns)
+    if reason in (Counter.BYPASS_UNTAGGED.value, Counter.BYPASS_NO_PAYLOAD.value):
+        _note_end(frame, ip_len, flows)
     if reason != 0 and reason != Counter.BYPASS_SPECIAL.value:
         counters[reason] += 1
         return FORWARD
@@ -135,6 +135,7 @@ def transmit(
     blocks = _pack(settings, frame, segment, flows[slot, flow_table.ISN], counters, wire, spans)
     if blocks == 0:
         counters[Counter.BYPASS_NO_GAIN] += 1
+        flows[slot, flow_table.RETRIES] = 0  # no block of it was lost
         flows[slot, flow_table.BYPASSED] += 1
         first_octet = segment.seq - flows[slot, flow_table.ISN] - 1
         if may_be_rounded(frame, segment, first_octet):
@@ -170,6 +171,21 @@ def _classify(frame: Any, length: Any, ip_len: Any) -> Any:
     if flags & ~_PLAIN_FLAGS or _has_signature(frame, tcp_at, tcp_len):
         return Counter.BYPASS_SPECIAL.value
     return 0
+
+
+@inline_kernel
+def _note_end(frame: Any, ip_len: Any, flows: Any) -> None:
+    """Note that a known flow is over: FIN or RST alone, or an untagged SYN with its addresses and ports.
+
+    Only known flows: the host's untagged connections, however many, must not push the tagged ones out of the table.
+    """
+    ends = u8(frame, IP_AT + ip_len + tcp.FLAGS) & (tcp.FIN | tcp.RST | tcp.SYN)
+    if ends:
+        slot = flow_table.find(flows, key_of(frame, ip_len, IP_AT + ip_len))
+        if slot != NOT_FOUND:
+            flows[slot, flow_table.IS_CLOSED] = 1
+            if ends & tcp.SYN:
+                flows[slot, flow_table.PEER_CODECS] = 0
 
 
 @inline_kernel

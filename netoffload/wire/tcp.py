@@ -30,6 +30,7 @@ RST: Final = 0x04
 PSH: Final = 0x08
 ACK_FLAG: Final = 0x10
 URG: Final = 0x20
+ECE: Final = 0x40
 CWR: Final = 0x80
 
 OPTION_END: Final = 0

@@ -14,6 +14,7 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 
 from netoffload.codec import get
 from netoffload.codec.jit import JIT_DISABLED
+from netoffload.engine.flows import IP_VERSION, as_dicts
 from netoffload.engine.transmit import MAX_WIRE_FRAMES
 from netoffload.wire.ethernet import parse_ethernet
 from netoffload.wire.ipv4 import Ipv4, parse_ipv4
@@ -262,3 +263,37 @@ def test_a_segment_that_is_summed_already_is_not_changed() -> None:
     segment = bytearray(make_segment(values.tobytes(), seq=ISN + 1))
     segment[:10] = emit_vnet(Vnet(), b"")
     assert make_nic().from_host(bytes(segment)) == [bytes(segment)]
+
+
+def test_a_fin_alone_and_an_untagged_syn_end_a_flow_and_other_connections_take_no_slot() -> None:
+    nic = make_nic()
+    nic.from_host(make_segment(GRADIENT[:4000], seq=ISN + 1))
+    nic.from_host(make_segment(seq=ISN + 4001, flags="FA"))
+    (flow,) = as_dicts(nic.tx_flows)
+    assert flow["closed"]
+    taken = int((nic.tx_flows[:, IP_VERSION] != 0).sum())
+    for port in range(50000, 50050):
+        nic.from_host(make_segment(flags="S", seq=9, sport=port, tos=0))
+    assert int((nic.tx_flows[:, IP_VERSION] != 0).sum()) == taken
+    nic.from_host(make_segment(flags="S", seq=77, tos=0))
+    segment = make_segment(GRADIENT[:4000], seq=78)
+    assert nic.from_host(segment) == [segment]
+
+
+def test_segments_that_echo_congestion_are_compressed_and_not_merged_with_others() -> None:
+    nic, peer = Nic(), Nic()
+    connect(nic, peer, ISN)
+    frames = nic.from_host(make_segment(GRADIENT[:4000], seq=ISN + 1, flags="A"))
+    frames += nic.from_host(make_segment(GRADIENT[4000:8000], seq=ISN + 4001, flags="EA"))
+    assert nic.counts()["tx_segments"] == 2
+    delivered = peer.from_wire(frames)
+    headers = [parse_tcp(parse_ipv4(parse_ethernet(parse_vnet(frame)[1])[1])[1])[0] for frame in delivered]
+    assert [header.flags & 0x40 for header in headers] == [0, 0x40]
+
+
+def test_segments_without_gain_do_not_make_a_flow_raw() -> None:
+    nic = make_nic()
+    for _ in range(5):
+        nic.from_host(make_segment(GRADIENT[:8], seq=ISN + 1, flags="PA"))
+    assert nic.counts()["bypass_no_gain"] == 5
+    assert "tx_fallbacks" not in nic.counts()
