@@ -6,6 +6,10 @@ Groups of equal size m exchange in three rounds: a ring in each group leaves the
 link between groups 2(g-1)/g · n/m: where the links between groups are the slow ones, that is the point.
 
 Groups of different sizes go through their first members: reduction to them, exchange between them, broadcast.
+
+Groups need not be equally fast, and members wait while others exchange. So the ranks of the second and of the third
+round meet before it, which costs ceil(log2) small messages: until then a rank is late, which a transport may wait for;
+data that stands still afterwards is stuck (see :meth:`~netoffload.collectives.exchange.Exchange.wait`).
 """
 
 from __future__ import annotations
@@ -136,6 +140,7 @@ def hierarchical_allreduce(
 
         def exchange_between(members: Sequence[int], block: Float32Array) -> None:
             across = SubExchange(exchange, members)
+            meet(across, Announcement(Call.CONFIRM))
             if top == "wa":
                 aggregator_round(across, block, aggregator=0, tagged=tagged, operation=operation)
             else:
@@ -148,10 +153,12 @@ def hierarchical_allreduce(
             reduce_scatter_round(inner, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
             span = spans[inner.rank]
             exchange_between([group[inner.rank] for group in groups], values[span.start : span.stop])
+            meet(inner, Announcement(Call.CONFIRM))
             allgather_round(inner, values, spans, tagged=tagged, quantise=quantise)
             return
         reduce_round(inner, values, root=0, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
         if inner.rank == 0:
             exchange_between([group[0] for group in groups], values)
             quantise_own(exchange, quantise, values)  # in a group of one as well, whose values go to nobody
+        meet(inner, Announcement(Call.CONFIRM))
         broadcast_round(inner, values, root=0, tagged=tagged, quantise=None)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from netoffload.collectives.announcement import Announcement, Call, check_root, meet
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Float32Array
 from netoffload.collectives.operations import Operation, combine
-from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of, receive_all, send_all
+from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of, send_all
 from netoffload.errors import UsageError
 
 _ADD_FLOATS = 32 * 1024
@@ -110,7 +110,8 @@ def aggregator_round(
     octets = octets_of(values)
     if exchange.rank != aggregator:
         send_all(exchange, exchange.channel(aggregator, tagged=tagged), octets)
-        receive_all(exchange, exchange.channel(aggregator, tagged=False), octets)
+        # The aggregator first receives from all others, over one link: that may take much longer than a time limit.
+        move_all(exchange, [], [(exchange.channel(aggregator, tagged=False), octets)], may_be_late=True)
     elif workers := [rank for rank in range(exchange.size) if rank != aggregator]:
         combine(
             exchange,
