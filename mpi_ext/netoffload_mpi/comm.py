@@ -30,7 +30,9 @@ class CompComm(CollectiveComm):
       or roots that cannot be;
     - ``CollectiveError`` on all ranks if ranks disagree on a collective, its counts, operation or root;
     - ``PeerLostError`` on all ranks if one is dead, or stuck: see ``dataplane``. After it, and after CollectiveError,
-      the connections are closed; ``close()`` on every rank lets the next call connect again.
+      the connections are closed; ``close()`` on every rank lets the next call connect again. Two errors of
+      point-to-point calls are this rank's alone, and close nothing: ``CollectiveError`` for a message longer than its
+      receive buffer (the message is dropped), ``PeerLostError`` for a receive from ranks that have closed.
 
     Args:
         comm: the communicator to extend; default COMM_NULL, as in mpi4py.
@@ -41,8 +43,8 @@ class CompComm(CollectiveComm):
         late_s: how long a living rank may keep the others waiting before it comes to a call.
         chunk_octets: octets that are added and forwarded at a time; None: ``$NETOFFLOAD_CHUNK``, else from the rate and
             delay of the path.
-        require: raise ``CollectiveError`` after a call if a tagged connection was not compressed; also
-            ``NETOFFLOAD_REQUIRE=1``.
+        require: raise ``CollectiveError`` after a call if a tagged connection was not compressed, and end the
+            connections, so that every rank hears of it; also ``NETOFFLOAD_REQUIRE=1``.
         per_call: ask the NIC after every call, so that ``last_info`` has its part; ``require`` includes it.
     """
 

@@ -9,6 +9,7 @@ from typing import Self
 from mpi4py import MPI
 
 from netoffload.collectives import Quantise
+from netoffload.errors import NetOffloadError
 from netoffload_mpi.agreement import Precision
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload_mpi.info import CommInfo, NicShare, with_nic
@@ -164,7 +165,11 @@ class PlaneComm(MPI.Intracomm):
         self.last_info = with_nic(done, reading, self._share)
         self._share = reading[0] if reading else None
         if plane.settings.require:
-            plane.account.require_compression()
+            try:
+                plane.account.require_compression()
+            except NetOffloadError as error:  # this rank's alone: the others must not wait for it in their next call
+                plane.exchange.abort(error)
+                raise
 
     def _data_plane(self) -> DataPlane:
         if self._plane is None:
