@@ -50,7 +50,7 @@ class CompComm(CollectiveComm):
 
     def Send_comp(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send to ``dest``; returns when ``buf`` may be used again."""
-        self._finish([self.Isend_comp(buf, dest, tag)], float_vector(buf, writable=False).nbytes)
+        self._finish([self.Isend_comp(buf, dest, tag)], self._octets_to(dest, buf))
 
     def Recv_comp(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
@@ -87,10 +87,16 @@ class CompComm(CollectiveComm):
         status: MPI.Status | None = None,
     ) -> None:
         """Send to one rank and receive from one, at the same time."""
-        octets = float_vector(sendbuf, writable=False).nbytes
+        octets = self._octets_to(dest, sendbuf)
+        self._check_peer(dest, sendtag, wildcards=False)  # before the receive is posted, which nobody would wait for
         coming = self.Irecv_comp(recvbuf, source, recvtag)
         going = self.Isend_comp(sendbuf, dest, sendtag)
         self._finish([coming, going], octets, status)
+
+    def _octets_to(self, dest: int, buf: Any) -> int:
+        """Return how many octets of ``buf`` go to a socket: none of what this rank sends to itself, or to nobody."""
+        octets = float_vector(buf, writable=False).nbytes
+        return 0 if dest in (MPI.PROC_NULL, self.Get_rank()) else octets
 
     def _finish(self, requests: Sequence[CompRequest], octets: int, status: MPI.Status | None = None) -> None:
         """Wait for the requests of one call, whose first one may have a status, and account it."""
