@@ -33,6 +33,7 @@ from netoffload.collectives.schedule import Span, consecutive
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload_mpi.buffers import equal_blocks, float_vector, is_in_place, uneven_blocks
+from netoffload_mpi.dataplane import Lane
 from netoffload_mpi.plane import DataPlane
 
 Plan = Callable[[DataPlane], None]
@@ -77,6 +78,14 @@ class AllreduceOptions:
     top: str = "ring"
     average: bool = False
     tagged: bool = True
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Which lanes data goes over; what an aggregator sends down is untagged."""
+        if not self.tagged:
+            return (Lane.UNTAGGED,)
+        has_aggregator = self.algorithm == "wa" or (self.algorithm == "hierarchical" and self.top == "wa")
+        return (Lane.TAGGED, Lane.UNTAGGED) if has_aggregator else (Lane.TAGGED,)
 
 
 def plan_allreduce(
