@@ -36,13 +36,23 @@ def die(exchange: TcpExchange) -> None:
             channel.conn.shutdown(socket.SHUT_RDWR)
 
 
-def run_tcp(size: int, body: Callable[[TcpExchange], Any], timeout_s: float = 10.0, late_s: float = 20.0) -> list[Any]:
-    """Run ``body`` on every rank; a rank's result is what it returned, or the CollectiveError that it raised."""
+def run_tcp(
+    size: int,
+    body: Callable[[TcpExchange], Any],
+    timeout_s: float = 10.0,
+    late_s: float = 20.0,
+    addresses: Sequence[str] | None = None,
+) -> list[Any]:
+    """Run ``body`` on every rank; a rank's result is what it returned, or the CollectiveError that it raised.
+
+    ``addresses``: of the ranks; default: all at 127.0.0.1.
+    """
     gathers = gatherers(size)
 
     def run(rank: int) -> Any:
-        with Listeners(rank, size, "127.0.0.1") as listeners:
-            offers = gathers[rank](Offer(address="127.0.0.1", ports=listeners.ports))
+        address = "127.0.0.1" if addresses is None else addresses[rank]
+        with Listeners(rank, size, address) as listeners:
+            offers = gathers[rank](Offer(address=address, ports=listeners.ports))
             exchange = wire_up(rank, offers, listeners, gathers[rank], timeout_s, late_s)
         try:
             return body(exchange)

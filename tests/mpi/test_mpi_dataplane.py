@@ -79,6 +79,16 @@ def test_tag_is_on_both_ends_of_tagged_connections_only() -> None:
     assert run_tcp(2, body) == [[0, TOS_COMPRESS]] * 2
 
 
+def test_a_rank_connects_from_the_address_that_it_offered() -> None:
+    addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]  # the routing table says 127.0.0.1 for all of them
+
+    def body(exchange: TcpExchange) -> list[str]:
+        conns = [exchange.channel(peer, tagged=True).conn for peer in range(3) if peer != exchange.rank]
+        return [conn.getsockname()[0] for conn in conns]
+
+    assert run_tcp(3, body, timeout_s=2, addresses=addresses) == [[address] * 2 for address in addresses]
+
+
 def test_a_closed_peer_is_named_at_once_on_every_rank() -> None:
     def body(exchange: TcpExchange) -> None:
         if exchange.rank != 2:
