@@ -81,6 +81,7 @@ def aggregator_allreduce(
     tagged: bool,
     aggregator: int = 0,
     operation: Operation = Operation.SUM,
+    agreed: int = 0,
 ) -> None:
     """Replace ``values`` on every rank by the reduction over all ranks, which ``aggregator``, a worker too, computes.
 
@@ -90,6 +91,7 @@ def aggregator_allreduce(
         tagged: send what goes up over the tagged channels. What comes down is untagged, so all ranks end identical.
         aggregator: who computes: its own values first, then those of the others in rank order.
         operation: what two values become.
+        agreed: as in :func:`~netoffload.collectives.ring.ring_allreduce`.
 
     Raises:
         UsageError: not a contiguous float32 vector, or no such rank.
@@ -99,7 +101,7 @@ def aggregator_allreduce(
     octets_of(values)
     check_root(exchange, aggregator)
     with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator))
+        meet(exchange, Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator, agreed))
         aggregator_round(exchange, values, aggregator=aggregator, tagged=tagged, operation=operation)
 
 

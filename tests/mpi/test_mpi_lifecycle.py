@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,6 +46,27 @@ def test_what_one_rank_requires_in_vain_is_told_to_all() -> None:
     for error in told[:2]:
         assert isinstance(error, CollectiveError)
         assert "compression is required, but this rank has no NIC" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("odd", "usual"),
+    [
+        ({"average": True}, {}),
+        ({"average": True}, {"algorithm": "wa"}),
+        ({"algorithm": "hierarchical", "average": True}, {"algorithm": "hierarchical"}),
+        ({"algorithm": "mpi"}, {}),
+        ({"algorithm": "mpi", "average": True}, {"algorithm": "mpi"}),
+        ({"algorithm": "hierarchical", "top": "wa"}, {"algorithm": "hierarchical"}),
+    ],
+)
+def test_ranks_that_differ_in_an_option_all_hear_of_it(odd: dict[str, Any], usual: dict[str, Any]) -> None:
+    def body(exchange: TcpExchange) -> None:
+        options = odd if exchange.rank == 1 else usual
+        comm_over(exchange).Allreduce_comp(MPI.IN_PLACE, np.ones(100, np.float32), **options)
+
+    for error in run_tcp(3, body):
+        assert isinstance(error, CollectiveError)
+        assert "ranks disagree" in str(error)
 
 
 @pytest.fixture
