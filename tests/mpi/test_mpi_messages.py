@@ -129,6 +129,7 @@ def test_a_receive_without_a_message_can_be_cancelled() -> None:
         request = receive(exchange, 1 - exchange.rank, 0, np.zeros(4, np.float32))
         assert not request.Test()
         request.Cancel()
+        barrier(exchange)  # before either closes, which would end the other's receive
         status = MPI.Status()
         assert request.Wait(status)
         return request.Is_cancelled() and status.Is_cancelled()
