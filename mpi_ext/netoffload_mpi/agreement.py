@@ -18,7 +18,7 @@ from netoffload.config import ENV_ADDRESS, ENV_CONTROL, check_bound_k
 from netoffload.control import request
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 
-VERSION = 2
+VERSION = 3
 """Of the data plane: ranks with different ones do not talk."""
 
 Gather = Callable[[Any], Sequence[Any]]

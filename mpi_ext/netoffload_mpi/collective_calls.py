@@ -44,7 +44,8 @@ class CollectiveComm(PlaneComm):
             top: of ``hierarchical``: how groups exchange with each other, ``ring`` or ``wa``.
             average: divide the sum by the number of ranks.
         """
-        self._run(self._allreduce(sendbuf, recvbuf, op, AllreduceOptions(algorithm, groups, top, average)))
+        options = AllreduceOptions(algorithm, groups, top, average)
+        self._run(self._allreduce(sendbuf, recvbuf, op, options), options.lanes)
 
     def Iallreduce_comp(
         self,
@@ -58,11 +59,13 @@ class CollectiveComm(PlaneComm):
         average: bool = False,
     ) -> CompRequest:
         """Start :meth:`Allreduce_comp`."""
-        return self._start(self._allreduce(sendbuf, recvbuf, op, AllreduceOptions(algorithm, groups, top, average)))
+        options = AllreduceOptions(algorithm, groups, top, average)
+        return self._start(self._allreduce(sendbuf, recvbuf, op, options), options.lanes)
 
     def Allreduce_ring(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Do the same as :meth:`Allreduce_comp` with the tag off: the uncompressed baseline, exact float32."""
-        self._run(self._allreduce(sendbuf, recvbuf, op, AllreduceOptions(tagged=False)), tagged=False)
+        options = AllreduceOptions(tagged=False)
+        self._run(self._allreduce(sendbuf, recvbuf, op, options), options.lanes)
 
     def _allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, options: AllreduceOptions) -> plans.Plan:
         return plans.plan_allreduce(self._place(), sendbuf, recvbuf, op, options, self.Allreduce)

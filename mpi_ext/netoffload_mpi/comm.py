@@ -30,7 +30,9 @@ class CompComm(CollectiveComm):
       or roots that cannot be;
     - ``CollectiveError`` on all ranks if ranks disagree on a collective, its counts, operation or root;
     - ``PeerLostError`` on all ranks if one is dead, or stuck: see ``dataplane``. After it, and after CollectiveError,
-      the connections are closed; ``close()`` on every rank lets the next call connect again.
+      the connections are closed; ``close()`` on every rank lets the next call connect again. Two errors of
+      point-to-point calls are this rank's alone, and close nothing: ``CollectiveError`` for a message longer than its
+      receive buffer (the message is dropped), ``PeerLostError`` for a receive from ranks that have closed.
 
     Args:
         comm: the communicator to extend; default COMM_NULL, as in mpi4py.
@@ -41,14 +43,14 @@ class CompComm(CollectiveComm):
         late_s: how long a living rank may keep the others waiting before it comes to a call.
         chunk_octets: octets that are added and forwarded at a time; None: ``$NETOFFLOAD_CHUNK``, else from the rate and
             delay of the path.
-        require: raise ``CollectiveError`` after a call if a tagged connection was not compressed; also
-            ``NETOFFLOAD_REQUIRE=1``.
+        require: raise ``CollectiveError`` after a call if a tagged connection was not compressed, and end the
+            connections, so that every rank hears of it; also ``NETOFFLOAD_REQUIRE=1``.
         per_call: ask the NIC after every call, so that ``last_info`` has its part; ``require`` includes it.
     """
 
     def Send_comp(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send to ``dest``; returns when ``buf`` may be used again."""
-        self._finish([self.Isend_comp(buf, dest, tag)], float_vector(buf, writable=False).nbytes)
+        self._finish([self.Isend_comp(buf, dest, tag)], self._octets_to(dest, buf))
 
     def Recv_comp(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
@@ -85,10 +87,16 @@ class CompComm(CollectiveComm):
         status: MPI.Status | None = None,
     ) -> None:
         """Send to one rank and receive from one, at the same time."""
-        octets = float_vector(sendbuf, writable=False).nbytes
+        octets = self._octets_to(dest, sendbuf)
+        self._check_peer(dest, sendtag, wildcards=False)  # before the receive is posted, which nobody would wait for
         coming = self.Irecv_comp(recvbuf, source, recvtag)
         going = self.Isend_comp(sendbuf, dest, sendtag)
         self._finish([coming, going], octets, status)
+
+    def _octets_to(self, dest: int, buf: Any) -> int:
+        """Return how many octets of ``buf`` go to a socket: none of what this rank sends to itself, or to nobody."""
+        octets = float_vector(buf, writable=False).nbytes
+        return 0 if dest in (MPI.PROC_NULL, self.Get_rank()) else octets
 
     def _finish(self, requests: Sequence[CompRequest], octets: int, status: MPI.Status | None = None) -> None:
         """Wait for the requests of one call, whose first one may have a status, and account it."""

@@ -147,10 +147,9 @@ class TcpExchange:
             raise PeerLostError(f"rank {self.rank} has closed its connections, by request or after an error{reason}")
         return self._channels[peer, Lane.TAGGED if tagged else Lane.UNTAGGED]
 
-    def sent_octets(self, *, tagged: bool) -> int:
-        """Return the octets of collectives handed to all connections of a kind so far."""
-        lane = Lane.TAGGED if tagged else Lane.UNTAGGED
-        return sum(channel.sent_octets for (_, one), channel in self._channels.items() if one is lane)
+    def sent_octets(self, lanes: Sequence[Lane]) -> int:
+        """Return the octets of collectives handed to all connections of these lanes so far."""
+        return sum(channel.sent_octets for (_, lane), channel in self._channels.items() if lane in lanes)
 
     def tagged_connections(self) -> list[tuple[int, tuple[str, int], tuple[str, int], int]]:
         """Return peer, own and other (address, port), and octets sent, of what a NIC may compress; [] once closed."""
@@ -191,7 +190,9 @@ class TcpExchange:
         limit_s = max(self._late_s, self._timeout_s) if may_be_late else self._timeout_s
         start_s = self.stopwatch.now_s()
         is_ready = poller.poll(limit_s * 1000)
-        self.stopwatch.wire_s += self.stopwatch.now_s() - start_s
+        slept_s = self.stopwatch.now_s() - start_s
+        self.stopwatch.wire_s += slept_s
+        self.stopwatch.late_s += slept_s if may_be_late else 0.0
         if (failure := self.watch.failure if is_ready else self.watch.verdict()) is not None:
             raise failure
         if not is_ready:

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from mpi4py import MPI
 
 from netoffload.collectives import Quantise
+from netoffload.errors import NetOffloadError
 from netoffload_mpi.agreement import Precision
-from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
+from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, Lane, TcpExchange
 from netoffload_mpi.info import CommInfo, NicShare, with_nic
 from netoffload_mpi.plane import DataPlane, Settings, set_up
 from netoffload_mpi.plans import Place, Plan
@@ -66,7 +68,7 @@ class PlaneComm(MPI.Intracomm):
         return self._data_plane().precision
 
     def totals(self) -> CommInfo:
-        """Return what all calls since set-up did, with the NIC's part if there is a NIC, asked now.
+        """Return what all calls over these connections did, with the NIC's part if there is a NIC, asked now.
 
         Raises:
             ControlError: the NIC does not answer.
@@ -125,34 +127,35 @@ class PlaneComm(MPI.Intracomm):
     def _place(self) -> Place:
         return Place(self.Get_rank(), self.Get_size())
 
-    def _run(self, plan: Plan, *, tagged: bool = True) -> None:
-        """Carry out a plan, behind those under way."""
+    def _run(self, plan: Plan, lanes: Sequence[Lane] = (Lane.TAGGED,)) -> None:
+        """Carry out a plan whose data goes over ``lanes``, behind those under way."""
         if self._queue is None or self._queue.is_idle:
-            self._carry_out(plan, tagged)
+            self._carry_out(plan, self._data_plane(), lanes)
         else:
-            self._start(plan, tagged=tagged).Wait()
+            self._start(plan, lanes).Wait()
 
-    def _start(self, plan: Plan, *, tagged: bool = True) -> CompRequest:
+    def _start(self, plan: Plan, lanes: Sequence[Lane] = (Lane.TAGGED,)) -> CompRequest:
         """Carry out a plan in the background."""
-        self._data_plane()  # set-up is collective and MPI's business: in the caller's thread
+        # Here and not in the thread: set-up is collective and MPI's business, and close() belongs to this plane.
+        plane = self._data_plane()
         if self._queue is None:
             self._queue = CallQueue()
-        return self._queue.start(lambda: self._carry_out(plan, tagged))
+        return self._queue.start(lambda: self._carry_out(plan, plane, lanes))
 
-    def _carry_out(self, plan: Plan, tagged: bool) -> None:
-        plane = self._data_plane()
-        watch, sent = plane.exchange.stopwatch, plane.exchange.sent_octets(tagged=tagged)
+    def _carry_out(self, plan: Plan, plane: DataPlane, lanes: Sequence[Lane]) -> None:
+        watch, sent = plane.exchange.stopwatch, plane.exchange.sent_octets(lanes)
         start_s, wire_s, reduce_s, codec_s = watch.now_s(), watch.wire_s, watch.reduce_s, watch.codec_s
+        late_s = watch.late_s
         plan(plane)
         done = CommInfo(
             calls=1,
-            raw_octets=plane.exchange.sent_octets(tagged=tagged) - sent,
+            raw_octets=plane.exchange.sent_octets(lanes) - sent,
             seconds=watch.now_s() - start_s,
             wire_s=watch.wire_s - wire_s,
             reduce_s=watch.reduce_s - reduce_s,
             codec_s=watch.codec_s - codec_s,
         )
-        plane.learn_rate(done.raw_octets, done.seconds)
+        plane.learn_rate(done.raw_octets, done.seconds - (watch.late_s - late_s))
         self._account(done, plane)
 
     def _account(self, done: CommInfo, plane: DataPlane) -> None:
@@ -164,10 +167,15 @@ class PlaneComm(MPI.Intracomm):
         self.last_info = with_nic(done, reading, self._share)
         self._share = reading[0] if reading else None
         if plane.settings.require:
-            plane.account.require_compression()
+            try:
+                plane.account.require_compression()
+            except NetOffloadError as error:  # this rank's alone: the others must not wait for it in their next call
+                plane.exchange.abort(error)
+                raise
 
     def _data_plane(self) -> DataPlane:
         if self._plane is None:
             place = self._place()
             self._plane = set_up(place.rank, place.size, self.allgather, self._settings)
+            self._totals = CommInfo()
         return self._plane

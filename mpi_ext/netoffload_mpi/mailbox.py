@@ -9,10 +9,11 @@ then it is read into memory of its own.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
-from netoffload.errors import CollectiveError
+from netoffload.errors import CollectiveError, PeerLostError
 from netoffload_mpi.requests import Arrival, CompRequest
 
 
@@ -120,6 +121,28 @@ class Mailbox:
         stream[0].got += count
         if stream[0].got == stream[0].octets:
             stream.popleft().deliver()
+
+    def fail_hopeless(self, rank: int, left: Collection[int], everybody_left: bool) -> None:
+        """Fail the posted receives that only ranks which have closed could satisfy; announced messages still come.
+
+        A receive from any source is hopeless once all other ranks have closed: what a rank may yet send to itself
+        does not count.
+
+        Args:
+            rank: this one, for the error.
+            left: the ranks that have closed; all that they sent has been announced.
+            everybody_left: whether those are all others.
+        """
+        posted, self.posted = self.posted, []
+        for receive in posted:
+            if receive.source in left:
+                gone = f"rank {receive.source} closed its communicator while rank {rank} waited for it"
+            elif receive.source is None and everybody_left:
+                gone = f"all other ranks closed their communicators while rank {rank} waited for any of them"
+            else:
+                self.posted.append(receive)
+                continue
+            receive.request.fail(PeerLostError(gone))
 
     def fail(self, error: Exception) -> None:
         """Fail every receive."""

@@ -88,8 +88,11 @@ class DataPlane:
         return chunk_for(self.rate_bps, self.exchange.round_trip_s()) if self.rate_bps else CHUNK_FLOATS
 
     def learn_rate(self, octets: int, seconds: float) -> None:
-        """Note that a call sent ``octets`` in ``seconds``; short calls say nothing about the path."""
-        if octets >= LONG_OCTETS:
+        """Note that a call sent ``octets`` in ``seconds``, waiting for late ranks excluded.
+
+        Short calls say nothing about the path.
+        """
+        if octets >= LONG_OCTETS and seconds > 0:
             self.rate_bps = octets * 8 / seconds
 
     def work(self, count: int) -> Float32Array:

@@ -29,10 +29,13 @@ from netoffload.collectives import (
     ring_reduce_scatter,
     scatter,
 )
+from netoffload.collectives.announcement import Announcement, Call, digest_of, meet
 from netoffload.collectives.schedule import Span, consecutive
+from netoffload.collectives.transfer import aborting_on_error
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload_mpi.buffers import equal_blocks, float_vector, is_in_place, uneven_blocks
+from netoffload_mpi.dataplane import Lane
 from netoffload_mpi.plane import DataPlane
 
 Plan = Callable[[DataPlane], None]
@@ -78,6 +81,14 @@ class AllreduceOptions:
     average: bool = False
     tagged: bool = True
 
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Which lanes data goes over; what an aggregator sends down is untagged."""
+        if not self.tagged:
+            return (Lane.UNTAGGED,)
+        has_aggregator = self.algorithm == "wa" or (self.algorithm == "hierarchical" and self.top == "wa")
+        return (Lane.TAGGED, Lane.UNTAGGED) if has_aggregator else (Lane.TAGGED,)
+
 
 def plan_allreduce(
     place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, options: AllreduceOptions, mpi: Callable[[Any, Any], None]
@@ -94,11 +105,14 @@ def plan_allreduce(
     def run(plane: DataPlane) -> None:
         exchange, chunk_floats = plane.exchange, plane.chunk_floats()
         quantise = plane.quantise if tagged else None
+        agreed = digest_of([1]) if options.average else 0
         _copy(values, source)
         if options.algorithm == "mpi":
+            with aborting_on_error(exchange):
+                meet(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation, digest=agreed))
             mpi(MPI.IN_PLACE, [values, MPI.FLOAT])
         elif options.algorithm == "wa":
-            aggregator_allreduce(exchange, values, tagged=tagged, operation=operation)
+            aggregator_allreduce(exchange, values, tagged=tagged, operation=operation, agreed=agreed)
         elif options.algorithm == "hierarchical":
             groups = plane.groups() if options.groups is None else options.groups
             hierarchical_allreduce(
@@ -110,10 +124,17 @@ def plan_allreduce(
                 operation=operation,
                 quantise=quantise,
                 chunk_floats=chunk_floats,
+                agreed=agreed,
             )
         else:
             ring_allreduce(
-                exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
+                exchange,
+                values,
+                tagged=tagged,
+                operation=operation,
+                quantise=quantise,
+                chunk_floats=chunk_floats,
+                agreed=agreed,
             )
         if options.average:
             np.divide(values, np.float32(place.size), out=values)

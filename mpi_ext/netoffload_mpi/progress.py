@@ -68,6 +68,8 @@ class CallQueue:
                 request.fail(error)
             else:
                 request.complete()
+            # The thread sleeps next, perhaps for long, and must not keep the call's buffers and communicator.
+            del request, work
 
     def _withdraw(self, request: CompRequest) -> bool:
         with self._changed:

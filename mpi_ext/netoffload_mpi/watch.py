@@ -122,17 +122,17 @@ class Watch:
         return request
 
     def receive(self, source: int | None, tag: int | None, into: memoryview) -> CompRequest:
-        """Post a receive of float32; None as source or tag matches any."""
+        """Post a receive of float32; None as source or tag matches any.
+
+        It fails when every rank that could satisfy it has closed its communicator.
+        """
         request = CompRequest(self._withdraw)
         with self._lock:
             if not self._refused(request):
                 self._mailbox.post(Receive(source, tag, into, request))
+                self._fail_hopeless()
         self._wake()
         return request
-
-    def control_connections(self) -> dict[int, socket.socket]:
-        """Return the control connection to each peer."""
-        return {rank: peer.control for rank, peer in self._peers.items()}
 
     def is_current_thread(self) -> bool:
         """Return whether the caller runs in the watch's thread."""
@@ -269,9 +269,15 @@ class Watch:
                 self._changed.notify_all()
                 if frame.kind is not Kind.CLOSED:
                     raise (PeerLostError if frame.kind is Kind.LOST else CollectiveError)(frame.text)
+                self._fail_hopeless()
         if not octets and not peer.has_left:
             peer.has_left = True
             raise PeerLostError(f"rank {rank} died: its connections closed without a farewell")
+
+    def _fail_hopeless(self) -> None:
+        left = {rank for rank, peer in self._peers.items() if peer.has_left}
+        if left:
+            self._mailbox.fail_hopeless(self._rank, left, len(left) == len(self._peers))
 
     def _read_message(self, rank: int, peer: _Peer) -> None:
         into = self._mailbox.wanted(rank)

@@ -102,7 +102,7 @@ def wire_up(
             for peer, offer in enumerate(offers):
                 for lane in Lane:
                     if peer < rank:
-                        conn = _connect(offer, rank, lane, timeout_s)
+                        conn = _connect(offer, rank, offers[rank].address, lane, timeout_s)
                     elif peer > rank:
                         conn = listeners.accept((peer, lane), offer.address, timeout_s)
                     else:
@@ -116,10 +116,11 @@ def wire_up(
     return TcpExchange(rank, len(offers), connections, timeout_s, late_s)
 
 
-def _connect(offer: Offer, rank: int, lane: Lane, timeout_s: float) -> socket.socket:
+def _connect(offer: Offer, rank: int, own_address: str, lane: Lane, timeout_s: float) -> socket.socket:
     conn = _tcp_socket(lane)
     try:
         conn.settimeout(timeout_s)
+        conn.bind((own_address, 0))  # the route may prefer another of this node's, which the listener would not take
         conn.connect((offer.address, (offer.ports or {})[rank, lane]))
     except OSError:
         conn.close()

@@ -57,19 +57,13 @@ def _lacks_torch() -> str | None:
     return None if find_spec("torch") else "gloo needs torch: pip install 'netoffload[train]'"
 
 
-def _lacks_hierarchy() -> str | None:
-    return (
-        None if find_spec("netoffload.collectives.hierarchy") else "there is no hierarchical Allreduce in this version"
-    )
-
-
 CONTENDERS: Final = {
     "ring": Contender("ring"),
     "ring_nic": Contender("ring", through_nic=True),
     "ring_comp": Contender("ring_comp", through_nic=True),
     "wa": Contender("wa"),
     "wa_comp": Contender("wa_comp", through_nic=True),
-    "hierarchical_comp": Contender("hierarchical_comp", through_nic=True, missing=_lacks_hierarchy),
+    "hierarchical_comp": Contender("hierarchical_comp", through_nic=True),
     "mpich": Contender("mpi", env={"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "auto"}),
     "mpich_ring": Contender("mpi", env={"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring"}),
     "openmpi": Contender(

@@ -47,6 +47,7 @@ class Call(enum.IntEnum):
     PAYLOAD_GATHER = 14
     PAYLOAD_SERVER = 15
     PAYLOAD_RING = 16
+    PLAIN_ALLREDUCE = 17
 
 
 NO_ROOT = -1
@@ -99,7 +100,7 @@ class Announcement:
         words += [f" {self.operation.name}"] if self.operation else []
         words += [f" of {self.count} floats"] if self.call not in (Call.BARRIER, Call.CONFIRM) else []
         words += [f" with root {self.root}"] if self.root != NO_ROOT else []
-        words += [f" (counts or groups {self.digest:08x})"] if self.digest else []
+        words += [f" (counts, groups or options {self.digest:08x})"] if self.digest else []
         return "".join(words)
 
 

@@ -34,6 +34,8 @@ class Stopwatch:
         self.now_s = now_s
         self.wire_s = 0.0
         """Asleep until a channel was ready."""
+        self.late_s = 0.0
+        """Of that, where a peer may be late (see :meth:`Exchange.wait`): it says nothing about the path."""
         self.reduce_s = 0.0
         """Adding, or whatever the operation is."""
         self.codec_s = 0.0
@@ -80,7 +82,7 @@ class Exchange(Protocol):
 
     @property
     def stopwatch(self) -> Stopwatch:
-        """Where the time went; the transport counts ``wire_s``, the algorithms the rest."""
+        """Where the time went; the transport counts ``wire_s`` and ``late_s``, the algorithms the rest."""
         ...
 
     def channel(self, peer: int, *, tagged: bool) -> Channel:

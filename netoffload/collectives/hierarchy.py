@@ -6,6 +6,10 @@ Groups of equal size m exchange in three rounds: a ring in each group leaves the
 link between groups 2(g-1)/g · n/m: where the links between groups are the slow ones, that is the point.
 
 Groups of different sizes go through their first members: reduction to them, exchange between them, broadcast.
+
+Groups need not be equally fast, and members wait while others exchange. So the ranks of the second and of the third
+round meet before it, which costs ceil(log2) small messages: until then a rank is late, which a transport may wait for;
+data that stands still afterwards is stuck (see :meth:`~netoffload.collectives.exchange.Exchange.wait`).
 """
 
 from __future__ import annotations
@@ -107,6 +111,7 @@ def hierarchical_allreduce(
     operation: Operation = Operation.SUM,
     quantise: Quantise | None = None,
     chunk_floats: int = CHUNK_FLOATS,
+    agreed: int = 0,
 ) -> None:
     """Replace ``values`` on every rank by the reduction over all ranks, group by group.
 
@@ -119,6 +124,7 @@ def hierarchical_allreduce(
         operation: what two values become.
         quantise: as in :func:`~netoffload.collectives.ring.ring_allreduce`.
         chunk_floats: likewise.
+        agreed: likewise.
 
     Raises:
         UsageError: not a contiguous float32 vector, groups that are none, or another top.
@@ -129,29 +135,45 @@ def hierarchical_allreduce(
     check_groups(groups, exchange.size)
     check_choice("top", top, TOPS)
     with aborting_on_error(exchange):
-        digest = digest_of([TOPS.index(top), *(number for group in groups for number in (len(group), *group))])
+        digest = digest_of([agreed, TOPS.index(top), *(number for group in groups for number in (len(group), *group))])
         meet(exchange, Announcement(Call.HIERARCHICAL_ALLREDUCE, values.size, tagged, operation, digest=digest))
-        mine = next(group for group in groups if exchange.rank in group)
-        inner = SubExchange(exchange, mine)
+        _three_rounds(exchange, values, groups, tagged, top, operation, quantise, chunk_floats)
 
-        def exchange_between(members: Sequence[int], block: Float32Array) -> None:
-            across = SubExchange(exchange, members)
-            if top == "wa":
-                aggregator_round(across, block, aggregator=0, tagged=tagged, operation=operation)
-            else:
-                allreduce_round(
-                    across, block, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
-                )
 
-        if len({len(group) for group in groups}) == 1:
-            spans = partition(values.size, inner.size)
-            reduce_scatter_round(inner, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
-            span = spans[inner.rank]
-            exchange_between([group[inner.rank] for group in groups], values[span.start : span.stop])
-            allgather_round(inner, values, spans, tagged=tagged, quantise=quantise)
-            return
-        reduce_round(inner, values, root=0, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
-        if inner.rank == 0:
-            exchange_between([group[0] for group in groups], values)
-            quantise_own(exchange, quantise, values)  # in a group of one as well, whose values go to nobody
-        broadcast_round(inner, values, root=0, tagged=tagged, quantise=None)
+def _three_rounds(
+    exchange: Exchange,
+    values: Float32Array,
+    groups: Groups,
+    tagged: bool,
+    top: str,
+    operation: Operation,
+    quantise: Quantise | None,
+    chunk_floats: int,
+) -> None:
+    """Do :func:`hierarchical_allreduce` for ranks that have met."""
+    inner = SubExchange(exchange, next(group for group in groups if exchange.rank in group))
+
+    def exchange_between(members: Sequence[int], block: Float32Array) -> None:
+        across = SubExchange(exchange, members)
+        meet(across, Announcement(Call.CONFIRM))
+        if top == "wa":
+            aggregator_round(across, block, aggregator=0, tagged=tagged, operation=operation)
+        else:
+            allreduce_round(
+                across, block, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
+            )
+
+    if len({len(group) for group in groups}) == 1:
+        spans = partition(values.size, inner.size)
+        reduce_scatter_round(inner, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+        span = spans[inner.rank]
+        exchange_between([group[inner.rank] for group in groups], values[span.start : span.stop])
+        meet(inner, Announcement(Call.CONFIRM))
+        allgather_round(inner, values, spans, tagged=tagged, quantise=quantise)
+        return
+    reduce_round(inner, values, root=0, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
+    if inner.rank == 0:
+        exchange_between([group[0] for group in groups], values)
+        quantise_own(exchange, quantise, values)  # in a group of one as well, whose values go to nobody
+    meet(inner, Announcement(Call.CONFIRM))
+    broadcast_round(inner, values, root=0, tagged=tagged, quantise=None)

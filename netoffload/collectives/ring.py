@@ -66,6 +66,7 @@ def ring_allreduce(
     operation: Operation = Operation.SUM,
     quantise: Quantise | None = None,
     chunk_floats: int = CHUNK_FLOATS,
+    agreed: int = 0,
 ) -> None:
     """Replace ``values`` on every rank by the reduction over all ranks, in place.
 
@@ -78,6 +79,7 @@ def ring_allreduce(
             block travels. Needed for bit-identical ranks when the channels are lossy. With one rank nothing travels
             and nothing is quantised.
         chunk_floats: floats that are added and forwarded at a time; need not be the same on all ranks.
+        agreed: digest of whatever else the caller wants to be the same on all ranks; 0: nothing.
 
     Raises:
         UsageError: not a contiguous float32 vector.
@@ -86,7 +88,7 @@ def ring_allreduce(
     """
     octets_of(values)
     with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.RING_ALLREDUCE, values.size, tagged, operation))
+        meet(exchange, Announcement(Call.RING_ALLREDUCE, values.size, tagged, operation, digest=agreed))
         allreduce_round(
             exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
         )

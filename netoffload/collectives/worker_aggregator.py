@@ -12,7 +12,7 @@ from collections.abc import Callable
 from netoffload.collectives.announcement import Announcement, Call, check_root, meet
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Float32Array
 from netoffload.collectives.operations import Operation, combine
-from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of, receive_all, send_all
+from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of, send_all
 from netoffload.errors import UsageError
 
 _ADD_FLOATS = 32 * 1024
@@ -81,6 +81,7 @@ def aggregator_allreduce(
     tagged: bool,
     aggregator: int = 0,
     operation: Operation = Operation.SUM,
+    agreed: int = 0,
 ) -> None:
     """Replace ``values`` on every rank by the reduction over all ranks, which ``aggregator``, a worker too, computes.
 
@@ -90,6 +91,7 @@ def aggregator_allreduce(
         tagged: send what goes up over the tagged channels. What comes down is untagged, so all ranks end identical.
         aggregator: who computes: its own values first, then those of the others in rank order.
         operation: what two values become.
+        agreed: as in :func:`~netoffload.collectives.ring.ring_allreduce`.
 
     Raises:
         UsageError: not a contiguous float32 vector, or no such rank.
@@ -99,7 +101,7 @@ def aggregator_allreduce(
     octets_of(values)
     check_root(exchange, aggregator)
     with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator))
+        meet(exchange, Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator, agreed))
         aggregator_round(exchange, values, aggregator=aggregator, tagged=tagged, operation=operation)
 
 
@@ -110,7 +112,8 @@ def aggregator_round(
     octets = octets_of(values)
     if exchange.rank != aggregator:
         send_all(exchange, exchange.channel(aggregator, tagged=tagged), octets)
-        receive_all(exchange, exchange.channel(aggregator, tagged=False), octets)
+        # The aggregator first receives from all others, over one link: that may take much longer than a time limit.
+        move_all(exchange, [], [(exchange.channel(aggregator, tagged=False), octets)], may_be_late=True)
     elif workers := [rank for rank in range(exchange.size) if rank != aggregator]:
         combine(
             exchange,

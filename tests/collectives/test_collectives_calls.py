@@ -292,7 +292,7 @@ DISAGREEMENTS: dict[str, tuple[Body, str]] = {
         lambda e: ring_reduce_scatter(
             e, zeros(8), partition(8, 4) if e.rank else consecutive([5, 1, 1, 1]), tagged=False
         ),
-        r"counts or groups [0-9a-f]{8}\), rank \d",
+        r"counts, groups or options [0-9a-f]{8}\), rank \d",
     ),
     "gathered counts": (
         lambda e: gather(e, zeros(2 + (e.rank == 3)), zeros(8), partition(8, 4), root=1, tagged=False),

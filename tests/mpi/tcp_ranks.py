@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from typing import Any
 
 from netoffload.errors import CollectiveError
 from netoffload_mpi.agreement import Gather, Offer
-from netoffload_mpi.dataplane import TcpExchange
+from netoffload_mpi.dataplane import Lane, TcpExchange
 from netoffload_mpi.wiring import Listeners, wire_up
 
 
@@ -28,13 +29,30 @@ def gatherers(size: int) -> list[Gather]:
     return [lambda value, rank=rank: gather(rank, value) for rank in range(size)]  # type: ignore[misc]
 
 
-def run_tcp(size: int, body: Callable[[TcpExchange], Any], timeout_s: float = 10.0, late_s: float = 20.0) -> list[Any]:
-    """Run ``body`` on every rank; a rank's result is what it returned, or the CollectiveError that it raised."""
+def die(exchange: TcpExchange) -> None:
+    """End the control connections without a farewell: what the kernel does for a killed process."""
+    for (_, lane), channel in exchange._channels.items():
+        if lane is Lane.CONTROL:
+            channel.conn.shutdown(socket.SHUT_RDWR)
+
+
+def run_tcp(
+    size: int,
+    body: Callable[[TcpExchange], Any],
+    timeout_s: float = 10.0,
+    late_s: float = 20.0,
+    addresses: Sequence[str] | None = None,
+) -> list[Any]:
+    """Run ``body`` on every rank; a rank's result is what it returned, or the CollectiveError that it raised.
+
+    ``addresses``: of the ranks; default: all at 127.0.0.1.
+    """
     gathers = gatherers(size)
 
     def run(rank: int) -> Any:
-        with Listeners(rank, size, "127.0.0.1") as listeners:
-            offers = gathers[rank](Offer(address="127.0.0.1", ports=listeners.ports))
+        address = "127.0.0.1" if addresses is None else addresses[rank]
+        with Listeners(rank, size, address) as listeners:
+            offers = gathers[rank](Offer(address=address, ports=listeners.ports))
             exchange = wire_up(rank, offers, listeners, gathers[rank], timeout_s, late_s)
         try:
             return body(exchange)

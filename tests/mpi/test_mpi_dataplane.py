@@ -6,10 +6,21 @@ import time
 
 import numpy as np
 import pytest
-from tcp_ranks import run_tcp
+from tcp_ranks import die, run_tcp
 
-from netoffload.collectives import Float32Array, Operation, aggregate, barrier, ring_allreduce, worker_exchange
+from netoffload.collectives import (
+    Exchange,
+    Float32Array,
+    Operation,
+    aggregate,
+    aggregator_allreduce,
+    barrier,
+    hierarchical_allreduce,
+    ring_allreduce,
+    worker_exchange,
+)
 from netoffload.collectives.announcement import Announcement, Call, meet
+from netoffload.collectives.hierarchy import SubExchange
 from netoffload.collectives.reference import ring_sum
 from netoffload.config import TOS_COMPRESS
 from netoffload.errors import CollectiveError, PeerLostError
@@ -68,6 +79,16 @@ def test_tag_is_on_both_ends_of_tagged_connections_only() -> None:
     assert run_tcp(2, body) == [[0, TOS_COMPRESS]] * 2
 
 
+def test_a_rank_connects_from_the_address_that_it_offered() -> None:
+    addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]  # the routing table says 127.0.0.1 for all of them
+
+    def body(exchange: TcpExchange) -> list[str]:
+        conns = [exchange.channel(peer, tagged=True).conn for peer in range(3) if peer != exchange.rank]
+        return [conn.getsockname()[0] for conn in conns]
+
+    assert run_tcp(3, body, timeout_s=2, addresses=addresses) == [[address] * 2 for address in addresses]
+
+
 def test_a_closed_peer_is_named_at_once_on_every_rank() -> None:
     def body(exchange: TcpExchange) -> None:
         if exchange.rank != 2:
@@ -84,10 +105,8 @@ def test_a_closed_peer_is_named_at_once_on_every_rank() -> None:
 
 def test_a_rank_that_dies_without_a_farewell_is_named_on_every_rank() -> None:
     def body(exchange: TcpExchange) -> None:
-        if exchange.rank == 2:  # what the kernel does for a killed process
-            for peer, conn in exchange.watch.control_connections().items():
-                assert peer != 2
-                conn.shutdown(socket.SHUT_RDWR)
+        if exchange.rank == 2:
+            die(exchange)
             return
         ring_allreduce(exchange, np.zeros(1000, dtype=np.float32), tagged=False)
 
@@ -103,6 +122,49 @@ def test_a_late_rank_is_waited_for_beyond_the_time_limit() -> None:
         if exchange.rank == 1:
             threading.Event().wait(1.0)
         ring_allreduce(exchange, values, tagged=False)
+        assert exchange.rank == 1 or exchange.stopwatch.late_s > 0.5
+        return float(values[0])
+
+    assert run_tcp(3, body, timeout_s=0.4) == [3.0] * 3
+
+
+class SlowBetweenRounds(SubExchange):
+    """All ranks of an exchange; one of them takes longer than the time limit where it asks for scratch memory."""
+
+    def __init__(self, whole: Exchange, rank: int, at_request: int) -> None:
+        super().__init__(whole, range(whole.size))
+        self._until = at_request if whole.rank == rank else 0
+
+    def scratch(self, count: int) -> Float32Array:
+        self._until -= 1
+        if self._until == 0:
+            threading.Event().wait(1.0)
+        return super().scratch(count)
+
+
+@pytest.mark.parametrize(
+    ("groups", "top", "rank", "at_request"),
+    [
+        ([[0, 1], [2, 3]], "wa", 0, 2),  # rank 0 aggregates for 2, which waits, while 1 and 3 wait for the allgather
+        ([[0, 1, 3], [2]], "ring", 2, 1),  # rank 0 waits for rank 2, and its group for the broadcast
+    ],
+)
+def test_ranks_between_rounds_are_late_and_not_stuck(
+    groups: list[list[int]], top: str, rank: int, at_request: int
+) -> None:
+    def body(exchange: TcpExchange) -> float:
+        values = np.ones(100_000, np.float32)
+        slow = SlowBetweenRounds(exchange, rank, at_request)
+        hierarchical_allreduce(slow, values, groups, tagged=False, top=top)
+        return float(values.min())
+
+    assert run_tcp(4, body, timeout_s=0.4) == [4.0] * 4
+
+
+def test_an_aggregator_that_is_long_in_receiving_is_waited_for() -> None:
+    def body(exchange: TcpExchange) -> float:
+        values = np.ones(100, np.float32)
+        aggregator_allreduce(SlowBetweenRounds(exchange, 0, 1), values, tagged=True)
         return float(values[0])
 
     assert run_tcp(3, body, timeout_s=0.4) == [3.0] * 3

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
-from tcp_ranks import run_tcp
+from tcp_ranks import die, run_tcp
 
 from netoffload.collectives import Float32Array, barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
@@ -129,6 +129,7 @@ def test_a_receive_without_a_message_can_be_cancelled() -> None:
         request = receive(exchange, 1 - exchange.rank, 0, np.zeros(4, np.float32))
         assert not request.Test()
         request.Cancel()
+        barrier(exchange)  # before either closes, which would end the other's receive
         status = MPI.Status()
         assert request.Wait(status)
         return request.Is_cancelled() and status.Is_cancelled()
@@ -144,13 +145,64 @@ def test_a_receive_from_a_rank_that_is_gone_raises(with_farewell: bool) -> None:
             if with_farewell:
                 exchange.watch.give_up(CollectiveError("rank 1 has had enough"))
             else:
-                exchange.watch.control_connections()[0].shutdown(2)
+                die(exchange)
             return None
         return receive(exchange, 1, 0, np.zeros(4, np.float32)).Wait()
 
     error = run_tcp(2, body)[0]
     assert isinstance(error, CollectiveError)
     assert ("rank 1 has had enough" if with_farewell else "rank 1 died") in str(error)
+
+
+@pytest.mark.parametrize("source", [1, None])
+@pytest.mark.parametrize("is_posted_first", [True, False])
+def test_a_receive_from_a_rank_that_has_closed_fails_and_what_it_sent_still_comes(
+    source: int | None, is_posted_first: bool
+) -> None:
+    posted = threading.Event()
+
+    def body(exchange: TcpExchange) -> Any:
+        if exchange.rank == 1:
+            send(exchange, 0, 7, values_of(1, 50_000)).Wait()
+            assert posted.wait(10)
+            return None
+        hopeless = receive(exchange, source, 3, np.zeros(4, np.float32)) if is_posted_first else None
+        posted.set()
+        if hopeless is None:
+            with pytest.raises(PeerLostError, match="closed"):
+                receive(exchange, 1, 3, np.zeros(4, np.float32)).Wait()  # until the farewell has been heard
+            hopeless = receive(exchange, source, 3, np.zeros(4, np.float32))
+        with pytest.raises(PeerLostError, match="rank 1 closed its" if source == 1 else "all other ranks closed their"):
+            hopeless.Wait()
+        into = np.zeros(50_000, np.float32)
+        receive(exchange, source, 7, into).Wait()
+        return into.tobytes() == values_of(1, 50_000).tobytes()
+
+    assert run_tcp(2, body)[0]
+
+
+def test_a_receive_that_a_living_rank_may_satisfy_waits_on() -> None:
+    heard = threading.Event()
+
+    def body(exchange: TcpExchange) -> float:
+        if exchange.rank == 1:
+            return 0.0
+        if exchange.rank == 2:
+            assert heard.wait(10)
+            send(exchange, 0, 0, np.full(4, 2, np.float32)).Wait()
+            receive(exchange, 0, 0, np.zeros(1, np.float32)).Wait()  # until rank 0 has it
+            return 0.0
+        into = np.zeros(4, np.float32)
+        waiting = receive(exchange, None, 0, into)
+        with pytest.raises(PeerLostError, match="rank 1 closed its communicator while rank 0 waited for it"):
+            receive(exchange, 1, 0, np.zeros(4, np.float32)).Wait()
+        assert not waiting.Test()
+        heard.set()
+        waiting.Wait()
+        send(exchange, 2, 0, np.zeros(1, np.float32)).Wait()
+        return float(into[0])
+
+    assert run_tcp(3, body)[0] == 2.0
 
 
 def test_requests_after_the_end_fail_at_once() -> None:

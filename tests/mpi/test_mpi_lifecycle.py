@@ -1,0 +1,139 @@
+"""What a CompComm does around its calls: accounts, requirements, background calls. Ranks are threads, sockets real."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from tcp_ranks import run_tcp
+
+from netoffload.collectives import barrier
+from netoffload.errors import CollectiveError, UsageError
+from netoffload_mpi import CompComm
+from netoffload_mpi.dataplane import TcpExchange
+from netoffload_mpi.info import NicAccount
+from netoffload_mpi.plane import DataPlane, Settings
+from netoffload_mpi.progress import CallQueue
+
+
+def comm_over(exchange: TcpExchange, settings: Settings | None = None) -> CompComm:
+    """A CompComm whose connections are ``exchange``; of MPI it knows this process only."""
+    comm = CompComm(MPI.COMM_SELF)
+    account = NicAccount(None, exchange.tagged_connections)
+    comm._plane = DataPlane(exchange, None, None, ["127.0.0.1"] * exchange.size, account, settings or Settings())
+    return comm
+
+
+def test_what_one_rank_requires_in_vain_is_told_to_all() -> None:
+    def body(exchange: TcpExchange) -> None:
+        required = exchange.rank == 2
+        comm = comm_over(exchange, Settings(require=required, per_call=required))
+        values = np.ones(100, np.float32)
+        if required:
+            with pytest.raises(CollectiveError, match="this rank has no NIC"):
+                comm.Allreduce_comp(MPI.IN_PLACE, values)
+            return
+        comm.Allreduce_comp(MPI.IN_PLACE, values)
+        barrier(exchange)
+
+    told = run_tcp(3, body)
+    assert told[2] is None
+    for error in told[:2]:
+        assert isinstance(error, CollectiveError)
+        assert "compression is required, but this rank has no NIC" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("odd", "usual"),
+    [
+        ({"average": True}, {}),
+        ({"average": True}, {"algorithm": "wa"}),
+        ({"algorithm": "hierarchical", "average": True}, {"algorithm": "hierarchical"}),
+        ({"algorithm": "mpi"}, {}),
+        ({"algorithm": "mpi", "average": True}, {"algorithm": "mpi"}),
+        ({"algorithm": "hierarchical", "top": "wa"}, {"algorithm": "hierarchical"}),
+    ],
+)
+def test_ranks_that_differ_in_an_option_all_hear_of_it(odd: dict[str, Any], usual: dict[str, Any]) -> None:
+    def body(exchange: TcpExchange) -> None:
+        options = odd if exchange.rank == 1 else usual
+        comm_over(exchange).Allreduce_comp(MPI.IN_PLACE, np.ones(100, np.float32), **options)
+
+    for error in run_tcp(3, body):
+        assert isinstance(error, CollectiveError)
+        assert "ranks disagree" in str(error)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompComm]:
+    """A communicator of one rank without a NIC."""
+    monkeypatch.delenv("NETOFFLOAD_CONTROL", raising=False)
+    with CompComm(MPI.COMM_SELF) as comm:
+        yield comm
+
+
+def test_octets_of_both_lanes_count_where_an_algorithm_uses_both() -> None:
+    meeting = 2 * 24  # two rounds among three ranks, on the untagged lane
+
+    def body(exchange: TcpExchange) -> list[int]:
+        comm, values = comm_over(exchange), np.ones(1200, np.float32)
+        counts = []
+        for algorithm in ("ring", "wa", "hierarchical"):
+            comm.Allreduce_comp(MPI.IN_PLACE, values, algorithm=algorithm, groups=[[0], [1], [2]])
+            counts.append(comm.last_info.raw_octets)
+        comm.Allreduce_comp(MPI.IN_PLACE, values, algorithm="hierarchical", groups=[[0], [1], [2]], top="wa")
+        return [*counts, comm.last_info.raw_octets]
+
+    ring, (up, down) = 4 * 4800 // 3, (4800, 2 * 4800)
+    workers = [ring, up + meeting, ring, up + 2 * meeting]
+    assert run_tcp(3, body) == [[ring, down + meeting, ring, down + 2 * meeting], workers, workers]
+
+
+def test_new_connections_begin_a_new_account(alone: CompComm) -> None:
+    for _ in range(2):
+        alone.Barrier_comp()
+        assert alone.totals().calls == 1
+        alone.close()
+        assert alone.totals().calls == 1
+
+
+def test_what_goes_to_oneself_or_nobody_is_no_traffic(alone: CompComm) -> None:
+    values, into = np.ones(3, np.float32), np.zeros(3, np.float32)
+    alone.Send_comp(values, 0)
+    alone.Sendrecv_comp(values, MPI.PROC_NULL, 0, into, 0)
+    assert into.tolist() == [1.0] * 3
+    alone.Send_comp(values, MPI.PROC_NULL)
+    assert (alone.totals().calls, alone.totals().raw_octets) == (3, 0)
+
+
+def test_a_sendrecv_that_is_refused_leaves_no_receive(alone: CompComm) -> None:
+    values, into = np.ones(3, np.float32), np.zeros(3, np.float32)
+    for dest, tag in ((1, 0), (0, -7)):
+        with pytest.raises(UsageError):
+            alone.Sendrecv_comp(values, dest, tag, np.zeros(3, np.float32), 0)
+    alone.Send_comp(values, 0)
+    assert alone.Irecv_comp(into, 0).Test()
+    assert into.tolist() == [1.0] * 3
+
+
+def test_a_background_call_that_has_ended_is_let_go() -> None:
+    class Buffers:
+        def use(self) -> None:
+            pass
+
+    queue, buffers = CallQueue(), Buffers()
+    gone = weakref.ref(buffers)
+    request = queue.start(buffers.use)
+    del buffers
+    request.Wait()
+    del request
+    deadline_s = time.monotonic() + 10
+    while not queue.is_idle and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    assert gone() is None
+    queue.end()
