@@ -192,7 +192,11 @@ def _deliver(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port:
 
 @inline_kernel
 def _to_wire(host: Any, wire: Any, takes_from_host: Any, settings: Any, port: Any) -> None:
-    """Send what waits, then what the host has, at most :data:`HOST_BATCH` frames of it."""
+    """Send what waits, then what the host has, in at most :data:`HOST_BATCH` rounds.
+
+    A round is one segment that becomes blocks, or up to :data:`HOST_BATCH` frames that cross unchanged: 64 frames then,
+    as many as one batch from the wire.
+    """
     for _ in range(HOST_BATCH):
         if port.unsent[1] == 0:
             if takes_from_host:

@@ -32,13 +32,13 @@ WIRE_BATCH: Final = 64
 """Frames taken from the wire at once: a 64 KiB segment without any compression is 46 frames."""
 
 HOST_BATCH: Final = 8
-"""Frames taken from the host at once; each may be 64 KiB."""
+"""Frames taken from the host at once, each up to 64 KiB; and how often that is done before the wire's turn comes."""
 
 # What went wrong with the devices, in Port.state.
 ENDED: Final = 0
 """0, or why the loop has to end."""
 SUSPECT: Final = 1
-"""1: a device said it is down, and may be gone."""
+"""Looks left for whether a device that said it is down is gone; 0: no device is suspected."""
 STATE_FIELDS: Final = 2
 
 
