@@ -135,7 +135,7 @@ def _from_wire(host: Any, wire: Any, settings: Any, port: Any) -> None:
             port.counters[Counter.RX_WIRE_FRAMES] += 1
             port.counters[Counter.RX_WIRE_OCTETS] += length - vnet.VNET_LEN
             if settings.trace_sides & trace.WIRE_SIDE:
-                _trace(settings, port.rx_trace, 1, trace.INBOUND, frame.ctypes.data, length, before, port.counters)
+                _trace(settings, port.rx_trace, 1, trace.INBOUND, frame.ctypes.data, length, before)
         if np.int64(messages[index, libc.MESSAGE_FLAGS]) & libc.MSG_TRUNC or length < vnet.VNET_LEN:
             port.counters[Counter.DROP_RUNT] += 1
             status = DROPPED
@@ -173,7 +173,7 @@ def _deliver(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port:
     """Write one frame to the host."""
     if settings.trace_sides & trace.HOST_SIDE:
         now_ns = libc.now_ns(port.clock)
-        _trace(settings, port.rx_trace, 0, trace.OUTBOUND, frame.ctypes.data, length, now_ns, port.counters)
+        _trace(settings, port.rx_trace, 0, trace.OUTBOUND, frame.ctypes.data, length, now_ns)
     while libc.write(host, frame.ctypes.data, length) < 0:
         number = libc.errno()
         if number == _EINTR:
@@ -224,7 +224,7 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
             return
         before = libc.now_ns(port.clock)
         if settings.trace_sides & trace.HOST_SIDE:
-            _trace(settings, port.tx_trace, 0, trace.INBOUND, frame.ctypes.data, length, before, port.counters)
+            _trace(settings, port.tx_trace, 0, trace.INBOUND, frame.ctypes.data, length, before)
         libc.mutex_lock(port.lock.ctypes.data)
         frames = transmit(
             settings.engine, frame, length, before, port.tx_flows, port.counters, port.wire_out, port.spans
@@ -262,7 +262,7 @@ def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
                 port.counters[Counter.TX_WIRE_OCTETS] += length - vnet.VNET_LEN
                 if settings.trace_sides & trace.WIRE_SIDE:
                     now_ns, at = libc.now_ns(port.clock), port.out_vectors[index, 0]
-                    _trace(settings, port.tx_trace, 1, trace.OUTBOUND, at, length, now_ns, port.counters)
+                    _trace(settings, port.tx_trace, 1, trace.OUTBOUND, at, length, now_ns)
             port.counters[Counter.TX_WIRE_FRAMES] += taken
             port.unsent[0] = first + taken
             continue
@@ -285,10 +285,8 @@ def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
 
 
 @inline_kernel
-def _trace(
-    settings: Any, ring: Any, interface: Any, way: Any, address: Any, length: Any, now_ns: Any, counters: Any
-) -> None:
-    trace.record(ring, interface, way, address, length, now_ns + settings.wall_offset_ns, counters)
+def _trace(settings: Any, ring: Any, interface: Any, way: Any, address: Any, length: Any, now_ns: Any) -> None:
+    trace.record(ring, interface, way, address, length, now_ns + settings.wall_offset_ns)
 
 
 @kernel
