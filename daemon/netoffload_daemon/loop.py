@@ -41,6 +41,8 @@ WIRE_GONE: Final = 2
 
 DRAIN_ROUNDS: Final = 256
 """Batches per direction taken when stopping; a host that goes on sending cannot keep the NIC alive."""
+_DRAIN_WAIT_NS: Final = 10_000_000
+"""How long one of them waits for a wire that is full, or for held frames: 2.6 s in all."""
 
 _BACK_OFF_NS: Final = 100_000_000
 """Pause after a device that is down, so that the loop does not spin on it."""
@@ -82,13 +84,18 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
         polled[0, 0], polled[0, 1] = (host if takes_from_host else -1), libc.POLLIN
         polled[1, 1] = (libc.POLLIN if roles & RX else 0) | (libc.POLLOUT if waits_for_wire else 0)
         polled[1, 0] = wire if polled[1, 1] else -1
-        timeout_ns = 0 if rounds_left > 0 else _timeout_ns(settings, port, active_ns, waits_for_wire)
+        has_frames = roles & TX != 0 and _count_unsent(port) > 0
+        if rounds_left < 0:
+            timeout_ns = _timeout_ns(settings, port, active_ns, waits_for_wire)
+        else:
+            timeout_ns = _drain_timeout_ns(port, has_frames, waits_for_wire)
         ready = libc.wait(polled, 3, timeout_ns, port.clock)
         if ready < 0:
             continue
         rounds_left -= 1 if rounds_left > 0 else 0
         if ready == 0:
-            rounds_left = min(rounds_left, 0)  # both directions are empty: that was all
+            if not has_frames:
+                rounds_left = min(rounds_left, 0)  # both directions are empty: that was all
             _look_again(host, wire, port)
         elif polled[2, 1] >> 16:
             polled[2, 0], rounds_left = -1, DRAIN_ROUNDS
@@ -99,7 +106,26 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
             _to_wire(host, wire, takes_from_host, settings, port)
         if settings.busy_ns and ready > 0:
             active_ns = libc.now_ns(port.clock)
+    if roles & TX:
+        reason = Counter.DROP_WIRE_DOWN if port.state[ENDED] == WIRE_GONE else Counter.DROP_WIRE_FULL
+        port.counters[reason] += _count_unsent(port)
     return int(port.state[ENDED])
+
+
+@inline_kernel
+def _count_unsent(port: Any) -> Any:
+    """How many frames were read from the host and not given to the wire yet."""
+    return port.unsent[1] - port.unsent[0] + faults.count_held(port.held)
+
+
+@inline_kernel
+def _drain_timeout_ns(port: Any, has_frames: Any, waits_for_wire: Any) -> Any:
+    """How long to sleep at most when stopping: not at all, unless for the wire or until a held frame is due."""
+    if not has_frames:
+        return 0
+    if waits_for_wire:
+        return _DRAIN_WAIT_NS
+    return min(max(faults.wait_ns(port.held, libc.now_ns(port.clock)), 0), _DRAIN_WAIT_NS)
 
 
 @inline_kernel
