@@ -156,7 +156,7 @@ def run(settings: NicSettings) -> int:
             per_segment=int(settings.packing == "per-segment"),
         )
         sides = SIDES[settings.trace_side] if settings.trace else 0
-        told = make_settings(engine, settings.faults, settings.busy_poll_us, sides)
+        told = make_settings(engine, settings.faults, settings.busy_poll_us, settings.host_is_veth, sides)
         compile_loop()
         port = make_port(*open_tables(settings.flow_table), settings.faults, mtu, traced=sides != 0)
         if settings.trace is not None:

@@ -243,11 +243,11 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
     for row in range(HOST_BATCH):
         if settings.faults.is_on and not faults.has_room(port.held):
             return
-        frame = port.host_in[row]
-        length = libc.read(host, frame.ctypes.data, HOST_BUFFER_LEN)
+        start, length = _read_host(host, row, settings, port)
         if length < 0:
             _read_failed(host, wire, port)
             return
+        frame = port.host_in[row, start:]
         before = libc.now_ns(port.clock)
         if settings.trace_sides & trace.HOST_SIDE:
             _trace(settings, port.tx_trace, 0, trace.INBOUND, frame.ctypes.data, length, before)
@@ -273,6 +273,22 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
                 port.unsent[1] += 1
         if not is_forward:
             return
+
+
+@inline_kernel
+def _read_host(host: Any, row: Any, settings: Any, port: Any) -> Any:
+    """Read one frame of the host into its row; return where it starts and its length, negative if there is none.
+
+    A TAP hands over tags as they are; a packet socket says them beside the frame.
+    """
+    if not settings.host_is_packet:
+        return TAG_LEN, libc.read(host, port.host_in[row].ctypes.data + TAG_LEN, HOST_BUFFER_LEN)
+    message = port.host_messages[row]
+    taken = libc.recvmmsg(host, message.ctypes.data, 1, libc.MSG_DONTWAIT, 0)
+    if taken < 0:
+        return TAG_LEN, np.int64(taken)
+    start = vlan.restore_tag(port.host_in[row], message, port.host_controls[row])
+    return start, np.int64(message[libc.MESSAGE_LEN] & np.uint64(0xFFFFFFFF)) + TAG_LEN - start
 
 
 @kernel
