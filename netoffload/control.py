@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from netoffload.errors import ControlError, NetOffloadError
+from netoffload.errors import ControlError, NetOffloadError, SystemRefusedError
 
 MAX_REQUEST_OCTETS: Final = 64 * 1024
 """A request is a few words; more is a mistake or an attack, and closes the connection."""
@@ -86,14 +86,14 @@ class ControlServer:
         """Listen and start answering.
 
         Raises:
-            ControlError: the path cannot be bound, or somebody answers there already.
+            SystemRefusedError: the path cannot be bound, or somebody answers there already.
         """
         if self.path.exists():
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 probe.connect(str(self.path))
-                raise ControlError(f"control socket {self.path} is in use by another process")
+                raise SystemRefusedError(f"control socket {self.path} is in use by another process")
             if not self.path.is_socket():
-                raise ControlError(
+                raise SystemRefusedError(
                     f"{self.path} exists and is not a socket: choose another path for the control socket"
                 )
             self.path.unlink(missing_ok=True)
@@ -101,7 +101,7 @@ class ControlServer:
         try:
             self._listener.bind(str(self.path))
         except OSError as error:
-            raise ControlError(f"cannot listen on control socket {self.path}: {error}") from error
+            raise SystemRefusedError(f"cannot listen on control socket {self.path}: {error}") from error
         finally:
             os.umask(old_mask)
         self._listener.listen(16)

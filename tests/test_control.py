@@ -16,7 +16,7 @@ import pytest
 
 from netoffload import control
 from netoffload.control import MAX_CONNECTIONS, MAX_REQUEST_OCTETS, ControlServer, request
-from netoffload.errors import ControlError, UsageError
+from netoffload.errors import ControlError, SystemRefusedError, UsageError
 
 
 def refuse(_: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def test_a_dead_sockets_file_is_replaced_a_living_one_is_not(tmp_path: Path) -> 
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     with ControlServer(path, HANDLERS):
-        with pytest.raises(ControlError, match="in use"), ControlServer(path, HANDLERS):
+        with pytest.raises(SystemRefusedError, match="in use"), ControlServer(path, HANDLERS):
             pass
         assert request(path, "add", a=0, b=0) == {"sum": 0}
 
@@ -66,7 +66,7 @@ def test_a_dead_sockets_file_is_replaced_a_living_one_is_not(tmp_path: Path) -> 
 def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("precious")
-    with pytest.raises(ControlError, match="is not a socket"), ControlServer(path, HANDLERS):
+    with pytest.raises(SystemRefusedError, match="is not a socket"), ControlServer(path, HANDLERS):
         pass
     assert path.read_text() == "precious"
 

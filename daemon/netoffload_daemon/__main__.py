@@ -1,7 +1,7 @@
 """Arguments -> devices -> loop. Set-up may exit with one clear line; the loop only stops.
 
-Exit codes: 0 stopped as asked, 2 wrong arguments, 3 the system refused something, 4 the host's device was deleted,
-5 the wire was deleted.
+Exit codes: 0 stopped as asked, 1 the loop failed (a bug), 2 wrong arguments, 3 the system refused something, 4 the
+host's device was deleted, 5 the wire was deleted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -33,8 +34,12 @@ from netoffload_daemon.settings import TRACE_SIDES, NicSettings
 from netoffload_daemon.table import open_tables
 from netoffload_daemon.trace import SIDES, TraceFile
 
+EXIT_FAILED: Final = 1
 EXIT_HOST_GONE: Final = 4
 EXIT_WIRE_GONE: Final = 5
+
+FAILED: Final = 3
+"""Beside the results of :func:`~netoffload_daemon.loop.serve`: it raised something, and nobody knows what was sent."""
 
 EXAMPLES: Final = """\
 examples:
@@ -151,7 +156,7 @@ def run(settings: NicSettings) -> int:
             per_segment=int(settings.packing == "per-segment"),
         )
         sides = SIDES[settings.trace_side] if settings.trace else 0
-        told = make_settings(engine, settings.faults, settings.busy_poll_us, sides)
+        told = make_settings(engine, settings.faults, settings.busy_poll_us, settings.host_is_veth, sides)
         compile_loop()
         port = make_port(*open_tables(settings.flow_table), settings.faults, mtu, traced=sides != 0)
         if settings.trace is not None:
@@ -205,7 +210,7 @@ class Loop:
             self._threads.append(thread)
 
     def join(self) -> int:
-        """Return why the loop ended, when it has."""
+        """Return why the loop ended, when it has: a result of ``serve``, or ``FAILED``."""
         for thread in self._threads:
             thread.join()
         return max(self._outcomes, default=STOPPED)
@@ -218,16 +223,23 @@ class Loop:
     def _run(self, roles: int, port: Port) -> None:
         try:
             self._outcomes.append(serve(*self._arguments, roles, self._settings, port))
+        except Exception:
+            traceback.print_exc()
+            self._outcomes.append(FAILED)
         finally:
             os.eventfd_write(self._event, 1)  # one direction alone is no NIC
 
 
 def _exit_code(outcome: int, settings: NicSettings) -> int:
-    gone = {HOST_GONE: (settings.host, EXIT_HOST_GONE), WIRE_GONE: (f"wire {settings.wire}", EXIT_WIRE_GONE)}
-    if outcome not in gone:
+    reasons = {
+        HOST_GONE: (f"{settings.host} was deleted", EXIT_HOST_GONE),
+        WIRE_GONE: (f"wire {settings.wire} was deleted", EXIT_WIRE_GONE),
+        FAILED: ("the loop failed, nothing is forwarded any more: please report what stands above", EXIT_FAILED),
+    }
+    if outcome not in reasons:
         return 0
-    name, code = gone[outcome]
-    print(f"netoffload: {name} was deleted", file=sys.stderr)
+    reason, code = reasons[outcome]
+    print(f"netoffload: {reason}", file=sys.stderr)
     return code
 
 

@@ -22,6 +22,7 @@ from netoffload.engine import counters, flows
 from netoffload_daemon.metrics import exposition
 from netoffload_daemon.port import Port
 from netoffload_daemon.settings import NicSettings
+from netoffload_daemon.trace import with_traced
 
 
 def make_handlers(settings: NicSettings, port: Port, event: int) -> dict[str, Handler]:
@@ -32,6 +33,8 @@ def make_handlers(settings: NicSettings, port: Port, event: int) -> dict[str, Ha
         port: its counters and flow tables, which the loop goes on changing.
         event: the descriptor that stops the loop.
     """
+
+    rings = (port.tx_trace, port.rx_trace)
 
     def info(_: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -46,7 +49,7 @@ def make_handlers(settings: NicSettings, port: Port, event: int) -> dict[str, Ha
         }
 
     def read_counters(_: Mapping[str, Any]) -> dict[str, Any]:
-        return {"counters": counters.as_dict(port.counters)}
+        return {"counters": counters.as_dict(with_traced(port.counters, rings))}
 
     def read_flows(_: Mapping[str, Any]) -> dict[str, Any]:
         tx = [{"direction": "tx", **row} for row in flows.as_dicts(port.tx_flows)]
@@ -55,7 +58,7 @@ def make_handlers(settings: NicSettings, port: Port, event: int) -> dict[str, Ha
 
     def metrics(_: Mapping[str, Any]) -> dict[str, Any]:
         known = {"tx": len(flows.as_dicts(port.tx_flows)), "rx": len(flows.as_dicts(port.rx_flows))}
-        return {"metrics": exposition(info({}), counters.as_dict(port.counters), known)}
+        return {"metrics": exposition(info({}), read_counters({})["counters"], known)}
 
     def stop(_: Mapping[str, Any]) -> dict[str, Any]:
         os.eventfd_write(event, 1)

@@ -272,7 +272,8 @@ def _fill_in_checksum(octets: Any, length: Any) -> None:
         if even != length - start:
             total += u8(octets, length - 1)
         total = (total & 0xFFFF) + (total >> 16)
-        store_u16(octets, at, total ^ 0xFFFF)
+        # 0 would say "no checksum" in UDP (RFC 768); 0xFFFF is the same number in ones' complement.
+        store_u16(octets, at, total ^ 0xFFFF if total != 0xFFFF else 0xFFFF)
     for field in range(vnet.VNET_LEN):
         octets[field] = 0
 
@@ -292,6 +293,12 @@ def _damage(plan: Any, octets: Any, length: Any, random: Any, counters: Any) -> 
         bit = draw(random) % (8 * (length - _IP_AT))
         octets[_IP_AT + bit // 8] = u8(octets, _IP_AT + bit // 8) ^ 1 << bit % 8
     return length
+
+
+@inline_kernel
+def count_held(held: Any) -> Any:
+    """Return how many frames were not released yet."""
+    return held.queue[_TAIL] - held.queue[_HEAD]
 
 
 @kernel

@@ -41,6 +41,8 @@ WIRE_GONE: Final = 2
 
 DRAIN_ROUNDS: Final = 256
 """Batches per direction taken when stopping; a host that goes on sending cannot keep the NIC alive."""
+_DRAIN_WAIT_NS: Final = 10_000_000
+"""How long one of them waits for a wire that is full, or for held frames: 2.6 s in all."""
 
 _BACK_OFF_NS: Final = 100_000_000
 """Pause after a device that is down, so that the loop does not spin on it."""
@@ -82,13 +84,18 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
         polled[0, 0], polled[0, 1] = (host if takes_from_host else -1), libc.POLLIN
         polled[1, 1] = (libc.POLLIN if roles & RX else 0) | (libc.POLLOUT if waits_for_wire else 0)
         polled[1, 0] = wire if polled[1, 1] else -1
-        timeout_ns = 0 if rounds_left > 0 else _timeout_ns(settings, port, active_ns, waits_for_wire)
+        has_frames = roles & TX != 0 and _count_unsent(port) > 0
+        if rounds_left < 0:
+            timeout_ns = _timeout_ns(settings, port, active_ns, waits_for_wire)
+        else:
+            timeout_ns = _drain_timeout_ns(port, has_frames, waits_for_wire)
         ready = libc.wait(polled, 3, timeout_ns, port.clock)
         if ready < 0:
             continue
         rounds_left -= 1 if rounds_left > 0 else 0
         if ready == 0:
-            rounds_left = min(rounds_left, 0)  # both directions are empty: that was all
+            if not has_frames:
+                rounds_left = min(rounds_left, 0)  # both directions are empty: that was all
             _look_again(host, wire, port)
         elif polled[2, 1] >> 16:
             polled[2, 0], rounds_left = -1, DRAIN_ROUNDS
@@ -99,7 +106,26 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
             _to_wire(host, wire, takes_from_host, settings, port)
         if settings.busy_ns and ready > 0:
             active_ns = libc.now_ns(port.clock)
+    if roles & TX:
+        reason = Counter.DROP_WIRE_DOWN if port.state[ENDED] == WIRE_GONE else Counter.DROP_WIRE_FULL
+        port.counters[reason] += _count_unsent(port)
     return int(port.state[ENDED])
+
+
+@inline_kernel
+def _count_unsent(port: Any) -> Any:
+    """How many frames were read from the host and not given to the wire yet."""
+    return port.unsent[1] - port.unsent[0] + faults.count_held(port.held)
+
+
+@inline_kernel
+def _drain_timeout_ns(port: Any, has_frames: Any, waits_for_wire: Any) -> Any:
+    """How long to sleep at most when stopping: not at all, unless for the wire or until a held frame is due."""
+    if not has_frames:
+        return 0
+    if waits_for_wire:
+        return _DRAIN_WAIT_NS
+    return min(max(faults.wait_ns(port.held, libc.now_ns(port.clock)), 0), _DRAIN_WAIT_NS)
 
 
 @inline_kernel
@@ -135,7 +161,7 @@ def _from_wire(host: Any, wire: Any, settings: Any, port: Any) -> None:
             port.counters[Counter.RX_WIRE_FRAMES] += 1
             port.counters[Counter.RX_WIRE_OCTETS] += length - vnet.VNET_LEN
             if settings.trace_sides & trace.WIRE_SIDE:
-                _trace(settings, port.rx_trace, 1, trace.INBOUND, frame.ctypes.data, length, before, port.counters)
+                _trace(settings, port.rx_trace, 1, trace.INBOUND, frame.ctypes.data, length, before)
         if np.int64(messages[index, libc.MESSAGE_FLAGS]) & libc.MSG_TRUNC or length < vnet.VNET_LEN:
             port.counters[Counter.DROP_RUNT] += 1
             status = DROPPED
@@ -173,7 +199,7 @@ def _deliver(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port:
     """Write one frame to the host."""
     if settings.trace_sides & trace.HOST_SIDE:
         now_ns = libc.now_ns(port.clock)
-        _trace(settings, port.rx_trace, 0, trace.OUTBOUND, frame.ctypes.data, length, now_ns, port.counters)
+        _trace(settings, port.rx_trace, 0, trace.OUTBOUND, frame.ctypes.data, length, now_ns)
     while libc.write(host, frame.ctypes.data, length) < 0:
         number = libc.errno()
         if number == _EINTR:
@@ -192,7 +218,11 @@ def _deliver(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port:
 
 @inline_kernel
 def _to_wire(host: Any, wire: Any, takes_from_host: Any, settings: Any, port: Any) -> None:
-    """Send what waits, then what the host has, at most :data:`HOST_BATCH` frames of it."""
+    """Send what waits, then what the host has, in at most :data:`HOST_BATCH` rounds.
+
+    A round is one segment that becomes blocks, or up to :data:`HOST_BATCH` frames that cross unchanged: 64 frames then,
+    as many as one batch from the wire.
+    """
     for _ in range(HOST_BATCH):
         if port.unsent[1] == 0:
             if takes_from_host:
@@ -213,14 +243,14 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
     for row in range(HOST_BATCH):
         if settings.faults.is_on and not faults.has_room(port.held):
             return
-        frame = port.host_in[row]
-        length = libc.read(host, frame.ctypes.data, HOST_BUFFER_LEN)
+        start, length = _read_host(host, row, settings, port)
         if length < 0:
             _read_failed(host, wire, port)
             return
+        frame = port.host_in[row, start:]
         before = libc.now_ns(port.clock)
         if settings.trace_sides & trace.HOST_SIDE:
-            _trace(settings, port.tx_trace, 0, trace.INBOUND, frame.ctypes.data, length, before, port.counters)
+            _trace(settings, port.tx_trace, 0, trace.INBOUND, frame.ctypes.data, length, before)
         libc.mutex_lock(port.lock.ctypes.data)
         frames = transmit(
             settings.engine, frame, length, before, port.tx_flows, port.counters, port.wire_out, port.spans
@@ -245,6 +275,22 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
             return
 
 
+@inline_kernel
+def _read_host(host: Any, row: Any, settings: Any, port: Any) -> Any:
+    """Read one frame of the host into its row; return where it starts and its length, negative if there is none.
+
+    A TAP hands over tags as they are; a packet socket says them beside the frame.
+    """
+    if not settings.host_is_packet:
+        return TAG_LEN, libc.read(host, port.host_in[row].ctypes.data + TAG_LEN, HOST_BUFFER_LEN)
+    message = port.host_messages[row]
+    taken = libc.recvmmsg(host, message.ctypes.data, 1, libc.MSG_DONTWAIT, 0)
+    if taken < 0:
+        return TAG_LEN, np.int64(taken)
+    start = vlan.restore_tag(port.host_in[row], message, port.host_controls[row])
+    return start, np.int64(message[libc.MESSAGE_LEN] & np.uint64(0xFFFFFFFF)) + TAG_LEN - start
+
+
 @kernel
 def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
     """Give the unsent frames to the wire; False if it is full and some are left."""
@@ -258,7 +304,7 @@ def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
                 port.counters[Counter.TX_WIRE_OCTETS] += length - vnet.VNET_LEN
                 if settings.trace_sides & trace.WIRE_SIDE:
                     now_ns, at = libc.now_ns(port.clock), port.out_vectors[index, 0]
-                    _trace(settings, port.tx_trace, 1, trace.OUTBOUND, at, length, now_ns, port.counters)
+                    _trace(settings, port.tx_trace, 1, trace.OUTBOUND, at, length, now_ns)
             port.counters[Counter.TX_WIRE_FRAMES] += taken
             port.unsent[0] = first + taken
             continue
@@ -281,10 +327,8 @@ def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
 
 
 @inline_kernel
-def _trace(
-    settings: Any, ring: Any, interface: Any, way: Any, address: Any, length: Any, now_ns: Any, counters: Any
-) -> None:
-    trace.record(ring, interface, way, address, length, now_ns + settings.wall_offset_ns, counters)
+def _trace(settings: Any, ring: Any, interface: Any, way: Any, address: Any, length: Any, now_ns: Any) -> None:
+    trace.record(ring, interface, way, address, length, now_ns + settings.wall_offset_ns)
 
 
 @kernel

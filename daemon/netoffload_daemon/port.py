@@ -32,13 +32,13 @@ WIRE_BATCH: Final = 64
 """Frames taken from the wire at once: a 64 KiB segment without any compression is 46 frames."""
 
 HOST_BATCH: Final = 8
-"""Frames taken from the host at once; each may be 64 KiB."""
+"""Frames taken from the host at once, each up to 64 KiB; and how often that is done before the wire's turn comes."""
 
 # What went wrong with the devices, in Port.state.
 ENDED: Final = 0
 """0, or why the loop has to end."""
 SUSPECT: Final = 1
-"""1: a device said it is down, and may be gone."""
+"""Looks left for whether a device that said it is down is gone; 0: no device is suspected."""
 STATE_FIELDS: Final = 2
 
 
@@ -49,6 +49,7 @@ class LoopSettings(NamedTuple):
         engine: for the transmit engine.
         faults: what happens to frames on their way to the wire.
         busy_ns: how long to look for frames without sleeping after the last one, nanoseconds.
+        host_is_packet: 1 if the host's device is read through a packet socket, 0 for a TAP.
         trace_sides: whose frames are traced: ``HOST_SIDE``, ``WIRE_SIDE``, both or none.
         wall_offset_ns: what makes the loop's time one since 1970.
     """
@@ -56,6 +57,7 @@ class LoopSettings(NamedTuple):
     engine: TransmitSettings
     faults: FaultPlan
     busy_ns: int
+    host_is_packet: int
     trace_sides: int
     wall_offset_ns: int
 
@@ -64,7 +66,10 @@ class Port(NamedTuple):
     """Everything the loop works on; arrays, made once.
 
     Attributes:
-        host_in: frames from the host, one row each.
+        host_in: frames from the host, one row each, from ``TAG_LEN`` on.
+        host_messages: message headers for them, where the host's device is a packet socket.
+        host_vectors: their addresses and room.
+        host_controls: what the kernel says about each.
         wire_out: the wire frames that one of them became.
         spans: where they are in ``wire_out``.
         out_messages: message headers for frames on their way out.
@@ -89,6 +94,9 @@ class Port(NamedTuple):
     """
 
     host_in: Uint8Array
+    host_messages: libc.Uint64Array
+    host_vectors: libc.Uint64Array
+    host_controls: Uint8Array
     wire_out: Uint8Array
     spans: Int64Array
     out_messages: libc.Uint64Array
@@ -113,11 +121,15 @@ class Port(NamedTuple):
 
 
 def make_settings(
-    engine: TransmitSettings, faults: FaultSettings | None = None, busy_poll_us: int = 0, trace_sides: int = 0
+    engine: TransmitSettings,
+    faults: FaultSettings | None = None,
+    busy_poll_us: int = 0,
+    host_is_packet: bool = False,
+    trace_sides: int = 0,
 ) -> LoopSettings:
     """Return the loop's settings."""
     plan = make_plan(faults or FaultSettings())
-    return LoopSettings(engine, plan, busy_poll_us * 1000, trace_sides, wall_clock_offset_ns())
+    return LoopSettings(engine, plan, busy_poll_us * 1000, int(host_is_packet), trace_sides, wall_clock_offset_ns())
 
 
 def make_port(
@@ -142,8 +154,15 @@ def make_port(
     wire_in = np.zeros((WIRE_BATCH, TAG_LEN + HOST_BUFFER_LEN + DECODE_SLACK), np.uint8)
     for index in range(WIRE_BATCH):
         in_vectors[index] = wire_in[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
+    host_messages, host_vectors = libc.make_messages(HOST_BATCH)
+    host_in = np.zeros((HOST_BATCH, TAG_LEN + HOST_BUFFER_LEN), np.uint8)
+    for index in range(HOST_BATCH):
+        host_vectors[index] = host_in[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
     return Port(
-        host_in=np.zeros((HOST_BATCH, HOST_BUFFER_LEN), np.uint8),
+        host_in=host_in,
+        host_messages=host_messages,
+        host_vectors=host_vectors,
+        host_controls=vlan.make_controls(host_messages),
         wire_out=np.zeros(WIRE_BUFFER_LEN, np.uint8),
         spans=np.zeros((MAX_WIRE_FRAMES, 2), np.int64),
         out_messages=out_messages,

@@ -11,6 +11,10 @@ it in every thread of the process (nptl(7)), and the kernel clears the permitted
 whose last user id 0 goes (capabilities(7)). It looks at every thread afterwards, and nothing is forwarded if one still
 has a right.
 
+Only root can start a NIC that gives up its rights. A user with capabilities of his own has no user id 0 to lose, and
+capset(2) reaches the calling thread alone, not those of the libraries that were loaded before (OpenBLAS has one per
+core): :func:`forgo` refuses him at once.
+
 What cannot be done any more: removing the control socket's file, unless its directory is writable for the user. A
 socket nobody answers on is replaced by the next NIC that is started with it.
 """
@@ -18,6 +22,7 @@ socket nobody answers on is replaced by the next NIC that is started with it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import pwd
 from pathlib import Path
@@ -65,35 +70,35 @@ def forgo() -> None:
     Call it before the first thread is started; the rights that are there now stay usable.
 
     Raises:
-        SystemRefusedError: the kernel refused.
+        SystemRefusedError: the process is not root's, or the kernel refused.
     """
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
-    if os.geteuid() == 0:
-        for capability in range(int(_LAST_CAPABILITY.read_text()) + 1):
-            if _libc.prctl(_PR_CAPBSET_READ, ctypes.c_ulong(capability), 0, 0, 0) == 1:
-                _prctl(_PR_CAPBSET_DROP, capability)
+    if os.geteuid() != 0:
+        raise SystemRefusedError("only root can give up its rights: start the NIC with sudo (--user root keeps them)")
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1, "set no-new-privileges")
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, "empty the ambient set")
+    for capability in range(int(_LAST_CAPABILITY.read_text()) + 1):
+        if _libc.prctl(_PR_CAPBSET_READ, ctypes.c_ulong(capability), 0, 0, 0) == 1:
+            _prctl(_PR_CAPBSET_DROP, capability, "empty the bounding set", "CAP_SETPCAP")
 
 
 def drop(user: str) -> None:
     """Become ``user`` with no capability in any thread, and keep others from reading this process's memory.
 
-    A process that was not root keeps its user and loses its capabilities.
-
     Raises:
         UsageError: there is no such user.
         SystemRefusedError: the kernel refused, or a thread still has a capability.
     """
-    if os.geteuid() == 0:
-        uid, gid = find_user(user)
-        try:
-            os.setgroups([])
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
-        except OSError as error:
-            raise SystemRefusedError(f"cannot become user {user}: {error.strerror} (--user root stays root)") from error
+    uid, gid = find_user(user)
+    needed = "CAP_SETGID"
+    try:
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        needed = "CAP_SETUID"
+        os.setresuid(uid, uid, uid)
+    except OSError as error:
+        raise SystemRefusedError(_refusal(f"become user {user}", error.errno, needed)) from error
     _clear_capabilities()
-    _prctl(_PR_SET_DUMPABLE, 0)
+    _prctl(_PR_SET_DUMPABLE, 0, "become undumpable")
     _check_every_thread()
 
 
@@ -115,6 +120,13 @@ def _check_every_thread() -> None:
             )
 
 
-def _prctl(option: int, argument: int) -> None:
+def _prctl(option: int, argument: int, purpose: str, needed: str = "") -> None:
     if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
-        raise SystemRefusedError(f"prctl({option}, {argument}) failed: {os.strerror(ctypes.get_errno())}")
+        raise SystemRefusedError(_refusal(purpose, ctypes.get_errno(), needed))
+
+
+def _refusal(purpose: str, number: int | None, needed: str) -> str:
+    """One line about what could not be done, with the capability that was missing where that was the reason."""
+    if number == errno.EPERM and needed:
+        return f"cannot {purpose}: {needed} is missing: start the NIC with it, or with --user root to stay root"
+    return f"cannot {purpose}: {os.strerror(number or 0)} (--user root stays root)"

@@ -2,9 +2,10 @@
 
 The loop writes Enhanced Packet Blocks, finished to the last octet, into a ring of words; a Python thread carries the
 ring's contents to the file. Where the ring has no room for a frame, the frame is counted (``TRACE_MISSED``) and not
-written: a slow disk costs completeness, never throughput. Each direction has a ring of its own, so each ring has one
-writer and one reader; blocks of both directions thus stand in the file in bursts, each with its time in nanoseconds
-(``reordercap`` sorts them).
+written: a slow disk costs completeness, never throughput. A file that takes no more octets ends behind its last whole
+block, with a line on stderr; whatever comes then is missed as well. Each direction has a ring of its own, so each ring
+has one writer and one reader; blocks of both directions thus stand in the file in bursts, each with its time in
+nanoseconds (``reordercap`` sorts them).
 
 The virtio-net header is left out, and a GSO frame is written whole: on the host's side up to 64 KiB of one segment.
 Checksums that are left to the interface are not filled in yet, as in every capture on a machine with offloads.
@@ -12,10 +13,12 @@ Checksums that are left to the interface are not filled in yet, as in every capt
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -51,8 +54,14 @@ _LINKTYPE_ETHERNET: Final = 1
 _MAGIC: Final = 0x1A2B3C4D
 _NANOSECONDS: Final = 9
 
+# Fields of a ring's state; the loop writes _HEAD, _TAKEN and _REFUSED, the file's thread the others.
 _HEAD: Final = 0
-_TAIL: Final = 1
+_TAKEN: Final = 1
+_REFUSED: Final = 2
+_TAIL: Final = 3
+_LOST: Final = 4
+_CLOSED: Final = 5
+_STATE_FIELDS: Final = 6
 
 
 class TraceRing(NamedTuple):
@@ -60,7 +69,8 @@ class TraceRing(NamedTuple):
 
     Attributes:
         words: uint32[n]; word i of the stream is ``words[i % n]``.
-        state: int64[2]: words written, words carried off.
+        state: int64[6]: words written, frames taken, frames refused; words carried off, frames taken that are not in
+            the file, 1 if the file takes no more. Here and not in the NIC's counters, which two threads would add to.
     """
 
     words: npt.NDArray[np.uint32]
@@ -69,11 +79,11 @@ class TraceRing(NamedTuple):
 
 def make_ring(words: int = RING_WORDS) -> TraceRing:
     """Return an empty ring."""
-    return TraceRing(np.zeros(words, np.uint32), np.zeros(2, np.int64))
+    return TraceRing(np.zeros(words, np.uint32), np.zeros(_STATE_FIELDS, np.int64))
 
 
 @kernel
-def record(ring: Any, interface: Any, way: Any, address: Any, length: Any, time_ns: Any, counters: Any) -> None:
+def record(ring: Any, interface: Any, way: Any, address: Any, length: Any, time_ns: Any) -> None:
     """Write one frame into the ring, or count that there was no room.
 
     Args:
@@ -83,14 +93,13 @@ def record(ring: Any, interface: Any, way: Any, address: Any, length: Any, time_
         address: of the virtio-net header before the frame.
         length: octets with the virtio-net header.
         time_ns: since 1970.
-        counters: int64, indexed by ``Counter``.
     """
     words, size = ring.words, ring.words.size
     octets = length - vnet.VNET_LEN
     data_words = (octets + 3) // 4
     head = ring.state[_HEAD]
-    if octets < 0 or head - ring.state[_TAIL] + _EPB_WORDS + data_words > size:
-        counters[Counter.TRACE_MISSED] += 1
+    if octets < 0 or ring.state[_CLOSED] or head - ring.state[_TAIL] + _EPB_WORDS + data_words > size:
+        ring.state[_REFUSED] += 1
         return
     block_len = 4 * (_EPB_WORDS + data_words)
     words[head % size] = _EPB_TYPE
@@ -110,8 +119,18 @@ def record(ring: Any, interface: Any, way: Any, address: Any, length: Any, time_
     words[(at + 1) % size] = way
     words[(at + 2) % size] = 0
     words[(at + 3) % size] = block_len
-    counters[Counter.TRACE_FRAMES] += 1
+    ring.state[_TAKEN] += 1
     ring.state[_HEAD] = at + 4
+
+
+def with_traced(counters: Int64Array, rings: Sequence[TraceRing]) -> Int64Array:
+    """Return a copy of a NIC's counters with the frames that these rings took and missed."""
+    summed = counters.copy()
+    for ring in rings:
+        lost = ring.state[_LOST]
+        summed[Counter.TRACE_FRAMES] += ring.state[_TAKEN] - lost
+        summed[Counter.TRACE_MISSED] += ring.state[_REFUSED] + lost
+    return summed
 
 
 class TraceFile:
@@ -127,12 +146,15 @@ class TraceFile:
     """
 
     def __init__(self, path: Path, names: Sequence[str], rings: Sequence[TraceRing]) -> None:
+        self._path = path
         self._rings = rings
+        self._written_len = 0
+        self._is_open = True
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._drain_forever, name="trace", daemon=True)
         try:
             self._file: BinaryIO = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by __exit__
-            self._file.write(_section_header() + b"".join(_interface(name) for name in names))
+            self._write(memoryview(_section_header() + b"".join(_interface(name) for name in names)))
         except OSError as error:
             raise DeviceError(f"trace file {path} cannot be written: {error.strerror}") from error
 
@@ -149,26 +171,55 @@ class TraceFile:
 
     def _drain_forever(self) -> None:
         while not self._stopped.wait(DRAIN_INTERVAL_S):
-            if not self._drain():
-                return
+            self._drain()
         self._drain()
 
-    def _drain(self) -> bool:
-        """Carry off what is there; False if the file takes no more (the rings then fill, and frames are counted)."""
+    def _drain(self) -> None:
+        """Carry off what is there; once the file takes no more, to nowhere."""
         for ring in self._rings:
-            size = ring.words.size
             head, tail = int(ring.state[_HEAD]), int(ring.state[_TAIL])
-            while tail < head:
-                end = min(head, tail + size - tail % size)
-                piece = ring.words[tail % size : tail % size + end - tail].view(np.uint8).data
-                try:
-                    while piece:
-                        piece = piece[self._file.write(piece) :]
-                except OSError:
-                    return False
-                tail = end
-                ring.state[_TAIL] = tail
-        return True
+            if self._is_open:
+                tail = self._carry(ring, tail, head)
+            if not self._is_open:
+                ring.state[_LOST] += sum(1 for _ in _block_ends(ring, tail, head))
+                ring.state[_TAIL] = head
+
+    def _carry(self, ring: TraceRing, tail: int, head: int) -> int:
+        """Write a ring's words from ``tail`` to ``head``, both ends of blocks; return the end of the last whole one."""
+        size, at, before = ring.words.size, tail, self._written_len
+        try:
+            while at < head:
+                end = min(head, at + size - at % size)
+                self._write(ring.words[at % size : at % size + end - at].view(np.uint8).data)
+                at = end
+        except OSError as error:
+            self._is_open = False
+            for each in self._rings:
+                each.state[_CLOSED] = 1
+            written = tail + (self._written_len - before) // 4
+            whole = max((end for end in _block_ends(ring, tail, head) if end <= written), default=tail)
+            with contextlib.suppress(OSError):  # a pipe cannot take back what it has
+                self._file.truncate(before + 4 * (whole - tail))
+            print(
+                f"netoffload: trace {self._path} ends here: {error.strerror}; further frames count as trace_missed",
+                file=sys.stderr,
+            )
+            return whole
+        ring.state[_TAIL] = head
+        return head
+
+    def _write(self, octets: memoryview) -> None:
+        while octets:
+            written = self._file.write(octets) or 0
+            self._written_len += written
+            octets = octets[written:]
+
+
+def _block_ends(ring: TraceRing, tail: int, head: int) -> Iterator[int]:
+    """Yield where each block between ``tail`` and ``head`` ends, in words of the stream."""
+    while tail < head:
+        tail += int(ring.words[(tail + 1) % ring.words.size]) // 4
+        yield tail
 
 
 def wall_clock_offset_ns() -> int:

@@ -18,7 +18,8 @@ UNITS: Final = ("nic", "link")
 @app.command(
     "nic",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    help="Run one NIC between a host's TAP interface and a wire; [bold]netoffload nic --help[/] lists its options.",
+    help="Run one NIC between a host's interface (TAP or veth) and a wire; "
+    "[bold]netoffload nic --help[/] lists its options.",
 )
 def _nic(context: typer.Context) -> None:
     from netoffload_daemon.__main__ import main

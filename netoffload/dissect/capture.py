@@ -15,10 +15,11 @@ import numpy as np
 
 from netoffload import codec
 from netoffload.codec import Float32Array
-from netoffload.config import TOS_COMPRESS
+from netoffload.config import BOUND_K_MAX, BOUND_K_MIN, TOS_COMPRESS
 from netoffload.dissect import layers
 from netoffload.dissect.layers import BlockTCP, IPComp, OffloadBlock
 from netoffload.errors import UsageError, WireError
+from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.offload import BLOCK_VERSION
 
 try:
@@ -211,15 +212,13 @@ def _segment(ip: Packet, segment: Packet, **seen: Any) -> Frame:
 def _block(ip: Packet, block: Packet, with_values: bool, **seen: Any) -> Frame:
     crc = layers.crc_is_good(block)
     payload_len = layers.payload_len_of(block)
-    classes, values, fault = None, None, None
-    if crc:  # nothing is said about octets that are not those that were sent, or not all there
+    classes, values, fault = None, None, _refusal(ip, block)
+    if crc and fault is None:  # nothing is said about octets that are not those that were sent, or not all there
         try:
             classes = layers.classes_of(block)
             values = layers.floats_of(block) if with_values else None
         except WireError as error:
             fault = str(error)
-    if block.version != BLOCK_VERSION or block.flags or block.reserved:
-        fault = fault or f"version {block.version}, or a reserved bit set"
     return Frame(
         **seen,
         kind="block",
@@ -237,6 +236,20 @@ def _block(ip: Packet, block: Packet, with_values: bool, **seen: Any) -> Frame:
         fault=fault,
         values=values,
     )
+
+
+def _refusal(ip: Packet, block: Packet) -> str | None:
+    """Say why a NIC would refuse a block for its headers, which may be all that the capture has; None if it would not.
+
+    The reasons and their order are those of ``netoffload.engine.receive``.
+    """
+    if isinstance(ip, IP) and internet_checksum(bytes(ip.original[: 4 * ip.ihl])) != 0:
+        return "wrong IPv4 header checksum"
+    if block.version != BLOCK_VERSION or block.underlayer.flags or block.flags or block.reserved:
+        return f"version {block.version}, or a reserved bit set"
+    if codec.by_id(block.codec) is None or not BOUND_K_MIN <= block.bound_k <= BOUND_K_MAX:
+        return f"codec {block.codec} with bound {block.bound_k} is unknown"
+    return None
 
 
 def _ends(ip: Packet, segment: Packet) -> dict[str, Any]:

@@ -6,8 +6,8 @@
 --
 -- The layout is that of netoffload/wire/offload.py. The block is decoded as the receiving NIC decodes it, and the TCP
 -- segment that its host then gets goes to Wireshark's own TCP dissector: sequence analysis, streams and whatever reads the
--- payload see what the programs see. Where that cannot be (cut short by the capture, a codec of a later version, tags
--- that contradict the length), the TCP dissector gets the header alone.
+-- payload see what the programs see. Where that cannot be (cut short by the capture, a codec of a later version, a field
+-- that the NIC refuses, tags that contradict the length), the TCP dissector gets the header alone.
 --
 -- Other IPComp goes to Wireshark's dissector of it. A preference turns the CRC check off, which is a loop over octets.
 
@@ -18,6 +18,7 @@ local BLOCK_LEN = 16
 local TCP_AT = IPCOMP_LEN + BLOCK_LEN
 local TCP_MIN_LEN = 20
 local VERSION = 1
+local BOUND_K_MIN, BOUND_K_MAX = 1, 16
 local LANES = 8
 local TAG_OCTETS = { [0] = 0, 1, 2, 4 }
 local INCEPTIONN, BOUNDED = 1, 2
@@ -63,6 +64,8 @@ netoffload.prefs.check_crc = Pref.bool("Check the CRC", true, "Compute the CRC32
 
 local field_of_source = { ip = Field.new("ip.src"), ipv6 = Field.new("ipv6.src") }
 local field_of_target = { ip = Field.new("ip.dst"), ipv6 = Field.new("ipv6.dst") }
+local ip_headers = Field.new("ip")
+local IPV4_SOURCE_AT = 12
 
 -- Lua 5.2 has bit32, older ones Wireshark's own bit, newer ones operators that the older ones cannot parse.
 local bitwise = bit32 or bit or load([[return {
@@ -106,6 +109,34 @@ local function addresses()
         end
     end
     return found and found.octets
+end
+
+-- Whether the header sum of the innermost IP header is right; one of IPv6 has none.
+local function header_sum_is_right()
+    local headers, others = { ip_headers() }, { field_of_source.ipv6() }
+    local header, other = headers[#headers], others[#others]
+    if not header or other and other.offset > header.offset + IPV4_SOURCE_AT then
+        return true
+    end
+    local octets, sum = header.range:raw(), 0
+    for at = 1, #octets - 1, 2 do
+        sum = sum + 256 * octets:byte(at) + octets:byte(at + 1)
+    end
+    while sum > 0xFFFF do
+        sum = sum % 0x10000 + math.floor(sum / 0x10000)
+    end
+    return sum == 0xFFFF
+end
+
+-- Whether a NIC takes a block with these headers, whatever is behind them.
+local function is_taken(tvb)
+    local bound_k = tvb(5, 1):uint()
+    return tvb(1, 1):uint() == 0
+        and tvb(7, 1):uint() == 0
+        and tvb(12, 4):uint() == 0
+        and bound_k >= BOUND_K_MIN
+        and bound_k <= BOUND_K_MAX
+        and header_sum_is_right()
 end
 
 -- Protocol and length stand where the CRC is, while it is computed.
@@ -282,6 +313,10 @@ local function dissect_block(tvb, pinfo, root)
     }
     local is_whole = tvb:len() == tvb:reported_len()
     local is_sound = is_whole and check_crc(crc_item, tvb)
+    if not is_taken(tvb) then
+        is_sound = false
+        tree:add_proto_expert_info(malformed)
+    end
     if tvb(0, 1):uint() ~= 6 or tvb(4, 1):bitfield(0, 4) ~= VERSION or tvb:len() < TCP_AT + TCP_MIN_LEN then
         tree:add_proto_expert_info(malformed)
         return

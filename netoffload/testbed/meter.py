@@ -39,7 +39,7 @@ class Meter:
         """Start answering.
 
         Raises:
-            ControlError: the socket cannot be made.
+            SystemRefusedError: the socket cannot be made.
         """
         self._server.__enter__()
         return self

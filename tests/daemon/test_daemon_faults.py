@@ -169,6 +169,17 @@ def test_a_checksum_left_to_the_interface_is_filled_in_before_a_bit_is_turned() 
         assert header_right is not (internet_checksum(got[34:], pseudo) == 0)
 
 
+def test_a_sum_of_zero_does_not_say_that_there_is_none() -> None:
+    base = Ether() / IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=1, dport=2)
+    without = Ether(bytes(base / Raw(bytes(2))))[UDP].chksum
+    payload = without.to_bytes(2, "big")  # makes the sum 0xFFFF, whose complement is 0
+    stage = Stage(delay_ns=1)
+    stage.give(super_segment(base, vnet.GSO_NONE, 0, payload))
+    (got,) = stage.take(1)
+    assert Ether(got)[UDP].chksum == 0xFFFF
+    assert got == bytes(base / Raw(payload))
+
+
 def test_frames_that_are_no_ip_are_never_damaged() -> None:
     stage = Stage(flip=1.0, truncate=1.0)
     frame = bytes(vnet.emit_vnet(vnet.Vnet(), bytes(Ether() / ARP())))

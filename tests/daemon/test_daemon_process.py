@@ -101,6 +101,33 @@ def test_ready_control_and_stop(tmp_path: Path) -> None:
 
 
 @needs_root
+def test_a_control_socket_in_use_is_the_systems_refusal(tmp_path: Path) -> None:
+    from netoffload.control import ControlServer
+
+    with ControlServer(tmp_path / "nic.sock", {}):
+        done = run("--host", "tap:nottest2", "--wire", "lo", "--control", str(tmp_path / "nic.sock"))
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "is in use by another process" in done.stderr
+
+
+def test_a_loop_that_fails_is_not_a_success(capsys: pytest.CaptureFixture[str]) -> None:
+    from typing import Any
+
+    from netoffload_daemon.__main__ import FAILED, Loop, _exit_code
+    from netoffload_daemon.settings import NicSettings
+
+    event = os.eventfd(0)
+    no_port: Any = object()
+    loop = Loop(-1, -1, event, no_port, no_port)
+    loop.start(1)
+    assert loop.join() == FAILED
+    assert os.eventfd_read(event) == 1  # whoever else runs is told to stop
+    os.close(event)
+    assert _exit_code(FAILED, NicSettings("tap:t0", "lo")) == 1
+    assert "the loop failed" in capsys.readouterr().err.splitlines()[-1]
+
+
+@needs_root
 def test_a_ready_descriptor_that_is_not_there_ends_it() -> None:
     done = run("--host", "tap:nottest1", "--wire", "lo", "--ready-fd", "99")
     assert done.returncode == 2

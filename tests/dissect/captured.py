@@ -63,6 +63,28 @@ def write_capture(path: Path) -> list[Packet]:
     return packets
 
 
+REFUSED = {
+    "IPv4 sum": ("wrong IPv4 header checksum", {"chksum": 1}, {}, {}),
+    "IPComp flags": ("a reserved bit set", {}, {"flags": 1}, {}),
+    "block flags": ("a reserved bit set", {}, {}, {"flags": 0x80}),
+    "reserved word": ("a reserved bit set", {}, {}, {"reserved": 1}),
+    "no bound": ("bound 0 is unknown", {}, {}, {"bound_k": 0}),
+    "bound": ("bound 17 is unknown", {}, {}, {"bound_k": 17}),
+}
+"""What is wrong -> what is said about it, and fields of the IP, IPComp and block headers."""
+
+
+def refused_block(what: str) -> Packet:
+    """A block whose CRC is right, and which a NIC refuses all the same."""
+    _, in_ip, in_ipcomp, in_block = REFUSED[what]
+    made = layers.offload(VALUES[:300], sport=40000, dport=80, seq=9, flags="PA")
+    for layer, fields in ((layers.IPComp, in_ipcomp), (layers.OffloadBlock, in_block)):
+        for name, value in fields.items():
+            setattr(made[layer], name, value)
+    ip = IP(src="10.9.0.1", dst="10.9.0.2", tos=0x28, **in_ip)
+    return Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / ip / made
+
+
 def write_mutated(path: Path, capture: Path, count: int) -> None:
     """Write frames of a capture with octets changed and ends cut off."""
     pick = np.random.default_rng(7)

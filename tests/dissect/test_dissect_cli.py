@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captured import VALUES, write_capture, write_mutated
+from captured import REFUSED, VALUES, refused_block, write_capture, write_mutated
 from scapy.layers.l2 import Ether
-from scapy.utils import PcapReader, PcapWriter
+from scapy.utils import PcapReader, PcapWriter, wrpcap
 
 from netoffload.cli import app
 from netoffload.codec import get
@@ -103,6 +103,16 @@ def test_a_short_snap_length_leaves_sizes_and_judges_nothing(tmp_path: Path, cap
         if one.kind == "block":
             assert (other.raw_len, other.payload_len, other.seq) == (one.raw_len, one.payload_len, one.seq)
             assert (other.crc, other.fault, other.classes) == (None, None, None)
+
+
+def test_what_a_nic_refuses_has_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "refused.pcap"
+    wrpcap(str(path), [refused_block(what) for what in REFUSED])
+    frames = list(read_frames(path, with_values=True))
+    for frame, (said, *_) in zip(frames, REFUSED.values(), strict=True):
+        assert frame.fault is not None
+        assert frame.fault.endswith(said)
+        assert (frame.crc, frame.values, frame.classes) == ("ok", None, None)
 
 
 def test_no_octet_of_a_frame_can_break_it(capture: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from captured import TAIL, VALUES, damaged, frames_of_a_connection, ipv6_block
+from captured import REFUSED, TAIL, VALUES, damaged, frames_of_a_connection, ipv6_block, refused_block
 from frames import make_segment
 from nic_pair import Nic
 from scapy.layers.inet import IP, TCP
@@ -85,6 +85,14 @@ def test_what_is_given_stays_also_where_it_is_wrong(field: str, value: int, reas
     packet = Ether() / IP(src="10.9.0.1", dst="10.9.0.2", tos=0x28) / layers.offload(VALUES[:10], sport=1, dport=2)
     setattr(packet[OffloadBlock], field, value)
     assert receive(bytes(packet))[1] == {reason: 1}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_called_refused_is_refused_by_the_engine(what: str) -> None:
+    delivered, counts = receive(bytes(refused_block(what)))
+    assert delivered == []
+    assert list(counts.values()) == [1]
+    assert next(iter(counts)).startswith("drop_")
 
 
 def test_blocks_behind_ipv6() -> None:

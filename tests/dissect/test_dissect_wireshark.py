@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captured import VALUES, write_capture, write_mutated
+from captured import REFUSED, VALUES, refused_block, write_capture, write_mutated
+from scapy.utils import wrpcap
 
 from netoffload.codec import get
 from netoffload.dissect import lua_path
@@ -39,6 +40,7 @@ def folder() -> Iterator[Path]:
         shutil.copy(lua_path(), path)
         write_capture(path / "wire.pcap")
         write_mutated(path / "mutated.pcap", path / "wire.pcap", 600)
+        wrpcap(str(path / "refused.pcap"), [refused_block(what) for what in REFUSED])
         for file in path.iterdir():
             file.chmod(0o644)
         yield path
@@ -108,6 +110,15 @@ def test_the_stream_is_what_the_receiver_gets(tshark: Tshark, folder: Path) -> N
 def test_other_frames_are_left_to_wireshark(tshark: Tshark, folder: Path) -> None:
     shown = tshark("-r", str(folder / "wire.pcap"), "-Y", "!netoffload", "-T", "fields", "-e", "_ws.col.Protocol")
     assert shown.split() == ["TCP", "TCP", "TCP", "IPComp", "ARP"]
+
+
+def test_what_a_nic_refuses_is_malformed(tshark: Tshark, folder: Path) -> None:
+    words = ("-Y", "netoffload.malformed", "-T", "fields", "-e", "frame.number", "-e", "netoffload.crc.ok")
+    shown = tshark("-r", str(folder / "refused.pcap"), *words).splitlines()
+    assert [line.split("\t")[0] for line in shown] == [str(number + 1) for number in range(len(REFUSED))]
+    assert all(line.split("\t")[1] in ("1", "True") for line in shown)
+    assert tshark("-r", str(folder / "refused.pcap"), "-T", "fields", "-e", "tcp.payload").split() == []
+    assert len(tshark("-r", str(folder / "wire.pcap"), *words).splitlines()) == 0
 
 
 def test_damaged_frames_are_no_lua_errors(tshark: Tshark, folder: Path) -> None:

@@ -48,6 +48,27 @@ def test_the_control_socket_is_its_starters(nic_bed: Testbed) -> None:
     assert (found.st_mode & 0o777, found.st_uid) == (0o600, os.geteuid())
 
 
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) is missing")
+@pytest.mark.parametrize("missing", ["setpcap", "setuid", "setgid"])
+def test_a_capability_that_giving_up_needs_is_named(missing: str) -> None:
+    words = ["--host", f"tap:not{missing}", "--wire", "lo"]
+    command = ["setpriv", f"--bounding-set=-{missing}", sys.executable, "-m", "netoffload_daemon", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
+    assert f"CAP_{missing.upper()} is missing" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) is missing")
+def test_who_is_not_root_is_told_to_be() -> None:
+    rights = ["--inh-caps=+net_admin,+net_raw", "--ambient-caps=+net_admin,+net_raw"]
+    who = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *rights]
+    command = [*who, sys.executable, "-m", "netoffload_daemon", "--host", "tap:notroot", "--wire", "lo"]
+    env = {**os.environ, "HOME": "/"}  # root's may not be looked into
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
+    assert "only root can give up its rights: start the NIC with sudo" in done.stderr
+
+
 def test_a_start_without_rights_says_what_to_do(nic_bed: Testbed) -> None:
     setpriv = shutil.which("setpriv")
     if setpriv is None:

@@ -68,6 +68,13 @@ class Host:
     def argv(self, line: str) -> list[str]:
         return ["nsenter", f"--net={self.netns}", "sh", "-c", f"exec {line}"]
 
+    def bounded_argv(self, settings: dict[str, list[str]], line: str) -> list[str]:
+        """The command with no more rights than the unit leaves it."""
+        (names,) = settings["CapabilityBoundingSet"]
+        kept = "".join(f",+{name.removeprefix('CAP_').lower()}" for name in names.split())
+        enter, netns, *command = self.argv(line)
+        return [enter, netns, "setpriv", f"--bounding-set=-all{kept}", "--no-new-privs", *command]
+
     def env(self, settings: dict[str, list[str]]) -> dict[str, str]:
         defaults = [word.split("=", 1) for line in settings["Environment"] for word in line.split()]
         return {**os.environ, **{name: value for name, value in defaults if name != "XDG_CACHE_HOME"}, **self._file}
@@ -88,13 +95,15 @@ class Host:
     def nic(self) -> Iterator[None]:
         settings = unit("nic", self.instance)
         env = self.env(settings)
+        for line in settings["ExecStartPre"]:
+            subprocess.run(self.bounded_argv(settings, line.removeprefix("-")), env=env, check=True)
         (line,) = settings["ExecStart"]
-        with subprocess.Popen(self.argv(line), env=env) as process:
+        with subprocess.Popen(self.bounded_argv(settings, line), env=env) as process:
             try:
                 wait, *rest = settings["ExecStartPost"]
-                subprocess.run(self.argv(wait), env=env, check=True, timeout=START_S)
+                subprocess.run(self.bounded_argv(settings, wait), env=env, check=True, timeout=START_S)
                 for line in rest:
-                    subprocess.run(self.argv(line), env=env, check=True)
+                    subprocess.run(self.bounded_argv(settings, line), env=env, check=True)
                 yield
             finally:
                 process.terminate()
@@ -131,6 +140,7 @@ def test_two_hosts_with_the_units_compress(tmp_path: Path, run_id: str) -> None:
                 assert counters["tx_raw_octets"] == 400_000
                 assert hosts[0].control.stat().st_mode & 0o777 == 0o660
             with hosts[0].nic():  # started again, with the interfaces that are there
+                assert hosts[0].control.stat().st_mode & 0o777 == 0o660
                 send_tagged(hosts[1], hosts[0])
     assert not any(netns_exists(f"netoffload-{host.instance}") for host in hosts)
 

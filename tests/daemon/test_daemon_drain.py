@@ -1,0 +1,102 @@
+"""What the loop does with frames that are on their way when it is told to stop; Unix sockets stand for the devices."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+
+import numba
+import pytest
+
+from netoffload.engine.counters import Counter
+from netoffload.engine.transmit import TransmitSettings
+from netoffload.faults import FaultSettings
+from netoffload.wire.vnet import VNET_LEN
+from netoffload_daemon.__main__ import compile_loop
+from netoffload_daemon.loop import STOPPED, serve
+from netoffload_daemon.port import RX, TX, Port, make_port, make_settings
+from netoffload_daemon.table import open_tables
+
+pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the loop calls libc from compiled code")
+
+FRAMES = [bytes(VNET_LEN) + bytes([number]) * 60 for number in range(6)]
+ENGINE = TransmitSettings(codec_id=1, bound_k=10, mtu=1500, per_segment=0)
+
+
+class Bench:
+    """A host with frames to send, a wire whose far end is ours, and a stop that has been given already."""
+
+    def __init__(self, faults: FaultSettings) -> None:
+        self.port: Port = make_port(*open_tables(None), faults)
+        self.settings = make_settings(ENGINE, faults)
+        self.host, self.hosts_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.wire, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        for end in (self.host, self.wire):
+            end.setblocking(False)
+        self.event = os.eventfd(1)
+        for frame in FRAMES:
+            self.hosts_end.send(frame)
+
+    def fill_wire(self) -> int:
+        """Put frames on the wire until it takes no more; return how many."""
+        count = 0
+        try:
+            while True:
+                self.wire.send(b"before")
+                count += 1
+        except BlockingIOError:
+            return count
+
+    def serve(self) -> int:
+        return int(serve(self.host.fileno(), self.wire.fileno(), self.event, TX | RX, self.settings, self.port))
+
+    def close(self) -> None:
+        for end in (self.host, self.hosts_end, self.wire, self.far_end):
+            end.close()
+        os.close(self.event)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    """The loop is compiled before anything waits for it."""
+    compile_loop()
+
+
+def test_a_full_wire_is_waited_for() -> None:
+    bench = Bench(FaultSettings())
+    before = bench.fill_wire()
+    got: list[bytes] = []
+
+    def read() -> None:
+        deadline = time.monotonic() + 10
+        while bench.port.counters[Counter.TX_WIRE_WAITS] == 0 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        bench.far_end.settimeout(10)
+        got.extend(bench.far_end.recv(2000) for _ in range(before + len(FRAMES)))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert bench.serve() == STOPPED
+    reader.join()
+    assert got[before:] == FRAMES
+    assert bench.port.counters[Counter.DROP_WIRE_FULL] == 0
+    bench.close()
+
+
+def test_held_frames_are_waited_for() -> None:
+    bench = Bench(FaultSettings(delay_ns=20_000_000))
+    assert bench.serve() == STOPPED
+    assert [bench.far_end.recv(2000)[VNET_LEN:] for _ in FRAMES] == [frame[VNET_LEN:] for frame in FRAMES]
+    assert bench.port.counters[Counter.DROP_WIRE_FULL] == 0
+    bench.close()
+
+
+def test_a_wire_that_stays_full_costs_the_frames_and_they_are_counted() -> None:
+    bench = Bench(FaultSettings())
+    bench.fill_wire()
+    assert bench.serve() == STOPPED
+    assert bench.port.counters[Counter.DROP_WIRE_FULL] == len(FRAMES)
+    assert bench.port.counters[Counter.TX_WIRE_FRAMES] == 0
+    bench.close()
