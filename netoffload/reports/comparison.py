@@ -1,34 +1,50 @@
-"""Many exchanges in one figure: time per iteration as bars, and accuracy against what crossed the wires."""
+"""Many exchanges in one figure, one row each: time per iteration, octets on the wires, accuracy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from netoffload.reports.palette import COMMUNICATE_COLOUR, COMPUTE_COLOUR, MUTED_COLOUR, TEXT_COLOUR, WIRE_COLOUR
-from netoffload.reports.summary import Summary
+from netoffload.reports.summary import ExchangeSummary, Summary
 from netoffload.reports.table import describe_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+LONGEST_NAME: Final = 24
+"""Characters of an exchange's name and parameters that fit beside its row."""
+
+Rows = list[tuple[str, ExchangeSummary]]
+
 
 def draw_comparison(figure: Figure, summary: Summary) -> None:
-    """Draw a summary of more exchanges than bars fit side by side; the figure grows with their number."""
-    height = 2.2 + 0.3 * len(summary.exchanges)
-    figure.set_size_inches(12, max(6.2, height))
-    grid = figure.add_gridspec(1, 2, width_ratios=(1.1, 1), left=0.17, right=0.97, top=0.86, bottom=0.1, wspace=0.22)
-    draw_times(figure.add_subplot(grid[0, 0]), summary)
-    draw_accuracy(figure.add_subplot(grid[0, 1]), summary)
-    figure.text(0.02, 0.955, f"{len(summary.exchanges)} ways to exchange gradients", fontsize=15, fontweight="bold")
-    figure.text(0.02, 0.915, describe_run(summary), fontsize=9, color=MUTED_COLOUR)
+    """Draw a summary of more exchanges than bars fit side by side, the fastest first; the figure grows with them."""
+    rows = sorted(summary.exchanges.items(), key=lambda item: item[1].s_per_iteration)
+    height = 2.0 + 0.3 * len(rows)
+    figure.set_size_inches(12, height)
+    grid = figure.add_gridspec(
+        1, 3, width_ratios=(1.5, 1, 0.8), left=0.17, right=0.97, top=1 - 1.15 / height, bottom=0.6 / height, wspace=0.12
+    )
+    times, wires, accuracies = (figure.add_subplot(grid[0, column]) for column in range(3))
+    draw_times(times, rows)
+    draw_wires(wires, rows)
+    draw_accuracies(accuracies, rows)
+    for axes in (times, wires, accuracies):
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_yticks(range(len(rows)), [_short(name) for name, _ in rows] if axes is times else [])
+        axes.tick_params(axis="y", length=0, labelsize=8.5, labelcolor=TEXT_COLOUR)
+        axes.tick_params(axis="x", labelsize=8)
+        axes.set_axisbelow(True)
+    title = f"{len(rows)} ways to exchange gradients"
+    figure.text(0.02, 1 - 0.4 / height, title, fontsize=15, fontweight="bold")
+    figure.text(0.02, 1 - 0.65 / height, describe_run(summary), fontsize=9, color=MUTED_COLOUR)
 
 
-def draw_times(axes: Axes, summary: Summary) -> None:
-    """Draw time per iteration, computation and communication, the fastest exchange at the top."""
-    bars = sorted(summary.exchanges.items(), key=lambda item: item[1].s_per_iteration)
-    slowest_ms = 1e3 * bars[-1][1].s_per_iteration
-    for at, (_, bar) in enumerate(bars):
+def draw_times(axes: Axes, rows: Rows) -> None:
+    """Draw time per iteration: computation, then communication with what host-side compressing takes."""
+    slowest_ms = 1e3 * rows[-1][1].s_per_iteration
+    for at, (_, bar) in enumerate(rows):
         compute_ms, communicate_ms = 1e3 * bar.compute_s, 1e3 * bar.communicate_s
         axes.barh(at, compute_ms, 0.66, color=COMPUTE_COLOUR, label="computation" if at == 0 else None)
         axes.barh(
@@ -39,31 +55,46 @@ def draw_times(axes: Axes, summary: Summary) -> None:
             color=COMMUNICATE_COLOUR,
             hatch="////",
             edgecolor="white",
-            label="communication and compressing" if at == 0 else None,
+            linewidth=0,
+            label="communication, compressing" if at == 0 else None,
         )
-        words = f"{1e3 * bar.s_per_iteration:.0f} ms"
-        axes.text(1e3 * bar.s_per_iteration + 0.015 * slowest_ms, at, words, va="center", fontsize=8)
-    axes.set_yticks(range(len(bars)), [name for name, _ in bars])
-    axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.set_xlim(0, 1.16 * slowest_ms)
-    axes.tick_params(axis="y", length=0, labelsize=8.5, labelcolor=TEXT_COLOUR)
-    axes.tick_params(axis="x", labelsize=8)
+        words = f"{1e3 * bar.s_per_iteration:.0f}"
+        axes.text(1e3 * bar.s_per_iteration + 0.012 * slowest_ms, at, words, va="center", fontsize=8)
+    axes.set_xlim(0, 1.1 * slowest_ms)
     axes.set_xlabel("ms per iteration", fontsize=8.5)
-    axes.set_title("Time per iteration")
-    axes.legend(frameon=False, loc="lower right", fontsize=8.5)
+    axes.set_title("Time")
+    axes.legend(frameon=False, loc="upper right", fontsize=8.5)
 
 
-def draw_accuracy(axes: Axes, summary: Summary) -> None:
-    """Draw the accuracy of every exchange against the octets it put on the wires (logarithmic)."""
-    for name, bar in summary.exchanges.items():
-        at = bar.wire_bytes_per_iteration / 1e6, 100 * bar.accuracy
-        axes.plot(*at, "o", color=WIRE_COLOUR, markersize=7, markeredgecolor=COMPUTE_COLOUR)
-        axes.annotate(name, at, xytext=(6, 3), textcoords="offset points", fontsize=7.5)
+def draw_wires(axes: Axes, rows: Rows) -> None:
+    """Draw what crossed all wires per iteration, logarithmically: a dot and its number."""
+    megabytes = [bar.wire_bytes_per_iteration / 1e6 for _, bar in rows]
+    axes.plot(megabytes, range(len(rows)), "o", color=WIRE_COLOUR, markeredgecolor=COMPUTE_COLOUR)
+    for at, value in enumerate(megabytes):
+        axes.annotate(f"{value:.3g}", (value, at), (7, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_xscale("log")
-    axes.margins(x=0.16, y=0.08)
-    axes.tick_params(labelsize=8)
-    axes.set_xlabel("MB on all wires per iteration, headers included", fontsize=8.5)
-    axes.set_ylabel("accuracy on the test set, %", fontsize=8.5)
-    axes.set_title("Accuracy and octets")
-    axes.grid(color="#EEEEEE", linewidth=0.8)
-    axes.set_axisbelow(True)
+    axes.set_xlim(min(megabytes) / 1.6, max(megabytes) * 2.4)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
+    axes.grid(axis="x", color="#EEEEEE", linewidth=0.8)
+    axes.set_xlabel("MB per iteration, all wires, headers included", fontsize=8.5)
+    axes.set_title("On the wires")
+
+
+def draw_accuracies(axes: Axes, rows: Rows) -> None:
+    """Draw the accuracy on the test set: a dot and its number."""
+    accuracies = [100 * bar.accuracy for _, bar in rows]
+    axes.plot(accuracies, range(len(rows)), "o", color=WIRE_COLOUR, markeredgecolor=COMPUTE_COLOUR)
+    for at, value in enumerate(accuracies):
+        axes.annotate(
+            f"{value:.1f}", (value, at), (-7, 0), textcoords="offset points", va="center", ha="right", fontsize=8
+        )
+    spread = max(max(accuracies) - min(accuracies), 1.0)
+    axes.set_xlim(min(accuracies) - 0.45 * spread, max(accuracies) + 0.1 * spread)
+    axes.grid(axis="x", color="#EEEEEE", linewidth=0.8)
+    axes.set_xlabel("% of the test set", fontsize=8.5)
+    axes.set_title("Accuracy")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
