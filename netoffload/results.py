@@ -48,6 +48,7 @@ class Configuration:
     rate_bps: int | None
     mtu: int
     error_feedback: bool
+    sharing: str
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ from netoffload.results import (
 def a_record() -> Record:
     configuration = Configuration(
         "hdc", "inc+c", 4, 10, 1, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 4.0, "digits", 1149010,
-        "inceptionn", 10, "coalesced", 10**9, 1500, False,
+        "inceptionn", 10, "coalesced", 10**9, 1500, False, "partitioned",
     )  # fmt: skip
     samples = Spread.of([0.03, 0.02, 0.04])
     nodes = (NodeTraffic("n0", 1000, 10), NodeTraffic("n1", 500, 6))

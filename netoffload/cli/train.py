@@ -56,6 +56,7 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder with MNIST's four IDX
 ErrorFeedback = Annotated[
     bool, typer.Option("--error-feedback", help="Host-side compressors keep what they leave unsent for later.")
 ]
+Sharing = Annotated[str, typer.Option(help="Training data: partitioned among the workers, or shared by all of them.")]
 CaptureFile = Annotated[
     Path | None, typer.Option(help="Keep gradients of worker 0 in this .npy file (at most 32).", show_default=False)
 ]
@@ -99,6 +100,7 @@ def train(
     learning_rate_interval: Annotated[int, typer.Option(help="Iterations after which it is divided by 5.")] = 2000,
     loss_scale: LossScale = 1.0,
     error_feedback: ErrorFeedback = False,
+    sharing: Sharing = "partitioned",
     eval_every: Annotated[int, typer.Option(help="Measure the accuracy every so many iterations; 0: at the end.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Append the records to this file of JSON lines.")] = None,
     capture: CaptureFile = None,
@@ -128,15 +130,15 @@ def train(
         learning_rate_interval=learning_rate_interval,
         loss_scale=loss_scale,
         eval_every=eval_every,
+        sharing=sharing,
     )
     runs = _one_per_exchange(first, exchange or ["inc+c"], error_feedback=error_feedback)
     testbed = _testbed_settings(runs, rate, bound, codec, packing, mtu)
     records = _run(runs, testbed, out, _capture(capture, capture_every))
     summary = reports.summarise(records)
     if as_json:
-        print(
-            json.dumps({**summary.to_json(), "records": [dataclasses.asdict(record) for record in records]}, indent=2)
-        )
+        told = {**summary.to_json(), "records": [dataclasses.asdict(record) for record in records]}
+        print(json.dumps(told, indent=2))
     else:
         print_summary(summary, as_json=False)
 

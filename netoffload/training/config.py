@@ -16,6 +16,8 @@ from netoffload.training import systems
 
 MODELS: Final = ("hdc", "cnn")
 DATASETS: Final = ("digits", "mnist", "cifar10")
+SHARINGS: Final = ("partitioned", "shared")
+"""Whether a worker has its own part of the training set, or draws from all of it (Jiang and Agrawal, 3.1)."""
 NEED_A_FOLDER: Final = {"mnist": "its four IDX files", "cifar10": "its .npz file"}
 GREY: Final = ("digits", "mnist")
 """Data sets of 28x28 grey images, HDC's input."""
@@ -30,9 +32,10 @@ class TrainSettings:
 
     ``exchange`` is a name of :mod:`netoffload.training.systems` with its parameters. ``nodes`` is the number of
     workers; an aggregator or a parameter server comes on top. ``error_feedback`` lets host-side compressors add what
-    they left unsent to the next gradient. ``loss_scale`` is the term of mixed-precision
-    training: gradients are multiplied by it before they are exchanged and divided after, so that an error bound of
-    2^-k on the wire is one of 2^-k / loss_scale for the gradient; a power of two, so that it changes no other bit.
+    they left unsent to the next gradient. ``sharing`` says whose the training data is: :data:`SHARINGS`.
+    ``loss_scale`` is the term of mixed-precision training: gradients are multiplied by it before they are exchanged
+    and divided after, so that an error bound of 2^-k on the wire is one of 2^-k / loss_scale for the gradient; a power
+    of two, so that it changes no other bit.
     ``eval_every`` iterations worker 0 measures the accuracy, outside the timed part; 0 means at the end only.
     """
 
@@ -52,6 +55,7 @@ class TrainSettings:
     loss_scale: float = 1.0
     eval_every: int = 0
     error_feedback: bool = False
+    sharing: str = "partitioned"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.
@@ -62,6 +66,7 @@ class TrainSettings:
         system = self.system  # an unknown exchange is refused first
         check_choice("model", self.model, MODELS)
         check_choice("data set", self.data, DATASETS)
+        check_choice("sharing", self.sharing, SHARINGS)
         if not 1 <= self.nodes <= MAX_WORKERS:
             raise UsageError(f"{self.nodes} workers: choose 1..{MAX_WORKERS}")
         for name in ("iterations", "batch", "learning_rate_interval"):
@@ -86,7 +91,7 @@ class TrainSettings:
     @functools.cached_property
     def system(self) -> systems.System:
         """What ``exchange`` stands for."""
-        return systems.parse(self.exchange, batch=self.batch)
+        return systems.parse(self.exchange, batch=self.batch, shared=self.sharing == "shared")
 
     @property
     def ranks(self) -> int:

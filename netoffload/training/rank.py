@@ -77,7 +77,8 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         return exchange_for(settings, exchange, comm.quantiser(), replica.layer_sizes)
 
     is_worker = rank < settings.nodes
-    mine = data.shard(dataset.train_images, dataset.train_labels, rank, settings.nodes) if is_worker else None
+    part = (rank, settings.nodes) if settings.sharing == "partitioned" else (0, 1)
+    mine = data.shard(dataset.train_images, dataset.train_labels, *part) if is_worker else None
 
     def new_batches() -> Batches | None:
         return data.batches(*mine, settings.batch, settings.seed, rank) if mine else None

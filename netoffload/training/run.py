@@ -278,4 +278,5 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         rate_bps=testbed.rate_bps,
         mtu=testbed.mtu,
         error_feedback=settings.error_feedback,
+        sharing=settings.sharing,
     )

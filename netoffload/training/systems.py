@@ -56,8 +56,9 @@ _SERVED: Final = frozenset({"terngrad"})
 _RINGED: Final = frozenset({"half", "fp16", "bf16", "16b-T", "22b-T", "24b-T"})
 
 
-PQASGD_ITEMS: Final = ("rule=mpn", "norm=l2", "bucket=0")
-"""Jiang and Agrawal, section 5: s = sqrt(m p N) / 2 for partitioned data; N here is a layer's."""
+PQASGD_ITEMS: Final = ("norm=l2", "bucket=0")
+"""Jiang and Agrawal, sections 4 and 5: s = sqrt(m p N) / 2 for partitioned data, sqrt(N) / 2 for shared; N here is a
+layer's."""
 
 PAPERS: Final = (
     *("wa", "wa+c", "inc", "inc+c", "16b-T"),
@@ -120,12 +121,13 @@ def expand(asked: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for given in asked for name in (PAPERS if given == "papers" else (given,))))
 
 
-def parse(text: str, *, batch: int) -> System:
+def parse(text: str, *, batch: int, shared: bool = False) -> System:
     """Return what ``text`` stands for.
 
     Args:
         text: a name, or ``name:key=value,...``.
         batch: samples per worker and iteration, m in the rules for QSGD's levels.
+        shared: all workers draw from the whole training set, so that PQASGD needs fewer levels.
 
     Raises:
         UsageError: an unknown name or parameter, or a value that cannot be.
@@ -147,14 +149,14 @@ def parse(text: str, *, batch: int) -> System:
     by_layer = [item for item in items if item.startswith(("exempt=", "layers="))]
     if way is Way.PAYLOAD_RING and by_layer:
         raise UsageError(f"{family}: {by_layer[0]} names layers of the model, via=ring encodes blocks that cut them")
-    compressor = compressor_of(family, items, batch=batch, period=period)
+    compressor = compressor_of(family, items, batch=batch, period=period, shared=shared)
     return System(text, family, way, period=period, compressor=compressor)
 
 
-def compressor_of(family: str, items: list[str], *, batch: int, period: int) -> Compressor:
+def compressor_of(family: str, items: list[str], *, batch: int, period: int, shared: bool) -> Compressor:
     """Return the compressor of a system: PQASGD's is QSGD, whose rules for the levels know the batch and the period."""
     if family == "pqasgd":
-        items = items or list(PQASGD_ITEMS)
+        items = items or [f"rule={'n' if shared else 'mpn'}", *PQASGD_ITEMS]
     name = "qsgd" if family == "pqasgd" else family
     if name == "qsgd":
         given = {item.partition("=")[0] for item in items}

@@ -28,7 +28,7 @@ def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9)
     compressed = exchange.endswith("+c")
     configuration = Configuration(
         "hdc", exchange, 4, 10, seed, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 1.0, "digits", 1149010,
-        "inceptionn", 10, "coalesced", rate_bps, 1500, False,
+        "inceptionn", 10, "coalesced", rate_bps, 1500, False, "partitioned",
     )  # fmt: skip
     wall, compute = Spread.of([wall_s]), Spread.of([0.010])
     classes = ClassCounts(70, 20, 9, 1) if compressed else ClassCounts(0, 0, 0, 0)

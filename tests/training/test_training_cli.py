@@ -25,6 +25,7 @@ def netoffload(*words: str) -> subprocess.CompletedProcess[str]:
         (("--exchange", "terngrad:via=ring,exempt=2"), "exempt=2 names layers of the model"),
         (("--exchange", "inc", "--error-feedback"), "none of inc can keep a residual"),
         (("--data", "cifar10", "--data-dir", "/nonexistent"), "hdc takes 28x28 grey images"),
+        (("--sharing", "fair"), "sharing 'fair' is unknown: choose from partitioned, shared"),
         (("--nodes", "0"), "0 workers"),
         (("--nodes", "64"), "64 workers"),
         (("--rate", "fast"), "rate 'fast' is not a number with a unit"),
@@ -92,6 +93,7 @@ def test_a_report_prints_json_alone_when_asked(tmp_path: Path) -> None:
         None,
         1500,
         False,
+        "partitioned",
     )
     record = Record(
         results.FORMAT,

@@ -12,6 +12,7 @@ import torch
 from netoffload import codec
 from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
+from netoffload.compressors.registry import get
 from netoffload.errors import UsageError
 from netoffload.training import data
 from netoffload.training.config import TrainSettings
@@ -193,3 +194,9 @@ def test_error_feedback_carries_what_was_left_over(digits: data.Dataset) -> None
         return float(np.linalg.norm(train(settings, digits)[0][0] - train(exact, digits)[0][0]))
 
     assert distance(True) < distance(False)
+
+
+def test_pqasgd_needs_fewer_levels_for_shared_data() -> None:
+    own, shared = (TrainSettings("pqasgd:p=4", sharing=sharing).system for sharing in ("partitioned", "shared"))
+    assert own.compressor == get("qsgd", rule="mpn", norm="l2", bucket=0, batch=25, period=4)
+    assert shared.compressor == get("qsgd", rule="n", norm="l2", bucket=0, batch=25, period=4)
