@@ -326,7 +326,9 @@ def down(run_id: str) -> bool:
     record = read_run(state_root() / check_run_id(run_id))
     if record is None:
         return False
-    end({process for _, process in record.processes} | set(marked(record.mark)))
+    # Twice: a process that was being started when its owner died carries the mark only from its exec on.
+    for _ in range(2):
+        end({process for _, process in record.processes} | set(marked(record.mark)))
     for name in reversed(record.netns):
         netlink.remove_netns(name)
     for folder in (*record.folders, record.state_dir):

@@ -31,9 +31,10 @@ def gatherers(size: int) -> list[Gather]:
 
 def die(exchange: TcpExchange) -> None:
     """End the control connections without a farewell: what the kernel does for a killed process."""
-    for (_, lane), channel in exchange._channels.items():
-        if lane is Lane.CONTROL:
-            channel.conn.shutdown(socket.SHUT_RDWR)
+    with exchange.watch._lock:  # all of them before its own watch sees one
+        for (_, lane), channel in exchange._channels.items():
+            if lane is Lane.CONTROL:
+                channel.conn.shutdown(socket.SHUT_RDWR)
 
 
 def run_tcp(

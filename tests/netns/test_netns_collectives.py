@@ -33,11 +33,9 @@ def values_of(rank, count=COUNT):
     return np.random.default_rng(rank).normal(0, 0.01, count).astype(np.float32)
 
 def one_hop(got, sent):
-    # Short segments pass raw, because a block would not make them smaller: each float is rounded, or is not.
     after = sent.copy()
     rounded(after)
-    assert ((got == after) | (got == sent)).all()
-    assert (got == after).mean() > 0.9
+    assert (got == after).all()
 
 def identical(values):
     assert len(set(comm.allgather(values.tobytes()))) == 1
@@ -85,7 +83,9 @@ comm.Sendrecv_comp(vectors[rank], (rank + 1) % size, 0, received, (rank - 1) % s
 one_hop(received, vectors[(rank - 1) % size])
 totals = comm.totals()
 assert totals.calls == 12, totals
-assert totals.nic.raw_octets >= 0.9 * totals.raw_octets > 0  # retransmissions count twice, short segments not at all
+untagged = (size - 1) * 4 * COUNT if rank == 0 else 0  # what the aggregator of "wa" answered
+tagged = totals.raw_octets - untagged
+assert totals.nic.raw_octets >= 0.9 * tagged > 0  # retransmissions count twice, short segments not at all
 assert totals.nic.fallbacks == 0
 print(f"rank {rank} ok", flush=True)
 comm.close()
