@@ -119,14 +119,9 @@ class RingPayloadExchange(GradientExchange):
         """Make one state per block; there is no error feedback, because what a hop encodes is not its own gradient."""
         super().__init__()
         self._exchange = exchange
-        self._coders = [
-            Coder(
-                compressor,
-                compressor.make_state(_within(layout, span.start, span.stop), seed=seed, rank=rank),
-                self.sent,
-            )
-            for rank, span in ((exchange.rank, span) for span in partition(layout.count, exchange.size))
-        ]
+        layouts = [_within(layout, span.start, span.stop) for span in partition(layout.count, exchange.size)]
+        states = [compressor.make_state(block, seed=seed, rank=exchange.rank) for block in layouts]
+        self._coders = [Coder(compressor, state, self.sent) for state in states]
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`GradientExchange.step`."""

@@ -113,7 +113,7 @@ class System:
 
 def names() -> tuple[str, ...]:
     """Return every name, without parameters, the plain exchanges first."""
-    return (*_PLAIN, *_PERIODIC, *(name for name in (*registry.names(), *registry.ALIASES)))
+    return (*_PLAIN, *_PERIODIC, *registry.names(), *registry.ALIASES)
 
 
 def expand(asked: Sequence[str]) -> tuple[str, ...]:
@@ -149,11 +149,11 @@ def parse(text: str, *, batch: int, shared: bool = False) -> System:
     by_layer = [item for item in items if item.startswith(("exempt=", "layers="))]
     if way is Way.PAYLOAD_RING and by_layer:
         raise UsageError(f"{family}: {by_layer[0]} names layers of the model, via=ring encodes blocks that cut them")
-    compressor = compressor_of(family, items, batch=batch, period=period, shared=shared)
+    compressor = _compressor_of(family, items, batch=batch, period=period, shared=shared)
     return System(text, family, way, period=period, compressor=compressor)
 
 
-def compressor_of(family: str, items: list[str], *, batch: int, period: int, shared: bool) -> Compressor:
+def _compressor_of(family: str, items: list[str], *, batch: int, period: int, shared: bool) -> Compressor:
     """Return the compressor of a system: PQASGD's is QSGD, whose rules for the levels know the batch and the period."""
     if family == "pqasgd":
         items = items or [f"rule={'n' if shared else 'mpn'}", *PQASGD_ITEMS]
