@@ -25,6 +25,7 @@ CODECS: Final = ("inceptionn", "bounded", "truncate16", "truncate22", "truncate2
 """Names a user may ask for; ``tests/test_config.py`` holds them against the codec registry."""
 
 PACKINGS: Final = ("coalesced", "per-segment")
+ENCAPSULATIONS: Final = ("udp", "ipcomp")
 """``coalesced`` fills wire frames up to the MTU; ``per-segment`` is the paper's NIC, one frame per MSS."""
 
 ENV_CONTROL: Final = "NETOFFLOAD_CONTROL"

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.codec import get
-from netoffload.config import BOUND_K_DEFAULT, CODECS, PACKINGS
+from netoffload.config import BOUND_K_DEFAULT, CODECS, ENCAPSULATIONS, PACKINGS
 from netoffload.control import ControlServer
-from netoffload.devices.packet import open_packet
+from netoffload.devices.packet import open_packet, takes_bundles
 from netoffload.devices.tap import open_tap
-from netoffload.engine.transmit import TransmitSettings
+from netoffload.engine.blocks import TransmitSettings
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.faults import parse_faults
 from netoffload_daemon.control import make_handlers
@@ -74,6 +74,7 @@ def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> N
         codec=words.codec,
         bound_k=words.bound,
         packing=words.packing,
+        encapsulation=words.encapsulation,
         control=words.control,
         flow_table=words.flow_table,
         metrics_port=words.metrics_port,
@@ -101,6 +102,11 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         "--bound", type=int, default=BOUND_K_DEFAULT, metavar="K", help="error bound 2^-K, 1..16 (default %(default)s)"
     )
     parser.add_argument("--packing", default=PACKINGS[0], help=f"{' or '.join(PACKINGS)} (default %(default)s)")
+    parser.add_argument(
+        "--encapsulation",
+        default=ENCAPSULATIONS[0],
+        help=f"how blocks travel: {' or '.join(ENCAPSULATIONS)} (default %(default)s, to peers that take it)",
+    )
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="1, or 2: one per direction (default %(default)s)"
     )
@@ -154,6 +160,9 @@ def run(settings: NicSettings) -> int:
             bound_k=settings.bound_k,
             mtu=mtu,
             per_segment=int(settings.packing == "per-segment"),
+            in_udp=int(settings.encapsulation == "udp"),
+            # A fault hits, and a trace shows, what one would see on the wire: datagrams.
+            bundles=int(takes_bundles() and not settings.faults.is_on and settings.trace is None),
         )
         sides = SIDES[settings.trace_side] if settings.trace else 0
         told = make_settings(engine, settings.faults, settings.busy_poll_us, settings.host_is_veth, sides)
@@ -256,7 +265,7 @@ def _say_ready(ready_fd: int) -> None:
 def compile_loop() -> None:
     """Compile the loop, or load it from the cache, by running it on no devices with the stop already given."""
     event = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    settings = make_settings(TransmitSettings(codec_id=0, bound_k=0, mtu=0, per_segment=0))
+    settings = make_settings(TransmitSettings(codec_id=0, bound_k=0, mtu=0, per_segment=0, in_udp=0, bundles=0))
     try:
         serve(-1, -1, event, TX | RX, settings, make_port(*open_tables(None)))
     finally:

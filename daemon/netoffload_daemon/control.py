@@ -1,7 +1,7 @@
 """What the NIC's control socket answers.
 
 ========= ================================================================
-info      who this is: pid, version, devices, codec, bound, packing, kernel
+info      who this is: pid, version, devices, codec, bound, packing, encapsulation, kernel
 counters  every counter by name
 flows     one entry per flow and direction that carried tagged segments
 metrics   the same in Prometheus' text format
@@ -45,6 +45,7 @@ def make_handlers(settings: NicSettings, port: Port, event: int) -> dict[str, Ha
             "codec": settings.codec,
             "bound_k": settings.bound_k,
             "packing": settings.packing,
+            "encapsulation": settings.encapsulation,
             "kernel": KERNEL,
         }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from netoffload.config import BOUND_K_DEFAULT, PACKINGS, check_bound_k, check_choice
+from netoffload.config import BOUND_K_DEFAULT, ENCAPSULATIONS, PACKINGS, check_bound_k, check_choice
 from netoffload.errors import UsageError
 from netoffload.faults import FaultSettings
 from netoffload_daemon.privileges import USER_DEFAULT
@@ -31,6 +31,7 @@ class NicSettings:
         codec: codec of the blocks it makes.
         bound_k: their error bound is 2**-bound_k.
         packing: ``coalesced`` or ``per-segment``.
+        encapsulation: ``udp`` towards peers that take it, or ``ipcomp``.
         control: where the control socket listens; None for no control socket.
         flow_table: file that keeps the flow tables for a restart; None keeps them in memory.
         metrics_port: where Prometheus metrics are served on 127.0.0.1; None for nowhere.
@@ -50,6 +51,7 @@ class NicSettings:
     codec: str = "inceptionn"
     bound_k: int = BOUND_K_DEFAULT
     packing: str = PACKINGS[0]
+    encapsulation: str = ENCAPSULATIONS[0]
     control: Path | None = None
     flow_table: Path | None = None
     metrics_port: int | None = None
@@ -65,6 +67,7 @@ class NicSettings:
         """Refuse what can be refused without opening anything."""
         check_bound_k(self.bound_k)
         check_choice("packing", self.packing, PACKINGS)
+        check_choice("encapsulation", self.encapsulation, ENCAPSULATIONS)
         if self.metrics_port is not None and not 1 <= self.metrics_port <= 65535:
             raise UsageError(f"metrics port {self.metrics_port} is outside 1..65535")
         check_choice("trace side", self.trace_side, TRACE_SIDES)

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
+import re
 import socket
 import struct
 from typing import Final
@@ -38,6 +40,19 @@ RECEIVE_BUFFER_OCTETS: Final = 16 << 20
 SEND_BUFFER_OCTETS: Final = 1 << 20
 """Frames in the wire's queue, with the kernel's overhead: 8 ms at 1 Gb/s, so that a NIC that waits for a core does not
 leave the wire idle, and little enough that acknowledgements behind it do not wait long."""
+
+
+_USO_SINCE: Final = (6, 2)
+
+
+def takes_bundles(release: str | None = None) -> bool:
+    """Whether a packet socket of this kernel takes bundles of UDP datagrams (``GSO_UDP_L4``): Linux 6.2 and later.
+
+    Args:
+        release: the kernel's; None for this one's.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", release or os.uname().release)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _USO_SINCE
 
 
 def open_packet(name: str, netns: str | None = None, what: str = "wire") -> tuple[socket.socket, int]:

@@ -21,7 +21,7 @@ from netoffload.codec import CodecId, Float32Array
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.errors import CodecError, UsageError, WireError
 from netoffload.wire import offload as wire
-from netoffload.wire.capability import OPTION_EXPERIMENT, OPTION_LEN, emit_capability, parse_capability
+from netoffload.wire.capability import OPTION_EXPERIMENT, OPTION_LEN, Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import crc32c
 
 try:
@@ -236,7 +236,7 @@ def classes_of(block: Packet) -> tuple[int, int, int, int] | None:
     return none, eight, sixteen, whole
 
 
-def capability_of(segment: Packet) -> tuple[int, int] | None:
+def capability_of(segment: Packet) -> Capability | None:
     """Return (block version, codec bitmap) of the capability word in a SYN's options (RFC 6994); None without one."""
     for kind, value in segment.options:
         if kind == OPTION_EXPERIMENT and isinstance(value, bytes) and len(value) == OPTION_LEN - 2:

@@ -42,6 +42,7 @@ PLAIN: Final = "plain"
 
 NIC_KINDS: Final[dict[str, dict[str, Any]]] = {
     "coalesced": {"packing": "coalesced"},
+    "ipcomp": {"encapsulation": "ipcomp"},
     "per-segment": {"packing": "per-segment"},
     "busy-poll": {"busy_poll_us": 1000},
 }
@@ -65,6 +66,7 @@ CONTENDERS: Final = {
     "kernel": Contender(PLAIN),
     "bypass": Contender("coalesced"),
     "coalesced": Contender("coalesced", tagged=True),
+    "coalesced_ipcomp": Contender("ipcomp", tagged=True),
     "per_segment": Contender("per-segment", tagged=True),
 }
 """In the order in which they take turns. A shaped stage leaves out ``kernel``, whose wire would be as full as that of

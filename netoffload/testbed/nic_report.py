@@ -3,7 +3,7 @@
 ::
 
     kernel_Gbps, bypass_Gbps            goodput over unshaped wires, without NICs and past them untagged
-    tagged_Gbps                         coalesced, per_segment: payload before compression
+    tagged_Gbps                         coalesced, coalesced_ipcomp, per_segment: payload before compression
     shaped[]                            per rate: the same, ratio, frames_per_MB, wire_octets_per_MB, goodput over what
                                         the link allows, what limited it
     rtt_us                              kernel, nic (medians), their 99th percentiles, and what the NICs add
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 FULL_SHARE: Final = 0.95
 """A link or the cores count as full from here on."""
 
+TAGGED: Final = ("coalesced", "coalesced_ipcomp", "per_segment")
+"""The contenders of ``nic_bench`` whose streams are compressed."""
+
 
 def report(
     asked: Asked, unshaped: Stage, rtts_us: dict[str, list[list[float]]], shaped: Sequence[Stage]
@@ -57,7 +60,7 @@ def report(
     return {
         "kernel_Gbps": goodput["kernel"],
         "bypass_Gbps": goodput["bypass"],
-        "tagged_Gbps": {name: goodput[name] for name in ("coalesced", "per_segment")},
+        "tagged_Gbps": {name: goodput[name] for name in TAGGED},
         "shaped": [_shaped(stage) for stage in shaped],
         "rtt_us": _rtt(rtts_us),
         "peers": {name: _peer(name, shaped) for name in asked.peers},
@@ -84,11 +87,10 @@ def report(
 
 
 def _shaped(stage: Stage) -> dict[str, Any]:
-    untagged, per_segment, coalesced = (stage.samples[name] for name in ("bypass", "per_segment", "coalesced"))
-    named = {"untagged": untagged, "per_segment": per_segment, "coalesced": coalesced}
+    named = {"untagged": stage.samples["bypass"]} | {name: stage.samples[name] for name in TAGGED}
     per_mb = {name: _median(samples, lambda one: one.wire_octets / one.octets) for name, samples in named.items()}
     goodput = {name: _median_gbps(samples) for name, samples in named.items()}
-    ratios = {name: per_mb["untagged"] / per_mb[name] for name in ("per_segment", "coalesced")}
+    ratios = {name: per_mb["untagged"] / per_mb[name] for name in TAGGED}
     assert stage.rate_bps is not None
     return {
         "rate": _rate_word(stage.rate_bps),

@@ -17,7 +17,7 @@ from netoffload.dissect import layers
 from netoffload.dissect.layers import BlockTCP, IPComp, OffloadBlock, capability_of, classes_of, crc_is_good, floats_of
 from netoffload.errors import UsageError, WireError
 from netoffload.wire import vnet
-from netoffload.wire.capability import ALL_CODECS
+from netoffload.wire.capability import ALL_CODECS, TAKES_UDP, Capability
 from netoffload.wire.offload import BLOCK_VERSION, parse_block
 
 BLOCKS = frames_of_a_connection()[2:]
@@ -135,9 +135,9 @@ def test_other_ipcomp_stays_raw() -> None:
 
 def test_the_capability_word_is_found_in_a_syn() -> None:
     (syn,) = Nic().from_host(make_segment(flags="S", seq=1))
-    assert capability_of(Ether(syn[vnet.VNET_LEN :])[TCP]) == (BLOCK_VERSION, ALL_CODECS)
+    assert capability_of(Ether(syn[vnet.VNET_LEN :])[TCP]) == Capability(BLOCK_VERSION, ALL_CODECS, TAKES_UDP)
     built = Ether(bytes(Ether() / IP() / TCP(flags="S", options=[layers.capability_option()])))
-    assert capability_of(built[TCP]) == (BLOCK_VERSION, ALL_CODECS)
+    assert capability_of(built[TCP]) == Capability(BLOCK_VERSION, ALL_CODECS, TAKES_UDP)
     for options in ([], [("MSS", 1460)], [(253, b"XX")], [(253, b"XXXXXX")]):
         other = Ether(bytes(Ether() / IP() / TCP(flags="S", options=options)))
         assert capability_of(other[TCP]) is None
