@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from frames import in_buffer, make_segment
 
@@ -10,7 +12,7 @@ from netoffload.codec.kernels import DECODE_SLACK
 from netoffload.engine.blocks import TransmitSettings
 from netoffload.engine.counters import Counter, as_dict, make_counters
 from netoffload.engine.encapsulation import CURSOR_FIELDS, FRAME_AT, FRAME_LEN, HEADERS_LEN, is_bundle, unwrap
-from netoffload.engine.flows import make_flows
+from netoffload.engine.flows import as_dicts, make_flows
 from netoffload.engine.receive import (
     FLUSH_FIRST,
     FORWARD,
@@ -68,6 +70,10 @@ class Nic:
                 self._take(buffer[cursor[FRAME_AT] :], int(cursor[FRAME_LEN]), delivered)
         self._flush(delivered)
         return delivered
+
+    def flows(self) -> list[dict[str, Any]]:
+        """Return what the transmit flow table says."""
+        return as_dicts(self.tx_flows)
 
     def counts(self) -> dict[str, int]:
         """Return the counters that are not zero."""
