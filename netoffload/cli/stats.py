@@ -104,7 +104,8 @@ def _print_nic(state: dict[str, Any], all_counters: bool) -> None:
     from netoffload.engine.counters import MEANING
 
     info, derived = state["info"], state["summary"]
-    what = f"{info['codec']}, bound 2^-{info['bound_k']}, {info['packing']}, kernel {info['kernel']}, pid {info['pid']}"
+    engine = f"{info['codec']}, bound 2^-{info['bound_k']}, {info['packing']}, {info['encapsulation']}"
+    what = f"{engine}, kernel {info['kernel']}, pid {info['pid']}"
     print(f"NIC {state['nic']}: {info['host']} - {info['wire']}, {what}")
     for name, said in (("tx", "sent"), ("rx", "received")):
         print(f"  {said:9}{_direction_text(derived[name])}")

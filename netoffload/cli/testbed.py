@@ -26,6 +26,7 @@ Rate = Annotated[
 Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND of the NICs' codec, 1..16.")]
 Codec = Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")]
 Packing = Annotated[str, typer.Option(help=f"How NICs fill frames: {', '.join(config.PACKINGS)}.")]
+Encapsulation = Annotated[str, typer.Option(help=f"How blocks travel: {', '.join(config.ENCAPSULATIONS)}.")]
 Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
 Host = Annotated[str, typer.Option(help="What a node's device is: tap, or one end of a veth pair.")]
 Fault = Annotated[
@@ -52,6 +53,7 @@ def up(
     bound: Bound = config.BOUND_K_DEFAULT,
     codec: Codec = "inceptionn",
     packing: Packing = "coalesced",
+    encapsulation: Encapsulation = config.ENCAPSULATIONS[0],
     mtu: Mtu = 1500,
     host: Host = "tap",
     fault: Fault = "",
@@ -67,7 +69,7 @@ def up(
     """
     from netoffload.testbed import NicSettings
 
-    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll)
+    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll, encapsulation)
     plan = plan_from_options(nodes, rate, mtu, None if no_nic else nic, run_id)
     with building(plan) as bed:
         bed.detach()

@@ -68,20 +68,11 @@ def emit_block(
     wire: Any,
     wire_at: Any,
 ) -> Any:
-    """Write one wire frame of IPComp for the payload from ``done`` on; return (payload octets in it, frame length).
+    """Write one frame of IPComp, of at most ``datagram_max`` octets from the network header on, at ``wire_at``.
 
-    Args:
-        settings: codec and bound.
-        datagram_max: octets from the network header on that it may have.
-        frame: uint8, the host's frame.
-        segment: its :class:`Segment`.
-        done: payload octets that are in earlier blocks.
-        piece: payload octets that may go into this one.
-        first_octet: of the payload, counted from the first octet of the stream.
-        index: of the block among those of the segment.
-        classes: int64[4], counts floats by class.
-        wire: uint8[WIRE_BUFFER_LEN].
-        wire_at: where the frame starts.
+    It is the ``index``-th of its segment, holds at most ``piece`` octets of the payload from ``done`` on, whose first
+    octet is the ``first_octet``-th of the stream; ``classes``, int64[4], counts its floats. Returns (payload octets in
+    it, frame length).
     """
     ip_len = segment.ip_len
     tcp_len = segment.payload_at - segment.tcp_at

@@ -7,11 +7,9 @@
 
 A bundle has as many outcomes as blocks, and one more if the rest of it is dropped.
 
-Every frame starts as one of :mod:`netoffload.engine.samples`. Then octets of it are overwritten, most of them in the
-headers, its length field is made to lie, its end is moved; the CRC of a block is made right again more often than not,
-so that what comes behind that check is reached. Whatever comes of it, exactly one counter says so: a frame crosses, is
-compressed, is merged into a segment, or is dropped for a reason. Blocks that transmit makes are given to receive, and
-must be taken.
+Every frame starts as one of :mod:`netoffload.engine.samples` and is damaged (:mod:`netoffload.engine.damage`). Whatever
+comes of it, exactly one counter says so: a frame crosses, is compressed, is merged into a segment, or is dropped for a
+reason. Blocks that transmit makes are given to receive, and must be taken.
 
 Batches are numbered and their content depends on the seed and the number alone, so a failure can be seen again.
 """
@@ -34,6 +32,15 @@ from netoffload.config import BOUND_K_MAX
 from netoffload.engine import network
 from netoffload.engine.blocks import TransmitSettings
 from netoffload.engine.counters import Counter, Int64Array, make_counters
+from netoffload.engine.damage import (
+    FRAME,
+    FRAME_ROOM,
+    FRAME_SLACK,
+    FRAMES_PER_CONNECTION,
+    LENGTH,
+    damage,
+    make_recipes,
+)
 from netoffload.engine.encapsulation import (
     CURSOR_FIELDS,
     FRAME_AT,
@@ -42,7 +49,6 @@ from netoffload.engine.encapsulation import (
     is_bundle,
     unwrap,
 )
-from netoffload.engine.fields import be16, put_be16, put_be32
 from netoffload.engine.flows import make_flows
 from netoffload.engine.network import IP_AT
 from netoffload.engine.receive import (
@@ -54,29 +60,14 @@ from netoffload.engine.receive import (
     finish,
     receive,
 )
-from netoffload.engine.samples import ISN, Samples, make_handshakes, make_samples
-from netoffload.engine.sums import crc32c
+from netoffload.engine.samples import Samples, make_handshakes, make_samples
 from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, MAX_WIRE_FRAMES, WIRE_BUFFER_LEN, transmit
 from netoffload.errors import RunError, UsageError
-from netoffload.wire import encapsulation, ipv4, ipv6, offload, tcp, udp
+from netoffload.wire import tcp
 from netoffload.wire.capability import OPTION_LEN
 
 BATCH: Final = 4096
 BATCHES_PER_TASK: Final = 32
-FRAMES_PER_CONNECTION: Final = 64
-"""After so many frames the flows are forgotten and connected anew: damaged SYNs and retransmissions make them raw."""
-
-STEP: Final = 20_000
-"""Octets from one segment of a connection to the next: as long as the longest sample, and whole floats."""
-
-FRAME_SLACK: Final = 64
-"""What transmit may read behind a frame, and receive too (``DECODE_SLACK``)."""
-
-FRAME_ROOM: Final = 1 << 15
-WRITES: Final = 4
-
-_BEFORE_TCP_MAX: Final = encapsulation.DATAGRAM_OVERHEAD + offload.OVERHEAD
-
 _MTUS: Final = (68, 576, 1280, 1500, 1500, 9000)
 OUTCOMES: Final = (
     *(counter for counter in Counter if counter.name.startswith("BYPASS")),
@@ -200,44 +191,13 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
         memory.frame[:] = rng.integers(0, 256, FRAME_ROOM, np.uint8)
         wrong = _send_all(settings, recipes, samples, *handshakes, OUTCOME, memory)
         if wrong >= 0:
-            length = int(recipes[wrong, _LENGTH])
+            length = int(recipes[wrong, LENGTH])
             frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length : FRAME_ROOM - FRAME_SLACK]
             raise RunError(
                 f"seed {seed}, batch {number}, frame {wrong}: not accounted for, or an impossible result; "
                 f"{settings}, now {frame.tobytes().hex()}"
             )
     return count, np.array(memory.counters)
-
-
-# Columns of a recipe.
-_FRAME, _LENGTH, _SEQ, _LIE, _MENDS, _AT = range(6)
-_BY: Final = _AT + WRITES
-_NOTHING: Final = -1
-
-
-def make_recipes(rng: np.random.Generator, samples: Samples, count: int) -> Int64Array:
-    """Return int64[count, columns]: what is done to make each frame."""
-    recipes = np.empty((count, _BY + WRITES), np.int64)
-    recipes[:, _FRAME] = rng.choice(len(samples.lengths), count, p=samples.shares)
-    lengths = samples.lengths[recipes[:, _FRAME]]
-    moved = rng.choice(4, count, p=(0.7, 0.1, 0.1, 0.1))
-    ends = (lengths, lengths - rng.integers(0, 8, count), lengths + rng.integers(0, 64, count))
-    recipes[:, _LENGTH] = np.choose(moved, (*ends, (lengths * rng.random(count)).astype(np.int64)))
-    recipes[:, _LENGTH] = recipes[:, _LENGTH].clip(0, FRAME_ROOM - FRAME_SLACK)
-    back = rng.integers(0, 30_000, count) * rng.choice(4, count, p=(0.7, 0.1, 0.1, 0.1))
-    recipes[:, _SEQ] = ISN + 1 + np.maximum(np.arange(count) % FRAMES_PER_CONNECTION * STEP - back, 0)
-    recipes[rng.random(count) < 0.2, _SEQ] = _NOTHING
-    recipes[:, _LIE] = rng.integers(-40, 41, count) * (rng.random(count) < 0.15)
-    recipes[:, _MENDS] = rng.random(count) < 0.8
-    in_headers = rng.integers(0, 140, (count, WRITES))
-    anywhere = rng.integers(0, np.maximum(lengths, 1)[:, None], (count, WRITES))
-    at = np.where(rng.random((count, WRITES)) < 0.8, in_headers, anywhere)
-    recipes[:, _AT:_BY] = np.where(rng.random((count, WRITES)) < 0.1, at, _NOTHING)
-    by = rng.integers(0, 256, (count, WRITES))
-    recipes[:, _BY:] = np.where(
-        rng.random((count, WRITES)) < 0.3, rng.choice([0, 1, 4, 6, 17, 0x28, 108, 255], by.shape), by
-    )
-    return recipes
 
 
 @kernel
@@ -255,10 +215,10 @@ def _send_all(
         if index % FRAMES_PER_CONNECTION == 0:
             _connect(settings, syns, answers, outcome, memory)
         recipe = recipes[index]
-        length = recipe[_LENGTH]
+        length = recipe[LENGTH]
         frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length :]
-        copy_octets(samples.octets[recipe[_FRAME]], 0, frame, 0, min(length, samples.lengths[recipe[_FRAME]]))
-        _damage(recipe, frame, length)
+        copy_octets(samples.octets[recipe[FRAME]], 0, frame, 0, min(length, samples.lengths[recipe[FRAME]]))
+        damage(recipe, frame, length)
         before = _accounted(memory.counters, outcome)
         status = transmit(settings, frame, length, index, memory.tx_flows, memory.counters, memory.wire, memory.spans)
         if _accounted(memory.counters, outcome) != before + 1 or not _come_back(status, outcome, memory):
@@ -280,45 +240,6 @@ def _connect(settings: Any, syns: Any, answers: Any, outcome: Any, memory: Any) 
         transmit(settings, frame, length, 0, memory.tx_flows, memory.counters, memory.wire, memory.spans)
         copy_octets(answers[index], 0, frame, 0, length)
         _receive(frame, length, outcome, memory)
-
-
-@inline_kernel
-def _damage(recipe: Any, frame: Any, length: Any) -> None:
-    """Do to a good frame what the recipe says."""
-    ip_len = network.find_ip_len(frame, length)
-    comp_at = _find_block(frame, length, ip_len)
-    if recipe[_SEQ] != _NOTHING and ip_len and length >= IP_AT + ip_len + _BEFORE_TCP_MAX + tcp.TCP_MIN_LEN:
-        tcp_at = comp_at + offload.TCP_HEADER if comp_at else IP_AT + ip_len
-        put_be32(frame, tcp_at + tcp.SEQ, recipe[_SEQ])
-    if recipe[_LIE] and ip_len:
-        at = IP_AT + (ipv4.TOTAL_LEN if ip_len == ipv4.IPV4_MIN_LEN else ipv6.PAYLOAD_LEN)
-        put_be16(frame, at, be16(frame, at) + recipe[_LIE])
-    for write in range(WRITES):
-        at = recipe[_AT + write]
-        if 0 <= at < length:
-            frame[at] = recipe[_BY + write]
-    ip_len = network.find_ip_len(frame, length)
-    comp_at = _find_block(frame, length, ip_len)
-    if recipe[_MENDS] and comp_at:
-        block_len = network.get_datagram_len(frame, ip_len) - ip_len
-        if comp_at != IP_AT + ip_len:
-            block_len = be16(frame, comp_at - encapsulation.ENTRY_LEN + encapsulation.BLOCK_LEN_AT)
-        if offload.OVERHEAD <= block_len <= length - comp_at:
-            put_be32(frame, comp_at + offload.CRC, offload.PROTO_IPCOMP << 16 | block_len)
-            addresses_len = network.addresses_len(ip_len)
-            crc = crc32c(frame, IP_AT + ip_len - addresses_len, addresses_len, 0)
-            put_be32(frame, comp_at + offload.CRC, crc32c(frame, comp_at, block_len, crc))
-
-
-@inline_kernel
-def _find_block(frame: Any, length: Any, ip_len: Any) -> Any:
-    """Return where the first block of a frame starts, in IPComp or in UDP; 0 where there is none."""
-    if ip_len == 0 or length < IP_AT + ip_len + _BEFORE_TCP_MAX:
-        return 0
-    protocol = network.get_protocol(frame, ip_len)
-    if protocol == offload.PROTO_IPCOMP:
-        return IP_AT + ip_len
-    return IP_AT + ip_len + encapsulation.DATAGRAM_OVERHEAD if protocol == udp.PROTO_UDP else 0
 
 
 @inline_kernel

@@ -164,6 +164,7 @@ def test_nic_arguments_say_everything_that_was_asked_for() -> None:
         "--codec": "inceptionn",
         "--bound": "6",
         "--packing": "per-segment",
+        "--encapsulation": "udp",
         "--fault": "",
         "--threads": "1",
         "--busy-poll": "0",
