@@ -85,8 +85,8 @@ def test_medians_ratios_and_limits() -> None:
     assert row["ratio"] == pytest.approx(4)
     assert row["over_link"]["coalesced"] == pytest.approx(3.6 / (0.96 * 4))
     assert row["over_link"]["per_segment"] == pytest.approx(1.2 / (0.96 * 2))
-    limits = {"coalesced": "neither", "coalesced_ipcomp": "neither", "per_segment": "cores"}
-    assert row["limit"] == {"untagged": "link", **limits}
+    of_tagged = {"coalesced": "neither", "coalesced_ipcomp": "neither", "per_segment": "cores"}
+    assert row["limit"] == {"untagged": "link", **of_tagged}
     assert row["frames_per_MB"]["coalesced"] == pytest.approx(691)
     assert row["cpu_s_per_GB"]["coalesced"]["carriers"] == pytest.approx(0.25)
     assert report["rtt_us"] == pytest.approx(
