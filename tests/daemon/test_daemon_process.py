@@ -72,7 +72,8 @@ def test_what_the_system_refuses_is_one_line_and_leaves_nothing(arguments: list[
 def test_ready_control_and_stop(tmp_path: Path) -> None:
     from netoffload.control import request
     from netoffload.engine.counters import MEANING
-    from netoffload.errors import ControlError
+    from netoffload.devices.packet import takes_bundles
+from netoffload.errors import ControlError
 
     control = tmp_path / "nic.sock"
     reader, writer = os.pipe()
@@ -145,3 +146,11 @@ def test_every_counter_is_one_the_engine_or_the_loop_can_reach() -> None:
     source = "".join(inspect.getsource(module) for module in (transmit, receive, loop, faults, trace))
     unused = [counter.name for counter in Counter if f"Counter.{counter.name}" not in source]
     assert unused == ["TX_CLASS_8", "TX_CLASS_16"]  # reached through the slice TX_CLASS_0 : TX_CLASS_32 + 1
+
+
+@pytest.mark.parametrize(
+    ("release", "taken"),
+    [("6.1.0-18-amd64", False), ("6.2.0", True), ("5.15.0", False), ("6.18.44-fc-v669", True), ("10.0-rc1", True), ("?", False)],
+)
+def test_bundles_are_for_kernels_that_cut_them(release: str, taken: bool) -> None:
+    assert takes_bundles(release) is taken
