@@ -38,6 +38,8 @@ from netoffload.errors import WireError
 from netoffload.wire.checksum import crc32c
 
 PROTO_IPCOMP: Final = 108
+UDP_PORT: Final = 4728
+"""Where blocks in UDP are for; no kernel may carry such datagrams past a NIC."""
 IPCOMP_LEN: Final = 4
 IPCOMP_NEXT_TCP: Final = 6
 CPI_OFFLOAD: Final = 0xF128
