@@ -13,8 +13,9 @@ program keeps these frames from the packet sockets, which would hear them a seco
 where frames arrive in the wire's namespace, so that they are counted alike.
 
 **Who undoes it.** The process that makes all this is nobody before its first frame and may not undo it; it tries when
-it ends. What stays is harmless: untagged frames cross without the NIC, except TCP's first and last ones, until the next
-start, which makes everything anew (or removes it). It goes with the namespaces, or with the links.
+it ends. What stays is harmless. To a TAP without a process nothing crosses, as ever: it has no carrier, and the filter
+drops. On a veth pair untagged frames go on crossing, except TCP's first and last ones. The next start makes everything
+anew, or removes it, and it goes with the links and namespaces.
 """
 
 from __future__ import annotations
