@@ -7,7 +7,7 @@
     tagged_Gbps                         coalesced, per_segment: payload before compression
     shaped[]                            per rate: the same, ratio, frames_per_MB, wire_octets_per_MB, goodput over what
                                         the link allows, what limited it
-    rtt_us                              kernel, nic, bypass_kernel ... (medians), their 99th percentiles, and what is added
+    rtt_us                              kernel, nic, bypass_kernel ... (medians), 99th percentiles, and what is added
     peers                               per tunnel: version, goodput by rate, or why there is none
     cpu_s_per_GB                        NICs' and whole machine's, unshaped
     streams[]                           everything about every contender: spread, wire, CPU, limit
