@@ -47,7 +47,7 @@ class KernelBypass:
         """Prepare for the devices of ``settings``; nothing is made before the context is entered."""
         self._settings = settings
         self._stack = contextlib.ExitStack()
-        self._ways: dict[str, Redirect] = {}
+        self._ways: list[tuple[Redirect, Counter, Counter]] = []
 
     def __enter__(self) -> KernelBypass:
         """Remove what an earlier process left on these devices and join them.
@@ -75,11 +75,10 @@ class KernelBypass:
         """Set the counters ``KERNEL_...`` to what the filters have counted; a filter that is gone counts no more."""
         from netoffload.netlink.redirect import redirected
 
-        for name, redirect in self._ways.items():
+        for redirect, frames, octets in self._ways:
             with contextlib.suppress(NetlinkRefusedError):
                 moved = redirected(self._wire, redirect)
-                counters[Counter[f"KERNEL_{name}_FRAMES"]] = moved.frames
-                counters[Counter[f"KERNEL_{name}_OCTETS"]] = moved.octets
+                counters[frames], counters[octets] = moved.frames, moved.octets
 
     def _open(self) -> None:
         from netoffload.netlink import Namespace
@@ -118,7 +117,10 @@ class KernelBypass:
             set_silent(self._wire, far)
             add_redirect(self._host, Redirect(host, sent, near, "egress"), named)
         add_redirect(self._wire, rx, named)
-        self._ways = {"TX": tx, "RX": rx}
+        self._ways = [
+            (tx, Counter.KERNEL_TX_FRAMES, Counter.KERNEL_TX_OCTETS),
+            (rx, Counter.KERNEL_RX_FRAMES, Counter.KERNEL_RX_OCTETS),
+        ]
 
     def _end_at_wire(self) -> str:
         from netoffload.netlink.redirect import index_and_address
