@@ -109,10 +109,10 @@ def test_untagged_octets_cross_past_the_process(bed: Testbed, tmp_path: Path, oc
         send(bed, tmp_path / "sent.bin", OCTETS, address)
     assert (tmp_path / "got.bin").read_bytes() == octets
     sent, got = (grown(bed, node, before[node]) for node in (0, 1))
-    assert sent["kernel_tx_octets"] > OCTETS
-    assert got["kernel_rx_octets"] > OCTETS
-    # A GSO frame may cross whole, but no segment of it counts twice, and all headers are on the wire.
-    assert OCTETS / 1500 < sent["kernel_tx_frames"] < OCTETS / 1000
+    assert sent["kernel_tx_octets"] > 0.99 * OCTETS
+    assert got["kernel_rx_octets"] > 0.99 * OCTETS
+    # Each segment of a GSO frame counts once, and all headers are on the wire. (The last one goes with the FIN.)
+    assert 0.98 * OCTETS / 1500 < sent["kernel_tx_frames"] < OCTETS / 1000
     assert bed.wire_counters()[0].tx_octets - wire_before > 1.03 * OCTETS
     # SYN, acknowledgement of it and FIN, and what was sent again of them. A FIN may carry the last segment.
     assert 0 < sent["tx_host_frames"] < 10
