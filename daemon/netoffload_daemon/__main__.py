@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.codec import get
-from netoffload.config import BOUND_K_DEFAULT, CODECS, ENCAPSULATIONS, PACKINGS
+from netoffload.config import BOUND_K_DEFAULT, BYPASSES, CODECS, ENCAPSULATIONS, PACKINGS
 from netoffload.control import ControlServer
 from netoffload.devices.packet import open_packet, takes_bundles
+from netoffload.devices.qdisc import has_clsact
 from netoffload.devices.tap import open_tap
 from netoffload.engine.blocks import TransmitSettings
+from netoffload.engine.bypass import socket_program
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.faults import parse_faults
+from netoffload_daemon.bypass import KernelBypass
 from netoffload_daemon.control import make_handlers
 from netoffload_daemon.loop import HOST_GONE, STOPPED, WIRE_GONE, serve
 from netoffload_daemon.metrics import serve_metrics
@@ -85,6 +88,7 @@ def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> N
         user=words.user,
         trace=words.trace,
         trace_side=words.trace_side,
+        bypass=words.bypass,
     )
 
 
@@ -112,6 +116,11 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--busy-poll", type=int, default=0, metavar="US", help="look for frames this long before sleeping, microseconds"
+    )
+    parser.add_argument(
+        "--bypass",
+        default=BYPASSES[0],
+        help="who carries frames that are not touched: user, this process; kernel, tc filters (default %(default)s)",
     )
     parser.add_argument(
         "--fault",
@@ -150,9 +159,13 @@ def run(settings: NicSettings) -> int:
         find_user(settings.user)
         forgo()
     with contextlib.ExitStack() as stack:
-        host = _open_host(settings, stack)
-        wire, mtu = open_packet(settings.wire, settings.wire_netns)
+        program = socket_program() if settings.bypass == "kernel" else b""
+        host = _open_host(settings, stack, program)
+        wire, mtu = open_packet(settings.wire, settings.wire_netns, program=program)
         stack.enter_context(wire)
+        bypass = None
+        if program or has_clsact(settings.wire, settings.wire_netns):
+            bypass = stack.enter_context(KernelBypass(settings))
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         stack.callback(os.close, event)
         engine = TransmitSettings(
@@ -171,7 +184,7 @@ def run(settings: NicSettings) -> int:
         if settings.trace is not None:
             names = (settings.host, settings.wire)
             stack.enter_context(TraceFile(settings.trace, names, (port.tx_trace, port.rx_trace)))
-        handlers = make_handlers(settings, port, event)
+        handlers = make_handlers(settings, port, event, bypass)
         if settings.control is not None:
             stack.enter_context(ControlServer(settings.control, handlers))
         if settings.metrics_port is not None:
@@ -189,10 +202,10 @@ def run(settings: NicSettings) -> int:
     return _exit_code(outcome, settings)
 
 
-def _open_host(settings: NicSettings, stack: contextlib.ExitStack) -> int:
+def _open_host(settings: NicSettings, stack: contextlib.ExitStack, program: bytes) -> int:
     """Return a descriptor of the host's device, which the stack closes."""
     if settings.host_is_veth:
-        host, _ = open_packet(settings.host_name, settings.host_netns, "host device")
+        host, _ = open_packet(settings.host_name, settings.host_netns, "host device", program)
         return stack.enter_context(host).fileno()
     descriptor = open_tap(settings.host_name, settings.host_netns)
     stack.callback(os.close, descriptor)

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from netoffload.config import BOUND_K_DEFAULT, ENCAPSULATIONS, PACKINGS, check_bound_k, check_choice
+from netoffload.config import (
+    BOUND_K_DEFAULT,
+    BYPASSES,
+    ENCAPSULATIONS,
+    PACKINGS,
+    check_bound_k,
+    check_bypass,
+    check_choice,
+)
 from netoffload.errors import UsageError
 from netoffload.faults import FaultSettings
 from netoffload_daemon.privileges import USER_DEFAULT
@@ -42,6 +50,7 @@ class NicSettings:
         user: who the process is once its devices are open; ``root`` keeps all rights.
         trace: pcapng file of the frames that cross; None for no trace.
         trace_side: which frames: the ``host``'s, the ``wire``'s or ``both``.
+        bypass: who carries the frames that are not touched: this process (``user``) or the ``kernel``.
     """
 
     host: str
@@ -62,6 +71,7 @@ class NicSettings:
     user: str = USER_DEFAULT
     trace: Path | None = None
     trace_side: str = "both"
+    bypass: str = BYPASSES[0]
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without opening anything."""
@@ -71,6 +81,7 @@ class NicSettings:
         if self.metrics_port is not None and not 1 <= self.metrics_port <= 65535:
             raise UsageError(f"metrics port {self.metrics_port} is outside 1..65535")
         check_choice("trace side", self.trace_side, TRACE_SIDES)
+        check_bypass(self.bypass, has_faults=self.faults.is_on, has_trace=self.trace is not None)
         if self.threads not in (1, 2):
             raise UsageError(f"{self.threads} threads are not possible: 1, or 2 for one per direction")
         if not 0 <= self.busy_poll_us <= BUSY_POLL_US_MAX:

@@ -109,6 +109,10 @@ def _print_nic(state: dict[str, Any], all_counters: bool) -> None:
     print(f"NIC {state['nic']}: {info['host']} - {info['wire']}, {what}")
     for name, said in (("tx", "sent"), ("rx", "received")):
         print(f"  {said:9}{_direction_text(derived[name])}")
+    past = derived["kernel"]
+    if any(past.values()):
+        tx, rx = (f"{past[f'{way}_octets']:,} octets in {past[f'{way}_frames']:,} frames" for way in ("tx", "rx"))
+        print(f"  {'kernel':9}carried past it: sent {tx}, received {rx}")
     if derived["class_shares"]:
         shares = "  ".join(f"{bits} bit {share:.1%}" for bits, share in derived["class_shares"].items())
         print(f"  {'floats':9}{shares}")

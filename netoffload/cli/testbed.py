@@ -38,6 +38,7 @@ Fault = Annotated[
 ]
 Threads = Annotated[int, typer.Option(help="Threads of a NIC: 1, or 2 for one per direction.")]
 BusyPoll = Annotated[int, typer.Option(help="NICs look for frames this long before they sleep.", metavar="US")]
+Bypass = Annotated[str, typer.Option(help="Who carries what NICs do not touch: user (their processes) or kernel.")]
 NoNic = Annotated[bool, typer.Option("--no-nic", help="Plain nodes without NICs.")]
 RunId = Annotated[str | None, typer.Option(help="Name of the run, lower-case letters and digits. Default: random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -59,6 +60,7 @@ def up(
     fault: Fault = "",
     threads: Threads = 1,
     busy_poll: BusyPoll = 0,
+    bypass: Bypass = "user",
     no_nic: NoNic = False,
     run_id: RunId = None,
     as_json: AsJson = False,
@@ -69,7 +71,7 @@ def up(
     """
     from netoffload.testbed import NicSettings
 
-    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll, encapsulation)
+    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll, bypass, encapsulation)
     plan = plan_from_options(nodes, rate, mtu, None if no_nic else nic, run_id)
     with building(plan) as bed:
         bed.detach()

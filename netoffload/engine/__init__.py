@@ -39,6 +39,6 @@ compressed segments at any time. A flow whose compressed range was sent again
 Files: ``counters`` the list of what can happen; ``fields``, ``options`` and ``sums`` header access; ``network`` IPv4
 and IPv6; ``flows`` the table; ``handshake``; ``transmit``; ``blocks``; ``encapsulation`` into UDP and out of it;
 ``rounding`` for what crosses raw for want of gain; ``receive``; ``vlan`` for the loop; ``fuzz`` damaged frames into
-both directions; ``summary`` what follows from the counters, in plain Python. Apart from all this, ``hardware`` models
-the burst engine as a circuit, in plain Python too.
+both directions; ``summary`` what follows from the counters, in plain Python; ``bypass`` which frames the kernel may
+carry past it. Apart from all this, ``hardware`` models the burst engine as a circuit, in plain Python too.
 """

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 from netoffload.config import (
     BOUND_K_DEFAULT,
+    BYPASSES,
     CODECS,
     ENCAPSULATIONS,
     PACKINGS,
     check_bound_k,
+    check_bypass,
     check_choice,
     format_rate,
 )
@@ -84,9 +86,11 @@ class NicSettings:
             it; the i-th NIC adds i to the seed.
         threads: 1, or 2 for one per direction.
         busy_poll_us: how long a NIC looks for frames before it sleeps, microseconds.
+        bypass: who carries the frames that NICs do not touch: their processes (``user``) or the ``kernel``.
 
     Raises:
-        UsageError: unknown codec, packing or host, a bound outside 1..16, or faults that cannot be read.
+        UsageError: unknown codec, packing, host or bypass, a bound outside 1..16, faults that cannot be read, or faults
+            with a bypass in the kernel.
     """
 
     codec: str = "inceptionn"
@@ -96,6 +100,7 @@ class NicSettings:
     faults: str = ""
     threads: int = 1
     busy_poll_us: int = 0
+    bypass: str = BYPASSES[0]
     encapsulation: str = ENCAPSULATIONS[0]
 
     def __post_init__(self) -> None:
@@ -106,7 +111,7 @@ class NicSettings:
         check_choice("host", self.host, HOSTS)
         if self.threads not in (1, 2):
             raise UsageError(f"{self.threads} threads are not possible: 1, or 2 for one per direction")
-        parse_faults(self.faults)
+        check_bypass(self.bypass, has_faults=parse_faults(self.faults).is_on)
         check_bound_k(self.bound_k)
 
 
@@ -288,6 +293,7 @@ def nic_argv(plan: Plan, node: NodePlan, ready_fd: int) -> list[str]:
         *("--control", str(node.control_path), "--ready-fd", str(ready_fd)),
         *("--flow-table", str(plan.state_dir / f"flows-{node.name}.bin")),
         *("--fault", faults.text(), "--threads", str(nic.threads), "--busy-poll", str(nic.busy_poll_us)),
+        *("--bypass", nic.bypass),
     ]
 
 

@@ -53,6 +53,7 @@ def made_up(peer: Samples) -> dict[str, object]:
         {
             "kernel": samples(10, 20, 90),
             "bypass": samples(15, 16, 14, cores=cores),
+            "bypass_kernel": samples(18, 17, 40),
             "coalesced": samples(9, 6, 6),
             "coalesced_ipcomp": samples(5, 4, 3),
             "per_segment": samples(2, 2, 2),
@@ -78,6 +79,8 @@ def test_medians_ratios_and_limits() -> None:
     report = json.loads(json.dumps(made_up(samples(0.9))))
     assert report["kernel_Gbps"] == pytest.approx(20)
     assert report["bypass_over_kernel"] == pytest.approx(0.75)
+    assert report["bypass_kernel_Gbps"] == pytest.approx(18)
+    assert report["bypass_kernel_over_kernel"] == pytest.approx(0.9)
     assert report["tagged_Gbps"] == pytest.approx({"coalesced": 6, "coalesced_ipcomp": 4, "per_segment": 2})
     [row] = report["shaped"]
     assert row["rate"] == "1gbit"
