@@ -11,6 +11,7 @@ from typing import Any
 from netoffload.errors import CollectiveError
 from netoffload_mpi.agreement import Gather, Offer
 from netoffload_mpi.dataplane import Lane, TcpExchange
+from netoffload_mpi.driver import prepare
 from netoffload_mpi.wiring import Listeners, wire_up
 
 
@@ -49,6 +50,7 @@ def run_tcp(
     ``addresses``: of the ranks; default: all at 127.0.0.1.
     """
     gathers = gatherers(size)
+    prepare()  # here, or the first rank that compiles would be late, or stuck
 
     def run(rank: int) -> Any:
         address = "127.0.0.1" if addresses is None else addresses[rank]
