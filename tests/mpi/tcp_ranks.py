@@ -47,7 +47,7 @@ def run_tcp(
 ) -> list[Any]:
     """Run ``body`` on every rank; a rank's result is what it returned, or the CollectiveError that it raised.
 
-    ``addresses``: of the ranks; default: all at 127.0.0.1.
+    Rank 0 is the calling thread. ``addresses``: of the ranks; default: all at 127.0.0.1.
     """
     gathers = gatherers(size)
     prepare()  # here, or the first rank that compiles would be late, or stuck
@@ -65,4 +65,5 @@ def run_tcp(
             exchange.close()
 
     with ThreadPoolExecutor(size) as threads:
-        return list(threads.map(run, range(size)))
+        others = [threads.submit(run, rank) for rank in range(1, size)]
+        return [run(0), *(other.result() for other in others)]
