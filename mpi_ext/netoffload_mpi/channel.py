@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -32,6 +33,10 @@ class TcpChannel:
         self.peer = peer
         self.conn = conn
         self.sent_octets = 0
+        self.own = self.other = ("", 0)
+        """Its addresses and ports: those of the NIC's flow. The kernel forgets them when the connection ends."""
+        with contextlib.suppress(OSError):  # it has ended already, which the first call will explain
+            self.own, self.other = conn.getsockname(), conn.getpeername()
         self._explain = explain
 
     def send_some(self, data: memoryview) -> int:

@@ -116,8 +116,8 @@ class TcpExchange:
         return [
             (
                 peer,
-                channel.conn.getsockname(),
-                channel.conn.getpeername(),
+                channel.own,
+                channel.other,
                 channel.sent_octets if lane is Lane.TAGGED else self.watch.sent_octets(peer),
             )
             for (peer, lane), channel in self._channels.items()
