@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from collections.abc import Callable
 
@@ -62,13 +61,6 @@ class TcpChannel:
             raise self._explain(self.peer, CLOSED)
         return count
 
-    def duplicate(self) -> int:
-        """Return another descriptor of this connection, for the caller to close.
-
-        Raises:
-            PeerLostError: the connection is closed already.
-        """
-        try:
-            return os.dup(self.conn.fileno())
-        except OSError as error:
-            raise self._explain(self.peer, error.strerror or str(error)) from error
+    def fileno(self) -> int:
+        """Return the descriptor, -1 once it is closed."""
+        return self.conn.fileno()

@@ -93,10 +93,11 @@ class TcpExchange:
             on_failure=lambda: _wake_sleeper(of_calls),
         )
         self._channels = {key: TcpChannel(conn, key[0], self.watch.explain) for key, conn in connections.items()}
-        self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s)
+        driving = threading.RLock()
+        self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
         self.watch.start()
         # Nothing above refers to this object: it may be forgotten without being closed, and a process may end so.
-        self._close = weakref.finalize(self, _close, self.watch, list(connections.values()))
+        self._close = weakref.finalize(self, _close, self.watch, list(connections.values()), driving)
 
     def channel(self, peer: int, *, tagged: bool) -> TcpChannel:
         """Return the connection to ``peer``."""
@@ -177,14 +178,15 @@ class TcpExchange:
         self._close()
 
 
-def _close(watch: Watch, connections: Sequence[socket.socket]) -> None:
+def _close(watch: Watch, connections: Sequence[socket.socket], driving: threading.RLock) -> None:
     if watch.is_current_thread():  # the garbage collector runs wherever it likes; the watch cannot wait for itself
-        threading.Thread(target=_close, args=(watch, connections), name="watch-end").start()
+        threading.Thread(target=_close, args=(watch, connections, driving), name="watch-end").start()
         return
     watch.stop()
     _wake_sleeper(connections)
-    for conn in connections:
-        conn.close()
+    with driving:  # compiled code that uses these descriptors ends now, for they are shut down
+        for conn in connections:
+            conn.close()
 
 
 def _wake_sleeper(connections: Sequence[socket.socket]) -> None:

@@ -6,16 +6,16 @@ A slice of the main thread is short, because signals are handled between slices:
 thread handles none, and taking the lock from a computing thread costs up to its switch interval (5 ms), so its slice
 is long. The watch need not wait for a slice to end: it shuts the connections down, which wakes the sleeper.
 
-Descriptors are duplicates for as long as a round takes. Another thread may close the sockets, and a number that was
-given to a new file in between would be written to.
+A round holds ``lock``, under which alone sockets may be closed by another thread: a descriptor that was given to a new
+file in between would be written to. The thread itself may close them between slices (a signal handler that does), so
+descriptors are asked for in every slice; that of a closed socket is -1.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -47,10 +47,9 @@ def prepare() -> None:
     if JIT_DISABLED:
         return
     nothing = np.empty(0, np.float32)
-    walk = np.zeros((1, 2), np.int64)
-    plan = RingPlan(nothing, nothing.view(np.uint32), nothing, walk, 0, 0, ring_loop.NOT_ROUNDED, 0)
+    no_steps = np.zeros((1, 2), np.int64)
+    plan = RingPlan(nothing, nothing.view(np.uint32), nothing, no_steps, 0, 0, ring_loop.NOT_ROUNDED, 0)
     port = ring_loop.make_port()
-    ring_loop.begin(plan, port)
     ring_loop.run_ring(-1, -1, 0, 0, plan, port)
     octets = np.empty(0, np.uint8)
     ring_loop.run_meeting(np.empty((0, 2), np.int64), 0, 0, octets, octets, port)
@@ -72,10 +71,14 @@ class Driver:
         watch: knows why connections end.
         timeout_s: silence after which a rank that has met the others is stuck.
         late_s: after which one that has not is given up.
+        lock: held while a round is under way.
     """
 
-    def __init__(self, stopwatch: Stopwatch, watch: Watch, timeout_s: float, late_s: float) -> None:
+    def __init__(
+        self, stopwatch: Stopwatch, watch: Watch, timeout_s: float, late_s: float, lock: threading.RLock
+    ) -> None:
         """Carry out nothing yet."""
+        self._lock = lock
         self._stopwatch = stopwatch
         self._watch = watch
         self._timeout_s = timeout_s
@@ -92,12 +95,12 @@ class Driver:
 
         def step(slice_ns: int, limit_ns: int) -> int:
             try:
-                return ring_loop.run_ring(out_fd, in_fd, slice_ns, limit_ns, plan, port)
+                return ring_loop.run_ring(outward.fileno(), inward.fileno(), slice_ns, limit_ns, plan, port)
             finally:
                 outward.sent_octets += int(port.state[ring_loop.SENT_OCTETS])
                 port.state[ring_loop.SENT_OCTETS] = 0
 
-        with _descriptors([outward, inward]) as (out_fd, in_fd):
+        with self._lock:
             self._run(step, lambda: (outward, inward), self._timeout_s, may_be_late=False)
         return True
 
@@ -112,15 +115,14 @@ class Driver:
         state[:] = 0
         ours = np.array(list(meeting.ours), np.uint8)
         heard = np.frombuffer(meeting.heard, np.uint8)
-        with _descriptors([channel for pair in pairs for channel in pair]) as descriptors:
-            table = np.array(descriptors, np.int64).reshape(-1, 2)
+
+        def step(slice_ns: int, limit_ns: int) -> int:
+            table = np.array([(ahead.fileno(), behind.fileno()) for ahead, behind in pairs], np.int64)
+            return ring_loop.run_meeting(table, slice_ns, limit_ns, ours, heard, port)
+
+        with self._lock:
             try:
-                self._run(
-                    lambda slice_ns, limit_ns: ring_loop.run_meeting(table, slice_ns, limit_ns, ours, heard, port),
-                    lambda: pairs[int(state[ring_loop.RECEIVING])],
-                    self._late_s,
-                    may_be_late=True,
-                )
+                self._run(step, lambda: pairs[int(state[ring_loop.RECEIVING])], self._late_s, may_be_late=True)
             finally:
                 meeting.done = int(state[ring_loop.RECEIVING])
                 for ahead, _ in pairs[: meeting.done]:
@@ -179,18 +181,3 @@ def _plan(ring: RingRound) -> RingPlan | None:
     return RingPlan(
         values, values.view(np.uint32), ring.staged, walk, ring.reducing, int(ring.operation), codec_id, bound_k
     )
-
-
-@contextlib.contextmanager
-def _descriptors(channels: Sequence[TcpChannel]) -> Iterator[list[int]]:
-    """Lend descriptors of the connections that stay valid whoever closes the sockets.
-
-    Raises:
-        PeerLostError: one is closed already.
-    """
-    with contextlib.ExitStack() as stack:
-        lent = []
-        for channel in channels:
-            lent.append(channel.duplicate())
-            stack.callback(os.close, lent[-1])
-        yield lent

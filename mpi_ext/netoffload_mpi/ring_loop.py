@@ -131,13 +131,11 @@ def make_port() -> Port:
     return Port(np.zeros(STATE_FIELDS, np.int64), np.zeros((2, 2), np.int32), np.zeros(2, np.int64))
 
 
-@kernel
 def begin(plan: RingPlan, port: Port) -> None:
-    """Set ``port`` to the beginning of a ring."""
+    """Set ``port`` to the beginning of a ring. Not compiled: that would be one more time to wait for the lock."""
     port.state[:] = 0
     port.state[SENT] = plan.walk[0, 0]
-    if plan.walk.shape[0] > 1:
-        port.state[RECEIVED] = port.state[REDUCED] = plan.walk[1, 0]
+    port.state[RECEIVED] = port.state[REDUCED] = plan.walk[1, 0]
 
 
 @kernel

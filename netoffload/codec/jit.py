@@ -1,7 +1,7 @@
 """The one place that sets up Numba: options, and a cache that cannot be stale.
 
 Numba keys its disk cache by the file of each function alone. A kernel inlined from another file that has changed would
-be taken from the cache as it was, so the cache folder carries a digest of every compiled source.
+be taken from the cache as it was, so the cache folder carries a digest of every source that others compile into theirs.
 """
 
 from __future__ import annotations
