@@ -35,7 +35,7 @@ from netoffload_mpi.agreement import Quantiser
 from netoffload_mpi.dataplane import Lane, TcpExchange
 
 SIZES = (1, 2, 3, 4, 5, 8)
-COUNTS = (0, 1, 7, 1024, 20_003)
+COUNTS = (0, 1, 7, 1024, *(() if JIT_DISABLED else (20_003,)))
 CHUNKS = (3, 1000, 65_536)
 ROUNDED = Quantiser(CodecId.INCEPTIONN, 10)
 HARD = np.array([0.0, -0.0, 1e-45, -1e-40, np.inf, -np.inf, np.nan, 3.4e38, -3.4e38, 1.0, -1.0], np.float32)
