@@ -53,6 +53,11 @@ def read_all(folder: Path, what: str, count: int) -> dict[int, str]:
     return {int(path.stem): path.read_text() for path in found}
 
 
+def parent_of(pid: int) -> int:
+    """Return the launcher's process that started a rank; proc(5), field 4 of stat."""
+    return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+
+
 @pytest.mark.parametrize(
     ("signal_number", "timeout_s", "said"),
     [(signal.SIGKILL, 30, "rank 2 died"), (signal.SIGSTOP, 4, "rank 2 was silent for 4 s")],
@@ -63,9 +68,13 @@ def test_every_survivor_names_the_rank(signal_number: int, timeout_s: int, said:
     environment["OMP_NUM_THREADS"] = "1"
     # Without -disable-auto-cleanup mpiexec would end the survivors before they can say anything.
     command = [str(MPIEXEC), "-disable-auto-cleanup", "-n", "5", sys.executable, "-m", "mpi4py", "-c", PROGRAM]
+    parents: set[int] = set()
     with subprocess.Popen([*command, str(timeout_s), str(tmp_path)], env=environment, start_new_session=True) as job:
         try:
             pids = read_all(tmp_path, "pid", 5)
+            parents = {parent_of(int(pid)) for pid in pids.values()}
+            for parent in parents:
+                os.kill(parent, signal.SIGSTOP)  # it would end the survivors, often before they have spoken
             os.kill(int(pids[2]), signal_number)
             struck_s = time.monotonic()
             told = read_all(tmp_path, "raised", 4)
@@ -74,6 +83,9 @@ def test_every_survivor_names_the_rank(signal_number: int, timeout_s: int, said:
             for path in tmp_path.glob("*.pid"):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(path.read_text()), signal.SIGKILL)
+            for parent in parents:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(parent, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(job.pid, signal.SIGKILL)  # mpiexec might wait for the dead
     assert sorted(told) == [0, 1, 3, 4]
