@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Annotated, Final
 
@@ -52,6 +54,35 @@ class Interrupted(BaseException):
 
     Not ``KeyboardInterrupt``: typer would turn that into an exit without a word.
     """
+
+
+@contextlib.contextmanager
+def progress_line() -> Iterator[Callable[[str], None]]:
+    """A line that says what is going on; where nobody watches it, one line per phase instead."""
+    if notes.is_terminal:
+        with notes.status("building") as line:
+            yield line.update
+        return
+    yield lambda said: notes.print(said, highlight=False, markup=False)
+
+
+@contextlib.contextmanager
+def told_anyway(tell: Callable[[str | None], None]) -> Iterator[None]:
+    """Do something long, whose findings are told even if it ends early.
+
+    Args:
+        tell: called once behind the body: with None, or with the reason why the body did not get to its end (an error
+            or a signal), which then goes on.
+    """
+    try:
+        yield
+    except Interrupted:
+        tell("interrupted")
+        raise
+    except Exception as error:
+        tell(str(error) or type(error).__name__)
+        raise
+    tell(None)
 
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

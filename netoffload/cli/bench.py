@@ -16,7 +16,7 @@ from rich import box
 from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import app, console, notes
+from netoffload.cli.app import app, console, notes, progress_line, told_anyway
 from netoffload.collectives.samples import gradients_from
 from netoffload.errors import UsageError
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
@@ -137,7 +137,8 @@ def allreduce(
     2(p-1)/p · size / rate: a ring whose links carry payload only. Headers
     alone cost 1.046 of it. Octets are those on all wires; the ratio is a
     ring's payload over octets. CPU seconds are those of all ranks and of all
-    NICs together, per call.
+    NICs together, per call. What is measured already is reported even if
+    something later cannot be measured.
 
     Example: netoffload bench allreduce --nodes 4 --rate 1gbit --size 25MB --json
 
@@ -148,11 +149,10 @@ def allreduce(
     rate_bps = config.parse_rate_bps(rate)
     sizes = tuple(config.parse_size_octets(text) // 4 * 4 for text in size or ["25MB"])
     beds = [TestbedSettings(nodes=count, rate_bps=rate_bps, mtu=mtu, nic=nic) for count in dict.fromkeys(nodes or [4])]
-    report = _together([_measure(one) for one in [Bench(bed, names, sizes, repeat, gradients, seed) for bed in beds]])
-    if as_json:
-        print(json.dumps(report, indent=2))
-    else:
-        _print_table(report)
+    parts = [Part(Bench(bed, names, sizes, repeat, gradients, seed)) for bed in beds]
+    with told_anyway(lambda reason: _tell(parts, reason, as_json=as_json)):
+        for part in parts:
+            _measure(part)
 
 
 @dataclass(frozen=True)
@@ -202,14 +202,45 @@ class Bench:
         return 2 * (self.bed.nodes - 1) / self.bed.nodes * size_octets * 8 / self.bed.rate_bps
 
 
-def _measure(bench: Bench) -> dict[str, Any]:
-    """Run every contender and return the report."""
-    load_1min = os.getloadavg()[0]
-    measured_bps: list[float] = []
-    records: dict[str, dict[str, Any]] = {}
+@dataclass
+class Part:
+    """One number of nodes, and what was found so far.
+
+    Attributes:
+        bench: what to measure.
+        load_1min: load average when it began.
+        measured_bps: the wires' rate in each testbed.
+        records: what the ranks left, by contender.
+    """
+
+    bench: Bench
+    load_1min: float | None = None
+    measured_bps: list[float] = field(default_factory=list)
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def _tell(parts: list[Part], reason: str | None, *, as_json: bool) -> None:
+    """Print what was found, if anything was, and what was not."""
+    if not any(part.records for part in parts):
+        return
+    report = _together([_report(part, reason) for part in parts])
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        _print_table(report)
+
+
+def _measure(part: Part) -> None:
+    """Run every contender."""
+    part.load_1min = os.getloadavg()[0]
     for through_nic in (False, True):
-        if any(CONTENDERS[name].through_nic == through_nic for name in bench.names):
-            measured_bps.append(_run(bench, through_nic, records))
+        if any(CONTENDERS[name].through_nic == through_nic for name in part.bench.names):
+            _run(part, through_nic)
+
+
+def _report(part: Part, reason: str | None) -> dict[str, Any]:
+    """Return the report of what was found; ``reason`` is why it may not be everything."""
+    bench, records = part.bench, part.records
     return {
         "configuration": {
             **asdict(bench.bed),
@@ -218,8 +249,11 @@ def _measure(bench: Bench) -> dict[str, Any]:
             "gradients": bench.gradients,
             "seed": bench.seed,
         },
-        "rate_bps_measured": min(measured_bps),
-        "load_1min": load_1min,
+        "rate_bps_measured": min(part.measured_bps, default=None),
+        "load_1min": part.load_1min,
+        "failed": [
+            {"what": name, "nodes": bench.bed.nodes, "reason": reason} for name in bench.names if name not in records
+        ],
         "missing": [lack for name in DEFAULT if (lack := CONTENDERS[name].missing()) is not None],
         "versions": _versions(records),
         "bound_s": bench.bound_s(bench.sizes_octets[0]),
@@ -227,40 +261,44 @@ def _measure(bench: Bench) -> dict[str, Any]:
             _summary(bench, name, records[name]["results"][index])
             for index in range(len(bench.sizes_octets))
             for name in bench.names
+            if name in records
         ],
     }
 
 
-def _run(bench: Bench, through_nic: bool, records: dict[str, dict[str, Any]]) -> float:
-    """Run the contenders of one kind of testbed, add their records by name, and return the wires' measured rate."""
+def _run(part: Part, through_nic: bool) -> None:
+    """Run the contenders of one kind of testbed, and keep their records."""
+    bench = part.bench
     settings = bench.bed if through_nic else replace(bench.bed, nic=None)
     names = [name for name in bench.names if CONTENDERS[name].through_nic == through_nic]
     with (
-        notes.status("building the testbed") as note,
-        Testbed(make_plan(settings, new_run_id()), progress=note.update) as bed,
+        progress_line() as progress,
+        Testbed(make_plan(settings, new_run_id()), progress=progress) as bed,
     ):
+        assert bed.rate_bps_measured is not None  # two nodes at least, and probed
+        part.measured_bps.append(bed.rate_bps_measured)
         folder = bed.make_scratch()
         for name in names:
-            note.update(f"{name}: checking, then timing")
+            progress(f"{bench.bed.nodes} nodes, {name}: checking, then timing")
             out = folder / f"{name}.json"
             one = CONTENDERS[name]
             argv = ["-m", one.program, "--what", one.rank_what, "--out", str(out), *bench.rank_arguments]
             run_ranks(bed, range(bench.bed.nodes), argv, env=one.env, timeout_s=bench.limit_s, mpi=one.mpi)
-            records[name] = json.loads(out.read_text(encoding="utf-8"))
-        assert bed.rate_bps_measured is not None  # two nodes at least, and probed
-        return bed.rate_bps_measured
+            part.records[name] = json.loads(out.read_text(encoding="utf-8"))
 
 
 def _together(reports: list[dict[str, Any]]) -> dict[str, Any]:
     """Make one report of those of several numbers of nodes."""
     first = reports[0]
+    measured_bps = [report["rate_bps_measured"] for report in reports]
     return {
         **first,
         "configuration": {
             **first["configuration"],
             "nodes": [report["configuration"]["nodes"] for report in reports],
         },
-        "rate_bps_measured": min(report["rate_bps_measured"] for report in reports),
+        "rate_bps_measured": min(rate_bps for rate_bps in measured_bps if rate_bps is not None),
+        "failed": [entry for report in reports for entry in report["failed"]],
         "results": [result for report in reports for result in report["results"]],
     }
 
@@ -311,11 +349,15 @@ def _print_table(report: dict[str, Any]) -> None:
             for row in of_size:
                 if row["nodes"] == nodes:
                     table.add_row(*_cells(row))
-            console.print(table)
-        if len(asked["nodes"]) > 1:
+            if table.rows:
+                console.print(table)
+        if len(asked["nodes"]) > 1 and not report["failed"]:
             _print_growth(of_size, asked["nodes"], f"Allreduce of {octets / 1e6:.4g} MB, {rates}")
     for lack in report["missing"]:
         notes.print(f"left out: {lack}", highlight=False, markup=False)
+    for entry in report["failed"]:
+        line = f"{entry['what']}, {entry['nodes']} nodes: missing: {entry['reason']}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import console, notes
+from netoffload.cli.app import console, notes, progress_line, told_anyway
 from netoffload.cli.bench import bench_app
 from netoffload.errors import UsageError
 
@@ -52,11 +51,12 @@ def bench_nic(
     First over unshaped wires, with the round-trip time; then at each rate,
     beside OpenVPN, tinc and vtun where they are installed. What arrives is
     compared octet by octet before a time is reported. The ratio is that of
-    the octets on the wire, headers and all. Peers see plain wires.
+    the octets on the wire, headers and all. Peers see plain wires. What is
+    measured already is reported even if a later rate cannot be measured.
 
     Example: netoffload bench nic --rates 1gbit --peers openvpn-lz4 --json
     """
-    from netoffload.testbed import NicSettings, build, nic_bench
+    from netoffload.testbed import NicSettings, build, nic_bench, nic_report
 
     build.check_root()
     asked = nic_bench.Asked(
@@ -72,13 +72,20 @@ def bench_nic(
     if asked.size_octets == 0:
         raise UsageError("size is less than one float32, 4 octets")
     values = _values(gradients, seed)
-    with _progress() as progress:
-        report = nic_bench.measure(asked, values, progress)
-    report["configuration"] |= {"gradients": gradients, "seed": seed}
-    if as_json:
-        print(json.dumps(report, indent=2))
-    else:
-        _print_tables(report)
+    found = nic_bench.Findings()
+
+    def tell(reason: str | None) -> None:
+        if found.unshaped is None:
+            return
+        report = nic_report.report(asked, found, reason)
+        report["configuration"] |= {"gradients": gradients, "seed": seed}
+        if as_json:
+            print(json.dumps(report, indent=2))
+        else:
+            _print_tables(report)
+
+    with told_anyway(tell), progress_line() as progress:
+        nic_bench.measure(asked, values, progress, found)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -104,16 +111,6 @@ def _values(gradients: str, seed: int) -> Float32Array:
     if gradients.startswith("gaussian:"):
         return gradient_of(0, floats, parse_sigma(gradients), seed)
     return np.resize(read_gradients(Path(gradients)), floats)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """A line that says what is going on; where nobody watches it, one line per phase instead."""
-    if notes.is_terminal:
-        with notes.status("building") as line:
-            yield line.update
-        return
-    yield lambda said: notes.print(said, highlight=False)
 
 
 def _print_tables(report: dict[str, Any]) -> None:
@@ -166,5 +163,7 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
             yield f"coalesced over {name} {entry['version']} at {rate}: {times:.2f}"
         for rate, reason in entry.get("failed", {}).items():
             yield f"{name} {entry['version']} at {rate}: {reason}"
+    for rate, reason in report["missing"].items():
+        yield f"{rate}: missing: {reason}"
     load = report["load_average"]
     yield f"load average before {load['before']:.1f}, after {load['after']:.1f}"

@@ -107,7 +107,7 @@ def _line(frame: Frame) -> str:
 
     start = f"{frame.number:6} {frame.time_s:11.6f}  "
     if frame.src is None or frame.dst is None:
-        return f"{start}{frame.text}"
+        return f"{start}{frame.text}" + (f"  {frame.fault}" if frame.fault else "")
     if frame.sport is None or frame.dport is None:
         return f"{start}{frame.src} -> {frame.dst}  {frame.kind} without its TCP header"
     flow = f"{endpoint(frame.src, frame.sport)} -> {endpoint(frame.dst, frame.dport)}"

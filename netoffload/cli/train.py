@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from netoffload import config, results
-from netoffload.cli.app import app, console, notes
+from netoffload.cli.app import app, console, notes, told_anyway
 from netoffload.cli.report import print_summary
 from netoffload.errors import UsageError
 
@@ -111,11 +111,12 @@ def train(
 ) -> None:
     """Train a model over emulated NICs, by one or more ways to exchange gradients, and record what it cost.
 
+    The runs that got to their end are reported even if a later one does not.
+
     Example: netoffload train hdc --exchange inc --exchange inc+c --rate 1gbit --bound 10 --iterations 200
 
     Example: netoffload train cnn --exchange terngrad --exchange qsgd:levels=15 --exchange pqasgd:p=8 --rate 100mbit
     """
-    from netoffload import reports
     from netoffload.training.config import TrainSettings
 
     first = TrainSettings(
@@ -135,13 +136,34 @@ def train(
     )
     runs = _one_per_exchange(first, exchange or ["inc+c"], error_feedback=error_feedback)
     testbed = _testbed_settings(runs, rate, bound, codec, packing, mtu)
-    records = _run(runs, testbed, out, _capture(capture, capture_every))
-    summary = reports.summarise(records)
+    records: list[Record] = []
+    with told_anyway(lambda reason: _tell(runs, records, reason, as_json=as_json)):
+        _run(runs, testbed, records, out, _capture(capture, capture_every))
+
+
+def _tell(runs: Sequence[TrainSettings], records: Sequence[Record], reason: str | None, *, as_json: bool) -> None:
+    """Print what was found, if anything was, and what was not."""
+    from netoffload import reports
+
+    if not records:
+        return
+    summary, missing = reports.summarise(records), _missing(runs, records, reason)
     if as_json:
-        told = {**summary.to_json(), "records": [dataclasses.asdict(record) for record in records]}
-        print(json.dumps(told, indent=2))
+        told = {**summary.to_json(), "missing": missing}
+        print(json.dumps(told | {"records": [dataclasses.asdict(record) for record in records]}, indent=2))
     else:
         print_summary(summary, as_json=False)
+        _print_missing(missing)
+
+
+def _missing(runs: Sequence[TrainSettings], records: Sequence[Record], reason: str | None) -> dict[str, str | None]:
+    """Return why there is no record of a run, by its exchange; runs are done in order."""
+    return {run.exchange: reason for run in runs[len(records) :]}
+
+
+def _print_missing(missing: dict[str, str | None]) -> None:
+    for exchange, reason in missing.items():
+        console.print(f"{exchange}: missing: {reason}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _one_per_exchange(first: TrainSettings, asked: Sequence[str], *, error_feedback: bool) -> list[TrainSettings]:
@@ -194,9 +216,18 @@ def demo(
     settings = _testbed_settings(runs, rate, bound, "inceptionn", packing, 1500)
     records_file = out / RECORDS_FILE
     _start_empty(records_file)
-    summary = reports.write_report(_run(runs, settings, records_file), out)
-    print_summary(summary, as_json=as_json)
-    notes.print(f"figure, table, summary.json and records are in {out}", highlight=False)
+    records: list[Record] = []
+
+    def tell(reason: str | None) -> None:
+        if not records:
+            return
+        print_summary(reports.write_report(records, out), as_json=as_json)
+        if not as_json:
+            _print_missing(_missing(runs, records, reason))
+        notes.print(f"figure, table, summary.json and records are in {out}", highlight=False)
+
+    with told_anyway(tell):
+        _run(runs, settings, records, records_file)
 
 
 def _start_empty(records_file: Path) -> None:
@@ -224,12 +255,17 @@ def _capture(path: Path | None, every: int) -> Capture | None:
 
 
 def _run(
-    runs: Sequence[TrainSettings], testbed: TestbedSettings, out: Path | None, capture: Capture | None = None
-) -> list[Record]:
-    """Do the runs with progress on standard error; every record is appended to ``out`` as soon as it exists."""
+    runs: Sequence[TrainSettings],
+    testbed: TestbedSettings,
+    records: list[Record],
+    out: Path | None,
+    capture: Capture | None = None,
+) -> None:
+    """Do the runs with progress on standard error; a record is appended to ``records`` and ``out`` once it exists."""
     from netoffload.training.run import run_all
 
     def keep(record: Record) -> None:
+        records.append(record)
         if out is not None:
             results.append_records(out, [record])
         if record.learning.final_loss is None:
@@ -237,7 +273,7 @@ def _run(
             notes.print(f"{name} diverged: its loss is no number any more; try a smaller --learning-rate")
 
     with _progress(runs) as (show_phase, show):
-        return run_all(runs, testbed, on_phase=show_phase, on_progress=show, on_record=keep, capture=capture)
+        run_all(runs, testbed, on_phase=show_phase, on_progress=show, on_record=keep, capture=capture)
 
 
 @contextmanager
@@ -259,6 +295,8 @@ def _progress(runs: Sequence[TrainSettings]) -> Iterator[tuple[Callable[[str], N
 
         def show_phase(phrase: str) -> None:
             bars.update(setup, description=phrase)
+            if not notes.is_terminal:
+                notes.print(phrase, highlight=False)
 
         def show(exchange: str, done: int) -> None:
             if setup in bars.task_ids:

@@ -21,12 +21,12 @@ from netoffload.dissect.layers import BlockTCP, IPComp, OffloadBlock
 from netoffload.errors import UsageError, WireError
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.encapsulation import ENTRY_LEN
-from netoffload.wire.offload import BLOCK_VERSION
+from netoffload.wire.offload import BLOCK_VERSION, PROTO_IPCOMP
 
 try:
     from scapy.error import Scapy_Exception
     from scapy.layers.inet import IP, TCP, UDP
-    from scapy.layers.inet6 import IPv6
+    from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
     from scapy.packet import Packet
     from scapy.utils import PcapReader
 except ImportError as error:
@@ -34,6 +34,7 @@ except ImportError as error:
 
 CRC_OK: Final = "ok"
 CRC_BAD: Final = "bad"
+FRAGMENT: Final = "a fragment"
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class Frame:
         gso_size: of a block.
         head, tail: raw octets around its floats.
         classes: floats that took 0, 8, 16, 32 bits; None for a codec without tags.
-        crc: ``ok``, ``bad``, or None where the capture does not have the whole block.
-        fault: why a NIC would not decode it, other than its CRC.
+        crc: ``ok``, ``bad``, or None where the frame, or the capture of it, does not have the whole block.
+        fault: why a NIC would not decode it, other than its CRC; also of kind ``other``, for a fragment of IPComp.
         peer_version, peer_codecs: what an offer says: block version, names of the codecs its NIC decodes.
         values: float32[n] of a block, where they were asked for and can be decoded.
     """
@@ -201,7 +202,8 @@ def _frames(packet: Packet, number: int, time_s: float, with_values: bool) -> It
     elif isinstance(above, TCP):
         yield _segment(ip, above, number=number, time_s=time_s, frame_len=frame_len)
     else:
-        yield Frame(number, time_s, frame_len, "other", text=packet.summary())
+        fault = FRAGMENT if ip is not None and _is_ipcomp_fragment(ip) else None
+        yield Frame(number, time_s, frame_len, "other", text=packet.summary(), fault=fault)
 
 
 def _segment(ip: Packet, segment: Packet, **seen: Any) -> Frame:
@@ -222,7 +224,7 @@ def _segment(ip: Packet, segment: Packet, **seen: Any) -> Frame:
 
 
 def _block(ip: Packet, block: Packet, with_values: bool, **seen: Any) -> Frame:
-    crc = layers.crc_is_good(block)
+    crc = None if _is_fragment(ip) else layers.crc_is_good(block)
     payload_len = layers.payload_len_of(block)
     classes, values, fault = None, None, _refusal(ip, block)
     if crc and fault is None:  # nothing is said about octets that are not those that were sent, or not all there
@@ -255,13 +257,24 @@ def _refusal(ip: Packet, block: Packet) -> str | None:
 
     The reasons and their order are those of ``netoffload.engine.receive``.
     """
+    if _is_fragment(ip):
+        return FRAGMENT
     if isinstance(ip, IP) and internet_checksum(bytes(ip.original[: 4 * ip.ihl])) != 0:
         return "wrong IPv4 header checksum"
     if block.version != BLOCK_VERSION or block.underlayer.flags or block.flags or block.reserved:
         return f"version {block.version}, or a reserved bit set"
     if codec.by_id(block.codec) is None or not BOUND_K_MIN <= block.bound_k <= BOUND_K_MAX:
         return f"codec {block.codec} with bound {block.bound_k} is unknown"
-    return None
+    return None if block.payload_len else "a block of no payload"
+
+
+def _is_fragment(ip: Packet) -> bool:
+    """Whether this is a fragment of a datagram: NICs put none together."""
+    return bool(ip.frag or ip.flags.MF) if isinstance(ip, IP) else isinstance(ip.payload, IPv6ExtHdrFragment)
+
+
+def _is_ipcomp_fragment(ip: Packet) -> bool:
+    return _is_fragment(ip) and (ip.proto if isinstance(ip, IP) else ip.payload.nh) == PROTO_IPCOMP
 
 
 def _ends(ip: Packet, segment: Packet) -> dict[str, Any]:

@@ -68,6 +68,7 @@ netoffload.prefs.check_crc = Pref.bool("Check the CRC", true, "Compute the CRC32
 local field_of_source = { ip = Field.new("ip.src"), ipv6 = Field.new("ipv6.src") }
 local field_of_target = { ip = Field.new("ip.dst"), ipv6 = Field.new("ipv6.dst") }
 local ip_headers = Field.new("ip")
+local fragment_headers = Field.new("ipv6.fraghdr.nxt")
 local IPV4_SOURCE_AT = 12
 
 -- Lua 5.2 has bit32, older ones Wireshark's own bit, newer ones operators that the older ones cannot parse.
@@ -114,14 +115,18 @@ local function addresses()
     return found and found.octets
 end
 
--- Whether the header sum of the innermost IP header is right; one of IPv6 has none.
-local function header_sum_is_right()
-    local headers, others = { ip_headers() }, { field_of_source.ipv6() }
-    local header, other = headers[#headers], others[#others]
+-- Whether the innermost IP header is that of a whole datagram (Wireshark puts fragments together, a NIC does not), and its
+-- header sum is right; one of IPv6 has none.
+local function ip_header_is_taken()
+    local headers, others, fragments = { ip_headers() }, { field_of_source.ipv6() }, { fragment_headers() }
+    local header, other, fragment = headers[#headers], others[#others], fragments[#fragments]
     if not header or other and other.offset > header.offset + IPV4_SOURCE_AT then
-        return true
+        return not fragment or fragment.offset < other.offset
     end
     local octets, sum = header.range:raw(), 0
+    if octets:byte(7) % 0x40 ~= 0 or octets:byte(8) ~= 0 then
+        return false
+    end
     for at = 1, #octets - 1, 2 do
         sum = sum + 256 * octets:byte(at) + octets:byte(at + 1)
     end
@@ -137,9 +142,10 @@ local function is_taken(tvb)
     return tvb(1, 1):uint() == 0
         and tvb(7, 1):uint() == 0
         and tvb(12, 4):uint() == 0
+        and tvb(8, 2):uint() ~= 0
         and bound_k >= BOUND_K_MIN
         and bound_k <= BOUND_K_MAX
-        and header_sum_is_right()
+        and ip_header_is_taken()
 end
 
 -- Protocol and length stand where the CRC is, while it is computed.

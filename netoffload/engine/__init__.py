@@ -17,9 +17,10 @@ code depends on the float alone.
 **Cut floats.** A float of which some octets travelled raw must not be completed by octets that were decoded. The NICs
 round the MSS down to whole floats, so that TCP does not cut what is written as floats. In a flow where a float was cut
 all the same (by odd writes, a window, a path's odd MTU), what was sent before is sent again raw only: so a float is
-either raw in every segment that holds some of it, or whole in the first one that arrives. What is left is an original
-that overtakes nothing but arrives after its own retransmission, and only if that one was the first of its flow to cut a
-float: the one float at the cut may then be mixed.
+either raw in every segment that holds some of it, or whole in the first one that arrives. What is left: the first cut
+of a flow is made by a retransmission, and an original of before comes to the peer as well, late, or early and waiting
+out of order for what the retransmission brings. The one float at the cut may then be mixed. A peer would have to keep
+parts of floats from its host to prevent that, and a retransmission of less than a float would make no progress.
 
 **On the wire.** A block is a frame of IPComp, or a datagram of UDP, whose kernel then takes those of a segment as one
 bundle. ``receive`` sees IPComp always.

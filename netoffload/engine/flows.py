@@ -49,6 +49,7 @@ RETRIES: Final = 17
 IS_RAW: Final = 18
 """1: blocks of this flow do not arrive; it goes on uncompressed."""
 IS_CLOSED: Final = 19
+"""1: its end was seen, FIN or RST; the first slot to be taken over. A table shows the flow until then."""
 HAS_CUT: Final = 20
 """1: a segment of this flow has begun or ended inside a float."""
 PEER_TAKES_UDP: Final = 21
@@ -166,6 +167,12 @@ def learn(flows: Any, key: FlowKey, isn: int, now_ns: int) -> int:
     flows[slot, LAST_SEEN_NS] = now_ns
     begin(flows, slot, isn)
     return int(slot)
+
+
+@inline_kernel
+def forget(flows: Any, slot: Any) -> None:
+    """Free the slot of a flow."""
+    flows[slot, IP_VERSION] = 0
 
 
 @inline_kernel

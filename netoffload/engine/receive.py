@@ -99,6 +99,7 @@ def receive(
     ip_len = network.find_ip_len(frame, length)
     if not _is_ours(frame, length, ip_len):
         counters[Counter.RX_BYPASS] += 1
+        _note_end(frame, length, ip_len, flows)
         if is_syn(frame, length, ip_len) and handshake.accept(frame, ip_len, length, tx_flows, now_ns) != length:
             counters[Counter.RX_OFFERS] += 1
             return FORWARD_SHORTER
@@ -128,18 +129,38 @@ def receive(
 @inline_kernel
 def is_syn(frame: Any, length: Any, ip_len: Any) -> Any:
     """Whether this is a whole TCP segment with SYN; its ToS does not matter."""
+    return _flags_of(frame, length, ip_len) & tcp.SYN != 0
+
+
+@inline_kernel
+def _flags_of(frame: Any, length: Any, ip_len: Any) -> Any:
+    """The flags of a whole TCP segment; 0 where this is none."""
     tcp_at = IP_AT + ip_len
     if (
         ip_len == 0
         or length < tcp_at + tcp.TCP_MIN_LEN
         or network.get_protocol(frame, ip_len) != tcp.PROTO_TCP
         or network.is_fragment(frame, ip_len)
-        or u8(frame, tcp_at + tcp.FLAGS) & tcp.SYN == 0
     ):
-        return False
+        return 0
     tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
     datagram_len = network.get_datagram_len(frame, ip_len)
-    return tcp.TCP_MIN_LEN <= tcp_len <= datagram_len - ip_len and datagram_len <= length - IP_AT
+    if not tcp.TCP_MIN_LEN <= tcp_len <= datagram_len - ip_len or datagram_len > length - IP_AT:
+        return 0
+    return u8(frame, tcp_at + tcp.FLAGS)
+
+
+@inline_kernel
+def _note_end(frame: Any, length: Any, ip_len: Any, flows: Any) -> None:
+    """Note what a frame that is no block says of a flow that had some: FIN and RST end it, a SYN begins another one."""
+    flags = _flags_of(frame, length, ip_len) & (tcp.FIN | tcp.RST | tcp.SYN)
+    if flags:
+        slot = flow_table.find(flows, key_of(frame, ip_len, IP_AT + ip_len))
+        if slot != flow_table.NOT_FOUND:
+            if flags & tcp.SYN == 0:
+                flows[slot, flow_table.IS_CLOSED] = 1
+            elif flows[slot, flow_table.IS_CLOSED]:
+                flow_table.forget(flows, slot)
 
 
 @inline_kernel
@@ -288,6 +309,8 @@ def _account(frame: Any, block: Any, now_ns: Any, flows: Any, counters: Any) -> 
     flows[slot, flow_table.PAYLOAD_OCTETS] += payload_octets
     flows[slot, flow_table.BLOCKS] += 1
     flows[slot, flow_table.SEGMENTS] += 1
+    if u8(frame, block.tcp_at + tcp.FLAGS) & tcp.FIN:
+        flows[slot, flow_table.IS_CLOSED] = 1
 
 
 @kernel

@@ -125,25 +125,39 @@ class Stage:
     tunnels: dict[str, vpn_peers.Tunnel] = field(default_factory=dict)
 
 
-def measure(asked: Asked, values: Float32Array, progress: Progress) -> dict[str, Any]:
-    """Measure everything and return the report (its keys: :mod:`netoffload.testbed.nic_report`).
+@dataclass
+class Findings:
+    """What was measured so far: stages that got to their end.
+
+    Attributes:
+        unshaped: the first one; None until then.
+        rtts_us: its round-trip times in microseconds by contender and round.
+        shaped: the others.
+        load_before: load average when it began.
+    """
+
+    unshaped: Stage | None = None
+    rtts_us: dict[str, list[list[float]]] = field(default_factory=dict)
+    shaped: list[Stage] = field(default_factory=list)
+    load_before: float = field(default_factory=lambda: os.getloadavg()[0])
+
+
+def measure(asked: Asked, values: Float32Array, progress: Progress, found: Findings) -> None:
+    """Measure everything.
 
     Args:
         asked: what to measure.
         values: float32[n] that the streams repeat.
         progress: called with a phrase whenever something begins.
+        found: gets what a stage found at the stage's end, so that an interrupted series leaves what it has.
 
     Raises:
         RunError: a stream did not arrive as it must.
         TestbedError: a testbed cannot be built as asked for.
     """
-    from netoffload.testbed import nic_report
-
-    load_before = os.getloadavg()[0]
-    unshaped, rtts_us = _unshaped(asked, values, progress)
-    shaped = [_shaped(asked, rate_bps, values, progress) for rate_bps in asked.rates_bps]
-    report = nic_report.report(asked, unshaped, rtts_us, shaped)
-    return report | {"load_average": {"before": load_before, "after": os.getloadavg()[0]}}
+    found.unshaped, found.rtts_us = _unshaped(asked, values, progress)
+    for rate_bps in asked.rates_bps:
+        found.shaped.append(_shaped(asked, rate_bps, values, progress))
 
 
 def _unshaped(asked: Asked, values: Float32Array, progress: Progress) -> tuple[Stage, dict[str, list[list[float]]]]:

@@ -11,7 +11,9 @@
     peers                               per tunnel: version, goodput by rate, or why there is none
     cpu_s_per_GB                        NICs' and whole machine's, unshaped
     streams[]                           everything about every contender: spread, wire, CPU, limit
+    missing                             rates that were asked for and not measured, and why
     configuration, versions, cpu        what it was measured with
+    load_average                        before and after
 
 ``ratio`` is what compression does to the wire: octets on it per payload octet, headers and all, of the untagged stream
 over those of the coalesced one. Untagged goodput times this ratio is what a link would carry if the NICs took no time;
@@ -37,7 +39,7 @@ from netoffload.testbed import vpn_peers
 from netoffload.testbed.throughput import StreamResult, percentile
 
 if TYPE_CHECKING:
-    from netoffload.testbed.nic_bench import Asked, Samples, Stage
+    from netoffload.testbed.nic_bench import Asked, Findings, Samples, Stage
 
 FULL_SHARE: Final = 0.95
 """A link or the cores count as full from here on."""
@@ -46,17 +48,16 @@ TAGGED: Final = ("coalesced", "coalesced_ipcomp", "per_segment")
 """The contenders of ``nic_bench`` whose streams are compressed."""
 
 
-def report(
-    asked: Asked, unshaped: Stage, rtts_us: dict[str, list[list[float]]], shaped: Sequence[Stage]
-) -> dict[str, Any]:
-    """Return the report, but for the load average.
+def report(asked: Asked, found: Findings, reason: str | None = None) -> dict[str, Any]:
+    """Return the report.
 
     Args:
-        asked: what was measured.
-        unshaped: the stage without shaping.
-        rtts_us: round-trip times in microseconds by contender and round.
-        shaped: the shaped stages.
+        asked: what was to be measured.
+        found: what was, at least the stage without shaping.
+        reason: why it is not everything.
     """
+    unshaped, shaped = found.unshaped, found.shaped
+    assert unshaped is not None
     goodput = {name: _median_gbps(samples) for name, samples in unshaped.samples.items()}
     return {
         "kernel_Gbps": goodput["kernel"],
@@ -64,7 +65,7 @@ def report(
         "bypass_kernel_Gbps": goodput["bypass_kernel"],
         "tagged_Gbps": {name: goodput[name] for name in TAGGED},
         "shaped": [_shaped(stage) for stage in shaped],
-        "rtt_us": _rtt(rtts_us),
+        "rtt_us": _rtt(found.rtts_us),
         "peers": {name: _peer(name, shaped) for name in asked.peers},
         "bypass_over_kernel": goodput["bypass"] / goodput["kernel"],
         "bypass_kernel_over_kernel": goodput["bypass_kernel"] / goodput["kernel"],
@@ -77,6 +78,7 @@ def report(
             for name, samples in stage.samples.items()
             if samples.streams
         ],
+        "missing": {_rate_word(rate_bps): reason for rate_bps in asked.rates_bps[len(shaped) :]},
         "configuration": asdict(asked) | {"block_octets": unshaped.payload.block_octets},
         "versions": {
             "netoffload": netoffload.__version__,
@@ -86,6 +88,7 @@ def report(
             "codec_kernel": KERNEL,
         },
         "cpu": {"model": cpu_model(), "cores": os.cpu_count()},
+        "load_average": {"before": found.load_before, "after": os.getloadavg()[0]},
     }
 
 

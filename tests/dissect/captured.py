@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from frames import make_segment
 from nic_pair import Nic
-from scapy.layers.inet import IP, TCP, UDP
-from scapy.layers.inet6 import IPv6
+from scapy.layers.inet import IP, TCP, UDP, fragment
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, fragment6
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet
 from scapy.utils import RawPcapReader, RawPcapWriter, wrpcap, wrpcapng
@@ -83,6 +83,7 @@ REFUSED = {
     "reserved word": ("a reserved bit set", {}, {}, {"reserved": 1}),
     "no bound": ("bound 0 is unknown", {}, {}, {"bound_k": 0}),
     "bound": ("bound 17 is unknown", {}, {}, {"bound_k": 17}),
+    "nothing": ("a block of no payload", {}, {}, {"payload_len": 0}),
 }
 """What is wrong -> what is said about it, and fields of the IP, IPComp and block headers."""
 
@@ -96,6 +97,16 @@ def refused_block(what: str) -> Packet:
             setattr(made[layer], name, value)
     ip = IP(src="10.9.0.1", dst="10.9.0.2", tos=0x28, **in_ip)
     return Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / ip / made
+
+
+def fragments() -> list[Packet]:
+    """A block in two fragments, over IPv4 and then over IPv6."""
+    ethernet = Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01")
+    made = layers.offload(VALUES[:300], sport=40000, dport=80, seq=9, flags="PA")
+    ipv4 = IP(src="10.9.0.1", dst="10.9.0.2", tos=0x28, id=7) / made
+    ipv6 = IPv6(src="fd00::1", dst="fd00::2", tc=0x28) / IPv6ExtHdrFragment(id=7) / made
+    pieces = [*fragment(ipv4, 240), *fragment6(ipv6, 320)]
+    return [ethernet / piece for piece in pieces]
 
 
 def write_mutated(path: Path, capture: Path, count: int) -> None:

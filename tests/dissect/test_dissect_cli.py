@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captured import REFUSED, VALUES, refused_block, write_capture, write_mutated
+from captured import REFUSED, VALUES, fragments, refused_block, write_capture, write_mutated
+from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapReader, PcapWriter, wrpcap
 
@@ -113,6 +114,17 @@ def test_what_a_nic_refuses_has_a_fault(tmp_path: Path) -> None:
         assert frame.fault is not None
         assert frame.fault.endswith(said)
         assert (frame.crc, frame.values, frame.classes) == ("ok", None, None)
+
+
+def test_fragments_of_ipcomp_have_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "fragments.pcap"
+    wrpcap(str(path), fragments())
+    frames = list(read_frames(path))
+    assert {frame.crc for frame in frames} == {None}
+    assert [(frame.kind, frame.fault) for frame in frames] == [("block", "a fragment"), *[("other", "a fragment")] * 3]
+    other = Ether() / IP(src="10.9.0.1", dst="10.9.0.2", frag=9, proto=17) / b"of a datagram of others"
+    wrpcap(str(path), [other])
+    assert [frame.fault for frame in read_frames(path)] == [None]
 
 
 def test_no_octet_of_a_frame_can_break_it(capture: Path, tmp_path: Path) -> None:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from captured import REFUSED, TAIL, VALUES, damaged, frames_of_a_connection, ipv6_block, refused_block, udp_block
+from captured import (
+    REFUSED,
+    TAIL,
+    VALUES,
+    damaged,
+    fragments,
+    frames_of_a_connection,
+    ipv6_block,
+    refused_block,
+    udp_block,
+)
 from frames import make_segment
 from nic_pair import Nic
 from scapy.layers.inet import IP, TCP, UDP
@@ -102,6 +112,11 @@ def test_what_is_called_refused_is_refused_by_the_engine(what: str) -> None:
     assert delivered == []
     assert list(counts.values()) == [1]
     assert next(iter(counts)).startswith("drop_")
+
+
+def test_fragments_are_no_blocks_to_the_engine() -> None:
+    counts = [receive(bytes(piece))[1] for piece in fragments()]
+    assert counts == [{"drop_bad_header": 1}, *[{"rx_bypass": 1}] * 3]
 
 
 def test_blocks_behind_ipv6() -> None:

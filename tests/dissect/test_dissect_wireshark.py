@@ -11,7 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captured import REFUSED, VALUES, frames_of_a_connection, refused_block, write_capture, write_mutated
+from captured import (
+    REFUSED,
+    VALUES,
+    fragments,
+    frames_of_a_connection,
+    refused_block,
+    write_capture,
+    write_mutated,
+)
 from scapy.layers.l2 import Ether
 from scapy.utils import wrpcap
 
@@ -42,6 +50,7 @@ def folder() -> Iterator[Path]:
         write_capture(path / "wire.pcap")
         write_mutated(path / "mutated.pcap", path / "wire.pcap", 600)
         wrpcap(str(path / "refused.pcap"), [refused_block(what) for what in REFUSED])
+        wrpcap(str(path / "fragments.pcap"), fragments())
         wrpcap(str(path / "bundle.pcap"), [Ether(frames_of_a_connection(in_udp=True, bundles=True)[-1])])
         for file in path.iterdir():
             file.chmod(0o644)
@@ -140,6 +149,12 @@ def test_what_a_nic_refuses_is_malformed(tshark: Tshark, folder: Path) -> None:
     assert all(line.split("\t")[1] in ("1", "True") for line in shown)
     assert tshark("-r", str(folder / "refused.pcap"), "-T", "fields", "-e", "tcp.payload").split() == []
     assert len(tshark("-r", str(folder / "wire.pcap"), *words).splitlines()) == 0
+
+
+def test_what_wireshark_puts_together_is_malformed_too(tshark: Tshark, folder: Path) -> None:
+    words = ("-r", str(folder / "fragments.pcap"), "-T", "fields", "-e", "frame.number")
+    assert tshark(*words, "-Y", "netoffload && netoffload.malformed").split() == ["2", "4"]
+    assert tshark(*words, "-Y", "netoffload.malformed", "-o", "ip.defragment:FALSE").split()[0] == "1"
 
 
 def test_damaged_frames_are_no_lua_errors(tshark: Tshark, folder: Path) -> None:

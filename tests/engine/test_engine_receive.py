@@ -16,6 +16,7 @@ from scapy.layers.l2 import Ether
 
 from netoffload.codec import get
 from netoffload.codec.jit import JIT_DISABLED
+from netoffload.engine.flows import IP_VERSION, as_dicts
 from netoffload.wire.checksum import ones_sum
 from netoffload.wire.ethernet import emit_ethernet, parse_ethernet
 from netoffload.wire.ipv4 import emit_ipv4, parse_ipv4
@@ -220,3 +221,48 @@ def test_mutated_frames_are_dropped_or_cross_but_never_decoded_wrongly(data: st.
 
 def segment_of_payload(frame: bytes) -> bytes:
     return parse_tcp(parse_ipv4(parse_ethernet(parse_vnet(frame)[1])[1])[1])[1]
+
+
+def closed(nic: Nic) -> list[bool]:
+    return [flow["closed"] for flow in as_dicts(nic.rx_flows)]
+
+
+@pytest.mark.parametrize("ipv6", [False, True])
+def test_a_block_with_fin_ends_its_flow_and_a_syn_begins_another(ipv6: bool) -> None:
+    sender, receiver = Nic(), Nic()
+    connect(sender, receiver, ISN, ipv6=ipv6)
+    receiver.from_wire(sender.from_host(make_segment(GRADIENT[:4000], seq=ISN + 1, ipv6=ipv6)))
+    assert closed(receiver) == [False]
+    last = sender.from_host(make_segment(GRADIENT[4000:8000], seq=ISN + 4001, flags="FA", ipv6=ipv6))
+    receiver.from_wire(last[:-1])
+    assert closed(receiver) == [False]
+    receiver.from_wire(last[-1:])
+    assert closed(receiver) == [True]
+    receiver.from_wire(last[:1])  # a late copy does not open it again
+    assert closed(receiver) == [True]
+    connect(sender, receiver, ISN + 100_000, ipv6=ipv6)
+    assert closed(receiver) == []
+    receiver.from_wire(sender.from_host(make_segment(GRADIENT[:4000], seq=ISN + 100_001, ipv6=ipv6)))
+    (flow,) = as_dicts(receiver.rx_flows)
+    assert (flow["closed"], flow["raw_octets"]) == (False, 4000)
+
+
+@pytest.mark.parametrize("flags", ["FA", "R", "RA", "FPA"])
+@pytest.mark.parametrize("tos", [0x28, 0])
+def test_fin_or_rst_of_a_frame_that_is_no_block_ends_its_flow(flags: str, tos: int) -> None:
+    sender, receiver = make_pair()
+    receiver.from_wire(sender.from_host(make_segment(GRADIENT[:4000], seq=ISN + 1)))
+    end = make_segment(b"odd" if flags == "FPA" else b"", seq=ISN + 4001, flags=flags, tos=tos)
+    for other in (
+        make_segment(seq=ISN + 4001, flags=flags, sport=40001),
+        make_segment(seq=8, flags=flags, to_client=True),
+        make_segment(seq=ISN + 4001, flags="A"),
+        make_segment(seq=ISN, flags="S"),  # a copy of a SYN, while the flow goes on
+        end[:-1] if flags == "FPA" else end[:60],  # cut short
+    ):
+        receiver.from_wire([other])
+        assert closed(receiver) == [False]
+    assert receiver.from_wire([end]) == [end]
+    assert closed(receiver) == [True]
+    receiver.from_wire([end])
+    assert int((receiver.rx_flows[:, IP_VERSION] != 0).sum()) == 1

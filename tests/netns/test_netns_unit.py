@@ -60,6 +60,7 @@ class Host:
 
     def __init__(self, node: NodePlan, folder: Path) -> None:
         self.netns = str(netns_path(node.netns))
+        self.name = node.netns
         self.instance = f"t{secrets.token_hex(4)}"
         self.address = node.address
         self.control = folder / "control.sock"
@@ -67,7 +68,7 @@ class Host:
         self._file["BYPASS"] = "kernel" if node.index else "user"
 
     def argv(self, line: str) -> list[str]:
-        return ["nsenter", f"--net={self.netns}", "sh", "-c", f"exec {line}"]
+        return ["nsenter", f"--net={self.netns}", "sh", "-c", f"exec {line.replace('$$', '$')}"]
 
     def bounded_argv(self, settings: dict[str, list[str]], line: str) -> list[str]:
         """The command with no more rights than the unit leaves it."""
@@ -85,12 +86,13 @@ class Host:
         settings = unit("link", self.instance)
         env = self.env(settings)
         try:
-            for line in settings["ExecStart"]:
+            for line in settings["ExecStartPre"] + settings["ExecStart"]:
                 subprocess.run(self.argv(line), env=env, check=True)
             yield
         finally:
             for line in settings["ExecStopPost"]:
-                subprocess.run(self.argv(line.removeprefix("-")), env=env, check=False)
+                here = line.removeprefix("-").replace("netns 1", f"netns {self.name}")
+                subprocess.run(self.argv(here), env=env, check=False)
 
     @contextlib.contextmanager
     def nic(self) -> Iterator[None]:
@@ -101,6 +103,7 @@ class Host:
         (line,) = settings["ExecStart"]
         with subprocess.Popen(self.bounded_argv(settings, line), env=env) as process:
             try:
+                env["MAINPID"] = str(process.pid)
                 wait, *rest = settings["ExecStartPost"]
                 subprocess.run(self.bounded_argv(settings, wait), env=env, check=True, timeout=START_S)
                 for line in rest:
@@ -109,6 +112,9 @@ class Host:
             finally:
                 process.terminate()
                 assert process.wait(10) == 0
+
+    def has_its_card(self) -> bool:
+        return subprocess.run(self.argv(f"ip link show dev {self._file['WIRE']}"), capture_output=True).returncode == 0
 
     def python(self, program: str, *words: str) -> subprocess.Popen[str]:
         command = ["nsenter", f"--net={self.netns}", sys.executable, "-c", program, *words]
@@ -126,9 +132,8 @@ def send_tagged(sender: Host, receiver: Host) -> None:
 
 def test_two_hosts_with_the_units_compress(tmp_path: Path, run_id: str) -> None:
     settings = TestbedSettings(2, nic=None)
-    with contextlib.ExitStack() as stack:
-        bed = stack.enter_context(Testbed(make_plan(settings, run_id), check_rate=False))
-        hosts = []
+    with Testbed(make_plan(settings, run_id), check_rate=False) as bed, contextlib.ExitStack() as stack:
+        hosts: list[Host] = []
         for node in bed.plan.nodes:
             folder = tmp_path / node.name
             folder.mkdir()
@@ -143,7 +148,18 @@ def test_two_hosts_with_the_units_compress(tmp_path: Path, run_id: str) -> None:
             with hosts[0].nic():  # started again, with the interfaces that are there
                 assert hosts[0].control.stat().st_mode & 0o777 == 0o660
                 send_tagged(hosts[1], hosts[0])
-    assert not any(netns_exists(f"netoffload-{host.instance}") for host in hosts)
+        stack.close()
+        for host in hosts:
+            assert not netns_exists(f"netoffload-{host.instance}")
+            assert host.has_its_card()
+
+
+def test_a_nic_that_ended_is_not_awaited(tmp_path: Path) -> None:
+    wait = unit("nic", "t0")["ExecStartPost"][0]
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    env = {**os.environ, "RUNTIME_DIRECTORY": str(tmp_path), "MAINPID": str(ended.pid)}
+    assert subprocess.run(["sh", "-c", f"exec {wait}"], env=env, timeout=10).returncode == 1
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")

@@ -6,11 +6,12 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from netoffload.testbed import NicSettings, nic_report, vpn_peers
-from netoffload.testbed.nic_bench import Asked, Samples, Stage
+from netoffload.testbed.nic_bench import Asked, Findings, Samples, Stage
 from netoffload.testbed.throughput import Payload, StreamResult
 
 PAYLOAD = Payload(4096, 4.5, Path("sent.bin"), Path("rounded.bin"))
@@ -44,7 +45,7 @@ def samples(*gbps: float, wire: float = 1.0, cores: float = 0.5) -> Samples:
     return Samples([stream(one, wire, cores) for one in gbps])
 
 
-def made_up(peer: Samples) -> dict[str, object]:
+def made_up(peer: Samples, asked: Asked = ASKED, reason: str | None = None) -> dict[str, Any]:
     cores = os.cpu_count() or 1
     unshaped = Stage(
         None,
@@ -72,7 +73,7 @@ def made_up(peer: Samples) -> dict[str, object]:
         },
     )
     rtts = {"kernel": [[10.0, 20.0, 30.0]] * 3, "nic": [[100.0, 120.0, 140.0]] * 3}
-    return nic_report.report(ASKED, unshaped, rtts, [shaped])
+    return nic_report.report(asked, Findings(unshaped, rtts, [shaped]), reason)
 
 
 def test_medians_ratios_and_limits() -> None:
@@ -98,6 +99,14 @@ def test_medians_ratios_and_limits() -> None:
     limits = {(one["rate"], one["contender"]): one["limit"] for one in report["streams"]}
     assert limits[None, "bypass"] == "cores"
     assert limits[None, "kernel"] == "neither"
+
+
+def test_rates_that_were_not_measured_are_missing_with_the_reason() -> None:
+    asked = replace(ASKED, rates_bps=(10**9, 10**10, 10**8))
+    report = made_up(samples(0.9), asked, "the machine is too busy")
+    assert report["missing"] == {"10gbit": "the machine is too busy", "100mbit": "the machine is too busy"}
+    assert len(report["shaped"]) == 1
+    assert made_up(samples(0.9))["missing"] == {}
 
 
 def test_a_peer_that_failed_or_is_missing_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,34 @@
+"""Long commands tell what they found, whatever ends them."""
+
+from __future__ import annotations
+
+import pytest
+
+from netoffload.cli.app import Interrupted, told_anyway
+from netoffload.cli.train import _missing
+from netoffload.errors import TestbedError
+from netoffload.training.config import TrainSettings
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(TestbedError("too busy"), "too busy"), (Interrupted(), "interrupted"), (KeyError(), "KeyError")],
+)
+def test_the_reason_is_told_and_the_error_goes_on(error: BaseException, reason: str) -> None:
+    told: list[str | None] = []
+    with pytest.raises(type(error)), told_anyway(told.append):
+        raise error
+    assert told == [reason]
+
+
+def test_at_the_end_there_is_no_reason() -> None:
+    told: list[str | None] = []
+    with told_anyway(told.append):
+        assert not told
+    assert told == [None]
+
+
+def test_runs_without_a_record_are_missing() -> None:
+    runs = [TrainSettings(name, nodes=2) for name in ("wa", "inc", "inc+c")]
+    assert _missing(runs, [], "it broke") == dict.fromkeys(("wa", "inc", "inc+c"), "it broke")
+    assert _missing(runs[:1], [None], None) == {}  # type: ignore[list-item]
