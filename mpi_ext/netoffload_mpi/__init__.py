@@ -38,8 +38,8 @@ Files, in the order in which a call meets them: ``comm`` (the class; point to po
 calls), ``buffers`` (specifications as mpi4py takes them -> vectors), ``plans`` (a call's arguments -> a function of the
 data plane), ``lifecycle`` (connections made late; calls carried out and accounted), ``progress`` and ``requests``
 (non-blocking calls), ``plane`` (set-up; settings), ``agreement`` (what ranks tell each other there), ``wiring`` (who
-connects to whom), ``dataplane`` (sockets -> ``Exchange``), ``watch``, ``frames`` and ``mailbox`` (liveness and
-messages), ``info`` (the account), ``bench`` (the rank program of ``netoffload bench allreduce``).
+connects to whom), ``dataplane`` (sockets -> ``Exchange``), ``watch``, ``peers``, ``frames`` and ``mailbox`` (liveness
+and messages), ``info`` (the account), ``bench`` (the rank program of ``netoffload bench allreduce``).
 """
 
 from mpi4py import MPI
