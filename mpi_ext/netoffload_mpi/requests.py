@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -74,9 +75,9 @@ class CompRequest:
             self._end()
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the call is complete; never sleeps."""
+        """Return whether the call is complete; never waits for it, but lets others go on (:func:`_incomplete`)."""
         if not self._done.is_set():
-            return False
+            return _incomplete()
         self._finish(status)
         return True
 
@@ -112,7 +113,9 @@ class CompRequest:
     @staticmethod
     def Testall(requests: Sequence[CompRequest], statuses: Sequence[MPI.Status] | None = None) -> bool:
         """Return whether all are complete."""
-        return all(request._done.is_set() for request in requests) and CompRequest.Waitall(requests, statuses)
+        if not all(request._done.is_set() for request in requests):
+            return _incomplete()
+        return CompRequest.Waitall(requests, statuses)
 
     @staticmethod
     def Waitany(requests: Sequence[CompRequest], status: MPI.Status | None = None) -> int:
@@ -133,7 +136,7 @@ class CompRequest:
         for index in _newly_ended(requests)[:1]:
             requests[index]._finish(status)
             return index, True
-        return MPI.UNDEFINED, False
+        return MPI.UNDEFINED, _incomplete()
 
     @staticmethod
     def Waitsome(requests: Sequence[CompRequest], statuses: Sequence[MPI.Status] | None = None) -> list[int] | None:
@@ -156,6 +159,8 @@ class CompRequest:
         if not _active(requests):
             return None
         indices = _newly_ended(requests)
+        if not indices:
+            _incomplete()
         for index in indices:
             requests[index]._told = True
         for place, index in enumerate(indices):
@@ -174,6 +179,12 @@ class CompRequest:
         (self._arrival or NOBODY).describe_in(status)
         if status is not None:
             status.Set_cancelled(self._cancelled)
+
+
+def _incomplete() -> bool:
+    """Return False, and let go of the interpreter, or a caller that asks in a loop keeps it from the call's thread."""
+    time.sleep(0)
+    return False
 
 
 def _active(requests: Sequence[CompRequest]) -> list[int]:

@@ -128,9 +128,12 @@ class Watch:
                 if (reason := hopeless(source, self._rank, left, 0 < len(left) == len(self._peers))) is not None:
                     break
                 if not wait:
-                    return None
+                    break
                 self._changed.wait()
+        if reason is not None:
             raise reason
+        time.sleep(0)  # whoever asks again and again holds lock and interpreter, and the watch could hear nothing
+        return None
 
     def is_current_thread(self) -> bool:
         """Return whether the caller runs in the watch's thread."""
