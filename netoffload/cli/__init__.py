@@ -21,6 +21,7 @@ from netoffload.cli import (
     top,
     train,
     verify,
+    verify_mpi,
 )
 from netoffload.cli.app import app, main
 
@@ -43,4 +44,5 @@ __all__ = [
     "top",
     "train",
     "verify",
+    "verify_mpi",
 ]
