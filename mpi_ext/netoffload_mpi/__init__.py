@@ -39,7 +39,8 @@ calls), ``buffers`` (specifications as mpi4py takes them -> vectors), ``plans`` 
 data plane), ``lifecycle`` (connections made late; calls carried out and accounted), ``progress`` and ``requests``
 (non-blocking calls), ``plane`` (set-up; settings), ``agreement`` (what ranks tell each other there), ``wiring`` (who
 connects to whom), ``dataplane`` (sockets -> ``Exchange``), ``watch``, ``peers``, ``frames`` and ``mailbox`` (liveness
-and messages), ``info`` (the account), ``bench`` (the rank program of ``netoffload bench allreduce``).
+and messages), ``info`` (the account), ``bench`` and ``verify`` (rank programs: how fast it is,
+whether it is right).
 """
 
 from mpi4py import MPI

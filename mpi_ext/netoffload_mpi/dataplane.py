@@ -73,6 +73,8 @@ class TcpChannel:
         conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_OCTETS)
         self.peer = peer
         self.conn = conn
+        self.ends = conn.getsockname(), conn.getpeername()
+        """Own and other (address, port); a connection that has ended could not be asked any more."""
         self.sent_octets = 0
         self._explain = explain
 
@@ -158,8 +160,7 @@ class TcpExchange:
         return [
             (
                 peer,
-                channel.conn.getsockname(),
-                channel.conn.getpeername(),
+                *channel.ends,
                 channel.sent_octets if lane is Lane.TAGGED else self.watch.sent_octets(peer),
             )
             for (peer, lane), channel in self._channels.items()
