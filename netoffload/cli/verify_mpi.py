@@ -50,6 +50,8 @@ def verify_collectives(
 
     config.check_choice("codec", codec, config.CODECS)
     config.check_bound_k(bound)
+    if ranks < 1:
+        raise UsageError(f"{ranks} ranks cannot try anything: say -n 8")
     words = ["-m", "netoffload_mpi.verify", "--progress", *(["--json"] if as_json else [])]
     words += ["--codec", codec, "--bound", str(bound), "--seed", str(seed)]
     words += [word for size in sizes.split(",") for word in ("--size", _whole_number(size))]

@@ -101,6 +101,14 @@ def test_all_collectives_through_nics(nic_bed: Testbed, tmp_path: Path) -> None:
     assert sorted(result.stdout.split("\n")[:4]) == [f"rank {rank} ok" for rank in range(4)]
 
 
+def test_every_call_through_nics_is_the_codecs_arithmetic(nic_bed: Testbed) -> None:
+    program = ["python", "-m", "netoffload_mpi.verify", "--ranks", "4", "--size", "3001", "--json"]
+    record = json.loads(run_ranks(nic_bed, range(4), program, timeout_s=100, capture_stdout=True).stdout)
+    assert record["mismatch"] is None
+    assert record["has_nic"]
+    assert record["cases"] > 300
+
+
 def test_compression_that_is_required_and_missing_is_an_error(plain_bed: Testbed, tmp_path: Path) -> None:
     program = tmp_path / "app.py"
     program.write_text(
@@ -134,11 +142,14 @@ def cut_link(bed: Testbed) -> None:
     subprocess.run(["ip", "-n", node.wire_netns, "link", "set", node.wire_device, "down"], check=True)
 
 
-@pytest.mark.parametrize("strike", [kill_nic, cut_link])
+@pytest.mark.parametrize(
+    ("strike", "calls"), [(kill_nic, ["allreduce, ring", "allreduce, wa", "send and receive"]), (cut_link, [*FAMILIES])]
+)
 def test_every_rank_names_the_node_that_is_cut_off_in_every_call(
-    strike: Callable[[Testbed], None], run_id: str, tmp_path: Path
+    strike: Callable[[Testbed], None], calls: list[str], run_id: str, tmp_path: Path
 ) -> None:
     program = ["python", "-m", "netoffload_mpi.verify.failures", "--timeout", "4", "--out", str(tmp_path)]
+    program += [word for call in calls for word in ("--family", call)]
     with Testbed(make_plan(TestbedSettings(3, nic=NicSettings()), run_id), check_rate=False) as bed:
 
         def launch() -> None:
@@ -155,6 +166,6 @@ def test_every_rank_names_the_node_that_is_cut_off_in_every_call(
         ranks.join()
     told = {rank: json.loads((tmp_path / f"told.{rank}").read_text()) for rank in range(3)}
     cut_off = "rank 1 has heard no other rank for 4 s: its link or its NIC is down"
-    for call in FAMILIES:
+    for call in calls:
         for rank, said in ((0, "rank 1 was silent for 4 s"), (1, cut_off), (2, "rank 1 was silent for 4 s")):
             assert told[rank][call]["error"].startswith(f"PeerLostError: {said}"), (call, rank)

@@ -101,6 +101,9 @@ def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
     sizes = list(dict.fromkeys(asked.size or SIZES_DEFAULT))
     if min(ranks) < 1 or max(ranks) > world.size or min(sizes) < 0:
         raise UsageError(f"cannot try {min(sizes)} floats or {max(ranks)} ranks: there are {world.size} ranks")
+    for name in asked.call or ():
+        if not hasattr(CompComm, f"{name}_comp"):
+            raise UsageError(f"there is no {name}_comp: name a call as mpi4py does, Allreduce")
     has_nic = bool(os.environ.get(ENV_CONTROL))
     if len(set(world.allgather(has_nic))) > 1:
         raise UsageError("some ranks have a NIC and some have none: what arrives is then not known beforehand")
