@@ -27,6 +27,12 @@ CODECS: Final = ("inceptionn", "bounded", "truncate16", "truncate22", "truncate2
 PACKINGS: Final = ("coalesced", "per-segment")
 """``coalesced`` fills wire frames up to the MTU; ``per-segment`` is the paper's NIC, one frame per MSS."""
 
+ENCAPSULATIONS: Final = ("udp", "ipcomp")
+"""How blocks travel: in UDP towards peers that take it, or as IP protocol 108."""
+
+BYPASSES: Final = ("user", "kernel")
+"""Who carries the frames that a NIC does not touch: its process, or tc filters around it."""
+
 ENV_CONTROL: Final = "NETOFFLOAD_CONTROL"
 """Environment variable with the path of the control socket of this node's NIC."""
 
@@ -116,6 +122,18 @@ def check_bound_k(bound_k: int) -> int:
     if not BOUND_K_MIN <= bound_k <= BOUND_K_MAX:
         raise UsageError(f"bound {bound_k} is outside {BOUND_K_MIN}..{BOUND_K_MAX}: the error bound is 2^-bound")
     return bound_k
+
+
+def check_bypass(bypass: str, *, has_faults: bool, has_trace: bool = False) -> None:
+    """Refuse a bypass in the kernel to a NIC that has something to do to every frame, and unknown ways of bypassing.
+
+    Raises:
+        UsageError: one of these.
+    """
+    check_choice("bypass", bypass, BYPASSES)
+    if bypass == "kernel" and (has_faults or has_trace):
+        needs = "faults" if has_faults else "a trace"
+        raise UsageError(f"{needs} and bypass kernel exclude each other: the NIC has to see every frame")
 
 
 def check_choice(what: str, value: str, choices: tuple[str, ...]) -> str:

@@ -25,6 +25,7 @@ LEVELS = {
     "netoffload.netlink": 1,
     "netoffload.wire": 1,
     "netoffload.codec": 2,
+    "netoffload.syscalls": 3,
     "netoffload.engine": 3,
     "netoffload.devices": 3,
     "netoffload.testbed": 3,
@@ -40,7 +41,13 @@ LEVELS = {
 }
 
 HOMES = {
-    "numba": {"netoffload.codec", "netoffload.compressors", "netoffload.engine", "netoffload_daemon"},
+    "numba": {
+        "netoffload.codec",
+        "netoffload.compressors",
+        "netoffload.engine",
+        "netoffload.syscalls",
+        "netoffload_daemon",
+    },
     "llvmlite": {"netoffload.codec", "netoffload.engine", "netoffload_daemon"},
     "pyroute2": {"netoffload.netlink"},
     "torch": {"netoffload.training"},

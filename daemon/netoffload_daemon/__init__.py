@@ -14,6 +14,7 @@
 ``table``       the flow tables in a file, for a restart
 ``control``     what the control socket answers: counters, flows, metrics, stop
 ``metrics``     the counters in Prometheus' format, on the control socket and, if asked for, over HTTP
+``bypass``      tc filters around this process, where the kernel carries what is not touched
 ``privileges``  root is given up before the first frame
 ``settings``    what a NIC is started with
 ``__main__``    arguments -> devices -> loop; set-up may exit with one clear line, the loop may not

@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.codec import get
-from netoffload.config import BOUND_K_DEFAULT, CODECS, PACKINGS
+from netoffload.config import BOUND_K_DEFAULT, BYPASSES, CODECS, ENCAPSULATIONS, PACKINGS
 from netoffload.control import ControlServer
-from netoffload.devices.packet import open_packet
+from netoffload.devices.packet import open_packet, takes_bundles
+from netoffload.devices.qdisc import has_clsact
 from netoffload.devices.tap import open_tap
-from netoffload.engine.transmit import TransmitSettings
+from netoffload.engine.blocks import TransmitSettings
+from netoffload.engine.bypass import socket_program
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.faults import parse_faults
+from netoffload_daemon.bypass import KernelBypass
 from netoffload_daemon.control import make_handlers
 from netoffload_daemon.loop import HOST_GONE, STOPPED, WIRE_GONE, serve
 from netoffload_daemon.metrics import serve_metrics
@@ -74,6 +77,7 @@ def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> N
         codec=words.codec,
         bound_k=words.bound,
         packing=words.packing,
+        encapsulation=words.encapsulation,
         control=words.control,
         flow_table=words.flow_table,
         metrics_port=words.metrics_port,
@@ -84,6 +88,7 @@ def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> N
         user=words.user,
         trace=words.trace,
         trace_side=words.trace_side,
+        bypass=words.bypass,
     )
 
 
@@ -102,10 +107,20 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--packing", default=PACKINGS[0], help=f"{' or '.join(PACKINGS)} (default %(default)s)")
     parser.add_argument(
+        "--encapsulation",
+        default=ENCAPSULATIONS[0],
+        help=f"how blocks travel: {' or '.join(ENCAPSULATIONS)} (default %(default)s, to peers that take it)",
+    )
+    parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="1, or 2: one per direction (default %(default)s)"
     )
     parser.add_argument(
         "--busy-poll", type=int, default=0, metavar="US", help="look for frames this long before sleeping, microseconds"
+    )
+    parser.add_argument(
+        "--bypass",
+        default=BYPASSES[0],
+        help="who carries frames that are not touched: user, this process; kernel, tc filters (default %(default)s)",
     )
     parser.add_argument(
         "--fault",
@@ -144,9 +159,13 @@ def run(settings: NicSettings) -> int:
         find_user(settings.user)
         forgo()
     with contextlib.ExitStack() as stack:
-        host = _open_host(settings, stack)
-        wire, mtu = open_packet(settings.wire, settings.wire_netns)
+        program = socket_program() if settings.bypass == "kernel" else b""
+        host = _open_host(settings, stack, program)
+        wire, mtu = open_packet(settings.wire, settings.wire_netns, program=program)
         stack.enter_context(wire)
+        bypass = None
+        if program or has_clsact(settings.wire, settings.wire_netns):
+            bypass = stack.enter_context(KernelBypass(settings))
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         stack.callback(os.close, event)
         engine = TransmitSettings(
@@ -154,6 +173,9 @@ def run(settings: NicSettings) -> int:
             bound_k=settings.bound_k,
             mtu=mtu,
             per_segment=int(settings.packing == "per-segment"),
+            in_udp=int(settings.encapsulation == "udp"),
+            # A fault hits, and a trace shows, what one would see on the wire: datagrams.
+            bundles=int(takes_bundles() and not settings.faults.is_on and settings.trace is None),
         )
         sides = SIDES[settings.trace_side] if settings.trace else 0
         told = make_settings(engine, settings.faults, settings.busy_poll_us, settings.host_is_veth, sides)
@@ -162,7 +184,7 @@ def run(settings: NicSettings) -> int:
         if settings.trace is not None:
             names = (settings.host, settings.wire)
             stack.enter_context(TraceFile(settings.trace, names, (port.tx_trace, port.rx_trace)))
-        handlers = make_handlers(settings, port, event)
+        handlers = make_handlers(settings, port, event, bypass)
         if settings.control is not None:
             stack.enter_context(ControlServer(settings.control, handlers))
         if settings.metrics_port is not None:
@@ -180,10 +202,10 @@ def run(settings: NicSettings) -> int:
     return _exit_code(outcome, settings)
 
 
-def _open_host(settings: NicSettings, stack: contextlib.ExitStack) -> int:
+def _open_host(settings: NicSettings, stack: contextlib.ExitStack, program: bytes) -> int:
     """Return a descriptor of the host's device, which the stack closes."""
     if settings.host_is_veth:
-        host, _ = open_packet(settings.host_name, settings.host_netns, "host device")
+        host, _ = open_packet(settings.host_name, settings.host_netns, "host device", program)
         return stack.enter_context(host).fileno()
     descriptor = open_tap(settings.host_name, settings.host_netns)
     stack.callback(os.close, descriptor)
@@ -256,7 +278,7 @@ def _say_ready(ready_fd: int) -> None:
 def compile_loop() -> None:
     """Compile the loop, or load it from the cache, by running it on no devices with the stop already given."""
     event = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    settings = make_settings(TransmitSettings(codec_id=0, bound_k=0, mtu=0, per_segment=0))
+    settings = make_settings(TransmitSettings(codec_id=0, bound_k=0, mtu=0, per_segment=0, in_udp=0, bundles=0))
     try:
         serve(-1, -1, event, TX | RX, settings, make_port(*open_tables(None)))
     finally:

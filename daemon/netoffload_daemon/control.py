@@ -1,7 +1,7 @@
 """What the NIC's control socket answers.
 
 ========= ================================================================
-info      who this is: pid, version, devices, codec, bound, packing, kernel
+info      who this is: pid, version, devices, codec, bound, packing, encapsulation, kernel, bypass
 counters  every counter by name
 flows     one entry per flow and direction that carried tagged segments
 metrics   the same in Prometheus' text format
@@ -19,19 +19,23 @@ import netoffload
 from netoffload.codec.kernels import KERNEL
 from netoffload.control import Handler
 from netoffload.engine import counters, flows
+from netoffload_daemon.bypass import KernelBypass
 from netoffload_daemon.metrics import exposition
 from netoffload_daemon.port import Port
 from netoffload_daemon.settings import NicSettings
 from netoffload_daemon.trace import with_traced
 
 
-def make_handlers(settings: NicSettings, port: Port, event: int) -> dict[str, Handler]:
+def make_handlers(
+    settings: NicSettings, port: Port, event: int, bypass: KernelBypass | None = None
+) -> dict[str, Handler]:
     """Return the answers by command name.
 
     Args:
         settings: what the NIC was started with.
         port: its counters and flow tables, which the loop goes on changing.
         event: the descriptor that stops the loop.
+        bypass: what the kernel carries; None where it carries nothing.
     """
 
     rings = (port.tx_trace, port.rx_trace)
@@ -45,10 +49,14 @@ def make_handlers(settings: NicSettings, port: Port, event: int) -> dict[str, Ha
             "codec": settings.codec,
             "bound_k": settings.bound_k,
             "packing": settings.packing,
+            "encapsulation": settings.encapsulation,
             "kernel": KERNEL,
+            "bypass": settings.bypass,
         }
 
     def read_counters(_: Mapping[str, Any]) -> dict[str, Any]:
+        if bypass is not None:
+            bypass.read_into(port.counters)
         return {"counters": counters.as_dict(with_traced(port.counters, rings))}
 
     def read_flows(_: Mapping[str, Any]) -> dict[str, Any]:

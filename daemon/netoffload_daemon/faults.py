@@ -34,7 +34,7 @@ from netoffload.engine.counters import Counter, Int64Array
 from netoffload.engine.fields import be16, be32, put_be16, put_be32
 from netoffload.engine.sums import ones_sum
 from netoffload.faults import FaultSettings
-from netoffload.wire import ethernet, ipv4, tcp, vnet
+from netoffload.wire import ethernet, ipv4, tcp, udp, vnet
 
 HELD_FRAMES: Final = 4096
 """At 1 Gb/s and 1500 octets, 50 ms of delay."""
@@ -51,8 +51,6 @@ _MASK: Final = _ONE - 1
 _IP_AT: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN
 _IPV6_PAYLOAD_LEN: Final = 4
 _ETHERTYPE_IPV6: Final = 0x86DD
-_UDP_LEN: Final = 8
-_GSO_UDP_L4: Final = 5
 _CWR: Final = 0x80
 
 # Fields of one held frame.
@@ -147,10 +145,10 @@ def disturb(plan: FaultPlan, frame: Any, at: int, length: int, now_ns: int, held
     gso_type = u8(frame, at + vnet.GSO_TYPE) & ~vnet.GSO_ECN
     l4_at = vnet.VNET_LEN + load_u16(frame, at + vnet.CSUM_START)
     size = load_u16(frame, at + vnet.VNET_GSO_SIZE)
-    payload_at = l4_at + _UDP_LEN
-    if gso_type != _GSO_UDP_L4:
+    payload_at = l4_at + udp.UDP_LEN
+    if gso_type != vnet.GSO_UDP_L4:
         payload_at = l4_at + (u8(frame, at + l4_at + tcp.DATA_OFFSET) >> 4) * 4
-    known = gso_type == vnet.GSO_TCPV4 or gso_type == vnet.GSO_TCPV6 or gso_type == _GSO_UDP_L4
+    known = gso_type == vnet.GSO_TCPV4 or gso_type == vnet.GSO_TCPV6 or gso_type == vnet.GSO_UDP_L4
     ethertype = be16(frame, at + vnet.VNET_LEN + ethernet.ETHERTYPE)
     is_ip = ethertype == ethernet.ETHERTYPE_IPV4 or ethertype == _ETHERTYPE_IPV6
     if gso_type == vnet.GSO_NONE:
@@ -232,7 +230,7 @@ def _split(frame: Any, at: Any, length: Any, payload_at: Any, first: Any, size: 
     copy_octets(frame, at + first, octets, payload_at, payload_len)
     l4_at = vnet.VNET_LEN + load_u16(octets, vnet.CSUM_START)
     l4_len = payload_at - l4_at + payload_len
-    is_udp = u8(octets, vnet.GSO_TYPE) == _GSO_UDP_L4
+    is_udp = u8(octets, vnet.GSO_TYPE) == vnet.GSO_UDP_L4
     index = (first - payload_at) // size
     if be16(octets, vnet.VNET_LEN + ethernet.ETHERTYPE) == ethernet.ETHERTYPE_IPV4:
         ip_len = l4_at - _IP_AT

@@ -14,9 +14,9 @@ import numpy as np
 
 from netoffload.codec.jit import inline_kernel, kernel
 from netoffload.engine.counters import Counter
+from netoffload.engine.encapsulation import FRAME_AT, FRAME_LEN, is_bundle, unwrap
 from netoffload.engine.network import find_ip_len
 from netoffload.engine.receive import (
-    DROPPED,
     FLUSH_FIRST,
     FORWARD,
     FORWARD_SHORTER,
@@ -149,37 +149,50 @@ def _from_wire(host: Any, wire: Any, settings: Any, port: Any) -> None:
     if taken < 0:
         _read_failed(host, wire, port)
         return
-    index = start = 0
-    status = DROPPED
-    while index < taken:
-        if status != FLUSH_FIRST:
-            start = vlan.restore_tag(port.wire_in[index], messages[index], port.in_controls[index])
+    for index in range(taken):
+        start = vlan.restore_tag(port.wire_in[index], messages[index], port.in_controls[index])
         frame = port.wire_in[index, start:]
         length = np.int64(messages[index, libc.MESSAGE_LEN] & np.uint64(0xFFFFFFFF)) + TAG_LEN - start
-        before = libc.now_ns(port.clock)
-        if status != FLUSH_FIRST:
-            port.counters[Counter.RX_WIRE_FRAMES] += 1
-            port.counters[Counter.RX_WIRE_OCTETS] += length - vnet.VNET_LEN
-            if settings.trace_sides & trace.WIRE_SIDE:
-                _trace(settings, port.rx_trace, 1, trace.INBOUND, frame.ctypes.data, length, before)
+        port.counters[Counter.RX_WIRE_FRAMES] += 1
+        port.counters[Counter.RX_WIRE_OCTETS] += length - vnet.VNET_LEN
+        if settings.trace_sides & trace.WIRE_SIDE:
+            now_ns = libc.now_ns(port.clock)
+            _trace(settings, port.rx_trace, 1, trace.INBOUND, frame.ctypes.data, length, now_ns)
         if np.int64(messages[index, libc.MESSAGE_FLAGS]) & libc.MSG_TRUNC or length < vnet.VNET_LEN:
             port.counters[Counter.DROP_RUNT] += 1
-            status = DROPPED
-        else:
-            status = _receive(frame, length, before, port)
-        crosses = status in (FORWARD, FORWARD_SHORTER)
-        if not crosses:
-            port.counters[Counter.RX_CODEC_NS] += libc.now_ns(port.clock) - before
-        # What was rebuilt goes before a frame that crosses, or does not continue it, and when no more are there.
-        if crosses or status in (FLUSH_FIRST, MERGED_LAST) or index == taken - 1:
-            rebuilt = finish(port.counters, port.pending, port.host_out)
-            if rebuilt > 0:
-                _deliver(host, wire, port.host_out, rebuilt, settings, port)
-        if crosses:
-            length -= OPTION_LEN if status == FORWARD_SHORTER else 0
-            _deliver(host, wire, frame, length, settings, port)
-        if status != FLUSH_FIRST:  # else it comes again
-            index += 1
+            continue
+        port.cursor[:] = 0
+        while unwrap(frame, length, port.cursor, port.headers, port.counters):
+            at = port.cursor[FRAME_AT]
+            _take(host, wire, frame[at:], port.cursor[FRAME_LEN], settings, port)
+    _hand_over(host, wire, settings, port)  # nothing waits for the next batch
+
+
+@inline_kernel
+def _take(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port: Any) -> None:
+    """Receive one frame, or one block of a bundle, and hand over to the host what is complete."""
+    before = libc.now_ns(port.clock)
+    status = _receive(frame, length, before, port)
+    if status == FLUSH_FIRST:
+        _hand_over(host, wire, settings, port)
+        before = libc.now_ns(port.clock)
+        status = _receive(frame, length, before, port)
+    if status != FORWARD and status != FORWARD_SHORTER:
+        port.counters[Counter.RX_CODEC_NS] += libc.now_ns(port.clock) - before
+        if status == MERGED_LAST:
+            _hand_over(host, wire, settings, port)
+        return
+    _hand_over(host, wire, settings, port)  # what was rebuilt goes before a frame that crosses
+    length -= OPTION_LEN if status == FORWARD_SHORTER else 0
+    _deliver(host, wire, frame, length, settings, port)
+
+
+@inline_kernel
+def _hand_over(host: Any, wire: Any, settings: Any, port: Any) -> None:
+    """Give the host the segment that is being rebuilt, if there is one."""
+    rebuilt = finish(port.counters, port.pending, port.host_out)
+    if rebuilt > 0:
+        _deliver(host, wire, port.host_out, rebuilt, settings, port)
 
 
 @inline_kernel
@@ -263,6 +276,9 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
         else:
             port.counters[Counter.TX_CODEC_NS] += libc.now_ns(port.clock) - before
         octets = frame if is_forward else port.wire_out
+        if not is_forward and is_bundle(octets, port.spans):
+            _put_bundle(octets, frames, port)
+            return
         for index in range(frames):
             at, octets_len = port.spans[index, 0], port.spans[index, 1]
             if settings.faults.is_on:
@@ -273,6 +289,17 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
                 port.unsent[1] += 1
         if not is_forward:
             return
+
+
+@inline_kernel
+def _put_bundle(octets: Any, pieces: Any, port: Any) -> None:
+    """Put one frame in line that the kernel gathers from its pieces; the batch ends with it."""
+    message = port.unsent[1]
+    for index in range(pieces):
+        port.out_vectors[message + index, 0] = octets.ctypes.data + port.spans[index, 0]
+        port.out_vectors[message + index, 1] = port.spans[index, 1]
+    port.out_messages[message, libc.MESSAGE_IOV_COUNT] = pieces
+    port.unsent[1] += 1
 
 
 @inline_kernel
@@ -300,7 +327,7 @@ def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
         taken = libc.sendmmsg(wire, messages.ctypes.data, port.unsent[1] - first, libc.MSG_DONTWAIT)
         if taken > 0:
             for index in range(first, first + taken):
-                length = np.int64(port.out_vectors[index, 1])
+                length = np.int64(messages[index - first, libc.MESSAGE_LEN] & np.uint64(0xFFFFFFFF))
                 port.counters[Counter.TX_WIRE_OCTETS] += length - vnet.VNET_LEN
                 if settings.trace_sides & trace.WIRE_SIDE:
                     now_ns, at = libc.now_ns(port.clock), port.out_vectors[index, 0]
@@ -322,6 +349,7 @@ def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
         else:
             port.counters[Counter.DROP_WIRE_REFUSED] += 1
         port.unsent[0] = first + 1
+    port.out_messages[port.unsent[1] - 1, libc.MESSAGE_IOV_COUNT] = 1
     port.unsent[:] = 0
     return True
 

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from netoffload.codec.kernels import DECODE_SLACK
+from netoffload.engine.blocks import TransmitSettings
 from netoffload.engine.counters import Int64Array, make_counters
+from netoffload.engine.encapsulation import CURSOR_FIELDS, HEADERS_LEN
 from netoffload.engine.receive import HOST_SEGMENT_LEN, PENDING_FIELDS
-from netoffload.engine.transmit import HOST_BUFFER_LEN, MAX_WIRE_FRAMES, WIRE_BUFFER_LEN, TransmitSettings
+from netoffload.engine.transmit import HOST_BUFFER_LEN, MAX_WIRE_FRAMES, WIRE_BUFFER_LEN
 from netoffload.engine.vlan import TAG_LEN
 from netoffload.faults import FaultSettings
 from netoffload_daemon import libc, vlan
@@ -80,6 +82,8 @@ class Port(NamedTuple):
         in_messages: message headers for them.
         in_vectors: their addresses and room.
         in_controls: what the kernel says about each.
+        cursor: which block of a frame from the wire is next.
+        headers: of that frame.
         host_out: the segment being rebuilt.
         pending: its state.
         tx_flows: transmit flow table.
@@ -107,6 +111,8 @@ class Port(NamedTuple):
     in_messages: libc.Uint64Array
     in_vectors: libc.Uint64Array
     in_controls: Uint8Array
+    cursor: Int64Array
+    headers: Uint8Array
     host_out: Uint8Array
     pending: Int64Array
     tx_flows: Int64Array
@@ -173,6 +179,8 @@ def make_port(
         in_messages=in_messages,
         in_vectors=in_vectors,
         in_controls=vlan.make_controls(in_messages),
+        cursor=np.zeros(CURSOR_FIELDS, np.int64),
+        headers=np.zeros(HEADERS_LEN, np.uint8),
         host_out=np.zeros(HOST_SEGMENT_LEN, np.uint8),
         pending=np.zeros(PENDING_FIELDS, np.int64),
         tx_flows=tx_flows,

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from netoffload.config import BOUND_K_DEFAULT, PACKINGS, check_bound_k, check_choice
+from netoffload.config import (
+    BOUND_K_DEFAULT,
+    BYPASSES,
+    ENCAPSULATIONS,
+    PACKINGS,
+    check_bound_k,
+    check_bypass,
+    check_choice,
+)
 from netoffload.errors import UsageError
 from netoffload.faults import FaultSettings
 from netoffload_daemon.privileges import USER_DEFAULT
@@ -31,6 +39,7 @@ class NicSettings:
         codec: codec of the blocks it makes.
         bound_k: their error bound is 2**-bound_k.
         packing: ``coalesced`` or ``per-segment``.
+        encapsulation: ``udp`` towards peers that take it, or ``ipcomp``.
         control: where the control socket listens; None for no control socket.
         flow_table: file that keeps the flow tables for a restart; None keeps them in memory.
         metrics_port: where Prometheus metrics are served on 127.0.0.1; None for nowhere.
@@ -41,6 +50,7 @@ class NicSettings:
         user: who the process is once its devices are open; ``root`` keeps all rights.
         trace: pcapng file of the frames that cross; None for no trace.
         trace_side: which frames: the ``host``'s, the ``wire``'s or ``both``.
+        bypass: who carries the frames that are not touched: this process (``user``) or the ``kernel``.
     """
 
     host: str
@@ -50,6 +60,7 @@ class NicSettings:
     codec: str = "inceptionn"
     bound_k: int = BOUND_K_DEFAULT
     packing: str = PACKINGS[0]
+    encapsulation: str = ENCAPSULATIONS[0]
     control: Path | None = None
     flow_table: Path | None = None
     metrics_port: int | None = None
@@ -60,14 +71,17 @@ class NicSettings:
     user: str = USER_DEFAULT
     trace: Path | None = None
     trace_side: str = "both"
+    bypass: str = BYPASSES[0]
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without opening anything."""
         check_bound_k(self.bound_k)
         check_choice("packing", self.packing, PACKINGS)
+        check_choice("encapsulation", self.encapsulation, ENCAPSULATIONS)
         if self.metrics_port is not None and not 1 <= self.metrics_port <= 65535:
             raise UsageError(f"metrics port {self.metrics_port} is outside 1..65535")
         check_choice("trace side", self.trace_side, TRACE_SIDES)
+        check_bypass(self.bypass, has_faults=self.faults.is_on, has_trace=self.trace is not None)
         if self.threads not in (1, 2):
             raise UsageError(f"{self.threads} threads are not possible: 1, or 2 for one per direction")
         if not 0 <= self.busy_poll_us <= BUSY_POLL_US_MAX:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netoffload import codec
-from netoffload.collectives import Float32Array, Quantise
+from netoffload.collectives import Float32Array
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, check_bound_k
 from netoffload.control import request
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
@@ -32,14 +32,26 @@ class Precision:
     codec: str
     bound_k: int
 
-    def quantiser(self) -> Quantise:
+    def quantiser(self) -> Quantiser:
         """Return the function that rounds a vector in place as the NICs do."""
-        chosen, bound_k = codec.get(self.codec), self.bound_k
+        return Quantiser(codec.get(self.codec).codec_id, self.bound_k)
 
-        def quantise(values: Float32Array) -> None:
-            chosen.round_trip(values, bound_k, out=values)
 
-        return quantise
+@dataclass(frozen=True)
+class Quantiser:
+    """Rounds a vector in place; a :data:`~netoffload.collectives.exchange.Quantise` that compiled code can do as well.
+
+    Attributes:
+        codec_id: by which codec.
+        bound_k: with the bound 2**-bound_k.
+    """
+
+    codec_id: codec.CodecId
+    bound_k: int
+
+    def __call__(self, values: Float32Array) -> None:
+        """Replace ``values`` by what the codec makes of them."""
+        codec.CODECS[self.codec_id].round_trip(values, self.bound_k, out=values)
 
 
 @dataclass(frozen=True)

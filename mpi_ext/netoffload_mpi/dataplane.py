@@ -25,24 +25,21 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from netoffload.collectives import Channel, Float32Array, Stopwatch
-from netoffload.errors import CollectiveError, PeerLostError
+from netoffload.collectives.exchange import Meeting, RingRound
+from netoffload.errors import PeerLostError
+from netoffload_mpi.channel import TcpChannel
+from netoffload_mpi.driver import Driver, standstill
 from netoffload_mpi.watch import Watch
 
 TIMEOUT_S_DEFAULT = 30.0
 
 LATE_S_DEFAULT = 1800.0
 """Half an hour, which is also what ``torch.distributed`` waits for a rank."""
-
-SEND_BUFFER_OCTETS = 1024 * 1024
-"""Asked for; the kernel gives at most ``net.core.wmem_max``, and autotuning would begin at 16 KiB. Four chunks of the
-ring fit, so a sender seldom sleeps for room. Against 4 MiB no difference could be measured that exceeds the noise, and
-it costs less cache. The receive buffer stays with the kernel's autotuning, which follows the path; setting it would end
-that."""
 
 
 class Lane(enum.IntEnum):
@@ -58,48 +55,6 @@ TAGGED_LANES = (Lane.TAGGED, Lane.MESSAGES)
 
 Key = tuple[int, Lane]
 """(peer, lane)."""
-
-Explain = Callable[[int, str], CollectiveError]
-"""From a peer and what the kernel said to the error that tells why the connection ended."""
-
-
-class TcpChannel:
-    """One connection; see :class:`~netoffload.collectives.exchange.Channel`."""
-
-    def __init__(self, conn: socket.socket, peer: int, explain: Explain) -> None:
-        """Own ``conn``, which must be connected, and make it non-blocking."""
-        conn.setblocking(False)
-        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_OCTETS)
-        self.peer = peer
-        self.conn = conn
-        self.ends = conn.getsockname(), conn.getpeername()
-        """Own and other (address, port); a connection that has ended could not be asked any more."""
-        self.sent_octets = 0
-        self._explain = explain
-
-    def send_some(self, data: memoryview) -> int:
-        """Hand a prefix of ``data`` to the kernel."""
-        try:
-            count = self.conn.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            raise self._explain(self.peer, error.strerror or str(error)) from error
-        self.sent_octets += count
-        return count
-
-    def receive_some(self, into: memoryview) -> int:
-        """Take what the kernel has."""
-        try:
-            count = self.conn.recv_into(into)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            raise self._explain(self.peer, error.strerror or str(error)) from error
-        if count == 0:
-            raise self._explain(self.peer, "it closed its connection")
-        return count
 
 
 class TcpExchange:
@@ -138,9 +93,11 @@ class TcpExchange:
             on_failure=lambda: _wake_sleeper(of_calls),
         )
         self._channels = {key: TcpChannel(conn, key[0], self.watch.explain) for key, conn in connections.items()}
+        driving = threading.RLock()
+        self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
         self.watch.start()
         # Nothing above refers to this object: it may be forgotten without being closed, and a process may end so.
-        self._close = weakref.finalize(self, _close, self.watch, list(connections.values()))
+        self._close = weakref.finalize(self, _close, self.watch, list(connections.values()), driving)
 
     def channel(self, peer: int, *, tagged: bool) -> TcpChannel:
         """Return the connection to ``peer``."""
@@ -160,7 +117,8 @@ class TcpExchange:
         return [
             (
                 peer,
-                *channel.ends,
+                channel.own,
+                channel.other,
                 channel.sent_octets if lane is Lane.TAGGED else self.watch.sent_octets(peer),
             )
             for (peer, lane), channel in self._channels.items()
@@ -197,10 +155,11 @@ class TcpExchange:
         if (failure := self.watch.failure if is_ready else self.watch.verdict()) is not None:
             raise failure
         if not is_ready:
-            peers = ", ".join(str(peer) for peer in sorted({channel.peer for channel in events}))
-            if may_be_late:
-                raise PeerLostError(f"rank {peers} lives but did not come to this call within {limit_s:g} s (late_s)")
-            raise PeerLostError(f"rank {peers} lives but neither sent nor took anything for {limit_s:g} s")
+            raise standstill([channel.peer for channel in events], limit_s, may_be_late)
+
+    def drive(self, round_: RingRound | Meeting) -> bool:
+        """Carry it out without the interpreter lock; not a ring with an operand that only Python can handle."""
+        return self._driver.meet(round_) if isinstance(round_, Meeting) else self._driver.go_round(round_)
 
     def scratch(self, count: int) -> Float32Array:
         """Return ``count`` floats of this rank's scratch memory."""
@@ -219,14 +178,15 @@ class TcpExchange:
         self._close()
 
 
-def _close(watch: Watch, connections: Sequence[socket.socket]) -> None:
+def _close(watch: Watch, connections: Sequence[socket.socket], driving: threading.RLock) -> None:
     if watch.is_current_thread():  # the garbage collector runs wherever it likes; the watch cannot wait for itself
-        threading.Thread(target=_close, args=(watch, connections), name="watch-end").start()
+        threading.Thread(target=_close, args=(watch, connections, driving), name="watch-end").start()
         return
     watch.stop()
     _wake_sleeper(connections)
-    for conn in connections:
-        conn.close()
+    with driving:  # compiled code that uses these descriptors ends now, for they are shut down
+        for conn in connections:
+            conn.close()
 
 
 def _wake_sleeper(connections: Sequence[socket.socket]) -> None:

@@ -17,14 +17,6 @@ from typing import Any
 from netoffload.config import ENV_CONTROL
 from netoffload.control import request
 from netoffload.errors import CollectiveError
-from netoffload.wire.ethernet import ETHERNET_LEN
-from netoffload.wire.ipv4 import IPV4_MIN_LEN
-from netoffload.wire.offload import BLOCK_LEN, IPCOMP_LEN
-from netoffload.wire.tcp import TCP_MIN_LEN
-
-TIMESTAMPS_LEN = 12
-HEADER_OCTETS = ETHERNET_LEN + IPV4_MIN_LEN + IPCOMP_LEN + BLOCK_LEN + TCP_MIN_LEN + TIMESTAMPS_LEN
-"""Octets of a wire frame around the payload of its block: 86, with the timestamps that Linux adds by default."""
 
 SETTLE_ATTEMPTS = 20
 SETTLE_S = 2e-3
@@ -40,7 +32,8 @@ class NicShare:
     Attributes:
         raw_octets: float32 octets that it compressed.
         payload_octets: what they became.
-        frames: wire frames that carried them.
+        wire_octets: of the frames that carried them, headers included.
+        frames: how many.
         bypassed_segments: TCP segments that it passed on raw.
         fallbacks: connections that went back to raw because their frames did not arrive.
         class_floats: floats by the octets they took (0, 1, 2, 4), of the whole NIC: it keeps no such count per flow.
@@ -49,16 +42,12 @@ class NicShare:
 
     raw_octets: int = 0
     payload_octets: int = 0
+    wire_octets: int = 0
     frames: int = 0
     bypassed_segments: int = 0
     fallbacks: int = 0
     class_floats: tuple[int, int, int, int] = (0, 0, 0, 0)
     codec_s: float = 0.0
-
-    @property
-    def wire_octets(self) -> int:
-        """Octets of those frames, headers included."""
-        return self.payload_octets + self.frames * HEADER_OCTETS
 
     @property
     def ratio(self) -> float:
@@ -78,6 +67,7 @@ class NicShare:
         return NicShare(
             self.raw_octets - other.raw_octets,
             self.payload_octets - other.payload_octets,
+            self.wire_octets - other.wire_octets,
             self.frames - other.frames,
             self.bypassed_segments - other.bypassed_segments,
             self.fallbacks - other.fallbacks,
@@ -168,6 +158,7 @@ class NicAccount:
         share = NicShare(
             sum(flow["raw_octets"] for flow in flows),
             sum(flow["payload_octets"] for flow in flows),
+            sum(flow["wire_octets"] for flow in flows),
             sum(flow["blocks"] for flow in flows),
             sum(flow["bypassed_segments"] for flow in flows),
             sum(bool(flow["fell_back"]) for flow in flows),

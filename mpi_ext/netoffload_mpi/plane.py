@@ -17,6 +17,7 @@ from netoffload.config import parse_size_octets
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload_mpi.agreement import Gather, Offer, Precision, agree, failure_of, own_address, own_precision
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
+from netoffload_mpi.driver import prepare
 from netoffload_mpi.info import NicAccount
 from netoffload_mpi.wiring import Listeners, wire_up
 
@@ -120,6 +121,7 @@ def set_up(rank: int, size: int, gather: Gather, settings: Settings) -> DataPlan
         try:
             address = own_address(gather, MPI.Get_processor_name())
             settings = settings.with_environment()
+            prepare()
             has_nic, precision = own_precision(settings.codec, settings.bound_k)
             listeners = stack.enter_context(Listeners(rank, size, address))
             offer = Offer(address=address, ports=listeners.ports, has_nic=has_nic, precision=precision)

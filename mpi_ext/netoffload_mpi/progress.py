@@ -1,8 +1,8 @@
 """Collectives in the background: a thread per communicator that carries calls out in the order in which they came.
 
-MPI asks that all ranks start their collectives in the same order, so one queue and one thread are enough. What such a
-call does is sending, receiving, adding and rounding, and all four let go of the interpreter lock, so the thread that
-computes goes on. A blocking call while others are under way takes its turn behind them.
+MPI asks that all ranks start their collectives in the same order, so one queue and one thread are enough. Meetings and
+rings are compiled and hold no interpreter lock (``driver``): the thread that computes goes on, and a computation that
+holds the lock does not stop them. A blocking call while others are under way takes its turn behind them.
 """
 
 from __future__ import annotations

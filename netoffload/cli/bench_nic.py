@@ -44,7 +44,10 @@ def bench_nic(
     seed: Annotated[int, typer.Option(min=0, help="Of gaussian gradients.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Time TCP streams between two nodes: kernel alone, past the NICs untagged, through them tagged.
+    """Time TCP streams between two nodes: kernel alone, through NICs untagged and tagged.
+
+    Untagged once through the NICs' processes (bypass) and once past
+    them (bypass_kernel: see the option --bypass of netoffload up).
 
     First over unshaped wires, with the round-trip time; then at each rate,
     beside OpenVPN, tinc and vtun where they are installed. What arrives is
@@ -143,14 +146,17 @@ def _print_tables(report: dict[str, Any]) -> None:
 def _remarks(report: dict[str, Any]) -> Iterator[str]:
     rtt = report["rtt_us"]
     bypass, coalesced = report["bypass_over_kernel"], report["coalesced_over_bypass"]
-    yield f"bypass over kernel {bypass:.2f}, coalesced over bypass {coalesced:.2f}"
+    past = report["bypass_kernel_over_kernel"]
+    yield f"over kernel: bypass {bypass:.2f}, bypass in the kernel {past:.2f}; coalesced over bypass {coalesced:.2f}"
     for row in report["shaped"]:
         shares = ", ".join(f"{name} {share:.3f}" for name, share in row["over_link"].items())
         yield f"{row['rate']}: ratio on the wire {row['ratio']:.2f}; of what the link allows at that ratio: {shares}"
     yield (
         f"round trip of one octet: kernel {rtt['kernel']:.0f} us (99 %: {rtt['kernel_p99']:.0f}), "
         f"NICs {rtt['nic']:.0f} us (99 %: {rtt['nic_p99']:.0f}), added {rtt['added']:.0f} us; "
-        f"busy polling {rtt['nic_busy_poll']:.0f} us, added {rtt['nic_busy_poll_added']:.0f} us"
+        f"busy polling {rtt['nic_busy_poll']:.0f} us, added {rtt['nic_busy_poll_added']:.0f} us; "
+        f"bypass in the kernel {rtt['bypass_kernel']:.0f} us (99 %: {rtt['bypass_kernel_p99']:.0f}), "
+        f"added {rtt['bypass_kernel_added']:.0f} us"
     )
     for name, entry in report["peers"].items():
         if "missing" in entry:

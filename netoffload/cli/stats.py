@@ -104,10 +104,15 @@ def _print_nic(state: dict[str, Any], all_counters: bool) -> None:
     from netoffload.engine.counters import MEANING
 
     info, derived = state["info"], state["summary"]
-    what = f"{info['codec']}, bound 2^-{info['bound_k']}, {info['packing']}, kernel {info['kernel']}, pid {info['pid']}"
+    engine = f"{info['codec']}, bound 2^-{info['bound_k']}, {info['packing']}, {info['encapsulation']}"
+    what = f"{engine}, kernel {info['kernel']}, pid {info['pid']}"
     print(f"NIC {state['nic']}: {info['host']} - {info['wire']}, {what}")
     for name, said in (("tx", "sent"), ("rx", "received")):
         print(f"  {said:9}{_direction_text(derived[name])}")
+    past = derived["kernel"]
+    if any(past.values()):
+        tx, rx = (f"{past[f'{way}_octets']:,} octets in {past[f'{way}_frames']:,} frames" for way in ("tx", "rx"))
+        print(f"  {'kernel':9}carried past it: sent {tx}, received {rx}")
     if derived["class_shares"]:
         shares = "  ".join(f"{bits} bit {share:.1%}" for bits, share in derived["class_shares"].items())
         print(f"  {'floats':9}{shares}")

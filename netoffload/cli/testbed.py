@@ -26,6 +26,7 @@ Rate = Annotated[
 Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND of the NICs' codec, 1..16.")]
 Codec = Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")]
 Packing = Annotated[str, typer.Option(help=f"How NICs fill frames: {', '.join(config.PACKINGS)}.")]
+Encapsulation = Annotated[str, typer.Option(help=f"How blocks travel: {', '.join(config.ENCAPSULATIONS)}.")]
 Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
 Host = Annotated[str, typer.Option(help="What a node's device is: tap, or one end of a veth pair.")]
 Fault = Annotated[
@@ -37,6 +38,7 @@ Fault = Annotated[
 ]
 Threads = Annotated[int, typer.Option(help="Threads of a NIC: 1, or 2 for one per direction.")]
 BusyPoll = Annotated[int, typer.Option(help="NICs look for frames this long before they sleep.", metavar="US")]
+Bypass = Annotated[str, typer.Option(help="Who carries what NICs do not touch: user (their processes) or kernel.")]
 NoNic = Annotated[bool, typer.Option("--no-nic", help="Plain nodes without NICs.")]
 RunId = Annotated[str | None, typer.Option(help="Name of the run, lower-case letters and digits. Default: random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -52,11 +54,13 @@ def up(
     bound: Bound = config.BOUND_K_DEFAULT,
     codec: Codec = "inceptionn",
     packing: Packing = "coalesced",
+    encapsulation: Encapsulation = config.ENCAPSULATIONS[0],
     mtu: Mtu = 1500,
     host: Host = "tap",
     fault: Fault = "",
     threads: Threads = 1,
     busy_poll: BusyPoll = 0,
+    bypass: Bypass = "user",
     no_nic: NoNic = False,
     run_id: RunId = None,
     as_json: AsJson = False,
@@ -67,7 +71,7 @@ def up(
     """
     from netoffload.testbed import NicSettings
 
-    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll)
+    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll, bypass, encapsulation)
     plan = plan_from_options(nodes, rate, mtu, None if no_nic else nic, run_id)
     with building(plan) as bed:
         bed.detach()

@@ -31,6 +31,7 @@ Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Workers; wa adds an a
 Rate = Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit, 2.5gbit.")]
 Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND of the NICs' codec, 1..16.")]
 Codec = Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")]
+LearningRate = Annotated[float | None, typer.Option(help="At the start. Default: 0.1 for hdc, 0.02 for cnn.")]
 Packing = Annotated[str, typer.Option(help=f"How NICs fill frames: {', '.join(config.PACKINGS)}.")]
 Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
 Seed = Annotated[int, typer.Option(help="Of weights, batches, and the digits' test set.")]
@@ -96,7 +97,7 @@ def train(
     data: Data = "digits",
     data_dir: DataDir = None,
     batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 25,
-    learning_rate: Annotated[float, typer.Option(help="At the start.")] = 0.1,
+    learning_rate: LearningRate = None,
     learning_rate_interval: Annotated[int, typer.Option(help="Iterations after which it is divided by 5.")] = 2000,
     loss_scale: LossScale = 1.0,
     error_feedback: ErrorFeedback = False,
@@ -231,6 +232,9 @@ def _run(
     def keep(record: Record) -> None:
         if out is not None:
             results.append_records(out, [record])
+        if record.learning.final_loss is None:
+            name = record.configuration.exchange
+            notes.print(f"{name} diverged: its loss is no number any more; try a smaller --learning-rate")
 
     with _progress(runs) as (show_phase, show):
         return run_all(runs, testbed, on_phase=show_phase, on_progress=show, on_record=keep, capture=capture)

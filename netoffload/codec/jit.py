@@ -1,7 +1,7 @@
 """The one place that sets up Numba: options, and a cache that cannot be stale.
 
 Numba keys its disk cache by the file of each function alone. A kernel inlined from another file that has changed would
-be taken from the cache as it was, so the cache folder carries a digest of every compiled source.
+be taken from the cache as it was, so the cache folder carries a digest of every source that others compile into theirs.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ JIT_DISABLED: Final = bool(numba_config.DISABLE_JIT)
 
 
 def _sources_digest() -> str:
-    """Return a digest over the sources of every package that holds compiled functions."""
+    """Return a digest over the sources of everything compiled that functions of another file are made of."""
     package = Path(__file__).resolve().parents[1]
     daemon = Path(__file__).resolve().parents[2] / "daemon" / "netoffload_daemon"
     if not daemon.is_dir():  # installed as a wheel: the three packages lie side by side
         daemon = package.parent / "netoffload_daemon"
     digest = hashlib.sha256(f"{numba.__version__} {os.environ.get(ENV_KERNEL, '')}".encode())
-    for folder in (package / "wire", package / "codec", package / "engine", package / "compressors", daemon):
-        for path in sorted(folder.glob("*.py")):
-            digest.update(path.name.encode() + path.read_bytes())
+    folders = (package / "wire", package / "codec", package / "engine", package / "compressors", daemon)
+    files = (package / "syscalls.py", package / "collectives" / "operations.py")
+    for path in (*files, *(path for folder in folders for path in sorted(folder.glob("*.py")))):
+        digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -36,7 +36,8 @@ The same holds for a broadcast's root and for every rank of an allgather. Where 
 meeting with which each call starts, counts, barriers) go over the untagged channel of the same pair.
 
 **A call** is a public function: it checks its arguments, lets all ranks meet (``announcement``), and runs a *round*,
-the movement of data among ranks that have met. Rounds can be put together: ``hierarchy`` does so.
+the movement of data among ranks that have met. Rounds can be put together: ``hierarchy`` does so. A transport may carry
+out meetings and rings by its own, faster means (``Exchange.drive``); what is here is then what it is compared with.
 
 ================  ==========================================================  =====================================
 call              algorithm                                                   octets on the busiest link

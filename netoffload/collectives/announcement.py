@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netoffload.collectives.exchange import Exchange
+from netoffload.collectives.exchange import Channel, Exchange, Meeting
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.transfer import aborting_on_error, move_all
 from netoffload.errors import CollectiveError, UsageError
@@ -116,19 +116,33 @@ def meet(exchange: Exchange, announcement: Announcement) -> None:
         CollectiveError: ranks disagree; the message names two that do.
         PeerLostError: a rank is gone, or so late that it counts as gone.
     """
-    distance = 1
-    ours, theirs = announcement.to_octets(), bytearray(_WORD.size)
-    while distance < exchange.size:
-        ahead = exchange.channel((exchange.rank + distance) % exchange.size, tagged=False)
-        behind = exchange.channel((exchange.rank - distance) % exchange.size, tagged=False)
-        move_all(exchange, [(ahead, memoryview(ours))], [(behind, memoryview(theirs))], may_be_late=True)
-        if theirs != ours:
-            heard = Announcement.from_octets(bytes(theirs))
-            raise CollectiveError(
-                f"ranks disagree: rank {exchange.rank} calls {announcement}, rank {behind.peer} calls {heard}; "
-                "all ranks must make the same calls with the same arguments"
-            )
-        distance *= 2
+    ours = announcement.to_octets()
+    distances = [1 << round_ for round_ in range((exchange.size - 1).bit_length())]  # 1, 2, 4, ... below size
+    pairs = [(_untagged(exchange, distance), _untagged(exchange, -distance)) for distance in distances]
+    meeting = Meeting(ours, pairs, bytearray(len(ours)))
+    if pairs and not exchange.drive(meeting):
+        _meet(exchange, meeting)
+    if pairs and meeting.heard != ours:
+        _, behind = pairs[meeting.done - 1]
+        heard = Announcement.from_octets(bytes(meeting.heard))
+        raise CollectiveError(
+            f"ranks disagree: rank {exchange.rank} calls {announcement}, rank {behind.peer} calls {heard}; "
+            "all ranks must make the same calls with the same arguments"
+        )
+
+
+def _untagged(exchange: Exchange, distance: int) -> Channel:
+    return exchange.channel((exchange.rank + distance) % exchange.size, tagged=False)
+
+
+def _meet(exchange: Exchange, meeting: Meeting) -> None:
+    """Do what :class:`~netoffload.collectives.exchange.Meeting` describes."""
+    for ahead, behind in meeting.pairs:
+        sends, receives = [(ahead, memoryview(meeting.ours))], [(behind, memoryview(meeting.heard))]
+        move_all(exchange, sends, receives, may_be_late=True)
+        meeting.done += 1
+        if meeting.heard != meeting.ours:
+            return
 
 
 def barrier(exchange: Exchange) -> None:

@@ -4,15 +4,22 @@ A transport is a set of ranks and, between every two of them, two reliable duple
 a tagged one whose octets a NIC may compress (so it carries float32 only). Sending and receiving never block;
 :meth:`Exchange.wait` is the only place where a rank sleeps, and the only place where the time limits are kept. One
 thread per rank drives these channels.
+
+A transport may carry out whole rounds by itself (:meth:`Exchange.drive`): it is handed a plain description,
+:class:`RingRound` or :class:`Meeting`, of what the algorithms would do channel by channel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from netoffload.collectives.operations import Operation
+from netoffload.collectives.schedule import Span
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -67,6 +74,48 @@ class Channel(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class RingRound:
+    """What one rank does in a ring; :mod:`~netoffload.collectives.ring` says how.
+
+    Attributes:
+        values: contiguous float32 vector.
+        walk: at least two spans of it: in step s ``walk[s]`` is sent and ``walk[s + 1]`` is received.
+        reducing: the first so many steps combine what comes with what is there; later ones overwrite it.
+        operation: of these.
+        quantise: applied to what the last of these completes, piece by piece and once per element.
+        outward: where it goes.
+        inward: where it comes from; with two ranks the same channel.
+        staged: scratch memory, as many floats as are combined and forwarded at a time.
+    """
+
+    values: Float32Array
+    walk: Sequence[Span]
+    reducing: int
+    operation: Operation
+    quantise: Quantise | None
+    outward: Channel
+    inward: Channel
+    staged: Float32Array
+
+
+@dataclass(eq=False)
+class Meeting:
+    """What one rank does in a meeting (:mod:`~netoffload.collectives.announcement`); peers may be late.
+
+    Attributes:
+        ours: what this rank says in every round.
+        pairs: per round, whom it tells and from whom it hears.
+        heard: what came in the latest round, as long as ``ours``.
+        done: rounds that are complete. A round in which something else than ``ours`` comes is the last one.
+    """
+
+    ours: bytes
+    pairs: Sequence[tuple[Channel, Channel]]
+    heard: bytearray
+    done: int = 0
+
+
 class Exchange(Protocol):
     """One rank's view of all ranks."""
 
@@ -105,6 +154,13 @@ class Exchange(Protocol):
         Raises:
             PeerLostError: a rank is gone, or nothing happened for the exchange's time limit; names the ranks.
             CollectiveError: another rank ended the exchange, with its reason.
+        """
+        ...
+
+    def drive(self, round_: RingRound | Meeting) -> bool:
+        """Carry out a whole round if this transport has a faster way than channel by channel; else return False.
+
+        If it has, times are counted and errors raised as by :meth:`wait` and the channels. If not, nothing was done.
         """
         ...
 

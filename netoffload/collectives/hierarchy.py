@@ -18,7 +18,15 @@ import math
 from collections.abc import Sequence
 
 from netoffload.collectives.announcement import Announcement, Call, digest_of, meet
-from netoffload.collectives.exchange import Channel, Exchange, Float32Array, Quantise, Stopwatch
+from netoffload.collectives.exchange import (
+    Channel,
+    Exchange,
+    Float32Array,
+    Meeting,
+    Quantise,
+    RingRound,
+    Stopwatch,
+)
 from netoffload.collectives.operations import Operation, quantise_own
 from netoffload.collectives.ring import CHUNK_FLOATS, allgather_round, allreduce_round, reduce_scatter_round
 from netoffload.collectives.schedule import partition
@@ -64,6 +72,10 @@ class SubExchange:
     def wait(self, readable: Sequence[Channel], writable: Sequence[Channel], *, may_be_late: bool = False) -> None:
         """Sleep as the whole does."""
         self._whole.wait(readable, writable, may_be_late=may_be_late)
+
+    def drive(self, round_: RingRound | Meeting) -> bool:
+        """Let the whole do it."""
+        return self._whole.drive(round_)
 
     def scratch(self, count: int) -> Float32Array:
         """Return scratch memory of the whole."""

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Float32Array, Stopwatch
+from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Float32Array, Meeting, RingRound, Stopwatch
 from netoffload.config import BOUND_K_DEFAULT
 from netoffload.errors import CollectiveError, PeerLostError
 
@@ -201,6 +201,10 @@ class InProcessExchange:
                 if not self._fabric.changed.wait(deadline - time.monotonic()):
                     peers = sorted({one.peer for one in (*reading, *writing)})
                     raise PeerLostError(f"rank {', '.join(map(str, peers))} was silent for {self._timeout_s:g} s")
+
+    def drive(self, round_: RingRound | Meeting) -> bool:
+        """Leave it to the algorithms."""
+        return False
 
     def scratch(self, count: int) -> Float32Array:
         """Return ``count`` floats of this rank's scratch memory."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from netoffload.collectives.exchange import Exchange, Float32Array, Quantise
+if TYPE_CHECKING:  # an exchange is described in terms of operations, so the other way round it is names only
+    from netoffload.collectives.exchange import Exchange, Float32Array, Quantise
 
 
 class Operation(enum.IntEnum):

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from netoffload.collectives.announcement import Announcement, Call, digest_of, meet
-from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Float32Array, Quantise
+from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Float32Array, Quantise, RingRound
 from netoffload.collectives.operations import Operation, combine, quantise_own
 from netoffload.collectives.schedule import Span, allgather_walk, allreduce_walk, partition, reduce_scatter_walk
 from netoffload.collectives.transfer import aborting_on_error, octets_of
@@ -165,7 +165,7 @@ def allreduce_round(
     rank, size = exchange.rank, exchange.size
     blocks = partition(values.size, size)
     walk = [blocks[block] for block in allreduce_walk(rank, size)]
-    _Round(exchange, values, walk, size - 1, tagged, operation, quantise, chunk_floats).run()
+    _run(exchange, values, walk, size - 1, tagged, operation, quantise, chunk_floats)
 
 
 def reduce_scatter_round(
@@ -180,7 +180,7 @@ def reduce_scatter_round(
     """Do :func:`ring_reduce_scatter` for ranks that have met."""
     rank, size = exchange.rank, exchange.size
     walk = [spans[block] for block in reduce_scatter_walk(rank, size)]
-    _Round(exchange, values, walk, size - 1, tagged, operation, None, chunk_floats).run()
+    _run(exchange, values, walk, size - 1, tagged, operation, None, chunk_floats)
 
 
 def allgather_round(
@@ -191,42 +191,51 @@ def allgather_round(
     walk = [spans[block] for block in allgather_walk(rank, size)]
     if size > 1:
         quantise_own(exchange, quantise, values[walk[0].start : walk[0].stop])
-    _Round(exchange, values, walk, 0, tagged, Operation.SUM, None, CHUNK_FLOATS).run()
+    _run(exchange, values, walk, 0, tagged, Operation.SUM, None, CHUNK_FLOATS)
+
+
+def _run(
+    exchange: Exchange,
+    values: Float32Array,
+    walk: Sequence[Span],
+    reducing: int,
+    tagged: bool,
+    operation: Operation,
+    quantise: Quantise | None,
+    chunk_floats: int,
+) -> None:
+    """Go round, by the transport's own means if it has some."""
+    rank, size = exchange.rank, exchange.size
+    if size == 1:
+        return
+    outward = exchange.channel((rank + 1) % size, tagged=tagged)
+    inward = exchange.channel((rank - 1) % size, tagged=tagged)
+    staged = exchange.scratch(chunk_floats)
+    ring = RingRound(values, walk, reducing, operation, quantise, outward, inward, staged)
+    if not exchange.drive(ring):
+        _Round(exchange, ring).run()
 
 
 class _Round:
-    """The two cursors of one call, in octets of ``values``.
+    """The two cursors of one call, in octets of ``values``; what a transport that drives rings does, step by step.
 
     ``walk[s]`` is sent in step s, ``walk[s + 1]`` is received in step s; the first ``reducing`` steps combine.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        values: Float32Array,
-        walk: Sequence[Span],
-        reducing: int,
-        tagged: bool,
-        operation: Operation,
-        quantise: Quantise | None,
-        chunk_floats: int,
-    ) -> None:
-        rank, size = exchange.rank, exchange.size
+    def __init__(self, exchange: Exchange, ring: RingRound) -> None:
         self._exchange = exchange
-        self._values = values
-        self._octets = octets_of(values)
-        self._operation = operation
-        self._quantise = quantise
-        self._chunk = chunk_floats * FLOAT_OCTETS
-        self._steps = len(walk) - 1
-        self._reducing = reducing
-        if self._steps == 0:
-            return
-        self._walk = [_in_octets(span) for span in walk]
-        self._outward = exchange.channel((rank + 1) % size, tagged=tagged)
-        self._inward = exchange.channel((rank - 1) % size, tagged=tagged)
-        self._staged = exchange.scratch(chunk_floats)
-        self._staging = octets_of(self._staged)
+        self._values = ring.values
+        self._octets = octets_of(ring.values)
+        self._operation = ring.operation
+        self._quantise = ring.quantise
+        self._chunk = ring.staged.size * FLOAT_OCTETS
+        self._steps = len(ring.walk) - 1
+        self._reducing = ring.reducing
+        self._walk = [_in_octets(span) for span in ring.walk]
+        self._outward = ring.outward
+        self._inward = ring.inward
+        self._staged = ring.staged
+        self._staging = octets_of(ring.staged)
         self._sending = 0  # step
         self._sent = self._walk[0].start
         self._receiving = 0  # step
@@ -234,8 +243,6 @@ class _Round:
         self._reduced = self._walk[1].start  # of the block being received: final as far as this rank is concerned
 
     def run(self) -> None:
-        if self._steps == 0:
-            return
         while self._sending < self._steps or self._receiving < self._steps:
             writable = [self._outward] if self._push() else []
             if self._receiving < self._steps:

@@ -8,6 +8,7 @@ Both kinds speak the same header, so a frame that crosses unchanged is written f
 ``packet``  the wire's side: a packet socket bound to one interface (a veth end, a real card); the host's side too,
 where
             that is a veth pair
+``qdisc``   whether an interface has tc filters
 ``netns``   entering a network namespace for as long as it takes to open one of these
 
 The descriptors are non-blocking; who reads and writes them is ``netoffload_daemon.loop``, compiled.

@@ -7,12 +7,18 @@ busy, and the NIC waits instead of losing frames. The queueing discipline must n
 
 The kernel takes the VLAN tag out of a frame before the socket sees it; every message comes with auxiliary data
 (``PACKET_AUXDATA``) that says which tag it was, so that the reader can put it back.
+
+A socket hears a frame before tc's filters of the interface do, and is not asked by them. Where they redirect frames, a
+filter of the socket's own keeps these from it, from its first frame on.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
+import os
+import re
 import socket
 import struct
 from typing import Final
@@ -28,6 +34,8 @@ _PACKET_AUXDATA: Final = 8
 _PACKET_VNET_HDR: Final = 15
 _PACKET_IGNORE_OUTGOING: Final = 23
 _ETH_P_ALL: Final = 0x0003
+_SO_ATTACH_FILTER: Final = 26
+_INSTRUCTION_LEN: Final = 8
 _SO_SNDBUFFORCE: Final = 32
 _SO_RCVBUFFORCE: Final = 33
 _SIOCGIFMTU: Final = 0x8921
@@ -40,13 +48,30 @@ SEND_BUFFER_OCTETS: Final = 1 << 20
 leave the wire idle, and little enough that acknowledgements behind it do not wait long."""
 
 
-def open_packet(name: str, netns: str | None = None, what: str = "wire") -> tuple[socket.socket, int]:
+_USO_SINCE: Final = (6, 2)
+
+
+def takes_bundles(release: str | None = None) -> bool:
+    """Whether a packet socket of this kernel takes bundles of UDP datagrams (``GSO_UDP_L4``): Linux 6.2 and later.
+
+    Args:
+        release: the kernel's; None for this one's.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", release or os.uname().release)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _USO_SINCE
+
+
+def open_packet(
+    name: str, netns: str | None = None, what: str = "wire", program: bytes = b""
+) -> tuple[socket.socket, int]:
     """Return a non-blocking packet socket on interface ``name``, and the interface's MTU in octets.
 
     Args:
         name: interface name.
         netns: path of the namespace it is in; None is this one.
         what: what the interface is, for the error line.
+        program: classic BPF (``struct sock_filter[]``) that says how many octets of a frame the socket hears; empty:
+            it hears every frame whole.
 
     Raises:
         DeviceError: no such interface, no rights, or a kernel without the virtio-net header.
@@ -57,15 +82,19 @@ def open_packet(name: str, netns: str | None = None, what: str = "wire") -> tupl
         except PermissionError as error:
             raise DeviceError(f"a packet socket on {name} needs root (CAP_NET_RAW): start the NIC with sudo") from error
         try:
-            mtu = _bind(sock, name, what)
+            mtu = _bind(sock, name, what, program)
         except BaseException:
             sock.close()
             raise
     return sock, mtu
 
 
-def _bind(sock: socket.socket, name: str, what: str) -> int:
+def _bind(sock: socket.socket, name: str, what: str, program: bytes) -> int:
     try:
+        if program:
+            instructions = ctypes.create_string_buffer(program, len(program))
+            fprog = struct.pack("HP", len(program) // _INSTRUCTION_LEN, ctypes.addressof(instructions))
+            sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, fprog)
         sock.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
         sock.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
         sock.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)

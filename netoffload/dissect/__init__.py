@@ -3,6 +3,7 @@
 ::
 
     Ether / IP or IPv6 / IPComp / OffloadBlock / BlockTCP / Raw        a block, as scapy shows and builds it
+    Ether / IP or IPv6 / UDP / OffloadEntry / IPComp / ...             in UDP
 
 ``layers``         those layers, bound to scapy's own, and what a SYN says about its NIC
 ``capture``        a pcap or pcapng file -> one record per frame, and sums per flow

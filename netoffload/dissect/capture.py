@@ -20,11 +20,12 @@ from netoffload.dissect import layers
 from netoffload.dissect.layers import BlockTCP, IPComp, OffloadBlock
 from netoffload.errors import UsageError, WireError
 from netoffload.wire.checksum import internet_checksum
+from netoffload.wire.encapsulation import ENTRY_LEN
 from netoffload.wire.offload import BLOCK_VERSION
 
 try:
     from scapy.error import Scapy_Exception
-    from scapy.layers.inet import IP, TCP
+    from scapy.layers.inet import IP, TCP, UDP
     from scapy.layers.inet6 import IPv6
     from scapy.packet import Packet
     from scapy.utils import PcapReader
@@ -40,7 +41,7 @@ class Frame:
     """One captured frame. What does not apply is None.
 
     Attributes:
-        number: in the file, from 1.
+        number: in the file, from 1; the datagrams of a bundle that was captured uncut have the same.
         time_s: since the first frame of the file.
         frame_len: octets on the wire, also where the capture kept fewer.
         kind: ``block``, ``offer`` (a SYN with the capability word), ``tagged`` or ``untagged`` (other TCP), ``other``.
@@ -177,19 +178,30 @@ def read_frames(path: Path, with_values: bool = False) -> Iterator[Frame]:
                 raise UsageError(f"{path} cannot be read behind frame {number}: {error}") from error
             number += 1
             start = packet.time if start is None else start
-            yield _frame(packet, number, float(packet.time - start), with_values)
+            yield from _frames(packet, number, float(packet.time - start), with_values)
 
 
-def _frame(packet: Packet, number: int, time_s: float, with_values: bool) -> Frame:
+def _frames(packet: Packet, number: int, time_s: float, with_values: bool) -> Iterator[Frame]:
+    """Yield one frame, or the datagrams of a bundle that was captured before it was cut apart."""
     frame_len = packet.wirelen or len(packet.original)
     # An IP header inside another one (a tunnel) is not for a NIC: only the outermost counts.
     ip = next((layer for layer in packet.iterpayloads() if isinstance(layer, IP | IPv6)), None)
     above = ip.payload if ip is not None else None
     if isinstance(above, IPComp) and isinstance(above.payload, OffloadBlock):
-        return _block(ip, above.payload, with_values, number=number, time_s=time_s, frame_len=frame_len)
-    if isinstance(above, TCP):
-        return _segment(ip, above, number=number, time_s=time_s, frame_len=frame_len)
-    return Frame(number, time_s, frame_len, "other", text=packet.summary())
+        yield _block(ip, above.payload, with_values, number=number, time_s=time_s, frame_len=frame_len)
+    elif isinstance(above, UDP) and (entries := layers.entries_of(above)):
+        before = len(packet.original) - len(above.payload.original)
+        for entry in entries:
+            one_len = frame_len if len(entries) == 1 else before + ENTRY_LEN + entry.block_len
+            block = entry.payload.payload
+            if isinstance(block, OffloadBlock):
+                yield _block(ip, block, with_values, number=number, time_s=time_s, frame_len=one_len)
+            else:
+                yield Frame(number, time_s, one_len, "other", text=entry.summary())
+    elif isinstance(above, TCP):
+        yield _segment(ip, above, number=number, time_s=time_s, frame_len=frame_len)
+    else:
+        yield Frame(number, time_s, frame_len, "other", text=packet.summary())
 
 
 def _segment(ip: Packet, segment: Packet, **seen: Any) -> Frame:

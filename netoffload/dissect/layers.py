@@ -2,9 +2,11 @@
 
 Importing this module binds them: any ``Ether(octets)`` or ``IP(octets)`` of scapy's then shows blocks. IPComp (RFC
 3173) is bound to protocol 108 of both IP versions; behind our CPI it carries an :class:`OffloadBlock`, behind any other
-CPI raw octets, as before. To build one by hand::
+CPI raw octets, as before. In UDP it is in an :class:`OffloadEntry`; what follows the first one of a bundle is padding
+to scapy, and :func:`entries_of` finds it. To build one by hand::
 
     IP(src="10.0.0.1", dst="10.0.0.2", tos=0x28) / offload(values, "inceptionn", 10, sport=5000, dport=5001, seq=1)
+    IP(src="10.0.0.1", dst="10.0.0.2", tos=0x28) / UDP(dport=UDP_PORT) / OffloadEntry() / offload(values, ...)
 
 Lengths, the CRC and IPComp's header are filled in when the packet is built; what is given explicitly stays, also where
 it is wrong.
@@ -20,8 +22,9 @@ from netoffload import codec
 from netoffload.codec import CodecId, Float32Array
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.errors import CodecError, UsageError, WireError
+from netoffload.wire import encapsulation
 from netoffload.wire import offload as wire
-from netoffload.wire.capability import OPTION_EXPERIMENT, OPTION_LEN, emit_capability, parse_capability
+from netoffload.wire.capability import OPTION_EXPERIMENT, OPTION_LEN, Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import crc32c
 
 try:
@@ -35,9 +38,9 @@ try:
         XIntField,
         XShortEnumField,
     )
-    from scapy.layers.inet import IP, TCP
+    from scapy.layers.inet import IP, TCP, UDP
     from scapy.layers.inet6 import IPv6
-    from scapy.packet import Packet, Raw, bind_layers
+    from scapy.packet import Packet, Padding, Raw, bind_bottom_up, bind_layers
 except ImportError as error:
     raise UsageError("dissecting needs scapy: pip install 'netoffload[dissect]'") from error
 
@@ -60,6 +63,36 @@ class IPComp(Packet):
         XByteField("flags", 0),
         XShortEnumField("cpi", wire.CPI_OFFLOAD, {wire.CPI_OFFLOAD: "netoffload", 2: "DEFLATE", 3: "LZS"}),
     )
+
+
+class OffloadEntry(Packet):
+    """What stands before a block in UDP (``netoffload.wire.encapsulation``)."""
+
+    name = "netoffload entry"
+    fields_desc = (
+        ByteField("version", encapsulation.ENTRY_VERSION),
+        XByteField("reserved", 0),
+        ShortField("block_len", None),
+    )
+
+    @classmethod
+    def dispatch_hook(cls, octets: bytes | None = None, *_args: Any, **_options: Any) -> type[Packet]:
+        """Leave to others what is to the port and not ours."""
+        begins = wire.IPCOMP_NEXT_TCP << 24 | wire.CPI_OFFLOAD
+        at = encapsulation.ENTRY_LEN
+        if octets is not None and (octets[:1] != b"\x01" or octets[at : at + 4] != begins.to_bytes(4, "big")):
+            return type(Raw())
+        return cls
+
+    def post_build(self, header: bytes, rest: bytes) -> bytes:
+        """Fill in the length."""
+        if self.block_len is None:
+            header = header[: encapsulation.BLOCK_LEN_AT] + len(rest).to_bytes(2, "big")
+        return bytes(header + rest)
+
+    def extract_padding(self, octets: bytes) -> tuple[bytes, bytes]:
+        """Split the block from what follows it."""
+        return octets[: self.block_len], octets[self.block_len :]
 
 
 class OffloadBlock(Packet):
@@ -115,6 +148,8 @@ class BlockTCP(TCP):  # type: ignore[misc, unused-ignore]
 
 bind_layers(IP, IPComp, proto=wire.PROTO_IPCOMP)
 bind_layers(IPv6, IPComp, nh=wire.PROTO_IPCOMP)
+bind_bottom_up(UDP, OffloadEntry, dport=encapsulation.UDP_PORT)
+bind_layers(OffloadEntry, IPComp)
 bind_layers(IPComp, OffloadBlock, nh=wire.IPCOMP_NEXT_TCP, cpi=wire.CPI_OFFLOAD)
 
 
@@ -152,6 +187,20 @@ def offload(
         gso_size=gso_size,
     )
     return IPComp() / block / BlockTCP(**tcp) / Raw(payload)
+
+
+def entries_of(datagram: Packet) -> list[Packet]:
+    """Return every :class:`OffloadEntry` in a dissected UDP datagram, or in a bundle that was captured uncut."""
+    found = []
+    entry = datagram.payload
+    while isinstance(entry, OffloadEntry):
+        found.append(entry)
+        padding = entry.getlayer(Padding)
+        rest = padding.load.lstrip(b"\0") if padding is not None else b""
+        if len(rest) < encapsulation.ENTRY_LEN:
+            break
+        entry = OffloadEntry(rest, _underlayer=datagram)
+    return found
 
 
 def crc_is_good(block: Packet) -> bool | None:
@@ -236,7 +285,7 @@ def classes_of(block: Packet) -> tuple[int, int, int, int] | None:
     return none, eight, sixteen, whole
 
 
-def capability_of(segment: Packet) -> tuple[int, int] | None:
+def capability_of(segment: Packet) -> Capability | None:
     """Return (block version, codec bitmap) of the capability word in a SYN's options (RFC 6994); None without one."""
     for kind, value in segment.options:
         if kind == OPTION_EXPERIMENT and isinstance(value, bytes) and len(value) == OPTION_LEN - 2:
@@ -253,8 +302,10 @@ def capability_option() -> tuple[int, bytes]:
 
 
 def _addresses(block: Packet) -> bytes | None:
-    """Return source and destination of the IP header two layers down; None where there is none."""
+    """Return source and destination of the IP header below; None where there is none."""
     ip = block.underlayer and block.underlayer.underlayer
+    while isinstance(ip, OffloadEntry | UDP):
+        ip = ip.underlayer
     if not isinstance(ip, IP | IPv6):
         return None
     octets = ip.self_build()
@@ -262,8 +313,10 @@ def _addresses(block: Packet) -> bytes | None:
 
 
 def _announced(block: Packet) -> int | None:
-    """Return how many octets the IP header below announces from the IPComp header on."""
+    """Return how many octets the IP header or the entry below announces from the IPComp header on."""
     ip = block.underlayer.underlayer
+    if isinstance(ip, OffloadEntry):
+        return int(ip.block_len)
     if isinstance(ip, IP) and ip.len is not None:
         return int(ip.len - 4 * ip.ihl)
     return int(ip.plen) if isinstance(ip, IPv6) and ip.plen is not None else None

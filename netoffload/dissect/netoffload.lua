@@ -1,10 +1,10 @@
--- Wireshark dissector of netoffload's offload blocks: IPComp (RFC 3173) with CPI 0xF128, over IPv4 and IPv6.
+-- Wireshark dissector of netoffload's offload blocks: IPComp (RFC 3173) with CPI 0xF128, over IPv4 and IPv6, and in UDP.
 --
 -- SPDX-License-Identifier: Apache-2.0
 --
 --   tshark -X lua_script:netoffload.lua -r FILE -T fields -e netoffload.codec -e netoffload.ratio -e tcp.seq
 --
--- The layout is that of netoffload/wire/offload.py. The block is decoded as the receiving NIC decodes it, and the TCP
+-- The layout is that of netoffload/wire/offload.py and encapsulation.py. The block is decoded as the receiving NIC decodes it, and the TCP
 -- segment that its host then gets goes to Wireshark's own TCP dissector: sequence analysis, streams and whatever reads the
 -- payload see what the programs see. Where that cannot be (cut short by the capture, a codec of a later version, a field
 -- that the NIC refuses, tags that contradict the length), the TCP dissector gets the header alone.
@@ -13,6 +13,9 @@
 
 local PROTO_IPCOMP = 108
 local CPI_OFFLOAD = 0xF128
+local UDP_PORT = 0xF128
+local ENTRY_VERSION = 1
+local ENTRY_LEN = 4
 local IPCOMP_LEN = 4
 local BLOCK_LEN = 16
 local TCP_AT = IPCOMP_LEN + BLOCK_LEN
@@ -301,7 +304,8 @@ local function add_classes(tree, range, classes, count)
     end
 end
 
-local function dissect_block(tvb, pinfo, root)
+-- Dissect the block in tvb, of which the capture may have less than the length that was announced.
+local function dissect_block(tvb, announced_len, pinfo, root)
     local tree = root:add(netoffload, tvb(0, TCP_AT))
     local crc_item = add_header(tree, tvb)
     local block = {
@@ -311,7 +315,7 @@ local function dissect_block(tvb, pinfo, root)
         tail = tvb(6, 1):bitfield(4, 4),
         payload_len = tvb(8, 2):uint(),
     }
-    local is_whole = tvb:len() == tvb:reported_len()
+    local is_whole = tvb:len() == announced_len
     local is_sound = is_whole and check_crc(crc_item, tvb)
     if not is_taken(tvb) then
         is_sound = false
@@ -322,7 +326,7 @@ local function dissect_block(tvb, pinfo, root)
         return
     end
     local tcp_len = 4 * tvb(TCP_AT + 12, 1):bitfield(0, 4)
-    local wire_len = tvb:reported_len() - TCP_AT - tcp_len
+    local wire_len = announced_len - TCP_AT - tcp_len
     if tcp_len < TCP_MIN_LEN or wire_len < 0 or tvb:len() < TCP_AT + tcp_len then
         tree:add_proto_expert_info(malformed)
         return
@@ -355,9 +359,63 @@ function netoffload.dissector(tvb, pinfo, root)
         call(other_ipcomp, tvb, pinfo, root)
         return tvb:len()
     end
-    dissect_block(tvb, pinfo, root)
+    dissect_block(tvb, tvb:reported_len(), pinfo, root)
     pinfo.cols.protocol = "netoffload"
     return tvb:len()
 end
 
 ip_protocols:add(PROTO_IPCOMP, netoffload)
+
+local in_udp = Proto("netoffload_udp", "netoffload in UDP")
+local entry_version = ProtoField.uint8("netoffload_udp.version", "Version", base.DEC)
+local entry_reserved = ProtoField.uint8("netoffload_udp.reserved", "Reserved", base.HEX)
+local entry_block_len = ProtoField.uint16("netoffload_udp.block_len", "Length of the block", base.DEC)
+in_udp.fields = { entry_version, entry_reserved, entry_block_len }
+local bad_entry = ProtoExpert.new(
+    "netoffload_udp.malformed", "Not an entry that a NIC would take", expert.group.MALFORMED, expert.severity.ERROR
+)
+in_udp.experts = { bad_entry }
+
+-- Whether a datagram to the port is ours.
+local function is_ours(tvb)
+    return tvb:len() >= ENTRY_LEN + TCP_AT
+        and tvb(0, 1):uint() == ENTRY_VERSION
+        and tvb(ENTRY_LEN, 4):uint() == 6 * 2 ^ 24 + CPI_OFFLOAD
+end
+
+-- Dissect the entry at a place; return where the next one starts, nil after the last one.
+local function dissect_entry(tvb, at, pinfo, root)
+    local tree = root:add(in_udp, tvb(at, ENTRY_LEN))
+    tree:add(entry_version, tvb(at, 1))
+    tree:add(entry_reserved, tvb(at + 1, 1))
+    tree:add(entry_block_len, tvb(at + 2, 2))
+    local block_len = tvb(at + 2, 2):uint()
+    local stop = at + ENTRY_LEN + block_len
+    if tvb(at, 2):uint() ~= ENTRY_VERSION * 256 or block_len < TCP_AT + TCP_MIN_LEN or stop > tvb:reported_len() then
+        tree:add_proto_expert_info(bad_entry)
+        return nil
+    end
+    local captured_len = math.min(stop, tvb:len()) - at - ENTRY_LEN
+    if captured_len < TCP_AT then
+        return nil
+    end
+    dissect_block(tvb(at + ENTRY_LEN, captured_len):tvb(), block_len, pinfo, root)
+    while stop < tvb:len() and tvb(stop, 1):uint() == 0 do
+        stop = stop + 1
+    end
+    return stop + ENTRY_LEN <= tvb:len() and stop or nil
+end
+
+function in_udp.dissector(tvb, pinfo, root)
+    if not is_ours(tvb) then
+        return 0
+    end
+    local at = 0
+    while at do
+        at = dissect_entry(tvb, at, pinfo, root)
+    end
+    pinfo.cols.protocol = "netoffload"
+    return tvb:len()
+end
+
+DissectorTable.get("udp.port"):add(UDP_PORT, in_udp)

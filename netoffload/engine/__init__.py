@@ -21,6 +21,9 @@ either raw in every segment that holds some of it, or whole in the first one tha
 that overtakes nothing but arrives after its own retransmission, and only if that one was the first of its flow to cut a
 float: the one float at the cut may then be mixed.
 
+**On the wire.** A block is a frame of IPComp, or a datagram of UDP, whose kernel then takes those of a segment as one
+bundle. ``receive`` sees IPComp always.
+
 **Receive.** A block of ours is checked (length, CRC, version, codec, lengths) before any octet of it is used, and a
 burst's tags before that burst is; a bad one is dropped under its reason and TCP sends it again. Raw frames are accepted
 at any time.
@@ -34,7 +37,8 @@ compressed segments at any time. A flow whose compressed range was sent again
 :data:`~netoffload.engine.flows.RETRIES_MAX` times without progress goes on raw, for a network that loses our blocks.
 
 Files: ``counters`` the list of what can happen; ``fields``, ``options`` and ``sums`` header access; ``network`` IPv4
-and IPv6; ``flows`` the table; ``handshake``; ``transmit``; ``rounding`` for what crosses raw for want of gain;
-``receive``; ``vlan`` for the loop; ``fuzz`` damaged frames into both directions; ``summary`` what follows from the
-counters, in plain Python. Apart from all this, ``hardware`` models the burst engine as a circuit, in plain Python too.
+and IPv6; ``flows`` the table; ``handshake``; ``transmit``; ``blocks``; ``encapsulation`` into UDP and out of it;
+``rounding`` for what crosses raw for want of gain; ``receive``; ``vlan`` for the loop; ``fuzz`` damaged frames into
+both directions; ``summary`` what follows from the counters, in plain Python; ``bypass`` which frames the kernel may
+carry past it. Apart from all this, ``hardware`` models the burst engine as a circuit, in plain Python too.
 """

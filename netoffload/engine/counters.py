@@ -19,7 +19,8 @@ class Counter(enum.IntEnum):
     """Index into the counters; ``tx`` is host to wire, ``rx`` is wire to host.
 
     ``drop_...`` are the reasons why a frame ended here. ``bypass_...`` are the reasons why a frame crossed unchanged.
-    ``fault_...`` is what was done to frames on purpose.
+    ``fault_...`` is what was done to frames on purpose. ``kernel_...`` is what never came here (bypass in the kernel):
+    the loop does not write these, whoever reads the counters asks the kernel for them.
     """
 
     TX_HOST_FRAMES = 0
@@ -85,6 +86,11 @@ class Counter(enum.IntEnum):
     TRACE_FRAMES = enum.auto()
     TRACE_MISSED = enum.auto()
 
+    KERNEL_TX_FRAMES = enum.auto()
+    KERNEL_TX_OCTETS = enum.auto()
+    KERNEL_RX_FRAMES = enum.auto()
+    KERNEL_RX_OCTETS = enum.auto()
+
 
 MEANING: Final = {
     Counter.TX_HOST_FRAMES: "frames read from the host, a GSO frame counting once",
@@ -144,6 +150,10 @@ MEANING: Final = {
     Counter.FAULT_DELAYED: "frames sent later on purpose",
     Counter.TRACE_FRAMES: "frames written to the trace",
     Counter.TRACE_MISSED: "frames that the trace had no room for",
+    Counter.KERNEL_TX_FRAMES: "frames that the kernel carried past this process to the wire, each segment counting",
+    Counter.KERNEL_TX_OCTETS: "octets of these behind the Ethernet header, a GSO frame's headers counting once",
+    Counter.KERNEL_RX_FRAMES: "frames that the kernel carried past this process to the host, each segment counting",
+    Counter.KERNEL_RX_OCTETS: "octets of these behind the Ethernet header, a GSO frame's headers counting once",
 }
 """One line per counter; ``tests/engine`` holds it complete."""
 

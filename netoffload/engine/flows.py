@@ -51,7 +51,11 @@ IS_RAW: Final = 18
 IS_CLOSED: Final = 19
 HAS_CUT: Final = 20
 """1: a segment of this flow has begun or ended inside a float."""
-FIELDS: Final = 21
+PEER_TAKES_UDP: Final = 21
+"""1: the peer's NIC takes blocks in UDP."""
+WIRE_OCTETS: Final = 22
+"""Of the frames that carried the blocks, transmit table only."""
+FIELDS: Final = 23
 
 NOT_FOUND: Final = -1
 ISN_NOT_SEEN: Final = -1
@@ -212,8 +216,10 @@ def as_dicts(flows: Int64Array) -> list[dict[str, Any]]:
             "raw_octets": int(row[RAW_OCTETS]),
             "payload_octets": int(row[PAYLOAD_OCTETS]),
             "blocks": int(row[BLOCKS]),
+            "wire_octets": int(row[WIRE_OCTETS]),
             "bypassed_segments": int(row[BYPASSED]),
             "peer_decodes": bool(row[PEER_CODECS]),
+            "peer_takes_udp": bool(row[PEER_TAKES_UDP]),
             "fell_back": bool(row[IS_RAW]),
             "raw_retransmissions": bool(row[HAS_CUT]),
             "closed": bool(row[IS_CLOSED]),

@@ -5,11 +5,11 @@
     frame        no page | ......... virtio-net header and frame | 64 octets of slack | no page
     wire, host   no page | ......... exactly the room that transmit or receive asks for | no page
 
-Every frame starts as one of :mod:`netoffload.engine.samples`. Then octets of it are overwritten, most of them in the
-headers, its length field is made to lie, its end is moved; the CRC of a block is made right again more often than not,
-so that what comes behind that check is reached. Whatever comes of it, exactly one counter says so: a frame crosses, is
-compressed, is merged into a segment, or is dropped for a reason. Blocks that transmit makes are given to receive, and
-must be taken.
+A bundle has as many outcomes as blocks, and one more if the rest of it is dropped.
+
+Every frame starts as one of :mod:`netoffload.engine.samples` and is damaged (:mod:`netoffload.engine.damage`). Whatever
+comes of it, exactly one counter says so: a frame crosses, is compressed, is merged into a segment, or is dropped for a
+reason. Blocks that transmit makes are given to receive, and must be taken.
 
 Batches are numbered and their content depends on the seed and the number alone, so a failure can be seen again.
 """
@@ -30,13 +30,29 @@ from netoffload.codec.octets import copy_octets
 from netoffload.codec.pool import in_order
 from netoffload.config import BOUND_K_MAX
 from netoffload.engine import network
+from netoffload.engine.blocks import TransmitSettings
 from netoffload.engine.counters import Counter, Int64Array, make_counters
-from netoffload.engine.fields import be16, put_be16, put_be32
+from netoffload.engine.damage import (
+    FRAME,
+    FRAME_ROOM,
+    FRAME_SLACK,
+    FRAMES_PER_CONNECTION,
+    LENGTH,
+    damage,
+    make_recipes,
+)
+from netoffload.engine.encapsulation import (
+    CURSOR_FIELDS,
+    FRAME_AT,
+    FRAME_LEN,
+    HEADERS_LEN,
+    is_bundle,
+    unwrap,
+)
 from netoffload.engine.flows import make_flows
 from netoffload.engine.network import IP_AT
 from netoffload.engine.receive import (
     FLUSH_FIRST,
-    FORWARD,
     FORWARD_SHORTER,
     HOST_SEGMENT_LEN,
     MERGED_LAST,
@@ -44,32 +60,14 @@ from netoffload.engine.receive import (
     finish,
     receive,
 )
-from netoffload.engine.samples import ISN, Samples, make_handshakes, make_samples
-from netoffload.engine.transmit import (
-    MAX_WIRE_FRAMES,
-    WIRE_BUFFER_LEN,
-    TransmitSettings,
-    block_crc,
-    transmit,
-)
+from netoffload.engine.samples import Samples, make_handshakes, make_samples
+from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, MAX_WIRE_FRAMES, WIRE_BUFFER_LEN, transmit
 from netoffload.errors import RunError, UsageError
-from netoffload.wire import ipv4, ipv6, offload, tcp
+from netoffload.wire import tcp
 from netoffload.wire.capability import OPTION_LEN
 
 BATCH: Final = 4096
 BATCHES_PER_TASK: Final = 32
-FRAMES_PER_CONNECTION: Final = 64
-"""After so many frames the flows are forgotten and connected anew: damaged SYNs and retransmissions make them raw."""
-
-STEP: Final = 20_000
-"""Octets from one segment of a connection to the next: as long as the longest sample, and whole floats."""
-
-FRAME_SLACK: Final = 64
-"""What transmit may read behind a frame, and receive too (``DECODE_SLACK``)."""
-
-FRAME_ROOM: Final = 1 << 15
-WRITES: Final = 4
-
 _MTUS: Final = (68, 576, 1280, 1500, 1500, 9000)
 OUTCOMES: Final = (
     *(counter for counter in Counter if counter.name.startswith("BYPASS")),
@@ -125,6 +123,9 @@ class Memory(NamedTuple):
         tx_flows: transmit flow table.
         rx_flows: receive flow table.
         counters: indexed by ``Counter``.
+        gathered: a bundle in one piece.
+        cursor: of ``unwrap``.
+        headers: of ``unwrap``.
     """
 
     frame: Any
@@ -135,6 +136,9 @@ class Memory(NamedTuple):
     tx_flows: Any
     rx_flows: Any
     counters: Any
+    gathered: Any
+    cursor: Any
+    headers: Any
 
 
 def make_memory() -> Memory:
@@ -159,6 +163,9 @@ def make_memory() -> Memory:
         tx_flows=words(*make_flows().shape),
         rx_flows=words(*make_flows().shape),
         counters=words(len(Counter)),
+        gathered=octets(HOST_BUFFER_LEN),
+        cursor=words(CURSOR_FIELDS),
+        headers=octets(HEADERS_LEN),
     )
 
 
@@ -173,50 +180,24 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
         rng = np.random.default_rng((seed, number))
         codec_ids = [int(codec_id) for codec_id in CODECS]
         settings = TransmitSettings(
-            int(rng.choice(codec_ids)), int(rng.integers(1, BOUND_K_MAX + 1)), int(rng.choice(_MTUS)), number % 2
+            codec_id=int(rng.choice(codec_ids)),
+            bound_k=int(rng.integers(1, BOUND_K_MAX + 1)),
+            mtu=int(rng.choice(_MTUS)),
+            per_segment=number % 2,
+            in_udp=number // 2 % 2,
+            bundles=number // 4 % 2,
         )
         recipes = make_recipes(rng, samples, min(BATCH, count - start))
         memory.frame[:] = rng.integers(0, 256, FRAME_ROOM, np.uint8)
         wrong = _send_all(settings, recipes, samples, *handshakes, OUTCOME, memory)
         if wrong >= 0:
-            length = int(recipes[wrong, _LENGTH])
+            length = int(recipes[wrong, LENGTH])
             frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length : FRAME_ROOM - FRAME_SLACK]
             raise RunError(
                 f"seed {seed}, batch {number}, frame {wrong}: not accounted for, or an impossible result; "
                 f"{settings}, now {frame.tobytes().hex()}"
             )
     return count, np.array(memory.counters)
-
-
-# Columns of a recipe.
-_FRAME, _LENGTH, _SEQ, _LIE, _MENDS, _AT = range(6)
-_BY: Final = _AT + WRITES
-_NOTHING: Final = -1
-
-
-def make_recipes(rng: np.random.Generator, samples: Samples, count: int) -> Int64Array:
-    """Return int64[count, columns]: what is done to make each frame."""
-    recipes = np.empty((count, _BY + WRITES), np.int64)
-    recipes[:, _FRAME] = rng.choice(len(samples.lengths), count, p=samples.shares)
-    lengths = samples.lengths[recipes[:, _FRAME]]
-    moved = rng.choice(4, count, p=(0.7, 0.1, 0.1, 0.1))
-    ends = (lengths, lengths - rng.integers(0, 8, count), lengths + rng.integers(0, 64, count))
-    recipes[:, _LENGTH] = np.choose(moved, (*ends, (lengths * rng.random(count)).astype(np.int64)))
-    recipes[:, _LENGTH] = recipes[:, _LENGTH].clip(0, FRAME_ROOM - FRAME_SLACK)
-    back = rng.integers(0, 30_000, count) * rng.choice(4, count, p=(0.7, 0.1, 0.1, 0.1))
-    recipes[:, _SEQ] = ISN + 1 + np.maximum(np.arange(count) % FRAMES_PER_CONNECTION * STEP - back, 0)
-    recipes[rng.random(count) < 0.2, _SEQ] = _NOTHING
-    recipes[:, _LIE] = rng.integers(-40, 41, count) * (rng.random(count) < 0.15)
-    recipes[:, _MENDS] = rng.random(count) < 0.8
-    in_headers = rng.integers(0, 140, (count, WRITES))
-    anywhere = rng.integers(0, np.maximum(lengths, 1)[:, None], (count, WRITES))
-    at = np.where(rng.random((count, WRITES)) < 0.8, in_headers, anywhere)
-    recipes[:, _AT:_BY] = np.where(rng.random((count, WRITES)) < 0.1, at, _NOTHING)
-    by = rng.integers(0, 256, (count, WRITES))
-    recipes[:, _BY:] = np.where(
-        rng.random((count, WRITES)) < 0.3, rng.choice([0, 1, 4, 6, 0x28, 108, 255], by.shape), by
-    )
-    return recipes
 
 
 @kernel
@@ -232,25 +213,23 @@ def _send_all(
     """Make and send every frame, into both directions; return the first one that went wrong, or -1."""
     for index in range(recipes.shape[0]):
         if index % FRAMES_PER_CONNECTION == 0:
-            _connect(settings, syns, answers, memory)
+            _connect(settings, syns, answers, outcome, memory)
         recipe = recipes[index]
-        length = recipe[_LENGTH]
+        length = recipe[LENGTH]
         frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length :]
-        copy_octets(samples.octets[recipe[_FRAME]], 0, frame, 0, min(length, samples.lengths[recipe[_FRAME]]))
-        _damage(recipe, frame, length)
+        copy_octets(samples.octets[recipe[FRAME]], 0, frame, 0, min(length, samples.lengths[recipe[FRAME]]))
+        damage(recipe, frame, length)
         before = _accounted(memory.counters, outcome)
         status = transmit(settings, frame, length, index, memory.tx_flows, memory.counters, memory.wire, memory.spans)
-        if _accounted(memory.counters, outcome) != before + 1 or not _come_back(status, memory):
+        if _accounted(memory.counters, outcome) != before + 1 or not _come_back(status, outcome, memory):
             return index
-        before = _accounted(memory.counters, outcome)
-        status = _receive(frame, length, memory)
-        if _accounted(memory.counters, outcome) != before + 1 or not _is_possible(status, length, memory):
+        if not _receive(frame, length, outcome, memory):
             return index
     return -1
 
 
 @inline_kernel
-def _connect(settings: Any, syns: Any, answers: Any, memory: Any) -> None:
+def _connect(settings: Any, syns: Any, answers: Any, outcome: Any, memory: Any) -> None:
     """Forget all flows and let the host connect, over both families, to a peer that decodes everything."""
     memory.tx_flows[:] = 0
     memory.rx_flows[:] = 0
@@ -260,30 +239,7 @@ def _connect(settings: Any, syns: Any, answers: Any, memory: Any) -> None:
         copy_octets(syns[index], 0, frame, 0, length)
         transmit(settings, frame, length, 0, memory.tx_flows, memory.counters, memory.wire, memory.spans)
         copy_octets(answers[index], 0, frame, 0, length)
-        _receive(frame, length, memory)
-
-
-@inline_kernel
-def _damage(recipe: Any, frame: Any, length: Any) -> None:
-    """Do to a good frame what the recipe says."""
-    ip_len = network.find_ip_len(frame, length)
-    if recipe[_SEQ] != _NOTHING and ip_len and length >= IP_AT + ip_len + offload.OVERHEAD + tcp.TCP_MIN_LEN:
-        is_block = network.get_protocol(frame, ip_len) == offload.PROTO_IPCOMP
-        tcp_at = IP_AT + ip_len + (offload.TCP_HEADER if is_block else 0)
-        put_be32(frame, tcp_at + tcp.SEQ, recipe[_SEQ])
-    if recipe[_LIE] and ip_len:
-        at = IP_AT + (ipv4.TOTAL_LEN if ip_len == ipv4.IPV4_MIN_LEN else ipv6.PAYLOAD_LEN)
-        put_be16(frame, at, be16(frame, at) + recipe[_LIE])
-    for write in range(WRITES):
-        at = recipe[_AT + write]
-        if 0 <= at < length:
-            frame[at] = recipe[_BY + write]
-    ip_len = network.find_ip_len(frame, length)
-    if recipe[_MENDS] and ip_len and network.get_protocol(frame, ip_len) == offload.PROTO_IPCOMP:
-        comp_at = IP_AT + ip_len
-        block_len = network.get_datagram_len(frame, ip_len) - ip_len
-        if offload.OVERHEAD <= block_len <= length - comp_at:
-            put_be32(frame, comp_at + offload.CRC, block_crc(frame, comp_at, ip_len, block_len))
+        _receive(frame, length, outcome, memory)
 
 
 @inline_kernel
@@ -296,8 +252,25 @@ def _accounted(counters: Any, outcome: Any) -> Any:
 
 
 @inline_kernel
-def _receive(frame: Any, length: Any, memory: Any) -> Any:
-    """Give a frame to receive as the loop does: what is pending goes first where it is told to."""
+def _receive(frame: Any, length: Any, outcome: Any, memory: Any) -> Any:
+    """Give a frame to receive as the loop does; return whether all that was in it is accounted for, once."""
+    memory.cursor[:] = 0
+    first = before = _accounted(memory.counters, outcome)
+    while unwrap(frame, length, memory.cursor, memory.headers, memory.counters):
+        at, part_len = memory.cursor[FRAME_AT], memory.cursor[FRAME_LEN]
+        if at < 0 or at + part_len > length:
+            return False
+        status = _receive_part(frame[at:], part_len, memory)
+        if _accounted(memory.counters, outcome) != before + 1 or not _is_possible(status, part_len, memory):
+            return False
+        before += 1
+    after = _accounted(memory.counters, outcome)  # one more where the rest of a bundle was dropped
+    return first < after <= before + 1
+
+
+@inline_kernel
+def _receive_part(frame: Any, length: Any, memory: Any) -> Any:
+    """What is pending goes first where receive says so."""
     status = receive(frame, length, 0, memory.tx_flows, memory.rx_flows, memory.counters, memory.pending, memory.host)
     if status == FLUSH_FIRST:
         finish(memory.counters, memory.pending, memory.host)
@@ -318,7 +291,7 @@ def _is_possible(status: Any, length: Any, memory: Any) -> Any:
 
 
 @inline_kernel
-def _come_back(frames: Any, memory: Any) -> Any:
+def _come_back(frames: Any, outcome: Any, memory: Any) -> Any:
     """Whether the wire frames of one transmit lie in their buffer, and receive takes every block."""
     if frames == FORWARD:
         return True
@@ -326,14 +299,34 @@ def _come_back(frames: Any, memory: Any) -> Any:
         return False
     for index in range(frames):
         start, length = memory.spans[index, 0], memory.spans[index, 1]
-        if start < 0 or length < IP_AT or start + length > WIRE_BUFFER_LEN - DECODE_SLACK:
+        if start < 0 or length < 0 or start + length > WIRE_BUFFER_LEN - DECODE_SLACK:
             return False
+    if is_bundle(memory.wire, memory.spans):
+        return _takes_blocks(memory.gathered, _gather(frames, memory), frames, outcome, memory)
+    for index in range(frames):
+        start, length = memory.spans[index, 0], memory.spans[index, 1]
         wire = memory.wire[start:]
-        ip_len = network.find_ip_len(wire, length)
-        if network.get_protocol(wire, ip_len) == tcp.PROTO_TCP:
+        if length < IP_AT:
+            return False
+        if network.get_protocol(wire, network.find_ip_len(wire, length)) == tcp.PROTO_TCP:
             continue  # a SYN with the word
-        before = memory.counters[Counter.RX_BLOCKS]
-        status = _receive(wire, length, memory)
-        if memory.counters[Counter.RX_BLOCKS] != before + 1 or not _is_possible(status, length, memory):
+        if not _takes_blocks(wire, length, 1, outcome, memory):
             return False
     return True
+
+
+@inline_kernel
+def _gather(pieces: Any, memory: Any) -> Any:
+    """Put a bundle together, as the kernel does; return its length."""
+    length = 0
+    for index in range(pieces):
+        copy_octets(memory.wire, memory.spans[index, 0], memory.gathered, length, memory.spans[index, 1])
+        length += memory.spans[index, 1]
+    return length
+
+
+@inline_kernel
+def _takes_blocks(frame: Any, length: Any, blocks: Any, outcome: Any, memory: Any) -> Any:
+    """Whether receive takes all blocks of a frame that transmit has made."""
+    before = memory.counters[Counter.RX_BLOCKS]
+    return _receive(frame, length, outcome, memory) and memory.counters[Counter.RX_BLOCKS] == before + blocks

@@ -66,7 +66,7 @@ def offer(frame: Any, ip_len: Any, flows: Any, now_ns: Any, wire: Any) -> Any:
     wire[at + 1] = capability.OPTION_LEN
     put_be16(wire, at + capability.EXID_AT, capability.EXID)
     wire[at + capability.VERSION_AT] = BLOCK_VERSION
-    wire[at + capability.VERSION_AT + 1] = 0
+    wire[at + capability.WAYS_AT] = capability.TAKES_UDP
     put_be16(wire, at + capability.CODECS_AT, capability.ALL_CODECS)
     mss_at = find_option(wire, tcp_at, tcp_len, tcp.OPTION_MSS)
     if mss_at > NO_OPTION and u8(wire, mss_at + 1) == tcp.OPTION_MSS_LEN and be16(wire, mss_at + 2) > 4:
@@ -87,9 +87,10 @@ def accept(frame: Any, ip_len: Any, length: Any, flows: Any, now_ns: Any) -> Any
     if not _is_sound(frame, ip_len, tcp_len):
         return length
     at = _find_word(frame, ip_len, tcp_len)
-    codecs = 0
+    codecs = takes_udp = 0
     if at != NO_OPTION and u8(frame, at + capability.VERSION_AT) == BLOCK_VERSION:
         codecs = be16(frame, at + capability.CODECS_AT)
+        takes_udp = u8(frame, at + capability.WAYS_AT) & capability.TAKES_UDP
     key = reversed_key(key_of(frame, ip_len, tcp_at))
     slot = flow_table.find(flows, key)
     peer_isn = be32(frame, tcp_at + tcp.SEQ)
@@ -99,6 +100,7 @@ def accept(frame: Any, ip_len: Any, length: Any, flows: Any, now_ns: Any) -> Any
         flows[slot, flow_table.PEER_ISN] = peer_isn
     if slot != NOT_FOUND:
         flows[slot, flow_table.PEER_CODECS] = codecs
+        flows[slot, flow_table.PEER_TAKES_UDP] = takes_udp
     if at == NO_OPTION:
         return length
     end = tcp_at + tcp_len

@@ -22,11 +22,12 @@ from netoffload.codec.octets import copy_octets, store_u16, u8
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.engine import flows as flow_table
 from netoffload.engine import handshake, network
+from netoffload.engine.blocks import block_crc
 from netoffload.engine.counters import Counter
 from netoffload.engine.fields import be16, be32, put_be16, put_be32
 from netoffload.engine.flows import key_of
 from netoffload.engine.network import IP_AT
-from netoffload.engine.transmit import FORWARD, block_crc
+from netoffload.engine.transmit import FORWARD
 from netoffload.wire import ethernet, offload, tcp, vnet
 
 DROPPED: Final = 0

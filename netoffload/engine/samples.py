@@ -11,7 +11,7 @@ import numpy.typing as npt
 from netoffload.codec import CODECS
 from netoffload.config import TOS_COMPRESS
 from netoffload.engine.counters import Int64Array
-from netoffload.wire import capability, ethernet, ipv4, ipv6, offload, tcp, vnet
+from netoffload.wire import capability, encapsulation, ethernet, ipv4, ipv6, offload, tcp, udp, vnet
 
 Uint8Array = npt.NDArray[np.uint8]
 
@@ -131,7 +131,39 @@ def _blocks(version: int) -> Iterator[bytes]:
                 tcp_header=tcp.emit_tcp(_header(tcp.ACK_FLAG | flags, ISN + 1, _TIMESTAMPS), b""),
                 payload=bytes(head) + bursts + bytes(tail),
             )
-            yield _with_vnet(_datagram(version, offload.PROTO_IPCOMP, offload.emit_block(block, src, dst)))
+            octets = offload.emit_block(block, src, dst)
+            yield _with_vnet(_datagram(version, offload.PROTO_IPCOMP, octets))
+            yield _in_udp(version, [octets], 0)
+    first, second = (
+        offload.emit_block(
+            offload.Block(
+                codec=int(offload.CodecId.NONE),
+                bound_k=10,
+                head=0,
+                tail=0,
+                payload_len=4 * count,
+                gso_size=_MSS,
+                tcp_header=tcp.emit_tcp(_header(tcp.ACK_FLAG, seq), b""),
+                payload=_VALUES[:count].tobytes(),
+            ),
+            src,
+            dst,
+        )
+        for count, seq in ((300, ISN + 1), (290, ISN + 1201))
+    )
+    yield _in_udp(version, [first, second, second], 1300)
+
+
+def _in_udp(version: int, blocks: list[bytes], datagram_len: int) -> bytes:
+    """Return a frame with a bundle; with one block, a datagram."""
+    payload = encapsulation.emit_entries(blocks, datagram_len)
+    octets = udp.emit_udp(udp.Udp(encapsulation.src_port(SPORT, DPORT), encapsulation.UDP_PORT), payload)
+    frame = _datagram(version, udp.PROTO_UDP, octets)
+    start = len(frame) - len(octets)
+    gso_type = vnet.GSO_UDP_L4 if datagram_len else vnet.GSO_NONE
+    return vnet.emit_vnet(
+        vnet.Vnet(vnet.NEEDS_CSUM, gso_type, start + udp.UDP_LEN, datagram_len, start, udp.UDP_CHECKSUM), frame
+    )
 
 
 def _header(flags: int, seq: int, options: bytes = b"", back: bool = False, sport: int = SPORT) -> tcp.Tcp:

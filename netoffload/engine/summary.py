@@ -16,6 +16,9 @@ Counters = Mapping[str, int]
 
 CLASS_PREFIX: Final = "tx_class_"
 
+KERNEL_COUNTERS: Final = ("tx_frames", "tx_octets", "rx_frames", "rx_octets")
+"""What the kernel carried past the NIC's process (bypass in the kernel), without their prefix ``kernel_``."""
+
 STATE_COMPRESSED: Final = "compressed"
 STATE_RAW_RETRANSMISSIONS: Final = "raw retransmissions"
 STATE_PEER_CANNOT: Final = "peer cannot"
@@ -49,7 +52,9 @@ class Direction:
 
 @dataclass(frozen=True)
 class Rates:
-    """What happened in an interval, per second; ratios are those of the interval."""
+    """What happened in an interval, per second, what the kernel carried past the process included; ratios are those of
+    the interval, of what was compressed.
+    """
 
     interval_s: float
     tx_host_bps: float
@@ -70,6 +75,7 @@ def summarise(counters: Counters, flows: Sequence[Mapping[str, Any]]) -> dict[st
         "summary": {
             "tx": asdict(direction(counters, "tx")),
             "rx": asdict(direction(counters, "rx")),
+            "kernel": {name: counters.get(f"kernel_{name}", 0) for name in KERNEL_COUNTERS},
             "class_shares": class_shares(counters),
             "fallbacks": counters["tx_fallbacks"],
             "bypasses": by_reason(counters, "bypass"),
@@ -150,15 +156,16 @@ def rates(before: Counters, after: Counters, interval_s: float) -> Rates:
     restarted = any(after[name] < before.get(name, 0) for name in after)
     grown = {name: count - (0 if restarted else before.get(name, 0)) for name, count in after.items()}
     tx, rx = direction(grown, "tx"), direction(grown, "rx")
+    past = {name: grown.get(f"kernel_{name}", 0) for name in KERNEL_COUNTERS}
     return Rates(
         interval_s=interval_s,
-        tx_host_bps=tx.host_octets * 8 / interval_s,
-        tx_wire_bps=tx.wire_octets * 8 / interval_s,
+        tx_host_bps=(tx.host_octets + past["tx_octets"]) * 8 / interval_s,
+        tx_wire_bps=(tx.wire_octets + past["tx_octets"]) * 8 / interval_s,
         tx_ratio=tx.ratio,
-        rx_host_bps=rx.host_octets * 8 / interval_s,
-        rx_wire_bps=rx.wire_octets * 8 / interval_s,
+        rx_host_bps=(rx.host_octets + past["rx_octets"]) * 8 / interval_s,
+        rx_wire_bps=(rx.wire_octets + past["rx_octets"]) * 8 / interval_s,
         rx_ratio=rx.ratio,
-        frames_per_s=(tx.frames + rx.frames) / interval_s,
+        frames_per_s=(tx.frames + rx.frames + past["tx_frames"] + past["rx_frames"]) / interval_s,
         drops_per_s=sum(by_reason(grown, "drop").values()) / interval_s,
         bypasses_per_s=sum(by_reason(grown, "bypass").values()) / interval_s,
         fallbacks=grown["tx_fallbacks"],

@@ -1,7 +1,7 @@
 """Host to wire: which segments are compressed, and how one segment becomes blocks.
 
 The functions stand in the order in which a segment meets them: :func:`transmit` decides, :func:`_classify` says why
-not, :func:`_pack` fills wire frames, :func:`_emit_block` writes one.
+not, :func:`_pack` fills wire frames; ``blocks`` writes one.
 
 A TSO segment of up to 64 KiB comes in as one frame. *Coalesced* packing encodes as many floats as fit into one wire
 frame of MTU size, then goes on with the next; at ratio r there are r times fewer frames. *Per-segment* packing makes
@@ -12,22 +12,25 @@ with the codec's values (``rounding``), so that what a receiver gets does not de
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.kernels import ENCODE_SLACK, encode_fit
-from netoffload.codec.octets import copy_octets, load_u16, store_u32, u8
+from netoffload.codec.kernels import ENCODE_SLACK
+from netoffload.codec.octets import load_u16, u8
 from netoffload.config import TOS_COMPRESS
 from netoffload.engine import flows as flow_table
 from netoffload.engine import handshake, network
+from netoffload.engine.blocks import Segment, TransmitSettings, emit_block
 from netoffload.engine.counters import Counter
-from netoffload.engine.fields import be32, put_be16, put_be32
+from netoffload.engine.encapsulation import bundle, wrap
+from netoffload.engine.fields import be32
 from netoffload.engine.flows import NOT_FOUND, key_of
 from netoffload.engine.network import IP_AT
 from netoffload.engine.options import NO_OPTION, find_option
 from netoffload.engine.rounding import may_be_rounded, round_in_place
-from netoffload.engine.sums import crc32c
-from netoffload.wire import ethernet, offload, tcp, vnet
+from netoffload.wire import offload, tcp, vnet
+from netoffload.wire.encapsulation import DATAGRAM_OVERHEAD
+from netoffload.wire.ethernet import ETHERNET_LEN
 
 FORWARD: Final = -1
 """Result of :func:`transmit`: the frame crosses as it is."""
@@ -45,47 +48,11 @@ WIRE_BUFFER_LEN: Final = 4 * 65536 + MTU_MAX + MAX_WIRE_FRAMES * (_ALIGN + ENCOD
 """Room for the blocks of one segment: they stop when together they reach the raw frames' octets, which are at
 most 64 KiB and a header of at most 134 octets per block; one more frame, alignment and slack come on top."""
 
-HOST_BUFFER_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + 65536 + 64
+HOST_BUFFER_LEN: Final = vnet.VNET_LEN + ETHERNET_LEN + 65536 + 64
 """The largest frame a device gives (64 KiB GSO), and slack for vector loads."""
 
 _PLAIN_FLAGS: Final = tcp.ACK_FLAG | tcp.PSH | tcp.FIN | tcp.ECE
 """ECE is on every segment between a congestion mark and its answer; CWR, which is on the first one only, bypasses."""
-
-
-class TransmitSettings(NamedTuple):
-    """What the engine is told once.
-
-    Attributes:
-        codec_id: codec of the blocks this NIC makes.
-        bound_k: their error bound is 2**-bound_k.
-        mtu: largest IP datagram on the wire, octets.
-        per_segment: 1 for one frame per MSS, 0 for coalesced packing.
-    """
-
-    codec_id: int
-    bound_k: int
-    mtu: int
-    per_segment: int
-
-
-class Segment(NamedTuple):
-    """Where things are in a frame from the host with one TCP segment, worked out once.
-
-    Attributes:
-        ip_len: octets of its network header, which says the family.
-        tcp_at: where the TCP header starts.
-        payload_at: where the payload starts.
-        payload_len: octets of it.
-        seq: sequence number of its first octet.
-        gso_size: MSS of a TSO frame; 0 where the frame is one segment.
-    """
-
-    ip_len: int
-    tcp_at: int
-    payload_at: int
-    payload_len: int
-    seq: int
-    gso_size: int
 
 
 @kernel
@@ -109,7 +76,8 @@ def transmit(
         flows: the transmit flow table.
         counters: int64, indexed by :class:`Counter`.
         wire: uint8[WIRE_BUFFER_LEN] for the wire frames, each with its own virtio-net header.
-        spans: int64[MAX_WIRE_FRAMES, 2]: start and length of each wire frame in ``wire``.
+        spans: int64[MAX_WIRE_FRAMES, 2]: start and length of each wire frame in ``wire``; or of each piece of the only
+            one, if it is a bundle (``encapsulation.is_bundle``).
     """
     counters[Counter.TX_HOST_FRAMES] += 1
     counters[Counter.TX_HOST_OCTETS] += length - vnet.VNET_LEN
@@ -132,7 +100,8 @@ def transmit(
     if reason != 0:
         counters[reason] += 1
         return FORWARD
-    blocks = _pack(settings, frame, segment, flows[slot, flow_table.ISN], counters, wire, spans)
+    in_udp = settings.in_udp and flows[slot, flow_table.PEER_TAKES_UDP]
+    blocks = _pack(settings, in_udp, frame, segment, flows[slot, flow_table.ISN], counters, wire, spans)
     if blocks == 0:
         counters[Counter.BYPASS_NO_GAIN] += 1
         flows[slot, flow_table.RETRIES] = 0  # no block of it was lost
@@ -141,7 +110,10 @@ def transmit(
         if may_be_rounded(frame, segment, first_octet):
             round_in_place(settings.codec_id, settings.bound_k, frame, segment, first_octet, wire, counters)
         return FORWARD
-    _account(segment, flows, slot, counters, spans, blocks)
+    _account(segment, in_udp, flows, slot, counters, spans, blocks)
+    if in_udp and settings.bundles:
+        padding = bundle(wire, spans, blocks, segment.ip_len)
+        flows[slot, flow_table.WIRE_OCTETS] += max(padding, 0)
     return int(blocks)
 
 
@@ -247,25 +219,32 @@ def _has_signature(frame: Any, tcp_at: Any, tcp_len: Any) -> Any:
 
 
 @inline_kernel
-def _pack(settings: Any, frame: Any, segment: Any, isn: Any, counters: Any, wire: Any, spans: Any) -> Any:
+def _pack(settings: Any, in_udp: Any, frame: Any, segment: Any, isn: Any, counters: Any, wire: Any, spans: Any) -> Any:
     """Fill wire frames with the segment's blocks; return how many, or 0 if it had better cross as it is."""
     payload_len, gso_size = segment.payload_len, segment.gso_size
+    headers_len = segment.payload_at - vnet.VNET_LEN
     pieces = (payload_len + gso_size - 1) // gso_size if gso_size else 1
-    raw_len = payload_len + pieces * (segment.payload_at - vnet.VNET_LEN)
+    raw_len = payload_len + pieces * headers_len
+    room = DATAGRAM_OVERHEAD if in_udp else 0
+    datagram_max = min(settings.mtu, MTU_MAX) - room
+    if gso_size:
+        # No frame is larger than the host's own segments: what the peer or the path cannot take, TCP has found out.
+        datagram_max = min(datagram_max, headers_len - ETHERNET_LEN + gso_size - room)
     first_octet = segment.seq - isn - 1
     classes = counters[Counter.TX_CLASS_0 : Counter.TX_CLASS_32 + 1]
     before0, before8, before16, before32 = classes[0], classes[1], classes[2], classes[3]
-    blocks = 0
-    wire_len = 0
-    wire_at = 0
-    done = 0
+    blocks = wire_len = wire_at = done = 0
     while done < payload_len:
         left = payload_len - done
         piece = left
         if settings.per_segment and gso_size and gso_size < left:
             # Between floats, as everywhere: the two halves of one would be lost and sent again apart.
             piece = max(gso_size - (first_octet + done + gso_size & 3), 0)
-        taken, span = _emit_block(settings, frame, segment, done, piece, first_octet, blocks, classes, wire, wire_at)
+        taken, span = emit_block(
+            settings, datagram_max, frame, segment, done, piece, first_octet, blocks, classes, wire, wire_at + room
+        )
+        if in_udp:
+            span = wrap(frame, segment, wire, wire_at, span, blocks)
         wire_len += span - vnet.VNET_LEN
         is_last = taken == left
         if (
@@ -285,102 +264,14 @@ def _pack(settings: Any, frame: Any, segment: Any, isn: Any, counters: Any, wire
 
 
 @inline_kernel
-def _emit_block(
-    settings: Any,
-    frame: Any,
-    segment: Any,
-    done: Any,
-    piece: Any,
-    first_octet: Any,
-    index: Any,
-    classes: Any,
-    wire: Any,
-    wire_at: Any,
-) -> Any:
-    """Write one wire frame for the payload from ``done`` on; return (payload octets in it, frame length)."""
-    ip_len = segment.ip_len
-    tcp_len = segment.payload_at - segment.tcp_at
-    head = min(-(first_octet + done) & 3, piece)
-    floats = (piece - head) // 4
-    tail = piece - head - 4 * floats
-    comp_at = wire_at + segment.tcp_at
-    body_at = comp_at + offload.TCP_HEADER + tcp_len
-    # No frame is larger than the host's own segments: what the peer or the path cannot take, TCP has found out.
-    datagram_max = min(settings.mtu, MTU_MAX)
-    if segment.gso_size:
-        datagram_max = min(datagram_max, ip_len + tcp_len + segment.gso_size)
-    capacity = datagram_max - ip_len - offload.OVERHEAD - tcp_len - head - tail
-    source_at = segment.payload_at + done
-    for octet in range(head):
-        wire[body_at + octet] = frame[source_at + octet]
-    encoded, bursts_len = encode_fit(
-        settings.codec_id, frame, source_at + head, floats, settings.bound_k, wire, body_at + head, capacity, classes
-    )
-    if encoded < floats:
-        tail = 0  # the rest follows in the next frame
-    taken = head + 4 * encoded + tail
-    for octet in range(tail):
-        wire[body_at + head + bursts_len + octet] = frame[source_at + taken - tail + octet]
-    block_len = offload.OVERHEAD + tcp_len + head + bursts_len + tail
-
-    copy_octets(frame, vnet.VNET_LEN, wire, wire_at + vnet.VNET_LEN, segment.tcp_at - vnet.VNET_LEN)
-    for octet in range(vnet.VNET_LEN):
-        wire[wire_at + octet] = 0
-    network.put_datagram(wire, wire_at + IP_AT, ip_len, ip_len + block_len, index, offload.PROTO_IPCOMP)
-    header_at = comp_at + offload.TCP_HEADER
-    copy_octets(frame, segment.tcp_at, wire, header_at, tcp_len)
-    put_be32(wire, header_at + tcp.SEQ, segment.seq + done)
-    put_be16(wire, header_at + tcp.CHECKSUM, 0)
-    if done + taken < segment.payload_len:
-        wire[header_at + tcp.FLAGS] = u8(wire, header_at + tcp.FLAGS) & ~(tcp.FIN | tcp.PSH)
-    _emit_block_header(settings, wire, comp_at, ip_len, head << 4 | tail, taken, segment.gso_size, block_len)
-    return taken, segment.tcp_at + block_len
-
-
-@inline_kernel
-def _emit_block_header(
-    settings: Any,
-    wire: Any,
-    comp_at: Any,
-    ip_len: Any,
-    head_tail: Any,
-    taken: Any,
-    gso_size: Any,
-    block_len: Any,
-) -> None:
-    """Write IPComp and block header before a TCP header and payload that are in place, and the CRC over all."""
-    wire[comp_at + offload.NEXT_HEADER] = offload.IPCOMP_NEXT_TCP
-    wire[comp_at + offload.IPCOMP_FLAGS] = 0
-    put_be16(wire, comp_at + offload.CPI, offload.CPI_OFFLOAD)
-    wire[comp_at + offload.VERSION_CODEC] = offload.BLOCK_VERSION << 4 | settings.codec_id
-    wire[comp_at + offload.BOUND_K] = settings.bound_k
-    wire[comp_at + offload.HEAD_TAIL] = head_tail
-    wire[comp_at + offload.FLAGS] = 0
-    put_be16(wire, comp_at + offload.PAYLOAD_LEN, taken)
-    put_be16(wire, comp_at + offload.GSO_SIZE, gso_size)
-    store_u32(wire, comp_at + offload.RESERVED, 0)
-    put_be32(wire, comp_at + offload.CRC, block_crc(wire, comp_at, ip_len, block_len))
-
-
-@inline_kernel
-def block_crc(octets: Any, comp_at: Any, ip_len: Any, block_len: Any) -> Any:
-    """Return the CRC of the block at ``comp_at``; its CRC field is overwritten.
-
-    The field holds protocol and length meanwhile, and the addresses end where the block starts, so pseudo-header and
-    block are one run of octets.
-    """
-    put_be32(octets, comp_at + offload.CRC, offload.PROTO_IPCOMP << 16 | block_len)
-    addresses_len = network.addresses_len(ip_len)
-    return crc32c(octets, comp_at - addresses_len, addresses_len + block_len, 0)
-
-
-@inline_kernel
-def _account(segment: Any, flows: Any, slot: Any, counters: Any, spans: Any, blocks: Any) -> None:
+def _account(segment: Any, in_udp: Any, flows: Any, slot: Any, counters: Any, spans: Any, blocks: Any) -> None:
     """Count one compressed segment, in all and for its flow."""
     raw_octets = segment.payload_len
-    payload_octets = 0
+    wire_octets = 0
     for block in range(blocks):
-        payload_octets += spans[block, 1] - offload.OVERHEAD - segment.payload_at
+        wire_octets += spans[block, 1] - vnet.VNET_LEN
+    headers_len = segment.payload_at - vnet.VNET_LEN + offload.OVERHEAD + (DATAGRAM_OVERHEAD if in_udp else 0)
+    payload_octets = wire_octets - blocks * headers_len
     counters[Counter.TX_SEGMENTS] += 1
     counters[Counter.TX_RAW_OCTETS] += raw_octets
     counters[Counter.TX_PAYLOAD_OCTETS] += payload_octets
@@ -388,4 +279,5 @@ def _account(segment: Any, flows: Any, slot: Any, counters: Any, spans: Any, blo
     flows[slot, flow_table.SEGMENTS] += 1
     flows[slot, flow_table.RAW_OCTETS] += raw_octets
     flows[slot, flow_table.PAYLOAD_OCTETS] += payload_octets
+    flows[slot, flow_table.WIRE_OCTETS] += wire_octets
     flows[slot, flow_table.BLOCKS] += blocks

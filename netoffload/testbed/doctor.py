@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.errors import NetOffloadError
-from netoffload.netlink import Namespace
+from netoffload.netlink import Namespace, redirect
 from netoffload.testbed.journal import list_runs
 from netoffload.testbed.launch_backends import find_mpiexec, find_openmpi
 
@@ -81,6 +81,14 @@ def _kernel() -> Iterator[Check]:
         yield _try("tbf", lambda: namespace.add_tbf("v0", 10**9, 131072, 4194304), "needs CONFIG_NET_SCH_TBF")
         yield _try("u32 filter", lambda: namespace.add_ingress_counter("v0"), "needs CONFIG_NET_CLS_U32: counts frames")
         yield _try("TAP, TSO and checksum offload", lambda: namespace.call(_try_tap), "needs CONFIG_TUN (modprobe tun)")
+        advice = "only for --bypass kernel: CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_BPF, CONFIG_NET_ACT_MIRRED"
+        way = redirect.Redirect("v1", "ingress", "v0", "egress")
+        yield _try(
+            "bypass in the kernel",
+            lambda: redirect.add_redirect(namespace, way, redirect.EVERYTHING),
+            advice,
+            required=False,
+        )
 
         def give_route() -> None:
             for name in ("v0", "v1"):

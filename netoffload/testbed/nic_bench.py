@@ -3,8 +3,8 @@
 A *stage* is one rate of the wires (or none). All its testbeds are up together, and its contenders take turns, so that
 what disturbs the machine for a while disturbs all of them; medians are reported, with their spread::
 
-    round 1   kernel  bypass  coalesced  per_segment  peers ...
-    round 2   kernel  bypass  coalesced  per_segment  peers ...
+    round 1   kernel  bypass  bypass_kernel  coalesced  per_segment  peers ...
+    round 2   kernel  bypass  bypass_kernel  coalesced  per_segment  peers ...
 
 The first round is smaller and not timed. Tunnels and NICs whose turn it is not are idle.
 
@@ -42,12 +42,19 @@ PLAIN: Final = "plain"
 
 NIC_KINDS: Final[dict[str, dict[str, Any]]] = {
     "coalesced": {"packing": "coalesced"},
+    "ipcomp": {"encapsulation": "ipcomp"},
     "per-segment": {"packing": "per-segment"},
     "busy-poll": {"busy_poll_us": 1000},
+    "bypass-kernel": {"bypass": "kernel"},
 }
 """The other kinds, and what is special about their NICs' settings."""
 
-ROUND_TRIP_KINDS: Final = {"kernel": PLAIN, "nic": "coalesced", "nic_busy_poll": "busy-poll"}
+ROUND_TRIP_KINDS: Final = {
+    "kernel": PLAIN,
+    "nic": "coalesced",
+    "nic_busy_poll": "busy-poll",
+    "bypass_kernel": "bypass-kernel",
+}
 """Which testbeds' round-trip times are measured, by the name they have in the report."""
 
 Progress = Callable[[str], None]
@@ -64,11 +71,14 @@ class Contender:
 CONTENDERS: Final = {
     "kernel": Contender(PLAIN),
     "bypass": Contender("coalesced"),
+    "bypass_kernel": Contender("bypass-kernel"),
     "coalesced": Contender("coalesced", tagged=True),
+    "coalesced_ipcomp": Contender("ipcomp", tagged=True),
     "per_segment": Contender("per-segment", tagged=True),
 }
-"""In the order in which they take turns. A shaped stage leaves out ``kernel``, whose wire would be as full as that of
-``bypass``."""
+"""In the order in which they take turns."""
+UNSHAPED_ONLY: Final = ("kernel", "bypass_kernel")
+"""Their wires would be as full as that of ``bypass``."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +162,7 @@ def _unshaped(asked: Asked, values: Float32Array, progress: Progress) -> tuple[S
 
 
 def _shaped(asked: Asked, rate_bps: int, values: Float32Array, progress: Progress) -> Stage:
-    names = tuple(name for name in CONTENDERS if name != "kernel")
+    names = tuple(name for name in CONTENDERS if name not in UNSHAPED_ONLY)
     text = format_rate(rate_bps)
     with (
         _stage(asked, values, rate_bps, names, [PLAIN] if asked.peers else [], progress) as stage,

@@ -2,11 +2,12 @@
 
 ::
 
-    kernel_Gbps, bypass_Gbps            goodput over unshaped wires, without NICs and past them untagged
-    tagged_Gbps                         coalesced, per_segment: payload before compression
+    kernel_Gbps, bypass_Gbps            goodput over unshaped wires, without NICs and through them untagged
+    bypass_kernel_Gbps                  the same untagged where the kernel carries it past the NICs' processes
+    tagged_Gbps                         coalesced, coalesced_ipcomp, per_segment: payload before compression
     shaped[]                            per rate: the same, ratio, frames_per_MB, wire_octets_per_MB, goodput over what
                                         the link allows, what limited it
-    rtt_us                              kernel, nic (medians), their 99th percentiles, and what the NICs add
+    rtt_us                              kernel, nic, bypass_kernel ... (medians), 99th percentiles, and what is added
     peers                               per tunnel: version, goodput by rate, or why there is none
     cpu_s_per_GB                        NICs' and whole machine's, unshaped
     streams[]                           everything about every contender: spread, wire, CPU, limit
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 FULL_SHARE: Final = 0.95
 """A link or the cores count as full from here on."""
 
+TAGGED: Final = ("coalesced", "coalesced_ipcomp", "per_segment")
+"""The contenders of ``nic_bench`` whose streams are compressed."""
+
 
 def report(
     asked: Asked, unshaped: Stage, rtts_us: dict[str, list[list[float]]], shaped: Sequence[Stage]
@@ -57,11 +61,13 @@ def report(
     return {
         "kernel_Gbps": goodput["kernel"],
         "bypass_Gbps": goodput["bypass"],
-        "tagged_Gbps": {name: goodput[name] for name in ("coalesced", "per_segment")},
+        "bypass_kernel_Gbps": goodput["bypass_kernel"],
+        "tagged_Gbps": {name: goodput[name] for name in TAGGED},
         "shaped": [_shaped(stage) for stage in shaped],
         "rtt_us": _rtt(rtts_us),
         "peers": {name: _peer(name, shaped) for name in asked.peers},
         "bypass_over_kernel": goodput["bypass"] / goodput["kernel"],
+        "bypass_kernel_over_kernel": goodput["bypass_kernel"] / goodput["kernel"],
         "coalesced_over_bypass": goodput["coalesced"] / goodput["bypass"],
         "cpu_s_per_GB": {name: _cpu(samples) for name, samples in unshaped.samples.items()},
         "payload_ratio": unshaped.payload.ratio,
@@ -84,11 +90,10 @@ def report(
 
 
 def _shaped(stage: Stage) -> dict[str, Any]:
-    untagged, per_segment, coalesced = (stage.samples[name] for name in ("bypass", "per_segment", "coalesced"))
-    named = {"untagged": untagged, "per_segment": per_segment, "coalesced": coalesced}
+    named = {"untagged": stage.samples["bypass"]} | {name: stage.samples[name] for name in TAGGED}
     per_mb = {name: _median(samples, lambda one: one.wire_octets / one.octets) for name, samples in named.items()}
     goodput = {name: _median_gbps(samples) for name, samples in named.items()}
-    ratios = {name: per_mb["untagged"] / per_mb[name] for name in ("per_segment", "coalesced")}
+    ratios = {name: per_mb["untagged"] / per_mb[name] for name in TAGGED}
     assert stage.rate_bps is not None
     return {
         "rate": _rate_word(stage.rate_bps),

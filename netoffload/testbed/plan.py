@@ -13,7 +13,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from netoffload.config import BOUND_K_DEFAULT, CODECS, PACKINGS, check_bound_k, check_choice, format_rate
+from netoffload.config import (
+    BOUND_K_DEFAULT,
+    BYPASSES,
+    CODECS,
+    ENCAPSULATIONS,
+    PACKINGS,
+    check_bound_k,
+    check_bypass,
+    check_choice,
+    format_rate,
+)
 from netoffload.errors import UsageError
 from netoffload.faults import parse_faults
 from netoffload.netlink import TBF_RATE_BPS_MAX, netns_path
@@ -70,14 +80,17 @@ class NicSettings:
         codec: of the blocks it makes.
         bound_k: their error bound is 2**-bound_k.
         packing: ``coalesced`` or ``per-segment``.
+        encapsulation: ``udp`` or ``ipcomp``.
         host: what the node's device is: a ``tap``, or one end of a ``veth`` pair.
         faults: what happens to frames that NICs give to their wires, as :func:`~netoffload.faults.parse_faults` reads
             it; the i-th NIC adds i to the seed.
         threads: 1, or 2 for one per direction.
         busy_poll_us: how long a NIC looks for frames before it sleeps, microseconds.
+        bypass: who carries the frames that NICs do not touch: their processes (``user``) or the ``kernel``.
 
     Raises:
-        UsageError: unknown codec, packing or host, a bound outside 1..16, or faults that cannot be read.
+        UsageError: unknown codec, packing, host or bypass, a bound outside 1..16, faults that cannot be read, or faults
+            with a bypass in the kernel.
     """
 
     codec: str = "inceptionn"
@@ -87,15 +100,18 @@ class NicSettings:
     faults: str = ""
     threads: int = 1
     busy_poll_us: int = 0
+    bypass: str = BYPASSES[0]
+    encapsulation: str = ENCAPSULATIONS[0]
 
     def __post_init__(self) -> None:
         """Refuse what no NIC can do."""
         check_choice("codec", self.codec, CODECS)
+        check_choice("encapsulation", self.encapsulation, ENCAPSULATIONS)
         check_choice("packing", self.packing, PACKINGS)
         check_choice("host", self.host, HOSTS)
         if self.threads not in (1, 2):
             raise UsageError(f"{self.threads} threads are not possible: 1, or 2 for one per direction")
-        parse_faults(self.faults)
+        check_bypass(self.bypass, has_faults=parse_faults(self.faults).is_on)
         check_bound_k(self.bound_k)
 
 
@@ -273,9 +289,11 @@ def nic_argv(plan: Plan, node: NodePlan, ready_fd: int) -> list[str]:
         ),
         *("--wire", node.wire_device, "--wire-netns", str(netns_path(node.wire_netns))),
         *("--codec", nic.codec, "--bound", str(nic.bound_k), "--packing", nic.packing),
+        *("--encapsulation", nic.encapsulation),
         *("--control", str(node.control_path), "--ready-fd", str(ready_fd)),
         *("--flow-table", str(plan.state_dir / f"flows-{node.name}.bin")),
         *("--fault", faults.text(), "--threads", str(nic.threads), "--busy-poll", str(nic.busy_poll_us)),
+        *("--bypass", nic.bypass),
     ]
 
 

@@ -264,7 +264,7 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         iterations=settings.iterations,
         seed=settings.seed,
         batch=settings.batch,
-        learning_rate=settings.learning_rate,
+        learning_rate=settings.first_learning_rate,
         learning_rate_divisor=settings.learning_rate_divisor,
         learning_rate_interval=settings.learning_rate_interval,
         momentum=settings.momentum,

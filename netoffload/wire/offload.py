@@ -25,7 +25,7 @@ checksum, which is 0: the receiving NIC changes the payload and hands the segmen
 be filled in (virtio-net ``NEEDS_CSUM``), so the CRC protects it instead. It covers the pseudo-header (addresses of 4 or
 16 octets, protocol 108, length from the IPComp header on), the IPComp and block headers, the TCP header and the
 payload. Protocol and length stand where the CRC will be while it is computed, and the addresses of either family end
-where the IPComp header starts, so it is one run of octets.
+where the IPComp header starts, so it is one run of octets. In UDP (``encapsulation``) the block is the same.
 """
 
 from __future__ import annotations

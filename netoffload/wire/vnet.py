@@ -26,6 +26,8 @@ NEEDS_CSUM: Final = 1
 GSO_NONE: Final = 0
 GSO_TCPV4: Final = 1
 GSO_TCPV6: Final = 4
+GSO_UDP_L4: Final = 5
+"""UDP datagrams of equal length, of either family (Virtio 1.3; Linux 6.2)."""
 GSO_ECN: Final = 0x80
 
 _FORMAT: Final = struct.Struct("=BBHHHH")

@@ -10,8 +10,8 @@ import time
 import numba
 import pytest
 
+from netoffload.engine.blocks import TransmitSettings
 from netoffload.engine.counters import Counter
-from netoffload.engine.transmit import TransmitSettings
 from netoffload.faults import FaultSettings
 from netoffload.wire.vnet import VNET_LEN
 from netoffload_daemon.__main__ import compile_loop
@@ -22,7 +22,7 @@ from netoffload_daemon.table import open_tables
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the loop calls libc from compiled code")
 
 FRAMES = [bytes(VNET_LEN) + bytes([number]) * 60 for number in range(6)]
-ENGINE = TransmitSettings(codec_id=1, bound_k=10, mtu=1500, per_segment=0)
+ENGINE = TransmitSettings(codec_id=1, bound_k=10, mtu=1500, per_segment=0, in_udp=1, bundles=1)
 
 
 class Bench:

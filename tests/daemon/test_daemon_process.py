@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from netoffload.devices.packet import takes_bundles
+
 DAEMON = [sys.executable, "-m", "netoffload_daemon"]
 needs_root = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/net/tun"), reason="needs root and TUN")
 
@@ -140,8 +142,14 @@ def test_every_counter_is_one_the_engine_or_the_loop_can_reach() -> None:
 
     from netoffload.engine import receive, transmit
     from netoffload.engine.counters import Counter
-    from netoffload_daemon import faults, loop, trace
+    from netoffload_daemon import bypass, faults, loop, trace
 
-    source = "".join(inspect.getsource(module) for module in (transmit, receive, loop, faults, trace))
+    source = "".join(inspect.getsource(module) for module in (transmit, receive, loop, faults, trace, bypass))
     unused = [counter.name for counter in Counter if f"Counter.{counter.name}" not in source]
     assert unused == ["TX_CLASS_8", "TX_CLASS_16"]  # reached through the slice TX_CLASS_0 : TX_CLASS_32 + 1
+
+
+@pytest.mark.parametrize("release", ["6.2.0", "6.18.44-fc-v669", "10.0-rc1"])
+def test_bundles_are_for_kernels_that_cut_them(release: str) -> None:
+    assert takes_bundles(release)
+    assert not any(takes_bundles(older) for older in ("6.1.0-18-amd64", "5.15.0", "?"))

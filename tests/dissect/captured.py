@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from frames import make_segment
 from nic_pair import Nic
-from scapy.layers.inet import IP, TCP
+from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet
@@ -16,15 +16,16 @@ from scapy.utils import RawPcapReader, RawPcapWriter, wrpcap, wrpcapng
 from netoffload.codec import CODECS
 from netoffload.dissect import layers
 from netoffload.wire import vnet
+from netoffload.wire.encapsulation import UDP_PORT
 
 VALUES = np.random.default_rng(1).normal(0, 0.01, 5000).astype(np.float32)
 VALUES[:8] = 0.0, -0.0, np.inf, np.nan, 1.0, -2.5, 1e-40, 0.75
 TAIL = b"x"
 
 
-def frames_of_a_connection() -> list[bytes]:
+def frames_of_a_connection(in_udp: bool = False, bundles: bool = False) -> list[bytes]:
     """SYN, SYN/ACK with capability words, and a segment of VALUES and a cut float as blocks; Ethernet frames."""
-    client, server = Nic(), Nic()
+    client, server = Nic(in_udp=in_udp, bundles=bundles), Nic()
     syn = client.from_host(make_segment(flags="S", seq=1000))
     server.from_wire(syn)
     answer = server.from_host(make_segment(flags="SA", seq=5, to_client=True))
@@ -40,6 +41,14 @@ def ipv6_block(codec_name: str = "bounded", count: int = 300) -> Packet:
     return Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / ip / made
 
 
+def udp_block() -> Packet:
+    """A block in UDP behind an IPv6 header."""
+    packet = ipv6_block()
+    made = packet[layers.IPComp]
+    packet[IPv6].remove_payload()
+    return packet / UDP(sport=50000, dport=UDP_PORT) / layers.OffloadEntry() / made
+
+
 def damaged(frame: bytes) -> bytes:
     """One bit of the payload is not what it was."""
     octets = bytearray(frame)
@@ -48,12 +57,16 @@ def damaged(frame: bytes) -> bytes:
 
 
 def write_capture(path: Path) -> list[Packet]:
-    """Write a capture: the connection, IPv6 blocks of every codec, a damaged block, raw TCP, other
-    IPComp, ARP."""
+    """Write a capture: the connection, IPv6 blocks of every codec, a damaged block, blocks in UDP, other UDP, raw TCP,
+    other IPComp, ARP."""
     ethernet = Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01")
     frames = frames_of_a_connection()
     packets = [Ether(frame) for frame in frames]
     packets += [*(ipv6_block(codec.name) for codec in CODECS.values()), Ether(damaged(frames[3]))]
+    packets += [
+        udp_block(),
+        ethernet / IP(src="10.9.0.3", dst="10.9.0.1") / UDP(sport=9, dport=UDP_PORT) / b"somebody else's",
+    ]
     packets += [ethernet / IP(src="10.9.0.3", dst="10.9.0.1") / TCP(sport=1, dport=2, flags="A") / b"hello"]
     packets += [ethernet / IP(src="10.9.0.3", dst="10.9.0.1") / layers.IPComp(cpi=2) / b"not deflated"]
     packets += [ethernet / ARP(psrc="10.9.0.1", hwsrc="02:00:00:00:00:01")]

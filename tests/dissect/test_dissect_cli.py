@@ -62,7 +62,7 @@ def test_one_line_per_frame_and_a_sum_per_flow(capture: Path, dissect: Dissect) 
     assert len(sums) == 4
     assert f"{len(VALUES) * 4 + 1:,} octets as " in sums[0]
     assert sums[0].endswith("; 1 bad blocks")
-    assert sums[2].startswith("[fd00::1]:40000 -> [fd00::2]:80: 6 blocks, 7,200 octets as ")
+    assert sums[2].startswith("[fd00::1]:40000 -> [fd00::2]:80: 7 blocks, 8,400 octets as ")
     assert sums[3] == "10.9.0.3:1 -> 10.9.0.1:2: raw 5 octets in 1 frames"
 
 
@@ -94,7 +94,7 @@ def test_a_short_snap_length_leaves_sizes_and_judges_nothing(tmp_path: Path, cap
     with PcapReader(str(capture)) as reader, PcapWriter(str(path)) as writer:
         for packet in reader:
             octets = bytes(packet)
-            cut = Ether(octets[:96])
+            cut = Ether(octets[:108])
             cut.wirelen = len(octets)
             writer.write(cut)
     whole, short = list(read_frames(capture)), list(read_frames(path))

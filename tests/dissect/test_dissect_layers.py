@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from captured import REFUSED, TAIL, VALUES, damaged, frames_of_a_connection, ipv6_block, refused_block
+from captured import REFUSED, TAIL, VALUES, damaged, frames_of_a_connection, ipv6_block, refused_block, udp_block
 from frames import make_segment
 from nic_pair import Nic
-from scapy.layers.inet import IP, TCP
+from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from netoffload.codec import CODECS, get
 from netoffload.dissect import layers
-from netoffload.dissect.layers import BlockTCP, IPComp, OffloadBlock, capability_of, classes_of, crc_is_good, floats_of
+from netoffload.dissect.layers import (
+    BlockTCP,
+    IPComp,
+    OffloadBlock,
+    OffloadEntry,
+    capability_of,
+    classes_of,
+    crc_is_good,
+    floats_of,
+)
 from netoffload.errors import UsageError, WireError
 from netoffload.wire import vnet
-from netoffload.wire.capability import ALL_CODECS
+from netoffload.wire.capability import ALL_CODECS, TAKES_UDP, Capability
 from netoffload.wire.offload import BLOCK_VERSION, parse_block
 
 BLOCKS = frames_of_a_connection()[2:]
@@ -104,6 +113,29 @@ def test_blocks_behind_ipv6() -> None:
     assert parse_block(octets[54:], octets[22:38], octets[38:54]).bound_k == 8
 
 
+def test_blocks_in_udp() -> None:
+    for bundles in (False, True):
+        packets = [Ether(frame) for frame in frames_of_a_connection(in_udp=True, bundles=bundles)[2:]]
+        assert len(packets) == 1 if bundles else len(packets) >= len(BLOCKS)
+        entries = [entry for packet in packets for entry in layers.entries_of(packet[UDP])]
+        blocks = [entry[OffloadBlock] for entry in entries]
+        assert all(crc_is_good(block) for block in blocks)
+        assert sum(block.payload_len for block in blocks) == VALUES.nbytes + len(TAIL)
+        floats = np.concatenate([floats_of(block) for block in blocks])
+        assert np.array_equal(floats, get("inceptionn").round_trip(VALUES, 10), equal_nan=True)
+
+
+def test_the_engine_takes_blocks_in_udp_that_scapy_built() -> None:
+    octets = bytes(udp_block())
+    packet = Ether(octets)
+    layered = [type(layer) for layer in packet.iterpayloads()]
+    assert layered == [Ether, IPv6, UDP, OffloadEntry, IPComp, OffloadBlock, BlockTCP, Raw]
+    assert crc_is_good(packet[OffloadBlock])
+    (frame,), counts = receive(octets)
+    assert counts["rx_blocks"] == 1
+    assert bytes(Ether(frame[vnet.VNET_LEN :])[TCP].payload) == get("bounded").round_trip(VALUES[:300], 8).tobytes()
+
+
 def test_a_flipped_bit_is_a_bad_crc() -> None:
     assert crc_is_good(Ether(damaged(BLOCKS[0]))[OffloadBlock]) is False
 
@@ -135,9 +167,9 @@ def test_other_ipcomp_stays_raw() -> None:
 
 def test_the_capability_word_is_found_in_a_syn() -> None:
     (syn,) = Nic().from_host(make_segment(flags="S", seq=1))
-    assert capability_of(Ether(syn[vnet.VNET_LEN :])[TCP]) == (BLOCK_VERSION, ALL_CODECS)
+    assert capability_of(Ether(syn[vnet.VNET_LEN :])[TCP]) == Capability(BLOCK_VERSION, ALL_CODECS, TAKES_UDP)
     built = Ether(bytes(Ether() / IP() / TCP(flags="S", options=[layers.capability_option()])))
-    assert capability_of(built[TCP]) == (BLOCK_VERSION, ALL_CODECS)
+    assert capability_of(built[TCP]) == Capability(BLOCK_VERSION, ALL_CODECS, TAKES_UDP)
     for options in ([], [("MSS", 1460)], [(253, b"XX")], [(253, b"XXXXXX")]):
         other = Ether(bytes(Ether() / IP() / TCP(flags="S", options=options)))
         assert capability_of(other[TCP]) is None

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captured import REFUSED, VALUES, refused_block, write_capture, write_mutated
+from captured import REFUSED, VALUES, frames_of_a_connection, refused_block, write_capture, write_mutated
+from scapy.layers.l2 import Ether
 from scapy.utils import wrpcap
 
 from netoffload.codec import get
@@ -41,6 +42,7 @@ def folder() -> Iterator[Path]:
         write_capture(path / "wire.pcap")
         write_mutated(path / "mutated.pcap", path / "wire.pcap", 600)
         wrpcap(str(path / "refused.pcap"), [refused_block(what) for what in REFUSED])
+        wrpcap(str(path / "bundle.pcap"), [Ether(frames_of_a_connection(in_udp=True, bundles=True)[-1])])
         for file in path.iterdir():
             file.chmod(0o644)
         yield path
@@ -109,7 +111,26 @@ def test_the_stream_is_what_the_receiver_gets(tshark: Tshark, folder: Path) -> N
 
 def test_other_frames_are_left_to_wireshark(tshark: Tshark, folder: Path) -> None:
     shown = tshark("-r", str(folder / "wire.pcap"), "-Y", "!netoffload", "-T", "fields", "-e", "_ws.col.Protocol")
-    assert shown.split() == ["TCP", "TCP", "TCP", "IPComp", "ARP"]
+    assert shown.split() == ["TCP", "TCP", "UDP", "TCP", "IPComp", "ARP"]
+
+
+def test_a_bundle_shows_all_its_blocks(tshark: Tshark, folder: Path) -> None:
+    words = (
+        "-T",
+        "fields",
+        "-e",
+        "netoffload.payload_len",
+        "-e",
+        "netoffload.crc.ok",
+        "-e",
+        "netoffload_udp.block_len",
+    )
+    (line,) = tshark("-r", str(folder / "bundle.pcap"), *words).splitlines()
+    lengths, sound, entries = (field.split(",") for field in line.split("\t"))
+    blocks = [frame for frame in read_frames(folder / "bundle.pcap") if frame.kind == "block"]
+    assert [int(length) for length in lengths] == [block.raw_len for block in blocks]
+    assert len(blocks) == len(entries) > 3
+    assert {word in ("1", "True") for word in sound} == {True}
 
 
 def test_what_a_nic_refuses_is_malformed(tshark: Tshark, folder: Path) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from frames import in_buffer, make_segment
 
 from netoffload.codec import CodecId
 from netoffload.codec.kernels import DECODE_SLACK
+from netoffload.engine.blocks import TransmitSettings
 from netoffload.engine.counters import Counter, as_dict, make_counters
-from netoffload.engine.flows import make_flows
+from netoffload.engine.encapsulation import CURSOR_FIELDS, FRAME_AT, FRAME_LEN, HEADERS_LEN, is_bundle, unwrap
+from netoffload.engine.flows import as_dicts, make_flows
 from netoffload.engine.receive import (
     FLUSH_FIRST,
     FORWARD,
@@ -19,15 +23,23 @@ from netoffload.engine.receive import (
     finish,
     receive,
 )
-from netoffload.engine.transmit import MAX_WIRE_FRAMES, WIRE_BUFFER_LEN, TransmitSettings, transmit
+from netoffload.engine.transmit import MAX_WIRE_FRAMES, WIRE_BUFFER_LEN, transmit
 from netoffload.wire.capability import OPTION_LEN
 
 
 class Nic:
     """The engine's two directions with buffers of their own."""
 
-    def __init__(self, bound_k: int = 10, mtu: int = 1500, per_segment: bool = False) -> None:
-        self.settings = TransmitSettings(int(CodecId.INCEPTIONN), bound_k, mtu, int(per_segment))
+    def __init__(
+        self,
+        bound_k: int = 10,
+        mtu: int = 1500,
+        per_segment: bool = False,
+        in_udp: bool = False,
+        bundles: bool = False,
+    ) -> None:
+        codec_id = int(CodecId.INCEPTIONN)
+        self.settings = TransmitSettings(codec_id, bound_k, mtu, int(per_segment), int(in_udp), int(bundles))
         self.counters = make_counters()
         self.tx_flows, self.rx_flows = make_flows(), make_flows()
         self._wire = np.zeros(WIRE_BUFFER_LEN, np.uint8)
@@ -45,29 +57,39 @@ class Nic:
             assert np.array_equal(buffer, before), "transmit must not change what the host gave"
         if count == FORWARD:
             return [bytes(buffer[: len(frame)])]
-        return [bytes(self._wire[at : at + length]) for at, length in self._spans[:count]]
+        pieces = [bytes(self._wire[at : at + length]) for at, length in self._spans[:count]]
+        return [b"".join(pieces)] if is_bundle(self._wire, self._spans) else pieces
 
     def from_wire(self, frames: list[bytes]) -> list[bytes]:
         """Return the host frames that a batch of wire frames becomes."""
         delivered: list[bytes] = []
         for frame in frames:
             buffer = in_buffer(frame, len(frame) + DECODE_SLACK)
-            status = self._receive(buffer, len(frame))
-            if status == FLUSH_FIRST:
-                self._flush(delivered)
-                status = self._receive(buffer, len(frame))
-                assert status != FLUSH_FIRST
-            if status in (FORWARD, FORWARD_SHORTER):
-                self._flush(delivered)
-                delivered.append(bytes(buffer[: len(frame) - (OPTION_LEN if status == FORWARD_SHORTER else 0)]))
-            if status == MERGED_LAST:
-                self._flush(delivered)
+            cursor, headers = np.zeros(CURSOR_FIELDS, np.int64), np.zeros(HEADERS_LEN, np.uint8)
+            while unwrap(buffer, len(frame), cursor, headers, self.counters):
+                self._take(buffer[cursor[FRAME_AT] :], int(cursor[FRAME_LEN]), delivered)
         self._flush(delivered)
         return delivered
+
+    def flows(self) -> list[dict[str, Any]]:
+        """Return what the transmit flow table says."""
+        return as_dicts(self.tx_flows)
 
     def counts(self) -> dict[str, int]:
         """Return the counters that are not zero."""
         return {name: value for name, value in as_dict(self.counters).items() if value}
+
+    def _take(self, buffer: np.ndarray, length: int, delivered: list[bytes]) -> None:
+        status = self._receive(buffer, length)
+        if status == FLUSH_FIRST:
+            self._flush(delivered)
+            status = self._receive(buffer, length)
+            assert status != FLUSH_FIRST
+        if status in (FORWARD, FORWARD_SHORTER):
+            self._flush(delivered)
+            delivered.append(bytes(buffer[: length - (OPTION_LEN if status == FORWARD_SHORTER else 0)]))
+        if status == MERGED_LAST:
+            self._flush(delivered)
 
     def _receive(self, buffer: np.ndarray, length: int) -> int:
         tables = self.tx_flows, self.rx_flows

@@ -13,6 +13,7 @@ from netoffload.codec.jit import JIT_DISABLED
 from netoffload.config import parse_count
 from netoffload.engine import fuzz
 from netoffload.engine.counters import Counter
+from netoffload.engine.damage import FRAME_ROOM, FRAME_SLACK
 from netoffload.engine.samples import make_samples
 from netoffload.errors import RunError, UsageError
 
@@ -62,7 +63,7 @@ def test_the_samples_are_of_every_kind() -> None:
     assert samples.shares.sum() == pytest.approx(1)
     assert len({octets.tobytes()[:length] for octets, length in zip(samples.octets, samples.lengths, strict=True)}) > 90
     assert samples.lengths.min() == 0
-    assert samples.lengths.max() <= fuzz.FRAME_ROOM - fuzz.FRAME_SLACK
+    assert samples.lengths.max() <= FRAME_ROOM - FRAME_SLACK
 
 
 def test_the_command_reports_json() -> None:

@@ -12,7 +12,7 @@ from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 
 from netoffload.engine import flows
-from netoffload.wire.capability import ALL_CODECS, emit_capability, parse_capability
+from netoffload.wire.capability import ALL_CODECS, TAKES_UDP, Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import internet_checksum, ones_sum
 from netoffload.wire.offload import BLOCK_VERSION
 from netoffload.wire.tcp import parse_tcp
@@ -46,7 +46,7 @@ def test_a_syn_carries_the_word_between_the_nics_only(
     packet = Ether(octets)[IP]
     segment = bytes(packet)[20:]
     tcp, _ = parse_tcp(segment)
-    assert parse_capability(tcp.options[-8:]) == (BLOCK_VERSION, ALL_CODECS)
+    assert parse_capability(tcp.options[-8:]) == Capability(BLOCK_VERSION, ALL_CODECS, TAKES_UDP)
     assert packet.len == len(packet) == len(syn) - 24 + 8
     assert internet_checksum(bytes(packet)[:20]) == 0
     pseudo = bytes(packet)[12:20] + bytes((0, 6)) + len(segment).to_bytes(2, "big")

@@ -11,6 +11,7 @@ from typing import Any
 from netoffload.errors import CollectiveError
 from netoffload_mpi.agreement import Gather, Offer
 from netoffload_mpi.dataplane import Lane, TcpExchange
+from netoffload_mpi.driver import prepare
 from netoffload_mpi.wiring import Listeners, wire_up
 
 
@@ -46,9 +47,10 @@ def run_tcp(
 ) -> list[Any]:
     """Run ``body`` on every rank; a rank's result is what it returned, or the CollectiveError that it raised.
 
-    ``addresses``: of the ranks; default: all at 127.0.0.1.
+    Rank 0 is the calling thread. ``addresses``: of the ranks; default: all at 127.0.0.1.
     """
     gathers = gatherers(size)
+    prepare()  # here, or the first rank that compiles would be late, or stuck
 
     def run(rank: int) -> Any:
         address = "127.0.0.1" if addresses is None else addresses[rank]
@@ -63,4 +65,5 @@ def run_tcp(
             exchange.close()
 
     with ThreadPoolExecutor(size) as threads:
-        return list(threads.map(run, range(size)))
+        others = [threads.submit(run, rank) for rank in range(1, size)]
+        return [run(0), *(other.result() for other in others)]

@@ -75,3 +75,17 @@ def test_what_cannot_be_timed_is_one_clear_line(words: list[str], message: str) 
     assert done.returncode == 2
     assert [line for line in done.stderr.splitlines() if message in line and line.startswith("netoffload: ")]
     assert "Traceback" not in done.stderr
+
+
+def test_overlap_is_timed_four_ways_and_every_sum_is_the_same() -> None:
+    words = ("--buckets", "3", "--size", "40KB", "--compute-ms", "1", "--repeat", "2", "--json")
+    done = bench(*words, module="netoffload_mpi.bench_overlap", ranks=2)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert [result["compute_kind"] for result in record["results"]] == ["numpy", "python", "sleep"]
+    for result in record["results"]:
+        assert {name: len(times) for name, times in result["times_s"].items()} == dict.fromkeys(
+            ("compute", "communication", "serial", "overlapped"), 2
+        )
+        hidden_s = result["serial_s"] - result["overlapped_s"]
+        assert result["overlap"] == pytest.approx(hidden_s / min(result["compute_s"], result["communication_s"]))

@@ -11,7 +11,7 @@ import pytest
 from netoffload.control import ControlServer, Handler
 from netoffload.engine.counters import Counter
 from netoffload.errors import CollectiveError
-from netoffload_mpi.info import HEADER_OCTETS, CommInfo, Connection, NicAccount, NicShare, with_nic
+from netoffload_mpi.info import CommInfo, Connection, NicAccount, NicShare, with_nic
 
 OWN, OTHER = ("10.0.0.1", 5000), ("10.0.0.2", 6000)
 
@@ -27,6 +27,7 @@ def flow(**changes: Any) -> dict[str, Any]:
         "segments": 2,
         "raw_octets": 4000,
         "payload_octets": 1000,
+        "wire_octets": 1180,
         "blocks": 2,
         "bypassed_segments": 0,
         "peer_decodes": True,
@@ -58,11 +59,11 @@ def test_only_the_own_connections_count(nic: tuple[str, list[dict[str, Any]], di
     reading = account(path).read()
     assert reading is not None
     share = reading[0]
-    assert (share.raw_octets, share.frames, share.wire_octets) == (4000, 2, 1000 + 2 * HEADER_OCTETS)
+    assert (share.raw_octets, share.frames, share.wire_octets) == (4000, 2, 1180)
     assert share.ratio == 4000 / share.wire_octets
     assert share.class_shares == {"0": 0.75, "8": 0.0, "16": 0.0, "32": 0.25}
-    later = NicShare(5000, 1200, 3, 1, 1, (30, 0, 0, 11), 2.0) - share
-    assert later == NicShare(1000, 200, 1, 1, 1, (0, 0, 0, 1), 2.0)
+    later = NicShare(5000, 1200, 1400, 3, 1, 1, (30, 0, 0, 11), 2.0) - share
+    assert later == NicShare(1000, 200, 220, 1, 1, 1, (0, 0, 0, 1), 2.0)
     assert with_nic(CommInfo(calls=1), reading, share).nic == NicShare()
     account(path).require_compression()
 

@@ -106,7 +106,7 @@ def dumb_nic(node: NodePlan) -> Iterator[None]:
 
 @contextlib.contextmanager
 def switch_without_blocks(bed: Testbed) -> Iterator[None]:
-    """In place of the switch between n0 and n1, one that lets no IPComp pass."""
+    """In place of the switch between n0 and n1, one that lets neither IPComp nor UDP pass."""
     switch = bed.plan.switch_netns
     ports = [bed.plan.nodes[index].port for index in (0, 1)]
     for port in ports:
@@ -114,7 +114,9 @@ def switch_without_blocks(bed: Testbed) -> Iterator[None]:
     with (
         open_packet(ports[0], str(netns_path(switch)))[0] as left,
         open_packet(ports[1], str(netns_path(switch)))[0] as right,
-        forwarding(left.fileno(), right.fileno(), lambda frame: frame[22:24] != b"\x08\x00" or frame[33] != 108),
+        forwarding(
+            left.fileno(), right.fileno(), lambda frame: frame[22:24] != b"\x08\x00" or frame[33] not in (17, 108)
+        ),
     ):
         yield
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from netoffload.devices.packet import open_packet
+from netoffload.devices.qdisc import has_clsact
 from netoffload.errors import NetlinkRefusedError
-from netoffload.netlink import Namespace, netns_exists, netns_inode, remove_netns
+from netoffload.netlink import Namespace, netns_exists, netns_inode, redirect, remove_netns
+from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
 
 pytestmark = pytest.mark.netns
 
@@ -124,3 +128,30 @@ def test_qdiscs_count_what_leaves_and_what_arrives() -> None:
         assert after["v0"].octets - before["v0"].octets == 5 * (100 + 8 + 20 + 14)
         assert arrived_after["v1"].frames - arrived["v1"].frames == 5
         assert after["v1"] == before["v1"]
+
+
+def test_a_redirect_moves_frames_and_leaves_the_filters_of_others_alone() -> None:
+    with Namespace.anonymous() as namespace:
+        for pair in (("a0", "a1"), ("b0", "b1")):
+            namespace.add_veth(*pair, None, 1500)
+            for name in pair:
+                redirect.set_silent(namespace, name)
+        way = redirect.Redirect("a1", "ingress", "b0", "egress")
+        redirect.add_redirect(namespace, way, redirect.EVERYTHING)
+        frame = b"\xff" * 6 + b"\x02\x00\x00\x00\x00\x01\x88\xb5" + bytes(86)
+        sender = namespace.call(lambda: open_packet("a0")[0])
+        receiver = namespace.call(lambda: open_packet("b1")[0])
+        with sender, receiver:
+            sender.send(emit_vnet(Vnet(), frame))
+            assert select.select([receiver], [], [], 10)[0]
+            assert parse_vnet(receiver.recv(2000))[1] == frame
+        assert redirect.redirected(namespace, way) == redirect.Redirected(frames=1, octets=86)
+        other = {"parent": 0xFFFF_FFF2, "prio": 1, "protocol": 3, "target": "1:1", "keys": ["0x0/0x0+0"]}
+        index = redirect.index_and_address(namespace, "a1")[0]
+        namespace.request("add a filter", lambda links: links.tc("add-filter", "u32", index, **other))
+        for link in ("a1", "a1", "b0", "c0"):  # twice, without any, or no link: no harm is done
+            redirect.remove_redirects(namespace, link)
+        assert namespace.call(lambda: has_clsact("a1"))  # the other's filter hangs there
+        assert not namespace.call(lambda: has_clsact("b0"))
+        with pytest.raises(NetlinkRefusedError, match="there is none"):
+            redirect.redirected(namespace, way)

@@ -11,6 +11,7 @@ import pytest
 
 from netoffload.codec import get
 from netoffload.control import request
+from netoffload.devices.packet import takes_bundles
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 
 pytestmark = pytest.mark.netns
@@ -112,3 +113,25 @@ def test_per_segment_packing_and_other_mtus(run_id: str, tmp_path: Path, gradien
         mss = mtu - 20 - 32
         assert sent["tx_blocks"] >= gradient.nbytes / mss  # the frame count is not reduced
         assert {name: count for name, count in sent.items() if name.startswith("drop") and count} == {}
+
+
+@pytest.mark.skipif(not takes_bundles(), reason="bundles of UDP datagrams need Linux 6.2")
+@pytest.mark.parametrize(("mtu", "cut"), [(1500, True), (1500, False), (576, True)])
+def test_bundles_arrive_whole_and_cut_apart(
+    run_id: str, tmp_path: Path, gradient: np.ndarray, mtu: int, cut: bool
+) -> None:
+    with Testbed(make_plan(TestbedSettings(2, mtu=mtu), run_id), check_rate=False) as bed:
+        node = bed.plan.nodes[0]
+        if cut:  # a wire that takes no bundle: the kernel cuts it apart and fills in the checksums
+            link = ["ip", "-n", node.wire_netns, "link", "set", node.wire_device, "gso_max_size", str(mtu)]
+            subprocess.run(link, check=True)
+        transfer(bed, tmp_path / "sent.bin", tmp_path / "got.bin")
+        got = np.fromfile(tmp_path / "got.bin", np.uint32)
+        assert np.array_equal(got, get("inceptionn").round_trip(gradient, 10).view(np.uint32))
+        sent, received = counters(bed, 0), counters(bed, 1)
+        assert sent["tx_blocks"] == received["rx_blocks"] > 5 * sent["tx_segments"]
+        if cut:
+            assert received["rx_wire_frames"] >= received["rx_blocks"]
+        else:
+            assert received["rx_wire_frames"] < received["rx_blocks"] / 2
+        assert {name: count for name, count in received.items() if name.startswith("drop") and count} == {}

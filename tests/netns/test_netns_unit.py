@@ -64,6 +64,7 @@ class Host:
         self.address = node.address
         self.control = folder / "control.sock"
         self._file = {"WIRE": node.device, "ADDRESS": f"{node.address}/24", "RUNTIME_DIRECTORY": str(folder)}
+        self._file["BYPASS"] = "kernel" if node.index else "user"
 
     def argv(self, line: str) -> list[str]:
         return ["nsenter", f"--net={self.netns}", "sh", "-c", f"exec {line}"]

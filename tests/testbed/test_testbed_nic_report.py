@@ -53,7 +53,9 @@ def made_up(peer: Samples) -> dict[str, object]:
         {
             "kernel": samples(10, 20, 90),
             "bypass": samples(15, 16, 14, cores=cores),
+            "bypass_kernel": samples(18, 17, 40),
             "coalesced": samples(9, 6, 6),
+            "coalesced_ipcomp": samples(5, 4, 3),
             "per_segment": samples(2, 2, 2),
         },
     )
@@ -64,6 +66,7 @@ def made_up(peer: Samples) -> dict[str, object]:
         {
             "bypass": samples(0.96, 0.96, 0.5, wire=1.04),
             "coalesced": samples(3.6, wire=0.26),
+            "coalesced_ipcomp": samples(3.5, wire=0.25),
             "per_segment": samples(1.2, wire=0.52, cores=cores),
             "tinc-lzo": peer,
         },
@@ -76,13 +79,17 @@ def test_medians_ratios_and_limits() -> None:
     report = json.loads(json.dumps(made_up(samples(0.9))))
     assert report["kernel_Gbps"] == pytest.approx(20)
     assert report["bypass_over_kernel"] == pytest.approx(0.75)
-    assert report["tagged_Gbps"] == pytest.approx({"coalesced": 6, "per_segment": 2})
+    assert report["bypass_kernel_Gbps"] == pytest.approx(18)
+    assert report["bypass_kernel_over_kernel"] == pytest.approx(0.9)
+    assert report["tagged_Gbps"] == pytest.approx({"coalesced": 6, "coalesced_ipcomp": 4, "per_segment": 2})
     [row] = report["shaped"]
     assert row["rate"] == "1gbit"
     assert row["untagged_Gbps"] == pytest.approx(0.96)
     assert row["ratio"] == pytest.approx(4)
-    assert row["over_link"] == pytest.approx({"coalesced": 3.6 / (0.96 * 4), "per_segment": 1.2 / (0.96 * 2)})
-    assert row["limit"] == {"untagged": "link", "coalesced": "neither", "per_segment": "cores"}
+    assert row["over_link"]["coalesced"] == pytest.approx(3.6 / (0.96 * 4))
+    assert row["over_link"]["per_segment"] == pytest.approx(1.2 / (0.96 * 2))
+    of_tagged = {"coalesced": "neither", "coalesced_ipcomp": "neither", "per_segment": "cores"}
+    assert row["limit"] == {"untagged": "link", **of_tagged}
     assert row["frames_per_MB"]["coalesced"] == pytest.approx(691)
     assert row["cpu_s_per_GB"]["coalesced"]["carriers"] == pytest.approx(0.25)
     assert report["rtt_us"] == pytest.approx(

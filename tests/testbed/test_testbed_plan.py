@@ -106,6 +106,10 @@ def test_refuses_what_no_nic_can_do() -> None:
         NicSettings(threads=3)
     with pytest.raises(UsageError, match="fault 'lose=1' is unknown"):
         NicSettings(faults="lose=1")
+    with pytest.raises(UsageError, match="choose from user, kernel"):
+        NicSettings(bypass="card")
+    with pytest.raises(UsageError, match="faults and bypass kernel exclude each other"):
+        NicSettings(bypass="kernel", faults="loss=0.1")
 
 
 @pytest.mark.parametrize("run_id", ["", "A", "../x", "a b", "a" * 17, "a/b"])
@@ -164,9 +168,11 @@ def test_nic_arguments_say_everything_that_was_asked_for() -> None:
         "--codec": "inceptionn",
         "--bound": "6",
         "--packing": "per-segment",
+        "--encapsulation": "udp",
         "--fault": "",
         "--threads": "1",
         "--busy-poll": "0",
+        "--bypass": "user",
         "--control": "/run/netoffload/a/n0.sock",
         "--ready-fd": "9",
     }

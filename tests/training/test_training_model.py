@@ -95,6 +95,12 @@ def test_one_worker_is_torch_s_own_momentum_sgd() -> None:
     assert not np.allclose(flat, Replica(settings).parameters, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(("model", "rate"), [("hdc", 0.1), ("cnn", 0.02)])
+def test_the_learning_rate_is_the_models_own_unless_given(model: str, rate: float) -> None:
+    assert TrainSettings("inc", model=model).learning_rate_at(0) == rate
+    assert TrainSettings("inc", model=model, learning_rate=0.5).learning_rate_at(0) == 0.5
+
+
 def test_the_cnn_has_the_gradient_of_torch_s_own_whatever_was_there_before() -> None:
     settings = TrainSettings("inc", model="cnn", seed=3)
     replica = Replica(settings)

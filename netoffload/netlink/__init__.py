@@ -1,4 +1,4 @@
-"""The kernel's network objects: namespaces, links, addresses, routes, qdiscs. The only file that imports pyroute2.
+"""The kernel's network objects: namespaces, links, addresses, routes, qdiscs. The only package that imports pyroute2.
 
 Linux keeps a network namespace per *thread*. A :class:`Namespace` therefore owns one worker thread that enters the
 namespace and stays there, with a netlink socket of its own, and every call is done by that thread::
@@ -8,7 +8,8 @@ namespace and stays there, with a netlink socket of its own, and every call is d
 
 Nothing is forked (a fork under Numba's or torch's threads is not safe), the caller's own namespace never changes, and
 one close ends thread, socket and descriptors. What pyroute2 or the kernel refuses becomes
-:class:`~netoffload.errors.NetlinkRefusedError` here and nowhere else.
+:class:`~netoffload.errors.NetlinkRefusedError` here and nowhere else. ``redirect`` has tc filters, which move frames
+from one link to another.
 """
 
 from __future__ import annotations
@@ -178,6 +179,14 @@ class Namespace:
     def call(self, function: Callable[[], _Result]) -> _Result:
         """Run ``function`` in the namespace (open a socket, a device) and return its result or raise its error."""
         return self._executor.submit(function).result()
+
+    def request(self, what: str, function: Callable[[Any], _Result]) -> _Result:
+        """Run ``function`` in the namespace with its netlink socket (pyroute2's ``IPRoute``); ``what`` it is for.
+
+        Raises:
+            NetlinkRefusedError: the kernel refused.
+        """
+        return self._call(what, lambda: function(self._links))
 
     def set_sysctl(self, key: str, value: str) -> None:
         """Write a sysctl of this namespace, written with dots (``net.ipv4.tcp_rmem``).

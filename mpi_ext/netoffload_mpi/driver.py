@@ -1,0 +1,183 @@
+"""Carries whole rounds out in compiled code, and says in Python's terms what came of them.
+
+The compiled functions (``ring_loop``) hold no interpreter lock, so a rank's own computation, which may hold it, and
+its communication do not wait for each other: a call takes the lock when it begins, when it ends, and once per slice.
+A slice of the main thread is short, because signals are handled between slices: Ctrl-C ends a blocking call. Another
+thread handles none, and taking the lock from a computing thread costs up to its switch interval (5 ms), so its slice
+is long. The watch need not wait for a slice to end: it shuts the connections down, which wakes the sleeper.
+
+A round holds ``lock``, under which alone sockets may be closed by another thread: a descriptor that was given to a new
+file in between would be written to. The thread itself may close them between slices (a signal handler that does), so
+descriptors are asked for in every slice; that of a closed socket is -1.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from netoffload.codec.jit import JIT_DISABLED
+from netoffload.collectives import Stopwatch
+from netoffload.collectives.exchange import FLOAT_OCTETS, Meeting, RingRound
+from netoffload.errors import PeerLostError
+from netoffload_mpi import ring_loop
+from netoffload_mpi.agreement import Quantiser
+from netoffload_mpi.channel import CLOSED, TcpChannel
+from netoffload_mpi.ring_loop import RingPlan
+from netoffload_mpi.watch import Watch
+
+MAIN_SLICE_S: Final = 0.1
+"""How long Ctrl-C may have to wait, and what it costs: one call per slice."""
+
+OTHER_SLICE_S: Final = 2.0
+"""A switch interval of 5 ms per slice is then a four-hundredth."""
+
+_NS: Final = 1e9
+
+Step = Callable[[int, int], int]
+Sides = tuple[TcpChannel, TcpChannel]
+
+
+def prepare() -> None:
+    """Compile what rounds run, or load it from the cache, so that no peer has to wait for that in a call."""
+    if JIT_DISABLED:
+        return
+    nothing = np.empty(0, np.float32)
+    no_steps = np.zeros((1, 2), np.int64)
+    plan = RingPlan(nothing, nothing.view(np.uint32), nothing, no_steps, 0, 0, ring_loop.NOT_ROUNDED, 0)
+    port = ring_loop.make_port()
+    ring_loop.run_ring(-1, -1, 0, 0, plan, port)
+    octets = np.empty(0, np.uint8)
+    ring_loop.run_meeting(np.empty((0, 2), np.int64), 0, 0, octets, octets, port)
+
+
+def standstill(peers: Sequence[int], limit_s: float, may_be_late: bool) -> PeerLostError:
+    """Return the error for living peers that did nothing for the time limit."""
+    names = ", ".join(str(peer) for peer in sorted(set(peers)))
+    if may_be_late:
+        return PeerLostError(f"rank {names} lives but did not come to this call within {limit_s:g} s (late_s)")
+    return PeerLostError(f"rank {names} lives but neither sent nor took anything for {limit_s:g} s")
+
+
+class Driver:
+    """Carries out the rounds of one communicator, one at a time.
+
+    Args:
+        stopwatch: where times are counted.
+        watch: knows why connections end.
+        timeout_s: silence after which a rank that has met the others is stuck.
+        late_s: after which one that has not is given up.
+        lock: held while a round is under way.
+    """
+
+    def __init__(
+        self, stopwatch: Stopwatch, watch: Watch, timeout_s: float, late_s: float, lock: threading.RLock
+    ) -> None:
+        """Carry out nothing yet."""
+        self._lock = lock
+        self._stopwatch = stopwatch
+        self._watch = watch
+        self._timeout_s = timeout_s
+        self._late_s = max(late_s, timeout_s)
+        self._port = ring_loop.make_port()
+
+    def go_round(self, ring: RingRound) -> bool:
+        """Carry out a ring; see :meth:`~netoffload.collectives.exchange.Exchange.drive`."""
+        outward, inward, port = ring.outward, ring.inward, self._port
+        plan = _plan(ring)
+        if plan is None or not isinstance(outward, TcpChannel) or not isinstance(inward, TcpChannel):
+            return False
+        ring_loop.begin(plan, port)
+
+        def step(slice_ns: int, limit_ns: int) -> int:
+            try:
+                return ring_loop.run_ring(outward.fileno(), inward.fileno(), slice_ns, limit_ns, plan, port)
+            finally:
+                outward.sent_octets += int(port.state[ring_loop.SENT_OCTETS])
+                port.state[ring_loop.SENT_OCTETS] = 0
+
+        with self._lock:
+            self._run(step, lambda: (outward, inward), self._timeout_s, may_be_late=False)
+        return True
+
+    def meet(self, meeting: Meeting) -> bool:
+        """Carry out a meeting; likewise."""
+        pairs: list[Sides] = []
+        for ahead, behind in meeting.pairs:
+            if JIT_DISABLED or not isinstance(ahead, TcpChannel) or not isinstance(behind, TcpChannel):
+                return False
+            pairs.append((ahead, behind))
+        port, state = self._port, self._port.state
+        state[:] = 0
+        ours = np.array(list(meeting.ours), np.uint8)
+        heard = np.frombuffer(meeting.heard, np.uint8)
+
+        def step(slice_ns: int, limit_ns: int) -> int:
+            table = np.array([(ahead.fileno(), behind.fileno()) for ahead, behind in pairs], np.int64)
+            return ring_loop.run_meeting(table, slice_ns, limit_ns, ours, heard, port)
+
+        with self._lock:
+            try:
+                self._run(step, lambda: pairs[int(state[ring_loop.RECEIVING])], self._late_s, may_be_late=True)
+            finally:
+                meeting.done = int(state[ring_loop.RECEIVING])
+                for ahead, _ in pairs[: meeting.done]:
+                    ahead.sent_octets += ours.size
+        return True
+
+    def _run(self, step: Step, sides: Callable[[], Sides], limit_s: float, *, may_be_late: bool) -> None:
+        """Call ``step`` until the round is done.
+
+        Args:
+            step: slice and limit of silence in nanoseconds -> a result of ``ring_loop``.
+            sides: returns the channels at which the round is: outward, inward.
+            limit_s: of silence.
+            may_be_late: see :meth:`~netoffload.collectives.exchange.Exchange.wait`.
+        """
+        state = self._port.state
+        is_main = threading.current_thread() is threading.main_thread()
+        slice_ns, limit_ns = int((MAIN_SLICE_S if is_main else OTHER_SLICE_S) * _NS), int(limit_s * _NS)
+        while True:
+            result = step(slice_ns, limit_ns)
+            self._count_times(may_be_late)
+            if result == ring_loop.DONE:
+                return
+            if result == ring_loop.BROKEN:
+                number = int(state[ring_loop.ERROR])
+                peer = sides()[int(state[ring_loop.SIDE])].peer
+                raise self._watch.explain(peer, os.strerror(number) if number else CLOSED)
+            failure = self._watch.verdict() if result == ring_loop.SILENT else self._watch.failure
+            if failure is not None:
+                raise failure
+            if result == ring_loop.SILENT:
+                wanted = int(state[ring_loop.WANTED])
+                peers = [channel.peer for side, channel in enumerate(sides()) if wanted >> side & 1]
+                raise standstill(peers, limit_s, may_be_late)
+
+    def _count_times(self, may_be_late: bool) -> None:
+        watch, state = self._stopwatch, self._port.state
+        slept_s = int(state[ring_loop.ASLEEP_NS]) / _NS
+        watch.wire_s += slept_s
+        watch.late_s += slept_s if may_be_late else 0.0
+        watch.reduce_s += int(state[ring_loop.REDUCE_NS]) / _NS
+        watch.codec_s += int(state[ring_loop.CODEC_NS]) / _NS
+        state[[ring_loop.ASLEEP_NS, ring_loop.REDUCE_NS, ring_loop.CODEC_NS]] = 0
+
+
+def _plan(ring: RingRound) -> RingPlan | None:
+    """Return a ring in numbers; None if Python has to do it."""
+    quantise, flags = ring.quantise, ring.values.flags
+    if JIT_DISABLED or not (flags.aligned and flags.writeable):
+        return None
+    if not (quantise is None or isinstance(quantise, Quantiser)):
+        return None
+    values = np.asarray(ring.values)
+    walk = np.array([(span.start, span.stop) for span in ring.walk], np.int64) * FLOAT_OCTETS
+    codec_id, bound_k = (ring_loop.NOT_ROUNDED, 0) if quantise is None else (int(quantise.codec_id), quantise.bound_k)
+    return RingPlan(
+        values, values.view(np.uint32), ring.staged, walk, ring.reducing, int(ring.operation), codec_id, bound_k
+    )

@@ -1,0 +1,211 @@
+"""Blocks in UDP: into datagrams and bundles on the way to the wire, out of them on the way back.
+
+The format is in ``netoffload.wire.encapsulation``. What a segment became is first a row of frames, each with one block
+in IPComp and room before it (:func:`wrap` makes UDP of it), then, if the kernel cuts bundles, pieces of one frame
+(:func:`bundle`)::
+
+    spans        vnet Ethernet IP UDP entry block | vnet Ethernet IP UDP entry block | ...
+    bundled      vnet Ethernet IP UDP entry block 0 |               entry block 0    | ...       0: zeros
+
+No block moves; the caller gathers the pieces. On the way back :func:`unwrap` makes an IPComp frame of every block where
+it lies, by putting the header before it, so ``receive`` knows nothing of UDP.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.codec.octets import copy_octets, store_u16, u8
+from netoffload.engine import network
+from netoffload.engine.counters import Counter
+from netoffload.engine.fields import be16, be32, put_be16
+from netoffload.engine.network import IP_AT
+from netoffload.wire import encapsulation, ethernet, ipv6, offload, tcp, udp, vnet
+
+PAD_MAX: Final = 48
+"""Zeros behind a block of a bundle. Coalesced packing leaves less than a burst and what is cut of a float, 37 octets;
+where more would be needed (one frame per MSS, say) the datagrams go one by one."""
+
+HEADERS_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + ipv6.IPV6_LEN
+"""Room for the headers that :func:`unwrap` keeps."""
+
+# Fields of the cursor of unwrap, int64[CURSOR_FIELDS]; all 0 before a frame.
+NEXT_AT: Final = 0
+"""Where the next entry starts; 0: the frame has not been looked at."""
+END_AT: Final = 1
+"""Where the datagram ends."""
+FRAME_AT: Final = 2
+"""Result: where the frame with the block starts."""
+FRAME_LEN: Final = 3
+"""Result: its length."""
+CURSOR_FIELDS: Final = 4
+
+
+@inline_kernel
+def wrap(frame: Any, segment: Any, wire: Any, wire_at: Any, span: Any, index: Any) -> Any:
+    """Make a UDP datagram of the IPComp frame that starts ``DATAGRAM_OVERHEAD`` behind ``wire_at``.
+
+    Args:
+        frame: uint8, the host's frame, for its headers.
+        segment: its ``transmit.Segment``.
+        wire: uint8, with the block.
+        wire_at: where the frame shall start.
+        span: length of the IPComp frame.
+        index: of the frame among those of the segment.
+
+    Returns:
+        The length of the frame.
+    """
+    ip_len, tcp_at = segment.ip_len, segment.tcp_at
+    udp_at = wire_at + tcp_at
+    block_len = span - tcp_at
+    copy_octets(frame, vnet.VNET_LEN, wire, wire_at + vnet.VNET_LEN, tcp_at - vnet.VNET_LEN)
+    ports = be32(frame, tcp_at)
+    spread = ((ports >> 16) * 31 ^ ports & 0xFFFF) & encapsulation.SRC_PORT_MASK
+    put_be16(wire, udp_at + udp.SRC_PORT, encapsulation.SRC_PORT_FIRST | spread)
+    put_be16(wire, udp_at + udp.DST_PORT, encapsulation.UDP_PORT)
+    entry_at = udp_at + udp.UDP_LEN
+    wire[entry_at + encapsulation.ENTRY_VERSION_AT] = encapsulation.ENTRY_VERSION
+    wire[entry_at + encapsulation.ENTRY_RESERVED_AT] = 0
+    put_be16(wire, entry_at + encapsulation.BLOCK_LEN_AT, block_len)
+    _put_lengths(wire, wire_at, ip_len, encapsulation.DATAGRAM_OVERHEAD + block_len, index)
+    wire[wire_at + vnet.GSO_TYPE] = vnet.GSO_NONE
+    store_u16(wire, wire_at + vnet.VNET_GSO_SIZE, 0)
+    return span + encapsulation.DATAGRAM_OVERHEAD
+
+
+@inline_kernel
+def _put_lengths(wire: Any, wire_at: Any, ip_len: Any, datagram_len: Any, index: Any) -> None:
+    """Set the lengths of IP, UDP and virtio-net header, and leave the checksum of UDP to be filled in."""
+    udp_at = wire_at + IP_AT + ip_len
+    network.put_datagram(wire, wire_at + IP_AT, ip_len, ip_len + datagram_len, index, udp.PROTO_UDP)
+    put_be16(wire, udp_at + udp.DATAGRAM_LEN, datagram_len)
+    pseudo_sum = network.pseudo_sum(wire, wire_at + IP_AT, ip_len, udp.PROTO_UDP, datagram_len)
+    put_be16(wire, udp_at + udp.UDP_CHECKSUM, pseudo_sum)
+    wire[wire_at + vnet.VNET_FLAGS] = vnet.NEEDS_CSUM
+    store_u16(wire, wire_at + vnet.HDR_LEN, IP_AT + ip_len + udp.UDP_LEN - vnet.VNET_LEN)
+    store_u16(wire, wire_at + vnet.CSUM_START, IP_AT + ip_len - vnet.VNET_LEN)
+    store_u16(wire, wire_at + vnet.CSUM_OFFSET, udp.UDP_CHECKSUM)
+
+
+@inline_kernel
+def bundle(wire: Any, spans: Any, frames: Any, ip_len: Any) -> Any:
+    """Make pieces of one frame of the wrapped frames in ``spans``, if that is worth it.
+
+    Returns:
+        Zeros filled in, octets; -1 where the frames were left as they are.
+    """
+    header_len = IP_AT + ip_len + udp.UDP_LEN
+    gso_size = total = 0
+    for index in range(frames):
+        gso_size = max(gso_size, spans[index, 1] - header_len)
+        total += spans[index, 1] - header_len
+    padding = (frames - 1) * gso_size + spans[frames - 1, 1] - header_len - total
+    for index in range(frames - 1):
+        if gso_size - (spans[index, 1] - header_len) > PAD_MAX:
+            return -1
+    datagram_len = udp.UDP_LEN + total + padding
+    if frames == 1 or ip_len + datagram_len > network.DATAGRAM_LEN_MAX:
+        return -1
+    for index in range(frames):
+        start, entry_len = spans[index, 0] + header_len, spans[index, 1] - header_len
+        if index < frames - 1:
+            # The zeros may lie over the headers of the next frame: those before its entry are not needed any more.
+            wire[start + entry_len : start + gso_size] = 0
+            entry_len = gso_size
+        spans[index, 0] = start - (header_len if index == 0 else 0)
+        spans[index, 1] = entry_len + (header_len if index == 0 else 0)
+    wire_at = spans[0, 0]
+    _put_lengths(wire, wire_at, ip_len, datagram_len, 0)
+    wire[wire_at + vnet.GSO_TYPE] = vnet.GSO_UDP_L4
+    store_u16(wire, wire_at + vnet.VNET_GSO_SIZE, gso_size)
+    return padding
+
+
+@inline_kernel
+def is_bundle(wire: Any, spans: Any) -> Any:
+    """Whether what transmit has put into ``spans`` are pieces of one frame."""
+    return u8(wire, spans[0, 0] + vnet.GSO_TYPE) == vnet.GSO_UDP_L4
+
+
+@kernel
+def unwrap(frame: Any, length: int, cursor: Any, headers: Any, counters: Any) -> bool:
+    """Find the next block of a frame from the wire, and make an IPComp frame of it where it lies.
+
+    A frame without blocks in UDP is its own and only result. Call it until it says False; the frame is overwritten.
+
+    Args:
+        frame: uint8, virtio-net header and frame.
+        length: octets in ``frame``.
+        cursor: int64[CURSOR_FIELDS], zeros before the first call; says where the result is.
+        headers: uint8[HEADERS_LEN], kept between the calls for one frame.
+        counters: int64, indexed by :class:`Counter`.
+    """
+    if cursor[NEXT_AT] == 0:
+        ip_len = _find_datagram(frame, length)
+        if ip_len == 0:
+            cursor[FRAME_AT], cursor[FRAME_LEN] = 0, length
+            cursor[NEXT_AT] = cursor[END_AT] = length + 1
+            return True
+        udp_at = IP_AT + ip_len
+        end_at = IP_AT + network.get_datagram_len(frame, ip_len)
+        cursor[NEXT_AT], cursor[END_AT] = udp_at + udp.UDP_LEN, end_at
+        if not cursor[NEXT_AT] < end_at <= length or be16(frame, udp_at + udp.DATAGRAM_LEN) != end_at - udp_at:
+            counters[Counter.DROP_RUNT] += 1
+            return False
+        if not network.is_summed_right(frame, ip_len):
+            counters[Counter.DROP_BAD_HEADER] += 1
+            return False
+        copy_octets(frame, 0, headers, 0, udp_at)
+    return _next_block(frame, cursor, headers, counters)
+
+
+@inline_kernel
+def _find_datagram(frame: Any, length: Any) -> Any:
+    """Return the length of the network header before a datagram of ours; 0 for every other frame."""
+    ip_len = network.find_ip_len(frame, length)
+    udp_at = IP_AT + ip_len
+    comp_at = udp_at + encapsulation.DATAGRAM_OVERHEAD
+    if (
+        ip_len == 0
+        or network.get_protocol(frame, ip_len) != udp.PROTO_UDP
+        or length < comp_at + offload.IPCOMP_LEN
+        or be16(frame, udp_at + udp.DST_PORT) != encapsulation.UDP_PORT
+        or u8(frame, udp_at + udp.UDP_LEN + encapsulation.ENTRY_VERSION_AT) != encapsulation.ENTRY_VERSION
+        or be32(frame, comp_at) != offload.IPCOMP_NEXT_TCP << 24 | offload.CPI_OFFLOAD
+        or network.is_fragment(frame, ip_len)
+    ):
+        return 0
+    return ip_len
+
+
+@inline_kernel
+def _next_block(frame: Any, cursor: Any, headers: Any, counters: Any) -> Any:
+    entry_at, end_at = cursor[NEXT_AT], cursor[END_AT]
+    if entry_at >= end_at:
+        return False
+    block_at = entry_at + encapsulation.ENTRY_LEN
+    cursor[NEXT_AT] = end_at  # unless all is well
+    if block_at + offload.OVERHEAD + tcp.TCP_MIN_LEN > end_at:
+        counters[Counter.DROP_RUNT] += 1
+        return False
+    version = u8(frame, entry_at + encapsulation.ENTRY_VERSION_AT)
+    if version != encapsulation.ENTRY_VERSION or u8(frame, entry_at + encapsulation.ENTRY_RESERVED_AT):
+        counters[Counter.DROP_BAD_VERSION] += 1
+        return False
+    block_len = be16(frame, entry_at + encapsulation.BLOCK_LEN_AT)
+    if block_len < offload.OVERHEAD + tcp.TCP_MIN_LEN or block_at + block_len > end_at:
+        counters[Counter.DROP_BAD_LENGTHS] += 1
+        return False
+    next_at = block_at + block_len
+    while next_at < end_at and u8(frame, next_at) == 0:
+        next_at += 1
+    cursor[NEXT_AT] = next_at
+    # The headers lie over what is not needed any more: their own first place, or the block before.
+    ip_len = network.find_ip_len(headers, HEADERS_LEN)
+    frame_at = block_at - ip_len - IP_AT
+    copy_octets(headers, 0, frame, frame_at, IP_AT + ip_len)
+    network.put_datagram(frame, frame_at + IP_AT, ip_len, ip_len + block_len, 0, offload.PROTO_IPCOMP)
+    cursor[FRAME_AT], cursor[FRAME_LEN] = frame_at, IP_AT + ip_len + block_len
+    return True

@@ -1,0 +1,64 @@
+"""System calls for compiled code: libc symbols by name, pointers as integers.
+
+``types.ExternalFunction`` names a symbol that LLVM resolves, so the caller can be cached on disk, which ctypes pointers
+prevent. Structures are NumPy arrays with the layout of 64-bit Linux (x86-64 and AArch64 agree on these). Here is what
+more than one loop needs; packet sockets and mutexes are the daemon's alone (``netoffload_daemon.libc``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numba
+import numpy as np
+from numba import types
+
+from netoffload.codec.jit import inline_kernel
+
+_POINTER: Final = types.uintp
+
+read = types.ExternalFunction("read", types.intp(types.intc, _POINTER, types.uintp))
+write = types.ExternalFunction("write", types.intp(types.intc, _POINTER, types.uintp))
+send = types.ExternalFunction("send", types.intp(types.intc, _POINTER, types.uintp, types.intc))
+recv = types.ExternalFunction("recv", types.intp(types.intc, _POINTER, types.uintp, types.intc))
+_ppoll = types.ExternalFunction("ppoll", types.intc(_POINTER, types.uintp, _POINTER, _POINTER))
+_clock_gettime = types.ExternalFunction("clock_gettime", types.intc(types.intc, _POINTER))
+_errno_location = types.ExternalFunction("__errno_location", types.CPointer(types.int32)())
+
+_CLOCK_MONOTONIC: Final = 1
+
+MSG_DONTWAIT: Final = 0x40
+MSG_NOSIGNAL: Final = 0x4000
+
+POLLIN: Final = 0x01
+POLLOUT: Final = 0x04
+
+
+@inline_kernel
+def errno() -> Any:
+    """Return the error number of the last failed call of this thread."""
+    return np.int64(numba.carray(_errno_location(), 1)[0])
+
+
+@inline_kernel
+def now_ns(clock: Any) -> Any:
+    """Return the monotonic time; ``clock`` is int64[2] to work in."""
+    _clock_gettime(_CLOCK_MONOTONIC, clock.ctypes.data)
+    return clock[0] * 1_000_000_000 + clock[1]
+
+
+@inline_kernel
+def wait(polled: Any, count: Any, timeout_ns: Any, room: Any) -> Any:
+    """Wait until one of the first ``count`` descriptors in ``polled`` is ready; return how many are.
+
+    Args:
+        polled: int32[n, 2], each a ``struct pollfd``.
+        count: how many of them; 0 sleeps.
+        timeout_ns: at most this long; negative waits for ever.
+        room: int64[2] to work in.
+    """
+    if timeout_ns < 0:
+        return _ppoll(polled.ctypes.data, count, 0, 0)
+    room[0] = timeout_ns // 1_000_000_000
+    room[1] = timeout_ns % 1_000_000_000
+    return _ppoll(polled.ctypes.data, count, room.ctypes.data, 0)

@@ -1,0 +1,144 @@
+"""Which frames the kernel may carry: the program as the kernel runs it, against its slow definition and the engine."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from frames import make_segment
+from nic_pair import Nic
+from scapy.layers.inet import ICMP, IP, TCP, UDP
+from scapy.layers.inet6 import ICMPv6ND_NS, IPv6, IPv6ExtHdrHopByHop
+from scapy.layers.l2 import ARP, Dot1Q, Ether
+from scapy.packet import Packet
+
+from netoffload.engine.bypass import may_pass, redirect_program, socket_program
+from netoffload.wire import vnet
+from netoffload.wire.encapsulation import UDP_PORT
+
+SO_ATTACH_FILTER = 26
+V4, V6 = IP(src="10.9.0.1", dst="10.9.0.2"), IPv6(src="fd00::1", dst="fd00::2")
+
+PASS = {
+    "arp": ARP(),
+    "icmp": V4 / ICMP(),
+    "neighbour": V6 / ICMPv6ND_NS(),
+    "tcp": V4 / TCP(flags="PA") / b"data",
+    "tcp6": V6 / TCP(flags="A"),
+    "tcp-cwr": V4 / TCP(flags="AC") / b"data",
+    "tcp-ecn": IP(tos=2) / TCP(flags="A") / b"data",
+    "tcp-other-tos": IP(tos=0x2C) / TCP(flags="A"),
+    "tcp6-other-class": IPv6(tc=0x20) / TCP(flags="A"),
+    "udp": V4 / UDP(dport=53) / b"data",
+    "udp6": V6 / UDP(dport=53),
+}
+STAY = {
+    "tagged": IP(tos=0x28) / TCP(flags="A") / b"data",
+    "tagged-ecn": IP(tos=0x2A) / TCP(flags="A") / b"data",
+    "tagged6": IPv6(tc=0x28, fl=0xFFFFF) / TCP(flags="A") / b"data",
+    "tagged6-ecn": IPv6(tc=0x2B) / TCP(flags="A"),
+    "tagged-icmp": IP(tos=0x28) / ICMP(),
+    "tagged-udp6": IPv6(tc=0x28) / UDP(dport=53),
+    "syn": V4 / TCP(flags="S"),
+    "syn-ack6": V6 / TCP(flags="SA"),
+    "fin": V4 / TCP(flags="FA") / b"data",
+    "rst": V4 / TCP(flags="R"),
+    "block": IP(tos=0x28, proto=108) / b"octets",
+    "block-tos-lost": IP(proto=108) / b"octets",
+    "block6-class-lost": IPv6(nh=108) / b"octets",
+    "our-port": V4 / UDP(dport=UDP_PORT) / b"data",
+    "from-our-port6": V6 / UDP(sport=UDP_PORT) / b"data",
+    "first-fragment": IP(flags="MF") / UDP(dport=53) / b"data",
+    "last-fragment": IP(frag=100) / b"data",
+    "options": IP(options=b"\x01\x01\x01\x01") / TCP(flags="A"),
+    "extension": IPv6() / IPv6ExtHdrHopByHop() / TCP(flags="A"),
+    "vlan": Dot1Q(vlan=5) / V4 / TCP(flags="A"),
+    "gre": IP(proto=47) / b"octets",
+    "ipv4-version-6": IP(version=6) / TCP(flags="A"),
+    "ipv6-version-4": IPv6(version=4) / TCP(flags="A"),
+}
+
+
+def octets_of(packet: Packet) -> bytes:
+    return bytes(Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / packet)
+
+
+@pytest.fixture(scope="module")
+def passes() -> Iterator[Callable[[bytes], bool]]:
+    """A function that says whether the kernel would carry a frame: it runs the program for a pair of sockets."""
+    program = socket_program()
+    instructions = ctypes.create_string_buffer(program, len(program))
+    fprog = struct.pack("HP", len(program) // 8, ctypes.addressof(instructions))
+    sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+    def carried(frame: bytes) -> bool:
+        sender.send(frame)
+        try:
+            assert receiver.recv(1 << 17) == frame  # what stays with the NIC it hears whole
+        except BlockingIOError:
+            return True
+        return False
+
+    with sender, receiver:
+        receiver.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, fprog)
+        receiver.setblocking(False)
+        yield carried
+
+
+@pytest.mark.parametrize("name", PASS)
+def test_the_kernel_carries(passes: Callable[[bytes], bool], name: str) -> None:
+    frame = octets_of(PASS[name])
+    assert may_pass(frame)
+    assert passes(frame)
+    assert not may_pass(frame, has_vlan_tag=True)
+
+
+@pytest.mark.parametrize("name", STAY)
+def test_the_nic_keeps(passes: Callable[[bytes], bool], name: str) -> None:
+    frame = octets_of(STAY[name])
+    assert not may_pass(frame)
+    assert not passes(frame)
+
+
+def test_frames_of_every_length_and_a_large_one(passes: Callable[[bytes], bool]) -> None:
+    for packet in (PASS["tcp"], PASS["tcp6"], PASS["udp"], PASS["udp6"], PASS["icmp"], PASS["arp"]):
+        frame = octets_of(packet)
+        for length in range(1, len(frame) + 1):
+            assert passes(frame[:length]) == may_pass(frame[:length]), (packet.summary(), length)
+    large = octets_of(V4 / TCP(flags="A")) + bytes(65_000)
+    assert passes(large)
+    assert not passes(octets_of(IP(tos=0x28) / TCP(flags="A")) + bytes(65_000))
+
+
+def test_random_headers_as_the_slow_definition_says(passes: Callable[[bytes], bool]) -> None:
+    random = np.random.default_rng(1)
+    frames = [octets_of(packet) for packet in (*PASS.values(), *STAY.values())]
+    carried = 0
+    for _ in range(20_000):
+        frame = bytearray(frames[random.integers(len(frames))])
+        for _ in range(random.integers(1, 4)):
+            frame[random.integers(12, len(frame))] ^= 1 << random.integers(8)
+        carried += may_pass(bytes(frame))
+        assert passes(bytes(frame)) == may_pass(bytes(frame)), frame.hex()
+    assert 2_000 < carried < 18_000
+
+
+def test_tc_is_told_the_opposite_of_the_socket() -> None:
+    redirect, socket_ = (np.frombuffer(one(), "u1,u1,u2,u4") for one in (redirect_program, socket_program))
+    assert np.array_equal(redirect[:-2], socket_[:-2])
+    assert [redirect["f3"][at] for at in (-2, -1)] == [socket_["f3"][at] for at in (-1, -2)] == [0xFFFF_FFFF, 0]
+
+
+@pytest.mark.parametrize("name", PASS)
+def test_the_engine_would_not_have_touched_it(name: str) -> None:
+    nic = Nic()
+    nic.from_wire(nic.from_host(make_segment(flags="S")))
+    before = nic.tx_flows.copy()
+    frame = vnet.emit_vnet(vnet.Vnet(), octets_of(PASS[name]))
+    assert nic.from_host(frame) == [frame]
+    assert nic.from_wire([frame]) == [frame]
+    assert np.array_equal(nic.tx_flows, before)

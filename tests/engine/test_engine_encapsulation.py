@@ -1,0 +1,194 @@
+"""Blocks in UDP: what crosses is what IPComp carries, however the datagrams of a bundle arrive."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from frames import MSS, make_segment
+from nic_pair import Nic, connect
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+
+from netoffload.wire import encapsulation, vnet
+from netoffload.wire.capability import ALL_CODECS, emit_capability
+from netoffload.wire.checksum import internet_checksum
+from netoffload.wire.offload import parse_block
+
+ISN = 1000
+PAYLOAD = np.random.default_rng(3).normal(0, 0.02, 16_000).astype(np.float32).tobytes()
+FAMILIES = pytest.mark.parametrize("ipv6", [False, True])
+
+
+def connected(ipv6: bool = False, **settings: bool | int) -> tuple[Nic, Nic]:
+    """A client's NIC with these settings, and its peer's."""
+    client, server = Nic(**settings), Nic()  # type: ignore[arg-type]
+    connect(client, server, ISN, ipv6=ipv6)
+    return client, server
+
+
+def datagrams_of(frame: bytes) -> list[bytes]:
+    """Cut a bundle apart as the kernel does, and fill in the checksums."""
+    header, octets = vnet.parse_vnet(frame)
+    ether = Ether(octets)
+    payload = bytes(ether[UDP].payload)
+    step = header.gso_size or len(payload)
+    ether[UDP].remove_payload()
+    frames = []
+    for index, start in enumerate(range(0, len(payload), step)):
+        one = ether.copy() / payload[start : start + step]
+        if IP in one:
+            one[IP].id += index
+            del one[IP].len, one[IP].chksum
+        else:
+            del one[IPv6].plen
+        del one[UDP].len, one[UDP].chksum
+        frames.append(vnet.emit_vnet(vnet.Vnet(), bytes(one)))
+    return frames
+
+
+@FAMILIES
+@pytest.mark.parametrize("length", [1, 4, 64, 257, 1448, 9001, 64_000])
+@pytest.mark.parametrize("bundles", [False, True])
+def test_the_host_gets_what_it_gets_from_ipcomp(ipv6: bool, length: int, bundles: bool) -> None:
+    segment = make_segment(PAYLOAD[:length], seq=ISN + 1, ipv6=ipv6, flags="PA")
+    (expected_client, expected_server), (client, server) = (
+        connected(ipv6),
+        connected(ipv6, in_udp=True, bundles=bundles),
+    )
+    expected = expected_server.from_wire(expected_client.from_host(segment))
+    on_wire = client.from_host(segment)
+    assert server.from_wire(on_wire) == expected
+    if bundles and length == 64_000:
+        assert len(on_wire) == 1
+        assert connected(ipv6)[1].from_wire(datagrams_of(on_wire[0])) == expected
+
+
+@FAMILIES
+def test_a_datagram_is_as_the_format_says(ipv6: bool) -> None:
+    client, _ = connected(ipv6, in_udp=True)
+    frames = client.from_host(make_segment(PAYLOAD, seq=ISN + 1, ipv6=ipv6))
+    assert len(frames) > 5
+    for index, frame in enumerate(frames):
+        header, octets = vnet.parse_vnet(frame)
+        packet = Ether(octets)
+        network, udp = packet[IPv6 if ipv6 else IP], packet[UDP]
+        assert (udp.dport, udp.sport) == (encapsulation.UDP_PORT, encapsulation.src_port(40000, 5001))
+        assert len(network) <= 1500
+        assert header == vnet.Vnet(vnet.NEEDS_CSUM, 0, len(octets) - len(udp.payload), 0, 54 if ipv6 else 34, 6)
+        addresses = octets[22:54] if ipv6 else octets[26:34]
+        (block,) = encapsulation.parse_entries(bytes(udp.payload))
+        parse_block(block, addresses[: len(addresses) // 2], addresses[len(addresses) // 2 :])
+        if not ipv6:
+            assert (network.tos, network.id) == (0x28, 77 + index)
+            assert internet_checksum(octets[14:34]) == 0
+        sound = Ether(octets)
+        del sound[UDP].chksum
+        # What is left to be filled in is what the kernel fills in: the sum of the pseudo-header and the datagram.
+        filled = octets[: header.csum_start] + bytes(udp)[:6] + bytes(2) + bytes(udp)[8:]
+        pseudo = addresses + bytes((0, 17)) + len(udp).to_bytes(2, "big")
+        assert Ether(bytes(sound))[UDP].chksum == internet_checksum(pseudo + filled[header.csum_start :])
+
+
+@FAMILIES
+def test_a_bundle_says_how_it_is_cut(ipv6: bool) -> None:
+    client, _ = connected(ipv6, in_udp=True, bundles=True)
+    (frame,) = client.from_host(make_segment(PAYLOAD[:60_000], seq=ISN + 1, ipv6=ipv6))
+    header, octets = vnet.parse_vnet(frame)
+    udp_at = 54 if ipv6 else 34
+    assert (header.gso_type, header.hdr_len, header.csum_start) == (vnet.GSO_UDP_L4, udp_at + 8, udp_at)
+    assert int.from_bytes(octets[udp_at + 4 : udp_at + 6], "big") == len(octets) - udp_at
+    cut = datagrams_of(frame)
+    blocks = [encapsulation.parse_entries(bytes(Ether(one[10:])[UDP].payload)) for one in cut]
+    assert [len(one) for one in blocks] == [1] * len(cut)
+    assert [block for one in blocks for block in one] == encapsulation.parse_entries(octets[udp_at + 8 :])
+    assert max(len(one) - 10 - 14 for one in cut) <= 1500
+    (flow,) = client.flows()
+    assert flow["wire_octets"] == sum(len(one) - 10 for one in cut)
+    assert flow["blocks"] == len(cut)
+
+
+def test_no_frame_is_larger_than_the_hosts_own() -> None:
+    client, _ = connected(in_udp=True, mtu=9000)
+    frames = client.from_host(make_segment(PAYLOAD, seq=ISN + 1))
+    assert max(len(frame) for frame in frames) <= 10 + 14 + 20 + 32 + MSS
+
+
+def test_pieces_that_differ_in_length_go_one_by_one() -> None:
+    client, server = connected(in_udp=True, bundles=True, per_segment=True)
+    values = np.zeros(8000, np.float32)
+    values[: MSS // 4] = np.random.default_rng(1).normal(0, 0.02, MSS // 4)
+    frames = client.from_host(make_segment(values.tobytes(), seq=ISN + 1))
+    assert len(frames) == -(-32_000 // MSS)
+    (got,) = server.from_wire(frames)
+    assert len(got) == 10 + 14 + 20 + 32 + 32_000
+
+
+def test_a_peer_that_does_not_take_udp_gets_ipcomp() -> None:
+    client = Nic(in_udp=True)
+    client.from_host(make_segment(flags="S", seq=ISN))
+    word = emit_capability(ALL_CODECS, ways=0)
+    client.from_wire([make_segment(flags="SA", seq=5, to_client=True, options=[(253, word[2:])])])
+    (frame, *_) = client.from_host(make_segment(PAYLOAD, seq=ISN + 1))
+    assert Ether(frame[10:])[IP].proto == 108
+
+
+@pytest.mark.parametrize("bad", ["version", "reserved", "length", "short"])
+def test_a_bad_entry_ends_the_bundle_and_is_counted(bad: str) -> None:
+    client, server = connected(in_udp=True, bundles=True)
+    (frame,) = client.from_host(make_segment(PAYLOAD[:60_000], seq=ISN + 1))
+    step = vnet.parse_vnet(frame)[0].gso_size
+    second_at = 10 + 14 + 20 + 8 + step
+    damaged = bytearray(frame)
+    if bad == "version":
+        damaged[second_at] = 2
+    elif bad == "reserved":
+        damaged[second_at + 1] = 1
+    elif bad == "length":
+        damaged[second_at + 2 : second_at + 4] = b"\xff\xff"
+    else:
+        damaged[second_at + 2 : second_at + 4] = b"\x00\x07"
+    (got,) = server.from_wire([bytes(damaged)])
+    counts = server.counts()
+    assert counts["rx_blocks"] == 1
+    reason = "drop_bad_lengths" if bad in ("length", "short") else "drop_bad_version"
+    assert counts[reason] == 1
+    assert {name for name in counts if name.startswith("drop")} == {reason}
+    assert len(got) < 10_000
+
+
+def test_a_damaged_block_costs_itself_alone() -> None:
+    client, server = connected(in_udp=True, bundles=True)
+    (frame,) = client.from_host(make_segment(PAYLOAD[:60_000], seq=ISN + 1))
+    whole = connected()[1].from_wire([frame])
+    damaged = bytearray(frame)
+    damaged[10 + 14 + 20 + 8 + vnet.parse_vnet(frame)[0].gso_size + 300] ^= 4
+    before, after = server.from_wire([bytes(damaged)])
+    assert server.counts()["drop_bad_crc"] == 1
+    headers = 10 + 14 + 20 + 32
+    assert before[headers:] == whole[0][headers : len(before)]
+    assert after[headers:] == whole[0][-(len(after) - headers) :]
+
+
+@pytest.mark.parametrize("change", ["truncated", "udp length", "ip sum"])
+def test_a_datagram_that_lies_is_dropped(change: str) -> None:
+    client, server = connected(in_udp=True)
+    (frame,) = client.from_host(make_segment(PAYLOAD[:1400], seq=ISN + 1))
+    damaged = bytearray(frame)
+    if change == "truncated":
+        del damaged[-20:]
+    elif change == "udp length":
+        damaged[10 + 34 + 5] ^= 1
+    else:
+        damaged[10 + 14 + 8] ^= 1
+    assert server.from_wire([bytes(damaged)]) == []
+    assert server.counts()["drop_bad_header" if change == "ip sum" else "drop_runt"] == 1
+
+
+@pytest.mark.parametrize("payload", [b"", b"x" * 40, bytes(40), bytes((1, 0, 0, 40, 6, 0, 0, 1)) + bytes(60)])
+def test_other_udp_to_the_port_is_the_hosts(payload: bytes) -> None:
+    packet = Ether(dst="02:00:00:00:00:02") / IP(src="10.9.0.1", dst="10.9.0.2") / UDP(dport=encapsulation.UDP_PORT)
+    frame = vnet.emit_vnet(vnet.Vnet(), bytes(packet / payload))
+    nic = Nic()
+    assert nic.from_wire([frame]) == [frame]
+    assert nic.counts() == {"rx_bypass": 1}

@@ -1,0 +1,260 @@
+"""Rounds in compiled code beside the same rounds channel by channel, over real sockets, one thread per rank."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tcp_ranks import run_tcp
+
+from netoffload.codec import CodecId
+from netoffload.codec.jit import JIT_DISABLED
+from netoffload.collectives import (
+    Exchange,
+    Float32Array,
+    Operation,
+    Quantise,
+    barrier,
+    ring_allgather,
+    ring_allreduce,
+    ring_reduce_scatter,
+)
+from netoffload.collectives.announcement import Announcement, Call, meet
+from netoffload.collectives.exchange import Meeting, RingRound
+from netoffload.collectives.hierarchy import SubExchange, hierarchical_allreduce
+from netoffload.collectives.operations import apply
+from netoffload.collectives.reference import reduce_scatter, ring_sum
+from netoffload.collectives.schedule import consecutive
+from netoffload.errors import PeerLostError
+from netoffload_mpi import driver, ring_loop
+from netoffload_mpi.agreement import Quantiser
+from netoffload_mpi.dataplane import Lane, TcpExchange
+
+SIZES = (1, 2, 3, 4, 5, 8)
+COUNTS = (0, 1, 7, 1024, *(() if JIT_DISABLED else (20_003,)))
+CHUNKS = (3, 1000, 65_536)
+ROUNDED = Quantiser(CodecId.INCEPTIONN, 10)
+HARD = np.array([0.0, -0.0, 1e-45, -1e-40, np.inf, -np.inf, np.nan, 3.4e38, -3.4e38, 1.0, -1.0], np.float32)
+
+
+class Watched(SubExchange):
+    """All ranks of an exchange; says which rounds the transport carried out, and may keep it from doing so."""
+
+    def __init__(self, whole: Exchange, *, by_hand: bool = False) -> None:
+        super().__init__(whole, range(whole.size))
+        self.driven: list[bool] = []
+        self._by_hand = by_hand
+
+    def drive(self, round_: RingRound | Meeting) -> bool:
+        self.driven.append(not self._by_hand and super().drive(round_))
+        return self.driven[-1]
+
+
+def values_of(rank: int, count: int) -> Float32Array:
+    """Gradients, every ninth replaced by a value that is hard to get right."""
+    random = np.random.default_rng([rank, count])
+    values = random.normal(0.0, 0.05, count).astype(np.float32)
+    values[::9] = random.choice(HARD, values[::9].size)
+    return values
+
+
+def rounded(values: Float32Array, quantise: Quantise | None) -> Float32Array:
+    copy = values.copy()
+    if quantise is not None:
+        quantise(copy)
+    return copy
+
+
+def assert_same(values: Float32Array, expected: Float32Array, operation: Operation = Operation.SUM) -> None:
+    """Equal bits, but any NaN for a NaN; of two zeros MAX and MIN may keep either."""
+    np.testing.assert_array_equal(values, expected)
+    if operation in (Operation.SUM, Operation.PROD):
+        is_number = ~np.isnan(expected)
+        np.testing.assert_array_equal(values[is_number].view(np.uint32), expected[is_number].view(np.uint32))
+
+
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize("count", [0, 1, 7, 121, 1000])
+def test_combining_is_what_numpy_does(operation: Operation, count: int) -> None:
+    pairs = np.array(list(itertools.product(HARD, HARD)), np.float32)  # 121: each with each
+    ours, theirs = (np.resize(column, count) for column in (pairs[:, 0], pairs[:, 1]))
+    expected = ours.copy()
+    apply(operation, expected, theirs)
+    with np.errstate(all="ignore"):
+        ring_loop.combine(int(operation), ours, theirs)
+    assert_same(ours, expected, operation)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_allreduce_is_that_of_the_oracles(size: int) -> None:
+    cases = [
+        (operation, count, chunk, quantise)
+        for (operation, count), (chunk, quantise) in zip(
+            itertools.product(Operation, COUNTS), itertools.cycle(itertools.product(CHUNKS, (None, ROUNDED)))
+        )
+    ]
+    sums = [
+        ring_sum([values_of(rank, count) for rank in range(size)], operation=operation)
+        for operation, count, _, _ in cases
+    ]
+
+    def body(exchange: TcpExchange) -> list[bytes]:
+        results = []
+        compiled, by_hand = Watched(exchange), Watched(exchange, by_hand=True)
+        for (operation, count, chunk, quantise), total in zip(cases, sums, strict=True):
+            both = []
+            for one in (compiled, by_hand):
+                values = values_of(exchange.rank, count)
+                tagged = quantise is not None
+                ring_allreduce(one, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk)
+                both.append(values)
+            assert_same(both[0], both[1], operation)
+            assert_same(both[0], rounded(total, quantise if size > 1 else None), operation)
+            results.append(both[0].tobytes())
+        assert compiled.driven == [not JIT_DISABLED] * (2 * len(cases) if size > 1 else 0)  # meeting and ring
+        return results
+
+    everybody = run_tcp(size, body)
+    assert everybody == [everybody[0]] * size
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_the_halves_of_an_allreduce_with_blocks_of_any_length(size: int) -> None:
+    spans = consecutive([17, 0, 3000, 1, 800][:size])
+    count = spans[-1].stop
+    vectors = [values_of(rank, count) for rank in range(size)]
+    scattered = reduce_scatter(vectors, spans, operation=Operation.MIN)
+    own = [rounded(vectors[rank][span.start : span.stop], ROUNDED) for rank, span in enumerate(spans)]
+
+    def body(exchange: TcpExchange) -> None:
+        watched = Watched(exchange)
+        span, values = spans[exchange.rank], vectors[exchange.rank].copy()
+        ring_reduce_scatter(watched, values, spans, tagged=False, operation=Operation.MIN, chunk_floats=100)
+        assert_same(values[span.start : span.stop], scattered[exchange.rank], Operation.MIN)
+        values = vectors[exchange.rank].copy()
+        ring_allgather(watched, values, spans, tagged=True, quantise=ROUNDED)
+        assert_same(values, np.concatenate(own))
+        assert watched.driven == [not JIT_DISABLED] * 4
+
+    assert run_tcp(size, body) == [None] * size
+
+
+def test_rings_of_rings_are_driven_too() -> None:
+    def body(exchange: TcpExchange) -> float:
+        values, watched = np.full(10_001, exchange.rank, np.float32), Watched(exchange)
+        hierarchical_allreduce(watched, values, [[0, 1], [2, 3]], tagged=False)
+        # One meeting of all and one before each round but the first; three rings.
+        assert watched.driven == [not JIT_DISABLED] * 6
+        return float(values.min())
+
+    assert run_tcp(4, body) == [6.0] * 4
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
+def test_a_round_may_be_left_and_entered_again_after_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "MAIN_SLICE_S", 0.0)
+    monkeypatch.setattr(driver, "OTHER_SLICE_S", 0.0)
+    count = 300_001
+
+    def body(exchange: TcpExchange) -> bytes:
+        values = values_of(exchange.rank, count)
+        ring_allreduce(exchange, values, tagged=True, quantise=ROUNDED, chunk_floats=1000)
+        return values.tobytes()
+
+    expected = rounded(ring_sum([values_of(rank, count) for rank in range(3)]), ROUNDED)
+    results = run_tcp(3, body)
+    assert results == [results[0]] * 3
+    assert_same(np.frombuffer(results[0], np.float32), expected)
+
+
+def test_octets_and_times_are_counted() -> None:
+    count = 100_000
+
+    def body(exchange: TcpExchange) -> None:
+        ring_allreduce(exchange, np.ones(count, np.float32), tagged=True, quantise=ROUNDED, chunk_floats=10_000)
+        watch = exchange.stopwatch
+        assert exchange.sent_octets([Lane.TAGGED]) == 2 * 4 * count // 2
+        assert exchange.sent_octets([Lane.UNTAGGED]) == 24  # one announcement
+        assert watch.reduce_s > 0
+        assert watch.codec_s > 0
+        assert watch.wire_s >= watch.late_s >= 0
+
+    assert run_tcp(2, body) == [None] * 2
+
+
+def misaligned(values: Float32Array) -> Float32Array:
+    octets = np.zeros(values.nbytes + 1, np.uint8)
+    copy = octets[1:].view(np.float32)
+    copy[:] = values
+    return copy
+
+
+def test_what_compiled_code_cannot_do_is_done_by_hand() -> None:
+    def halve(values: Float32Array) -> None:
+        values /= 2
+
+    def body(exchange: TcpExchange) -> Sequence[float]:
+        watched = Watched(exchange)
+        values = np.ones(1001, np.float32)
+        ring_allreduce(watched, values, tagged=False, quantise=halve)
+        shifted = misaligned(np.ones(1001, np.float32))
+        ring_allreduce(watched, shifted, tagged=False)
+        assert watched.driven == [not JIT_DISABLED, False] * 2
+        return [*np.unique(values), *np.unique(shifted)]
+
+    assert run_tcp(2, body) == [[1.0, 2.0]] * 2
+
+
+def stuck_ring(exchange: TcpExchange) -> None:
+    ring_allreduce(exchange, np.zeros(100_000, np.float32), tagged=False)
+
+
+def join_no_further(exchange: TcpExchange) -> None:
+    """Meet for :func:`stuck_ring`, so that rank 0 is in its ring, or about to be, and cannot get out."""
+    meet(exchange, Announcement(Call.RING_ALLREDUCE, 100_000, False, Operation.SUM))
+
+
+def test_an_interrupt_ends_a_blocking_call_and_the_others_hear_of_it() -> None:
+    interrupted = threading.Event()
+
+    def body(exchange: TcpExchange) -> str:
+        if exchange.rank == 0:
+            with pytest.raises(KeyboardInterrupt):
+                stuck_ring(exchange)
+            interrupted.set()
+            return ""
+        join_no_further(exchange)
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+        assert interrupted.wait(10)
+        with pytest.raises(Exception, match="rank 0") as caught:
+            barrier(exchange)
+        return str(caught.value)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs are started deaf to it
+    try:
+        assert "KeyboardInterrupt" in run_tcp(2, body, timeout_s=30)[1]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_closing_from_another_thread_ends_a_round() -> None:
+    entered, exchanges = threading.Event(), {}
+
+    def body(exchange: TcpExchange) -> None:
+        exchanges[exchange.rank] = exchange
+        if exchange.rank == 0:
+            entered.set()
+            stuck_ring(exchange)
+            return
+        assert entered.wait(10)
+        join_no_further(exchange)
+        exchanges[0].close()
+
+    lost = run_tcp(2, body, timeout_s=30)
+    assert isinstance(lost[0], PeerLostError)

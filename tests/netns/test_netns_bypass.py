@@ -1,0 +1,245 @@
+"""Bypass in the kernel: what no NIC would touch crosses past the process, and everything else as ever."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netoffload.control import request
+from netoffload.devices.packet import open_packet
+from netoffload.netlink import Namespace, netns_path
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.testbed.plan import NodePlan, nic_argv
+from netoffload.testbed.stream import stream
+from netoffload.wire.vnet import Vnet, emit_vnet
+
+pytestmark = pytest.mark.netns
+
+OCTETS = 20_000_000
+RATE_BPS = 200_000_000
+KERNEL = NicSettings(bypass="kernel")
+VLAN_ARP = b"\xff" * 6 + bytes.fromhex("020000000099 8100 0005 0806") + bytes(28)
+FAMILIES = {"10.98.1.2": "AF_INET", "fd00:98::2": "AF_INET6"}
+
+RECEIVE = """
+import socket, sys
+family, address, path = getattr(socket, sys.argv[1]), sys.argv[2], sys.argv[3]
+with socket.socket(family) as listener:
+    listener.bind((address, 5028))
+    listener.listen()
+    print("listening", flush=True)
+    connection, _ = listener.accept()
+    with connection, open(path, "wb") as file:
+        while octets := connection.recv(1 << 20):
+            file.write(octets)
+"""
+SEND = """
+import socket, sys
+family, address, path, tag_from = getattr(socket, sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+with socket.socket(family) as sock, open(path, "rb") as file:
+    sock.connect((address, 5028))
+    sock.sendall(file.read(tag_from))
+    rest = file.read()
+    if rest:
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x28)
+        sock.sendall(rest)
+"""
+
+
+@pytest.fixture(scope="module", params=["tap", "veth"])
+def bed(request: pytest.FixtureRequest, _netns_session: None) -> Iterator[Testbed]:
+    """Two nodes with the bypass in the kernel, with IPv6 addresses too."""
+    nic = NicSettings(host=request.param, bypass="kernel")
+    plan = make_plan(TestbedSettings(2, nic=nic), f"t{os.urandom(3).hex()}")
+    with Testbed(plan, check_rate=False) as built:
+        for index, node in enumerate(plan.nodes):
+            with Namespace.open(node.netns) as namespace:
+                namespace.set_sysctl(f"net.ipv6.conf.{node.device}.disable_ipv6", "0")
+            words = ["addr", "add", f"fd00:98::{index + 1}/64", "dev", node.device, "nodad"]
+            subprocess.run(["ip", "-n", node.netns, *words], check=True)
+        yield built
+
+
+@pytest.fixture
+def octets(tmp_path: Path) -> bytes:
+    sent = np.random.default_rng(4).integers(0, 256, OCTETS, dtype=np.uint8).tobytes()
+    (tmp_path / "sent.bin").write_bytes(sent)
+    return sent
+
+
+def counters(bed: Testbed, node: int) -> dict[str, int]:
+    answer: dict[str, int] = request(str(bed.plan.nodes[node].control_path), "counters")["counters"]
+    return answer
+
+
+def grown(bed: Testbed, node: int, before: dict[str, int]) -> dict[str, int]:
+    return {name: count - before[name] for name, count in counters(bed, node).items() if count != before[name]}
+
+
+@contextlib.contextmanager
+def receiving(bed: Testbed, path: Path, address: str = "10.98.1.2") -> Iterator[None]:
+    words = [sys.executable, "-c", RECEIVE, FAMILIES[address], address, str(path)]
+    with bed.popen(1, words, stdout=subprocess.PIPE, text=True) as receiver:
+        assert receiver.stdout is not None
+        assert receiver.stdout.readline() == "listening\n"
+        yield
+        assert receiver.wait(timeout=60) == 0
+
+
+def send(bed: Testbed, path: Path, tag_from: int = -1, address: str = "10.98.1.2") -> None:
+    words = [sys.executable, "-c", SEND, FAMILIES[address], address, str(path), str(tag_from)]
+    with bed.popen(0, words) as sender:
+        assert sender.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize("address", list(FAMILIES))
+def test_untagged_octets_cross_past_the_process(bed: Testbed, tmp_path: Path, octets: bytes, address: str) -> None:
+    before = [counters(bed, node) for node in (0, 1)]
+    wire_before = bed.wire_counters()[0].tx_octets
+    with receiving(bed, tmp_path / "got.bin", address):
+        send(bed, tmp_path / "sent.bin", OCTETS, address)
+    assert (tmp_path / "got.bin").read_bytes() == octets
+    sent, got = (grown(bed, node, before[node]) for node in (0, 1))
+    assert sent["kernel_tx_octets"] > 0.99 * OCTETS
+    assert got["kernel_rx_octets"] > 0.99 * OCTETS
+    # Each segment of a GSO frame counts once, and all headers are on the wire. (The last one goes with the FIN.)
+    assert 0.98 * OCTETS / 1500 < sent["kernel_tx_frames"] < OCTETS / 1000
+    assert bed.wire_counters()[0].tx_octets - wire_before > 1.03 * OCTETS
+    # SYN, acknowledgement of it and FIN, and what was sent again of them. A FIN may carry the last segment.
+    assert 0 < sent["tx_host_frames"] < 10
+    assert 0 < got["rx_wire_frames"] < 10
+    assert got["rx_wire_octets"] < 0.01 * OCTETS
+
+
+def test_tagged_floats_are_compressed_as_ever(bed: Testbed) -> None:
+    before = counters(bed, 0)
+    found = stream(bed, OCTETS)
+    assert (found.values, found.raw, found.wrong) == (OCTETS // 4, 0, 0)
+    sent = grown(bed, 0, before)
+    assert sent["tx_raw_octets"] >= OCTETS
+    assert sent.get("kernel_tx_octets", 0) < 0.01 * OCTETS
+    assert {name for name in sent if name.startswith("drop_")} == set()
+
+
+def test_a_flow_tagged_in_the_middle_arrives_whole(bed: Testbed, tmp_path: Path, octets: bytes) -> None:
+    before = counters(bed, 0)
+    with receiving(bed, tmp_path / "got.bin"):
+        send(bed, tmp_path / "sent.bin", OCTETS // 2)
+    assert (tmp_path / "got.bin").read_bytes() == octets
+    sent = grown(bed, 0, before)
+    assert sent["bypass_unknown_flow"] > 0
+    # What waits in the socket when the tag is set gets it too.
+    assert sent["kernel_tx_octets"] > 0.05 * OCTETS
+    assert sent["tx_host_octets"] > 0.4 * OCTETS
+
+
+@pytest.mark.parametrize("address", list(FAMILIES))
+def test_each_echo_is_answered_once(bed: Testbed, address: str) -> None:
+    subprocess.run(["ip", "-n", bed.plan.nodes[0].netns, "neigh", "flush", "all"], check=True)
+    before = counters(bed, 0)
+    with bed.popen(0, ["ping", "-c", "5", "-i", "0.01", address], stdout=subprocess.PIPE, text=True) as ping:
+        said = ping.communicate(timeout=30)[0]
+    assert "5 packets transmitted, 5 received, 0% packet loss" in said
+    assert "DUP" not in said
+    sent = grown(bed, 0, before)
+    assert sent["kernel_tx_frames"] >= 5
+    assert sent["kernel_rx_frames"] >= 5
+
+
+def test_a_vlan_tag_keeps_a_frame_with_the_nic(bed: Testbed) -> None:
+    """The wire's kernel takes the tag out, and what is left would be the kernel's."""
+    ends = [open_packet(node.device, str(netns_path(node.netns)))[0] for node in bed.plan.nodes]
+    before = [counters(bed, node) for node in (0, 1)]
+    with ends[0] as sender, ends[1] as receiver:
+        sender.send(emit_vnet(Vnet(), VLAN_ARP))
+        while select.select([receiver], [], [], 10)[0]:
+            if receiver.recv(70_000)[16:22] == VLAN_ARP[6:12]:
+                break
+        else:
+            pytest.fail("the frame did not arrive")
+    assert grown(bed, 0, before[0])["bypass_not_tcp"] >= 1
+    assert grown(bed, 1, before[1])["rx_bypass"] >= 1
+
+
+def test_the_wire_is_shaped_and_a_restart_finds_everything(run_id: str) -> None:
+    # Entering the context measures the rate of an untagged stream and refuses one that is 5 % off.
+    with Testbed(make_plan(TestbedSettings(2, RATE_BPS, nic=KERNEL), run_id)) as bed:
+        node = bed.plan.nodes[0]
+        assert counters(bed, 0)["kernel_tx_octets"] > counters(bed, 0)["tx_host_octets"]
+        kill_nic(node)
+        ping = ["ping", "-c", "1", "-W", "5", "10.98.1.2"]
+        for bypass in ("kernel", "user"):
+            with ready([*nic_argv(bed.plan, node, 0), "--bypass", bypass]):
+                assert bed.popen(0, ping, stdout=subprocess.DEVNULL).wait(timeout=30) == 0
+                counted = counters(bed, 0)
+                assert (counted["kernel_tx_frames"] > 0) is (bypass == "kernel")
+                assert (counted["tx_host_frames"] > 0) is (bypass == "user")
+                assert stream(bed, 400_000).wrong == 0
+            assert (filters_of(node) != "") is (bypass == "kernel")
+        assert links_of(node.netns) == []
+
+
+def kill_nic(node: NodePlan) -> None:
+    pidfd = os.pidfd_open(request(str(node.control_path), "info")["pid"])
+    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    assert select.select([pidfd], [], [], 10)[0]
+    os.close(pidfd)
+
+
+@contextlib.contextmanager
+def ready(words: list[str]) -> Iterator[None]:
+    """Run a NIC of its own; the body runs when it forwards, and when it has ended it has ended well."""
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "netoffload_daemon", *words, "--ready-fd", str(writer)]
+    with subprocess.Popen(command, pass_fds=[writer]) as nic:
+        os.close(writer)
+        try:
+            assert os.read(reader, 6) == b"ready\n"
+            yield
+        finally:
+            os.close(reader)
+            nic.terminate()
+            assert nic.wait(timeout=10) == 0
+
+
+def filters_of(node: NodePlan) -> str:
+    """What tc says about the wire's filters."""
+    words = ["ip", "netns", "exec", node.wire_netns, "tc", "filter", "show", "dev", node.wire_device, "ingress"]
+    return subprocess.run(words, capture_output=True, check=True, text=True).stdout
+
+
+def links_of(netns: str) -> list[str]:
+    """The names of the veth ends in a namespace."""
+    words = ["ip", "-n", netns, "-o", "link", "show", "type", "veth"]
+    shown = subprocess.run(words, capture_output=True, check=True, text=True).stdout
+    return [line.split(": ")[1] for line in shown.splitlines()]
+
+
+def test_a_nic_on_a_host_undoes_it_if_it_stays_root(plain_bed: Testbed) -> None:
+    """TAP and wire beside each other, as on a host: a pair joins them, and goes with a NIC that may remove it."""
+    node = plain_bed.plan.nodes[3]
+    netns = str(netns_path(node.netns))
+    before = links_of(node.netns)
+    words = ["--host", "tap:t0", "--host-netns", netns, "--wire", node.device, "--wire-netns", netns]
+    with ready([*words, "--bypass", "kernel", "--user", "root"]):
+        assert len(links_of(node.netns)) == len(before) + 2
+        assert filters_of(node) != ""
+    assert links_of(node.netns) == before
+    assert filters_of(node) == ""
+
+
+def test_faults_exclude_it_with_a_line() -> None:
+    words = ["--host", "tap:t0", "--wire", "lo", "--bypass", "kernel", "--fault", "loss=0.1"]
+    done = subprocess.run([sys.executable, "-m", "netoffload_daemon", *words], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "has to see every frame" in done.stderr
