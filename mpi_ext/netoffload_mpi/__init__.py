@@ -39,8 +39,8 @@ calls), ``buffers`` (specifications as mpi4py takes them -> vectors), ``plans`` 
 data plane), ``lifecycle`` (connections made late; calls carried out and accounted), ``progress`` and ``requests``
 (non-blocking calls), ``plane`` (set-up; settings), ``agreement`` (what ranks tell each other there), ``wiring`` (who
 connects to whom), ``dataplane`` and ``channel`` (sockets -> ``Exchange``), ``driver`` and ``ring_loop`` (whole rounds
-in compiled code), ``watch``, ``frames`` and ``mailbox`` (liveness and messages), ``info`` (the account), ``bench`` and
-``bench_overlap`` (the rank programs of ``netoffload bench allreduce`` and ``overlap``).
+in compiled code), ``watch``, ``peers``, ``frames`` and ``mailbox`` (liveness and messages), ``info`` (the account),
+``bench``, ``bench_overlap`` and ``verify`` (rank programs: how fast it is, what it hides behind, whether it is right).
 """
 
 from mpi4py import MPI

@@ -14,7 +14,7 @@ from netoffload.errors import UsageError
 from netoffload_mpi.buffers import BufferTypeError, float_vector
 from netoffload_mpi.collective_calls import CollectiveComm
 from netoffload_mpi.info import CommInfo
-from netoffload_mpi.requests import Arrival, CompRequest
+from netoffload_mpi.requests import NOBODY, Arrival, CompRequest
 
 
 class CompComm(CollectiveComm):
@@ -71,10 +71,8 @@ class CompComm(CollectiveComm):
         into = octets_of(float_vector(buf, writable=True))
         self._check_peer(source, tag, wildcards=True)
         if source == MPI.PROC_NULL:
-            return CompRequest.done(Arrival(MPI.PROC_NULL, MPI.ANY_TAG, 0))
-        return self.exchange().watch.receive(
-            None if source == MPI.ANY_SOURCE else source, None if tag == MPI.ANY_TAG else tag, into
-        )
+            return CompRequest.done(NOBODY)
+        return self.exchange().watch.receive(*_or_any(source, tag), into)
 
     def Sendrecv_comp(
         self,
@@ -92,6 +90,27 @@ class CompComm(CollectiveComm):
         coming = self.Irecv_comp(recvbuf, source, recvtag)
         going = self.Isend_comp(sendbuf, dest, sendtag)
         self._finish([coming, going], octets, status)
+
+    def Probe_comp(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> bool:
+        """Sleep until ``Recv_comp`` with the same arguments would get a message, and say in ``status`` which."""
+        return self._probe(source, tag, status, wait=True)
+
+    def Iprobe_comp(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> bool:
+        """Return whether ``Recv_comp`` with the same arguments would get a message now; ``status`` says which."""
+        return self._probe(source, tag, status, wait=False)
+
+    def _probe(self, source: int, tag: int, status: MPI.Status | None, *, wait: bool) -> bool:
+        self._check_peer(source, tag, wildcards=True)
+        found: Arrival | None = NOBODY
+        if source != MPI.PROC_NULL:
+            found = self.exchange().watch.probe(*_or_any(source, tag), wait=wait)
+        if found is not None:
+            found.describe_in(status)
+        return found is not None
 
     def _octets_to(self, dest: int, buf: Any) -> int:
         """Return how many octets of ``buf`` go to a socket: none of what this rank sends to itself, or to nobody."""
@@ -112,6 +131,10 @@ class CompComm(CollectiveComm):
             raise UsageError(f"rank {peer} does not exist: there are {self.Get_size()}, counted from 0")
         if not (0 <= tag < 2**31 or (wildcards and tag == MPI.ANY_TAG)):
             raise UsageError(f"tag {tag} is outside 0..{2**31 - 1}")
+
+
+def _or_any(source: int, tag: int) -> tuple[int | None, int | None]:
+    return None if source == MPI.ANY_SOURCE else source, None if tag == MPI.ANY_TAG else tag
 
 
 def _refuse(name: str) -> Callable[..., NoReturn]:

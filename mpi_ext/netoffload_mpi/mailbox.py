@@ -65,7 +65,11 @@ class Message:
             return
         if self.own is not None:
             into[: self.octets] = self.own
-        request.complete(Arrival(self.source, self.tag, self.octets // FLOAT_OCTETS))
+        request.complete(self.arrival())
+
+    def arrival(self) -> Arrival:
+        """Return what it is to whoever receives it."""
+        return Arrival(self.source, self.tag, self.octets // FLOAT_OCTETS)
 
 
 @dataclass
@@ -87,6 +91,13 @@ class Mailbox:
                 message.deliver()
                 return
         self.posted.append(receive)
+
+    def first(self, source: int | None, tag: int | None) -> Arrival | None:
+        """Return what a receive from ``source`` with ``tag`` would get now (None matches any), None if nothing."""
+        for message in self.unasked:
+            if source in (None, message.source) and tag in (None, message.tag):
+                return message.arrival()
+        return None
 
     def withdraw(self, request: CompRequest) -> bool:
         """Take back the receive of ``request``; False if a message is on its way into it."""
@@ -135,14 +146,11 @@ class Mailbox:
         """
         posted, self.posted = self.posted, []
         for receive in posted:
-            if receive.source in left:
-                gone = f"rank {receive.source} closed its communicator while rank {rank} waited for it"
-            elif receive.source is None and everybody_left:
-                gone = f"all other ranks closed their communicators while rank {rank} waited for any of them"
-            else:
+            reason = hopeless(receive.source, rank, left, everybody_left)
+            if reason is None:
                 self.posted.append(receive)
-                continue
-            receive.request.fail(PeerLostError(gone))
+            else:
+                receive.request.fail(reason)
 
     def fail(self, error: Exception) -> None:
         """Fail every receive."""
@@ -153,3 +161,12 @@ class Mailbox:
             request.fail(error)
         self.posted.clear()
         self.streams.clear()
+
+
+def hopeless(source: int | None, rank: int, left: Collection[int], everybody_left: bool) -> PeerLostError | None:
+    """Return why nothing can come from ``source`` any more, None if something can; see ``Mailbox.fail_hopeless``."""
+    if source in left:
+        return PeerLostError(f"rank {source} closed its communicator while rank {rank} waited for it")
+    if source is None and everybody_left:
+        return PeerLostError(f"all other ranks closed their communicators while rank {rank} waited for any of them")
+    return None

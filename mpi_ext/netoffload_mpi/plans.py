@@ -91,7 +91,12 @@ class AllreduceOptions:
 
 
 def plan_allreduce(
-    place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, options: AllreduceOptions, mpi: Callable[[Any, Any], None]
+    place: Place,
+    sendbuf: Any,
+    recvbuf: Any,
+    op: MPI.Op,
+    options: AllreduceOptions,
+    mpi: Callable[[Any, Any, MPI.Op], None],
 ) -> Plan:
     """Plan an allreduce; ``mpi`` does it by plain MPI in the receive buffer."""
     operation = operation_of(op)
@@ -110,7 +115,7 @@ def plan_allreduce(
         if options.algorithm == "mpi":
             with aborting_on_error(exchange):
                 meet(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation, digest=agreed))
-            mpi(MPI.IN_PLACE, [values, MPI.FLOAT])
+            mpi(MPI.IN_PLACE, [values, MPI.FLOAT], op)
         elif options.algorithm == "wa":
             aggregator_allreduce(exchange, values, tagged=tagged, operation=operation, agreed=agreed)
         elif options.algorithm == "hierarchical":

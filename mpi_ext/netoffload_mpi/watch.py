@@ -23,45 +23,19 @@ import select
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload_mpi.frames import Frame, Kind, farewell, take_frames
-from netoffload_mpi.mailbox import Mailbox, Message, Receive
+from netoffload_mpi.mailbox import Mailbox, Message, Receive, hopeless
+from netoffload_mpi.peers import Peer, Send, silence
 from netoffload_mpi.requests import Arrival, CompRequest
 
 BEATS_PER_TIMEOUT = 4
 GRACE_S = 1.0
 """How long to wait for the reason why a connection ended, and for a farewell to leave."""
 READ_OCTETS = 64 * 1024
-
-
-@dataclass(eq=False)
-class _Send:
-    data: memoryview
-    request: CompRequest
-    header: bytes
-    sent: int = 0
-
-
-@dataclass(eq=False)
-class _Peer:
-    """One other rank, as the watch's thread sees it."""
-
-    control: socket.socket
-    messages: socket.socket
-    heard_s: float
-    outgoing: bytearray = field(default_factory=bytearray)
-    """Control frames that have not left."""
-    incoming: bytearray = field(default_factory=bytearray)
-    outbox: deque[_Send] = field(default_factory=deque)
-    has_left: bool = False
-    """It closed, and said so."""
-    sent_octets: int = 0
-    """Of messages."""
 
 
 class Watch:
@@ -92,7 +66,7 @@ class Watch:
         self._size = size
         self._timeout_s = timeout_s
         self._on_failure = on_failure
-        self._peers = {peer: _Peer(conn, messages[peer], time.monotonic()) for peer, conn in control.items()}
+        self._peers = {peer: Peer(conn, messages[peer], time.monotonic()) for peer, conn in control.items()}
         self._mailbox = Mailbox()
         self._lock = threading.Lock()  # of everything that both this thread and callers touch
         self._changed = threading.Condition(self._lock)
@@ -114,10 +88,11 @@ class Watch:
             if peer == self._rank:
                 own = memoryview(bytearray(data))
                 self._mailbox.arrive(Message(peer, tag, len(own), own=own, got=len(own)))
+                self._changed.notify_all()
                 request.complete()
                 return request
             header = Frame(Kind.MESSAGE, tag=tag, count=len(data) // FLOAT_OCTETS).to_octets()
-            self._peers[peer].outbox.append(_Send(data, request, header))
+            self._peers[peer].outbox.append(Send(data, request, header))
         self._wake()
         return request
 
@@ -133,6 +108,32 @@ class Watch:
                 self._fail_hopeless()
         self._wake()
         return request
+
+    def probe(self, source: int | None, tag: int | None, *, wait: bool) -> Arrival | None:
+        """Return what a receive would get, without receiving it; None as source or tag matches any.
+
+        Args:
+            source: a rank.
+            tag: of the message.
+            wait: sleep until there is such a message; else None is returned where there is none.
+
+        Raises:
+            CollectiveError: the communicator ended, or nothing can come any more.
+        """
+        with self._changed:
+            while (reason := self._why_not()) is None:
+                if (found := self._mailbox.first(source, tag)) is not None:
+                    return found
+                left = self._left()
+                if (reason := hopeless(source, self._rank, left, 0 < len(left) == len(self._peers))) is not None:
+                    break
+                if not wait:
+                    break
+                self._changed.wait()
+        if reason is not None:
+            raise reason
+        time.sleep(0)  # whoever asks again and again holds lock and interpreter, and the watch could hear nothing
+        return None
 
     def is_current_thread(self) -> bool:
         """Return whether the caller runs in the watch's thread."""
@@ -170,6 +171,7 @@ class Watch:
                 frame = farewell(self._rank, error)
                 self.failure = PeerLostError(frame.text) if frame.kind is Kind.LOST else CollectiveError(frame.text)
                 self._announce(frame)
+                self._changed.notify_all()
 
     def stop(self) -> None:
         """Say farewell, unless that was done, and end the thread; then the sockets may be closed."""
@@ -180,6 +182,7 @@ class Watch:
             else:
                 self._end_requests(self.failure)
             self._stopping = True
+            self._changed.notify_all()
         self._wake()
         if self._thread.is_alive():
             self._thread.join(2 * GRACE_S)
@@ -248,7 +251,7 @@ class Watch:
                 except OSError as error:
                     self._fail(PeerLostError(f"rank {rank} is gone: {error.strerror or error}"))
 
-    def _hear(self, rank: int, peer: _Peer) -> None:
+    def _hear(self, rank: int, peer: Peer) -> None:
         """Read the control lane of ``peer``."""
         if peer.has_left:
             return
@@ -264,6 +267,7 @@ class Watch:
         for frame in take_frames(peer.incoming):
             if frame.kind is Kind.MESSAGE:
                 self._mailbox.arrive(Message(rank, frame.tag, frame.count * FLOAT_OCTETS))
+                self._changed.notify_all()
             elif frame.kind is not Kind.BEAT:
                 peer.has_left = True
                 self._changed.notify_all()
@@ -275,11 +279,13 @@ class Watch:
             raise PeerLostError(f"rank {rank} died: its connections closed without a farewell")
 
     def _fail_hopeless(self) -> None:
-        left = {rank for rank, peer in self._peers.items() if peer.has_left}
-        if left:
+        if left := self._left():
             self._mailbox.fail_hopeless(self._rank, left, len(left) == len(self._peers))
 
-    def _read_message(self, rank: int, peer: _Peer) -> None:
+    def _left(self) -> set[int]:
+        return {rank for rank, peer in self._peers.items() if peer.has_left}
+
+    def _read_message(self, rank: int, peer: Peer) -> None:
         into = self._mailbox.wanted(rank)
         if into is None:
             return
@@ -293,7 +299,7 @@ class Watch:
             raise PeerLostError(f"rank {rank} closed its communicator in the middle of a message")
         self._mailbox.filled(rank, count)
 
-    def _write_messages(self, peer: _Peer) -> None:
+    def _write_messages(self, peer: Peer) -> None:
         while peer.outbox:
             first = peer.outbox[0]
             peer.outgoing += first.header
@@ -316,22 +322,8 @@ class Watch:
 
     def _judge_silence(self, now_s: float) -> None:
         others = {rank: now_s - peer.heard_s for rank, peer in self._peers.items() if not peer.has_left}
-        silent = [rank for rank, silence_s in others.items() if silence_s >= self._timeout_s]
-        quiet = [rank for rank, silence_s in others.items() if silence_s > self._timeout_s / 2]
-        if silent and len(quiet) == self._size - 1 > 1:
-            self._fail(
-                PeerLostError(
-                    f"rank {self._rank} has heard no other rank for {self._timeout_s:g} s: its link or its NIC is down"
-                )
-            )
-        elif silent:
-            names = ", ".join(map(str, silent))
-            self._fail(
-                PeerLostError(
-                    f"rank {names} was silent for {self._timeout_s:g} s: its host, link or NIC is down, or its process "
-                    "is stopped"
-                )
-            )
+        if (error := silence(self._rank, self._size, others, self._timeout_s)) is not None:
+            self._fail(error)
 
     def _fail(self, error: CollectiveError) -> None:
         if self.failure is not None:
@@ -376,11 +368,15 @@ class Watch:
                             self._fail(PeerLostError(f"rank {rank} died: {error.strerror or error}"))
 
     def _refused(self, request: CompRequest) -> bool:
-        if self.failure is not None:
-            request.fail(self.failure)
-        elif self._stopping:
-            request.fail(PeerLostError(f"rank {self._rank} has closed its connections, by request or after an error"))
-        return self.failure is not None or self._stopping
+        reason = self._why_not()
+        if reason is not None:
+            request.fail(reason)
+        return reason is not None
+
+    def _why_not(self) -> CollectiveError | None:
+        if self.failure is None and self._stopping:
+            return PeerLostError(f"rank {self._rank} has closed its connections, by request or after an error")
+        return self.failure
 
     def _withdraw(self, request: CompRequest) -> bool:
         with self._lock:

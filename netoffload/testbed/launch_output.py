@@ -21,6 +21,9 @@ TO_PIPES: Final = 'out="$1" err="$2" && shift 2 && exec "$@" </dev/null >"$out" 
 """What a shell on the node does before the program. Standard input too: ``mpiexec`` would give rank 0 a pipe that never
 ends, and what reads it would wait for ever."""
 
+TO_PIPES_AND_STAY: Final = 'out="$1" err="$2" && shift 2 && "$@" </dev/null >"$out" 2>"$err"; sleep 3600'
+"""The same for ranks that are meant to die, of which the launcher must not hear."""
+
 STDOUT: Final = 1
 STDERR: Final = 2
 

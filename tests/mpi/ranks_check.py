@@ -132,6 +132,21 @@ def check_tags(comm: CompComm) -> None:
                 assert conn.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == tos
 
 
+def check_order(comm: CompComm) -> None:
+    """Calls started together end in order, and a blocking one takes its turn."""
+    values = [np.full(200_000, number, np.float32) for number in range(4)]
+    requests = [comm.Iallreduce_comp(MPI.IN_PLACE, value) for value in values[:3]]
+    comm.Allreduce_comp(MPI.IN_PLACE, values[3])
+    assert type(requests[0]).Testall(requests)
+    for number, value in enumerate(values):
+        assert (value == number * comm.size).all()
+    request = comm.Ibcast_comp(values[0])
+    request.Cancel()
+    assert request.Wait()
+    comm.Barrier()
+    comm.close()  # some may have cancelled in time and some not: begin anew
+
+
 def main() -> None:
     world = MPI.COMM_WORLD
     check_sums(CompComm(MPI.COMM_SELF))
@@ -140,6 +155,7 @@ def main() -> None:
         check_specifications(comm)
         check_refusals(comm)
         check_tags(comm)
+        check_order(comm)
         duplicate = comm.Dup()
         assert isinstance(duplicate, CompComm)
         check_sums(duplicate)

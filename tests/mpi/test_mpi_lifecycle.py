@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 import weakref
 from collections.abc import Iterator
@@ -137,3 +138,17 @@ def test_a_background_call_that_has_ended_is_let_go() -> None:
         time.sleep(0.001)
     assert gone() is None
     queue.end()
+
+
+def test_the_account_of_connections_that_have_ended_names_them_still() -> None:
+    def body(exchange: TcpExchange) -> int:
+        exchange.channel(1 - exchange.rank, tagged=True).conn.shutdown(socket.SHUT_RDWR)
+        barrier(exchange)
+        (tagged, messages) = exchange.tagged_connections()
+        assert tagged[0] == messages[0] == 1 - exchange.rank
+        barrier(exchange)
+        return int(tagged[1][1])
+
+    ports = run_tcp(2, body)
+    assert len(set(ports)) == 2
+    assert min(ports) > 0

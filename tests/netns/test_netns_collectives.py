@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from netoffload import control
 from netoffload.errors import RunError
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
+from netoffload_mpi.verify.failures import FAMILIES
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi]
 
@@ -91,35 +93,20 @@ print(f"rank {rank} ok", flush=True)
 comm.close()
 """
 
-UNTIL_IT_FAILS = """
-import os, sys, time
-from pathlib import Path
-import numpy as np
-from netoffload.errors import CollectiveError
-from netoffload_mpi import MPI, CompComm
-
-folder = Path(sys.argv[1])
-comm = CompComm(MPI.COMM_WORLD, timeout_s=4)
-values = np.zeros(100_000, np.float32)
-try:
-    while True:
-        comm.Allreduce_comp(MPI.IN_PLACE, values)
-        (folder / f"ready{comm.rank}").touch()
-except CollectiveError as error:
-    (folder / f"{comm.rank}.new").write_text(f"{type(error).__name__}: {error}")
-    (folder / f"{comm.rank}.new").rename(folder / f"{comm.rank}.txt")
-deadline = time.monotonic() + 40
-while len(list(folder.glob("*.txt"))) < comm.size and time.monotonic() < deadline:
-    time.sleep(0.05)  # MPI ends all ranks when one goes
-os._exit(0)  # MPI itself cannot end without its network
-"""
-
 
 def test_all_collectives_through_nics(nic_bed: Testbed, tmp_path: Path) -> None:
     program = tmp_path / "app.py"
     program.write_text(ALL)
     result = run_ranks(nic_bed, range(4), ["python", str(program)], timeout_s=90, capture_stdout=True)
     assert sorted(result.stdout.split("\n")[:4]) == [f"rank {rank} ok" for rank in range(4)]
+
+
+def test_every_call_through_nics_is_the_codecs_arithmetic(nic_bed: Testbed) -> None:
+    program = ["python", "-m", "netoffload_mpi.verify", "--ranks", "4", "--size", "3001", "--json"]
+    record = json.loads(run_ranks(nic_bed, range(4), program, timeout_s=100, capture_stdout=True).stdout)
+    assert record["mismatch"] is None
+    assert record["has_nic"]
+    assert record["cases"] > 300
 
 
 def test_compression_that_is_required_and_missing_is_an_error(plain_bed: Testbed, tmp_path: Path) -> None:
@@ -155,30 +142,30 @@ def cut_link(bed: Testbed) -> None:
     subprocess.run(["ip", "-n", node.wire_netns, "link", "set", node.wire_device, "down"], check=True)
 
 
-@pytest.mark.parametrize("strike", [kill_nic, cut_link])
-def test_every_rank_names_the_node_that_is_cut_off(
-    strike: Callable[[Testbed], None], run_id: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("strike", "calls"), [(kill_nic, ["allreduce, ring", "allreduce, wa", "send and receive"]), (cut_link, [*FAMILIES])]
+)
+def test_every_rank_names_the_node_that_is_cut_off_in_every_call(
+    strike: Callable[[Testbed], None], calls: list[str], run_id: str, tmp_path: Path
 ) -> None:
-    program, folder = tmp_path / "app.py", tmp_path / "said"
-    folder.mkdir()
-    program.write_text(UNTIL_IT_FAILS)
+    program = ["python", "-m", "netoffload_mpi.verify.failures", "--timeout", "4", "--out", str(tmp_path)]
+    program += [word for call in calls for word in ("--family", call)]
     with Testbed(make_plan(TestbedSettings(3, nic=NicSettings()), run_id), check_rate=False) as bed:
 
         def launch() -> None:
             with contextlib.suppress(RunError):  # what ranks leave behind is looked at, not how mpiexec ends
-                run_ranks(bed, range(3), ["python", str(program), str(folder)], timeout_s=90)
+                run_ranks(bed, range(3), program, timeout_s=90)
 
         ranks = threading.Thread(target=launch)
         ranks.start()
         deadline = time.monotonic() + 60
-        while len(list(folder.glob("ready*"))) < 3:
+        while len(list(tmp_path.glob("ready.*"))) < 3:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         strike(bed)
         ranks.join()
-    said = {int(path.stem): path.read_text() for path in folder.glob("*.txt")}
-    assert sorted(said) == [0, 1, 2]
-    assert all(text.startswith("PeerLostError") for text in said.values())
-    for rank in (0, 2):
-        assert "rank 1 was silent for 4 s" in said[rank]
-    assert "rank 1 has heard no other rank for 4 s: its link or its NIC is down" in said[1]
+    told = {rank: json.loads((tmp_path / f"told.{rank}").read_text()) for rank in range(3)}
+    cut_off = "rank 1 has heard no other rank for 4 s: its link or its NIC is down"
+    for call in calls:
+        for rank, said in ((0, "rank 1 was silent for 4 s"), (1, cut_off), (2, "rank 1 was silent for 4 s")):
+            assert told[rank][call]["error"].startswith(f"PeerLostError: {said}"), (call, rank)

@@ -1,0 +1,162 @@
+"""A case: a call whose result is known, and the values that it is made on.
+
+A case makes its arguments twice from the same draws. For the ``_comp`` call they are as drawn. For mpi4py's own call
+they are as they would arrive: what the codec rounds on its way is rounded beforehand. So plain MPI says what is right
+for all calls that move values. For calls that reduce it does where every order of adding is exact (whole numbers); for
+other values the *model* says it, ``netoffload.collectives.reference``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from mpi4py import MPI
+
+from netoffload.collectives import Float32Array
+from netoffload.collectives.reference import RoundTrip
+
+OPS: Final = (MPI.SUM, MPI.MAX, MPI.MIN, MPI.PROD)
+WEIGHTS: Final = (2, 0, 1, 3)
+"""Of uneven blocks, in thirds, by rank."""
+SIGMA: Final = 0.05
+"""Of the values that the codec is tried on: zeros, 8-bit and 16-bit forms are all among what becomes of them."""
+
+Observed = tuple[Any, ...]
+"""What a call has left on this rank, and counts: float32 vectors, and statuses as tuples."""
+
+
+def _as_it_is(values: Float32Array) -> Float32Array:
+    return values
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What becomes of values: on a hop (a pair of NICs), and where they are owned. Both return another vector."""
+
+    hop: RoundTrip = _as_it_is
+    owner: RoundTrip = _as_it_is
+
+
+EXACT: Final = Rounding()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call's arguments, and what of them has to be looked at afterwards."""
+
+    arguments: tuple[Any, ...]
+    observed: tuple[Float32Array, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call.
+
+    Attributes:
+        call: mpi4py's name of it.
+        variant: what is special about it, for an error.
+        make: arguments, from a rounding of the inputs.
+        options: of the ``_comp`` call only.
+        model: what has to be observed, where plain MPI cannot know.
+        divisor: what plain MPI's result has to be divided by.
+        label: what the report counts it under.
+        ours: the method, if it is not ``call`` with ``_comp``.
+    """
+
+    call: str
+    variant: str
+    make: Callable[[Rounding], Prepared]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    model: Callable[[], Observed] | None = None
+    divisor: int = 1
+    label: str = ""
+    ours: str = ""
+
+    @property
+    def method(self) -> str:
+        """The blocking method of a CompComm."""
+        return self.ours or f"{self.call}_comp"
+
+    @property
+    def background(self) -> str | None:
+        """The non-blocking one, None if there is none."""
+        return None if self.ours else f"I{self.call.lower()}_comp"
+
+
+@dataclass
+class Place:
+    """Where and on what a set of cases runs; one communicator, one count.
+
+    Attributes:
+        rank: of this process.
+        size: number of ranks.
+        count: floats of a vector that is reduced, and of one block of what is moved.
+        rounding: what the codec does to them.
+        exact: draw values whose sums, products and passage through a codec (``has_nic``) are exact.
+        has_nic: whether a pair of NICs is on every hop.
+        seed: decides all values.
+    """
+
+    rank: int
+    size: int
+    count: int
+    rounding: Rounding
+    exact: bool
+    has_nic: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Keep what was drawn: three calls or more use it."""
+        self._drawn: dict[tuple[str, int, int], Float32Array] = {}
+
+    def draw(self, kind: str, rank: int, count: int) -> Float32Array:
+        """Return a read-only vector of ``rank``, the same on every rank that asks.
+
+        Args:
+            kind: ``terms`` to add or compare, ``factors`` to multiply, ``cargo`` to move.
+            rank: whose.
+            count: floats.
+        """
+        key = kind, rank, count
+        if key not in self._drawn:
+            rng = np.random.default_rng([self.seed, ("terms", "factors", "cargo").index(kind), rank, count])
+            self._drawn[key] = values = self._values(rng, kind, count)
+            values.setflags(write=False)
+        return self._drawn[key]
+
+    def _values(self, rng: np.random.Generator, kind: str, count: int) -> Float32Array:
+        if not self.exact:
+            values: Float32Array = rng.standard_normal(count, dtype=np.float32) * np.float32(SIGMA)
+            values[::7] *= 30  # some reach 1
+            return values
+        if kind == "factors":
+            return rng.choice(np.array([-2, -1, 1, 2], np.float32), count)
+        if kind == "terms" or self.has_nic:
+            return rng.integers(-1000, 1001, count, dtype=np.int32).astype(np.float32)
+        return np.frombuffer(bytearray(rng.bytes(4 * count)), np.float32)  # any bits at all, NaN among them
+
+    def own(self, op: MPI.Op) -> Float32Array:
+        """Return what this rank puts into a reduction."""
+        return self.vectors(op)[self.rank]
+
+    def vectors(self, op: MPI.Op) -> list[Float32Array]:
+        """Return what all ranks put into a reduction of ``count`` floats."""
+        return self.wide_vectors(op, self.count)
+
+    def wide_vectors(self, op: MPI.Op, count: int) -> list[Float32Array]:
+        """Return the same for another number of floats."""
+        kind = "factors" if op == MPI.PROD else "terms"
+        return [self.draw(kind, rank, count) for rank in range(self.size)]
+
+    @property
+    def hop(self) -> RoundTrip | None:
+        """What the oracle takes for a hop."""
+        return None if self.rounding.hop is _as_it_is else self.rounding.hop
+
+
+def nothing(count: int) -> Float32Array:
+    """Return a vector to receive into, full of what no call leaves behind by chance."""
+    return np.full(count, -77.25, np.float32)

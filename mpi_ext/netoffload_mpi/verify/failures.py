@@ -1,0 +1,191 @@
+"""Lose a rank in the middle of every kind of call, and see that every other rank is told so; a rank program.
+
+``netoffload verify failures`` starts it, with a shell between the launcher and each rank, because launchers end all
+ranks as soon as they see one die. Every family of calls has a communicator and a thread of its own, which calls
+without end, so at any moment a rank is in the middle of all of them. When all have got going the victim kills (or
+stops) itself; or something outside strikes, as a test does that cuts a link. What every family raised, and when, is
+left in a folder, because MPI itself can no longer be asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from netoffload.collectives import Float32Array
+from netoffload_mpi import MPI, CompComm, CompRequest
+
+LONG_FLOATS: Final = 60_000
+"""More than ``tree.BINOMIAL_FLOATS``: chains are used."""
+SHORT_FLOATS: Final = 1_000
+CALLS_BEFORE: Final = 2
+"""Every family has done so many calls on every rank before anything is struck."""
+DELAY_S: Final = 0.2
+"""At most: when exactly the victim dies is drawn from the seed."""
+POLL_S: Final = 0.02
+LINGER_S: Final = 60.0
+STRIKES: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+Call = Callable[[CompComm, Float32Array], Any]
+"""One call of a family, on a vector of LONG_FLOATS."""
+
+
+def _short(values: Float32Array) -> Float32Array:
+    return values[:SHORT_FLOATS]
+
+
+def _equal_parts(comm: CompComm, values: Float32Array) -> Float32Array:
+    return values[: values.size // comm.size * comm.size]
+
+
+def _sendrecv(comm: CompComm, values: Float32Array) -> None:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    comm.Sendrecv_comp(values, right, 0, np.empty_like(values), left, 0)
+
+
+def _everybody(comm: CompComm, values: Float32Array) -> None:
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    requests = [comm.Irecv_comp(np.empty_like(values), rank) for rank in others]
+    requests += [comm.Isend_comp(values, rank) for rank in others]
+    CompRequest.Waitall(requests)
+
+
+def _probe(comm: CompComm, values: Float32Array) -> None:
+    request = comm.Isend_comp(_short(values), (comm.rank + 1) % comm.size)
+    comm.Probe_comp()
+    comm.Recv_comp(np.empty_like(values))
+    request.Wait()
+
+
+def _in_flight(comm: CompComm, values: Float32Array) -> None:
+    requests = [comm.Iallreduce_comp(MPI.IN_PLACE, np.zeros_like(values)) for _ in range(3)]
+    requests.append(comm.Ibcast_comp(_short(values)))
+    while CompRequest.Waitsome(requests) is not None:
+        pass
+
+
+def _alltoall(comm: CompComm, values: Float32Array) -> None:
+    comm.Alltoall_comp(MPI.IN_PLACE, _equal_parts(comm, values))
+
+
+def _scatter(comm: CompComm, values: Float32Array) -> None:
+    everything = np.concatenate([values] * comm.size) if comm.rank == 0 else None
+    comm.Scatter_comp(everything, values)
+
+
+FAMILIES: Final[dict[str, Call]] = {
+    "allreduce, ring": lambda comm, values: comm.Allreduce_comp(MPI.IN_PLACE, values),
+    "allreduce, hierarchical": lambda comm, values: comm.Allreduce_comp(
+        MPI.IN_PLACE, values, algorithm="hierarchical", groups=[[0, 1], list(range(2, comm.size))]
+    ),
+    "allreduce, wa": lambda comm, values: comm.Allreduce_comp(MPI.IN_PLACE, values, algorithm="wa"),
+    "broadcast, chain": lambda comm, values: comm.Bcast_comp(values),
+    "broadcast, tree": lambda comm, values: comm.Bcast_comp(_short(values)),
+    "reduce, chain": lambda comm, values: comm.Reduce_comp(values, np.empty_like(values)),
+    "reduce, tree": lambda comm, values: comm.Reduce_comp(_short(values), np.empty_like(_short(values))),
+    "reduce-scatter": lambda comm, values: comm.Reduce_scatter_block_comp(MPI.IN_PLACE, _equal_parts(comm, values)),
+    "allgather": lambda comm, values: comm.Allgather_comp(MPI.IN_PLACE, _equal_parts(comm, values)),
+    "gather": lambda comm, values: comm.Gather_comp(values, np.empty(values.size * comm.size, np.float32)),
+    "scatter": _scatter,
+    "all-to-all": _alltoall,
+    "barrier": lambda comm, _: comm.Barrier_comp(),
+    "send and receive": _sendrecv,
+    "non-blocking messages": _everybody,
+    "probe": _probe,
+    "non-blocking collectives": _in_flight,
+}
+
+
+@dataclass
+class Family:
+    """One family on this rank: how far it came, and how it ended."""
+
+    comm: CompComm
+    call: Call
+    calls: int = 0
+    error: str = ""
+    at_s: float = 0.0
+
+    def loop(self) -> None:
+        """Call until an error is raised, and note it with the time of the machine's monotonic clock."""
+        values = np.zeros(LONG_FLOATS, np.float32)
+        try:
+            while True:
+                self.call(self.comm, values)
+                self.calls += 1
+        except BaseException as error:
+            self.at_s = time.monotonic()
+            self.error = f"{type(error).__name__}: {error}"
+
+
+def leave(folder: Path, name: str, what: Any) -> None:
+    """Write JSON so that whoever sees the file sees all of it."""
+    (folder / f"part.{name}").write_text(json.dumps(what), encoding="utf-8")
+    (folder / f"part.{name}").rename(folder / name)
+
+
+def wait_for(folder: Path, pattern: str, count: int, limit_s: float = LINGER_S) -> bool:
+    """Return whether so many files are there, within the limit."""
+    deadline_s = time.monotonic() + limit_s
+    while len(list(folder.glob(pattern))) < count:
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def run(world: CompComm, asked: argparse.Namespace) -> None:
+    """Get all families going, lose the victim, and leave this rank's report; the victim does not return."""
+    families = {name: Family(world.Dup(), FAMILIES[name]) for name in asked.family or FAMILIES}
+    for family in families.values():
+        family.comm.exchange()  # collective, so it is done one after the other
+    threads = [threading.Thread(target=family.loop, name=name, daemon=True) for name, family in families.items()]
+    for thread in threads:
+        thread.start()
+    while any(family.calls < CALLS_BEFORE and not family.error for family in families.values()):
+        time.sleep(POLL_S)
+    leave(asked.out, f"ready.{world.rank}", os.getpid())
+    if world.rank == asked.victim:
+        wait_for(asked.out, "ready.*", world.size)
+        time.sleep(random.Random(asked.seed).uniform(0, DELAY_S))
+        leave(asked.out, "struck", {"at_s": time.monotonic(), "pid": os.getpid()})
+        os.kill(os.getpid(), STRIKES[asked.strike])
+    for thread in threads:
+        thread.join()
+    told = {name: {"error": one.error, "at_s": one.at_s, "calls": one.calls} for name, one in families.items()}
+    leave(asked.out, f"told.{world.rank}", told)
+    wait_for(asked.out, "told.*", world.size - (asked.victim >= 0))
+
+
+def main(arguments: list[str]) -> None:
+    """Take part as this process's rank of MPI's world."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mpi4py -m netoffload_mpi.verify.failures",
+        description=(__doc__ or "").partition("\n\n")[0],
+        allow_abbrev=False,
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="empty, and the same for all ranks")
+    parser.add_argument("--victim", type=int, default=-1, metavar="RANK", help="default: nobody strikes itself")
+    parser.add_argument("--strike", choices=STRIKES, default="kill")
+    parser.add_argument("--family", choices=FAMILIES, action="append", help="default: all; repeat for several")
+    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="silence after which a rank is lost")
+    parser.add_argument("--seed", type=int, default=1)
+    run(CompComm(MPI.COMM_WORLD, timeout_s=(asked := parser.parse_args(arguments)).timeout), asked)
+    sys.stdout.flush()
+    os._exit(0)  # MPI cannot end without the rank, or the network, that it has lost
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,160 @@
+"""``netoffload verify collectives`` and ``verify failures``: CompComm's calls on MPI ranks of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.table import Table
+
+from netoffload import config
+from netoffload.cli.app import console, notes
+from netoffload.cli.verify import MISMATCH, AsJson, shown_progress, verify_app
+from netoffload.errors import RunError, UsageError
+
+Mpi = Annotated[str, typer.Option(help="Who starts the ranks: mpich, openmpi (version 5).")]
+
+STEP: Final = re.compile(rb"verify progress (\d+)/(\d+) (.*)")
+FAMILIES_TIMEOUT_S: Final = 120.0
+"""For ranks to start, to be struck and to tell; what the silence of a stopped rank takes comes on top."""
+
+
+@verify_app.command("collectives")
+def verify_collectives(
+    mpi: Mpi = "mpich",
+    ranks: Annotated[int, typer.Option("--ranks", "-n", help="At most; fewer are tried on some of them.")] = 8,
+    sizes: Annotated[str, typer.Option(help="Floats of a vector, or of a block.")] = "0,1,7,1024,1000003",
+    call: Annotated[list[str] | None, typer.Option(help="Only this one, by mpi4py's name; repeat for several.")] = None,
+    codec: Annotated[str, typer.Option(help=f"{', '.join(config.CODECS)}.")] = "inceptionn",
+    bound: Annotated[int, typer.Option(help="Error bound 2^-BOUND, 1..16.")] = config.BOUND_K_DEFAULT,
+    seed: Annotated[int, typer.Option(help="Decides all values.")] = 1,
+    timeout: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 3600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare every call of CompComm with mpi4py's own, and with the codec's arithmetic, bit for bit.
+
+    Blocking and in the background, in place and not, with uneven counts and
+    gaps, on 1, 2, 3, 4, 5, 8 and all ranks of this machine. Ends with exit
+    code 1 at the first difference. Through NICs: netoffload run -n 4 -- -m
+    netoffload_mpi.verify
+
+    Example: netoffload verify collectives --mpi openmpi --sizes 0,7,1024
+    """
+    from netoffload.testbed import run_local_ranks
+
+    config.check_choice("codec", codec, config.CODECS)
+    config.check_bound_k(bound)
+    if ranks < 1:
+        raise UsageError(f"{ranks} ranks cannot try anything: say -n 8")
+    words = ["-m", "netoffload_mpi.verify", "--progress", *(["--json"] if as_json else [])]
+    words += ["--codec", codec, "--bound", str(bound), "--seed", str(seed)]
+    words += [word for size in sizes.split(",") for word in ("--size", _whole_number(size))]
+    words += [word for name in call or () for word in ("--call", name)]
+    said: list[str] = []
+    with shown_progress("calls", None) as show:
+
+        def hear(_rank: int, lines: bytes) -> None:
+            for line in lines.splitlines():
+                if step := STEP.fullmatch(line):
+                    show(int(step[1]), int(step[2]), step[3].decode())
+                elif line.startswith(b"netoffload: "):
+                    said.append(line.decode(errors="replace"))
+                else:
+                    notes.print(line.decode(errors="replace"), highlight=False, markup=False)
+
+        try:
+            run_local_ranks(ranks, words, mpi=mpi, timeout_s=timeout, on_stderr=hear)
+        except RunError as error:
+            if not said:
+                raise
+            print(said[0], file=sys.stderr)
+            raise typer.Exit(error.exit_code) from None
+
+
+@verify_app.command("failures")
+def verify_failures(
+    mpi: Mpi = "mpich",
+    ranks: Annotated[int, typer.Option("--ranks", "-n", help="At least 3.")] = 5,
+    victim: Annotated[int, typer.Option(help="The rank that is lost.")] = 2,
+    strike: Annotated[str, typer.Option(help="How: kill (-9), or stop.")] = "kill",
+    timeout: Annotated[float, typer.Option(help="Silence in seconds after which a rank is lost.")] = 30.0,
+    seed: Annotated[int, typer.Option(help="Decides the moment.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Lose a rank in the middle of every kind of call; every other rank must name it in time.
+
+    All kinds of calls go on at the same time, each on a communicator of its
+    own. Ends with exit code 1 where a rank hung, or raised something else.
+
+    Example: netoffload verify failures --strike stop --timeout 4
+    """
+    from netoffload.testbed import run_local_ranks
+
+    config.check_choice("strike", strike, ("kill", "stop"))
+    if ranks < 3 or not 0 <= victim < ranks or timeout <= 0:
+        raise UsageError(f"cannot lose rank {victim} of {ranks}: there must be two others, and some seconds of silence")
+    words = ["-m", "netoffload_mpi.verify.failures", "--victim", str(victim), "--strike", strike]
+    words += ["--timeout", str(timeout), "--seed", str(seed)]
+    heard: list[bytes] = []
+    with tempfile.TemporaryDirectory(prefix="netoffload-") as name:
+        folder = Path(name)
+        limit_s = FAMILIES_TIMEOUT_S + 2 * timeout
+        try:
+            with notes.status("losing a rank"):
+                run_local_ranks(
+                    ranks,
+                    [*words, "--out", name],
+                    mpi=mpi,
+                    timeout_s=limit_s,
+                    on_stderr=lambda _, lines: heard.append(lines),  # launchers lament the dead at length
+                    until=lambda: len(list(folder.glob("told.*"))) == ranks - 1,
+                )
+        except RunError as error:
+            if not (folder / "struck").exists():
+                raise  # nothing was tried
+            heard.append(str(error).encode())
+        families = _judged(folder, ranks, victim, strike, timeout)
+    if as_json:
+        print(json.dumps({"mpi": mpi, "ranks": ranks, "victim": victim, "strike": strike, "families": families}))
+    else:
+        table = Table("call", "done before", "ranks told", "latest, s", "wrong", box=None)
+        for name, told in families.items():
+            latest = "-" if told["latest_s"] is None else f"{told['latest_s']:.3f}"
+            table.add_row(name, str(told["calls"]), str(told["right"]), latest, "; ".join(told["wrong"]))
+        console.print(table)
+    if not families or any(told["right"] != ranks - 1 for told in families.values()):
+        notes.print(b"".join(heard).decode(errors="replace"), highlight=False, markup=False)
+        raise typer.Exit(MISMATCH)
+
+
+def _judged(folder: Path, ranks: int, victim: int, strike: str, timeout_s: float) -> dict[str, dict[str, Any]]:
+    """Return what the survivors left, by family: who was right, what was wrong, and how long the slowest took."""
+    struck_s = json.loads((folder / "struck").read_text())["at_s"]
+    said = "died|is gone" if strike == "kill" else "was silent"
+    named = re.compile(rf"PeerLostError: rank {victim} ({said})\b.*")
+    limit_s = timeout_s if strike == "kill" else 1.5 * timeout_s  # a heartbeat may have come just before
+    families: dict[str, dict[str, Any]] = {}
+    for rank in range(ranks):
+        with contextlib.suppress(FileNotFoundError):
+            for name, told in json.loads((folder / f"told.{rank}").read_text()).items():
+                family = families.setdefault(name, {"calls": 0, "right": 0, "latest_s": None, "wrong": []})
+                took_s = told["at_s"] - struck_s
+                family["calls"] = max(family["calls"], told["calls"])
+                family["latest_s"] = max(family["latest_s"] or 0.0, took_s)
+                if named.fullmatch(told["error"]) and took_s <= limit_s:
+                    family["right"] += 1
+                else:
+                    family["wrong"].append(f"rank {rank} after {took_s:.1f} s: {told['error']}")
+    return families
+
+
+def _whole_number(text: str) -> str:
+    if not text.strip().isdigit():
+        raise UsageError(f"size {text!r} is no number of floats: write --sizes 0,7,1024")
+    return text.strip()
