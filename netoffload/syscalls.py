@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numba
-import numpy as np
 from numba import types
 
 from netoffload.codec.jit import inline_kernel
+from netoffload.codec.octets import int32_at
 
 _POINTER: Final = types.uintp
 
@@ -23,7 +22,7 @@ send = types.ExternalFunction("send", types.intp(types.intc, _POINTER, types.uin
 recv = types.ExternalFunction("recv", types.intp(types.intc, _POINTER, types.uintp, types.intc))
 _ppoll = types.ExternalFunction("ppoll", types.intc(_POINTER, types.uintp, _POINTER, _POINTER))
 _clock_gettime = types.ExternalFunction("clock_gettime", types.intc(types.intc, _POINTER))
-_errno_location = types.ExternalFunction("__errno_location", types.CPointer(types.int32)())
+_errno_location = types.ExternalFunction("__errno_location", _POINTER())
 
 _CLOCK_MONOTONIC: Final = 1
 
@@ -37,7 +36,7 @@ POLLOUT: Final = 0x04
 @inline_kernel
 def errno() -> Any:
     """Return the error number of the last failed call of this thread."""
-    return np.int64(numba.carray(_errno_location(), 1)[0])
+    return int32_at(_errno_location())
 
 
 @inline_kernel

@@ -12,6 +12,7 @@ from netoffload.codec.jit import inline_kernel
 from netoffload.syscalls import MSG_DONTWAIT, POLLIN, POLLOUT, errno, now_ns, read, wait, write
 
 __all__ = [
+    "ADDRESS_ROOM",
     "MESSAGE_FLAGS",
     "MESSAGE_IOV",
     "MESSAGE_IOV_COUNT",
@@ -60,6 +61,7 @@ MUTEX_WORDS: Final = 8
 
 # struct sockaddr_ll as 32-bit words (linux/if_packet.h), and room for the length behind it.
 _ADDRESS_WORDS: Final = 5
+ADDRESS_ROOM: Final = _ADDRESS_WORDS + 1
 _ADDRESS_IFINDEX: Final = 1
 _NO_INTERFACE: Final = -1
 
@@ -67,9 +69,11 @@ Uint64Array = npt.NDArray[np.uint64]
 
 
 @inline_kernel
-def is_interface_gone(descriptor: Any) -> Any:
-    """Whether this is a packet socket whose interface was deleted: the kernel has then bound it to interface -1."""
-    address = np.zeros(_ADDRESS_WORDS + 1, np.int32)
+def is_interface_gone(descriptor: Any, address: Any) -> Any:
+    """Whether this is a packet socket whose interface was deleted: the kernel has then bound it to interface -1.
+
+    ``address`` is int32[ADDRESS_ROOM] to work in.
+    """
     address[_ADDRESS_WORDS] = _ADDRESS_WORDS * 4
     data = address.ctypes.data
     if _getsockname(descriptor, data, data + _ADDRESS_WORDS * 4) != 0:

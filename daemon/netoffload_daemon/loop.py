@@ -389,7 +389,7 @@ def _look_again(host: Any, wire: Any, port: Any) -> None:
 @kernel
 def _look(host: Any, wire: Any, port: Any) -> None:
     """End the loop if the interface of a packet socket was deleted."""
-    if libc.is_interface_gone(host):
+    if libc.is_interface_gone(host, port.address):
         port.state[ENDED] = HOST_GONE
-    elif libc.is_interface_gone(wire):
+    elif libc.is_interface_gone(wire, port.address):
         port.state[ENDED] = WIRE_GONE

@@ -94,6 +94,7 @@ class Port(NamedTuple):
         counters: indexed by ``Counter``.
         polled: three ``struct pollfd``: host, wire, event.
         clock: room for the time.
+        address: room for a socket's address.
         state: ``ENDED`` and ``SUSPECT``.
     """
 
@@ -123,6 +124,7 @@ class Port(NamedTuple):
     counters: Int64Array
     polled: npt.NDArray[np.int32]
     clock: Int64Array
+    address: npt.NDArray[np.int32]
     state: Int64Array
 
 
@@ -191,12 +193,12 @@ def make_port(
         counters=make_counters(),
         polled=np.zeros((3, 2), np.int32),
         clock=np.zeros(2, np.int64),
+        address=np.zeros(libc.ADDRESS_ROOM, np.int32),
         state=np.zeros(STATE_FIELDS, np.int64),
     )
 
 
 def make_second(port: Port) -> Port:
     """Return the port of a second thread, which takes over one of the directions of ``port``."""
-    return port._replace(
-        polled=np.zeros_like(port.polled), clock=np.zeros_like(port.clock), state=np.zeros_like(port.state)
-    )
+    own = {name: np.zeros_like(getattr(port, name)) for name in ("polled", "clock", "address", "state")}
+    return port._replace(**own)

@@ -7,6 +7,7 @@ The compiled forms do not check bounds; every caller has done so, and says where
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,10 @@ if JIT_DISABLED:
         """Copy ``count`` octets between two arrays that do not overlap."""
         target[target_at : target_at + count] = source[source_at : source_at + count]
 
+    def int32_at(address: Any) -> Any:
+        """Return the 32-bit integer at an address of memory."""
+        return ctypes.c_int32.from_address(int(address)).value
+
 else:
 
     def _pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any, bits: int) -> Any:
@@ -93,6 +98,16 @@ else:
     load_u32 = _make_load(32, types.int64)
     store_u16 = _make_store(16)
     store_u32 = _make_store(32)
+
+    @intrinsic
+    def int32_at(typing_context: Any, address: Any) -> Any:
+        """Return the 32-bit integer at an address of memory."""
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            word = builder.load(builder.inttoptr(args[0], ir.IntType(32).as_pointer()))
+            return builder.sext(word, ir.IntType(64))
+
+        return types.int64(types.uintp), codegen
 
     @intrinsic
     def popcount_u16(typing_context: Any, word: Any) -> Any:
