@@ -100,7 +100,15 @@ def _fuzz_batch(seed: int, number: int, count: int, payload: Uint8Array, target:
     scratch = np.zeros(MAX_LEN + ENCODE_SLACK, np.uint8)
     payload[-DECODE_SLACK:] = noise[2, :DECODE_SLACK]
     accepted, wrong, length, read = _decode_all(
-        int(codec.codec_id), bound_k, recipes, values.view(np.uint8), noise, scratch, payload, target
+        int(codec.codec_id),
+        bound_k,
+        recipes,
+        values.view(np.uint8),
+        noise,
+        scratch,
+        np.zeros(4, np.int64),
+        payload,
+        target,
     )
     told = int(recipes[min(wrong, count - 1), _TOLD])
     last = payload[payload.size - DECODE_SLACK - length : payload.size - DECODE_SLACK]
@@ -133,13 +141,20 @@ def _recipes(rng: np.random.Generator, count: int) -> Any:
 
 @kernel
 def _decode_all(
-    codec_id: int, bound_k: int, recipes: Any, values: Any, noise: Any, scratch: Any, payload: Any, target: Any
+    codec_id: int,
+    bound_k: int,
+    recipes: Any,
+    values: Any,
+    noise: Any,
+    scratch: Any,
+    classes: Any,
+    payload: Any,
+    target: Any,
 ) -> tuple[int, int, int, int]:
     """Make and decode every payload; return (accepted, index of the first wrong status or the count, length, status).
 
     The last two belong to the payload decoded last, which is then still in ``payload`` and ``target``.
     """
-    classes = np.zeros(4, np.int64)
     accepted = length = read = 0
     for index in range(recipes.shape[0]):
         recipe = recipes[index]
