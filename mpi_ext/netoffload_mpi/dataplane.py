@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
 import select
 import socket
 import threading
@@ -97,7 +98,7 @@ class TcpExchange:
         self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
         self.watch.start()
         # Nothing above refers to this object: it may be forgotten without being closed, and a process may end so.
-        self._close = weakref.finalize(self, _close, self.watch, list(connections.values()), driving)
+        self._close = weakref.finalize(self, _close, self.watch, list(connections.values()), driving, os.getpid())
 
     def channel(self, peer: int, *, tagged: bool) -> TcpChannel:
         """Return the connection to ``peer``."""
@@ -178,9 +179,13 @@ class TcpExchange:
         self._close()
 
 
-def _close(watch: Watch, connections: Sequence[socket.socket], driving: threading.RLock) -> None:
+def _close(watch: Watch, connections: Sequence[socket.socket], driving: threading.RLock, owner: int) -> None:
+    if os.getpid() != owner:  # a forked child: the connections are its parent's, its locks may be held by no thread
+        for conn in connections:
+            conn.close()
+        return
     if watch.is_current_thread():  # the garbage collector runs wherever it likes; the watch cannot wait for itself
-        threading.Thread(target=_close, args=(watch, connections, driving), name="watch-end").start()
+        threading.Thread(target=_close, args=(watch, connections, driving, owner), name="watch-end").start()
         return
     watch.stop()
     _wake_sleeper(connections)
