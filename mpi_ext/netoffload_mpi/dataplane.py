@@ -33,7 +33,7 @@ import numpy as np
 from netoffload.collectives import Channel, Float32Array, Stopwatch
 from netoffload.collectives.exchange import Meeting, RingRound
 from netoffload.errors import PeerLostError
-from netoffload_mpi.channel import TcpChannel
+from netoffload_mpi.channel import CLOSED, TcpChannel
 from netoffload_mpi.driver import Driver, standstill
 from netoffload_mpi.watch import Watch
 
@@ -146,7 +146,9 @@ class TcpExchange:
                 events[channel] = events.get(channel, 0) | event
         poller = select.poll()
         for channel, event in events.items():
-            poller.register(channel.conn, event)
+            if (descriptor := channel.fileno()) < 0:
+                raise self.watch.explain(channel.peer, CLOSED)  # another thread closed it since the channel's last call
+            poller.register(descriptor, event)
         limit_s = max(self._late_s, self._timeout_s) if may_be_late else self._timeout_s
         start_s = self.stopwatch.now_s()
         is_ready = poller.poll(limit_s * 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import socket
 import threading
@@ -260,7 +261,8 @@ def test_closing_from_another_thread_ends_a_round() -> None:
 
     lost = run_tcp(2, body, timeout_s=30)
     assert isinstance(lost[0], PeerLostError)
-    assert str(lost[0]) == "rank 0 closed its communicator"  # rank 1 lives: it is not to blame
+    # Before the round or in it; rank 1 lives, and is not to blame.
+    assert re.match("rank 0 (closed its communicator|has closed its connections)", str(lost[0]))
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
