@@ -14,6 +14,7 @@ import argparse
 import functools
 import hashlib
 import json
+import math
 import statistics
 import sys
 import time
@@ -200,7 +201,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 def run(comm: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
     """Measure everything that was asked for; return the record, the same on every rank."""
     count = parse_size_octets(asked.size) // 4
-    if asked.repeat < 1 or asked.buckets < 1 or count < 1 or (asked.compute_ms is not None and asked.compute_ms <= 0):
+    no_time = asked.compute_ms is not None and not 0 < asked.compute_ms < math.inf
+    if asked.repeat < 1 or asked.buckets < 1 or count < 1 or no_time:
         raise UsageError("nothing to time: compute and sum at least one bucket of at least 4 octets, at least once")
     if comm.size < 2:
         raise UsageError("one rank exchanges nothing: start at least 2")

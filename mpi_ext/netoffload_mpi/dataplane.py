@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
 import select
 import socket
 import threading
@@ -32,7 +33,7 @@ import numpy as np
 from netoffload.collectives import Channel, Float32Array, Stopwatch
 from netoffload.collectives.exchange import Meeting, RingRound
 from netoffload.errors import PeerLostError
-from netoffload_mpi.channel import TcpChannel
+from netoffload_mpi.channel import CLOSED, TcpChannel
 from netoffload_mpi.driver import Driver, standstill
 from netoffload_mpi.watch import Watch
 
@@ -97,7 +98,7 @@ class TcpExchange:
         self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
         self.watch.start()
         # Nothing above refers to this object: it may be forgotten without being closed, and a process may end so.
-        self._close = weakref.finalize(self, _close, self.watch, list(connections.values()), driving)
+        self._close = weakref.finalize(self, _close, self.watch, list(connections.values()), driving, os.getpid())
 
     def channel(self, peer: int, *, tagged: bool) -> TcpChannel:
         """Return the connection to ``peer``."""
@@ -145,7 +146,9 @@ class TcpExchange:
                 events[channel] = events.get(channel, 0) | event
         poller = select.poll()
         for channel, event in events.items():
-            poller.register(channel.conn, event)
+            if (descriptor := channel.fileno()) < 0:
+                raise self.watch.explain(channel.peer, CLOSED)  # another thread closed it since the channel's last call
+            poller.register(descriptor, event)
         limit_s = max(self._late_s, self._timeout_s) if may_be_late else self._timeout_s
         start_s = self.stopwatch.now_s()
         is_ready = poller.poll(limit_s * 1000)
@@ -178,9 +181,13 @@ class TcpExchange:
         self._close()
 
 
-def _close(watch: Watch, connections: Sequence[socket.socket], driving: threading.RLock) -> None:
+def _close(watch: Watch, connections: Sequence[socket.socket], driving: threading.RLock, owner: int) -> None:
+    if os.getpid() != owner:  # a forked child: the connections are its parent's, its locks may be held by no thread
+        for conn in connections:
+            conn.close()
+        return
     if watch.is_current_thread():  # the garbage collector runs wherever it likes; the watch cannot wait for itself
-        threading.Thread(target=_close, args=(watch, connections, driving), name="watch-end").start()
+        threading.Thread(target=_close, args=(watch, connections, driving, owner), name="watch-end").start()
         return
     watch.stop()
     _wake_sleeper(connections)

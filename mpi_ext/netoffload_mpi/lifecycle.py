@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from mpi4py import MPI
 
@@ -18,6 +19,10 @@ from netoffload_mpi.plane import DataPlane, Settings, set_up
 from netoffload_mpi.plans import Place, Plan
 from netoffload_mpi.progress import CallQueue
 from netoffload_mpi.requests import CompRequest
+
+_ACCOUNTING: Final = threading.Lock()
+"""Held while a call is added to its communicator's totals: one in the background may end beside a message. One for all,
+because mpi4py makes duplicates without calling __init__, and it is never held for long."""
 
 
 class PlaneComm(MPI.Intracomm):
@@ -159,7 +164,8 @@ class PlaneComm(MPI.Intracomm):
         self._account(done, plane)
 
     def _account(self, done: CommInfo, plane: DataPlane) -> None:
-        self._totals += done
+        with _ACCOUNTING:
+            self._totals += done
         self.last_info = done
         if not plane.settings.per_call:
             return

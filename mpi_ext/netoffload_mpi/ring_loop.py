@@ -302,15 +302,15 @@ def run_meeting(pairs: Any, slice_ns: int, limit_ns: int, ours: Any, heard: Any,
             state[RECEIVED] += max(count, 0)
         if said == _FAILED or listened == _FAILED:
             return BROKEN
+        if said == _MOVED or listened == _MOVED:
+            state[QUIET_NS] = 0
         if state[SENT] == ours.size and state[RECEIVED] == ours.size:
             state[RECEIVING] += 1
             state[SENT] = state[RECEIVED] = 0
             for index in range(ours.size):
                 if ours[index] != heard[index]:
                     return DONE
-        elif said == _MOVED or listened == _MOVED:
-            state[QUIET_NS] = 0
-        else:
+        elif said != _MOVED and listened != _MOVED:
             wanted_out = ahead if said == _REFUSED else -1
             wanted_in = behind if state[RECEIVED] < ours.size else -1
             result = _sleep(wanted_out, wanted_in, now_ns(port.clock), until_ns, limit_ns, port)

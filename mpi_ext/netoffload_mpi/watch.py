@@ -144,18 +144,16 @@ class Watch:
         return self._peers[peer].sent_octets
 
     def explain(self, peer: int, said: str) -> CollectiveError:
-        """Return why the connection to ``peer`` ended, waiting a moment for the reason to come.
-
-        Args:
-            peer: the other end.
-            said: what the kernel said.
-        """
+        """Return why the connection to ``peer`` ended, the kernel having ``said`` so; wait a moment for the reason."""
         with self._changed:
-            self._changed.wait_for(lambda: self.failure is not None or self._peers[peer].has_left, GRACE_S)
+            left = self._peers[peer]
+            self._changed.wait_for(lambda: self.failure is not None or left.has_left or self._stopping, GRACE_S)
             if self.failure is not None:
                 return self.failure
-            if self._peers[peer].has_left:
+            if left.has_left:
                 return PeerLostError(f"rank {peer} closed its communicator while rank {self._rank} waited for it")
+            if self._stopping:  # by another thread
+                return PeerLostError(f"rank {self._rank} closed its communicator")
         return PeerLostError(f"rank {peer} is gone: {said}")
 
     def verdict(self) -> CollectiveError | None:

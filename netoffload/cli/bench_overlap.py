@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ class Steps:
             config.check_choice("compute", kind, COMPUTE)
         if self.octets == 0:
             raise UsageError("size is less than one float32, 4 octets")
-        if self.compute_ms is not None and self.compute_ms <= 0:
+        if self.compute_ms is not None and not 0 < self.compute_ms < math.inf:
             raise UsageError(f"compute-ms {self.compute_ms:g} is no time: leave it out, or give more than 0")
         gradients_from(self.gradients, self.seed)
 

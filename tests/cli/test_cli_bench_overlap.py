@@ -21,6 +21,8 @@ def test_help_has_an_example() -> None:
         (["--rate", "fast"], "rate 'fast'"),
         (["--size", "3"], "one float32"),
         (["--compute-ms", "0"], "is no time"),
+        (["--compute-ms", "nan"], "is no time"),
+        (["--compute-ms", "inf"], "is no time"),
         (["--nic", "--bound", "17"], "outside 1..16"),
         (["--gradients", "gaussian:2"], "standard deviation"),
     ],

@@ -236,6 +236,16 @@ def test_what_a_caller_raised_is_told_to_all() -> None:
         assert str(error) == "optimizer says no"
 
 
+def test_whoever_waits_for_what_was_closed_meanwhile_hears_so() -> None:
+    def body(exchange: TcpExchange) -> None:
+        channel = exchange.channel(1 - exchange.rank, tagged=True)
+        exchange.close()
+        with pytest.raises(PeerLostError, match="closed its communicator"):
+            exchange.wait([channel], [])
+
+    assert run_tcp(2, body) == [None] * 2
+
+
 def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
     with Listeners(0, 2, "127.0.0.1") as listeners:
         port = listeners.ports[1, Lane.TAGGED]

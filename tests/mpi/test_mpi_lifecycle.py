@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from netoffload.collectives import barrier
 from netoffload.errors import CollectiveError, UsageError
 from netoffload_mpi import CompComm
 from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.info import NicAccount
+from netoffload_mpi.info import CommInfo, NicAccount
 from netoffload_mpi.plane import DataPlane, Settings
 from netoffload_mpi.progress import CallQueue
 
@@ -101,6 +103,25 @@ def test_new_connections_begin_a_new_account(alone: CompComm) -> None:
         assert alone.totals().calls == 1
         alone.close()
         assert alone.totals().calls == 1
+
+
+def test_calls_that_end_at_the_same_time_all_count(alone: CompComm) -> None:
+    threads, each = 2, 5000
+    plane = alone._data_plane()
+
+    def account() -> None:
+        for _ in range(each):
+            alone._account(CommInfo(1, 4), plane)
+
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            for done in [pool.submit(account) for _ in range(threads)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(before_s)
+    assert (alone.totals().calls, alone.totals().raw_octets) == (threads * each, 4 * threads * each)
 
 
 def test_what_goes_to_oneself_or_nobody_is_no_traffic(alone: CompComm) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 import signal
+import socket
 import threading
 from collections.abc import Sequence
 
@@ -258,3 +261,35 @@ def test_closing_from_another_thread_ends_a_round() -> None:
 
     lost = run_tcp(2, body, timeout_s=30)
     assert isinstance(lost[0], PeerLostError)
+    # Before the round or in it; rank 1 lives, and is not to blame.
+    assert re.match("rank 0 (closed its communicator|has closed its connections)", str(lost[0]))
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_child_leaves_the_connections_to_its_parent() -> None:
+    def body(exchange: TcpExchange) -> float:
+        values = np.ones(1000, np.float32)
+        if exchange.rank == 0:
+            child = os.fork()
+            if child == 0:
+                signal.alarm(10)  # ends it, should it wait for a lock that no thread of it holds
+                exchange.close()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        ring_allreduce(exchange, values, tagged=True)
+        return float(values.max())
+
+    assert run_tcp(2, body) == [2.0] * 2
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
+def test_whoever_comes_to_a_meeting_breaks_the_silence() -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        ours, heard, port = np.arange(24, dtype=np.uint8), np.zeros(24, np.uint8), ring_loop.make_port()
+        port.state[ring_loop.QUIET_NS] = 5  # of slices before
+        right.sendall(ours.tobytes())
+        pairs = np.array([(left.fileno(), left.fileno())], np.int64)
+        assert ring_loop.run_meeting(pairs, 10**9, 10**9, ours, heard, port) == ring_loop.DONE
+        assert port.state[ring_loop.QUIET_NS] == 0
+        assert heard.tobytes() == right.recv(24) == ours.tobytes()
