@@ -10,6 +10,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
+from netoffload.engine.encapsulation import DATAGRAMS_MAX
 from netoffload.wire import encapsulation, vnet
 from netoffload.wire.capability import ALL_CODECS, emit_capability
 from netoffload.wire.checksum import internet_checksum
@@ -133,7 +134,16 @@ def test_a_peer_that_does_not_take_udp_gets_ipcomp() -> None:
     assert Ether(frame[10:])[IP].proto == 108
 
 
-@pytest.mark.parametrize("bad", ["version", "reserved", "length", "short"])
+def test_the_kernel_is_not_given_more_datagrams_than_it_takes() -> None:
+    client, server = connected(in_udp=True, bundles=True)
+    frames = client.from_host(make_segment(PAYLOAD, seq=ISN + 1, gso_size=320))
+    assert len(frames) > DATAGRAMS_MAX
+    assert {vnet.parse_vnet(frame)[0].gso_type for frame in frames} == {vnet.GSO_NONE}
+    (got,) = server.from_wire(frames)
+    assert len(got) == 10 + 14 + 20 + 32 + len(PAYLOAD)
+
+
+@pytest.mark.parametrize("bad", ["version", "reserved", "CPI", "length", "short"])
 def test_a_bad_entry_ends_the_bundle_and_is_counted(bad: str) -> None:
     client, server = connected(in_udp=True, bundles=True)
     (frame,) = client.from_host(make_segment(PAYLOAD[:60_000], seq=ISN + 1))
@@ -144,6 +154,8 @@ def test_a_bad_entry_ends_the_bundle_and_is_counted(bad: str) -> None:
         damaged[second_at] = 2
     elif bad == "reserved":
         damaged[second_at + 1] = 1
+    elif bad == "CPI":
+        damaged[second_at + 6] ^= 1
     elif bad == "length":
         damaged[second_at + 2 : second_at + 4] = b"\xff\xff"
     else:
