@@ -168,6 +168,24 @@ def unwrap(frame: Any, length: int, cursor: Any, headers: Any, counters: Any) ->
 
 
 @inline_kernel
+def is_forged(frame: Any, length: Any) -> Any:
+    """Whether a peer's NIC would take a datagram of the host's own for blocks, or one that will be cut out of it.
+
+    It would make TCP segments of them, from whatever port they say, and every program may send UDP.
+    """
+    ip_len = network.find_ip_len(frame, length)
+    udp_at = IP_AT + ip_len
+    if _find_datagram(frame, length) != 0:
+        return True
+    return (
+        ip_len != 0
+        and u8(frame, vnet.GSO_TYPE) == vnet.GSO_UDP_L4
+        and length >= udp_at + udp.UDP_LEN
+        and be16(frame, udp_at + udp.DST_PORT) == encapsulation.UDP_PORT
+    )
+
+
+@inline_kernel
 def _find_datagram(frame: Any, length: Any) -> Any:
     """Return the length of the network header before a datagram of ours; 0 for every other frame."""
     ip_len = network.find_ip_len(frame, length)

@@ -197,6 +197,22 @@ def test_a_datagram_that_lies_is_dropped(change: str) -> None:
     assert server.counts()["drop_bad_header" if change == "ip sum" else "drop_runt"] == 1
 
 
+@pytest.mark.parametrize("gso_type", [vnet.GSO_NONE, vnet.GSO_UDP_L4])
+def test_no_program_of_the_host_sends_blocks(gso_type: int) -> None:
+    """The other NIC would make TCP segments of them, and UDP needs no rights."""
+    client, _ = connected(in_udp=True)
+    (good,) = client.from_host(make_segment(PAYLOAD[:1400], seq=ISN + 1))
+    frame = bytearray(good)
+    if gso_type != vnet.GSO_NONE:  # the block may be in any of the datagrams that it will be cut into
+        frame[vnet.GSO_TYPE] = gso_type
+        frame[10 + 14 + 20 + 8] = 0
+    before = client.counts()
+    assert client.from_host(bytes(frame)) == []
+    after = client.counts()
+    assert after.pop("drop_host_block") == 1
+    assert {name for name in after if after[name] != before.get(name, 0)} == {"tx_host_frames", "tx_host_octets"}
+
+
 @pytest.mark.parametrize("payload", [b"", b"x" * 40, bytes(40), bytes((1, 0, 0, 40, 6, 0, 0, 1)) + bytes(60)])
 def test_other_udp_to_the_port_is_the_hosts(payload: bytes) -> None:
     packet = Ether(dst="02:00:00:00:00:02") / IP(src="10.9.0.1", dst="10.9.0.2") / UDP(dport=encapsulation.UDP_PORT)
@@ -204,3 +220,5 @@ def test_other_udp_to_the_port_is_the_hosts(payload: bytes) -> None:
     nic = Nic()
     assert nic.from_wire([frame]) == [frame]
     assert nic.counts() == {"rx_bypass": 1}
+    assert nic.from_host(frame) == [frame]
+    assert nic.counts()["bypass_not_tcp"] == 1
