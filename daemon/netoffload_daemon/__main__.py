@@ -164,7 +164,8 @@ def run(settings: NicSettings) -> int:
         wire, mtu = open_packet(settings.wire, settings.wire_netns, program=program)
         stack.enter_context(wire)
         bypass = None
-        if program or has_clsact(settings.wire, settings.wire_netns):
+        devices = (settings.wire, settings.wire_netns), (settings.host_name, settings.host_netns)
+        if program or any(has_clsact(*device) for device in devices):
             bypass = stack.enter_context(KernelBypass(settings))
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         stack.callback(os.close, event)

@@ -82,17 +82,22 @@ class KernelBypass:
 
     def _open(self) -> None:
         from netoffload.netlink import Namespace
+        from netoffload.netlink.redirect import index_and_address
 
         paths = [path or OWN_NETNS for path in (self._settings.host_netns, self._settings.wire_netns)]
         self._host, self._wire = (self._stack.enter_context(Namespace.open(path)) for path in paths)
         self._is_one_netns = Path(paths[0]).stat().st_ino == Path(paths[1]).stat().st_ino
+        self._near = f"no-host{index_and_address(self._host, self._settings.host_name)[0]}"
+        self._far = f"no-wire{index_and_address(self._wire, self._settings.wire)[0]}"
 
     def _remove(self) -> None:
         from netoffload.netlink.redirect import remove_link, remove_redirects
 
         remove_redirects(self._host, self._settings.host_name)
         remove_redirects(self._wire, self._settings.wire)
-        remove_link(self._wire, self._end_at_wire())
+        # A device that was made anew has another index, so a pair from before may be known by one of its ends only.
+        remove_link(self._host, self._near)
+        remove_link(self._wire, self._far)
 
     def _join(self) -> None:
         from netoffload.netlink.redirect import EVERYTHING, Redirect, add_redirect, index_and_address, set_silent
@@ -106,14 +111,13 @@ class KernelBypass:
             tx, rx = Redirect(host, sent, wire, "egress"), Redirect(wire, "ingress", host, received)
             add_redirect(self._wire, tx, named)
         else:
-            index, address = index_and_address(self._host, host)
-            near, far = f"no-host{index}", self._end_at_wire()
+            near, far = self._near, self._far
             tx, rx = Redirect(far, "ingress", wire, "egress"), Redirect(wire, "ingress", far, "egress")
             self._host.add_veth(near, far, self._settings.wire_netns or OWN_NETNS, PAIR_MTU)
             # Before the ends are up: neither namespace's stack ever sees a frame on them.
             add_redirect(self._host, Redirect(near, "ingress", host, received), EVERYTHING)
             add_redirect(self._wire, tx, EVERYTHING)
-            set_silent(self._host, near, address)
+            set_silent(self._host, near, index_and_address(self._host, host)[1])
             set_silent(self._wire, far)
             add_redirect(self._host, Redirect(host, sent, near, "egress"), named)
         add_redirect(self._wire, rx, named)
@@ -121,8 +125,3 @@ class KernelBypass:
             (tx, Counter.KERNEL_TX_FRAMES, Counter.KERNEL_TX_OCTETS),
             (rx, Counter.KERNEL_RX_FRAMES, Counter.KERNEL_RX_OCTETS),
         ]
-
-    def _end_at_wire(self) -> str:
-        from netoffload.netlink.redirect import index_and_address
-
-        return f"no-wire{index_and_address(self._wire, self._settings.wire)[0]}"

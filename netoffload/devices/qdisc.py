@@ -10,6 +10,7 @@ from netoffload.devices.netns import in_netns
 from netoffload.errors import DeviceError
 
 # linux/netlink.h, linux/rtnetlink.h
+_NLMSG_ERROR: Final = 2
 _NLMSG_DONE: Final = 3
 _NLM_F_REQUEST_DUMP: Final = 0x301
 _RTM_GETQDISC: Final = 38
@@ -42,7 +43,7 @@ def _names_clsact(sock: socket.socket, index: int) -> bool:
         octets = sock.recv(_REPLY_LEN_MAX)
         while octets:
             length, kind = _HEADER.unpack_from(octets)[:2]
-            if kind == _NLMSG_DONE:
+            if kind in (_NLMSG_DONE, _NLMSG_ERROR):  # a kernel without qdiscs says "not supported"
                 return False
             message, octets = octets[_HEADER.size : length], octets[length + 3 & ~3 :]
             if _TCMSG.unpack_from(message)[3] == index and b"clsact\0" in message[_TCMSG.size :]:

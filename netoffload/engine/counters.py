@@ -75,6 +75,7 @@ class Counter(enum.IntEnum):
     DROP_HOST_REFUSED = enum.auto()
     DROP_HOST_FULL = enum.auto()
     DROP_UNSPLIT = enum.auto()
+    DROP_HOST_BLOCK = enum.auto()
 
     FAULT_LOST = enum.auto()
     FAULT_DUPLICATED = enum.auto()
@@ -107,7 +108,7 @@ MEANING: Final = {
     Counter.TX_CLASS_32: "floats that took four octets",
     Counter.TX_CODEC_NS: "nanoseconds spent on compressing segments and making their blocks",
     Counter.TX_WIRE_FRAMES: "frames given to the wire, a GSO frame counting once",
-    Counter.TX_WIRE_OCTETS: "octets of the frames given to the wire",
+    Counter.TX_WIRE_OCTETS: "octets of the frames given to the wire, a GSO frame's headers counting once",
     Counter.TX_WIRE_WAITS: "times the wire was full and the NIC waited",
     Counter.BYPASS_NOT_TCP: "not a whole TCP segment over IPv4 without options, or IPv6 without extension headers",
     Counter.BYPASS_UNTAGGED: "ToS or traffic class is not 0x28",
@@ -142,6 +143,7 @@ MEANING: Final = {
     Counter.DROP_HOST_REFUSED: "the kernel refused a frame for the host",
     Counter.DROP_HOST_FULL: "the host's queue refused a frame",
     Counter.DROP_UNSPLIT: "frame that the fault stage cannot split or hold",
+    Counter.DROP_HOST_BLOCK: "UDP from the host that the other NIC would take for blocks",
     Counter.FAULT_LOST: "frames lost on purpose",
     Counter.FAULT_DUPLICATED: "frames sent twice on purpose",
     Counter.FAULT_REORDERED: "frames overtaken on purpose",

@@ -27,8 +27,14 @@ PAD_MAX: Final = 48
 """Zeros behind a block of a bundle. Coalesced packing leaves less than a burst and what is cut of a float, 37 octets;
 where more would be needed (one frame per MSS, say) the datagrams go one by one."""
 
+DATAGRAMS_MAX: Final = 64
+"""In a bundle. The kernel refuses more (``UDP_MAX_SEGMENTS``: 64, later 128); an MSS below 1 KB would give as many."""
+
 HEADERS_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + ipv6.IPV6_LEN
 """Room for the headers that :func:`unwrap` keeps."""
+
+_BEGINS_OURS: Final = offload.IPCOMP_NEXT_TCP << 24 | offload.CPI_OFFLOAD
+"""The IPComp header of every block."""
 
 # Fields of the cursor of unwrap, int64[CURSOR_FIELDS]; all 0 before a frame.
 NEXT_AT: Final = 0
@@ -106,7 +112,7 @@ def bundle(wire: Any, spans: Any, frames: Any, ip_len: Any) -> Any:
         if gso_size - (spans[index, 1] - header_len) > PAD_MAX:
             return -1
     datagram_len = udp.UDP_LEN + total + padding
-    if frames == 1 or ip_len + datagram_len > network.DATAGRAM_LEN_MAX:
+    if frames == 1 or frames > DATAGRAMS_MAX or ip_len + datagram_len > network.DATAGRAM_LEN_MAX:
         return -1
     for index in range(frames):
         start, entry_len = spans[index, 0] + header_len, spans[index, 1] - header_len
@@ -162,6 +168,24 @@ def unwrap(frame: Any, length: int, cursor: Any, headers: Any, counters: Any) ->
 
 
 @inline_kernel
+def is_forged(frame: Any, length: Any) -> Any:
+    """Whether a peer's NIC would take a datagram of the host's own for blocks, or one that will be cut out of it.
+
+    It would make TCP segments of them, from whatever port they say, and every program may send UDP.
+    """
+    ip_len = network.find_ip_len(frame, length)
+    udp_at = IP_AT + ip_len
+    if _find_datagram(frame, length) != 0:
+        return True
+    return (
+        ip_len != 0
+        and u8(frame, vnet.GSO_TYPE) == vnet.GSO_UDP_L4
+        and length >= udp_at + udp.UDP_LEN
+        and be16(frame, udp_at + udp.DST_PORT) == encapsulation.UDP_PORT
+    )
+
+
+@inline_kernel
 def _find_datagram(frame: Any, length: Any) -> Any:
     """Return the length of the network header before a datagram of ours; 0 for every other frame."""
     ip_len = network.find_ip_len(frame, length)
@@ -173,7 +197,7 @@ def _find_datagram(frame: Any, length: Any) -> Any:
         or length < comp_at + offload.IPCOMP_LEN
         or be16(frame, udp_at + udp.DST_PORT) != encapsulation.UDP_PORT
         or u8(frame, udp_at + udp.UDP_LEN + encapsulation.ENTRY_VERSION_AT) != encapsulation.ENTRY_VERSION
-        or be32(frame, comp_at) != offload.IPCOMP_NEXT_TCP << 24 | offload.CPI_OFFLOAD
+        or be32(frame, comp_at) != _BEGINS_OURS
         or network.is_fragment(frame, ip_len)
     ):
         return 0
@@ -191,7 +215,11 @@ def _next_block(frame: Any, cursor: Any, headers: Any, counters: Any) -> Any:
         counters[Counter.DROP_RUNT] += 1
         return False
     version = u8(frame, entry_at + encapsulation.ENTRY_VERSION_AT)
-    if version != encapsulation.ENTRY_VERSION or u8(frame, entry_at + encapsulation.ENTRY_RESERVED_AT):
+    if (
+        version != encapsulation.ENTRY_VERSION
+        or u8(frame, entry_at + encapsulation.ENTRY_RESERVED_AT)
+        or be32(frame, block_at) != _BEGINS_OURS  # receive would take it for a frame that crosses
+    ):
         counters[Counter.DROP_BAD_VERSION] += 1
         return False
     block_len = be16(frame, entry_at + encapsulation.BLOCK_LEN_AT)

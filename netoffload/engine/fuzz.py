@@ -293,7 +293,7 @@ def _is_possible(status: Any, length: Any, memory: Any) -> Any:
 @inline_kernel
 def _come_back(frames: Any, outcome: Any, memory: Any) -> Any:
     """Whether the wire frames of one transmit lie in their buffer, and receive takes every block."""
-    if frames == FORWARD:
+    if frames == FORWARD or frames == 0:
         return True
     if not 0 < frames <= MAX_WIRE_FRAMES:
         return False

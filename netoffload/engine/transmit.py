@@ -22,7 +22,7 @@ from netoffload.engine import flows as flow_table
 from netoffload.engine import handshake, network
 from netoffload.engine.blocks import Segment, TransmitSettings, emit_block
 from netoffload.engine.counters import Counter
-from netoffload.engine.encapsulation import bundle, wrap
+from netoffload.engine.encapsulation import bundle, is_forged, wrap
 from netoffload.engine.fields import be32
 from netoffload.engine.flows import NOT_FOUND, key_of
 from netoffload.engine.network import IP_AT
@@ -66,7 +66,7 @@ def transmit(
     wire: Any,
     spans: Any,
 ) -> int:
-    """Take one frame from the host; return how many wire frames it became, or ``FORWARD``.
+    """Take one frame from the host; return how many wire frames it became (0: it was dropped), or ``FORWARD``.
 
     Args:
         settings: see :class:`TransmitSettings`.
@@ -92,7 +92,7 @@ def transmit(
         _note_end(frame, ip_len, flows)
     if reason != 0 and reason != Counter.BYPASS_SPECIAL.value:
         counters[reason] += 1
-        return FORWARD
+        return 0 if reason == Counter.DROP_HOST_BLOCK.value else FORWARD
     segment = _find_segment(frame, ip_len)
     slot, again = _note(frame, segment, now_ns, flows)
     if reason == 0:
@@ -119,10 +119,10 @@ def transmit(
 
 @inline_kernel
 def _classify(frame: Any, length: Any, ip_len: Any) -> Any:
-    """Return the counter of the reason why this frame crosses as it is, or 0."""
+    """Return the counter of the reason why this frame crosses as it is, or is dropped; or 0."""
     tcp_at = IP_AT + ip_len
     if ip_len == 0 or length < tcp_at + tcp.TCP_MIN_LEN or network.get_protocol(frame, ip_len) != tcp.PROTO_TCP:
-        return Counter.BYPASS_NOT_TCP.value
+        return Counter.DROP_HOST_BLOCK.value if is_forged(frame, length) else Counter.BYPASS_NOT_TCP.value
     datagram_len = network.get_datagram_len(frame, ip_len)
     tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
     if (

@@ -57,6 +57,8 @@ class Nic:
             assert np.array_equal(buffer, before), "transmit must not change what the host gave"
         if count == FORWARD:
             return [bytes(buffer[: len(frame)])]
+        if count == 0:
+            return []
         pieces = [bytes(self._wire[at : at + length]) for at, length in self._spans[:count]]
         return [b"".join(pieces)] if is_bundle(self._wire, self._spans) else pieces
 

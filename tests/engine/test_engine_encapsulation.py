@@ -10,6 +10,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
+from netoffload.engine.encapsulation import DATAGRAMS_MAX
 from netoffload.wire import encapsulation, vnet
 from netoffload.wire.capability import ALL_CODECS, emit_capability
 from netoffload.wire.checksum import internet_checksum
@@ -133,7 +134,16 @@ def test_a_peer_that_does_not_take_udp_gets_ipcomp() -> None:
     assert Ether(frame[10:])[IP].proto == 108
 
 
-@pytest.mark.parametrize("bad", ["version", "reserved", "length", "short"])
+def test_the_kernel_is_not_given_more_datagrams_than_it_takes() -> None:
+    client, server = connected(in_udp=True, bundles=True)
+    frames = client.from_host(make_segment(PAYLOAD, seq=ISN + 1, gso_size=320))
+    assert len(frames) > DATAGRAMS_MAX
+    assert {vnet.parse_vnet(frame)[0].gso_type for frame in frames} == {vnet.GSO_NONE}
+    (got,) = server.from_wire(frames)
+    assert len(got) == 10 + 14 + 20 + 32 + len(PAYLOAD)
+
+
+@pytest.mark.parametrize("bad", ["version", "reserved", "CPI", "length", "short"])
 def test_a_bad_entry_ends_the_bundle_and_is_counted(bad: str) -> None:
     client, server = connected(in_udp=True, bundles=True)
     (frame,) = client.from_host(make_segment(PAYLOAD[:60_000], seq=ISN + 1))
@@ -144,6 +154,8 @@ def test_a_bad_entry_ends_the_bundle_and_is_counted(bad: str) -> None:
         damaged[second_at] = 2
     elif bad == "reserved":
         damaged[second_at + 1] = 1
+    elif bad == "CPI":
+        damaged[second_at + 6] ^= 1
     elif bad == "length":
         damaged[second_at + 2 : second_at + 4] = b"\xff\xff"
     else:
@@ -185,6 +197,22 @@ def test_a_datagram_that_lies_is_dropped(change: str) -> None:
     assert server.counts()["drop_bad_header" if change == "ip sum" else "drop_runt"] == 1
 
 
+@pytest.mark.parametrize("gso_type", [vnet.GSO_NONE, vnet.GSO_UDP_L4])
+def test_no_program_of_the_host_sends_blocks(gso_type: int) -> None:
+    """The other NIC would make TCP segments of them, and UDP needs no rights."""
+    client, _ = connected(in_udp=True)
+    (good,) = client.from_host(make_segment(PAYLOAD[:1400], seq=ISN + 1))
+    frame = bytearray(good)
+    if gso_type != vnet.GSO_NONE:  # the block may be in any of the datagrams that it will be cut into
+        frame[vnet.GSO_TYPE] = gso_type
+        frame[10 + 14 + 20 + 8] = 0
+    before = client.counts()
+    assert client.from_host(bytes(frame)) == []
+    after = client.counts()
+    assert after.pop("drop_host_block") == 1
+    assert {name for name in after if after[name] != before.get(name, 0)} == {"tx_host_frames", "tx_host_octets"}
+
+
 @pytest.mark.parametrize("payload", [b"", b"x" * 40, bytes(40), bytes((1, 0, 0, 40, 6, 0, 0, 1)) + bytes(60)])
 def test_other_udp_to_the_port_is_the_hosts(payload: bytes) -> None:
     packet = Ether(dst="02:00:00:00:00:02") / IP(src="10.9.0.1", dst="10.9.0.2") / UDP(dport=encapsulation.UDP_PORT)
@@ -192,3 +220,5 @@ def test_other_udp_to_the_port_is_the_hosts(payload: bytes) -> None:
     nic = Nic()
     assert nic.from_wire([frame]) == [frame]
     assert nic.counts() == {"rx_bypass": 1}
+    assert nic.from_host(frame) == [frame]
+    assert nic.counts()["bypass_not_tcp"] == 1

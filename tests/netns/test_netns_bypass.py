@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,15 @@ import pytest
 
 from netoffload.control import request
 from netoffload.devices.packet import open_packet
+from netoffload.devices.qdisc import has_clsact
 from netoffload.netlink import Namespace, netns_path
+from netoffload.netlink.redirect import remove_link
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.testbed.plan import NodePlan, nic_argv
 from netoffload.testbed.stream import stream
 from netoffload.wire.vnet import Vnet, emit_vnet
+from netoffload_daemon.bypass import KernelBypass
+from netoffload_daemon.settings import NicSettings as DaemonSettings
 
 pytestmark = pytest.mark.netns
 
@@ -235,6 +240,41 @@ def test_a_nic_on_a_host_undoes_it_if_it_stays_root(plain_bed: Testbed) -> None:
         assert filters_of(node) != ""
     assert links_of(node.netns) == before
     assert filters_of(node) == ""
+
+
+@pytest.mark.parametrize("gone", ["w0", "t1"])
+def test_what_a_killed_nic_left_is_found_when_a_device_was_made_anew(plain_bed: Testbed, gone: str) -> None:
+    node = plain_bed.plan.nodes[2]
+    netns = str(netns_path(node.netns))
+    settings = DaemonSettings("tap:t1", "w0", netns, netns, bypass="kernel")
+
+    def make(name: str) -> None:
+        if name == "w0":
+            namespace.add_veth("w0", "w1", None, 1500)
+        else:
+            namespace.add_tap("t1", 1500, 100)
+
+    with Namespace.open(node.netns) as namespace, contextlib.ExitStack() as stack:
+        before = links_of(node.netns)
+        for name in ("w0", "t1"):
+            make(name)
+            stack.callback(remove_link, namespace, name)
+        for bypass in ("kernel", "user"):
+            killed = KernelBypass(settings)
+            killed.__enter__()
+            stack.callback(killed.__exit__)
+            assert len(links_of(node.netns)) == len(before) + 4
+            remove_link(namespace, gone)
+            make(gone)
+            with (
+                ready(["--host", "tap:t1", "--host-netns", netns, "--wire", "w0", "--wire-netns", netns])
+                if (bypass == "user")
+                else KernelBypass(settings)
+            ):
+                assert len(links_of(node.netns)) == len(before) + (2 if bypass == "user" else 4)
+            assert len(links_of(node.netns)) == len(before) + 2
+            assert not any(namespace.call(partial(has_clsact, name)) for name in ("w0", "t1"))
+    assert links_of(node.netns) == before
 
 
 def test_faults_exclude_it_with_a_line() -> None:

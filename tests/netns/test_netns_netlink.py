@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import select
+import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from netoffload.devices import qdisc
 from netoffload.devices.packet import open_packet
 from netoffload.devices.qdisc import has_clsact
 from netoffload.errors import NetlinkRefusedError
@@ -155,3 +159,13 @@ def test_a_redirect_moves_frames_and_leaves_the_filters_of_others_alone() -> Non
         assert not namespace.call(lambda: has_clsact("b0"))
         with pytest.raises(NetlinkRefusedError, match="there is none"):
             redirect.redirected(namespace, way)
+
+
+def test_a_kernel_without_qdiscs_has_no_clsact() -> None:
+    """What rtnetlink answers there: an error instead of a list, and nothing behind it."""
+    kernel, asker = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with kernel, asker:
+        asker.settimeout(10)
+        request = struct.pack("=IHHII", 36, 38, 0x301, 1, 0)
+        kernel.send(struct.pack("=IHHIIi", 36, 2, 0, 1, 0, -errno.EOPNOTSUPP) + request)
+        assert not qdisc._names_clsact(asker, 1)
