@@ -21,7 +21,7 @@ from netoffload.dissect.layers import BlockTCP, IPComp, OffloadBlock
 from netoffload.errors import UsageError, WireError
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.encapsulation import ENTRY_LEN
-from netoffload.wire.offload import BLOCK_VERSION, PROTO_IPCOMP
+from netoffload.wire.offload import BLOCK_VERSION, PROTO_IPCOMP, SEGMENT_FLAGS
 
 try:
     from scapy.error import Scapy_Exception
@@ -265,6 +265,8 @@ def _refusal(ip: Packet, block: Packet) -> str | None:
         return f"version {block.version}, or a reserved bit set"
     if codec.by_id(block.codec) is None or not BOUND_K_MIN <= block.bound_k <= BOUND_K_MAX:
         return f"codec {block.codec} with bound {block.bound_k} is unknown"
+    if BlockTCP in block and int(block[BlockTCP].flags) & ~SEGMENT_FLAGS:
+        return f"a segment with flags {block[BlockTCP].flags}"
     return None if block.payload_len else "a block of no payload"
 
 

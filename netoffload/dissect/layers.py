@@ -186,7 +186,7 @@ def offload(
         payload_len=len(head) + 4 * values.size + len(tail),
         gso_size=gso_size,
     )
-    return IPComp() / block / BlockTCP(**tcp) / Raw(payload)
+    return IPComp() / block / BlockTCP(**{"flags": "A"} | tcp) / Raw(payload)
 
 
 def entries_of(datagram: Packet) -> list[Packet]:

@@ -136,6 +136,11 @@ local function ip_header_is_taken()
     return sum == 0xFFFF
 end
 
+-- Whether the flags of the TCP header, as far as it was captured, are those of a block's segment: no SYN, RST, URG, CWR.
+local function flags_are_plain(tvb)
+    return tvb:len() < TCP_AT + 14 or band(tvb(TCP_AT + 13, 1):uint(), 0xA6) == 0
+end
+
 -- Whether a NIC takes a block with these headers, whatever is behind them.
 local function is_taken(tvb)
     local bound_k = tvb(5, 1):uint()
@@ -145,6 +150,7 @@ local function is_taken(tvb)
         and tvb(8, 2):uint() ~= 0
         and bound_k >= BOUND_K_MIN
         and bound_k <= BOUND_K_MAX
+        and flags_are_plain(tvb)
         and ip_header_is_taken()
 end
 

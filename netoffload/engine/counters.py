@@ -130,7 +130,7 @@ MEANING: Final = {
     Counter.RX_CODEC_NS: "nanoseconds spent on checking and decoding blocks",
     Counter.RX_BYPASS: "frames that are no offload block of ours",
     Counter.DROP_RUNT: "frame from the wire shorter than its headers say",
-    Counter.DROP_BAD_HEADER: "block that is an IPv4 fragment, or with a wrong IPv4 checksum or TCP header",
+    Counter.DROP_BAD_HEADER: "block that is an IPv4 fragment, or with a wrong IPv4 checksum, TCP header or flags",
     Counter.DROP_BAD_VERSION: "block of another version, or with a reserved bit set",
     Counter.DROP_BAD_CRC: "block with a wrong CRC32C",
     Counter.DROP_UNKNOWN_CODEC: "block with a codec or a bound this NIC does not know",

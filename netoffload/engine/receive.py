@@ -206,8 +206,10 @@ def _check(frame: Any, length: Any, ip_len: Any) -> Any:
 @inline_kernel
 def _check_lengths(frame: Any, ip_len: Any, block_len: Any) -> Any:
     """The part of :func:`_check` that looks behind the block header."""
-    tcp_len = (u8(frame, IP_AT + ip_len + offload.TCP_HEADER + tcp.DATA_OFFSET) >> 4) * 4
-    if tcp_len < tcp.TCP_MIN_LEN or offload.OVERHEAD + tcp_len > block_len:
+    tcp_at = IP_AT + ip_len + offload.TCP_HEADER
+    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+    flags = u8(frame, tcp_at + tcp.FLAGS)
+    if tcp_len < tcp.TCP_MIN_LEN or offload.OVERHEAD + tcp_len > block_len or flags & ~offload.SEGMENT_FLAGS:
         return Counter.DROP_BAD_HEADER.value
     block = _find_block(frame, ip_len)
     floats_len = block.raw_len - block.head - block.tail

@@ -51,9 +51,6 @@ most 64 KiB and a header of at most 134 octets per block; one more frame, alignm
 HOST_BUFFER_LEN: Final = vnet.VNET_LEN + ETHERNET_LEN + 65536 + 64
 """The largest frame a device gives (64 KiB GSO), and slack for vector loads."""
 
-_PLAIN_FLAGS: Final = tcp.ACK_FLAG | tcp.PSH | tcp.FIN | tcp.ECE
-"""ECE is on every segment between a congestion mark and its answer; CWR, which is on the first one only, bypasses."""
-
 
 @kernel
 def transmit(
@@ -140,7 +137,7 @@ def _classify(frame: Any, length: Any, ip_len: Any) -> Any:
         return Counter.BYPASS_SYN.value
     if datagram_len == ip_len + tcp_len:
         return Counter.BYPASS_NO_PAYLOAD.value
-    if flags & ~_PLAIN_FLAGS or _has_signature(frame, tcp_at, tcp_len):
+    if flags & ~offload.SEGMENT_FLAGS or _has_signature(frame, tcp_at, tcp_len):
         return Counter.BYPASS_SPECIAL.value
     return 0
 

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from netoffload.errors import WireError
+from netoffload.wire import tcp
 from netoffload.wire.checksum import crc32c
 
 PROTO_IPCOMP: Final = 108
@@ -60,6 +61,10 @@ GSO_SIZE: Final = 10
 RESERVED: Final = 12
 CRC: Final = 16
 TCP_HEADER: Final = 20
+
+SEGMENT_FLAGS: Final = tcp.ACK_FLAG | tcp.PSH | tcp.FIN | tcp.ECE
+"""TCP flags that a block's segment may have. ECE is on every segment between a congestion mark and its answer; CWR,
+which is on the first one only, SYN, RST and URG bypass, and a block that has one of them is forged."""
 
 
 class CodecId(enum.IntEnum):
@@ -144,6 +149,8 @@ def parse_block(octets: bytes, src: bytes, dst: bytes) -> Block:
     payload = octets[TCP_HEADER + tcp_len :]
     if not 20 <= tcp_len <= len(octets) - TCP_HEADER:
         raise WireError(f"TCP header of {tcp_len} octets does not fit its block")
+    if octets[TCP_HEADER + tcp.FLAGS] & ~SEGMENT_FLAGS:
+        raise WireError("offload block of a segment with SYN, RST, URG or CWR")
     floats_len = payload_len - head - tail
     if head > 3 or tail > 3 or floats_len < 0 or floats_len % 4 or len(payload) < head + tail:
         raise WireError("offload block lengths contradict each other")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from frames import make_segment
@@ -76,7 +77,7 @@ def write_capture(path: Path) -> list[Packet]:
     return packets
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[Any, ...]] = {
     "IPv4 sum": ("wrong IPv4 header checksum", {"chksum": 1}, {}, {}),
     "IPComp flags": ("a reserved bit set", {}, {"flags": 1}, {}),
     "block flags": ("a reserved bit set", {}, {}, {"flags": 0x80}),
@@ -84,15 +85,17 @@ REFUSED = {
     "no bound": ("bound 0 is unknown", {}, {}, {"bound_k": 0}),
     "bound": ("bound 17 is unknown", {}, {}, {"bound_k": 17}),
     "nothing": ("a block of no payload", {}, {}, {"payload_len": 0}),
+    "SYN": ("a segment with flags SA", {}, {}, {}, {"flags": "SA"}),
+    "RST": ("a segment with flags R", {}, {}, {}, {"flags": "R"}),
 }
-"""What is wrong -> what is said about it, and fields of the IP, IPComp and block headers."""
+"""What is wrong -> what is said about it, and fields of the IP, IPComp, block and TCP headers."""
 
 
 def refused_block(what: str) -> Packet:
     """A block whose CRC is right, and which a NIC refuses all the same."""
-    _, in_ip, in_ipcomp, in_block = REFUSED[what]
+    _, in_ip, *fields_of = REFUSED[what]
     made = layers.offload(VALUES[:300], sport=40000, dport=80, seq=9, flags="PA")
-    for layer, fields in ((layers.IPComp, in_ipcomp), (layers.OffloadBlock, in_block)):
+    for layer, fields in zip((layers.IPComp, layers.OffloadBlock, layers.BlockTCP), fields_of, strict=False):
         for name, value in fields.items():
             setattr(made[layer], name, value)
     ip = IP(src="10.9.0.1", dst="10.9.0.2", tos=0x28, **in_ip)

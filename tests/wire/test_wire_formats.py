@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,11 +14,13 @@ from scapy.layers.l2 import Ether
 
 from netoffload.errors import WireError
 from netoffload.wire.checksum import crc32c, internet_checksum, ones_sum
+from netoffload.wire.encapsulation import emit_entries, parse_entries
 from netoffload.wire.ethernet import Ethernet, emit_ethernet, parse_ethernet
 from netoffload.wire.ipv4 import Ipv4, emit_ipv4, parse_ipv4
 from netoffload.wire.ipv6 import Ipv6, emit_ipv6, parse_ipv6
-from netoffload.wire.offload import Block, emit_block, parse_block
+from netoffload.wire.offload import SEGMENT_FLAGS, Block, emit_block, parse_block
 from netoffload.wire.tcp import Tcp, emit_tcp, parse_tcp
+from netoffload.wire.udp import Udp, emit_udp, parse_udp
 from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
 
 SRC, DST = bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2))
@@ -34,6 +37,7 @@ ipv6s = st.builds(Ipv6, u8s, st.integers(0, 2**20 - 1), u8s, u8s, long_addresses
 def blocks(draw: st.DrawFn) -> Block:
     head, tail = draw(st.integers(0, 3)), draw(st.integers(0, 3))
     floats = draw(st.integers(0, 300))
+    header = draw(tcps)
     return Block(
         codec=draw(st.integers(0, 15)),
         bound_k=draw(u8s),
@@ -41,7 +45,7 @@ def blocks(draw: st.DrawFn) -> Block:
         tail=tail,
         payload_len=head + tail + 4 * floats,
         gso_size=draw(u16s),
-        tcp_header=emit_tcp(draw(tcps), b""),
+        tcp_header=emit_tcp(replace(header, flags=header.flags & SEGMENT_FLAGS), b""),
         payload=draw(st.binary(min_size=head + tail, max_size=head + tail + 100)),
     )
 
@@ -77,11 +81,35 @@ def test_a_block_for_another_address_is_refused(block: Block) -> None:
         parse_block(emit_block(block, SRC, DST), SRC, SRC)
 
 
+@given(st.lists(blocks(), min_size=1, max_size=4), st.integers(0, 3000))
+def test_entries_of_a_bundle_survive_padding(many: list[Block], datagram_len: int) -> None:
+    octets = [emit_block(block, SRC, DST) for block in many]
+    assert parse_entries(emit_entries(octets, datagram_len)) == octets
+
+
+@given(blocks(), u8s, u16s, u16s, st.binary(max_size=40))
+def test_udp_survives_the_wire(block: Block, version: int, port: int, checksum: int, rest: bytes) -> None:
+    payload = emit_entries([emit_block(block, SRC, DST)])
+    header = Udp(port, port ^ 1, checksum)
+    assert parse_udp(emit_udp(header, payload) + rest) == (header, payload)
+    if version != 1:
+        with pytest.raises(WireError):
+            parse_entries(bytes((version,)) + payload[1:])
+
+
+def test_a_block_with_flags_that_bypass_is_refused() -> None:
+    block = Block(1, 10, 0, 0, 4, 0, emit_tcp(Tcp(1, 2, 3, 4, 0x12, 5), b""), b"1234")
+    with pytest.raises(WireError, match="SYN"):
+        parse_block(emit_block(block, SRC, DST), SRC, DST)
+
+
 def _parse_block(octets: bytes) -> Block:
     return parse_block(octets, SRC, DST)
 
 
-@pytest.mark.parametrize("parse", [parse_ethernet, parse_ipv4, parse_ipv6, parse_tcp, parse_vnet, _parse_block])
+@pytest.mark.parametrize(
+    "parse", [parse_ethernet, parse_ipv4, parse_ipv6, parse_tcp, parse_udp, parse_entries, parse_vnet, _parse_block]
+)
 @given(octets=st.binary(max_size=120))
 def test_random_octets_parse_or_raise_wire_error(parse: Callable[[bytes], object], octets: bytes) -> None:
     try:
@@ -97,6 +125,8 @@ def test_every_truncation_parses_or_raises_wire_error(block: Block, ip: Ipv4, ip
         (parse_ipv4, emit_ipv4(ip, b"")),
         (parse_ipv6, emit_ipv6(ip6, b"12345678")),
         (parse_tcp, emit_tcp(tcp, b"")),
+        (parse_udp, emit_udp(Udp(1, 2), b"payload")),
+        (parse_entries, emit_entries([emit_block(block, SRC, DST)])),
     ):
         for length in range(0, len(octets), 3):
             with pytest.raises(WireError):
