@@ -276,7 +276,7 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
         else:
             port.counters[Counter.TX_CODEC_NS] += libc.now_ns(port.clock) - before
         octets = frame if is_forward else port.wire_out
-        if not is_forward and frames > 0 and is_bundle(octets, port.spans):
+        if not is_forward and is_bundle(octets, port.spans, frames):
             _put_bundle(octets, frames, port)
             return
         for index in range(frames):

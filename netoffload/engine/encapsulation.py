@@ -130,9 +130,9 @@ def bundle(wire: Any, spans: Any, frames: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
-def is_bundle(wire: Any, spans: Any) -> Any:
-    """Whether what transmit has put into ``spans`` are pieces of one frame."""
-    return u8(wire, spans[0, 0] + vnet.GSO_TYPE) == vnet.GSO_UDP_L4
+def is_bundle(wire: Any, spans: Any, frames: Any) -> Any:
+    """Whether the ``frames`` that transmit has put into ``spans`` are pieces of one; a SYN may say what it likes."""
+    return frames > 1 and u8(wire, spans[0, 0] + vnet.GSO_TYPE) == vnet.GSO_UDP_L4
 
 
 @kernel

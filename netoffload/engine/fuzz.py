@@ -301,7 +301,7 @@ def _come_back(frames: Any, outcome: Any, memory: Any) -> Any:
         start, length = memory.spans[index, 0], memory.spans[index, 1]
         if start < 0 or length < 0 or start + length > WIRE_BUFFER_LEN - DECODE_SLACK:
             return False
-    if is_bundle(memory.wire, memory.spans):
+    if is_bundle(memory.wire, memory.spans, frames):
         return _takes_blocks(memory.gathered, _gather(frames, memory), frames, outcome, memory)
     for index in range(frames):
         start, length = memory.spans[index, 0], memory.spans[index, 1]

@@ -60,7 +60,7 @@ class Nic:
         if count == 0:
             return []
         pieces = [bytes(self._wire[at : at + length]) for at, length in self._spans[:count]]
-        return [b"".join(pieces)] if is_bundle(self._wire, self._spans) else pieces
+        return [b"".join(pieces)] if is_bundle(self._wire, self._spans, count) else pieces
 
     def from_wire(self, frames: list[bytes]) -> list[bytes]:
         """Return the host frames that a batch of wire frames becomes."""

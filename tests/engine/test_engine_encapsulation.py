@@ -12,7 +12,7 @@ from scapy.layers.l2 import Ether
 
 from netoffload.engine.encapsulation import DATAGRAMS_MAX
 from netoffload.wire import encapsulation, vnet
-from netoffload.wire.capability import ALL_CODECS, emit_capability
+from netoffload.wire.capability import ALL_CODECS, OPTION_LEN, emit_capability
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.offload import parse_block
 
@@ -222,3 +222,11 @@ def test_other_udp_to_the_port_is_the_hosts(payload: bytes) -> None:
     assert nic.counts() == {"rx_bypass": 1}
     assert nic.from_host(frame) == [frame]
     assert nic.counts()["bypass_not_tcp"] == 1
+
+
+def test_a_syn_that_says_it_is_a_bundle_is_none() -> None:
+    client = Nic(in_udp=True, bundles=True)
+    syn = bytearray(make_segment(flags="S", seq=ISN))
+    syn[vnet.GSO_TYPE] = vnet.GSO_UDP_L4
+    (offer,) = client.from_host(bytes(syn))
+    assert len(offer) == len(syn) + OPTION_LEN
