@@ -271,9 +271,24 @@ def main(
         program: the module that was started, for ``--help``.
     """
     asked = _parse(arguments, others or {}, program)
+    measure_and_tell(asked, lambda comm: run(comm, asked, others or {}), print_table)
+
+
+def measure_and_tell(
+    asked: argparse.Namespace,
+    measure: Callable[[CompComm], dict[str, Any]],
+    show: Callable[[dict[str, Any]], None],
+) -> None:
+    """Measure on every rank of MPI's world; rank 0 writes the record to ``asked.out``, prints it as JSON or shows it.
+
+    Args:
+        asked: with ``out`` and ``json``.
+        measure: returns the record; raises the same UsageError on every rank.
+        show: prints a table.
+    """
     with CompComm(MPI.COMM_WORLD) as comm:
         try:
-            record = run(comm, asked, others or {})
+            record = measure(comm)
         except UsageError as error:  # every rank has the same arguments, so all of them come here
             if comm.rank == 0:
                 print(f"netoffload: {error}", file=sys.stderr)
@@ -285,7 +300,7 @@ def main(
         elif asked.json:
             print(json.dumps(record, indent=2))
         else:
-            print_table(record)
+            show(record)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
-import json
 import math
 import statistics
 import sys
@@ -29,7 +28,7 @@ from netoffload.collectives.samples import gradients_from
 from netoffload.config import parse_size_octets
 from netoffload.errors import ReplicaError, UsageError
 from netoffload_mpi import MPI, CompComm
-from netoffload_mpi.bench import versions
+from netoffload_mpi.bench import measure_and_tell, versions
 from netoffload_mpi.requests import CompRequest
 
 COMPUTE: Final = ("numpy", "python", "sleep")
@@ -237,21 +236,7 @@ def print_table(record: dict[str, Any]) -> None:
 def main(arguments: list[str]) -> None:
     """Measure as this process's rank of MPI's world; rank 0 reports."""
     asked = _parse(arguments)
-    with CompComm(MPI.COMM_WORLD) as comm:
-        try:
-            record = run(comm, asked)
-        except UsageError as error:  # every rank has the same arguments, so all of them come here
-            if comm.rank == 0:
-                print(f"netoffload: {error}", file=sys.stderr)
-            sys.exit(error.exit_code)
-        if comm.rank != 0:
-            return
-        if asked.out is not None:
-            asked.out.write_text(json.dumps(record), encoding="utf-8")
-        elif asked.json:
-            print(json.dumps(record, indent=2))
-        else:
-            print_table(record)
+    measure_and_tell(asked, lambda comm: run(comm, asked), print_table)
 
 
 if __name__ == "__main__":

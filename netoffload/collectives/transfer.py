@@ -39,11 +39,6 @@ def send_all(exchange: Exchange, channel: Channel, data: memoryview) -> None:
     move_all(exchange, [(channel, data)], [])
 
 
-def receive_all(exchange: Exchange, channel: Channel, into: memoryview) -> None:
-    """Fill all of ``into``."""
-    move_all(exchange, [], [(channel, into)])
-
-
 def move_all(
     exchange: Exchange, sends: Sequence[Piece], receives: Sequence[Piece], *, may_be_late: bool = False
 ) -> None:

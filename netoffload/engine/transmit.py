@@ -46,7 +46,7 @@ MTU_MAX: Final = 9000
 
 WIRE_BUFFER_LEN: Final = 4 * 65536 + MTU_MAX + MAX_WIRE_FRAMES * (_ALIGN + ENCODE_SLACK)
 """Room for the blocks of one segment: they stop when together they reach the raw frames' octets, which are at
-most 64 KiB and a header of at most 134 octets per block; one more frame, alignment and slack come on top."""
+most 64 KiB and a header of at most 146 octets per block; one more frame, alignment and slack come on top."""
 
 HOST_BUFFER_LEN: Final = vnet.VNET_LEN + ETHERNET_LEN + 65536 + 64
 """The largest frame a device gives (64 KiB GSO), and slack for vector loads."""
