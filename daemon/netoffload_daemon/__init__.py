@@ -8,6 +8,7 @@
 ``libc``        the system calls, as functions that compiled code can call
 ``port``        buffers, tables and counters, made once before the first frame
 ``loop``        devices and engine meet here, and only here; one compiled function without the GIL, which owns the clock
+``trouble``     devices that are down, or gone
 ``vlan``        puts tags back that the kernel takes out
 ``faults``      damages frames for the wire, where that is asked for
 ``trace``       copies frames into a ring, and the ring into a pcapng file

@@ -15,11 +15,12 @@ import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from netoffload.codec import get
 from netoffload.config import BOUND_K_DEFAULT, BYPASSES, CODECS, ENCAPSULATIONS, PACKINGS
 from netoffload.control import ControlServer
+from netoffload.devices.netns import arp_ignore, is_same_netns
 from netoffload.devices.packet import open_packet, takes_bundles
 from netoffload.devices.qdisc import has_clsact
 from netoffload.devices.tap import open_tap
@@ -29,13 +30,14 @@ from netoffload.errors import NetOffloadError, UsageError
 from netoffload.faults import parse_faults
 from netoffload_daemon.bypass import KernelBypass
 from netoffload_daemon.control import make_handlers
-from netoffload_daemon.loop import HOST_GONE, STOPPED, WIRE_GONE, serve
+from netoffload_daemon.loop import serve
 from netoffload_daemon.metrics import serve_metrics
 from netoffload_daemon.port import RX, TX, LoopSettings, Port, make_port, make_second, make_settings
 from netoffload_daemon.privileges import ROOT, USER_DEFAULT, drop, find_user, forgo
 from netoffload_daemon.settings import TRACE_SIDES, NicSettings
 from netoffload_daemon.table import open_tables
 from netoffload_daemon.trace import SIDES, TraceFile
+from netoffload_daemon.trouble import HOST_GONE, STOPPED, WIRE_GONE
 
 EXIT_FAILED: Final = 1
 EXIT_HOST_GONE: Final = 4
@@ -55,9 +57,19 @@ and send nothing but float32 on it. Everything else crosses unchanged.
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Refuse in one line, as everything else does, instead of with the list of all options."""
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
 def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> NicSettings:
-    """Return the settings that the words of a command line say."""
-    parser = argparse.ArgumentParser(
+    """Return the settings that the words of a command line say.
+
+    Raises:
+        UsageError: an option is missing, unknown, or has a value that cannot be.
+    """
+    parser = _Parser(
         prog=program,
         description="Run one NIC: compress tagged TCP segments between a host's interface and a wire.",
         epilog=EXAMPLES,
@@ -152,8 +164,11 @@ def run(settings: NicSettings) -> int:
     """Forward frames until told to stop; return the exit code.
 
     Raises:
-        NetOffloadError: a device or the control socket cannot be opened.
+        NetOffloadError: a device or the control socket cannot be opened, or both devices are one.
     """
+    shared = is_same_netns(settings.host_netns, settings.wire_netns)
+    if shared and settings.host_name == settings.wire:
+        raise UsageError(f"{settings.wire} cannot be both the host's device and the wire: a NIC stands between two")
     stays_root = settings.user == ROOT
     if not stays_root:
         find_user(settings.user)
@@ -190,6 +205,8 @@ def run(settings: NicSettings) -> int:
             stack.enter_context(ControlServer(settings.control, handlers))
         if settings.metrics_port is not None:
             stack.enter_context(serve_metrics(settings.metrics_port, lambda: str(handlers["metrics"]({})["metrics"])))
+        if shared:
+            _warn_of_arp(settings)
         if not stays_root:
             drop(settings.user)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -201,6 +218,17 @@ def run(settings: NicSettings) -> int:
             _say_ready(settings.ready_fd)
         outcome = loop.join()
     return _exit_code(outcome, settings)
+
+
+def _warn_of_arp(settings: NicSettings) -> None:
+    """Say it where the host's kernel answers ARP for the address of its TAP on the wire, past the NIC."""
+    if not settings.host_is_veth and arp_ignore(settings.wire, settings.wire_netns) == 0:
+        print(
+            f"netoffload: warning: {settings.host} and wire {settings.wire} share a network namespace, whose kernel "
+            "answers ARP on the wire too: peers then send past this NIC, and get raw data; put the wire into a "
+            "namespace of its own (--wire-netns), or set net.ipv4.conf.all.arp_ignore=1",
+            file=sys.stderr,
+        )
 
 
 def _open_host(settings: NicSettings, stack: contextlib.ExitStack, program: bytes) -> int:

@@ -25,30 +25,32 @@ from netoffload.engine.receive import (
     is_syn,
     receive,
 )
-from netoffload.engine.transmit import HOST_BUFFER_LEN, transmit
+from netoffload.engine.transmit import HOST_BUFFER_LEN, MAX_WIRE_FRAMES, WIRE_BUFFER_LEN, transmit
 from netoffload.engine.vlan import TAG_LEN
 from netoffload.wire import vnet
 from netoffload.wire.capability import OPTION_LEN
 from netoffload_daemon import faults, libc, trace, vlan
-from netoffload_daemon.port import ENDED, HOST_BATCH, RX, SUSPECT, TX, WIRE_BATCH, LoopSettings, Port
-
-STOPPED: Final = 0
-"""Result of :func:`serve`: asked to stop, and drained."""
-HOST_GONE: Final = 1
-"""Result of :func:`serve`: the host's device was deleted."""
-WIRE_GONE: Final = 2
-"""Result of :func:`serve`: the wire was deleted."""
+from netoffload_daemon.port import (
+    ENDED,
+    HOST_BATCH,
+    LINE_END,
+    LINE_FIRST,
+    LINE_OCTETS,
+    LINE_PIECES,
+    REBUILT_BATCH,
+    RX,
+    SUSPECT,
+    TX,
+    WIRE_BATCH,
+    LoopSettings,
+    Port,
+)
+from netoffload_daemon.trouble import BACK_OFF_NS, HOST_GONE, STOPPED, WIRE_GONE, look_again, read_failed, suspect
 
 DRAIN_ROUNDS: Final = 256
 """Batches per direction taken when stopping; a host that goes on sending cannot keep the NIC alive."""
 _DRAIN_WAIT_NS: Final = 10_000_000
 """How long one of them waits for a wire that is full, or for held frames: 2.6 s in all."""
-
-_BACK_OFF_NS: Final = 100_000_000
-"""Pause after a device that is down, so that the loop does not spin on it."""
-_LOOKS: Final = 50
-"""How often to look, after a device said that it is down, whether it is gone: the kernel says "down" first, and unbinds
-the socket a moment later without another word."""
 
 _EAGAIN: Final = error_numbers.EAGAIN
 _EINTR: Final = error_numbers.EINTR
@@ -76,7 +78,7 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
     active_ns = libc.now_ns(port.clock)
     rounds_left = -1
     while port.state[ENDED] == STOPPED and rounds_left != 0:
-        waits_for_wire = port.unsent[0] < port.unsent[1] and roles & TX != 0
+        waits_for_wire = port.line[LINE_FIRST] < port.line[LINE_END] and roles & TX != 0
         takes_from_host = roles & TX != 0 and not waits_for_wire
         if settings.faults.is_on and takes_from_host:
             takes_from_host = faults.has_room(port.held)
@@ -96,7 +98,7 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
         if ready == 0:
             if not has_frames:
                 rounds_left = min(rounds_left, 0)  # both directions are empty: that was all
-            _look_again(host, wire, port)
+            look_again(host, wire, port)
         elif polled[2, 1] >> 16:
             polled[2, 0], rounds_left = -1, DRAIN_ROUNDS
         if roles & RX and polled[1, 1] >> 16:
@@ -115,7 +117,7 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
 @inline_kernel
 def _count_unsent(port: Any) -> Any:
     """How many frames were read from the host and not given to the wire yet."""
-    return port.unsent[1] - port.unsent[0] + faults.count_held(port.held)
+    return port.line[LINE_END] - port.line[LINE_FIRST] + faults.count_held(port.held)
 
 
 @inline_kernel
@@ -131,7 +133,7 @@ def _drain_timeout_ns(port: Any, has_frames: Any, waits_for_wire: Any) -> Any:
 @inline_kernel
 def _timeout_ns(settings: Any, port: Any, active_ns: Any, waits_for_wire: Any) -> Any:
     """How long to sleep at most: not at all while busy polling, until the next held frame is due, or for ever (-1)."""
-    timeout_ns = _BACK_OFF_NS if port.state[SUSPECT] else -1
+    timeout_ns = BACK_OFF_NS if port.state[SUSPECT] else -1
     if settings.busy_ns and libc.now_ns(port.clock) - active_ns < settings.busy_ns:
         return 0
     if settings.faults.is_on and not waits_for_wire:
@@ -147,7 +149,7 @@ def _from_wire(host: Any, wire: Any, settings: Any, port: Any) -> None:
     messages = port.in_messages
     taken = libc.recvmmsg(wire, messages.ctypes.data, WIRE_BATCH, libc.MSG_DONTWAIT, 0)
     if taken < 0:
-        _read_failed(host, wire, port)
+        read_failed(host, wire, port)
         return
     for index in range(taken):
         start = vlan.restore_tag(port.wire_in[index], messages[index], port.in_controls[index])
@@ -166,6 +168,7 @@ def _from_wire(host: Any, wire: Any, settings: Any, port: Any) -> None:
             at = port.cursor[FRAME_AT]
             _take(host, wire, frame[at:], port.cursor[FRAME_LEN], settings, port)
     _hand_over(host, wire, settings, port)  # nothing waits for the next batch
+    _deliver_rebuilt(host, wire, settings, port)
 
 
 @inline_kernel
@@ -183,16 +186,27 @@ def _take(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port: An
             _hand_over(host, wire, settings, port)
         return
     _hand_over(host, wire, settings, port)  # what was rebuilt goes before a frame that crosses
+    _deliver_rebuilt(host, wire, settings, port)
     length -= OPTION_LEN if status == FORWARD_SHORTER else 0
     _deliver(host, wire, frame, length, settings, port)
 
 
 @inline_kernel
 def _hand_over(host: Any, wire: Any, settings: Any, port: Any) -> None:
-    """Give the host the segment that is being rebuilt, if there is one."""
-    rebuilt = finish(port.counters, port.pending, port.host_out)
-    if rebuilt > 0:
-        _deliver(host, wire, port.host_out, rebuilt, settings, port)
+    """Complete the segment that is being rebuilt, if there is one, and put it in line for the host."""
+    row = port.rebuilt_count[0]
+    port.rebuilt_lens[row] = finish(port.counters, port.pending, port.host_out[row])
+    port.rebuilt_count[0] += int(port.rebuilt_lens[row] > 0)
+    if port.rebuilt_count[0] == REBUILT_BATCH:
+        _deliver_rebuilt(host, wire, settings, port)
+
+
+@inline_kernel
+def _deliver_rebuilt(host: Any, wire: Any, settings: Any, port: Any) -> None:
+    """Write the segments in line to the host, one right behind the other: its TCP then acknowledges several at once."""
+    for row in range(port.rebuilt_count[0]):
+        _deliver(host, wire, port.host_out[row], port.rebuilt_lens[row], settings, port)
+    port.rebuilt_count[0] = 0
 
 
 @inline_kernel
@@ -201,7 +215,16 @@ def _receive(frame: Any, length: Any, now_ns: Any, port: Any) -> Any:
     shares = is_syn(frame, length, find_ip_len(frame, length))
     if shares:
         libc.mutex_lock(port.lock.ctypes.data)
-    status = receive(frame, length, now_ns, port.tx_flows, port.rx_flows, port.counters, port.pending, port.host_out)
+    status = receive(
+        frame,
+        length,
+        now_ns,
+        port.tx_flows,
+        port.rx_flows,
+        port.counters,
+        port.pending,
+        port.host_out[port.rebuilt_count[0]],
+    )
     if shares:
         libc.mutex_unlock(port.lock.ctypes.data)
     return status
@@ -221,7 +244,7 @@ def _deliver(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port:
             port.state[ENDED] = HOST_GONE
         elif number in (_EIO, _ENETDOWN, _ENXIO):
             port.counters[Counter.DROP_HOST_DOWN] += 1
-            _suspect(host, wire, port)
+            suspect(host, wire, port)
         elif number in (_EAGAIN, _ENOBUFS):
             port.counters[Counter.DROP_HOST_FULL] += 1
         else:
@@ -231,75 +254,80 @@ def _deliver(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port:
 
 @inline_kernel
 def _to_wire(host: Any, wire: Any, takes_from_host: Any, settings: Any, port: Any) -> None:
-    """Send what waits, then what the host has, in at most :data:`HOST_BATCH` rounds.
+    """Send what waits, then what the host has.
 
-    A round is one segment that becomes blocks, or up to :data:`HOST_BATCH` frames that cross unchanged: 64 frames then,
-    as many as one batch from the wire.
+    That is one batch if blocks are made, which takes as long as a batch from the wire; of frames that only cross at
+    most :data:`HOST_BATCH` batches, 64 frames then, as many as one batch from the wire.
     """
     for _ in range(HOST_BATCH):
-        if port.unsent[1] == 0:
+        if port.line[LINE_END] == 0:
             if takes_from_host:
                 _from_host(host, wire, settings, port)
             if settings.faults.is_on:
-                port.unsent[1] = faults.release(port.held, libc.now_ns(port.clock), port.out_vectors)
-        if port.unsent[1] == 0 or not _send(host, wire, settings, port):
+                port.line[LINE_END] = faults.release(port.held, libc.now_ns(port.clock), port.out_vectors)
+        has_blocks = port.line[LINE_OCTETS] > 0
+        if port.line[LINE_END] == 0 or not _send(host, wire, settings, port) or has_blocks:
             return
 
 
 @kernel
 def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
-    """Take frames from the host and put what becomes of them in line for the wire.
+    """Take frames from the host and put what becomes of them in line for the wire, so that a batch is one system call
+    and wakes the other NIC once.
 
-    Frames that cross unchanged are sent from where they were read, a batch together; blocks end the batch, because
-    there is room for one segment's only.
+    Frames that cross unchanged are sent from where they were read. The batch ends early where there might be no room
+    for the blocks of one more segment.
     """
-    for row in range(HOST_BATCH):
+    row = 0
+    for _ in range(HOST_BATCH):
         if settings.faults.is_on and not faults.has_room(port.held):
+            return
+        if (
+            port.line[LINE_OCTETS] + WIRE_BUFFER_LEN > port.wire_out.size
+            or port.line[LINE_PIECES] + MAX_WIRE_FRAMES > port.out_vectors.shape[0]
+        ):
             return
         start, length = _read_host(host, row, settings, port)
         if length < 0:
-            _read_failed(host, wire, port)
+            if port.line[LINE_END] == 0:  # else what is in line goes first; the device will say it again
+                read_failed(host, wire, port)
             return
         frame = port.host_in[row, start:]
         before = libc.now_ns(port.clock)
         if settings.trace_sides & trace.HOST_SIDE:
             _trace(settings, port.tx_trace, 0, trace.INBOUND, frame.ctypes.data, length, before)
+        blocks = port.wire_out[port.line[LINE_OCTETS] :]
         libc.mutex_lock(port.lock.ctypes.data)
-        frames = transmit(
-            settings.engine, frame, length, before, port.tx_flows, port.counters, port.wire_out, port.spans
-        )
+        frames = transmit(settings.engine, frame, length, before, port.tx_flows, port.counters, blocks, port.spans)
         libc.mutex_unlock(port.lock.ctypes.data)
-        is_forward = frames == FORWARD
-        if is_forward:
-            frames = 1
+        if frames == FORWARD:
             port.spans[0, 0], port.spans[0, 1] = 0, length
-        else:
+            _put_in_line(frame, 1, False, before, settings, port)
+            row += 1
+        elif frames > 0:
             port.counters[Counter.TX_CODEC_NS] += libc.now_ns(port.clock) - before
-        octets = frame if is_forward else port.wire_out
-        if not is_forward and is_bundle(octets, port.spans, frames):
-            _put_bundle(octets, frames, port)
-            return
-        for index in range(frames):
-            at, octets_len = port.spans[index, 0], port.spans[index, 1]
-            if settings.faults.is_on:
-                faults.disturb(settings.faults, octets, at, octets_len, before, port.held, port.counters)
-            else:
-                port.out_vectors[port.unsent[1], 0] = octets.ctypes.data + at
-                port.out_vectors[port.unsent[1], 1] = octets_len
-                port.unsent[1] += 1
-        if not is_forward:
-            return
+            _put_in_line(blocks, frames, is_bundle(blocks, port.spans, frames), before, settings, port)
+            if not settings.faults.is_on:  # the fault stage has copied them
+                port.line[LINE_OCTETS] += port.spans[frames - 1, 0] + port.spans[frames - 1, 1]
 
 
 @inline_kernel
-def _put_bundle(octets: Any, pieces: Any, port: Any) -> None:
-    """Put one frame in line that the kernel gathers from its pieces; the batch ends with it."""
-    message = port.unsent[1]
-    for index in range(pieces):
-        port.out_vectors[message + index, 0] = octets.ctypes.data + port.spans[index, 0]
-        port.out_vectors[message + index, 1] = port.spans[index, 1]
-    port.out_messages[message, libc.MESSAGE_IOV_COUNT] = pieces
-    port.unsent[1] += 1
+def _put_in_line(octets: Any, count: Any, is_one: Any, now_ns: Any, settings: Any, port: Any) -> None:
+    """Put the frames in ``spans`` in line for the wire, or one frame that the kernel gathers from its pieces there."""
+    for index in range(count):
+        at, octets_len = port.spans[index, 0], port.spans[index, 1]
+        if settings.faults.is_on:
+            faults.disturb(settings.faults, octets, at, octets_len, now_ns, port.held, port.counters)
+            continue
+        vector = port.out_vectors[port.line[LINE_PIECES]]
+        vector[0] = octets.ctypes.data + at
+        vector[1] = octets_len
+        port.line[LINE_PIECES] += 1
+        if index == 0 or not is_one:
+            message = port.out_messages[port.line[LINE_END]]
+            message[libc.MESSAGE_IOV] = vector.ctypes.data
+            message[libc.MESSAGE_IOV_COUNT] = count if is_one else 1
+            port.line[LINE_END] += 1
 
 
 @inline_kernel
@@ -321,19 +349,19 @@ def _read_host(host: Any, row: Any, settings: Any, port: Any) -> Any:
 @kernel
 def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
     """Give the unsent frames to the wire; False if it is full and some are left."""
-    while port.unsent[0] < port.unsent[1]:
-        first = port.unsent[0]
+    while port.line[LINE_FIRST] < port.line[LINE_END]:
+        first = port.line[LINE_FIRST]
         messages = port.out_messages[first:]
-        taken = libc.sendmmsg(wire, messages.ctypes.data, port.unsent[1] - first, libc.MSG_DONTWAIT)
+        taken = libc.sendmmsg(wire, messages.ctypes.data, port.line[LINE_END] - first, libc.MSG_DONTWAIT)
         if taken > 0:
             for index in range(first, first + taken):
                 length = np.int64(messages[index - first, libc.MESSAGE_LEN] & np.uint64(0xFFFFFFFF))
                 port.counters[Counter.TX_WIRE_OCTETS] += length - vnet.VNET_LEN
-                if settings.trace_sides & trace.WIRE_SIDE:
+                if settings.trace_sides & trace.WIRE_SIDE:  # then nothing is bundled: one vector per frame
                     now_ns, at = libc.now_ns(port.clock), port.out_vectors[index, 0]
                     _trace(settings, port.tx_trace, 1, trace.OUTBOUND, at, length, now_ns)
             port.counters[Counter.TX_WIRE_FRAMES] += taken
-            port.unsent[0] = first + taken
+            port.line[LINE_FIRST] = first + taken
             continue
         number = libc.errno()
         if number == _EINTR:
@@ -345,51 +373,14 @@ def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
             port.counters[Counter.DROP_WIRE_FULL] += 1
         elif number in (_ENETDOWN, _ENXIO):
             port.counters[Counter.DROP_WIRE_DOWN] += 1
-            _suspect(host, wire, port)
+            suspect(host, wire, port)
         else:
             port.counters[Counter.DROP_WIRE_REFUSED] += 1
-        port.unsent[0] = first + 1
-    port.out_messages[port.unsent[1] - 1, libc.MESSAGE_IOV_COUNT] = 1
-    port.unsent[:] = 0
+        port.line[LINE_FIRST] = first + 1
+    port.line[:] = 0
     return True
 
 
 @inline_kernel
 def _trace(settings: Any, ring: Any, interface: Any, way: Any, address: Any, length: Any, now_ns: Any) -> None:
     trace.record(ring, interface, way, address, length, now_ns + settings.wall_offset_ns)
-
-
-@kernel
-def _read_failed(host: Any, wire: Any, port: Any) -> None:
-    """Look at why a device gave no frame; do not spin on one that is down."""
-    number = libc.errno()
-    if number in (_EAGAIN, _EINTR):
-        return
-    if number == _EBADFD:
-        port.state[ENDED] = HOST_GONE
-        return
-    _suspect(host, wire, port)
-    if port.state[ENDED] == STOPPED:
-        libc.wait(port.polled, 0, _BACK_OFF_NS, port.clock)
-
-
-@kernel
-def _suspect(host: Any, wire: Any, port: Any) -> None:
-    port.state[SUSPECT] = _LOOKS
-    _look(host, wire, port)
-
-
-@inline_kernel
-def _look_again(host: Any, wire: Any, port: Any) -> None:
-    if port.state[SUSPECT]:
-        port.state[SUSPECT] -= 1
-        _look(host, wire, port)
-
-
-@kernel
-def _look(host: Any, wire: Any, port: Any) -> None:
-    """End the loop if the interface of a packet socket was deleted."""
-    if libc.is_interface_gone(host, port.address):
-        port.state[ENDED] = HOST_GONE
-    elif libc.is_interface_gone(wire, port.address):
-        port.state[ENDED] = WIRE_GONE

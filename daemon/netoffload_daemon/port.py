@@ -36,6 +36,20 @@ WIRE_BATCH: Final = 64
 HOST_BATCH: Final = 8
 """Frames taken from the host at once, each up to 64 KiB; and how often that is done before the wire's turn comes."""
 
+REBUILT_BATCH: Final = 4
+"""Segments rebuilt before they are written to the host; all of them stay in the processor's cache."""
+
+# The line of frames for the wire, in Port.line.
+LINE_FIRST: Final = 0
+"""The first frame that the wire has not taken yet."""
+LINE_END: Final = 1
+"""Frames in all."""
+LINE_PIECES: Final = 2
+"""Vectors in use: one per frame, but for those that the kernel gathers."""
+LINE_OCTETS: Final = 3
+"""Octets of ``wire_out`` in use."""
+LINE_FIELDS: Final = 4
+
 # What went wrong with the devices, in Port.state.
 ENDED: Final = 0
 """0, or why the loop has to end."""
@@ -72,11 +86,11 @@ class Port(NamedTuple):
         host_messages: message headers for them, where the host's device is a packet socket.
         host_vectors: their addresses and room.
         host_controls: what the kernel says about each.
-        wire_out: the wire frames that one of them became.
-        spans: where they are in ``wire_out``.
+        wire_out: the wire frames that they became, of two segments at least.
+        spans: where those of one are.
         out_messages: message headers for frames on their way out.
         out_vectors: their addresses and lengths.
-        unsent: [first frame not yet taken by the wire, frames in all].
+        line: which of them wait: ``LINE_FIRST``, ``LINE_END``, ``LINE_PIECES``, ``LINE_OCTETS``.
         held: frames that the fault stage holds.
         wire_in: frames from the wire.
         in_messages: message headers for them.
@@ -84,7 +98,9 @@ class Port(NamedTuple):
         in_controls: what the kernel says about each.
         cursor: which block of a frame from the wire is next.
         headers: of that frame.
-        host_out: the segment being rebuilt.
+        host_out: segments for the host, the last of which is being rebuilt.
+        rebuilt_lens: lengths of those that are complete.
+        rebuilt_count: [how many they are].
         pending: its state.
         tx_flows: transmit flow table.
         rx_flows: receive flow table.
@@ -106,7 +122,7 @@ class Port(NamedTuple):
     spans: Int64Array
     out_messages: libc.Uint64Array
     out_vectors: libc.Uint64Array
-    unsent: Int64Array
+    line: Int64Array
     held: Held
     wire_in: Uint8Array
     in_messages: libc.Uint64Array
@@ -115,6 +131,8 @@ class Port(NamedTuple):
     cursor: Int64Array
     headers: Uint8Array
     host_out: Uint8Array
+    rebuilt_lens: Int64Array
+    rebuilt_count: Int64Array
     pending: Int64Array
     tx_flows: Int64Array
     rx_flows: Int64Array
@@ -157,7 +175,7 @@ def make_port(
         traced: whether there is room for a trace.
     """
     ring_words = RING_WORDS if traced else 1
-    out_messages, out_vectors = libc.make_messages(HOST_BATCH + MAX_WIRE_FRAMES)
+    out_messages, out_vectors = libc.make_messages(2 * MAX_WIRE_FRAMES)
     in_messages, in_vectors = libc.make_messages(WIRE_BATCH)
     wire_in = np.zeros((WIRE_BATCH, TAG_LEN + HOST_BUFFER_LEN + DECODE_SLACK), np.uint8)
     for index in range(WIRE_BATCH):
@@ -171,11 +189,11 @@ def make_port(
         host_messages=host_messages,
         host_vectors=host_vectors,
         host_controls=vlan.make_controls(host_messages),
-        wire_out=np.zeros(WIRE_BUFFER_LEN, np.uint8),
+        wire_out=np.zeros(2 * WIRE_BUFFER_LEN, np.uint8),
         spans=np.zeros((MAX_WIRE_FRAMES, 2), np.int64),
         out_messages=out_messages,
         out_vectors=out_vectors,
-        unsent=np.zeros(2, np.int64),
+        line=np.zeros(LINE_FIELDS, np.int64),
         held=make_held(faults or FaultSettings(), mtu),
         wire_in=wire_in,
         in_messages=in_messages,
@@ -183,7 +201,9 @@ def make_port(
         in_controls=vlan.make_controls(in_messages),
         cursor=np.zeros(CURSOR_FIELDS, np.int64),
         headers=np.zeros(HEADERS_LEN, np.uint8),
-        host_out=np.zeros(HOST_SEGMENT_LEN, np.uint8),
+        host_out=np.zeros((REBUILT_BATCH, HOST_SEGMENT_LEN), np.uint8),
+        rebuilt_lens=np.zeros(REBUILT_BATCH, np.int64),
+        rebuilt_count=np.zeros(1, np.int64),
         pending=np.zeros(PENDING_FIELDS, np.int64),
         tx_flows=tx_flows,
         rx_flows=rx_flows,

@@ -15,6 +15,7 @@ from netoffload.config import (
     check_bound_k,
     check_bypass,
     check_choice,
+    check_nic_loop,
 )
 from netoffload.errors import UsageError
 from netoffload.faults import FaultSettings
@@ -22,7 +23,6 @@ from netoffload_daemon.privileges import USER_DEFAULT
 
 HOST_KINDS: Final = ("tap", "veth")
 TRACE_SIDES: Final = ("host", "wire", "both")
-BUSY_POLL_US_MAX: Final = 1_000_000
 
 _DEVICE_NAME: Final = re.compile(r"[A-Za-z0-9._@:-]{1,15}")
 
@@ -82,10 +82,7 @@ class NicSettings:
             raise UsageError(f"metrics port {self.metrics_port} is outside 1..65535")
         check_choice("trace side", self.trace_side, TRACE_SIDES)
         check_bypass(self.bypass, has_faults=self.faults.is_on, has_trace=self.trace is not None)
-        if self.threads not in (1, 2):
-            raise UsageError(f"{self.threads} threads are not possible: 1, or 2 for one per direction")
-        if not 0 <= self.busy_poll_us <= BUSY_POLL_US_MAX:
-            raise UsageError(f"busy polling for {self.busy_poll_us} us is outside 0..{BUSY_POLL_US_MAX}")
+        check_nic_loop(self.threads, self.busy_poll_us)
         kind, _, name = self.host.partition(":")
         if kind not in HOST_KINDS or not name:
             raise UsageError(f"host device {self.host!r} is not tap:NAME or veth:NAME")

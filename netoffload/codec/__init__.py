@@ -33,8 +33,8 @@ both rounded to nearest even; what would round to a value of another form takes 
 
 Files: ``reference`` the slow oracle, which is the specification; ``kernels`` which compiled loops are in use: those of
 ``plain``, ``avx2`` or ``avx512`` (``vectors`` is what the latter two share), and ``fixed`` for codecs without tags;
-``bursts`` their contract; ``octets`` unaligned loads and stores; ``jit`` Numba's set-up; ``base`` the whole-array
-interface; the registry is here.
+``bursts`` their contract; ``octets`` unaligned loads and stores; ``jit`` Numba's set-up; ``cache`` where it keeps
+kernels; ``base`` the whole-array interface; the registry is here.
 
 Checks and figures: ``verify`` every float32 through kernels and oracle; ``fuzz`` payloads into the decoder at the edge
 of memory (``guarded``); ``pool`` processes for both; ``measure`` speed, ratio and error; ``peers`` the same of general

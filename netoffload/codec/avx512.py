@@ -1,9 +1,9 @@
-"""The tagged codecs for CPUs with AVX-512 VBMI2: one burst is one 256-bit register.
+"""The tagged codecs for CPUs with AVX-512 VBMI2: two bursts are coded in one 512-bit register.
 
-Eight lanes are coded (``vectors``) and squeezed together by one byte compression **in a register**; the 32 octets are
-then stored plainly and the next burst overwrites what was too much. (The form of that instruction that stores to memory
-is microcoded on Zen 4 and ten times slower.) The way from one burst to the start of the next is short: its length is
-three population counts of the planes.
+Sixteen lanes are coded together (``vectors``). Each burst is then squeezed together by one byte compression **in a
+register**; its 32 octets are stored plainly and the next burst overwrites what was too much. (The form of that
+instruction that stores to memory is microcoded on Zen 4 and ten times slower.) The way from one burst to the start of
+the next is short: its length is three population counts of the planes. AVX2 encodes what is left, less than two bursts.
 
 Decoding and round trips are AVX2's: table shuffles reached 9 GB/s where the mirror image of this encoder, one byte
 expansion in a register, reached 6.
@@ -19,20 +19,29 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from netoffload.codec import plain, vectors
-from netoffload.codec.avx2 import decode_tagged, round_trip_bounded, round_trip_inceptionn
-from netoffload.codec.bursts import BURST_LEN, EVEN_BITS, LANES, TAGS_LEN
+from netoffload.codec import avx2, vectors
+from netoffload.codec.avx2 import decode_tagged, decode_tagged_halves, round_trip_bounded, round_trip_inceptionn
+from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
 from netoffload.codec.jit import inline_kernel, inlined_with, kernel
-from netoffload.codec.octets import popcount_u16, store_u16
-from netoffload.codec.vectors import I32, I64, OCTETS, WORDS, words
+from netoffload.codec.octets import popcount_u16
+from netoffload.codec.vectors import I16, I32, I64, OCTETS, words
 
 _OCTET_MASK: Final = ir.VectorType(ir.IntType(1), BURST_LEN)
 _NO_OCTETS: Final = ir.Constant(OCTETS, [0] * BURST_LEN)
-_ODD_BITS: Final = 0xAAAA
+_EVEN_BITS: Final = 0x55555555
+_ODD_BITS: Final = 0xAAAAAAAA
+_PAIR: Final = ir.VectorType(I32, 2 * LANES)
 _PLANES: Final = types.UniTuple(types.int64, 3)
 
 
-__all__ = ["decode_tagged", "encode_bounded", "encode_inceptionn", "round_trip_bounded", "round_trip_inceptionn"]
+__all__ = [
+    "decode_tagged",
+    "decode_tagged_halves",
+    "encode_bounded",
+    "encode_inceptionn",
+    "round_trip_bounded",
+    "round_trip_inceptionn",
+]
 
 
 def _scatter(builder: Any, word: Any, mask: int) -> Any:
@@ -48,62 +57,79 @@ def _squeeze(builder: Any, octets: Any, mask: Any) -> Any:
     return builder.call(function, [octets, _NO_OCTETS, mask])
 
 
-def _make_encode_burst(codes: Any, limit_types: Any) -> Any:
+def _half(builder: Any, pair: Any, half: int) -> Any:
+    """Return one burst of two, as octets."""
+    lanes = words(*range(LANES * half, LANES * (half + 1)))
+    return builder.bitcast(builder.shuffle_vector(pair, ir.Constant(_PAIR, ir.Undefined), lanes), OCTETS)
+
+
+def _tags_of_planes(builder: Any, planes: Any) -> Any:
+    """Return both tag words as an i32, the first one's in the low half: tag 1, 2, 3 means plane 0, 0 and 1, all."""
+    first, second, third = (builder.trunc(plane, I32) for plane in planes)
+    low = builder.or_(builder.xor(first, second), third)
+    return builder.or_(_scatter(builder, low, _EVEN_BITS), _scatter(builder, second, _ODD_BITS))
+
+
+def _codes_len(builder: Any, planes: Any) -> Any:
+    """Return the octets of a burst's codes: as many in each plane, and twice in the last."""
+    in8, in16, in32 = (builder.ctpop(builder.and_(plane, I64(0xFF))) for plane in planes)
+    return builder.add(builder.add(in8, in16), builder.add(in32, in32))
+
+
+def _make_encode_bursts(codes: Any, limit_types: Any) -> Any:
     @intrinsic
-    def encode_burst(typing_context: Any, source: Any, source_at: Any, limits: Any, target: Any, target_at: Any) -> Any:
-        """Store the codes of eight floats at ``target_at``; return the three planes, eight bits each."""
+    def encode_bursts(
+        typing_context: Any, source: Any, source_at: Any, limits: Any, target: Any, target_at: Any
+    ) -> Any:
+        """Store two bursts from ``target_at`` on; return the three planes, sixteen bits each."""
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            word = builder.load(vectors.pointer(context, builder, signature.args[0], args[0], args[1], WORDS), align=1)
+            word = builder.load(vectors.pointer(context, builder, signature.args[0], args[0], args[1], _PAIR), align=1)
             unpacked = [builder.extract_value(args[2], index) for index in range(len(limit_types))]
             planes, code = codes(builder, word, unpacked)
-            kept = words(0)
-            for plane, octets in zip(planes, [*vectors.spread(builder, unpacked[6:8]), words(0xFFFFFFFF)], strict=True):
-                kept = builder.or_(kept, builder.select(plane, octets, words(0)))
-            mask = builder.icmp_unsigned("!=", builder.bitcast(kept, OCTETS), _NO_OCTETS)
-            squeezed = _squeeze(builder, builder.bitcast(code, OCTETS), mask)
-            builder.store(
-                squeezed, vectors.pointer(context, builder, signature.args[3], args[3], args[4], OCTETS), align=1
-            )
-            # Held, or LLVM would move each plane out of its mask register a second time for the tag word.
+            nothing, everything = words(0, lanes=_PAIR.count), words(0xFFFFFFFF, lanes=_PAIR.count)
+            kept = nothing
+            for plane, octets in zip(
+                planes, [*vectors.spread(builder, unpacked[6:8], _PAIR.count), everything], strict=True
+            ):
+                kept = builder.or_(kept, builder.select(plane, octets, nothing))
+            # Held, or LLVM would move each plane out of its mask register a second time for the tag words.
             bits = [vectors.held(builder, vectors.bits_of_plane(builder, plane)) for plane in planes]
+            tags = _tags_of_planes(builder, bits)
+            at = args[4]
+            for half in (0, 1):
+                tag_word = builder.trunc(builder.lshr(tags, I32(16 * half)), I16)
+                builder.store(tag_word, vectors.pointer(context, builder, signature.args[3], args[3], at, I16), align=1)
+                at = builder.add(at, I64(TAGS_LEN))
+                mask = builder.icmp_unsigned("!=", _half(builder, kept, half), _NO_OCTETS)
+                squeezed = _squeeze(builder, _half(builder, code, half), mask)
+                room = vectors.pointer(context, builder, signature.args[3], args[3], at, OCTETS)
+                builder.store(squeezed, room, align=1)
+                at = builder.add(at, _codes_len(builder, bits))
             return context.make_tuple(builder, signature.return_type, bits)
 
         return _PLANES(source, types.int64, types.Tuple(limit_types), target, types.int64), codegen
 
-    return encode_burst
+    return encode_bursts
 
 
-_encode_burst_inceptionn = _make_encode_burst(vectors.inceptionn_codes, vectors.LIMITS["inceptionn"])
-_encode_burst_bounded = _make_encode_burst(vectors.bounded_codes, vectors.LIMITS["bounded"])
-
-
-@inline_kernel
-def _inceptionn_burst(source: Any, source_at: Any, limits: Any, target: Any, target_at: Any) -> Any:
-    return _encode_burst_inceptionn(source, source_at, limits, target, target_at)
+_encode_bursts_inceptionn = _make_encode_bursts(vectors.inceptionn_codes, vectors.LIMITS["inceptionn"])
+_encode_bursts_bounded = _make_encode_bursts(vectors.bounded_codes, vectors.LIMITS["bounded"])
 
 
 @inline_kernel
-def _bounded_burst(source: Any, source_at: Any, limits: Any, target: Any, target_at: Any) -> Any:
-    return _encode_burst_bounded(source, source_at, limits, target, target_at)
+def _inceptionn_bursts(source: Any, source_at: Any, limits: Any, target: Any, target_at: Any) -> Any:
+    return _encode_bursts_inceptionn(source, source_at, limits, target, target_at)
 
 
-@intrinsic
-def _tags_of_planes(typing_context: Any, first: Any, second: Any, third: Any) -> Any:
-    """Return the tag word: tag 1, 2, 3 means plane 0, planes 0 and 1, all planes."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        first, second, third = (builder.trunc(plane, I32) for plane in args)
-        low = builder.or_(builder.xor(first, second), third)
-        tags = builder.or_(_scatter(builder, low, EVEN_BITS), _scatter(builder, second, _ODD_BITS))
-        return builder.zext(tags, I64)
-
-    return types.int64(types.int64, types.int64, types.int64), codegen
+@inline_kernel
+def _bounded_bursts(source: Any, source_at: Any, limits: Any, target: Any, target_at: Any) -> Any:
+    return _encode_bursts_bounded(source, source_at, limits, target, target_at)
 
 
 @inlined_with
-def _encode_whole(
-    encode_burst: Any,
+def _encode_pairs(
+    encode_bursts: Any,
     limits: Any,
     source: Any,
     source_at: Any,
@@ -113,26 +139,25 @@ def _encode_whole(
     capacity: Any,
     classes: Any,
 ) -> Any:
-    """Encode whole bursts only."""
+    """Encode bursts two by two, as long as both fit."""
     at = target_at
     end = target_at + capacity
-    whole = count - count % LANES
+    whole = count - count % (2 * LANES)
     done = 0
     eights = sixteens = wholes = 0
     while done < whole:
-        first, second, third = encode_burst(source, source_at + 4 * done, limits, target, at + TAGS_LEN)
+        first, second, third = encode_bursts(source, source_at + 4 * done, limits, target, at)
         in8 = popcount_u16(first)
         in16 = popcount_u16(second)
         in32 = popcount_u16(third)
-        following = at + TAGS_LEN + in8 + in16 + 2 * in32
+        following = at + 2 * TAGS_LEN + in8 + in16 + 2 * in32
         if following > end:
             break
-        store_u16(target, at, _tags_of_planes(first, second, third))
         eights += in8
         sixteens += in16
         wholes += in32
         at = following
-        done += LANES
+        done += 2 * LANES
     classes[0] += done - eights
     classes[1] += eights - sixteens
     classes[2] += sixteens - wholes
@@ -146,15 +171,15 @@ def encode_inceptionn(
 ) -> tuple[int, int]:
     """``encode_fit`` of ``inceptionn``; see ``netoffload.codec.kernels``."""
     limits = vectors.inceptionn_limits(bound_k)
-    done, length = _encode_whole(
-        _inceptionn_burst, limits, source, source_at, count, target, target_at, capacity, classes
+    done, length = _encode_pairs(
+        _inceptionn_bursts, limits, source, source_at, count, target, target_at, capacity, classes
     )
-    if count - LANES < done < count:
-        rest, rest_len = plain.encode_inceptionn(
-            source, source_at + 4 * done, count - done, bound_k, target, target_at + length, capacity - length, classes
-        )
-        return done + rest, length + rest_len
-    return done, length
+    if done == count:
+        return done, length
+    rest, rest_len = avx2.encode_inceptionn(
+        source, source_at + 4 * done, count - done, bound_k, target, target_at + length, capacity - length, classes
+    )
+    return done + rest, length + rest_len
 
 
 @kernel
@@ -163,10 +188,12 @@ def encode_bounded(
 ) -> tuple[int, int]:
     """``encode_fit`` of ``bounded``; see ``netoffload.codec.kernels``."""
     limits = vectors.bounded_limits(bound_k)
-    done, length = _encode_whole(_bounded_burst, limits, source, source_at, count, target, target_at, capacity, classes)
-    if count - LANES < done < count:
-        rest, rest_len = plain.encode_bounded(
-            source, source_at + 4 * done, count - done, bound_k, target, target_at + length, capacity - length, classes
-        )
-        return done + rest, length + rest_len
-    return done, length
+    done, length = _encode_pairs(
+        _bounded_bursts, limits, source, source_at, count, target, target_at, capacity, classes
+    )
+    if done == count:
+        return done, length
+    rest, rest_len = avx2.encode_bounded(
+        source, source_at + 4 * done, count - done, bound_k, target, target_at + length, capacity - length, classes
+    )
+    return done + rest, length + rest_len

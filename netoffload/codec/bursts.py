@@ -7,8 +7,8 @@ of them checks that the arrays are long enough: the caller has left the slack th
 kernel                  contract
 ======================  ==============================================================================
 ``encode_fit``          ``target`` has ``capacity + ENCODE_SLACK`` octets from ``target_at`` on
-``decode``              ``DECODE_SLACK`` octets behind ``payload_at + available`` may be read; ``target`` has
-                        ``4 * count`` octets, rounded up to a whole burst. A burst is written after its tags
+``decode``,             ``DECODE_SLACK`` octets behind ``payload_at + available`` may be read; ``target`` has
+``decode_halves``       ``4 * count`` octets, rounded up to a whole burst. A burst is written after its tags
                         were seen to fit; a payload that does not is refused, and the target is then undefined
 ``round_trip``          uint32 arrays of equal length, which may be the same
 ======================  ==============================================================================
@@ -20,16 +20,17 @@ from typing import Any, Final
 
 from netoffload.codec.jit import inline_kernel
 from netoffload.codec.octets import popcount_u16
+from netoffload.wire.offload import BURST_FLOATS
 
-LANES: Final = 8
+LANES: Final = BURST_FLOATS
 """Floats in a burst: 256 bits (INCEPTIONN, VI-A)."""
 
 BURST_LEN: Final = 4 * LANES
 TAGS_LEN: Final = 2
 MAX_BURST_PAYLOAD: Final = TAGS_LEN + BURST_LEN
 
-ENCODE_SLACK: Final = MAX_BURST_PAYLOAD + 32
-"""A burst is written before it is known to fit, and vector kernels store 32 octets at a time."""
+ENCODE_SLACK: Final = 2 * MAX_BURST_PAYLOAD + 32
+"""Two bursts are written before they are known to fit, and vector kernels store 32 octets at a time."""
 
 DECODE_SLACK: Final = 64
 """The last lane is read as a whole word, and vector kernels read 64 octets at a time."""

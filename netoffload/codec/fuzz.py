@@ -8,7 +8,8 @@
 Half of the payloads are octets drawn at random, half of those with few bits set, so that many lanes are empty; the
 other half are encoded floats. Then up to four octets are changed, the end is moved, and the count of floats that the
 decoder is told is changed. Whether a payload is well formed is worked out again, lane by lane, by a function that
-shares nothing with the kernels; the status must say the same. One payload per batch is also decoded by the oracle.
+shares nothing with the kernels; the status must say the same. One payload per batch is also decoded by the oracle, and
+each a second time from both ends of a mark, which is the right one in two thirds of them.
 
 Batches are numbered and their content depends on the seed and the number alone, so a failure can be seen again.
 """
@@ -82,14 +83,14 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> Tally:
         RunError: a status or a float is wrong.
     """
     payload = guarded_octets(MAX_LEN + DECODE_SLACK)
-    target = guarded_octets(-(-MAX_COUNT // LANES) * BURST_LEN)
+    targets = guarded_octets(-(-MAX_COUNT // LANES) * BURST_LEN), guarded_octets(-(-MAX_COUNT // LANES) * BURST_LEN)
     accepted = 0
     for number, start in enumerate(range(0, count, BATCH), first_batch):
-        accepted += _fuzz_batch(seed, number, min(BATCH, count - start), payload, target)
+        accepted += _fuzz_batch(seed, number, min(BATCH, count - start), payload, targets)
     return Tally(accepted, count - accepted)
 
 
-def _fuzz_batch(seed: int, number: int, count: int, payload: Uint8Array, target: Uint8Array) -> int:
+def _fuzz_batch(seed: int, number: int, count: int, payload: Uint8Array, targets: tuple[Uint8Array, Uint8Array]) -> int:
     rng = np.random.default_rng((seed, number))
     codec = CODECS[_ORDER[number % len(_ORDER)]]
     bound_k = int(rng.integers(1, BOUND_K_MAX + 1))
@@ -108,18 +109,18 @@ def _fuzz_batch(seed: int, number: int, count: int, payload: Uint8Array, target:
         scratch,
         np.zeros(4, np.int64),
         payload,
-        target,
+        *targets,
     )
     told = int(recipes[min(wrong, count - 1), _TOLD])
     last = payload[payload.size - DECODE_SLACK - length : payload.size - DECODE_SLACK]
     where = f"seed {seed}, batch {number}, payload {min(wrong, count - 1)} ({codec.name}, bound {bound_k})"
     if wrong < count:
         raise RunError(f"{where}: status {read} for {told} floats in {last.tobytes().hex()}")
-    _compare_last(codec, bound_k, last, read, told, target, where)
+    _compare_last(codec, bound_k, last, read, told, targets[0], where)
     return int(accepted)
 
 
-_KIND, _MADE, _TOLD, _FROM, _LEN, _STRETCH, _FLIP_AT = range(7)
+_KIND, _MADE, _TOLD, _FROM, _LEN, _STRETCH, _HALF, _MISS, _FLIP_AT = range(9)
 _FLIP_BY: Final = _FLIP_AT + FLIPS
 
 
@@ -133,6 +134,8 @@ def _recipes(rng: np.random.Generator, count: int) -> Any:
     recipes[:, _FROM] = rng.integers(0, (NOISE_LEN - MAX_LEN) // 4, count) * 4
     recipes[:, _LEN] = rng.integers(0, MAX_LEN + 1, count)
     recipes[:, _STRETCH] = rng.integers(-40, 41, count) * (rng.random(count) < 0.3)
+    recipes[:, _HALF] = rng.integers(0, MAX_COUNT + 1, count)
+    recipes[:, _MISS] = rng.integers(-40, 41, count) * (rng.random(count) < 1 / 3)
     flips = slice(_FLIP_AT, _FLIP_AT + FLIPS)
     recipes[:, flips] = rng.integers(0, MAX_LEN, (count, FLIPS)) * (rng.random((count, FLIPS)) < 0.7)
     recipes[:, _FLIP_BY:] = rng.integers(0, 256, (count, FLIPS)) * (rng.random((count, FLIPS)) < 0.25)
@@ -150,8 +153,10 @@ def _decode_all(
     classes: Any,
     payload: Any,
     target: Any,
+    other: Any,
 ) -> tuple[int, int, int, int]:
-    """Make and decode every payload; return (accepted, index of the first wrong status or the count, length, status).
+    """Make and decode every payload, into both targets; return (accepted, index of the first wrong one or the count,
+    length, status).
 
     The last two belong to the payload decoded last, which is then still in ``payload`` and ``target``.
     """
@@ -173,7 +178,17 @@ def _decode_all(
         room = (told + LANES - 1) // LANES * BURST_LEN
         copy_octets(scratch, 0, payload, start, length)
         read = kernels.decode(codec_id, payload, start, length, told, bound_k, target, target.size - room)
-        if read != _wanted_status(codec_id, payload, start, length, told):
+        half_count = min(recipe[_HALF], told) // LANES * LANES
+        half_len = _wanted_status(codec_id, payload, start, length, half_count) + recipe[_MISS]
+        half_len = min(max(half_len, 0), length)
+        again = kernels.decode_halves(
+            codec_id, payload, start, length, told, half_len, half_count, bound_k, other, other.size - room
+        )
+        if (
+            read != _wanted_status(codec_id, payload, start, length, told)
+            or again != _wanted_halves(codec_id, payload, start, length, told, half_len, half_count)
+            or (again != MALFORMED and not _is_same(target, other, room, 4 * told))
+        ):
             return accepted, index, length, read
         accepted += int(read != MALFORMED)
     return accepted, recipes.shape[0], length, read
@@ -204,6 +219,25 @@ def _wanted_status(codec_id: int, payload: Any, start: int, length: int, count: 
             return MALFORMED
         at += 4 if tag == 3 else tag
     return MALFORMED if at > length else at
+
+
+@kernel
+def _wanted_halves(
+    codec_id: int, payload: Any, start: int, length: int, count: int, half_len: int, half_count: int
+) -> int:
+    if _wanted_status(codec_id, payload, start, half_len, half_count) != half_len:
+        return MALFORMED
+    rest = _wanted_status(codec_id, payload, start + half_len, length - half_len, count - half_count)
+    return MALFORMED if rest == MALFORMED else half_len + rest
+
+
+@kernel
+def _is_same(left: Any, right: Any, room: int, length: int) -> bool:
+    """Whether two targets of one size hold the same octets, ``room`` before their ends."""
+    differs = 0
+    for index in range(left.size - room, left.size - room + length):
+        differs |= left[index] ^ right[index]
+    return differs == 0
 
 
 def _compare_last(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import numba
 from numba.core import config as numba_config
+
+from netoffload.codec.cache import make_cache_dir
 
 ENV_KERNEL: Final = "NETOFFLOAD_KERNEL"
 """Environment variable that forces a kernel variant (see ``netoffload.codec.kernels``)."""
@@ -39,16 +40,11 @@ def _sources_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def cache_dir() -> Path:
-    """Return the folder for compiled kernels: below ``$XDG_CACHE_HOME`` or ``~/.cache``, else the temporary folder."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    if not os.access(base if base.exists() else base.parent, os.W_OK):
-        base = Path(tempfile.gettempdir())
-    return base / "netoffload" / f"kernels-{_sources_digest()}"
-
-
 if not os.environ.get("NUMBA_CACHE_DIR"):
-    numba_config.CACHE_DIR = str(cache_dir())
+    numba_config.CACHE_DIR = str(make_cache_dir(f"kernels-{_sources_digest()}") or "")
+
+CACHE_DIR: Final = Path(numba_config.CACHE_DIR) if numba_config.CACHE_DIR else None
+"""Where compiled kernels are kept: ``$NUMBA_CACHE_DIR``, else a folder of ours; None: nowhere."""
 
 
 _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy", "_nrt": False}
@@ -63,12 +59,12 @@ def kernel(function: F) -> F:
     ``forceinline=False`` has to be said: a callee would take over its caller's, and the codec's loops, whose constants
     fill the registers, would run inside one large function that has none left.
     """
-    return cast(F, numba.njit(**_OPTIONS, cache=True, forceinline=False)(function))
+    return cast(F, numba.njit(**_OPTIONS, cache=CACHE_DIR is not None, forceinline=False)(function))
 
 
 def inline_kernel(function: F) -> F:
     """Like :func:`kernel`, for the innermost pieces: LLVM is asked to inline them."""
-    return cast(F, numba.njit(**_OPTIONS, cache=True, forceinline=True)(function))
+    return cast(F, numba.njit(**_OPTIONS, cache=CACHE_DIR is not None, forceinline=True)(function))
 
 
 def inlined_with(function: F) -> F:

@@ -23,7 +23,7 @@ from netoffload.codec.bursts import (
     MAX_BURST_PAYLOAD,
     TAGS_LEN,
 )
-from netoffload.codec.fixed import decode_fixed, encode_fixed, round_trip_fixed
+from netoffload.codec.fixed import decode_fixed, decode_fixed_halves, encode_fixed, round_trip_fixed
 from netoffload.codec.jit import ENV_KERNEL, JIT_DISABLED, inline_kernel, kernel
 from netoffload.errors import UsageError
 from netoffload.wire.offload import CodecId
@@ -39,6 +39,7 @@ __all__ = [
     "MAX_BURST_PAYLOAD",
     "TAGS_LEN",
     "decode",
+    "decode_halves",
     "encode_fit",
     "is_known",
     "round_trip",
@@ -90,6 +91,7 @@ def _variant() -> ModuleType:
 _encode_inceptionn = _variant().encode_inceptionn
 _encode_bounded = _variant().encode_bounded
 _decode_tagged = _variant().decode_tagged
+_decode_tagged_halves = _variant().decode_tagged_halves
 _round_trip_inceptionn = _variant().round_trip_inceptionn
 _round_trip_bounded = _variant().round_trip_bounded
 
@@ -178,6 +180,40 @@ def decode(
         unit8 = plain.bounded_unit8(bound_k)
         return _decode_tagged(payload, payload_at, available, count, unit8, target, target_at)
     return decode_fixed(payload, payload_at, available, count, _kept_bits(codec_id), target, target_at)
+
+
+@kernel
+def decode_halves(
+    codec_id: int,
+    payload: Any,
+    payload_at: int,
+    available: int,
+    count: int,
+    half_len: int,
+    half_count: int,
+    bound_k: int,
+    target: Any,
+    target_at: int,
+) -> int:
+    """Decode like :func:`decode` a payload whose middle is known.
+
+    Args:
+        half_len: octets of the first half, at most ``available``; not being where a burst starts is ``MALFORMED``.
+        half_count: floats in it, at most ``count``: whole bursts, or none.
+    """
+    if codec_id == _INCEPTIONN:
+        return _decode_tagged_halves(
+            payload, payload_at, available, count, half_len, half_count, plain.UNIT16, target, target_at
+        )
+    if codec_id == _BOUNDED:
+        unit8 = plain.bounded_unit8(bound_k)
+        return _decode_tagged_halves(
+            payload, payload_at, available, count, half_len, half_count, unit8, target, target_at
+        )
+    kept_bits = _kept_bits(codec_id)
+    return decode_fixed_halves(
+        payload, payload_at, available, count, half_len, half_count, kept_bits, target, target_at
+    )
 
 
 @kernel

@@ -1,6 +1,6 @@
 """How fast the kernels are, how much they save and what they cost, beside memcpy in the same moment.
 
-A sample is one memcpy, one encoding and one decoding of the same vector, in turn, so that whatever else the machine
+A sample is one memcpy, one encoding and two decodings of the same vector, in turn, so that whatever else the machine
 does meets all three. Small vectors are coded several times per sample, in a compiled loop: a call from Python costs as
 much as 10 KB. The answer is checked against the oracle before anything is timed.
 """
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import llvmlite
 import numba
@@ -62,12 +62,23 @@ class Quality:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One codec, kernel and vector."""
+    """One codec, kernel and vector; decoded from the front, and as blocks are, from the front and the middle."""
 
     memcpy: Speed
     compress: Speed
     decompress: Speed
+    decompress_halves: Speed
     quality: Quality
+
+
+class Functions(NamedTuple):
+    """The kernels of a contender, and their parameters: a bound, a unit or a number of bits."""
+
+    encode: Callable[..., Any]
+    encode_parameter: Any
+    decode: Callable[..., Any]
+    decode_halves: Callable[..., Any]
+    decode_parameter: Any
 
 
 @dataclass(frozen=True)
@@ -82,14 +93,15 @@ class Contender:
         """Whether the error bound makes a difference."""
         return self.codec.codec_id not in _FIXED_BITS
 
-    def functions(self, bound_k: int) -> tuple[Callable[..., Any], Any, Callable[..., Any], Any]:
-        """Return (encode, its parameter, decode, its parameter)."""
+    def functions(self, bound_k: int) -> Functions:
+        """Return its kernels for a bound."""
         if not self.takes_bound:
             kept_bits = _FIXED_BITS[self.codec.codec_id]
-            return fixed.encode_fixed, kept_bits, fixed.decode_fixed, kept_bits
+            return Functions(fixed.encode_fixed, kept_bits, fixed.decode_fixed, fixed.decode_fixed_halves, kept_bits)
         module = importlib.import_module(f"netoffload.codec.{self.kernel}")
         unit8 = plain.UNIT16 if self.codec.codec_id is CodecId.INCEPTIONN else plain.bounded_unit8(bound_k)
-        return getattr(module, f"encode_{self.codec.name}"), bound_k, module.decode_tagged, np.float32(unit8)
+        encode = getattr(module, f"encode_{self.codec.name}")
+        return Functions(encode, bound_k, module.decode_tagged, module.decode_tagged_halves, np.float32(unit8))
 
 
 def contenders(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[Contender]:
@@ -116,25 +128,35 @@ def measure(contender: Contender, values: Float32Array, wanted: Float32Array, bo
     Raises:
         RunError: the floats that come back are not the oracle's.
     """
-    encode, encode_parameter, decode, decode_parameter = contender.functions(bound_k)
+    encode, encode_parameter, decode, decode_halves, decode_parameter = contender.functions(bound_k)
     source, count = values.view(np.uint8), values.size
     capacity = -(-count // LANES) * MAX_BURST_PAYLOAD
     payload = np.zeros(capacity + max(ENCODE_SLACK, DECODE_SLACK), np.uint8)
     target = np.zeros(-(-count // LANES) * LANES, np.float32)
     octets, classes = target.view(np.uint8), np.zeros(4, np.int64)
+    half_count = count // 2 // LANES * LANES
+    _, half_len = encode(source, 0, half_count, encode_parameter, payload, 0, capacity, classes)
+    classes[:] = 0
     encoded, length = encode(source, 0, count, encode_parameter, payload, 0, capacity, classes)
-    read = decode(payload, 0, length, count, decode_parameter, octets, 0)
-    if (encoded, read) != (count, length) or target[:count].tobytes() != wanted.tobytes():
-        raise RunError(f"{contender.codec.name} ({contender.kernel}) is wrong: run 'netoffload verify codec'")
+    half = length, count, half_len, half_count, decode_parameter
+    decodings: list[Callable[[], object]] = [
+        lambda: decode(payload, 0, length, count, decode_parameter, octets, 0),
+        lambda: decode_halves(payload, 0, *half, octets, 0),
+    ]
+    for decoding in decodings:
+        target[:] = np.nan
+        if (encoded, decoding()) != (count, length) or target[:count].tobytes() != wanted.tobytes():
+            raise RunError(f"{contender.codec.name} ({contender.kernel}) is wrong: run 'netoffload verify codec'")
     quality = Quality(*errors(values, wanted), source.size / length, (classes / count).tolist())
     times = max(1, math.ceil(SAMPLE_OCTETS / source.size))
     tasks: list[Callable[[], object]] = [
         lambda: copy_repeatedly(times, source, octets),
         lambda: _encode_repeatedly(encode, times, source, count, encode_parameter, payload, capacity, classes),
         lambda: _decode_repeatedly(decode, times, payload, length, count, decode_parameter, octets),
+        lambda: _decode_halves_repeatedly(decode_halves, times, payload, *half, octets),
     ]
-    memcpy, compress, decompress = interleaved(tasks, times * source.size, repeat)
-    return Measurement(memcpy, compress, decompress, quality)
+    memcpy, compress, decompress, decompress_halves = interleaved(tasks, times * source.size, repeat)
+    return Measurement(memcpy, compress, decompress, decompress_halves, quality)
 
 
 def interleaved(tasks: Sequence[Callable[[], object]], octets: int, repeat: int) -> list[Speed]:
@@ -192,6 +214,24 @@ def _decode_repeatedly(
     read = 0
     for _ in range(times):
         read = decode(payload, 0, length, count, parameter, target, 0)
+    return read
+
+
+@inlined_with
+def _decode_halves_repeatedly(
+    decode_halves: Any,
+    times: Any,
+    payload: Any,
+    length: Any,
+    count: Any,
+    half_len: Any,
+    half_count: Any,
+    parameter: Any,
+    target: Any,
+) -> Any:
+    read = 0
+    for _ in range(times):
+        read = decode_halves(payload, 0, length, count, half_len, half_count, parameter, target, 0)
     return read
 
 

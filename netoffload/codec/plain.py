@@ -205,6 +205,33 @@ def decode_tagged(
 
 
 @kernel
+def decode_tagged_halves(
+    payload: Any,
+    payload_at: int,
+    available: int,
+    count: int,
+    half_len: int,
+    half_count: int,
+    unit8: Any,
+    target: Any,
+    target_at: int,
+) -> int:
+    """``decode_halves`` of both tagged codecs: one half after the other."""
+    if decode_tagged(payload, payload_at, half_len, half_count, unit8, target, target_at) != half_len:
+        return MALFORMED
+    rest = decode_tagged(
+        payload,
+        payload_at + half_len,
+        available - half_len,
+        count - half_count,
+        unit8,
+        target,
+        target_at + 4 * half_count,
+    )
+    return MALFORMED if rest == MALFORMED else half_len + rest
+
+
+@kernel
 def round_trip_inceptionn(source: Any, bound_k: int, target: Any) -> None:
     """Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same."""
     limits = inceptionn_limits(bound_k)

@@ -1,8 +1,9 @@
 """LLVM vector code that the AVX2 and the AVX-512 kernels share: eight lanes classified, coded and decoded at once.
 
 Every function takes an llvmlite builder and emits instructions; nothing here runs by itself. A burst is ``<8 x i32>``,
-which LLVM keeps in one 256-bit register. A *plane* is ``<8 x i1>``: plane 0, 1, 2 says which lanes take at least 1, 2,
-4 octets, so a lane's tag is the number of planes it is in.
+which LLVM keeps in one 256-bit register; two of them, ``<16 x i32>``, fill one of AVX-512. A *plane* is ``<8 x i1>`` or
+twice that: plane 0, 1, 2 says which lanes take at least 1, 2, 4 octets, so a lane's tag is the number of planes it is
+in.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ LIMITS: Final = {"inceptionn": (types.int64,) * 8, "bounded": (types.int64,) * 9
 """Types of a codec's limits and constants."""
 
 OCTETS: Final = ir.VectorType(I8, BURST_LEN)
+
+_ROUND_AS_SET: Final = 4
+"""Rounding operand of AVX-512: as the control register says, to nearest even unless somebody changed it."""
 
 
 def held(builder: Any, number: Any) -> Any:
@@ -65,9 +69,9 @@ def bounded_limits(bound_k: Any) -> Any:
     return from8, from16, scale8, *constants, hole_end
 
 
-def words(*values: int) -> ir.Constant:
-    """Return a constant burst; one value stands for all lanes."""
-    return ir.Constant(WORDS, list(values) * (LANES // len(values)))
+def words(*values: int, lanes: int = LANES) -> ir.Constant:
+    """Return a constant burst, or two; one value stands for all lanes."""
+    return ir.Constant(ir.VectorType(I32, lanes), list(values) * (lanes // len(values)))
 
 
 def pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any, pointee: Any) -> Any:
@@ -80,12 +84,12 @@ def all_lanes(builder: Any, value: Any, vector: Any) -> Any:
     """Return a vector with ``value`` in every lane."""
     nothing = ir.Constant(vector, ir.Undefined)
     one = builder.insert_element(nothing, value, ir.Constant(I32, 0))
-    return builder.shuffle_vector(one, nothing, words(0))
+    return builder.shuffle_vector(one, nothing, words(0, lanes=vector.count))
 
 
 def bits_of_plane(builder: Any, plane: Any) -> Any:
-    """Return a plane as the low eight bits of an i64."""
-    return builder.zext(builder.bitcast(plane, I8), I64)
+    """Return a plane as the low bits of an i64, one per lane."""
+    return builder.zext(builder.bitcast(plane, ir.IntType(plane.type.count)), I64)
 
 
 def inceptionn_codes(builder: Any, word: Any, limits: Any) -> Any:
@@ -93,9 +97,10 @@ def inceptionn_codes(builder: Any, word: Any, limits: Any) -> Any:
 
     Cutting bits off a fraction is converting it to an integer, once it is multiplied by 2**7 or 2**15.
     """
-    magnitude = builder.and_(word, words(MAGNITUDE_BITS))
-    from8, from16, scale8, scale16, down8, down16 = spread(builder, limits[:6])
-    planes = [builder.icmp_signed(">=", magnitude, limit) for limit in (from8, from16, words(ONE_BITS))]
+    lanes = word.type.count
+    magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
+    from8, from16, scale8, scale16, down8, down16 = spread(builder, limits[:6], lanes)
+    planes = [builder.icmp_signed(">=", magnitude, limit) for limit in (from8, from16, words(ONE_BITS, lanes=lanes))]
     scale = builder.select(planes[1], scale16, scale8)
     shift = builder.select(planes[1], down16, down8)
     return planes, _codes(builder, word, planes, shift, _integer(builder, "cvtt", builder.add(magnitude, scale)))
@@ -103,22 +108,23 @@ def inceptionn_codes(builder: Any, word: Any, limits: Any) -> Any:
 
 def bounded_codes(builder: Any, word: Any, limits: Any) -> Any:
     """Return (planes, codes) as ``netoffload.codec.plain.bounded_lane`` defines them."""
-    magnitude = builder.and_(word, words(MAGNITUDE_BITS))
-    from8, from16, scale8, scale16, down8, down16 = spread(builder, limits[:6])
-    (hole_end,) = spread(builder, limits[8:])
+    lanes = word.type.count
+    magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
+    from8, from16, scale8, scale16, down8, down16, hole_end = spread(builder, [*limits[:6], limits[8]], lanes)
     in8, in16 = (builder.icmp_signed(">=", magnitude, limit) for limit in (from8, from16))
     # Unsigned and counted from the hole's end, what is in the hole is above everything: one comparison for both.
     beyond_hole = builder.sub(magnitude, hole_end)
-    in32 = builder.and_(in16, builder.icmp_unsigned(">=", beyond_hole, builder.sub(words(ROUNDS_TO_ONE), hole_end)))
+    hole_len = builder.sub(words(ROUNDS_TO_ONE, lanes=lanes), hole_end)
+    in32 = builder.and_(in16, builder.icmp_unsigned(">=", beyond_hole, hole_len))
     planes = [in8, in16, in32]
     scale = builder.select(in16, scale16, scale8)
     shift = builder.select(in16, down16, down8)
     return planes, _codes(builder, word, planes, shift, _integer(builder, "cvt", builder.add(magnitude, scale)))
 
 
-def spread(builder: Any, limits: Any) -> Any:
-    """Return a burst of each limit."""
-    return [all_lanes(builder, builder.trunc(limit, I32), WORDS) for limit in limits]
+def spread(builder: Any, limits: Any, lanes: int = LANES) -> Any:
+    """Return a burst, or two, of each limit."""
+    return [all_lanes(builder, builder.trunc(limit, I32), ir.VectorType(I32, lanes)) for limit in limits]
 
 
 def _integer(builder: Any, conversion: str, scaled: Any) -> Any:
@@ -126,27 +132,36 @@ def _integer(builder: Any, conversion: str, scaled: Any) -> Any:
 
     LLVM's own ``fptosi`` leaves the latter undefined.
     """
-    name = f"llvm.x86.avx.{conversion}.ps2dq.256"
-    function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(WORDS, [FLOATS]))
-    return builder.call(function, [builder.bitcast(scaled, FLOATS)])
+    if scaled.type == WORDS:
+        name = f"llvm.x86.avx.{conversion}.ps2dq.256"
+        function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(WORDS, [FLOATS]))
+        return builder.call(function, [builder.bitcast(scaled, FLOATS)])
+    integers, floats = scaled.type, ir.VectorType(F32, scaled.type.count)
+    name = f"llvm.x86.avx512.mask.{conversion}ps2dq.512"
+    function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(integers, [floats, integers, I16, I32]))
+    arguments = [builder.bitcast(scaled, floats), words(0, lanes=integers.count), I16(0xFFFF), I32(_ROUND_AS_SET)]
+    return builder.call(function, arguments)
 
 
 def _codes(builder: Any, word: Any, planes: Any, shift: Any, magnitude: Any) -> Any:
     """Return every lane's code in its class; one of class 0 means nothing. ``shift`` moves the sign."""
-    sign = builder.lshr(builder.and_(word, words(1 << 31)), shift)
+    sign = builder.lshr(builder.and_(word, words(1 << 31, lanes=word.type.count)), shift)
     return builder.select(planes[2], word, builder.or_(sign, magnitude))
 
 
 def floats_of_codes(builder: Any, code: Any, in8: Any, in32: Any, unit8: Any) -> Any:
-    """Return the float bits of eight codes as ``netoffload.codec.plain.decode_lane`` defines them.
+    """Return the float bits of the codes as ``netoffload.codec.plain.decode_lane`` defines them.
 
     ``code`` has nothing above a lane's own octets; a lane of class 0 is 0. ``in8`` and ``in32`` are the lanes with tag
     1 and 3.
     """
-    fraction = builder.select(in8, builder.shl(code, words(8)), code)
-    magnitude = builder.and_(fraction, words(0x7FFF))
-    is_negative = builder.icmp_unsigned("!=", builder.and_(fraction, words(0x8000)), words(0))
+    lanes = code.type.count
+    floats = ir.VectorType(F32, lanes)
+    fraction = builder.select(in8, builder.shl(code, words(8, lanes=lanes)), code)
+    magnitude = builder.and_(fraction, words(0x7FFF, lanes=lanes))
+    sign = builder.and_(fraction, words(0x8000, lanes=lanes))
+    is_negative = builder.icmp_unsigned("!=", sign, words(0, lanes=lanes))
     signed = builder.select(is_negative, builder.neg(magnitude), magnitude)
-    unit = builder.select(in8, all_lanes(builder, unit8, FLOATS), ir.Constant(FLOATS, [2.0**-15] * LANES))
-    small = builder.bitcast(builder.fmul(builder.sitofp(signed, FLOATS), unit), WORDS)
+    unit = builder.select(in8, all_lanes(builder, unit8, floats), ir.Constant(floats, [2.0**-15] * lanes))
+    small = builder.bitcast(builder.fmul(builder.sitofp(signed, floats), unit), code.type)
     return builder.select(in32, code, small)

@@ -57,6 +57,18 @@ class Mismatch:
         return f"{self.what} of 0x{self.bits:08x}: expected {self.expected}, got {self.got}"
 
 
+def check_asked(name: str, bound_k: int, first: int, count: int) -> None:
+    """Refuse what :func:`verify` cannot check.
+
+    Raises:
+        UsageError: no such codec, bound or range.
+    """
+    get(name)
+    check_bound_k(bound_k)
+    if first % LANES or not 0 <= first < first + count <= ALL:
+        raise UsageError(f"{count} bit patterns from {first} on: start at a multiple of {LANES} within 0..2^32")
+
+
 def verify(
     name: str,
     bound_k: int,
@@ -80,10 +92,7 @@ def verify(
         UsageError: no such codec, bound or range.
         RunError: a process crashed.
     """
-    get(name)
-    check_bound_k(bound_k)
-    if first % LANES or not 0 <= first < first + count <= ALL:
-        raise UsageError(f"{count} bit patterns from {first} on: start at a multiple of {LANES} within 0..2^32")
+    check_asked(name, bound_k, first, count)
     starts = range(first, first + count, CHUNK)
     tasks = [(name, bound_k, start, min(CHUNK, first + count - start)) for start in starts]
     checked = 0

@@ -261,7 +261,7 @@ def _refusal(ip: Packet, block: Packet) -> str | None:
         return FRAGMENT
     if isinstance(ip, IP) and internet_checksum(bytes(ip.original[: 4 * ip.ihl])) != 0:
         return "wrong IPv4 header checksum"
-    if block.version != BLOCK_VERSION or block.underlayer.flags or block.flags or block.reserved:
+    if block.version != BLOCK_VERSION or block.underlayer.flags or block.flags:
         return f"version {block.version}, or a reserved bit set"
     if codec.by_id(block.codec) is None or not BOUND_K_MIN <= block.bound_k <= BOUND_K_MAX:
         return f"codec {block.codec} with bound {block.bound_k} is unknown"

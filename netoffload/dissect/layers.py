@@ -108,7 +108,8 @@ class OffloadBlock(Packet):
         XByteField("flags", 0),
         ShortField("payload_len", 0),
         ShortField("gso_size", 0),
-        XIntField("reserved", 0),
+        ShortField("half_bursts", 0),
+        ShortField("half_len", 0),
         XIntField("crc", None),
     )
 
@@ -243,6 +244,8 @@ def bursts_of(block: Packet) -> bytes:
         or payload_len < block.head + block.tail
         or block.payload_len < block.head + block.tail
         or (block.payload_len - block.head - block.tail) % 4
+        or payload_len < block.head + block.half_len + block.tail
+        or block.payload_len < block.head + 4 * LANES * block.half_bursts + block.tail
     ):
         raise WireError("lengths contradict each other")
     return bytes(payload[block.head : payload_len - block.tail])
@@ -265,24 +268,38 @@ def classes_of(block: Packet) -> tuple[int, int, int, int] | None:
     """Return how many floats of a block took 0, 8, 16 and 32 bits, from its tags; None for codecs without tags.
 
     Raises:
-        WireError: lengths or tags contradict each other.
+        WireError: lengths, tags or the mark of the half contradict each other.
     """
     bursts = bursts_of(block)
     if block.codec not in TAG_CODECS:
+        _check_mark(block)
         return None
     floats = (block.payload_len - block.head - block.tail) // 4
     words, at = [], 0
-    for _ in range(-(-floats // LANES)):
+    for index in range(-(-floats // LANES)):
+        if index == block.half_bursts and at != block.half_len:
+            raise CodecError("the half is not where a burst starts")
         if at + 2 > len(bursts):
             raise CodecError("payload ends before a tag word")
         low, high = bursts[at], bursts[at + 1]
         words.append(high << 8 | low)
         at += 2 + _LANE_OCTETS[low] + _LANE_OCTETS[high]
+    if len(words) == block.half_bursts and at != block.half_len:
+        raise CodecError("the half is not where a burst starts")
     tags = np.array(words, np.uint16)[:, np.newaxis] >> np.arange(0, 2 * LANES, 2, dtype=np.uint16) & 3
     if at != len(bursts) or tags.reshape(-1)[floats:].any():
         raise CodecError("tags and length contradict each other")
     none, eight, sixteen, whole = np.bincount(tags.reshape(-1)[:floats], minlength=4).tolist()
     return none, eight, sixteen, whole
+
+
+def _check_mark(block: Packet) -> None:
+    """Check the mark of a block whose bursts all have one length."""
+    chosen = codec.by_id(block.codec)
+    if chosen is not None:
+        half = np.zeros(LANES * block.half_bursts, np.float32)
+        if chosen.encode(half, BOUND_K_MIN).size != block.half_len:
+            raise CodecError("the half is not where a burst starts")
 
 
 def capability_of(segment: Packet) -> Capability | None:

@@ -20,7 +20,7 @@ local IPCOMP_LEN = 4
 local BLOCK_LEN = 16
 local TCP_AT = IPCOMP_LEN + BLOCK_LEN
 local TCP_MIN_LEN = 20
-local VERSION = 1
+local VERSION = 2
 local BOUND_K_MIN, BOUND_K_MAX = 1, 16
 local LANES = 8
 local TAG_OCTETS = { [0] = 0, 1, 2, 4 }
@@ -41,7 +41,8 @@ local f = {
     flags = ProtoField.uint8("netoffload.flags", "Flags", base.HEX),
     payload_len = ProtoField.uint16("netoffload.payload_len", "Payload length at the hosts", base.DEC),
     gso_size = ProtoField.uint16("netoffload.gso_size", "GSO size", base.DEC),
-    reserved = ProtoField.uint32("netoffload.reserved", "Reserved", base.HEX),
+    half_bursts = ProtoField.uint16("netoffload.half_bursts", "Bursts in the first half", base.DEC),
+    half_len = ProtoField.uint16("netoffload.half_len", "Octets in the first half", base.DEC),
     crc = ProtoField.uint32("netoffload.crc", "CRC32C", base.HEX),
     crc_ok = ProtoField.bool("netoffload.crc.ok", "CRC is right"),
     wire_len = ProtoField.uint16("netoffload.wire_len", "Payload length on the wire", base.DEC),
@@ -146,7 +147,6 @@ local function is_taken(tvb)
     local bound_k = tvb(5, 1):uint()
     return tvb(1, 1):uint() == 0
         and tvb(7, 1):uint() == 0
-        and tvb(12, 4):uint() == 0
         and tvb(8, 2):uint() ~= 0
         and bound_k >= BOUND_K_MIN
         and bound_k <= BOUND_K_MAX
@@ -190,9 +190,12 @@ local function decode_lane(tag, octets, at, codec, bound_k)
 end
 
 -- Decode the bursts of a codec with tags: the floats' octets and how many floats each tag has, or nil.
-local function decode_tagged(bursts, count, codec, bound_k)
+local function decode_tagged(bursts, count, block)
     local lanes, classes, at = {}, { [0] = 0, 0, 0, 0 }, 1
     for first = 0, count - 1, LANES do
+        if first == LANES * block.half_bursts and at ~= block.half_len + 1 then
+            return nil
+        end
         if at + 1 > #bursts then
             return nil
         end
@@ -204,7 +207,7 @@ local function decode_tagged(bursts, count, codec, bound_k)
                 if at + TAG_OCTETS[tag] - 1 > #bursts then
                     return nil
                 end
-                table.insert(lanes, decode_lane(tag, bursts, at, codec, bound_k))
+                table.insert(lanes, decode_lane(tag, bursts, at, block.codec, block.bound_k))
                 classes[tag] = classes[tag] + 1
                 at = at + TAG_OCTETS[tag]
             elseif tag ~= 0 then
@@ -212,7 +215,7 @@ local function decode_tagged(bursts, count, codec, bound_k)
             end
         end
     end
-    if at ~= #bursts + 1 then
+    if count == LANES * block.half_bursts and at ~= block.half_len + 1 or at ~= #bursts + 1 then
         return nil
     end
     return table.concat(lanes), classes
@@ -241,14 +244,15 @@ end
 local function decode(block, payload)
     local raw = block.head + block.tail
     local floats_len = block.payload_len - raw
-    if block.head > 3 or block.tail > 3 or floats_len < 0 or floats_len % 4 ~= 0 or #payload < raw then
+    if block.head > 3 or block.tail > 3 or floats_len < 4 * LANES * block.half_bursts or floats_len % 4 ~= 0
+        or #payload < raw + block.half_len then
         return nil
     end
     local bursts = payload:sub(block.head + 1, #payload - block.tail)
     local octets, classes
     if block.codec == INCEPTIONN or block.codec == BOUNDED then
-        octets, classes = decode_tagged(bursts, floats_len / 4, block.codec, block.bound_k)
-    elseif KEPT_BITS[block.codec] then
+        octets, classes = decode_tagged(bursts, floats_len / 4, block)
+    elseif KEPT_BITS[block.codec] and block.half_len == block.half_bursts * KEPT_BITS[block.codec] then
         octets = decode_fixed(bursts, floats_len / 4, KEPT_BITS[block.codec])
     end
     if not octets then
@@ -288,7 +292,8 @@ local function add_header(tree, tvb)
     tree:add(f.flags, tvb(7, 1))
     tree:add(f.payload_len, tvb(8, 2))
     tree:add(f.gso_size, tvb(10, 2))
-    tree:add(f.reserved, tvb(12, 4))
+    tree:add(f.half_bursts, tvb(12, 2))
+    tree:add(f.half_len, tvb(14, 2))
     return tree:add(f.crc, tvb(16, 4))
 end
 
@@ -326,6 +331,8 @@ local function dissect_block(tvb, announced_len, pinfo, root)
         head = tvb(6, 1):bitfield(0, 4),
         tail = tvb(6, 1):bitfield(4, 4),
         payload_len = tvb(8, 2):uint(),
+        half_bursts = tvb(12, 2):uint(),
+        half_len = tvb(14, 2):uint(),
     }
     local is_whole = tvb:len() == announced_len
     local is_sound = is_whole and check_crc(crc_item, tvb)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from netoffload.codec.jit import inline_kernel
-from netoffload.codec.kernels import encode_fit
-from netoffload.codec.octets import copy_octets, store_u32, u8
+from netoffload.codec.kernels import LANES, encode_fit
+from netoffload.codec.octets import copy_octets, u8
 from netoffload.engine import network
 from netoffload.engine.fields import put_be16, put_be32
 from netoffload.engine.network import IP_AT
@@ -85,8 +85,8 @@ def emit_block(
     source_at = segment.payload_at + done
     for octet in range(head):
         wire[body_at + octet] = frame[source_at + octet]
-    encoded, bursts_len = encode_fit(
-        settings.codec_id, frame, source_at + head, floats, settings.bound_k, wire, body_at + head, capacity, classes
+    half_count, half_len, encoded, bursts_len = _encode_halves(
+        settings, frame, source_at + head, floats, wire, body_at + head, capacity, classes
     )
     if encoded < floats:
         tail = 0  # the rest follows in the next frame
@@ -105,8 +105,38 @@ def emit_block(
     put_be16(wire, header_at + tcp.CHECKSUM, 0)
     if done + taken < segment.payload_len:
         wire[header_at + tcp.FLAGS] = u8(wire, header_at + tcp.FLAGS) & ~(tcp.FIN | tcp.PSH)
+    put_be16(wire, comp_at + offload.HALF_BURSTS, half_count // LANES)
+    put_be16(wire, comp_at + offload.HALF_LEN, half_len)
     _emit_block_header(settings, wire, comp_at, ip_len, head << 4 | tail, taken, segment.gso_size, block_len)
     return taken, segment.tcp_at + block_len
+
+
+@inline_kernel
+def _encode_halves(
+    settings: Any, frame: Any, source_at: Any, floats: Any, wire: Any, bursts_at: Any, capacity: Any, classes: Any
+) -> Any:
+    """Encode as many floats as fit; return how many are in the first half, its octets, and both for the whole.
+
+    The middle has to be known beforehand: it is where half the floats are in or half the room is taken. Of a block that
+    ends for want of room, that is the middle of its octets; of any other, of its floats.
+    """
+    codec_id, bound_k = settings.codec_id, settings.bound_k
+    half_count, half_len = encode_fit(
+        codec_id, frame, source_at, floats // 2 // LANES * LANES, bound_k, wire, bursts_at, capacity // 2, classes
+    )
+    rest_at = bursts_at + half_len
+    rest, rest_len = encode_fit(
+        codec_id,
+        frame,
+        source_at + 4 * half_count,
+        floats - half_count,
+        bound_k,
+        wire,
+        rest_at,
+        capacity - half_len,
+        classes,
+    )
+    return half_count, half_len, half_count + rest, half_len + rest_len
 
 
 @inline_kernel
@@ -120,7 +150,7 @@ def _emit_block_header(
     gso_size: Any,
     block_len: Any,
 ) -> None:
-    """Write IPComp and block header before a TCP header and payload that are in place, and the CRC over all."""
+    """Write IPComp and block header around the mark, before a TCP header and payload that are in place, and the CRC."""
     wire[comp_at + offload.NEXT_HEADER] = offload.IPCOMP_NEXT_TCP
     wire[comp_at + offload.IPCOMP_FLAGS] = 0
     put_be16(wire, comp_at + offload.CPI, offload.CPI_OFFLOAD)
@@ -130,7 +160,6 @@ def _emit_block_header(
     wire[comp_at + offload.FLAGS] = 0
     put_be16(wire, comp_at + offload.PAYLOAD_LEN, taken)
     put_be16(wire, comp_at + offload.GSO_SIZE, gso_size)
-    store_u32(wire, comp_at + offload.RESERVED, 0)
     put_be32(wire, comp_at + offload.CRC, block_crc(wire, comp_at, ip_len, block_len))
 
 

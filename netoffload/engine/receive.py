@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.kernels import decode, is_known
+from netoffload.codec.kernels import LANES, decode_halves, is_known
 from netoffload.codec.octets import copy_octets, store_u16, u8
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.engine import flows as flow_table
@@ -67,6 +67,8 @@ class Found(NamedTuple):
         bursts_len: octets of the floats.
         tail: raw octets behind them.
         raw_len: payload octets that the block stands for.
+        half_len: octets of the floats before the mark.
+        half_count: floats before it.
     """
 
     ip_len: int
@@ -77,6 +79,8 @@ class Found(NamedTuple):
     bursts_len: int
     tail: int
     raw_len: int
+    half_len: int
+    half_count: int
 
 
 @kernel
@@ -193,7 +197,6 @@ def _check(frame: Any, length: Any, ip_len: Any) -> Any:
         u8(frame, comp_at + offload.NEXT_HEADER) != offload.IPCOMP_NEXT_TCP
         or u8(frame, comp_at + offload.VERSION_CODEC) >> 4 != offload.BLOCK_VERSION
         or u8(frame, comp_at + offload.IPCOMP_FLAGS) | u8(frame, comp_at + offload.FLAGS)
-        or be32(frame, comp_at + offload.RESERVED) != 0
     ):
         return Counter.DROP_BAD_VERSION.value
     bound_k = u8(frame, comp_at + offload.BOUND_K)
@@ -217,9 +220,9 @@ def _check_lengths(frame: Any, ip_len: Any, block_len: Any) -> Any:
         block.raw_len == 0
         or block.head > 3
         or block.tail > 3
-        or floats_len < 0
+        or floats_len < 4 * block.half_count
         or floats_len & 3
-        or block.bursts_len < 0
+        or block.bursts_len < block.half_len
         or ip_len + tcp_len + block.raw_len > network.DATAGRAM_LEN_MAX
     ):
         return Counter.DROP_BAD_LENGTHS.value
@@ -236,7 +239,9 @@ def _find_block(frame: Any, ip_len: Any) -> Any:
     head, tail = head_tail >> 4, head_tail & 15
     bursts_len = network.get_datagram_len(frame, ip_len) - ip_len - offload.OVERHEAD - tcp_len - head - tail
     raw_len = be16(frame, comp_at + offload.PAYLOAD_LEN)
-    return Found(ip_len, comp_at, tcp_at, tcp_len, head, bursts_len, tail, raw_len)
+    half_len = be16(frame, comp_at + offload.HALF_LEN)
+    half_count = LANES * be16(frame, comp_at + offload.HALF_BURSTS)
+    return Found(ip_len, comp_at, tcp_at, tcp_len, head, bursts_len, tail, raw_len, half_len, half_count)
 
 
 @inline_kernel
@@ -286,7 +291,18 @@ def _append(frame: Any, block: Any, pending: Any, host: Any) -> Any:
     floats = (raw_len - head - tail) // 4
     codec_id = u8(frame, block.comp_at + offload.VERSION_CODEC) & 15
     bound_k = u8(frame, block.comp_at + offload.BOUND_K)
-    read = decode(codec_id, frame, bursts_at, block.bursts_len, floats, bound_k, host, target_at + head)
+    read = decode_halves(
+        codec_id,
+        frame,
+        bursts_at,
+        block.bursts_len,
+        floats,
+        block.half_len,
+        block.half_count,
+        bound_k,
+        host,
+        target_at + head,
+    )
     if read != block.bursts_len:
         return False
     for octet in range(head):

@@ -121,6 +121,7 @@ def _blocks(version: int) -> Iterator[bytes]:
             (301, 3, 1, _MSS, tcp.FIN),
         ):
             bursts = codec.oracle.encode(_VALUES[:count], 10).tobytes()
+            half = count // 2 // offload.BURST_FLOATS if gso_size else 0
             block = offload.Block(
                 codec=int(codec_id),
                 bound_k=10,
@@ -130,6 +131,8 @@ def _blocks(version: int) -> Iterator[bytes]:
                 gso_size=gso_size,
                 tcp_header=tcp.emit_tcp(_header(tcp.ACK_FLAG | flags, ISN + 1, _TIMESTAMPS), b""),
                 payload=bytes(head) + bursts + bytes(tail),
+                half_bursts=half,
+                half_len=codec.oracle.encode(_VALUES[: offload.BURST_FLOATS * half], 10).size,
             )
             octets = offload.emit_block(block, src, dst)
             yield _with_vnet(_datagram(version, offload.PROTO_IPCOMP, octets))

@@ -14,10 +14,15 @@
      3  flags                       0; receivers refuse others
      4  payload length              of the TCP segment this block stands for, 16 bit
      6  gso_size                    the MSS of the sender's segment; 0: the payload is one segment
-     8  reserved                    0; receivers refuse others
+     8  half bursts                 bursts in the first half of the floats; 0: no half is marked
+    10  half length                 octets they take
     12  CRC32C                      see below
 
     block payload: head octets | codec bursts of (payload length - head - tail) / 4 floats | tail octets
+
+Where a burst starts is known when all before it have been read, so one decoder waits for memory most of the time. With
+the middle marked, two work side by side. Whoever reads from front to back need not know; a mark that is not where a
+burst starts makes the payload malformed.
 
 An undecoded block must never look like TCP data: a host without the NIC would feed compressed octets to its
 application. Hence a protocol number of its own, which such a host drops. The TCP header is verbatim but for its
@@ -44,9 +49,11 @@ IPCOMP_NEXT_TCP: Final = 6
 CPI_OFFLOAD: Final = 0xF128
 """Compression parameter index: 61440..65535 is for private agreement (RFC 3173, 3.3); ours ends in the ToS 0x28."""
 
-BLOCK_VERSION: Final = 1
+BLOCK_VERSION: Final = 2
 BLOCK_LEN: Final = 16
 OVERHEAD: Final = IPCOMP_LEN + BLOCK_LEN
+BURST_FLOATS: Final = 8
+"""Floats in a burst of every codec, which is a whole number of octets."""
 
 # Field offsets from the start of the IPComp header.
 NEXT_HEADER: Final = 0
@@ -58,7 +65,8 @@ HEAD_TAIL: Final = 6
 FLAGS: Final = 7
 PAYLOAD_LEN: Final = 8
 GSO_SIZE: Final = 10
-RESERVED: Final = 12
+HALF_BURSTS: Final = 12
+HALF_LEN: Final = 14
 CRC: Final = 16
 TCP_HEADER: Final = 20
 
@@ -90,6 +98,8 @@ class Block:
     gso_size: int
     tcp_header: bytes
     payload: bytes
+    half_bursts: int = 0
+    half_len: int = 0
 
     @property
     def count(self) -> int:
@@ -118,6 +128,8 @@ def emit_block(block: Block, src: bytes, dst: bytes) -> bytes:
     octets[HEAD_TAIL] = block.head << 4 | block.tail
     octets[PAYLOAD_LEN : PAYLOAD_LEN + 2] = block.payload_len.to_bytes(2, "big")
     octets[GSO_SIZE : GSO_SIZE + 2] = block.gso_size.to_bytes(2, "big")
+    octets[HALF_BURSTS : HALF_BURSTS + 2] = block.half_bursts.to_bytes(2, "big")
+    octets[HALF_LEN : HALF_LEN + 2] = block.half_len.to_bytes(2, "big")
     octets += block.tcp_header + block.payload
     octets[CRC : CRC + 4] = _crc(bytes(octets), src, dst).to_bytes(4, "big")
     return bytes(octets)
@@ -139,7 +151,7 @@ def parse_block(octets: bytes, src: bytes, dst: bytes) -> Block:
         raise WireError("IPComp CPI is not the offload block's")
     if octets[VERSION_CODEC] >> 4 != BLOCK_VERSION:
         raise WireError(f"offload block version {octets[VERSION_CODEC] >> 4} is not {BLOCK_VERSION}")
-    if octets[FLAGS] != 0 or any(octets[RESERVED : RESERVED + 4]):
+    if octets[FLAGS] != 0:
         raise WireError("offload block has a reserved bit set")
     if _crc(octets, src, dst) != int.from_bytes(octets[CRC : CRC + 4], "big"):
         raise WireError("offload block has a bad CRC")
@@ -151,8 +163,16 @@ def parse_block(octets: bytes, src: bytes, dst: bytes) -> Block:
         raise WireError(f"TCP header of {tcp_len} octets does not fit its block")
     if octets[TCP_HEADER + tcp.FLAGS] & ~SEGMENT_FLAGS:
         raise WireError("offload block of a segment with SYN, RST, URG or CWR")
+    half_bursts = int.from_bytes(octets[HALF_BURSTS : HALF_BURSTS + 2], "big")
+    half_len = int.from_bytes(octets[HALF_LEN : HALF_LEN + 2], "big")
     floats_len = payload_len - head - tail
-    if head > 3 or tail > 3 or floats_len < 0 or floats_len % 4 or len(payload) < head + tail:
+    if (
+        head > 3
+        or tail > 3
+        or floats_len < 4 * BURST_FLOATS * half_bursts
+        or floats_len % 4
+        or len(payload) < head + half_len + tail
+    ):
         raise WireError("offload block lengths contradict each other")
     return Block(
         codec=octets[VERSION_CODEC] & 15,
@@ -163,6 +183,8 @@ def parse_block(octets: bytes, src: bytes, dst: bytes) -> Block:
         gso_size=int.from_bytes(octets[GSO_SIZE : GSO_SIZE + 2], "big"),
         tcp_header=octets[TCP_HEADER : TCP_HEADER + tcp_len],
         payload=payload,
+        half_bursts=half_bursts,
+        half_len=half_len,
     )
 
 

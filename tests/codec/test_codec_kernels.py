@@ -51,6 +51,16 @@ class Variant:
         unit8 = plain.UNIT16 if self.codec == "inceptionn" else plain.bounded_unit8(bound_k)
         return int(self.module.decode_tagged(payload, 0, available, count, unit8, target, at))
 
+    def decode_halves(
+        self, payload: Uint8Array, half_len: int, half_count: int, count: int, bound_k: int, target: Uint8Array
+    ) -> int:
+        """``decode_halves`` of a payload that starts at 0, with the slack behind it, to a target from 16 on."""
+        unit8 = plain.UNIT16 if self.codec == "inceptionn" else plain.bounded_unit8(bound_k)
+        available = payload.size - bursts.DECODE_SLACK
+        return int(
+            self.module.decode_tagged_halves(payload, 0, available, count, half_len, half_count, unit8, target, 16)
+        )
+
     def round_trip(self, *arguments: object) -> None:
         """``round_trip``."""
         getattr(self.module, f"round_trip_{self.codec}")(*arguments)
@@ -171,6 +181,16 @@ def test_what_fits_is_a_prefix_of_whole_bursts(
 
 
 @every_variant
+def test_what_does_not_fit_is_written_into_the_slack_alone(variant: Variant) -> None:
+    values = np.full(16, -2.5, np.float32)
+    for capacity in range(0, 69):
+        target = np.full(capacity + bursts.ENCODE_SLACK + 64, CANARY, np.uint8)
+        count, _ = variant.encode(values.view(np.uint8), 0, 16, 10, target, 0, capacity, np.zeros(4, np.int64))
+        assert count == capacity // bursts.MAX_BURST_PAYLOAD * 8
+        assert (target[capacity + bursts.ENCODE_SLACK :] == CANARY).all()
+
+
+@every_variant
 @settings(deadline=None, max_examples=50 if JIT_DISABLED else 500)
 @given(octets=st.binary(max_size=120), count=st.integers(0, 60))
 def test_random_payloads_are_read_as_the_oracle_reads_them(variant: Variant, octets: bytes, count: int) -> None:
@@ -187,6 +207,36 @@ def test_random_payloads_are_read_as_the_oracle_reads_them(variant: Variant, oct
     else:
         wanted = variant.oracle.decode(payload[:read], count, 10)
         assert same_bits(target[16 : 16 + 4 * count].view(np.float32), wanted)
+
+
+@every_variant
+@settings(deadline=None, max_examples=50 if JIT_DISABLED else 500)
+@given(octets=st.binary(max_size=120), count=st.integers(0, 60), half=st.integers(0, 60), data=st.data())
+def test_halves_are_read_as_the_oracle_reads_each(
+    variant: Variant, octets: bytes, count: int, half: int, data: st.DataObject
+) -> None:
+    half_count = min(half, count) // 8 * 8
+    values = np.frombuffer(octets[: len(octets) // 4 * 4], np.float32)[:half_count]
+    first = variant.oracle.encode(np.resize(values, half_count) if values.size else np.zeros(half_count, "f4"), 10)
+    payload = np.concatenate([first, np.frombuffer(octets, np.uint8)])
+    half_len = data.draw(st.one_of(st.just(first.size), st.integers(0, payload.size)))
+    padded = np.concatenate([payload, np.full(bursts.DECODE_SLACK, 0xFF, np.uint8)])
+    target = np.full(16 + 32 * -(-count // 8) + 16, CANARY, np.uint8)
+    read = variant.decode_halves(padded, half_len, half_count, count, 10, target)
+    assert (target[:16] == CANARY).all()
+    assert (target[-16:] == CANARY).all()
+    try:
+        parts = [
+            variant.oracle.decode(payload[:half_len], half_count, 10),
+            variant.oracle.decode(
+                payload[half_len : payload.size if read == bursts.MALFORMED else read], count - half_count, 10
+            ),
+        ]
+    except CodecError:
+        assert read == bursts.MALFORMED
+    else:
+        assert read != bursts.MALFORMED
+        assert same_bits(target[16 : 16 + 4 * count].view(np.float32), np.concatenate(parts))
 
 
 @pytest.mark.parametrize("codec", ["none", "truncate16", "truncate22", "truncate24"])

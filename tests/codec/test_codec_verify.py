@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from netoffload.cli import app
 from netoffload.codec import CODECS, Codec, Float32Array, Uint8Array, fuzz, get, reference, verify
 from netoffload.codec.guarded import guarded_octets
 from netoffload.codec.jit import JIT_DISABLED
@@ -153,11 +155,42 @@ def test_payloads_are_decoded_at_the_edge_of_memory() -> None:
     assert fuzz.fuzz_batches(5, 0, count) == tally
 
 
+@pytest.mark.skipif(JIT_DISABLED, reason="a batch is 4096 payloads")
+def test_payloads_without_tags_are_decoded_at_the_edge_of_memory() -> None:
+    tally = fuzz.fuzz_batches(5, 6, 4 * fuzz.BATCH)  # one batch of each codec
+    assert min(tally.accepted, tally.refused) > fuzz.BATCH // 5
+
+
 def test_the_seed_and_the_count_are_checked() -> None:
     with pytest.raises(UsageError, match="at least 1"):
         fuzz.fuzz(0)
     with pytest.raises(UsageError, match="from 0 on"):
         fuzz.fuzz(10, -1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("codec", "--codec", "inceptionn", "--codec", "zz"),
+        ("codec", "--bound", "10", "--bound", "0"),
+        ("codec", "--first", "4"),
+        ("codec", "--count", "0"),
+        ("codec", "--jobs", "0"),
+        ("decoder", "--count", "0"),
+        ("decoder", "--seed", "-1"),
+        ("frames", "--seed", "-1"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_checked(words: tuple[str, ...]) -> None:
+    done = netoffload("verify", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "checking" not in done.stderr
+
+
+def test_payloads_are_counted_as_people_write_them() -> None:
+    done = CliRunner().invoke(app, ["verify", "decoder", "--count", "1k", "--jobs", "1", "--json"])
+    answer = json.loads(done.stdout)
+    assert (done.exit_code, answer["accepted"] + answer["refused"]) == (0, 1000)
 
 
 def netoffload(*words: str) -> subprocess.CompletedProcess[str]:

@@ -15,9 +15,10 @@ from netoffload.engine.counters import Counter
 from netoffload.faults import FaultSettings
 from netoffload.wire.vnet import VNET_LEN
 from netoffload_daemon.__main__ import compile_loop
-from netoffload_daemon.loop import STOPPED, serve
+from netoffload_daemon.loop import serve
 from netoffload_daemon.port import RX, TX, Port, make_port, make_settings
 from netoffload_daemon.table import open_tables
+from netoffload_daemon.trouble import STOPPED
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the loop calls libc from compiled code")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from netoffload.devices.packet import takes_bundles
+from netoffload.netlink import Namespace
 
 DAEMON = [sys.executable, "-m", "netoffload_daemon"]
 needs_root = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/net/tun"), reason="needs root and TUN")
@@ -36,6 +37,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--host", "veth:t0", "--wire", "lo", "--fault", "loss=2"], "fault loss=2.0 is not a probability"),
         (["--host", "veth:t0", "--wire", "lo", "--user", "no-such-user"], "user 'no-such-user' is unknown"),
         (["--host", "veth:t0", "--wire", "lo", "--trace-side", "left"], "choose from host, wire, both"),
+        (
+            ["--host", "tap:t0", "--wire", "lo", "--bond", "10"],
+            "unrecognized arguments: --bond 10; see netoffloadd --help",
+        ),
+        ([], "arguments are required: --host, --wire; see netoffloadd --help"),
+        (["--host", "veth:t0", "--wire", "t0"], "t0 cannot be both the host's device and the wire"),
+        (["--host", "tap:t0", "--wire", "t0", "--wire-netns", "/proc/self/ns/net"], "t0 cannot be both the host's"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
@@ -45,19 +53,15 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], said
     assert done.stderr.count("\n") == 1
 
 
-def test_a_misspelt_option_is_an_error() -> None:
-    done = run("--host", "tap:t0", "--wire", "lo", "--bond", "10")
-    assert done.returncode == 2
-    assert "unrecognized arguments: --bond" in done.stderr
-
-
 @needs_root
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--host", "tap:not0", "--wire", "nowire0"], "wire nowire0 cannot be opened: no such interface"),
+        (["--host", "tap:not0", "--wire", "lo"], "wire lo is no Ethernet interface"),
+        (["--host", "veth:lo", "--wire", "nowire0"], "host device lo is no Ethernet interface"),
         (["--host", "veth:not0", "--wire", "lo"], "host device not0 cannot be opened: no such interface"),
-        (["--host", "tap:lo", "--wire", "lo"], "TAP lo cannot be opened: a device of that name exists"),
+        (["--host", "tap:lo", "--wire", "nowire0"], "TAP lo cannot be opened: a device of that name exists"),
         (["--host", "tap:not0", "--host-netns", "/run/netns/none", "--wire", "lo"], "/run/netns/none cannot be opened"),
     ],
 )
@@ -71,15 +75,16 @@ def test_what_the_system_refuses_is_one_line_and_leaves_nothing(arguments: list[
 
 
 @needs_root
-def test_ready_control_and_stop(tmp_path: Path) -> None:
+def test_ready_control_and_stop(wire: str, tmp_path: Path) -> None:
     from netoffload.control import request
     from netoffload.engine.counters import MEANING
     from netoffload.errors import ControlError
 
     control = tmp_path / "nic.sock"
+    words = ["--host", "tap:nottest0", "--wire", "w0", "--wire-netns", wire, "--control", str(control)]
     reader, writer = os.pipe()
     with subprocess.Popen(
-        [*DAEMON, "--host", "tap:nottest0", "--wire", "lo", "--control", str(control), "--ready-fd", str(writer)],
+        [*DAEMON, *words, "--ready-fd", str(writer)],
         pass_fds=[writer],
         stderr=subprocess.PIPE,
     ) as nic:
@@ -103,11 +108,38 @@ def test_ready_control_and_stop(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_a_control_socket_in_use_is_the_systems_refusal(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("host", "ignore", "lines"), [("tap:t0", 0, 1), ("tap:t0", 1, 0), ("veth:w1", 0, 0)])
+def test_a_tap_beside_its_wire_is_warned_of(wire: str, tmp_path: Path, host: str, ignore: int, lines: int) -> None:
+    """The kernel would answer ARP for the TAP's address on the wire, and the peer send past the NIC."""
+    from netoffload.control import request
+
+    with Namespace.open(Path(wire).name) as namespace:
+        namespace.set_sysctl("net.ipv4.conf.w0.arp_ignore", str(ignore))
+    control = tmp_path / "nic.sock"
+    words = ["--host", host, "--host-netns", wire, "--wire", "w0", "--wire-netns", wire, "--control", str(control)]
+    reader, writer = os.pipe()
+    with subprocess.Popen(
+        [*DAEMON, *words, "--ready-fd", str(writer)], pass_fds=[writer], stderr=subprocess.PIPE, text=True
+    ) as nic:
+        os.close(writer)
+        try:
+            assert os.read(reader, 6) == b"ready\n"
+            request(control, "stop")
+            said = nic.communicate(timeout=10)[1].splitlines()
+        finally:
+            os.close(reader)
+            nic.kill()
+    assert (nic.returncode, len(said)) == (0, lines)
+    assert all("tap:t0 and wire w0 share a network namespace" in line for line in said)
+
+
+@needs_root
+def test_a_control_socket_in_use_is_the_systems_refusal(wire: str, tmp_path: Path) -> None:
     from netoffload.control import ControlServer
 
     with ControlServer(tmp_path / "nic.sock", {}):
-        done = run("--host", "tap:nottest2", "--wire", "lo", "--control", str(tmp_path / "nic.sock"))
+        words = ["--host", "tap:nottest2", "--wire", "w0", "--wire-netns", wire]
+        done = run(*words, "--control", str(tmp_path / "nic.sock"))
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)
     assert "is in use by another process" in done.stderr
 
@@ -130,8 +162,8 @@ def test_a_loop_that_fails_is_not_a_success(capsys: pytest.CaptureFixture[str]) 
 
 
 @needs_root
-def test_a_ready_descriptor_that_is_not_there_ends_it() -> None:
-    done = run("--host", "tap:nottest1", "--wire", "lo", "--ready-fd", "99")
+def test_a_ready_descriptor_that_is_not_there_ends_it(wire: str) -> None:
+    done = run("--host", "tap:nottest1", "--wire", "w0", "--wire-netns", wire, "--ready-fd", "99")
     assert done.returncode == 2
     assert "descriptor 99" in done.stderr
     assert "nottest1" not in os.listdir("/sys/class/net")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,13 @@ def test_every_counter_says_what_it_counts() -> None:
 def test_crc32c_is_the_defined_one(octets: bytes, at: int, start: int) -> None:
     array = np.frombuffer(bytes(at) + octets + bytes(8), np.uint8)
     assert crc32c(array, at, len(octets), start) == checksum.crc32c(octets, start)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+@pytest.mark.parametrize("more", [-1, 0, 1, 8, 255])
+def test_crc32c_of_what_is_summed_in_lanes(rounds: int, more: int) -> None:
+    octets = np.random.default_rng(rounds).integers(0, 256, rounds * 768 + more, np.uint8)
+    assert crc32c(octets, 0, octets.size, 7) == checksum.crc32c(octets.tobytes(), 7)
 
 
 @settings(deadline=None)

@@ -1,0 +1,85 @@
+"""Where compiled kernels are kept between runs: a folder of this user's alone, because what Numba keeps is pickle.
+
+Whoever can write there runs code as the user who loads it. A folder that somebody else made, or may write, is left
+alone; where there is no other, nothing is kept, and every process compiles what it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+KEPT_FOLDERS: Final = 4
+"""Of other versions of the kernels: checkouts that are used side by side share a cache."""
+
+KEPT_S: Final = 7 * 24 * 3600.0
+"""A folder that was not used for so long goes."""
+
+IN_USE_S: Final = 3600.0
+"""One that was used a moment ago stays in any case: a program may be writing there."""
+
+
+def make_cache_dir(name: str) -> Path | None:
+    """Make the folder ``name`` for compiled kernels, mark it as used now, and return it.
+
+    It is below ``$XDG_CACHE_HOME/netoffload`` or ``~/.cache/netoffload``, else in a folder of the temporary folder that
+    has the user's id in its name.
+
+    Returns:
+        None: no folder is safe to use.
+    """
+    for parent in _parents():
+        try:
+            if not (_is_private(parent) and _is_private(parent / name)):
+                continue
+            os.utime(parent / name)
+        except OSError:  # no such folder, full, read-only, not ours to look into
+            continue
+        return parent / name
+    return None
+
+
+def remove_stale(used: Path) -> None:
+    """Remove the kernels of other versions beside ``used`` that were not used lately.
+
+    A program that still runs from one of them goes on: its kernels are in memory, and one more is compiled anew.
+    """
+    ages = []
+    for path in used.parent.glob("kernels-*"):
+        with contextlib.suppress(FileNotFoundError):  # another warmup was faster
+            ages.append((time.time() - path.stat().st_mtime, path))
+    for newer, (age_s, path) in enumerate(sorted((age_s, path) for age_s, path in ages if path != used)):
+        if age_s > KEPT_S or (newer >= KEPT_FOLDERS and age_s > IN_USE_S):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _parents() -> Iterator[Path]:
+    """Yield the folders below which this user's kernels may be, the best first."""
+    user = os.geteuid()
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        # Root with another user's home would leave there what that user can neither write nor trust.
+        if (base if os.path.lexists(base) else base.parent).stat().st_uid in (0, user):
+            base.mkdir(mode=0o700, exist_ok=True)
+            yield base / "netoffload"
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
+        pass
+    try:
+        yield Path(tempfile.gettempdir()) / f"netoffload-{user}"
+    except OSError:  # no temporary folder either
+        return
+
+
+def _is_private(folder: Path) -> bool:
+    """Make the folder unless it is there, and return whether it is this user's, who alone may write there."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    seen = folder.lstat()
+    alone = stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and not seen.st_mode & 0o022
+    return alone and os.access(folder, os.W_OK | os.X_OK)

@@ -1,0 +1,122 @@
+"""Where compiled kernels are kept: with nobody who could put his own there, and not for ever."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from netoffload.cli import app
+from netoffload.codec import jit
+from netoffload.codec.cache import IN_USE_S, KEPT_FOLDERS, KEPT_S, make_cache_dir, remove_stale
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The folders for kernels below this user's cache folder and below the temporary folder, not made yet."""
+    for name in ("cache", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    return tmp_path / "cache" / "netoffload", tmp_path / "temporary" / f"netoffload-{os.geteuid()}"
+
+
+def _link(place: Path) -> None:
+    target = place.with_name("elsewhere")
+    target.mkdir()
+    place.symlink_to(target)
+
+
+def _open_to_all(place: Path) -> None:
+    place.mkdir()
+    place.chmod(0o777)
+
+
+def _foreign(place: Path) -> None:
+    place.mkdir(mode=0o755)
+    os.chown(place, NOBODY, NOBODY)
+
+
+unsafe = pytest.mark.parametrize(
+    "make", [_link, _open_to_all, Path.touch, pytest.param(_foreign, marks=needs_root)], ids=lambda make: make.__name__
+)
+
+
+def test_a_new_cache_is_this_users_alone(places: tuple[Path, Path]) -> None:
+    home, _ = places
+    assert make_cache_dir("kernels-1") == home / "kernels-1"
+    assert [path.stat().st_mode & 0o777 for path in (home, home / "kernels-1")] == [0o700, 0o700]
+    assert make_cache_dir("kernels-1") == home / "kernels-1"
+
+
+@unsafe
+def test_a_folder_that_another_may_write_is_passed_over(
+    places: tuple[Path, Path], make: Callable[[Path], None]
+) -> None:
+    home, temporary = places
+    make(home)
+    assert make_cache_dir("kernels-1") == temporary / "kernels-1"
+    temporary.rename(temporary.with_name("away"))
+    make(temporary)
+    assert make_cache_dir("kernels-1") is None
+
+
+@unsafe
+def test_so_are_the_kernels_in_it(places: tuple[Path, Path], make: Callable[[Path], None]) -> None:
+    home, temporary = places
+    home.mkdir()
+    make(home / "kernels-1")
+    assert make_cache_dir("kernels-1") == temporary / "kernels-1"
+
+
+@needs_root
+def test_root_leaves_nothing_in_another_users_home(places: tuple[Path, Path]) -> None:
+    home, temporary = places
+    os.chown(home.parent, NOBODY, NOBODY)
+    assert make_cache_dir("kernels-1") == temporary / "kernels-1"
+    assert list(home.parent.iterdir()) == []
+
+
+def test_a_user_without_home_whose_folder_was_taken_runs_without_a_cache(tmp_path: Path) -> None:
+    for name in ("netoffload", f"netoffload-{os.geteuid()}"):
+        _open_to_all(tmp_path / name)
+    environment = {"HOME": "/nonexistent", "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", "from netoffload.codec import jit, kernels; print(jit.CACHE_DIR)"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("None\n", "")
+
+
+def test_old_kernels_go_and_those_in_use_stay(tmp_path: Path) -> None:
+    ages_s = {"old": KEPT_S + 60, "current": KEPT_S + 60}
+    ages_s |= {f"recent{count}": IN_USE_S + 60 * (count + 1) for count in range(KEPT_FOLDERS)}
+    ages_s |= {f"used{count}": 0.0 for count in range(2)}
+    for name, age_s in ages_s.items():
+        folder = tmp_path / f"kernels-{name}"
+        (folder / "codec").mkdir(parents=True)
+        os.utime(folder, (time.time() - age_s,) * 2)
+    (tmp_path / "other").mkdir()
+    remove_stale(tmp_path / "kernels-current")
+    left = {path.name.removeprefix("kernels-") for path in tmp_path.iterdir()}
+    assert left == {"current", "other", "used0", "used1", *(f"recent{count}" for count in range(KEPT_FOLDERS - 2))}
+
+
+@pytest.mark.skipif(jit.JIT_DISABLED, reason="needs compiled kernels")
+def test_warmup_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("kernels-stale", "kernels-current"):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (0, 0))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(jit, "CACHE_DIR", tmp_path / "kernels-current")
+    done = CliRunner().invoke(app, ["warmup"])
+    assert (done.exit_code, "kernels ready" in done.stderr) == (0, True)
+    assert os.listdir(tmp_path) == ["kernels-current"]

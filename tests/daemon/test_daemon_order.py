@@ -1,0 +1,152 @@
+"""The loop beside the engine alone: the same octets in the same order, whatever is batched; Unix sockets stand for the
+devices."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import numba
+import numpy as np
+import pytest
+from frames import make_segment
+from nic_pair import Nic, connect
+
+from netoffload.engine.blocks import TransmitSettings
+from netoffload.engine.counters import Counter
+from netoffload.faults import FaultSettings
+from netoffload_daemon.__main__ import compile_loop
+from netoffload_daemon.loop import serve
+from netoffload_daemon.port import REBUILT_BATCH, RX, TX, make_port, make_settings
+from netoffload_daemon.table import open_tables
+from netoffload_daemon.trouble import STOPPED
+
+pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the loop calls libc from compiled code")
+
+ISN = 1000
+FRAME_MAX = 70_000
+QUEUED = 10
+"""Datagrams that a Unix socket holds for its reader (net.unix.max_dgram_qlen)."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    compile_loop()
+
+
+class Bench:
+    """A port between two socket pairs, and the engine's settings."""
+
+    def __init__(self, faults: FaultSettings | None = None, **engine: int) -> None:
+        faults = faults or FaultSettings()
+        chosen = {"mtu": 1500, "per_segment": 0, "in_udp": 0, "bundles": 0} | engine
+        switches = (bool(chosen[name]) for name in ("per_segment", "in_udp", "bundles"))
+        self.nic = Nic(10, chosen["mtu"], *switches)
+        self.port = make_port(*open_tables(None), faults, chosen["mtu"])
+        self.settings = make_settings(TransmitSettings(codec_id=1, bound_k=10, **chosen), faults)
+        self.host, self.hosts_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.wire, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        for end in (self.host, self.wire):
+            end.setblocking(False)
+        for end in (self.hosts_end, self.far_end):
+            end.settimeout(20)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+        connected = Nic()
+        connected.tx_flows = self.port.tx_flows
+        for nic in (connected, self.nic):
+            connect(nic, Nic(in_udp=bool(chosen["in_udp"])), ISN)
+        self.event = os.eventfd(0)
+
+    def run(self, enter: socket.socket, leave: socket.socket, frames: list[bytes], expected: int) -> list[bytes]:
+        """Send frames into one end while the loop runs, and return as many as are expected at the other."""
+        for frame in frames[:QUEUED]:
+            enter.send(frame)
+        results: list[int] = []
+        loop = threading.Thread(target=lambda: results.append(self.serve()))
+        feeder = threading.Thread(target=lambda: [enter.send(frame) for frame in frames[QUEUED:]])
+        loop.start()
+        feeder.start()
+        try:
+            return [leave.recv(FRAME_MAX) for _ in range(expected)]
+        finally:
+            feeder.join()
+            os.eventfd_write(self.event, 1)
+            loop.join()
+            assert results == [STOPPED]
+
+    def serve(self) -> int:
+        return int(serve(self.host.fileno(), self.wire.fileno(), self.event, TX | RX, self.settings, self.port))
+
+    def close(self) -> None:
+        for end in (self.host, self.hosts_end, self.wire, self.far_end):
+            end.close()
+        os.close(self.event)
+
+
+@pytest.fixture
+def make_bench() -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(faults: FaultSettings | None = None, **engine: int) -> Bench:
+        made.append(Bench(faults, **engine))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+def segments(lengths: list[int]) -> list[bytes]:
+    """Return the host's frames with so many floats each, one behind the other; 0: a small frame that crosses."""
+    rng = np.random.default_rng(len(lengths))
+    frames, seq = [], ISN + 1
+    for number, floats in enumerate(lengths):
+        if floats == 0:
+            frames.append(make_segment(bytes([number]) * 40, seq=number, tos=0, sport=7, needs_csum=False))
+            continue
+        payload = rng.normal(0, 0.02, floats).astype(np.float32).tobytes()
+        frames.append(make_segment(payload, seq=seq, flags="PA"))
+        seq += len(payload)
+    return frames
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {},
+        {"in_udp": 1},
+        {"in_udp": 1, "bundles": 1},
+        {"in_udp": 1, "bundles": 1, "mtu": 9000},
+        {"per_segment": 1},
+        {"mtu": 576},
+    ],
+    ids=str,
+)
+def test_host_to_wire(make_bench: Callable[..., Bench], engine: dict[str, int]) -> None:
+    bench = make_bench(**engine)
+    frames = segments([16000, 0, 3, 16000, 0, 0, 5000, 16000, 16000, 0, 362, 16000, 16000, 16000, 0] * 3)
+    wanted = [sent for frame in frames for sent in bench.nic.from_host(frame)]
+    assert bench.run(bench.hosts_end, bench.far_end, frames, len(wanted)) == wanted
+
+
+def test_wire_to_host(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    lengths = [200] * (REBUILT_BATCH + 2) + [0] + [200] * (REBUILT_BATCH - 1) + [0, 0, 200]
+    frames = [sent for frame in segments(lengths * 3) for sent in bench.nic.from_host(frame)]
+    assert len(frames) == 3 * len(lengths)  # one block each: a batch may end behind any of them
+    wanted = [delivered for frame in frames for delivered in Nic().from_wire([frame])]
+    assert bench.run(bench.far_end, bench.hosts_end, frames, len(wanted)) == wanted
+
+
+@pytest.mark.parametrize("faults", [FaultSettings(loss=1.0), FaultSettings(delay_ns=50_000_000)], ids=["loss", "delay"])
+def test_the_fault_stage_does_not_fill_the_line(make_bench: Callable[..., Bench], faults: FaultSettings) -> None:
+    bench = make_bench(faults)
+    frames = segments([16000] * 30)
+    whole = Nic()
+    connect(whole, Nic(), ISN)
+    expected = 0 if faults.loss else sum(len(whole.from_host(frame)) for frame in frames)
+    bench.run(bench.hosts_end, bench.far_end, frames, expected)
+    assert bench.port.counters[Counter.TX_HOST_FRAMES] == len(frames)
+    assert bench.port.counters[Counter.DROP_WIRE_FULL] == 0
