@@ -33,6 +33,8 @@ ENCAPSULATIONS: Final = ("udp", "ipcomp")
 BYPASSES: Final = ("user", "kernel")
 """Who carries the frames that a NIC does not touch: its process, or tc filters around it."""
 
+BUSY_POLL_US_MAX: Final = 1_000_000
+
 ENV_CONTROL: Final = "NETOFFLOAD_CONTROL"
 """Environment variable with the path of the control socket of this node's NIC."""
 
@@ -134,6 +136,28 @@ def check_bypass(bypass: str, *, has_faults: bool, has_trace: bool = False) -> N
     if bypass == "kernel" and (has_faults or has_trace):
         needs = "faults" if has_faults else "a trace"
         raise UsageError(f"{needs} and bypass kernel exclude each other: the NIC has to see every frame")
+
+
+def check_nic_loop(threads: int, busy_poll_us: int) -> None:
+    """Refuse numbers of threads, and microseconds of looking for frames without sleep, that no NIC's loop takes.
+
+    Raises:
+        UsageError: not 1 or 2 threads, or not 0..1000000 us.
+    """
+    if threads not in (1, 2):
+        raise UsageError(f"{threads} threads are not possible: 1, or 2 for one per direction")
+    if not 0 <= busy_poll_us <= BUSY_POLL_US_MAX:
+        raise UsageError(f"busy polling for {busy_poll_us} us is outside 0..{BUSY_POLL_US_MAX}")
+
+
+def check_timeout_s(timeout_s: float) -> None:
+    """Refuse a time limit that is over before anything has begun.
+
+    Raises:
+        UsageError: not more than 0.
+    """
+    if not timeout_s > 0:
+        raise UsageError(f"a time limit of {timeout_s:g} s is none: write seconds, more than 0")
 
 
 def check_choice(what: str, value: str, choices: tuple[str, ...]) -> str:

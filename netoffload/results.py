@@ -210,17 +210,34 @@ def from_line(line: str, where: str = "record") -> Record:
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
-    """Append records to a file of JSON lines, made with its folder if missing.
+    """Append records to a file of JSON lines, made if missing.
 
     Raises:
         UsageError: the file cannot be written.
     """
+    lines = "".join(to_line(record) + "\n" for record in records)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as lines:
-            lines.writelines(to_line(record) + "\n" for record in records)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(lines)
     except OSError as error:
         raise UsageError(f"cannot write records to {path}: {error.strerror}") from error
+
+
+def check_writable(path: Path) -> None:
+    """Refuse, before anything long begins, a file that could not be written at its end; changes and leaves nothing.
+
+    Raises:
+        UsageError: its folder does not exist, or it cannot be opened for writing.
+    """
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: {path.parent} is no folder")
+    is_new = not path.exists()
+    try:
+        path.open("a").close()  # asking for permissions would not do: root has them even where nothing can be written
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def read_records(path: Path) -> list[Record]:

@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from netoffload.netlink import Namespace, netns_path, remove_netns
 
 # The first example of a property may compile a kernel, and a busy machine may take its core away: time is no property.
 settings.register_profile("netoffload", deadline=None)
 settings.load_profile("netoffload")
+
+
+@pytest.fixture
+def wire() -> Iterator[str]:
+    """The path of a network namespace of its own, in which there is a wire for a NIC: ``w0``."""
+    name = f"not-{secrets.token_hex(3)}"
+    with Namespace.create(name) as namespace:
+        try:
+            namespace.add_veth("w0", "w1", None, 1500)
+            for end in ("w0", "w1"):
+                namespace.set_up(end)
+            yield str(netns_path(name))
+        finally:
+            remove_netns(name)

@@ -44,12 +44,24 @@ def a_record() -> Record:
 
 
 def test_a_file_of_records_reads_back_as_what_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "runs.jsonl"
+    path = tmp_path / "runs.jsonl"
     first = a_record()
     second = dataclasses.replace(first, rate_bps_measured=9.5e8, started="2026-01-02T00:00:00+00:00")
     results.append_records(path, [first])
     results.append_records(path, [second])
     assert results.read_records(path) == [first, second]
+
+
+def test_a_file_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:
+    results.check_writable(tmp_path / "new.jsonl")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "old.jsonl").write_text("as it was")
+    results.check_writable(tmp_path / "old.jsonl")
+    assert (tmp_path / "old.jsonl").read_text() == "as it was"
+    with pytest.raises(UsageError, match="none is no folder"):
+        results.check_writable(tmp_path / "none" / "new.jsonl")
+    with pytest.raises(UsageError, match="Is a directory"):
+        results.check_writable(tmp_path)
 
 
 def test_derived_numbers() -> None:

@@ -75,22 +75,29 @@ class Offer:
     failure: str | None = None
 
 
-def own_precision(codec_name: str | None, bound_k: int | None) -> tuple[bool, Precision | None]:
+def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | None:
+    """Return what the caller wants tagged data rounded by; None: what the NIC does.
+
+    Raises:
+        UsageError: codec without bound or the reverse, or unknown ones.
+    """
+    if codec_name is None and bound_k is None:
+        return None
+    if codec_name is None or bound_k is None:
+        raise UsageError("give both codec and bound_k, or neither")
+    return Precision(codec.get(codec_name).name, check_bound_k(bound_k))
+
+
+def own_precision(asked: Precision | None) -> tuple[bool, Precision | None]:
     """Return whether this rank has a NIC, and what its tagged data is rounded by.
 
     Args:
-        codec_name: what the caller said; None: ask the NIC.
-        bound_k: likewise; goes with ``codec_name``.
+        asked: by the caller; None: ask the NIC.
 
     Raises:
-        UsageError: codec without bound or the reverse, unknown ones, or not what the NIC does.
+        UsageError: not what the NIC does.
         ControlError: the NIC does not answer.
     """
-    if (codec_name is None) != (bound_k is None):
-        raise UsageError("give both codec and bound_k, or neither")
-    asked = None
-    if codec_name is not None and bound_k is not None:
-        asked = Precision(codec.get(codec_name).name, check_bound_k(bound_k))
     path = os.environ.get(ENV_CONTROL)
     if not path:
         return False, asked

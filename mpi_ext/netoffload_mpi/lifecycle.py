@@ -53,7 +53,11 @@ class PlaneComm(MPI.Intracomm):
         require: bool = False,
         per_call: bool = False,
     ) -> None:
-        """Remember the settings; nothing is connected yet."""
+        """Remember the settings; nothing is connected yet.
+
+        Raises:
+            UsageError: a codec without a bound or the reverse, or unknown ones.
+        """
         self._settings = Settings(codec, bound_k, timeout_s, late_s, chunk_octets, require, per_call)
 
     def exchange(self) -> TcpExchange:

@@ -15,7 +15,16 @@ from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_n
 from netoffload.collectives.ring import chunk_for
 from netoffload.config import parse_size_octets
 from netoffload.errors import NetOffloadError, UsageError
-from netoffload_mpi.agreement import Gather, Offer, Precision, agree, failure_of, own_address, own_precision
+from netoffload_mpi.agreement import (
+    Gather,
+    Offer,
+    Precision,
+    agree,
+    asked_precision,
+    failure_of,
+    own_address,
+    own_precision,
+)
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload_mpi.driver import prepare
 from netoffload_mpi.info import NicAccount
@@ -42,6 +51,14 @@ class Settings:
     chunk_octets: int | None = None
     require: bool = False
     per_call: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a codec or bound that no NIC has, before a rank waits for the others.
+
+        Raises:
+            UsageError: one without the other, or unknown ones.
+        """
+        asked_precision(self.codec, self.bound_k)
 
     def with_environment(self) -> Settings:
         """Return these with what the environment says where they say nothing.
@@ -122,7 +139,7 @@ def set_up(rank: int, size: int, gather: Gather, settings: Settings) -> DataPlan
             address = own_address(gather, MPI.Get_processor_name())
             settings = settings.with_environment()
             prepare()
-            has_nic, precision = own_precision(settings.codec, settings.bound_k)
+            has_nic, precision = own_precision(asked_precision(settings.codec, settings.bound_k))
             listeners = stack.enter_context(Listeners(rank, size, address))
             offer = Offer(address=address, ports=listeners.ports, has_nic=has_nic, precision=precision)
         except (NetOffloadError, OSError) as error:

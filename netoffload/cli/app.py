@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FrameType
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 import netoffload
 from netoffload.errors import NetOffloadError
@@ -24,7 +26,10 @@ app = typer.Typer(
     help="A smart NIC that compresses gradients, in user space: emulate it, train over it, measure it.",
 )
 
-console = Console()
+WIDTH_IN_FILES: Final = 200
+"""Characters of a line that no terminal ends: enough for every table."""
+
+console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH_IN_FILES)
 """Results go here (standard output)."""
 
 notes = Console(stderr=True)
@@ -54,6 +59,25 @@ class Interrupted(BaseException):
 
     Not ``KeyboardInterrupt``: typer would turn that into an exit without a word.
     """
+
+
+TIGHT: Final = (0, 1, 0, 0)
+"""The padding of a table with many columns."""
+
+
+def add_columns(table: Table, headings: Iterable[str], words: Collection[str] = ()) -> None:
+    """Add columns that stay readable in a narrow terminal.
+
+    Args:
+        table: gets them.
+        headings: of all columns.
+        words: headings of those with words, to the left, which are folded; all others have numbers, which stay whole.
+    """
+    for heading in headings:
+        if heading in words:
+            table.add_column(heading, overflow="fold")
+        else:
+            table.add_column(heading, justify="right", no_wrap=True)
 
 
 @contextlib.contextmanager

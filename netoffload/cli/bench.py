@@ -16,7 +16,7 @@ from rich import box
 from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import app, console, notes, progress_line, told_anyway
+from netoffload.cli.app import TIGHT, add_columns, app, console, notes, progress_line, told_anyway
 from netoffload.collectives.samples import gradients_from
 from netoffload.errors import UsageError
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
@@ -343,9 +343,9 @@ def _print_table(report: dict[str, Any]) -> None:
         of_size = [row for row in report["results"] if row["size_octets"] == octets]
         for nodes in asked["nodes"]:
             title = f"Allreduce of {octets / 1e6:.4g} MB, {nodes} nodes, {rates}"
-            table = Table(box=box.SIMPLE, pad_edge=False, caption="median, min, max in ms", title=title)
-            for heading in ("what", "median", "min", "max", "x bound", "wire MB", "ratio", "CPU s"):
-                table.add_column(heading, justify="left" if heading == "what" else "right", no_wrap=True)
+            table = Table(box=box.SIMPLE, padding=TIGHT, caption="median, min, max in ms", title=title)
+            columns = ("what", "median", "min", "max", "x bound", "wire MB", "ratio", "CPU s")
+            add_columns(table, columns, ["what"])
             for row in of_size:
                 if row["nodes"] == nodes:
                     table.add_row(*_cells(row))
@@ -374,10 +374,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 def _print_growth(rows: list[dict[str, Any]], nodes: list[int], title: str) -> None:
     """Print how times grow with the number of nodes: INCEPTIONN's Fig. 15."""
     table = Table(box=box.SIMPLE, pad_edge=False, title=title, caption="median in ms; growth from first to last")
-    table.add_column("what")
-    for count in nodes:
-        table.add_column(f"{count} nodes", justify="right")
-    table.add_column("growth", justify="right")
+    add_columns(table, ("what", *(f"{count} nodes" for count in nodes), "growth"), ["what"])
     for what in dict.fromkeys(row["what"] for row in rows):
         times_s = [row["median_s"] for row in rows if row["what"] == what]
         table.add_row(what, *(f"{time_s * 1e3:.1f}" for time_s in times_s), f"{times_s[-1] / times_s[0]:.2f}x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import platform
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from rich.table import Table
 
 import netoffload
 from netoffload import config
-from netoffload.cli.app import console, notes
+from netoffload.cli.app import add_columns, console, notes, told_anyway
 from netoffload.cli.bench import bench_app
 from netoffload.errors import UsageError
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_SIZES: Final = ("64KiB", "1MB", "16MB")
 DEFAULT_DATA: Final = ("gaussian:0.001", "gaussian:0.01", "gaussian:0.1")
 HDC: Final = "hdc"
+WORDS: Final = ("data", "codec", "kernel")
 
 
 @bench_app.command("codec")
@@ -51,7 +53,9 @@ def bench_codec(
 
     hdc is a sample of gradients that one process trains first; a file comes
     from 'netoffload train hdc --capture FILE'. A vector shorter than the size
-    is repeated. Speeds are octets of floats per second, medians.
+    is repeated. Speeds are octets of floats per second, medians; 'halves' is
+    how NICs decode a block, from its front and its middle at once. Ctrl-C
+    prints what has been measured.
 
     Example: netoffload bench codec --codec inceptionn --codec bounded --size 16MB
     """
@@ -69,11 +73,15 @@ def bench_codec(
     vectors = _vectors(data, gradients, max(asked.floats), seed)
     if absent := peers.missing():
         notes.print(f"not installed: {', '.join(absent)}; for more peers pip install 'netoffload\\[bench]'")
-    report = _measure(asked, vectors)
-    if as_json:
-        print(json.dumps(report, indent=2))
-    else:
-        _print_tables(report)
+    found = Findings([], [])
+
+    def tell(reason: str | None) -> None:
+        if found.results:
+            report = _report(asked, found, reason)
+            print(json.dumps(report, indent=2)) if as_json else _print_tables(report)
+
+    with told_anyway(tell):
+        _measure(asked, vectors, found)
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,14 @@ class Asked:
     floats: list[int]
     kernels: list[str]
     repeat: int
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What has been measured so far: rows of codecs and of general compressors."""
+
+    results: list[dict[str, Any]]
+    peers: list[dict[str, Any]]
 
 
 def _floats(text: str) -> int:
@@ -116,12 +132,10 @@ def _vectors(data: list[str] | None, gradients: Path | None, floats: int, seed: 
     return vectors
 
 
-def _measure(asked: Asked, vectors: dict[str, Float32Array]) -> dict[str, Any]:
-    from netoffload.codec import kernels, measure, peers
+def _measure(asked: Asked, vectors: dict[str, Float32Array], found: Findings) -> None:
+    from netoffload.codec import measure, peers
 
     contenders = measure.contenders(asked.codecs, asked.kernels)
-    results: list[dict[str, Any]] = []
-    peer_results: list[dict[str, Any]] = []
     steps = len(vectors) * (len(asked.codecs) * len(asked.bounds) + 1)
     with _progress(steps) as advance:
         for name, vector in vectors.items():
@@ -130,23 +144,27 @@ def _measure(asked: Asked, vectors: dict[str, Float32Array]) -> dict[str, Any]:
                 for bound_k in asked.bounds if codec.oracle.compress else asked.bounds[:1]:
                     advance(f"{name}, {codec.name}")
                     wanted = codec.oracle.round_trip(vector, bound_k)
-                    results += [
-                        _row(name, contender.codec.name, bound_k if contender.takes_bound else None, contender.kernel)
-                        | _figures(
-                            measure.measure(contender, vector[:floats], wanted[:floats], bound_k, asked.repeat), floats
+                    for contender, floats in itertools.product(own, asked.floats):
+                        parts = vector[:floats], wanted[:floats]
+                        row = _row(name, codec.name, bound_k if contender.takes_bound else None, contender.kernel)
+                        found.results.append(
+                            row | _figures(measure.measure(contender, *parts, bound_k, asked.repeat), floats)
                         )
-                        for contender in own
-                        for floats in asked.floats
-                    ]
             advance(f"{name}, peers")
-            peer_results += [
-                _peer(peer, name, vector[:floats], asked) for peer in peers.available() for floats in asked.floats
-            ]
-    largest = [row["memcpy_GBps"] for row in results if row["size_octets"] == 4 * max(asked.floats)]
+            for peer, floats in itertools.product(peers.available(), asked.floats):
+                found.peers.append(_peer(peer, name, vector[:floats], asked))
+
+
+def _report(asked: Asked, found: Findings, reason: str | None) -> dict[str, Any]:
+    """Return what was measured, and why that is not everything."""
+    from netoffload.codec import kernels, measure
+
+    largest = [row["memcpy_GBps"] for row in found.results if row["size_octets"] == 4 * max(asked.floats)]
     return {
         "memcpy_GBps": float(np.median(largest)) if largest else None,
-        "results": results,
-        "peers": peer_results,
+        "results": found.results,
+        "peers": found.peers,
+        "missing": reason,
         "configuration": {"repeat": asked.repeat, "bounds": asked.bounds},
         "kernel": kernels.KERNEL,
         "versions": _versions(),
@@ -163,12 +181,15 @@ def _figures(measured: Measurement, floats: int) -> dict[str, Any]:
         "size_octets": 4 * floats,
         "compress_GBps": measured.compress.median_GBps,
         "decompress_GBps": measured.decompress.median_GBps,
+        "decompress_halves_GBps": measured.decompress_halves.median_GBps,
         "compress_best_GBps": measured.compress.best_GBps,
         "decompress_best_GBps": measured.decompress.best_GBps,
+        "decompress_halves_best_GBps": measured.decompress_halves.best_GBps,
         "memcpy_GBps": measured.memcpy.median_GBps,
         "memcpy_best_GBps": measured.memcpy.best_GBps,
         "compress_over_memcpy": measured.compress.median_GBps / measured.memcpy.median_GBps,
         "decompress_over_memcpy": measured.decompress.median_GBps / measured.memcpy.median_GBps,
+        "decompress_halves_over_memcpy": measured.decompress_halves.median_GBps / measured.memcpy.median_GBps,
         "ratio": measured.quality.ratio,
         "max_error": measured.quality.max_error,
         "mean_error": measured.quality.mean_error,
@@ -211,19 +232,20 @@ def _progress(steps: int) -> Iterator[Any]:
 
 def _print_tables(report: dict[str, Any]) -> None:
     speed = _table(f"GB/s of float32 on {report['cpu']}, medians")
-    for heading in ("data", "MB", "codec", "k", "kernel", "comp", "/memcpy", "decomp", "/memcpy"):
-        speed.add_column(heading, justify="left" if heading in ("data", "codec", "kernel") else "right", no_wrap=True)
+    columns = ("data", "MB", "codec", "k", "kernel", "comp", "/memcpy", "decomp", "/memcpy", "halves")
+    add_columns(speed, columns, WORDS)
     for row in report["results"] + report["peers"]:
         speed.add_row(
             *(row["data"], f"{row['size_octets'] / 1e6:.3g}", row.get("codec") or row["name"], str(row["k"] or "-")),
             row.get("kernel", "-"),
             *(f"{row['compress_GBps']:.2f}", _share(row, "compress_over_memcpy")),
             *(f"{row['decompress_GBps']:.2f}", _share(row, "decompress_over_memcpy")),
+            _share(row, "decompress_halves_GBps"),
         )
     console.print(speed)
     quality = _table("What it saves and costs")
-    for heading in ("data", "MB", "codec", "k", "ratio", "worst error", "mean error", "% of 0, 8, 16, 32 bits"):
-        quality.add_column(heading, justify="left" if heading in ("data", "codec") else "right", no_wrap=True)
+    errors = ("worst\nerror", "mean\nerror")
+    add_columns(quality, ("data", "MB", "codec", "k", "ratio", *errors, "% of 0, 8, 16,\n32 bits"), WORDS)
     seen = set()
     for row in report["results"] + report["peers"]:
         name = row.get("codec") or row["name"]
@@ -242,7 +264,7 @@ def _print_tables(report: dict[str, Any]) -> None:
 
 
 def _table(title: str) -> Table:
-    return Table(box=box.SIMPLE, pad_edge=False, title=title)
+    return Table(box=box.SIMPLE, padding=0, show_edge=False, title=title)
 
 
 def _share(row: dict[str, Any], key: str) -> str:

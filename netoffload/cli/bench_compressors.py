@@ -15,7 +15,7 @@ from rich.table import Table
 
 import netoffload
 from netoffload import config
-from netoffload.cli.app import console, notes
+from netoffload.cli.app import add_columns, console, notes
 from netoffload.cli.bench import bench_app
 from netoffload.errors import UsageError
 
@@ -152,9 +152,7 @@ def _cpu() -> str:
 def _print_table(report: dict[str, Any]) -> None:
     asked = report["configuration"]
     table = Table(box=box.SIMPLE, pad_edge=False, title=f"{asked['values']} floats of {asked['data']}, {report['cpu']}")
-    table.add_column("compressor", overflow="fold")
-    for heading in ("ratio", "q", "bias", "mean error", "enc", "dec"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    add_columns(table, ("compressor", "ratio", "q", "bias", "mean error", "enc", "dec"), ["compressor"])
     for row in report["results"]:
         table.add_row(
             *(row["spec"], f"{row['ratio']:.2f}", f"{row['variance_ratio']:.3g}", f"{row['bias']:.2g}"),

@@ -11,7 +11,7 @@ from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from netoffload.cli.app import console, notes
+from netoffload.cli.app import add_columns, console, notes
 from netoffload.cli.bench import bench_app
 
 if TYPE_CHECKING:
@@ -75,8 +75,5 @@ def _print_tables(rows: list[Row], sample: int) -> None:
 
 def _table(title: str, headings: tuple[str, ...]) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False, title=title)
-    for heading in ("distribution", "type"):
-        table.add_column(heading, no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    add_columns(table, ("distribution", "type", *headings), ("distribution", "type"))
     return table

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import console, notes, progress_line, told_anyway
+from netoffload.cli.app import TIGHT, add_columns, console, notes, progress_line, told_anyway
 from netoffload.cli.bench import bench_app
 from netoffload.errors import UsageError
 
@@ -118,15 +118,15 @@ def _print_tables(report: dict[str, Any]) -> None:
     table = Table(
         box=box.SIMPLE,
         pad_edge=False,
-        padding=(0, 1, 0, 0),
+        padding=TIGHT,
         title=f"Gb/s of payload, medians of {asked['repeat']}, MTU {asked['mtu']}, {asked['gradients']}",
         caption=(
             "frames per 10^6 and octets on the wire per octet of payload; CPU seconds per 10^9: own, of the\n"
             f"NICs or the tunnel; all, of the machine's {cpu['cores']} cores, whoever used them"
         ),
     )
-    for heading in ("link", "stream", "Gb/s", "min", "max", "frames", "octets", "own", "all", "limit"):
-        table.add_column(heading, justify="left" if heading in ("link", "stream", "limit") else "right", no_wrap=True)
+    columns = ("link", "stream", "Gb/s", "min", "max", "frames", "octets", "own", "all", "limit")
+    add_columns(table, columns, ("link", "stream", "limit"))
     for row in report["streams"]:
         speed, cpu_s = row["Gbps"], row["cpu_s_per_GB"]
         table.add_row(

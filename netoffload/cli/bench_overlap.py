@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import console, notes
+from netoffload.cli.app import add_columns, console, notes
 from netoffload.cli.bench import SETUP_S, SLOWEST_OVER_BOUND, bench_app
 from netoffload.collectives.samples import gradients_from
 from netoffload.errors import UsageError
@@ -158,9 +158,7 @@ def _print_table(report: dict[str, Any]) -> None:
         f"{config.format_rate(asked['rate_bps'])} (measured {config.format_rate(report['rate_bps_measured'])}), {way}"
     )
     table = Table(box=box.SIMPLE, pad_edge=False, caption="medians in ms", title=title)
-    table.add_column("with")
-    for heading in (*COLUMNS, "overlap"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    add_columns(table, ("with", *COLUMNS, "overlap"), ["with"])
     for result in report["results"]:
         cells = [f"{result[f'{name}_s'] * 1e3:.1f}" for name in COLUMNS]
         table.add_row(result["compute_kind"], *cells, f"{result['overlap']:.2f}")

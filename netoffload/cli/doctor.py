@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from netoffload.cli.app import app, console
+from netoffload.cli.app import add_columns, app, console
 
 EXIT_REQUIRED_MISSING = 1
 
@@ -28,8 +28,8 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(json.dumps({"ok": well, "checks": [dataclasses.asdict(check) for check in found]}, indent=2))
     else:
         table = Table(box=None)
-        for heading in ("", "what", "seen", "what to do"):
-            table.add_column(heading)
+        columns = ("", "what", "seen", "what to do")
+        add_columns(table, columns, columns)
         for check in found:
             sign = "[green]ok[/green]" if check.ok else "[red]missing[/red]" if check.required else "[yellow]-[/yellow]"
             table.add_row(sign, check.name, check.detail, check.advice)

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import app, console, notes
+from netoffload.cli.app import add_columns, app, console, notes
 from netoffload.collectives.samples import gradient_of, parse_sigma
 from netoffload.errors import UsageError
 
@@ -139,8 +139,7 @@ def _print_tables(report: dict[str, Any]) -> None:
     console.print(f"{what}: ratio {report['ratio']:.2f}", highlight=False, soft_wrap=True)
     title = f"256-bit engines at {asked['clock_hz'] / 1e6:g} MHz"
     engines = Table(title=title, box=box.SIMPLE, pad_edge=False)
-    for heading in ("engine", "cycles", "beats in", "beats out", "in Gb/s", "out Gb/s"):
-        engines.add_column(heading, justify="left" if heading == "engine" else "right")
+    add_columns(engines, ("engine", "cycles", "beats in", "beats out", "in Gb/s", "out Gb/s"), ["engine"])
     for name in ("compressor", "decompressor"):
         row = report[name]
         engines.add_row(
@@ -156,8 +155,7 @@ def _print_tables(report: dict[str, Any]) -> None:
             console.print(text, highlight=False, soft_wrap=True)
     title = "Gradients across a line between two such engines, without headers"
     lines = Table(title=title, box=box.SIMPLE, pad_edge=False)
-    for heading in ("line Gb/s", "gradients Gb/s", "times the line", "limited by", "clock to fill it"):
-        lines.add_column(heading, justify="right")
+    add_columns(lines, ("line Gb/s", "gradients Gb/s", "times the line", "limited by", "clock to fill it"))
     for row in report["lines"]:
         lines.add_row(
             *(f"{row[key] / 1e9:.4g}" for key in ("line_bps", "gradient_bps")),

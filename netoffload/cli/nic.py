@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from importlib import resources
@@ -11,6 +12,7 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import app, notes
+from netoffload.errors import SystemRefusedError
 
 UNITS: Final = ("nic", "link")
 
@@ -27,14 +29,23 @@ def _nic(context: typer.Context) -> None:
     sys.exit(main(context.args, "netoffload nic"))
 
 
-@app.command("warmup", help="Compile the NIC's and the codec's kernels into the cache, so that a NIC starts at once.")
-def _warmup() -> None:
+@app.command()
+def warmup() -> None:
+    """Compile the NIC's and the codec's kernels into the cache, so that a NIC starts at once.
+
+    Example: netoffload warmup
+    """
     import numpy as np
 
     from netoffload.codec import CODECS
-    from netoffload.codec.jit import cache_dir
+    from netoffload.codec.cache import remove_stale
+    from netoffload.codec.jit import CACHE_DIR
     from netoffload_daemon.__main__ import compile_loop
 
+    if CACHE_DIR is None:
+        raise SystemRefusedError(
+            "no folder for compiled kernels is of this user alone: set XDG_CACHE_HOME to one that is"
+        )
     start_s = time.monotonic()
     with notes.status("compiling kernels (once per version and CPU, about 20 s)"):
         compile_loop()
@@ -42,7 +53,9 @@ def _warmup() -> None:
             values = np.zeros(8, np.float32)
             codec.decode(codec.encode(values, 10), values.size, 10)
             codec.round_trip(values, 10)
-    notes.print(f"kernels ready in {time.monotonic() - start_s:.1f} s ({cache_dir()})")
+    if "NUMBA_CACHE_DIR" not in os.environ:
+        remove_stale(CACHE_DIR)
+    notes.print(f"kernels ready in {time.monotonic() - start_s:.1f} s ({CACHE_DIR})", soft_wrap=True)
 
 
 @app.command()

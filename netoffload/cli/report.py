@@ -46,9 +46,11 @@ def print_summary(summary: Summary, *, as_json: bool) -> None:
         return
     name, *exchanges = reports.table_header(summary)
     table = Table(box=box.SIMPLE_HEAD, caption=Text(reports.describe_run(summary)), caption_justify="left")
-    table.add_column(name, no_wrap=True)
-    for exchange in exchanges:
-        table.add_column(exchange, justify="right", no_wrap=True)
-    for row in reports.table_rows(summary):
+    rows = list(reports.table_rows(summary))
+    table.add_column(name, overflow="fold")
+    for exchange, *cells in zip(exchanges, *(row[1:] for row in rows), strict=True):
+        longest = max(len(number) for cell in cells for number in cell.split())  # the names of exchanges are folded
+        table.add_column(exchange, justify="right", overflow="fold", min_width=longest)
+    for row in rows:
         table.add_row(*row)
     console.print(table)

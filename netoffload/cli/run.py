@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
 import typer
 
@@ -14,11 +14,17 @@ from netoffload.cli.app import app, notes
 from netoffload.cli.testbed import (
     PROGRAM_SETTINGS,
     Bound,
+    BusyPoll,
+    Bypass,
     Codec,
+    Encapsulation,
+    Fault,
+    Host,
     Mtu,
     NoNic,
     Packing,
     Rate,
+    Threads,
     building,
     plan_from_options,
     rate_text,
@@ -26,11 +32,18 @@ from netoffload.cli.testbed import (
 from netoffload.errors import UsageError
 
 if TYPE_CHECKING:
-    from netoffload.testbed import Testbed
+    from netoffload.testbed import NicSettings, Testbed
+
+BUILD_OPTIONS: Final = (
+    *("rate", "bound", "codec", "packing", "encapsulation", "mtu", "host", "fault", "threads", "busy_poll", "bypass"),
+    "no_nic",
+)
+"""Parameters of ``run`` that describe the testbed it builds."""
 
 
 @app.command(context_settings=PROGRAM_SETTINGS)
 def run(
+    context: typer.Context,
     program: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
     nodes: Annotated[
         int | None, typer.Option("--nodes", "-n", help="Ranks, one per node. With --testbed, default: all its nodes.")
@@ -39,7 +52,13 @@ def run(
     bound: Bound = config.BOUND_K_DEFAULT,
     codec: Codec = "inceptionn",
     packing: Packing = "coalesced",
+    encapsulation: Encapsulation = config.ENCAPSULATIONS[0],
     mtu: Mtu = 1500,
+    host: Host = "tap",
+    fault: Fault = "",
+    threads: Threads = 1,
+    busy_poll: BusyPoll = 0,
+    bypass: Bypass = "user",
     no_nic: NoNic = False,
     testbed: Annotated[str | None, typer.Option(metavar="RUN", help="Use this testbed that is up.")] = None,
     mpi: Annotated[str, typer.Option(help="Who starts the ranks: mpich, openmpi (version 5).")] = "mpich",
@@ -57,10 +76,14 @@ def run(
 
     Example: netoffload run -n 4 --rate 1gbit -- python docs/allreduce.py
     """
-    from netoffload.testbed import launch_backends, run_ranks
+    from netoffload.testbed import NicSettings, launch_backends, run_ranks
 
     launch_backends.check_mpi(mpi)
-    with _testbed(testbed, nodes, rate, bound, codec, packing, mtu, no_nic) as bed:
+    config.check_timeout_s(timeout)
+    if testbed is not None:
+        _refuse_options_of_up(context, testbed)
+    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll, bypass, encapsulation)
+    with _testbed(testbed, nodes, rate, mtu, None if no_nic else nic) as bed:
         count = nodes or len(bed.plan.nodes)
         if count > len(bed.plan.nodes):
             raise UsageError(f"{count} ranks on {len(bed.plan.nodes)} nodes: each rank needs a node of its own")
@@ -77,19 +100,20 @@ def run(
         )
 
 
+def _refuse_options_of_up(context: typer.Context, run_id: str) -> None:
+    sources = {name: context.get_parameter_source(name) for name in BUILD_OPTIONS}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        options = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise UsageError(f"testbed {run_id} stays as it is: {options} belong to `netoffload up`")
+
+
 @contextlib.contextmanager
 def _testbed(
-    run_id: str | None,
-    nodes: int | None,
-    rate: str | None,
-    bound: int,
-    codec: str,
-    packing: str,
-    mtu: int,
-    no_nic: bool,
+    run_id: str | None, nodes: int | None, rate: str | None, mtu: int, nic: NicSettings | None
 ) -> Iterator[Testbed]:
     """Attach to the testbed of this name, or build one for as long as the context lasts."""
-    from netoffload.testbed import NicSettings, Testbed, build
+    from netoffload.testbed import Testbed, build
 
     if run_id is not None:
         build.check_root()
@@ -98,7 +122,6 @@ def _testbed(
         return
     if nodes is None:
         raise UsageError("say how many ranks: -n 4")
-    nic = None if no_nic else NicSettings(codec, bound, packing)
     with building(plan_from_options(nodes, rate, mtu, nic, None)) as bed:
         notes.print(f"{nodes} nodes, {rate_text(bed.plan, bed.rate_bps_measured)}", highlight=False)
         yield bed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from netoffload import config, control
-from netoffload.cli.app import app, notes
+from netoffload.cli.app import app
 from netoffload.errors import ControlError, UsageError
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def stats(
         print(json.dumps({"nics": shown}, indent=2))
     for state in shown if not as_json else ():
         _print_nic(state, all_counters)
+    if len(shown) < len(nics):
+        raise typer.Exit(ControlError.exit_code)  # the remarks have said which
 
 
 def read_nic(nic: NicControl) -> dict[str, Any]:
@@ -95,8 +98,12 @@ def _try(nic: NicControl, others: bool) -> dict[str, Any] | None:
     except ControlError as error:
         if not others:
             raise
-        notes.print(f"netoffload: {error}", highlight=False, markup=False)
+        _remark(error)
         return None
+
+
+def _remark(error: ControlError) -> None:
+    print(f"netoffload: {error}", file=sys.stderr)
 
 
 def _print_nic(state: dict[str, Any], all_counters: bool) -> None:
@@ -153,7 +160,8 @@ def _watch(nics: list[NicControl], interval_s: float, count: int | None, as_json
     """Print one line per NIC and interval until ``count`` intervals are over, or for ever."""
     width = max(len(nic.name) for nic in nics)
     lines = 0
-    for intervals, measured in enumerate(_intervals(nics, interval_s), 1):
+    silent: set[str] = set()
+    for intervals, measured in enumerate(_intervals(nics, interval_s, silent), 1):
         for name, rates in measured.items():
             if as_json:
                 print(
@@ -165,7 +173,9 @@ def _watch(nics: list[NicControl], interval_s: float, count: int | None, as_json
             print(_watch_line(name, width, rates), flush=True)
             lines += 1
         if intervals == count:
-            return
+            break
+    if silent:
+        raise typer.Exit(ControlError.exit_code)
 
 
 _WATCH_HEADING = (
@@ -180,31 +190,39 @@ def _watch_line(name: str, width: int, rates: Rates) -> str:
     return f"{name:{width}} {tx}{ratio_text(rates.tx_ratio):>6}{rx}{ratio_text(rates.rx_ratio):>6}{counts}"
 
 
-def _intervals(nics: list[NicControl], interval_s: float) -> Iterator[dict[str, Rates]]:
+def _intervals(nics: list[NicControl], interval_s: float, silent: set[str]) -> Iterator[dict[str, Rates]]:
     """Yield each interval's rates by NIC; one that stops answering ends it only if it was the last one.
+
+    Args:
+        nics: at least one.
+        interval_s: between two readings.
+        silent: keeps the names of those that do not answer, each of which is remarked on once.
 
     Raises:
         ControlError: no NIC answers any more.
     """
     from netoffload.engine.summary import rates
 
-    before, read_at_s = _read_counters(nics), time.monotonic()
+    before, read_at_s = _read_counters(nics, silent), time.monotonic()
     while True:
         time.sleep(max(0.0, read_at_s + interval_s - time.monotonic()))
-        after, now_s = _read_counters(nics), time.monotonic()
+        after, now_s = _read_counters(nics, silent), time.monotonic()
         yield {name: rates(before[name], after[name], now_s - read_at_s) for name in after if name in before}
         before, read_at_s = after, now_s
 
 
-def _read_counters(nics: list[NicControl]) -> dict[str, dict[str, int]]:
+def _read_counters(nics: list[NicControl], silent: set[str]) -> dict[str, dict[str, int]]:
     read = {}
     for nic in nics:
         try:
             read[nic.name] = control.request(nic.path, "counters")["counters"]
+            silent.discard(nic.name)
         except ControlError as error:
             if len(nics) == 1:
                 raise
-            notes.print(f"netoffload: {error}", highlight=False, markup=False)
+            if nic.name not in silent:
+                _remark(error)
+            silent.add(nic.name)
     if not read:
         raise ControlError("no NIC answered")
     return read

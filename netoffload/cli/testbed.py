@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import app, console, notes
+from netoffload.cli.app import add_columns, app, console, notes
 from netoffload.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ NoNic = Annotated[bool, typer.Option("--no-nic", help="Plain nodes without NICs.
 RunId = Annotated[str | None, typer.Option(help="Name of the run, lower-case letters and digits. Default: random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-PROGRAM_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-"""What follows the first word that is no option of ours belongs to the program."""
+PROGRAM_SETTINGS = {"allow_interspersed_args": False}
+"""What follows the first word that is no option belongs to the program."""
 
 
 @app.command()
@@ -142,14 +142,14 @@ def down(
     build.check_root()
     if run is not None and all_runs:
         raise UsageError("name one run or say --all, not both")
-    asked = [run] if run is not None else [record.run_id for record in list_runs()]
+    asked = [build.find_run(run).run_id] if run is not None else [record.run_id for record in list_runs()]
     ended = [run_id for run_id in asked if build.down(run_id)]
     if as_json:
         print(json.dumps({"down": ended}))
     elif ended:
         console.print(f"took down {', '.join(ended)}")
     else:
-        console.print(f"run {run} is not up" if run is not None else "no testbed is up")
+        console.print("no testbed is up")
 
 
 def plan_from_options(nodes: int, rate: str | None, mtu: int, nic: NicSettings | None, run_id: str | None) -> Plan:
@@ -204,15 +204,15 @@ def _nodes(plan: Plan) -> list[dict[str, Any]]:
 
 def _run_state(record: RunRecord) -> dict[str, Any]:
     """Describe a run from its journal, and its wires from the kernel where it is up."""
-    from netoffload.testbed import build, plan_of_run
+    from netoffload.testbed import build, nics, plan_of_run
 
     plan = plan_of_run(record)
     nodes = _nodes(plan)
     wires = build.read_wires(record)
-    nics = build.nic_states(record)
+    states = nics.states(record)
     for node in nodes:
         name = node["name"]
-        node["nic"] = nics.get(name)
+        node["nic"] = states.get(name)
         node["wire"] = wires.get(name)
     return {
         "run": record.run_id,
@@ -228,8 +228,7 @@ def _print_state(state: dict[str, Any]) -> None:
     rate = "unshaped" if asked is None else config.format_rate(asked)
     rate += "" if measured is None else f", measured {config.format_rate(measured)}"
     table = Table(title=f"run {state['run']}: {state['state']}, {rate}", title_justify="left")
-    for heading in ("node", "address", "NIC", "sent", "received", "frames sent"):
-        table.add_column(heading, justify="right" if heading in ("sent", "received", "frames sent") else "left")
+    add_columns(table, ("node", "address", "NIC", "sent", "received", "frames sent"), ("node", "address", "NIC"))
     for node in state["nodes"]:
         nic, wire = node["nic"], node["wire"]
         said = "none" if nic is None else f"pid {nic['pid']}" + ("" if nic["alive"] else " (gone)")

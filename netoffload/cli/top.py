@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from netoffload import config
-from netoffload.cli.app import Interrupted, app, console
+from netoffload.cli.app import TIGHT, Interrupted, add_columns, app, console
 from netoffload.cli.stats import Nic, ratio_text, read_nic
 from netoffload.errors import NetOffloadError, UsageError
 
@@ -92,44 +92,23 @@ def _screen(before: _Reading, after: _Reading) -> Group:
 
 
 def _nic_table(measured: dict[str, Rates]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("NIC", no_wrap=True)
-    headings = (
-        "sent by host",
-        "on wire",
-        "ratio",
-        "given to host",
-        "on wire",
-        "ratio",
-        "frames/s",
-        "bypass/s",
-        "drops/s",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, padding=TIGHT, pad_edge=False, show_edge=False)
+    columns = ("NIC", "", "host", "on wire", "ratio", "frames/s", "bypass/s", "drops/s")
+    add_columns(table, columns, ("NIC", ""))
     for name, now in measured.items():
         drops = Text(f"{now.drops_per_s:.0f}", style="red" if now.drops_per_s else "")
-        table.add_row(
-            name,
-            config.format_rate(now.tx_host_bps),
-            config.format_rate(now.tx_wire_bps),
-            ratio_text(now.tx_ratio),
-            config.format_rate(now.rx_host_bps),
-            config.format_rate(now.rx_wire_bps),
-            ratio_text(now.rx_ratio),
-            f"{now.frames_per_s:.0f}",
-            f"{now.bypasses_per_s:.0f}",
-            drops,
-        )
+        sent = (config.format_rate(now.tx_host_bps), config.format_rate(now.tx_wire_bps), ratio_text(now.tx_ratio))
+        got = (config.format_rate(now.rx_host_bps), config.format_rate(now.rx_wire_bps), ratio_text(now.rx_ratio))
+        table.add_row(name, "sent", *sent, f"{now.frames_per_s:.0f}", f"{now.bypasses_per_s:.0f}", drops)
+        table.add_row("", "received", *got)
     return table
 
 
 def _busiest(before: _Reading, after: _Reading, interval_s: float) -> Table:
     """The flows that NICs sent most of in the interval, by what their hosts gave."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("NIC", "busiest flows, sent", "floats", "on wire", "ratio", "state"):
-        right = heading in ("floats", "on wire", "ratio")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, padding=TIGHT, pad_edge=False, show_edge=False)
+    columns = ("NIC", "busiest flows, sent", "floats", "on wire", "ratio", "state")
+    add_columns(table, columns, ("NIC", "busiest flows, sent", "state"))
     grown = []
     for name, state in after.nics.items():
         old = {flow["flow"]: flow for flow in before.nics.get(name, {}).get("flows", []) if flow["direction"] == "tx"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from netoffload.training.run import Capture
 
 RECORDS_FILE: Final = "records.jsonl"
+
+ZERO_SHARE_MAX: Final = 0.97
+"""HDC on digits, 300 iterations: 98.3 % of floats crossed as 0 where nothing was learnt, 93 to 96 % where it was."""
 
 DEMO_EXCHANGES: Final = ("wa", "wa+c", "inc", "inc+c")
 
@@ -113,7 +116,7 @@ def train(
 
     The runs that got to their end are reported even if a later one does not.
 
-    Example: netoffload train hdc --exchange inc --exchange inc+c --rate 1gbit --bound 10 --iterations 200
+    Example: netoffload train hdc --exchange inc --exchange inc+c --rate 1gbit --loss-scale 8 --iterations 200
 
     Example: netoffload train cnn --exchange terngrad --exchange qsgd:levels=15 --exchange pqasgd:p=8 --rate 100mbit
     """
@@ -136,6 +139,8 @@ def train(
     )
     runs = _one_per_exchange(first, exchange or ["inc+c"], error_feedback=error_feedback)
     testbed = _testbed_settings(runs, rate, bound, codec, packing, mtu)
+    if out is not None:
+        results.check_writable(out)
     records: list[Record] = []
     with told_anyway(lambda reason: _tell(runs, records, reason, as_json=as_json)):
         _run(runs, testbed, records, out, _capture(capture, capture_every))
@@ -215,7 +220,6 @@ def demo(
     ]
     settings = _testbed_settings(runs, rate, bound, "inceptionn", packing, 1500)
     records_file = out / RECORDS_FILE
-    _start_empty(records_file)
     records: list[Record] = []
 
     def tell(reason: str | None) -> None:
@@ -226,16 +230,25 @@ def demo(
             _print_missing(_missing(runs, records, reason))
         notes.print(f"figure, table, summary.json and records are in {out}", highlight=False)
 
-    with told_anyway(tell):
-        _run(runs, settings, records, records_file)
+    with _folder(out), told_anyway(tell):
+        results.check_writable(records_file)
+        _run(runs, settings, records, records_file, anew=True)
 
 
-def _start_empty(records_file: Path) -> None:
+@contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """A folder to leave results in; gone again if it is new and nothing was left in it."""
+    is_new = not path.exists()
     try:
-        records_file.parent.mkdir(parents=True, exist_ok=True)
-        records_file.write_bytes(b"")
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot write to {records_file}: {error.strerror}") from error
+        raise UsageError(f"cannot make the folder {path}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        if is_new:
+            with suppress(OSError):  # not empty
+                path.rmdir()
 
 
 def _testbed_settings(
@@ -260,20 +273,41 @@ def _run(
     records: list[Record],
     out: Path | None,
     capture: Capture | None = None,
+    *,
+    anew: bool = False,
 ) -> None:
-    """Do the runs with progress on standard error; a record is appended to ``records`` and ``out`` once it exists."""
+    """Do the runs with progress on standard error; a record is appended to ``records`` and ``out`` once it exists.
+
+    ``anew``: the first one replaces what ``out`` held, which stays if there is none.
+    """
     from netoffload.training.run import run_all
 
     def keep(record: Record) -> None:
         records.append(record)
         if out is not None:
+            if anew and len(records) == 1:
+                out.unlink(missing_ok=True)
             results.append_records(out, [record])
-        if record.learning.final_loss is None:
-            name = record.configuration.exchange
-            notes.print(f"{name} diverged: its loss is no number any more; try a smaller --learning-rate")
+        for remark in _remarks(record):
+            notes.print(remark, highlight=False, markup=False, soft_wrap=True)
 
     with _progress(runs) as (show_phase, show):
         run_all(runs, testbed, on_phase=show_phase, on_progress=show, on_record=keep, capture=capture)
+
+
+def _remarks(record: Record) -> list[str]:
+    """Return a line for everything that makes a run's accuracy say nothing about its exchange."""
+    asked, classes = record.configuration, record.traffic.classes
+    remarks = []
+    if record.learning.final_loss is None:
+        remarks.append(f"{asked.exchange} diverged: its loss is no number any more; try a smaller --learning-rate")
+    if classes.total and classes.bits_0 >= ZERO_SHARE_MAX * classes.total:
+        remarks.append(
+            f"{asked.exchange}: {100 * classes.bits_0 / classes.total:.1f} % of the floats"
+            " were too small for the codec and crossed as 0; if little was learnt, try a larger --loss-scale "
+            f"(the demo takes 8) or {'--bound' if asked.codec == 'bounded' else '--codec bounded'}"
+        )
+    return remarks
 
 
 @contextmanager
@@ -285,9 +319,7 @@ def _progress(runs: Sequence[TrainSettings]) -> Iterator[tuple[Callable[[str], N
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    if not notes.is_terminal:
-        notes.print(f"building a testbed, then training: {', '.join(run.exchange for run in runs)}", highlight=False)
-    with Progress(*columns, console=notes, transient=True) as bars:
+    with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as bars:
         setup = bars.add_task("building the testbed", total=None)
         tasks = {
             run.exchange: bars.add_task(f"train {run.exchange}", total=run.iterations, start=False) for run in runs

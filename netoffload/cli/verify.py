@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ verify_app = typer.Typer(
 )
 app.add_typer(verify_app, name="verify")
 
-Jobs = Annotated[int | None, typer.Option(help="Processes; default: one per core.", show_default=False)]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default: one per core.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")]
 
 
@@ -40,7 +41,9 @@ def verify_codec(
     ] = None,
     bound: Annotated[list[int] | None, typer.Option(help="Error bound 2^-BOUND; repeat for several.")] = None,
     first: Annotated[int, typer.Option(help="First bit pattern, a multiple of 8.")] = 0,
-    count: Annotated[int, typer.Option(help="Bit patterns; default: to the last.", show_default=False)] = 0,
+    count: Annotated[
+        str | None, typer.Option(help="Bit patterns: 4096, 200k, 20M; default: to the last.", show_default=False)
+    ] = None,
     jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
@@ -53,27 +56,29 @@ def verify_codec(
     """
     from netoffload.codec import kernels, verify
 
-    count = count or verify.ALL - first
+    wanted = verify.ALL - first if count is None else config.parse_count(count)
+    asked = list(dict.fromkeys(itertools.product(codec or ["inceptionn"], bound or [config.BOUND_K_DEFAULT])))
+    for name, bound_k in asked:
+        verify.check_asked(name, bound_k, first, wanted)
     results: list[dict[str, Any]] = []
-    for name in dict.fromkeys(codec or ["inceptionn"]):
-        for bound_k in dict.fromkeys(bound or [config.BOUND_K_DEFAULT]):
-            started = time.perf_counter()
-            with shown_progress(f"{name}, bound 2^-{bound_k}", count) as show:
-                mismatch = verify.verify(name, bound_k, first=first, count=count, jobs=jobs, on_progress=show)
-            elapsed_s = time.perf_counter() - started
-            results.append(
-                {
-                    "codec": name,
-                    "k": bound_k,
-                    "first": first,
-                    "count": count,
-                    "elapsed_s": elapsed_s,
-                    "mismatch": None if mismatch is None else vars(mismatch),
-                }
-            )
-            verdict = f"all {count} bit patterns agree" if mismatch is None else str(mismatch)
-            if not as_json:
-                console.print(f"{name} k={bound_k} {kernels.KERNEL}: {verdict} ({elapsed_s:.1f} s)", soft_wrap=True)
+    for name, bound_k in asked:
+        started = time.perf_counter()
+        with shown_progress(f"{name}, bound 2^-{bound_k}", wanted) as show:
+            mismatch = verify.verify(name, bound_k, first=first, count=wanted, jobs=jobs, on_progress=show)
+        elapsed_s = time.perf_counter() - started
+        results.append(
+            {
+                "codec": name,
+                "k": bound_k,
+                "first": first,
+                "count": wanted,
+                "elapsed_s": elapsed_s,
+                "mismatch": None if mismatch is None else vars(mismatch),
+            }
+        )
+        verdict = f"all {wanted} bit patterns agree" if mismatch is None else str(mismatch)
+        if not as_json:
+            console.print(f"{name} k={bound_k} {kernels.KERNEL}: {verdict} ({elapsed_s:.1f} s)", soft_wrap=True)
     if as_json:
         print(json.dumps({"kernel": kernels.KERNEL, "results": results}, indent=2))
     if any(result["mismatch"] for result in results):
@@ -82,8 +87,8 @@ def verify_codec(
 
 @verify_app.command("decoder")
 def verify_decoder(
-    count: Annotated[int, typer.Option(help="Payloads.")] = 10_000_000,
-    seed: Annotated[int, typer.Option(help="Decides every payload.")] = 1,
+    count: Annotated[str, typer.Option(help="Payloads: a number, also as 200k or 10M.")] = "10M",
+    seed: Annotated[int, typer.Option(min=0, help="Decides every payload.")] = 1,
     jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
@@ -93,13 +98,14 @@ def verify_decoder(
     encoder can have made must be refused, and every other one taken. All
     codecs, bounds 1 to 16.
 
-    Example: netoffload verify decoder --count 100000
+    Example: netoffload verify decoder --count 100k
     """
     from netoffload.codec import fuzz, kernels
 
+    wanted = config.parse_count(count)
     started = time.perf_counter()
-    with shown_progress("payloads", count) as show:
-        tally = fuzz.fuzz(count, seed, jobs=jobs, on_progress=show)
+    with shown_progress("payloads", wanted) as show:
+        tally = fuzz.fuzz(wanted, seed, jobs=jobs, on_progress=show)
     elapsed_s = time.perf_counter() - started
     if as_json:
         print(json.dumps({"kernel": kernels.KERNEL, "seed": seed, **vars(tally), "elapsed_s": elapsed_s}, indent=2))
@@ -114,7 +120,7 @@ def verify_decoder(
 @verify_app.command("frames")
 def verify_frames(
     count: Annotated[str, typer.Option(help="Frames: a number, also as 200k or 20M.")] = "20M",
-    seed: Annotated[int, typer.Option(help="Decides every frame.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Decides every frame.")] = 1,
     jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:

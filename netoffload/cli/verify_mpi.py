@@ -50,6 +50,7 @@ def verify_collectives(
 
     config.check_choice("codec", codec, config.CODECS)
     config.check_bound_k(bound)
+    config.check_timeout_s(timeout)
     if ranks < 1:
         raise UsageError(f"{ranks} ranks cannot try anything: say -n 8")
     words = ["-m", "netoffload_mpi.verify", "--progress", *(["--json"] if as_json else [])]
@@ -97,8 +98,10 @@ def verify_failures(
     from netoffload.testbed import run_local_ranks
 
     config.check_choice("strike", strike, ("kill", "stop"))
-    if ranks < 3 or not 0 <= victim < ranks or timeout <= 0:
-        raise UsageError(f"cannot lose rank {victim} of {ranks}: there must be two others, and some seconds of silence")
+    if ranks < 3 or not 0 <= victim < ranks:
+        raise UsageError(f"cannot lose rank {victim} of {ranks}: there must be two others")
+    if timeout <= 0:
+        raise UsageError(f"--timeout {timeout:g}: a rank is lost after some seconds of silence, more than 0")
     words = ["-m", "netoffload_mpi.verify.failures", "--victim", str(victim), "--strike", strike]
     words += ["--timeout", str(timeout), "--seed", str(seed)]
     heard: list[bytes] = []

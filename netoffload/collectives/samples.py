@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,10 +58,12 @@ def read_gradients(path: Path) -> Float32Array:
     """
     try:
         gradients = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"cannot read gradients from {path}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"cannot read gradients from {path}: {error.strerror or error}") from error
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        gradients = None  # NumPy's own words are about pickles, whatever is wrong
     if not isinstance(gradients, np.ndarray) or gradients.dtype != np.float32 or not gradients.size:
-        raise UsageError(f"{path} holds no float32 array: 'netoffload train hdc --capture FILE.npy' writes one")
+        raise UsageError(f"{path} is no .npy file of float32: 'netoffload train hdc --capture FILE.npy' writes one")
     return np.ascontiguousarray(gradients)
 
 

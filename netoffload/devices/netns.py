@@ -7,12 +7,14 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from netoffload.errors import DeviceError
 
 _CLONE_NEWNET: Final = 0x40000000
 _OWN_NETNS: Final = "/proc/thread-self/ns/net"
+_CONF: Final = Path("/proc/sys/net/ipv4/conf")  # of the namespace in which the thread is that reads it
 
 
 @contextmanager
@@ -34,6 +36,29 @@ def in_netns(path: str | None) -> Iterator[None]:
             _set_ns(own)
     finally:
         os.close(own)
+
+
+def is_same_netns(first: str | None, second: str | None) -> bool:
+    """Whether two paths, however they are spelt, lead to one namespace; None is the one this thread is in.
+
+    Raises:
+        DeviceError: there is none at a path.
+    """
+    return os.path.samestat(_status(first or _OWN_NETNS), _status(second or _OWN_NETNS))
+
+
+def arp_ignore(name: str, netns: str | None) -> int:
+    """Return the sysctl as it holds for interface ``name``; 0: the kernel answers there for any address it has."""
+    with in_netns(netns):
+        files = (_CONF / kind / "arp_ignore" for kind in ("all", name))
+        return max((int(path.read_text()) for path in files if path.exists()), default=0)
+
+
+def _status(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except OSError as error:
+        raise DeviceError(f"network namespace {path} cannot be opened: {error.strerror}") from error
 
 
 def _enter(path: str) -> None:

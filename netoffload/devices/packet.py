@@ -39,6 +39,7 @@ _INSTRUCTION_LEN: Final = 8
 _SO_SNDBUFFORCE: Final = 32
 _SO_RCVBUFFORCE: Final = 33
 _SIOCGIFMTU: Final = 0x8921
+_ARPHRD_ETHER: Final = 1  # linux/if_arp.h
 
 RECEIVE_BUFFER_OCTETS: Final = 16 << 20
 """Room for 250 super-segments while the NIC's process waits for a core; the default holds three."""
@@ -74,7 +75,7 @@ def open_packet(
             it hears every frame whole.
 
     Raises:
-        DeviceError: no such interface, no rights, or a kernel without the virtio-net header.
+        DeviceError: no such interface, none of Ethernet, no rights, or a kernel without the virtio-net header.
     """
     with in_netns(netns):
         try:
@@ -111,4 +112,6 @@ def _bind(sock: socket.socket, name: str, what: str, program: bytes) -> int:
     except OSError as error:
         why = "no such interface" if error.errno == errno.ENODEV else error.strerror
         raise DeviceError(f"{what} {name} cannot be opened: {why}") from error
+    if sock.getsockname()[3] != _ARPHRD_ETHER:
+        raise DeviceError(f"{what} {name} is no Ethernet interface: take a card, a VLAN or one end of a veth pair")
     return int(struct.unpack("16si20x", ifreq)[1])

@@ -303,10 +303,6 @@ class Namespace:
 
         self._call(f"count what arrives at {name} with a u32 filter", add)
 
-    def add_qdisc(self, name: str, kind: str) -> None:
-        """Put a qdisc of any kind on a link with its default options, to see whether the kernel has it."""
-        self._call(f"put a {kind} on {name}", lambda: self._links.tc("add", kind, self._index(name), handle="1:"))
-
     def qdisc_counters(self, kinds: Collection[str] = ("tbf", "pfifo")) -> dict[str, QdiscCounters]:
         """Return the counters of the qdiscs of these kinds, by link name.
 

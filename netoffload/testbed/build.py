@@ -35,7 +35,7 @@ from netoffload.testbed.plan import (
     settings_from_json,
     state_root,
 )
-from netoffload.testbed.processes import end, is_alive, marked
+from netoffload.testbed.processes import end, marked
 
 CONGESTION_CONTROL: Final = "cubic"
 """The host's default may be BBR, and a namespace may not change it; comparisons need the same one everywhere."""
@@ -363,12 +363,6 @@ def find_run(run_id: str | None) -> RunRecord:
 def plan_of_run(record: RunRecord) -> Plan:
     """Return the plan that a run was built from."""
     return make_plan(settings_from_json(record.settings), record.run_id, record.state_dir.parent)
-
-
-def nic_states(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Return pid and life of the NIC of every node that has one, by node name."""
-    nics = {name.removeprefix("nic "): process for name, process in record.processes if name.startswith("nic ")}
-    return {name: {"pid": process.pid, "alive": is_alive(process)} for name, process in nics.items()}
 
 
 def read_wires(record: RunRecord) -> dict[str, dict[str, int]]:

@@ -6,12 +6,17 @@ A NIC of a testbed is ``n0``, or ``RUN/n0`` where several runs are up; any other
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from netoffload.errors import UsageError
-from netoffload.testbed.build import plan_of_run
+from netoffload.testbed.build import find_run, plan_of_run
 from netoffload.testbed.journal import list_runs
+from netoffload.testbed.plan import RUN_ID
+
+_RUN_AND_NODE: Final = re.compile(rf"{RUN_ID.pattern}/n\d+")
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,10 @@ def nic_controls(wanted: str | None = None) -> list[NicControl]:
         return found
     if found:
         raise UsageError(f"{len(found)} NICs are called {wanted}, say which: {', '.join(nic.name for nic in found)}")
-    if os.sep in wanted or Path(wanted).exists():
+    if Path(wanted).exists() or (os.sep in wanted and not _RUN_AND_NODE.fullmatch(wanted)):
         return [NicControl(wanted, Path(wanted))]
+    if "/" in wanted:
+        find_run(wanted.partition("/")[0])  # a run that is not there is the shorter story
     names = ", ".join(nic.name for nic in known) or "none runs in a testbed here"
     raise UsageError(f"no NIC {wanted!r}: give one of these, or the path of a control socket: {names}")
 

@@ -96,9 +96,6 @@ def _kernel() -> Iterator[Check]:
             namespace.add_address("v0", "10.98.1.1", "10.98.1.0/24", "cubic")
 
         yield _try("cubic by route", give_route, "needs CONFIG_TCP_CONG_CUBIC (modprobe tcp_cubic)")
-        for kind in ("netem", "fq"):
-            advice = f"optional: CONFIG_NET_SCH_{kind.upper()}; nothing uses it yet"
-            yield _try(kind, lambda kind=kind: namespace.add_qdisc("v1", kind), advice, required=False)  # type: ignore[misc]
 
 
 def _try(name: str, function: Callable[[], object], advice: str, *, required: bool = True) -> Check:

@@ -23,12 +23,14 @@ from typing import Final
 
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER
 from netoffload.errors import RunError, UsageError
+from netoffload.testbed import nics
 from netoffload.testbed.build import Testbed
 from netoffload.testbed.launch_backends import REMARKS, Launch, RankPlace, make_launch, make_local_launch
 from netoffload.testbed.launch_output import (
     LAUNCHER,
     TO_PIPES,
     TO_PIPES_AND_STAY,
+    TO_PIPES_AND_TELL,
     OnLines,
     RanksOutput,
     pass_on_stderr,
@@ -86,12 +88,14 @@ def run_ranks(
         mpi: who starts the ranks and carries their messages, ``mpich`` or ``openmpi``.
 
     Raises:
-        RunError: a rank failed or could not be started, or time ran out; ``exit_code`` is that of ``mpiexec``.
-        SystemRefusedError: that MPI is missing.
+        RunError: a rank failed or could not be started, or time ran out; ``exit_code`` is that of ``mpiexec``, or 128
+            and the signal that ended a rank.
+        SystemRefusedError: that MPI is missing, or the NIC of one of these nodes has ended.
         UsageError: nothing to run, or an unknown MPI.
     """
     if not argv or not node_indices:
         raise UsageError("nothing to run: give a program and at least one node")
+    nics.check_alive(bed.plan, [bed.plan.nodes[index] for index in node_indices])
     program = " ".join(shlex.join(argv).split())[:PROGRAM_CHARACTERS]  # an error is one line
     launch_id = secrets.token_hex(8)
     started_s = time.monotonic()
@@ -100,7 +104,7 @@ def run_ranks(
         on_stdout = lambda _rank, lines: captured.append(lines)  # noqa: E731
     heard = _without_remarks(on_stderr or pass_on_stderr, REMARKS.get(mpi, ()))
     with Meter(bed) as meter, RanksOutput(len(node_indices), on_stdout or pass_on_stdout, heard) as output:
-        launch = make_launch(mpi, bed, _places(bed, node_indices, _program_argv(argv), output))
+        launch = make_launch(mpi, bed, _places(bed, node_indices, _program_argv(argv), output, _script(mpi)))
         merged = {**DEFAULT_ENV, **launch.default_env, **_common_env(bed), **launch.env, **(env or {})}
         merged |= {ENV_METER: str(meter.path), ENV_LAUNCH: launch_id}
         merged["TMPDIR"] = str(bed.make_scratch())  # launchers leave files there when they are ended
@@ -139,9 +143,9 @@ def run_local_ranks(
         tempfile.TemporaryDirectory(prefix="netoffload-") as scratch,
         RanksOutput(count, on_stdout or pass_on_stdout, on_stderr or pass_on_stderr) as output,
     ):
-        script = TO_PIPES if until is None else TO_PIPES_AND_STAY
+        script = _script(mpi) if until is None else TO_PIPES_AND_STAY
         words = _program_argv(argv)
-        ranks = [["/bin/sh", "-c", script, "rank", *output.paths(rank), *words] for rank in range(count)]
+        ranks = [output.argv(rank, words, script) for rank in range(count)]
         launch = make_local_launch(mpi, ranks)
         ours = {name: value for name, value in os.environ.items() if name not in (ENV_ADDRESS, ENV_CONTROL, ENV_METER)}
         merged = {**DEFAULT_ENV, **ours, **launch.env, ENV_LAUNCH: launch_id, "TMPDIR": scratch}
@@ -158,7 +162,7 @@ def _carry_out(
     until: Callable[[], bool] | None = None,
 ) -> None:
     """Start the launcher and wait for its end, or until it is no longer needed."""
-    with _started(launch.argv, env, output.launcher_fd, f"{ENV_LAUNCH}={env[ENV_LAUNCH]}") as mpiexec:
+    with _started(launch.argv, env, output, f"{ENV_LAUNCH}={env[ENV_LAUNCH]}") as mpiexec:
         deadline_s = time.monotonic() + timeout_s
         while mpiexec.poll() is None:
             if until is not None and until():
@@ -171,9 +175,18 @@ def _carry_out(
                 mpiexec.wait(left_s if until is None else min(left_s, UNTIL_S))
     output.drain()
     if mpiexec.returncode != 0:
-        error = RunError(f"`{program}` failed with exit code {mpiexec.returncode}{output.last_words()}")
-        error.exit_code = mpiexec.returncode if 0 < mpiexec.returncode < 256 else 1
-        raise error
+        raise _failure(program, mpiexec.returncode, output)
+
+
+def _failure(program: str, returncode: int, output: RanksOutput) -> RunError:
+    if output.killed is not None:
+        rank, number = output.killed
+        error = RunError(f"`{program}` failed: rank {rank} was killed by signal {number}")
+        error.exit_code = 128 + number  # as shells report it
+        return error
+    error = RunError(f"`{program}` failed with exit code {returncode}{output.last_words()}")
+    error.exit_code = returncode if 0 < returncode < 256 else 1
+    return error
 
 
 def _program_argv(argv: Sequence[str]) -> list[str]:
@@ -184,14 +197,20 @@ def _program_argv(argv: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "mpi4py", *argv] if is_for_python else list(argv)
 
 
-def _places(bed: Testbed, node_indices: Sequence[int], argv: list[str], output: RanksOutput) -> list[RankPlace]:
+def _script(mpi: str) -> str:
+    return TO_PIPES if mpi == "openmpi" else TO_PIPES_AND_TELL
+
+
+def _places(
+    bed: Testbed, node_indices: Sequence[int], argv: list[str], output: RanksOutput, script: str
+) -> list[RankPlace]:
     places = []
     for rank, node_index in enumerate(node_indices):
         node = bed.plan.nodes[node_index]
         # The launcher's scratch folder is its own; a rank's temporary files belong where the user's do.
         own = {ENV_ADDRESS: node.address, "TMPDIR": tempfile.gettempdir()}
         own |= {} if node.control_path is None else {ENV_CONTROL: str(node.control_path)}
-        places.append(RankPlace(node, own, ["/bin/sh", "-c", TO_PIPES, "rank", *output.paths(rank), *argv]))
+        places.append(RankPlace(node, own, output.argv(rank, argv, script)))
     return places
 
 
@@ -214,7 +233,9 @@ def _without_remarks(on_lines: OnLines, remarks: Sequence[bytes]) -> OnLines:
 
 
 @contextlib.contextmanager
-def _started(command: list[str], env: dict[str, str], output_fd: int, mark: str) -> Iterator[subprocess.Popen[bytes]]:
+def _started(
+    command: list[str], env: dict[str, str], output: RanksOutput, mark: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """Start the launcher; whatever happens, nothing that carries ``mark`` is left afterwards."""
     process: subprocess.Popen[bytes] | None = None
     try:
@@ -222,14 +243,16 @@ def _started(command: list[str], env: dict[str, str], output_fd: int, mark: str)
             command,
             env=env,
             stdin=subprocess.DEVNULL,
-            stdout=output_fd,
-            stderr=output_fd,
+            stdout=output.launcher_fd,
+            stderr=output.launcher_fd,
             start_new_session=True,  # a Ctrl-C reaches us, and we end the ranks
         )
         yield process
     except OSError as error:
         raise RunError(f"cannot start {command[0]}: {error}") from error
     finally:
+        if process is not None and process.poll() is None:
+            output.mute_launcher()
         end(marked(mark), GRACE_S)
         if process is not None:
             process.wait()

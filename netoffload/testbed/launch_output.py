@@ -7,25 +7,38 @@ opens its pipes through /proc, because nothing but its argument list passes ``mp
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 TAIL_OCTETS: Final = 4096
 DRAIN_S: Final = 1.0
 """Ranks are gone by then; a process that left our sight may still hold a pipe, and is not waited for."""
 
-TO_PIPES: Final = 'out="$1" err="$2" && shift 2 && exec "$@" </dev/null >"$out" 2>"$err"'
+TO_PIPES: Final = 'out="$1" err="$2" && shift 3 && exec "$@" </dev/null >"$out" 2>"$err"'
 """What a shell on the node does before the program. Standard input too: ``mpiexec`` would give rank 0 a pipe that never
 ends, and what reads it would wait for ever."""
 
-TO_PIPES_AND_STAY: Final = 'out="$1" err="$2" && shift 2 && "$@" </dev/null >"$out" 2>"$err"; sleep 3600'
+TO_PIPES_AND_TELL: Final = (
+    'out="$1" err="$2" ends="$3" && shift 3 && exec 2>/dev/null && (exec "$@" </dev/null >"$out" 2>"$err"); code=$?; '
+    'if [ $code -gt 128 ]; then echo "$0 $code" >"$ends"; fi; exit $code'
+)
+"""The same, and it stays to tell which rank a signal ended: by the time MPICH speaks, it has killed the other ranks
+too, and mixed all exit codes. The program is in a subshell, or dash would write "Terminated" to its pipe. Not for Open
+MPI, which says so itself, and hung where its child was not the rank."""
+
+TO_PIPES_AND_STAY: Final = 'out="$1" err="$2" && shift 3 && "$@" </dev/null >"$out" 2>"$err"; sleep 3600'
 """The same for ranks that are meant to die, of which the launcher must not hear."""
 
 STDOUT: Final = 1
 STDERR: Final = 2
+ENDS: Final = 3
+"""Where ranks that a signal ended are told of, by number and exit code."""
+
+_OPENMPI_KILLED: Final = re.compile(rb"process rank (\d+) with PID [^.]*exited on\s+signal (\d+)")
 
 LAUNCHER: Final = -1
 """Stands for the rank when ``mpiexec`` itself says something."""
@@ -35,18 +48,21 @@ OnLines = Callable[[int, bytes], None]
 
 
 class RanksOutput:
-    """Two pipes per rank and one for ``mpiexec``, read by one thread that passes on whole lines."""
+    """Two pipes per rank, one for ``mpiexec`` and one for ranks that were killed; one thread passes on whole lines."""
 
     def __init__(self, ranks: int, on_stdout: OnLines, on_stderr: OnLines) -> None:
         self._on_stdout = on_stdout
         self._on_stderr = on_stderr
         self._read_fds: dict[int, tuple[int, int]] = {}
         self._write_fds: dict[tuple[int, int], int] = {}
-        for stream in [(rank, number) for rank in range(ranks) for number in (STDOUT, STDERR)] + [(LAUNCHER, STDERR)]:
+        streams = [(rank, number) for rank in range(ranks) for number in (STDOUT, STDERR)]
+        for stream in [*streams, (LAUNCHER, STDERR), (LAUNCHER, ENDS)]:
             read_fd, self._write_fds[stream] = os.pipe()
             self._read_fds[read_fd] = stream
         self._unfinished = dict.fromkeys(self._write_fds, b"")
         self._tails = dict.fromkeys(range(LAUNCHER, ranks), b"")
+        self._killed: tuple[int, int] | None = None
+        self._is_launcher_heard = True
         self._first_traceback: int | None = None
         self._last_writer: int | None = None
         self._thread = threading.Thread(target=self._read_forever, name="ranks-output", daemon=True)
@@ -56,9 +72,24 @@ class RanksOutput:
         """Where ``mpiexec`` itself writes."""
         return self._write_fds[LAUNCHER, STDERR]
 
-    def paths(self, rank: int) -> list[str]:
-        """Where a rank opens its two pipes: a pipe can be opened again through /proc while we hold it."""
-        return [f"/proc/{os.getpid()}/fd/{self._write_fds[rank, number]}" for number in (STDOUT, STDERR)]
+    @property
+    def killed(self) -> tuple[int, int] | None:
+        """The rank that a signal ended first, and the signal; None if none did."""
+        said = _OPENMPI_KILLED.search(self._tails[LAUNCHER])
+        return (int(said[1]), int(said[2])) if said else self._killed
+
+    def mute_launcher(self) -> None:
+        """Pass on no more of what ``mpiexec`` says: it laments at length the ranks that we end."""
+        self._is_launcher_heard = False
+
+    def argv(self, rank: int, program: Sequence[str], script: str = TO_PIPES) -> list[str]:
+        """Return what a launcher starts so that a program writes to the pipes of this rank.
+
+        They are opened through /proc, where a pipe can be opened again while we hold it.
+        """
+        streams = ((rank, STDOUT), (rank, STDERR), (LAUNCHER, ENDS))
+        paths = [f"/proc/{os.getpid()}/fd/{self._write_fds[stream]}" for stream in streams]
+        return ["/bin/sh", "-c", script, str(rank), *paths, *program]
 
     def __enter__(self) -> RanksOutput:
         """Start to listen."""
@@ -82,10 +113,13 @@ class RanksOutput:
         rank = self._last_writer if self._first_traceback is None else self._first_traceback
         if rank is None:
             return ""
-        lines = [line.strip() for line in self._tails[rank].decode(errors="replace").splitlines() if line.strip()]
+        lines = [line.rstrip() for line in self._tails[rank].decode(errors="replace").splitlines() if line.strip()]
         # MPI's own goodbye follows the exception that explains it.
         said = [line for line in lines if not line.startswith("Abort(")] or lines
-        return f"; rank {rank} said: {said[-1]}" if said else ""
+        begins = [number for number, line in enumerate(said) if line.startswith("Traceback")]
+        if begins:  # the exception follows its indented frames, unless the rank was ended in the middle of them
+            said = [line for line in said[begins[-1] + 1 :] if not line[0].isspace()]
+        return f"; rank {rank} said: {said[-1].strip()}" if said else ""
 
     def _read_forever(self) -> None:
         streams = dict(self._read_fds)
@@ -100,8 +134,14 @@ class RanksOutput:
                 return  # closed by __exit__ while a process that left our sight still held a pipe
 
     def _take(self, rank: int, number: int, octets: bytes) -> None:
-        if octets and number == STDERR and rank != LAUNCHER:
+        if number == ENDS:
+            if octets and self._killed is None:  # whole lines: so few octets are written at once
+                killed, code = octets.splitlines()[0].split()
+                self._killed = int(killed), int(code) - 128
+            return
+        if number == STDERR:
             self._tails[rank] = (self._tails[rank] + octets)[-TAIL_OCTETS:]
+        if octets and number == STDERR and rank != LAUNCHER:
             self._last_writer = rank
             if self._first_traceback is None and b"Traceback" in octets:
                 self._first_traceback = rank
@@ -111,7 +151,7 @@ class RanksOutput:
         self._unfinished[rank, number] = held[cut:]
         if cut > 0 and number == STDOUT:
             self._on_stdout(rank, held[:cut])
-        elif cut > 0:
+        elif cut > 0 and (rank != LAUNCHER or self._is_launcher_heard):
             self._on_stderr(rank, held[:cut])
 
 

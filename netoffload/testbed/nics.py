@@ -12,14 +12,14 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from netoffload.errors import TestbedError
-from netoffload.testbed.journal import Journal
+from netoffload.testbed.journal import Journal, RunRecord, read_run
 from netoffload.testbed.plan import NodePlan, Plan, nic_argv
-from netoffload.testbed.processes import identify
+from netoffload.testbed.processes import identify, is_alive
 
 READY_TIMEOUT_S: Final = 300.0
 """Compiling took 26 s on a core of its own; a busy or slow machine may need several times that."""
@@ -40,6 +40,30 @@ def start(plan: Plan, journal: Journal, started: list[subprocess.Popen[bytes]]) 
     """
     for nodes in (plan.nodes[:1], plan.nodes[1:]):
         _start_together(plan, nodes, journal, started)
+
+
+def states(record: RunRecord) -> dict[str, dict[str, Any]]:
+    """Return pid and life of the NIC of every node that has one, by node name."""
+    nics = {name.removeprefix("nic "): process for name, process in record.processes if name.startswith("nic ")}
+    return {name: {"pid": process.pid, "alive": is_alive(process)} for name, process in nics.items()}
+
+
+def check_alive(plan: Plan, nodes: Iterable[NodePlan]) -> None:
+    """Refuse to start anything on nodes whose NIC has ended: their devices are still there, and dead.
+
+    Raises:
+        TestbedError: a NIC has ended, or the run is gone.
+    """
+    record = read_run(plan.state_dir)
+    if record is None:
+        raise TestbedError(f"run {plan.run_id} is not up: `netoffload status` lists those that are")
+    known = states(record)
+    for node in nodes:
+        if node.name in known and not known[node.name]["alive"]:
+            raise TestbedError(
+                f"the NIC of {node.name} in run {plan.run_id} has ended (its log: {node.log_path}): "
+                f"`netoffload down {plan.run_id}`, and build it anew"
+            )
 
 
 def _start_together(

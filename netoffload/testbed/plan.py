@@ -22,6 +22,7 @@ from netoffload.config import (
     check_bound_k,
     check_bypass,
     check_choice,
+    check_nic_loop,
     format_rate,
 )
 from netoffload.errors import UsageError
@@ -69,7 +70,8 @@ METER_SOCKET_LONGEST: Final = "meter-00000000.sock"
 SOCKET_PATH_OCTETS_MAX: Final = 107
 """sun_path holds 108 octets, the last is zero (unix(7))."""
 
-_RUN_ID = re.compile(r"[a-z0-9]{1,16}")
+RUN_ID: Final = re.compile(r"[a-z0-9]{1,16}")
+"""What a run may be called."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,8 @@ class NicSettings:
         bypass: who carries the frames that NICs do not touch: their processes (``user``) or the ``kernel``.
 
     Raises:
-        UsageError: unknown codec, packing, host or bypass, a bound outside 1..16, faults that cannot be read, or faults
-            with a bypass in the kernel.
+        UsageError: unknown codec, packing, host or bypass, a bound outside 1..16, numbers no NIC's loop takes,
+            faults that cannot be read, or faults with a bypass in the kernel.
     """
 
     codec: str = "inceptionn"
@@ -109,8 +111,7 @@ class NicSettings:
         check_choice("encapsulation", self.encapsulation, ENCAPSULATIONS)
         check_choice("packing", self.packing, PACKINGS)
         check_choice("host", self.host, HOSTS)
-        if self.threads not in (1, 2):
-            raise UsageError(f"{self.threads} threads are not possible: 1, or 2 for one per direction")
+        check_nic_loop(self.threads, self.busy_poll_us)
         check_bypass(self.bypass, has_faults=parse_faults(self.faults).is_on)
         check_bound_k(self.bound_k)
 
@@ -234,7 +235,7 @@ def check_run_id(run_id: str) -> str:
     Raises:
         UsageError: it may not.
     """
-    if _RUN_ID.fullmatch(run_id) is None:
+    if RUN_ID.fullmatch(run_id) is None:
         raise UsageError(f"run id {run_id!r} is not 1 to 16 lower-case letters and digits")
     return run_id
 

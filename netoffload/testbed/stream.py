@@ -71,13 +71,15 @@ def stream(
     command = [sys.executable, "-m", __name__]
     arguments = [address, str(octets // 4), str(seed), codec, str(bound_k)]
     with contextlib.ExitStack() as stack:
-        receiver = bed.popen(1, [*command, "receive", *arguments], stdout=subprocess.PIPE, text=True)
+        receiver = bed.popen(
+            1, [*command, "receive", *arguments], start_new_session=True, stdout=subprocess.PIPE, text=True
+        )
         stack.callback(_end, receiver)
         sender = None
         for line in receiver.stdout or ():
             said = json.loads(line)
             if "listening" in said:
-                sender = bed.popen(0, [*command, "send", *arguments])
+                sender = bed.popen(0, [*command, "send", *arguments], start_new_session=True)
                 stack.callback(_end, sender)
             elif "octets" in said:
                 on_progress(said["octets"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import math
+import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,8 +169,11 @@ def load_cifar10(path: Path) -> Dataset:
     try:
         with np.load(files[0], allow_pickle=False) as stored:
             arrays = {key: np.asarray(stored[key]) for key in CIFAR_KEYS}
-    except (OSError, ValueError, KeyError, zlib.error, EOFError) as error:
-        raise UsageError(f"cannot read {', '.join(CIFAR_KEYS)} from {files[0]}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {files[0]}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        # NumPy's own words are about pickles, whatever is wrong; an .npy file is no context manager: TypeError.
+        raise UsageError(f"{files[0]} is no .npz file of {', '.join(CIFAR_KEYS)}") from error
     for images, labels in ((arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])):
         if images.dtype != np.uint8 or images.shape[1:] != (CIFAR_SIDE, CIFAR_SIDE, 3) or not labels.size:
             raise UsageError(

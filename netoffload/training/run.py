@@ -48,14 +48,13 @@ class Capture:
         """Refuse before anything is built.
 
         Raises:
-            UsageError: several runs, no iteration to capture, or no folder to write to.
+            UsageError: several runs, no iteration to capture, or a file that cannot be written.
         """
         if len(runs) != 1:
             raise UsageError("gradients are captured of one exchange at a time")
         if not 1 <= self.every <= runs[0].iterations:
             raise UsageError(f"no gradient to capture: every {self.every} of {runs[0].iterations} iterations")
-        if not self.path.parent.is_dir():
-            raise UsageError(f"cannot write {self.path}: {self.path.parent} is no folder")
+        results.check_writable(self.path)
 
     def keep(self, result_folder: Path) -> None:
         """Move what rank 0 wrote to where it was asked for.
@@ -122,6 +121,8 @@ def _check_together(runs: Sequence[TrainSettings], testbed: TestbedSettings) -> 
         raise UsageError("nothing to run: name at least one exchange")
     if len({(run.data, run.data_dir, run.seed, run.nodes) for run in runs}) > 1:
         raise UsageError("runs on one testbed share their data set, seed and number of workers")
+    if alone := [run.exchange for run in runs if run.ranks == 1]:
+        raise UsageError(f"1 worker exchanges nothing by {alone[0]}: use at least 2")
     if testbed.nodes < nodes_needed(runs):
         raise UsageError(f"the runs need {nodes_needed(runs)} nodes, the testbed has {testbed.nodes}")
     if testbed.nic is None and any(run.compressed for run in runs):

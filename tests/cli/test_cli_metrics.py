@@ -139,10 +139,11 @@ def test_a_port_in_use_is_one_clear_error(port: int) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/net/tun"), reason="needs root and TUN")
-def test_a_running_nic_is_scraped() -> None:
+def test_a_running_nic_is_scraped(wire: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = taken.getsockname()[1]
-    arguments = ["--host", "tap:novis0", "--wire", "lo", "--metrics-port", str(free), "--ready-fd"]
+    devices = ["--host", "tap:novis0", "--wire", "w0", "--wire-netns", wire]
+    arguments = [*devices, "--metrics-port", str(free), "--ready-fd"]
     reader, writer = os.pipe()
     command = [sys.executable, "-m", "netoffload_daemon", *arguments, str(writer)]
     with subprocess.Popen(command, pass_fds=[writer]) as daemon:
@@ -150,7 +151,7 @@ def test_a_running_nic_is_scraped() -> None:
         try:
             assert os.read(reader, 6) == b"ready\n"
             (info,) = [labels for name, labels in parse(scrape(free)) if name == "netoffload_info"]
-            assert 'host="tap:novis0",wire="lo",codec="inceptionn",bound_k="10"' in info
+            assert 'host="tap:novis0",wire="w0",codec="inceptionn",bound_k="10"' in info
             daemon.terminate()
             assert daemon.wait(timeout=10) == 0
         finally:

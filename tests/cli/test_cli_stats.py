@@ -11,6 +11,8 @@ from nic_pair import Nic
 from watched_nic import FLOATS, RUN_ID, Cli
 
 from netoffload.control import ControlServer
+from netoffload.testbed import NicSettings, TestbedSettings, make_plan
+from netoffload.testbed.journal import Journal
 
 
 def test_stats_says_what_the_nic_did(served: Path, nic: Nic, cli: Cli) -> None:
@@ -57,6 +59,7 @@ def test_watch_prints_one_line_per_interval(served: Path, cli: Cli) -> None:
     [
         ((), 2, "no NIC runs in a testbed here"),
         (("n9",), 2, "no NIC 'n9'"),
+        (("nosuch/n0",), 2, "no run nosuch"),
         (("/nonexistent/nic.sock",), 1, "did not answer 'info'"),
         (("--count", "2"), 2, "--watch"),
         (("--prometheus", "--json"), 2, "--prometheus"),
@@ -74,6 +77,17 @@ def test_a_nic_that_is_gone_is_said_to_be(cli: Cli) -> None:
     done = cli("stats", "n0")
     assert done.returncode == 1
     assert "did not answer 'info'" in done.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("--json",), ("--watch", "0.1", "--count", "2")])
+def test_one_of_several_that_does_not_answer_is_said_once(served: Path, cli: Cli, words: tuple[str, ...]) -> None:
+    gone = make_plan(TestbedSettings(1, nic=NicSettings()), "gone", served.parents[1])
+    Journal.create(gone).append("ready", rate_bps_measured=None)
+    done = cli("stats", *words)
+    assert done.returncode == 1
+    assert f"{RUN_ID}/n0" in done.stdout
+    assert done.stderr.count("\n") == 1
+    assert f"{gone.nodes[0].control_path} did not answer" in done.stderr
 
 
 def test_another_program_on_the_socket_is_one_line(tmp_path: Path, cli: Cli) -> None:

@@ -81,7 +81,10 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "IPv4 sum": ("wrong IPv4 header checksum", {"chksum": 1}, {}, {}),
     "IPComp flags": ("a reserved bit set", {}, {"flags": 1}, {}),
     "block flags": ("a reserved bit set", {}, {}, {"flags": 0x80}),
-    "reserved word": ("a reserved bit set", {}, {}, {"reserved": 1}),
+    "half": ("the half is not where a burst starts", {}, {}, {"half_bursts": 9, "half_len": 1}),
+    "half behind all": ("the half is not where a burst starts", {}, {}, {"half_bursts": 38, "half_len": 1}),
+    "half of nothing": ("the half is not where a burst starts", {}, {}, {"half_len": 1}),
+    "too large a half": ("lengths contradict each other", {}, {}, {"half_len": 20000}),
     "no bound": ("bound 0 is unknown", {}, {}, {"bound_k": 0}),
     "bound": ("bound 17 is unknown", {}, {}, {"bound_k": 17}),
     "nothing": ("a block of no payload", {}, {}, {"payload_len": 0}),
@@ -94,7 +97,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 def refused_block(what: str) -> Packet:
     """A block whose CRC is right, and which a NIC refuses all the same."""
     _, in_ip, *fields_of = REFUSED[what]
-    made = layers.offload(VALUES[:300], sport=40000, dport=80, seq=9, flags="PA")
+    made = layers.offload(VALUES[:304], sport=40000, dport=80, seq=9, flags="PA")
     for layer, fields in zip((layers.IPComp, layers.OffloadBlock, layers.BlockTCP), fields_of, strict=False):
         for name, value in fields.items():
             setattr(made[layer], name, value)

@@ -93,8 +93,10 @@ def test_the_engine_takes_blocks_that_scapy_built(codec: str, count: int) -> Non
     ("field", "value", "reason"),
     [
         ("crc", 1, "drop_bad_crc"),
-        ("version", 2, "drop_bad_version"),
-        ("reserved", 1, "drop_bad_version"),
+        ("version", 1, "drop_bad_version"),
+        ("half_len", 1, "drop_malformed_payload"),
+        ("half_len", 500, "drop_bad_lengths"),
+        ("half_bursts", 2, "drop_bad_lengths"),
         ("codec", 9, "drop_unknown_codec"),
         ("payload_len", 41, "drop_bad_lengths"),
         ("payload_len", 400, "drop_malformed_payload"),

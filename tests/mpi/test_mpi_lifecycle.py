@@ -32,6 +32,22 @@ def comm_over(exchange: TcpExchange, settings: Settings | None = None) -> CompCo
     return comm
 
 
+@pytest.mark.parametrize(
+    ("codec", "bound_k", "says"),
+    [
+        ("foo", 10, "'foo'"),
+        ("inceptionn", 17, r"bound 17 is outside 1\.\.16"),
+        ("inceptionn", None, "give both codec and bound_k"),
+        (None, 10, "give both codec and bound_k"),
+    ],
+)
+def test_a_codec_that_cannot_be_is_refused_before_the_first_call(
+    codec: str | None, bound_k: int | None, says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        CompComm(MPI.COMM_SELF, codec=codec, bound_k=bound_k)
+
+
 def test_what_one_rank_requires_in_vain_is_told_to_all() -> None:
     def body(exchange: TcpExchange) -> None:
         required = exchange.rank == 2

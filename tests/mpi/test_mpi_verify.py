@@ -113,6 +113,7 @@ def test_communicators_share_rounds() -> None:
         (["collectives", "-n", "0"], "0 ranks"),
         (["collectives", "--mpi", "lam"], "MPI 'lam'"),
         (["failures", "--victim", "5"], "cannot lose rank 5 of 5"),
+        (["failures", "--strike", "stop", "--timeout", "0"], "--timeout 0: a rank is lost after some seconds"),
         (["failures", "--strike", "hug"], "strike 'hug'"),
     ],
 )

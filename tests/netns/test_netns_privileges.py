@@ -50,8 +50,8 @@ def test_the_control_socket_is_its_starters(nic_bed: Testbed) -> None:
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) is missing")
 @pytest.mark.parametrize("missing", ["setpcap", "setuid", "setgid"])
-def test_a_capability_that_giving_up_needs_is_named(missing: str) -> None:
-    words = ["--host", f"tap:not{missing}", "--wire", "lo"]
+def test_a_capability_that_giving_up_needs_is_named(wire: str, missing: str) -> None:
+    words = ["--host", f"tap:not{missing}", "--wire", "w0", "--wire-netns", wire]
     command = ["setpriv", f"--bounding-set=-{missing}", sys.executable, "-m", "netoffload_daemon", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
@@ -75,7 +75,7 @@ def test_a_start_without_rights_says_what_to_do(nic_bed: Testbed) -> None:
         pytest.skip("setpriv (util-linux) is missing")
     node = nic_bed.plan.nodes[0]
     powerless = [setpriv, "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "netoffload_daemon"]
-    for words in (["--host", "tap:not0", "--wire", "lo"], ["--host", "veth:lo", "--wire", "lo"]):
+    for words in (["--host", "tap:not0", "--wire", "lo"], ["--host", "veth:not0", "--wire", "lo"]):
         netns = ["--host-netns", f"/run/netns/{node.netns}"]
         for arguments in (words, words + netns):
             done = subprocess.run([*powerless, *arguments], capture_output=True, text=True, timeout=60, check=False)

@@ -40,7 +40,7 @@ def test_up_status_exec_down(up: dict[str, object], run_id: str, left_of: Callab
     assert (json.loads(ended.stdout), ended.returncode) == ({"down": [run_id]}, 0)
     assert left_of(run_id) == []
     again = netoffload("down", run_id)
-    assert (again.returncode, again.stdout) == (0, f"run {run_id} is not up\n")
+    assert (again.returncode, again.stdout, again.stderr) == (2, "", f"netoffload: no run {run_id}\n")
 
 
 def test_run_on_a_testbed_that_is_up(up: dict[str, object], run_id: str) -> None:
@@ -51,8 +51,8 @@ def test_run_on_a_testbed_that_is_up(up: dict[str, object], run_id: str) -> None
 
 
 def test_run_on_a_testbed_of_its_own_passes_the_exit_code() -> None:
-    text = "import sys; from mpi4py import MPI; sys.exit(5 if MPI.COMM_WORLD.rank == 1 else 0)"
-    ran = netoffload("run", "-n", "2", "--no-nic", "--", "python", "-c", text)
+    text = "import sys; from mpi4py import MPI; sys.exit(int(sys.argv[2]) if MPI.COMM_WORLD.rank == 1 else 0)"
+    ran = netoffload("run", "-n", "2", "--no-nic", "python", "-c", text, "--code", "5")
     assert ran.returncode == 5
     assert "failed with exit code 5" in ran.stderr.splitlines()[-1]
 
@@ -66,6 +66,15 @@ REFUSED = {
     "mtu": (["up", "--mtu", "100"], 2, "576"),
     "run id": (["up", "--run-id", "A/B"], 2, "run id"),
     "unknown run": (["status", "nosuch"], 2, "nosuch"),
+    "busy polling": (["up", "--busy-poll", "-1"], 2, "0..1000000"),
+    "down": (["down", "nosuch"], 2, "no run nosuch"),
+    "options of up": (
+        ["run", "--testbed", "r", "--rate", "1gbit", "--busy-poll", "5", "--no-nic", "--", "true"],
+        2,
+        "--rate, --busy-poll, --no-nic belong to `netoffload up`",
+    ),
+    "time limit": (["run", "-n", "2", "--timeout", "-1", "--", "true"], 2, "more than 0"),
+    "time limit of verify": (["verify", "collectives", "--timeout", "0"], 2, "more than 0"),
     "ranks": (["run", "--", "python", "x.py"], 2, "-n 4"),
     "testbed": (["run", "--testbed", "nosuch", "--", "true"], 3, "nosuch"),
 }
@@ -79,6 +88,13 @@ def test_wrong_input_is_one_clear_line(what: str) -> None:
     assert refused.stdout == ""
     assert len(refused.stderr.splitlines()) == 1
     assert hint in refused.stderr
+
+
+@pytest.mark.parametrize("command", [["run", "-n", "2"], ["exec"]])
+def test_an_unknown_option_is_not_taken_for_the_program(command: list[str]) -> None:
+    refused = netoffload(*command, "--bogus", "--", "true")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "No such option: --bogus" in refused.stderr
 
 
 def test_unknown_node_is_one_clear_line(up: dict[str, object], run_id: str) -> None:
@@ -101,8 +117,10 @@ def test_a_signal_in_the_middle_leaves_nothing(signal_number: signal.Signals) ->
         assert netns_exists(f"no-{run_id}-sw")
         process.send_signal(signal_number)
         assert process.wait(timeout=20) == 130
+        assert process.stderr is not None
+        assert process.stderr.read().splitlines()[1:] == ["netoffload: interrupted"]
     assert not netns_exists(f"no-{run_id}-sw")
-    assert json.loads(netoffload("down", run_id, "--json").stdout) == {"down": []}
+    assert f"no run {run_id}" in netoffload("down", run_id, "--json").stderr
 
 
 def test_doctor_finds_what_these_tests_need() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from netoffload import control
 from netoffload.errors import RunError, UsageError
 from netoffload.testbed import Meter, Testbed, run_ranks
+from netoffload.testbed.launch_output import RanksOutput
 from netoffload.testbed.processes import marked
+from netoffload.testbed.stream import stream
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi]
 
@@ -81,23 +84,52 @@ FAILURES = {
         "rank 2 said: ValueError: too bad",
     ),
     "exit": ("if comm.rank == 1:\n    raise SystemExit(7)\ncomm.Barrier()", "exit code 7"),
-    "killed": ("import os\nif comm.rank == 0:\n    os.kill(os.getpid(), 9)\ncomm.Barrier()", "exit code 9"),
+    "killed": (
+        "import os\nif comm.rank == 0:\n    os.kill(os.getpid(), 9)\ncomm.Barrier()",
+        "failed: rank 0 was killed by signal 9",
+    ),
+    "aborted": (
+        "import os\nif comm.rank == 2:\n    os.abort()\ncomm.Barrier()",
+        "failed: rank 2 was killed by signal 6",
+    ),
 }
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (
+            "note\nTraceback (most recent call last):\n  File 'a'\n    f()\nValueError: no\n",
+            "rank 0 said: ValueError: no",
+        ),
+        ("note\nTraceback (most recent call last):\n  File 'a', line 277, in _hear\n", ""),
+        ("one\ntwo\nAbort(3) on node 1\n", "rank 0 said: two"),
+    ],
+)
+def test_a_traceback_cut_short_is_not_quoted(written: str, said: str) -> None:
+    with RanksOutput(1, quietly, quietly) as output:
+        subprocess.run(output.argv(0, ["sh", "-c", 'printf %s "$0" >&2', written]), check=True)
+        output.drain()
+    assert output.last_words().removeprefix("; ") == said
 
 
 @pytest.mark.parametrize("kind", FAILURES)
 def test_a_rank_that_fails_ends_all(plain_bed: Testbed, tmp_path: Path, kind: str) -> None:
     text, message = FAILURES[kind]
     app = written(tmp_path, "from mpi4py import MPI\ncomm = MPI.COMM_WORLD\n" + text)
-    with pytest.raises(RunError, match=message):
+    with pytest.raises(RunError, match=message) as caught:
         run_ranks(plain_bed, range(3), ["python", app], timeout_s=60, on_stderr=quietly)
+    if "signal" in message:
+        assert caught.value.exit_code == 128 + int(message[-1])
     assert marked(plain_bed.plan.mark) == []
 
 
 def test_a_rank_that_hangs_is_ended(plain_bed: Testbed, tmp_path: Path) -> None:
     app = written(tmp_path, "import sys, time\nprint('waiting', file=sys.stderr, flush=True)\ntime.sleep(300)\n")
+    heard: list[tuple[int, bytes]] = []
     with pytest.raises(RunError, match=r"did not end within 2 s; rank \d said: waiting"):
-        run_ranks(plain_bed, range(2), ["python", app], timeout_s=2, on_stderr=quietly)
+        run_ranks(plain_bed, range(2), ["python", app], timeout_s=2, on_stderr=lambda *said: heard.append(said))
+    assert sorted(heard) == [(0, b"waiting\n"), (1, b"waiting\n")]  # and nothing from the launcher
     assert marked(plain_bed.plan.mark) == []
     assert list(plain_bed.plan.state_dir.glob("meter-*")) == []
 
@@ -112,6 +144,17 @@ def test_what_cannot_be_run_is_refused(plain_bed: Testbed) -> None:
         run_ranks(plain_bed, [0], ["no-such-program"], timeout_s=20, on_stderr=quietly)
     with pytest.raises(UsageError, match="nothing to run"):
         run_ranks(plain_bed, [0], [])
+
+
+def test_the_ends_of_a_stream_do_not_hear_a_ctrl_c(plain_bed: Testbed) -> None:
+    sessions: list[int] = []
+    stream(
+        plain_bed,
+        4 << 20,
+        on_progress=lambda _: sessions.extend(os.getsid(process.pid) for process in marked(plain_bed.plan.mark)),
+    )
+    assert len(sessions) == 2
+    assert os.getsid(0) not in sessions
 
 
 def test_lines_of_different_ranks_stay_whole(plain_bed: Testbed, tmp_path: Path) -> None:

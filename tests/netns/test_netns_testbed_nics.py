@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 
 from netoffload import control
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.build import nic_states
+from netoffload.errors import TestbedError
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, nics, run_ranks
 from netoffload.testbed.journal import read_run
 
 pytestmark = pytest.mark.netns
@@ -47,7 +47,7 @@ print("same" if got == sent else f"{len(got)} octets came back")
 def test_every_nic_runs_as_asked(nic_bed: Testbed) -> None:
     record = read_run(nic_bed.plan.state_dir)
     assert record is not None
-    states = nic_states(record)
+    states = nics.states(record)
     assert set(states) == {"n0", "n1", "n2", "n3"}
     for node in nic_bed.plan.nodes:
         assert node.control_path is not None
@@ -80,19 +80,21 @@ def test_a_run_with_nics_ends_them_and_leaves_nothing(run_id: str, left_of: Call
     with Testbed(plan, check_rate=False):
         record = read_run(plan.state_dir)
         assert record is not None
-        pids = [state["pid"] for state in nic_states(record).values()]
+        pids = [state["pid"] for state in nics.states(record).values()]
         info = control.request(str(plan.nodes[0].control_path), "info")
         assert (info["bound_k"], info["packing"]) == (6, "per-segment")
     assert left_of(run_id) == []
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
-def test_a_nic_that_died_is_seen(run_id: str) -> None:
+def test_a_nic_that_died_is_seen_before_anything_starts(run_id: str) -> None:
     plan = make_plan(TestbedSettings(1), run_id)
-    with Testbed(plan):
+    with Testbed(plan) as bed:
         record = read_run(plan.state_dir)
         assert record is not None
-        os.kill(nic_states(record)["n0"]["pid"], signal.SIGKILL)
+        os.kill(nics.states(record)["n0"]["pid"], signal.SIGKILL)
         deadline = time.monotonic() + 5
-        while nic_states(record)["n0"]["alive"]:
+        while nics.states(record)["n0"]["alive"]:
             assert time.monotonic() < deadline
+        with pytest.raises(TestbedError, match=rf"the NIC of n0 in run {run_id} has ended"):
+            run_ranks(bed, [0], ["true"], timeout_s=20)

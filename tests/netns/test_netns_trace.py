@@ -13,6 +13,7 @@ from scapy.layers.inet import IP, TCP
 from scapy.utils import PcapNgReader
 
 from netoffload.control import request
+from netoffload.dissect.capture import read_frames
 from netoffload.dissect.layers import OffloadEntry
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.testbed.plan import nic_argv
@@ -50,6 +51,8 @@ def test_a_trace_shows_both_sides(run_id: str, tmp_path: Path) -> None:
     on_wire = [packet for packet in sides["wire0"] if OffloadEntry in packet]
     assert len(on_wire) == counters["tx_blocks"]
     assert max(len(packet) for packet in on_wire) <= 1514  # datagrams, as a cable would have them
+    dissected = [frame.crc for frame in read_frames(path) if frame.kind == "block"]
+    assert dissected == ["ok"] * len(on_wire)
     assert [packet for packet in sides["tap:inc0"] if OffloadEntry in packet] == []
     sent = [packet for packet in sides["tap:inc0"] if TCP in packet and packet[IP].src == node.address]
     assert sum(len(packet[TCP].payload) for packet in sent if packet[IP].tos & 0xFC == 0x28) >= OCTETS

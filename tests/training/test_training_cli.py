@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from netoffload import results
+from netoffload.cli.train import _remarks
+from netoffload.results import ClassCounts, Configuration, Learning, NodeTraffic, Record, Spread, Timing, Traffic
 
 
 def netoffload(*words: str) -> subprocess.CompletedProcess[str]:
@@ -27,6 +32,7 @@ def netoffload(*words: str) -> subprocess.CompletedProcess[str]:
         (("--data", "cifar10", "--data-dir", "/nonexistent"), "hdc takes 28x28 grey images"),
         (("--sharing", "fair"), "sharing 'fair' is unknown: choose from partitioned, shared"),
         (("--nodes", "0"), "0 workers"),
+        (("--nodes", "1", "--exchange", "wa", "--exchange", "inc+c"), "1 worker exchanges nothing by inc+c"),
         (("--nodes", "64"), "64 workers"),
         (("--rate", "fast"), "rate 'fast' is not a number with a unit"),
         (("--bound", "17"), "bound 17 is outside 1..16"),
@@ -36,23 +42,38 @@ def netoffload(*words: str) -> subprocess.CompletedProcess[str]:
         (("--data", "mnist"), "mnist needs --data-dir"),
         (("--data", "mnist", "--data-dir", "/nonexistent"), "/nonexistent has no train-images-idx3-ubyte[.gz]"),
         (("--loss-scale", "3"), "not a power of two"),
+        (("--out", "/"), "cannot write /: Is a directory"),
+        (("--out", "/nonexistent/runs.jsonl"), "/nonexistent is no folder"),
+        (("--exchange", "inc", "--capture", "/nonexistent/g.npy"), "/nonexistent is no folder"),
+        (("--exchange", "inc", "--capture", "/"), "cannot write /: Is a directory"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_exit_code_2(words: tuple[str, ...], says: str) -> None:
     done = netoffload("train", "hdc", *words)
     assert done.returncode == 2
     assert done.stdout == ""
-    lines = [line for line in done.stderr.splitlines() if line.startswith("netoffload: ")]
-    assert len(lines) == 1
-    assert says in lines[0]
-    assert "Traceback" not in done.stderr
+    [line] = done.stderr.splitlines()  # and nothing before it that would say that something is being built
+    assert line.startswith("netoffload: ")
+    assert says in line
 
 
-@pytest.mark.parametrize("command", [("train", "hdc"), ("demo",), ("report",)], ids=" ".join)
+@pytest.mark.parametrize("command", [("train", "hdc"), ("demo",), ("report",), ("warmup",)], ids=" ".join)
 def test_help_has_an_example(command: tuple[str, ...]) -> None:
     done = netoffload(*command, "--help")
     assert done.returncode == 0
     assert f"Example: netoffload {' '.join(command)}" in " ".join(done.stdout.split())
+
+
+def test_a_demo_without_a_record_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    new, old = tmp_path / "new", tmp_path / "old"
+    old.mkdir()
+    (old / "records.jsonl").write_text("an earlier record\n")
+    for folder in (new, old):
+        done = netoffload("demo", "--nodes", "1", "--out", str(folder))
+        assert done.returncode == 2
+        assert "1 worker exchanges nothing by inc" in done.stderr
+    assert list(tmp_path.rglob("*")) == [old, old / "records.jsonl"]
+    assert (old / "records.jsonl").read_text() == "an earlier record\n"
 
 
 def test_the_exchanges_are_listed() -> None:
@@ -68,10 +89,7 @@ def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "report").exists()
 
 
-def test_a_report_prints_json_alone_when_asked(tmp_path: Path) -> None:
-    from netoffload import results
-    from netoffload.results import ClassCounts, Configuration, Learning, NodeTraffic, Record, Spread, Timing, Traffic
-
+def a_record() -> Record:
     configuration = Configuration(
         "hdc",
         "inc",
@@ -95,7 +113,7 @@ def test_a_report_prints_json_alone_when_asked(tmp_path: Path) -> None:
         False,
         "partitioned",
     )
-    record = Record(
+    return Record(
         results.FORMAT,
         "2026-01-01T00:00:00+00:00",
         configuration,
@@ -107,9 +125,47 @@ def test_a_report_prints_json_alone_when_asked(tmp_path: Path) -> None:
         Learning(0.9, {}, 0.1),
         "ab",
     )
+
+
+def test_a_report_prints_json_alone_when_asked(tmp_path: Path) -> None:
+    record = a_record()
     results.append_records(tmp_path / "runs.jsonl", [record])
     done = netoffload("report", str(tmp_path / "runs.jsonl"), "--out", str(tmp_path / "report"), "--json")
     assert done.returncode == 0
     printed = json.loads(done.stdout)
     assert printed["exchanges"]["inc"]["s_per_iteration"] == 0.1
     assert printed == json.loads((tmp_path / "report" / "summary.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("codec", "zeros", "ways_out"),
+    [
+        ("inceptionn", 970, "a larger --loss-scale (the demo takes 8) or --codec bounded"),
+        ("bounded", 1000, "a larger --loss-scale (the demo takes 8) or --bound"),
+        ("inceptionn", 969, None),
+        ("inceptionn", 0, None),
+    ],
+)
+def test_a_run_whose_floats_crossed_as_0_is_remarked_upon(codec: str, zeros: int, ways_out: str | None) -> None:
+    record = a_record()
+    record = dataclasses.replace(
+        record,
+        configuration=dataclasses.replace(record.configuration, exchange="inc+c", codec=codec, bound_k=10),
+        traffic=dataclasses.replace(record.traffic, classes=ClassCounts(zeros, 1000 - zeros, 0, 0)),
+    )
+    remarks = _remarks(record)
+    if ways_out is None:
+        assert remarks == []
+    else:
+        assert [remark.partition(": ")[0] for remark in remarks] == ["inc+c"]
+        assert f"{zeros / 10:.1f} % of the floats" in remarks[0]
+        assert remarks[0].endswith(ways_out)
+
+
+def test_a_run_is_remarked_upon_for_its_own_faults_only() -> None:
+    record = a_record()
+    assert _remarks(record) == []
+    diverged = dataclasses.replace(record, learning=dataclasses.replace(record.learning, final_loss=None))
+    assert _remarks(diverged) == [
+        "inc diverged: its loss is no number any more; try a smaller --learning-rate",
+    ]

@@ -180,6 +180,20 @@ def test_cifar10_is_read_plane_by_plane_and_normalised(tmp_path: Path) -> None:
     assert np.argmax(planes[7, 2]) == np.argmax(raw[7, :, :, 2])  # blue of image 7, row by row
 
 
+@pytest.mark.parametrize("content", [b"", b"junk", b"PK\x03\x04junk", "array"])
+def test_a_file_that_is_no_npz_is_named_in_our_words(content: bytes | str, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        with path.open("wb") as file:
+            np.save(file, np.zeros(3))
+    with pytest.raises(UsageError, match=r"a.npz is no \.npz file of x_train, y_train, x_test, y_test$"):
+        data.load_cifar10(path)
+    with pytest.raises(UsageError, match=r"cannot read .*none.npz: No such file"):
+        data.load_cifar10(tmp_path / "none.npz")
+
+
 @pytest.mark.parametrize("spoilt", ["nothing", "text", "two", "keys", "shape", "labels"])
 def test_a_file_that_is_not_cifar10_is_refused(spoilt: str, tmp_path: Path) -> None:
     if spoilt == "text":
