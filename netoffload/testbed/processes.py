@@ -20,6 +20,10 @@ from typing import Final
 GRACE_S: Final = 3.0
 """Between SIGTERM and SIGKILL: a NIC drains, a rank leaves its files whole."""
 
+EXEC_READS: Final = 20
+EXEC_PAUSE_S: Final = 0.001
+"""How long a process that shows no environment is looked at again: longer than an exec takes."""
+
 
 @dataclass(frozen=True)
 class ProcessId:
@@ -55,7 +59,7 @@ def marked(mark: str) -> list[ProcessId]:
         if not entry.name.isdigit() or int(entry.name) in ours:
             continue
         with contextlib.suppress(OSError):  # gone, or not ours to look at
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+            if wanted in _environ(entry).split(b"\0"):
                 process = identify(int(entry.name))
                 found += [process] if process is not None else []
     return found
@@ -76,6 +80,22 @@ def end(processes: Iterable[ProcessId], grace_s: float = GRACE_S) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal_number)
             left = _wait(left, wait_s)
+
+
+def _environ(entry: Path) -> bytes:
+    """Read the environment of a process; ``entry`` is its folder in /proc.
+
+    Between the old and the new program of an execve(2) a process shows none at all. One that starts as we do (``ip
+    netns exec``, then ``unshare``, then a shell) has several such moments, so nothing read is read again. Kernel
+    threads and zombies have none to wait for; they are told by having no program either.
+    """
+    for _ in range(EXEC_READS):
+        environ = (entry / "environ").read_bytes()
+        if environ:
+            break
+        os.readlink(entry / "exe")
+        time.sleep(EXEC_PAUSE_S)
+    return environ
 
 
 def _ancestors() -> set[int]:
