@@ -23,15 +23,13 @@ from netoffload.codec import avx2, vectors
 from netoffload.codec.avx2 import decode_tagged, decode_tagged_halves, round_trip_bounded, round_trip_inceptionn
 from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
 from netoffload.codec.jit import inline_kernel, inlined_with, kernel
-from netoffload.codec.octets import popcount_u16
 from netoffload.codec.vectors import I16, I32, I64, OCTETS, words
 
 _OCTET_MASK: Final = ir.VectorType(ir.IntType(1), BURST_LEN)
 _NO_OCTETS: Final = ir.Constant(OCTETS, [0] * BURST_LEN)
-_EVEN_BITS: Final = 0x55555555
-_ODD_BITS: Final = 0xAAAAAAAA
+_FIRST_OF_FOUR: Final = 0x1111111111111111
 _PAIR: Final = ir.VectorType(I32, 2 * LANES)
-_PLANES: Final = types.UniTuple(types.int64, 3)
+_COUNTS: Final = types.UniTuple(types.int64, 3)
 
 
 __all__ = [
@@ -44,17 +42,17 @@ __all__ = [
 ]
 
 
-def _scatter(builder: Any, word: Any, mask: int) -> Any:
-    """BMI2 ``pdep``: the low bits of a 32-bit word onto the bits of ``mask``."""
-    function = builder.module.declare_intrinsic("llvm.x86.bmi.pdep.32", fnty=ir.FunctionType(I32, [I32, I32]))
-    return builder.call(function, [word, ir.Constant(I32, mask)])
+def _bmi2(builder: Any, name: str, word: Any, mask: int) -> Any:
+    """``pdep``: the low bits of a word onto the bits of ``mask``; ``pext``: the bits of ``mask`` to the low end."""
+    function = builder.module.declare_intrinsic(f"llvm.x86.bmi.{name}.64", fnty=ir.FunctionType(I64, [I64, I64]))
+    return builder.call(function, [word, ir.Constant(I64, mask)])
 
 
-def _squeeze(builder: Any, octets: Any, mask: Any) -> Any:
-    """VBMI2 ``compress`` of 32 octets in a register; octets that nothing moves to are 0."""
+def _squeeze(builder: Any, octets: Any, kept: Any) -> Any:
+    """VBMI2 ``compress`` of 32 octets in a register, those with a bit in ``kept``; 0 where nothing moves to."""
     name = "llvm.x86.avx512.mask.compress.v32i8"
     function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(OCTETS, [OCTETS, OCTETS, _OCTET_MASK]))
-    return builder.call(function, [octets, _NO_OCTETS, mask])
+    return builder.call(function, [octets, _NO_OCTETS, builder.bitcast(kept, _OCTET_MASK)])
 
 
 def _half(builder: Any, pair: Any, half: int) -> Any:
@@ -63,17 +61,16 @@ def _half(builder: Any, pair: Any, half: int) -> Any:
     return builder.bitcast(builder.shuffle_vector(pair, ir.Constant(_PAIR, ir.Undefined), lanes), OCTETS)
 
 
-def _tags_of_planes(builder: Any, planes: Any) -> Any:
-    """Return both tag words as an i32, the first one's in the low half: tag 1, 2, 3 means plane 0, 0 and 1, all."""
-    first, second, third = (builder.trunc(plane, I32) for plane in planes)
-    low = builder.or_(builder.xor(first, second), third)
-    return builder.or_(_scatter(builder, low, _EVEN_BITS), _scatter(builder, second, _ODD_BITS))
+def _kept_and_tags(builder: Any, planes: Any) -> Any:
+    """Return which of the 64 octets are kept, one bit each, and both tag words, the first one's in the low half.
 
-
-def _codes_len(builder: Any, planes: Any) -> Any:
-    """Return the octets of a burst's codes: as many in each plane, and twice in the last."""
-    in8, in16, in32 = (builder.ctpop(builder.and_(plane, I64(0xFF))) for plane in planes)
-    return builder.add(builder.add(in8, in16), builder.add(in32, in32))
+    A lane's four octets are four bits: 0000, 0001, 0011 or 1111. All comes from the planes with each bit on the first
+    of four; a tag is the last two bits of (first ^ third) ^ 3 * second.
+    """
+    first, second, third = (_bmi2(builder, "pdep", plane, _FIRST_OF_FOUR) for plane in planes)
+    kept = builder.add(builder.add(first, builder.shl(second, I64(1))), builder.mul(third, I64(12)))
+    tags = builder.xor(builder.xor(first, third), builder.mul(second, I64(3)))
+    return kept, _bmi2(builder, "pext", tags, 3 * _FIRST_OF_FOUR)
 
 
 def _make_encode_bursts(codes: Any, limit_types: Any) -> Any:
@@ -81,34 +78,31 @@ def _make_encode_bursts(codes: Any, limit_types: Any) -> Any:
     def encode_bursts(
         typing_context: Any, source: Any, source_at: Any, limits: Any, target: Any, target_at: Any
     ) -> Any:
-        """Store two bursts from ``target_at`` on; return the three planes, sixteen bits each."""
+        """Store two bursts from ``target_at`` on; return their length, and how many lanes are in planes 1 and 2."""
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             word = builder.load(vectors.pointer(context, builder, signature.args[0], args[0], args[1], _PAIR), align=1)
             unpacked = [builder.extract_value(args[2], index) for index in range(len(limit_types))]
             planes, code = codes(builder, word, unpacked)
-            nothing, everything = words(0, lanes=_PAIR.count), words(0xFFFFFFFF, lanes=_PAIR.count)
-            kept = nothing
-            for plane, octets in zip(
-                planes, [*vectors.spread(builder, unpacked[6:8], _PAIR.count), everything], strict=True
-            ):
-                kept = builder.or_(kept, builder.select(plane, octets, nothing))
             # Held, or LLVM would move each plane out of its mask register a second time for the tag words.
             bits = [vectors.held(builder, vectors.bits_of_plane(builder, plane)) for plane in planes]
-            tags = _tags_of_planes(builder, bits)
+            kept, tags = _kept_and_tags(builder, bits)
+            kept_halves = builder.trunc(kept, I32), builder.trunc(builder.lshr(kept, I64(32)), I32)
             at = args[4]
+            ends = [builder.zext(builder.ctpop(kept_halves[0]), I64), builder.ctpop(kept)]
             for half in (0, 1):
-                tag_word = builder.trunc(builder.lshr(tags, I32(16 * half)), I16)
+                tag_word = builder.trunc(builder.lshr(tags, I64(16 * half)), I16)
                 builder.store(tag_word, vectors.pointer(context, builder, signature.args[3], args[3], at, I16), align=1)
                 at = builder.add(at, I64(TAGS_LEN))
-                mask = builder.icmp_unsigned("!=", _half(builder, kept, half), _NO_OCTETS)
-                squeezed = _squeeze(builder, _half(builder, code, half), mask)
+                squeezed = _squeeze(builder, _half(builder, code, half), kept_halves[half])
                 room = vectors.pointer(context, builder, signature.args[3], args[3], at, OCTETS)
                 builder.store(squeezed, room, align=1)
-                at = builder.add(at, _codes_len(builder, bits))
-            return context.make_tuple(builder, signature.return_type, bits)
+                at = builder.add(at, ends[0])
+            length = builder.add(ends[1], I64(2 * TAGS_LEN))
+            in16, in32 = (builder.ctpop(plane) for plane in bits[1:])
+            return context.make_tuple(builder, signature.return_type, [length, in16, in32])
 
-        return _PLANES(source, types.int64, types.Tuple(limit_types), target, types.int64), codegen
+        return _COUNTS(source, types.int64, types.Tuple(limit_types), target, types.int64), codegen
 
     return encode_bursts
 
@@ -144,20 +138,17 @@ def _encode_pairs(
     end = target_at + capacity
     whole = count - count % (2 * LANES)
     done = 0
-    eights = sixteens = wholes = 0
+    sixteens = wholes = 0
     while done < whole:
-        first, second, third = encode_bursts(source, source_at + 4 * done, limits, target, at)
-        in8 = popcount_u16(first)
-        in16 = popcount_u16(second)
-        in32 = popcount_u16(third)
-        following = at + 2 * TAGS_LEN + in8 + in16 + 2 * in32
-        if following > end:
+        length, in16, in32 = encode_bursts(source, source_at + 4 * done, limits, target, at)
+        if at + length > end:
             break
-        eights += in8
         sixteens += in16
         wholes += in32
-        at = following
+        at += length
         done += 2 * LANES
+    # An octet for every lane that is not 0, one more from 16 bits on, and two more for 32.
+    eights = at - target_at - done // LANES * TAGS_LEN - sixteens - 2 * wholes
     classes[0] += done - eights
     classes[1] += eights - sixteens
     classes[2] += sixteens - wholes

@@ -47,8 +47,8 @@ __all__ = [
 ]
 
 CPU_FEATURES: Final = {
-    "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512vbmi2", "avx2", "bmi2", "popcnt"),
-    "avx2": ("avx2", "popcnt"),
+    "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512vbmi2", "avx2", "fma", "bmi2", "popcnt"),
+    "avx2": ("avx2", "fma", "popcnt"),
     "plain": (),
 }
 """Variants, fastest first, and what each needs: asking for an instruction that the CPU lacks aborts the process."""

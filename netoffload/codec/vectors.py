@@ -26,7 +26,7 @@ I64: Final = ir.IntType(64)
 F32: Final = ir.FloatType()
 WORDS: Final = ir.VectorType(I32, LANES)
 FLOATS: Final = ir.VectorType(F32, LANES)
-LIMITS: Final = {"inceptionn": (types.int64,) * 8, "bounded": (types.int64,) * 9}
+LIMITS: Final = {"inceptionn": (types.int64,) * 6, "bounded": (types.int64,) * 7}
 """Types of a codec's limits and constants."""
 
 OCTETS: Final = ir.VectorType(I8, BURST_LEN)
@@ -58,15 +58,14 @@ def inceptionn_limits(bound_k: Any) -> Any:
     for the address, although registers are free. One that it does not know it keeps.
     """
     from8, from16 = plain.inceptionn_limits(bound_k)
-    return from8, from16, _held(7 << 23), _held(plain.SCALE16), _held(24), _held(16), _held(0xFF), _held(0xFFFF)
+    return from8, from16, _held(7 << 23), _held(plain.SCALE16), _held(24), _held(16)
 
 
 @inline_kernel
 def bounded_limits(bound_k: Any) -> Any:
     """Like :func:`inceptionn_limits`, and where the hole ends."""
     from8, from16, hole_end, scale8 = plain.bounded_limits(bound_k)
-    constants = (_held(plain.SCALE16), _held(24), _held(16), _held(0xFF), _held(0xFFFF))
-    return from8, from16, scale8, *constants, hole_end
+    return from8, from16, scale8, _held(plain.SCALE16), _held(24), _held(16), hole_end
 
 
 def words(*values: int, lanes: int = LANES) -> ir.Constant:
@@ -99,7 +98,7 @@ def inceptionn_codes(builder: Any, word: Any, limits: Any) -> Any:
     """
     lanes = word.type.count
     magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
-    from8, from16, scale8, scale16, down8, down16 = spread(builder, limits[:6], lanes)
+    from8, from16, scale8, scale16, down8, down16 = spread(builder, limits, lanes)
     planes = [builder.icmp_signed(">=", magnitude, limit) for limit in (from8, from16, words(ONE_BITS, lanes=lanes))]
     scale = builder.select(planes[1], scale16, scale8)
     shift = builder.select(planes[1], down16, down8)
@@ -110,7 +109,7 @@ def bounded_codes(builder: Any, word: Any, limits: Any) -> Any:
     """Return (planes, codes) as ``netoffload.codec.plain.bounded_lane`` defines them."""
     lanes = word.type.count
     magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
-    from8, from16, scale8, scale16, down8, down16, hole_end = spread(builder, [*limits[:6], limits[8]], lanes)
+    from8, from16, scale8, scale16, down8, down16, hole_end = spread(builder, limits, lanes)
     in8, in16 = (builder.icmp_signed(">=", magnitude, limit) for limit in (from8, from16))
     # Unsigned and counted from the hole's end, what is in the hole is above everything: one comparison for both.
     beyond_hole = builder.sub(magnitude, hole_end)
@@ -149,19 +148,28 @@ def _codes(builder: Any, word: Any, planes: Any, shift: Any, magnitude: Any) -> 
     return builder.select(planes[2], word, builder.or_(sign, magnitude))
 
 
-def floats_of_codes(builder: Any, code: Any, in8: Any, in32: Any, unit8: Any) -> Any:
+def units(builder: Any, in8: Any, unit8: Any) -> Any:
+    """Return what bit 0 of a lane weighs for :func:`floats_of_tops`.
+
+    ``in8`` are the lanes with tag 1, and ``unit8`` (float) is that of ``netoffload.codec.plain.decode_lane``; without
+    the former, both forms weigh the same, as those of ``inceptionn`` do.
+    """
+    unit16 = ir.Constant(FLOATS, [2.0**-31] * LANES)
+    if in8 is None:
+        return unit16
+    return builder.select(in8, all_lanes(builder, builder.fmul(unit8, F32(2.0**-16)), FLOATS), unit16)
+
+
+def floats_of_tops(builder: Any, top: Any, unit: Any, in32: Any) -> Any:
     """Return the float bits of the codes as ``netoffload.codec.plain.decode_lane`` defines them.
 
-    ``code`` has nothing above a lane's own octets; a lane of class 0 is 0. ``in8`` and ``in32`` are the lanes with tag
-    1 and 3.
+    ``top`` has each code in the top octets of its lane and nothing below, so that sign and fraction of both short forms
+    begin at the same bit; a lane of class 0 is 0. The sign goes into the weight, and what is added to the product is
+    +0, which makes a 0 of either sign +0. ``in32`` are the lanes with tag 3.
     """
-    lanes = code.type.count
-    floats = ir.VectorType(F32, lanes)
-    fraction = builder.select(in8, builder.shl(code, words(8, lanes=lanes)), code)
-    magnitude = builder.and_(fraction, words(0x7FFF, lanes=lanes))
-    sign = builder.and_(fraction, words(0x8000, lanes=lanes))
-    is_negative = builder.icmp_unsigned("!=", sign, words(0, lanes=lanes))
-    signed = builder.select(is_negative, builder.neg(magnitude), magnitude)
-    unit = builder.select(in8, all_lanes(builder, unit8, floats), ir.Constant(floats, [2.0**-15] * lanes))
-    small = builder.bitcast(builder.fmul(builder.sitofp(signed, floats), unit), code.type)
-    return builder.select(in32, code, small)
+    magnitude = builder.and_(top, words(MAGNITUDE_BITS))
+    sign = builder.and_(top, words(1 << 31))
+    signed = builder.bitcast(builder.or_(sign, builder.bitcast(unit, WORDS)), FLOATS)
+    fused = builder.module.declare_intrinsic("llvm.fma.v8f32", fnty=ir.FunctionType(FLOATS, [FLOATS] * 3))
+    small = builder.call(fused, [builder.sitofp(magnitude, FLOATS), signed, ir.Constant(FLOATS, [0.0] * LANES)])
+    return builder.select(in32, top, builder.bitcast(small, WORDS))

@@ -1,86 +1,150 @@
 """The two sums over a frame, compiled: the IPv4 header checksum and the block's CRC32C.
 
-CRC32C is one instruction on x86 since SSE 4.2: eight octets in three cycles, but a new one can start in each. So long
-runs are three lanes that are summed side by side and joined: a CRC is linear, and adding n octets of 0 to it is four
-table lookups. Elsewhere a table of 256 words takes one octet at a time. The definitions are in
-``netoffload.wire.checksum``.
+A CRC is the remainder of a polynomial, and what stands far ahead of the end may be replaced by anything with the same
+remainder. *Folding* does so: 128 bits are multiplied, without carries, by the remainder of the distance to later ones,
+and added to those. A register holds one, two or four such lanes (``LANES``, by CPU), and four registers are folded side
+by side. What they hold at the end has the CRC of all that went in; one instruction per eight octets works it out, as it
+does for what is shorter than a register (SSE 4.2). A CPU without either takes one octet at a time from a table of 256
+words. The definitions are in ``netoffload.wire.checksum``.
 
-Gopal et al.: Fast CRC computation for iSCSI polynomial using CRC32 instruction (Intel, 2011).
+Gopal et al.: Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction (Intel, 2009).
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Final
 
 import llvmlite.binding
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from netoffload.codec.jit import JIT_DISABLED, inline_kernel
 from netoffload.codec.octets import load_u16, u8
-from netoffload.wire.checksum import CRC32C_TABLE
+from netoffload.wire.checksum import CRC32C_POLYNOMIAL, CRC32C_TABLE
 
-HAS_CRC32C: Final = not JIT_DISABLED and bool(llvmlite.binding.get_host_cpu_features().get("sse4.2", False))
-"""Asking an x86 intrinsic of a CPU that lacks it aborts the process, so it is only compiled where this holds."""
+_FEATURES: Final = {} if JIT_DISABLED else llvmlite.binding.get_host_cpu_features()
+FOLDING: Final = {4: ("vpclmulqdq", "avx512f"), 2: ("vpclmulqdq", "avx2"), 1: ("pclmul", "sse4.2")}
+"""Lanes of 128 bits in a register, most first, and what each needs: asking for an instruction that the CPU lacks aborts
+the process."""
+USABLE_LANES: Final = [lanes for lanes, needed in FOLDING.items() if all(_FEATURES.get(name, False) for name in needed)]
 
 _TABLE: Final = np.array(CRC32C_TABLE, np.int64)
-
-_LANE_WORDS: Final = 32
-"""Words of eight octets in one of three lanes: short enough that a block of MTU 1500 has one round of them."""
-
-
-def _make_lane_table() -> npt.NDArray[np.int64]:
-    """Return what a lane of zeros makes of a CRC, by its four octets: int64[4 * 256]."""
-    columns = np.left_shift(1, np.arange(32, dtype=np.int64))
-    for _ in range(8 * _LANE_WORDS):
-        columns = columns >> 8 ^ _TABLE[columns & 0xFF]
-    values = np.arange(256)
-    table = np.zeros((4, 256), np.int64)
-    for bit in range(32):
-        table[bit // 8] ^= np.where(values >> bit % 8 & 1, columns[bit], 0)
-    return table.reshape(-1)
+_I64: Final = ir.IntType(64)
+_REGISTERS: Final = 4
+"""Folded side by side: a multiplication takes longer than the CPU needs to start another."""
 
 
-_LANE_TABLE: Final = _make_lane_table()
+def _multiplier(bits: int) -> int:
+    """Return what 64 bits are multiplied by to stand ``bits`` further on: x**bits modulo the polynomial, its bits
+    reversed and, as the product of two reversed numbers comes out one bit too low, moved up by one."""
+    remainder = 1 << 31
+    for _ in range(bits):
+        remainder = remainder >> 1 ^ (CRC32C_POLYNOMIAL if remainder & 1 else 0)
+    return remainder << 1
 
-if HAS_CRC32C:
+
+class _Folder:
+    """Emits the instructions that fold registers of ``lanes`` lanes."""
+
+    def __init__(self, builder: Any, lanes: int, data: Any) -> None:
+        self._builder = builder
+        self._lanes = lanes
+        self._data = data
+        self.register = ir.VectorType(_I64, 2 * lanes)
+        self.register_len = 16 * lanes
+
+    def load(self, at: Any) -> Any:
+        """Return the register's worth of octets at ``at``."""
+        pointer = self._builder.bitcast(self._builder.gep(self._data, [at]), self.register.as_pointer())
+        return self._builder.load(pointer, align=1)
+
+    def fold(self, early: Any, late: Any, registers: int) -> Any:
+        """Return what may stand for ``early`` and for ``late``, which begins ``registers`` registers after it."""
+        bits = 8 * registers * self.register_len
+        by = ir.Constant(self.register, [_multiplier(bits + 32), _multiplier(bits - 32)] * self._lanes)
+        name = "llvm.x86.pclmulqdq" + {1: "", 2: ".256", 4: ".512"}[self._lanes]
+        signature = ir.FunctionType(self.register, [self.register, self.register, ir.IntType(8)])
+        function = self._builder.module.declare_intrinsic(name, fnty=signature)
+        # Both factors' low halves, and both high ones.
+        low, high = (self._builder.call(function, [early, by, ir.IntType(8)(which)]) for which in (0x00, 0x11))
+        return self._builder.xor(self._builder.xor(low, high), late)
+
+
+def make_fold(lanes: int) -> Any:
+    """Return the kernel that folds, for registers of so many lanes (see ``FOLDING``).
+
+    It takes a running CRC32C, a uint8 array, where to start, and how many registers' worth of octets are to be added,
+    at least four; it returns the CRC.
+    """
+
+    @intrinsic
+    def fold(typing_context: Any, crc: Any, octets: Any, at: Any, count: Any) -> Any:
+        """Add ``count`` registers of octets to a running CRC32C."""
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            folder = _Folder(builder, lanes, context.make_array(signature.args[1])(context, builder, args[1]).data)
+            step = _I64(_REGISTERS * folder.register_len)
+            starts = [builder.add(args[2], _I64(index * folder.register_len)) for index in range(_REGISTERS)]
+            begun = builder.insert_element(ir.Constant(folder.register, [0] * 2 * lanes), args[0], _I64(0))
+            first = [folder.load(start) for start in starts]
+            first[0] = builder.xor(first[0], begun)
+            sums = [cgutils.alloca_once_value(builder, value) for value in first]
+            rounds = builder.sub(builder.udiv(args[3], _I64(_REGISTERS)), _I64(1))
+            with cgutils.for_range(builder, rounds) as loop:
+                ahead = builder.mul(builder.add(loop.index, _I64(1)), step)
+                for place, start in zip(sums, starts, strict=True):
+                    late = folder.load(builder.add(start, ahead))
+                    builder.store(folder.fold(builder.load(place), late, _REGISTERS), place)
+            for early, late in pairwise(sums):
+                builder.store(folder.fold(builder.load(early), builder.load(late), 1), late)
+            rest_at = builder.add(args[2], builder.mul(builder.add(rounds, _I64(1)), step))
+            with cgutils.for_range(builder, builder.urem(args[3], _I64(_REGISTERS))) as loop:
+                late = folder.load(builder.add(rest_at, builder.mul(loop.index, _I64(folder.register_len))))
+                builder.store(folder.fold(builder.load(sums[-1]), late, 1), sums[-1])
+            whole = builder.load(sums[-1])
+            crc = _I64(0)
+            for index in range(2 * lanes):
+                crc = _add_word(builder, crc, builder.extract_element(whole, _I64(index)))
+            return crc
+
+        return types.int64(types.int64, octets, types.int64, types.int64), codegen
+
+    return fold
+
+
+def _add_word(builder: Any, crc: Any, word: Any) -> Any:
+    """Add eight octets to a running CRC32C (SSE 4.2)."""
+    function = builder.module.declare_intrinsic("llvm.x86.sse42.crc32.64.64", fnty=ir.FunctionType(_I64, [_I64, _I64]))
+    return builder.call(function, [crc, word])
+
+
+if USABLE_LANES:
+    _REGISTER_LEN: Final = 16 * USABLE_LANES[0]
+    _fold = make_fold(USABLE_LANES[0])
 
     @intrinsic
     def _crc32c_u64(typing_context: Any, crc: Any, octets: Any, at: Any) -> Any:
         """Add eight octets to a running CRC32C."""
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            word64 = ir.IntType(64)
             data = context.make_array(signature.args[1])(context, builder, args[1]).data
-            word = builder.load(builder.bitcast(builder.gep(data, [args[2]]), word64.as_pointer()), align=1)
-            function_type = ir.FunctionType(word64, [word64, word64])
-            function = builder.module.declare_intrinsic("llvm.x86.sse42.crc32.64.64", fnty=function_type)
-            return builder.call(function, [args[0], word])
+            word = builder.load(builder.bitcast(builder.gep(data, [args[2]]), _I64.as_pointer()), align=1)
+            return _add_word(builder, args[0], word)
 
         return types.int64(types.int64, octets, types.int64), codegen
 
     @inline_kernel
-    def _behind_lane(crc: Any) -> Any:
-        """Return the CRC after a lane of zeros."""
-        low = _LANE_TABLE[crc & 0xFF] ^ _LANE_TABLE[256 + (crc >> 8 & 0xFF)]
-        return low ^ _LANE_TABLE[512 + (crc >> 16 & 0xFF)] ^ _LANE_TABLE[768 + (crc >> 24 & 0xFF)]
-
-    @inline_kernel
     def _crc_words(crc: Any, octets: Any, at: Any, words: Any) -> Any:
-        lane_len = 8 * _LANE_WORDS
-        end = at + 8 * words
-        while end - at >= 3 * lane_len:
-            second = third = 0
-            for index in range(at, at + lane_len, 8):
-                crc = _crc32c_u64(crc, octets, index)
-                second = _crc32c_u64(second, octets, index + lane_len)
-                third = _crc32c_u64(third, octets, index + 2 * lane_len)
-            crc = _behind_lane(_behind_lane(crc) ^ second) ^ third
-            at += 3 * lane_len
-        for index in range(at, end, 8):
+        registers = 8 * words // _REGISTER_LEN
+        start = at
+        if registers >= _REGISTERS:
+            crc = _fold(crc, octets, at, registers)
+            start += registers * _REGISTER_LEN
+        for index in range(start, at + 8 * words, 8):
             crc = _crc32c_u64(crc, octets, index)
         return crc
 

@@ -1,18 +1,16 @@
-"""The list of counters is whole, and the compiled sums are the defined ones."""
+"""The list of counters is whole, and compiled fields and headers are the defined ones."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netoffload.engine.counters import MEANING, Counter, as_dict, make_counters
 from netoffload.engine.fields import be16, be32, be64, put_be16, put_be32
 from netoffload.engine.network import pseudo_sum, put_datagram
-from netoffload.engine.sums import crc32c
 from netoffload.wire import checksum, ipv4, ipv6
 
 
@@ -20,20 +18,6 @@ def test_every_counter_says_what_it_counts() -> None:
     assert set(MEANING) == set(Counter)
     assert list(as_dict(make_counters())) == [counter.name.lower() for counter in Counter]
     assert all(MEANING[counter].strip() for counter in Counter)
-
-
-@settings(deadline=None)
-@given(octets=st.binary(max_size=200), at=st.integers(0, 9), start=st.integers(0, 2**32 - 1))
-def test_crc32c_is_the_defined_one(octets: bytes, at: int, start: int) -> None:
-    array = np.frombuffer(bytes(at) + octets + bytes(8), np.uint8)
-    assert crc32c(array, at, len(octets), start) == checksum.crc32c(octets, start)
-
-
-@pytest.mark.parametrize("rounds", [1, 2, 5])
-@pytest.mark.parametrize("more", [-1, 0, 1, 8, 255])
-def test_crc32c_of_what_is_summed_in_lanes(rounds: int, more: int) -> None:
-    octets = np.random.default_rng(rounds).integers(0, 256, rounds * 768 + more, np.uint8)
-    assert crc32c(octets, 0, octets.size, 7) == checksum.crc32c(octets.tobytes(), 7)
 
 
 @settings(deadline=None)

@@ -1,0 +1,32 @@
+"""Buffers are laid out as the vector kernels like them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from netoffload.engine.flows import make_flows
+from netoffload.engine.vlan import TAG_LEN
+from netoffload_daemon.port import Port, make_port
+
+IPV4_WITH_TIMESTAMPS = 10 + 14 + 20 + 32
+
+
+@pytest.fixture(scope="module")
+def port() -> Port:
+    return make_port(make_flows(), make_flows())
+
+
+@pytest.mark.parametrize(("name", "frame_at"), [("host_in", TAG_LEN), ("wire_in", TAG_LEN), ("host_out", 0)])
+def test_the_payload_of_every_row_begins_a_cache_line(port: Port, name: str, frame_at: int) -> None:
+    rows = getattr(port, name)
+    assert rows.flags.c_contiguous
+    assert {(row.ctypes.data + frame_at + IPV4_WITH_TIMESTAMPS) % 64 for row in rows} == {0}
+
+
+def test_messages_point_into_their_rows(port: Port) -> None:
+    for rows, vectors in ((port.host_in, port.host_vectors), (port.wire_in, port.in_vectors)):
+        for row, (address, room) in zip(rows, vectors, strict=False):
+            assert address == row.ctypes.data + TAG_LEN
+            assert TAG_LEN + room <= row.size
+    assert not np.shares_memory(port.host_in[0], port.host_in[1])
