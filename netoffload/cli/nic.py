@@ -47,7 +47,7 @@ def warmup() -> None:
             "no folder for compiled kernels is of this user alone: set XDG_CACHE_HOME to one that is"
         )
     start_s = time.monotonic()
-    with notes.status("compiling kernels (once per version and CPU, about 20 s)"):
+    with notes.status("compiling kernels (once per version and CPU, one to two minutes)"):
         compile_loop()
         for codec in CODECS.values():
             values = np.zeros(8, np.float32)

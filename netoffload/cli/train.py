@@ -237,8 +237,8 @@ def demo(
 
 @contextmanager
 def _folder(path: Path) -> Iterator[None]:
-    """A folder to leave results in; gone again if it is new and nothing was left in it."""
-    is_new = not path.exists()
+    """A folder to leave results in; gone again, with all that were made for it, if nothing was left in it."""
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -246,9 +246,9 @@ def _folder(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if is_new:
-            with suppress(OSError):  # not empty
-                path.rmdir()
+        with suppress(OSError):  # not empty
+            for folder in new:
+                folder.rmdir()
 
 
 def _testbed_settings(

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from netoffload.codec import plain, vectors
 from netoffload.codec.avx2_decode import decode_tagged, decode_tagged_halves
-from netoffload.codec.bursts import LANES, TAGS_LEN, count_classes, tags_len
+from netoffload.codec.bursts import LANES, TAGS_LEN, add_classes, long_lanes, tags_len
 from netoffload.codec.jit import inline_kernel, inlined_with, kernel
 from netoffload.codec.octets import store_u16
 from netoffload.codec.shuffles import EVEN, HALF, LENGTH, SQUEEZE, entry, shuffle
@@ -115,15 +115,19 @@ def _encode_whole(
     end = target_at + capacity
     whole = count - count % LANES
     done = 0
+    sixteens = wholes = 0
     while done < whole:
         tags = encode_burst(source, source_at + 4 * done, limits, target, at + TAGS_LEN)
         following = at + TAGS_LEN + tags_len(tags)
         if following > end:
             break
         store_u16(target, at, tags)
-        count_classes(tags, classes)
+        in16, in32 = long_lanes(tags)
+        sixteens += in16
+        wholes += in32
         at = following
         done += LANES
+    add_classes(classes, done, at - target_at - done // LANES * TAGS_LEN, sixteens, wholes)
     return done, at - target_at
 
 

@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 from netoffload.codec import avx2, vectors
 from netoffload.codec.avx2 import decode_tagged, decode_tagged_halves, round_trip_bounded, round_trip_inceptionn
-from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN
+from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN, add_classes
 from netoffload.codec.jit import inline_kernel, inlined_with, kernel
 from netoffload.codec.vectors import I16, I32, I64, OCTETS, words
 
@@ -147,12 +147,7 @@ def _encode_pairs(
         wholes += in32
         at += length
         done += 2 * LANES
-    # An octet for every lane that is not 0, one more from 16 bits on, and two more for 32.
-    eights = at - target_at - done // LANES * TAGS_LEN - sixteens - 2 * wholes
-    classes[0] += done - eights
-    classes[1] += eights - sixteens
-    classes[2] += sixteens - wholes
-    classes[3] += wholes
+    add_classes(classes, done, at - target_at - done // LANES * TAGS_LEN, sixteens, wholes)
     return done, at - target_at
 
 

@@ -42,25 +42,27 @@ EVEN_BITS: Final = 0x5555
 
 
 @inline_kernel
-def tags_len(tags: Any) -> Any:
-    """Return the octets that follow a tag word: tag 0, 1, 2, 3 -> 0, 1, 2, 4.
-
-    The weights of the two bit planes give tag 3 only 3; its fourth octet is counted where both bits are set.
-    """
-    low = tags & EVEN_BITS
+def long_lanes(tags: Any) -> Any:
+    """Return how many lanes of a tag word take 16 bits or more, and how many 32."""
     high = (tags >> 1) & EVEN_BITS
-    return popcount_u16(low) + 2 * popcount_u16(high) + popcount_u16(low & high)
+    return popcount_u16(high), popcount_u16(high & tags)
 
 
 @inline_kernel
-def count_classes(tags: Any, classes: Any) -> None:
-    """Add the floats per class of one whole burst to ``classes`` (int64[4])."""
-    low = tags & EVEN_BITS
-    high = (tags >> 1) & EVEN_BITS
-    both = popcount_u16(low & high)
-    ones = popcount_u16(low) - both
-    twos = popcount_u16(high) - both
-    classes[0] += LANES - both - ones - twos
-    classes[1] += ones
-    classes[2] += twos
-    classes[3] += both
+def tags_len(tags: Any) -> Any:
+    """Return the octets that follow a tag word: tag 0, 1, 2, 3 -> 0, 1, 2, 4."""
+    in16, in32 = long_lanes(tags)
+    return popcount_u16(tags) + in16 + in32
+
+
+@inline_kernel
+def add_classes(classes: Any, floats: Any, codes_len: Any, in16: Any, in32: Any) -> None:
+    """Add ``floats`` to ``classes`` (int64[4]): how many of them take 16 bits or more, and 32, and their codes' octets.
+
+    A float that is not 0 takes an octet, one more from 16 bits on, and two more for 32.
+    """
+    in8 = codes_len - in16 - 2 * in32
+    classes[0] += floats - in8
+    classes[1] += in8 - in16
+    classes[2] += in16 - in32
+    classes[3] += in32

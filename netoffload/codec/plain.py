@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, count_classes, tags_len
+from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, add_classes, long_lanes, tags_len
 from netoffload.codec.jit import inline_kernel, inlined_with, kernel
 from netoffload.codec.octets import bits_float32, float32_bits, load_u16, load_u32, store_u16, store_u32
 
@@ -137,7 +137,7 @@ def _encode_fit(
     capacity: Any,
     classes: Any,
 ) -> Any:
-    done = 0
+    done = tagged = sixteens = wholes = 0
     at = target_at
     end = target_at + capacity
     while done < count:
@@ -150,10 +150,13 @@ def _encode_fit(
         if cursor > end:
             break
         store_u16(target, at, tags)
-        count_classes(tags, classes)
-        classes[0] -= LANES - lanes
+        in16, in32 = long_lanes(tags)
+        sixteens += in16
+        wholes += in32
+        tagged += TAGS_LEN
         at = cursor
         done += lanes
+    add_classes(classes, done, at - target_at - tagged, sixteens, wholes)
     return done, at - target_at
 
 

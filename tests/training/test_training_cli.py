@@ -65,10 +65,10 @@ def test_help_has_an_example(command: tuple[str, ...]) -> None:
 
 
 def test_a_demo_without_a_record_leaves_everything_as_it_was(tmp_path: Path) -> None:
-    new, old = tmp_path / "new", tmp_path / "old"
+    new, nested, old = tmp_path / "new", tmp_path / "one" / "in" / "another", tmp_path / "old"
     old.mkdir()
     (old / "records.jsonl").write_text("an earlier record\n")
-    for folder in (new, old):
+    for folder in (new, nested, old):
         done = netoffload("demo", "--nodes", "1", "--out", str(folder))
         assert done.returncode == 2
         assert "1 worker exchanges nothing by inc" in done.stderr
