@@ -31,6 +31,7 @@ from netoffload.wire import vnet
 from netoffload.wire.capability import OPTION_LEN
 from netoffload_daemon import faults, libc, trace, vlan
 from netoffload_daemon.port import (
+    CACHE_LINE,
     ENDED,
     HOST_BATCH,
     LINE_END,
@@ -308,7 +309,8 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
             port.counters[Counter.TX_CODEC_NS] += libc.now_ns(port.clock) - before
             _put_in_line(blocks, frames, is_bundle(blocks, port.spans, frames), before, settings, port)
             if not settings.faults.is_on:  # the fault stage has copied them
-                port.line[LINE_OCTETS] += port.spans[frames - 1, 0] + port.spans[frames - 1, 1]
+                end = port.spans[frames - 1, 0] + port.spans[frames - 1, 1]
+                port.line[LINE_OCTETS] += end + CACHE_LINE - 1 & ~(CACHE_LINE - 1)
 
 
 @inline_kernel

@@ -43,7 +43,7 @@ HOST_BATCH: Final = 8
 REBUILT_BATCH: Final = 4
 """Segments rebuilt before they are written to the host; all of them stay in the processor's cache."""
 
-_CACHE_LINE: Final = 64
+CACHE_LINE: Final = 64
 _PAYLOAD_AT: Final = VNET_LEN + ETHERNET_LEN + IPV4_MIN_LEN + TCP_MIN_LEN + 12
 """Where the payload of most frames begins: TCP over IPv4 with timestamps."""
 
@@ -229,12 +229,12 @@ def make_port(
 def _make_rows(count: int, row_len: int, line_at: int) -> Uint8Array:
     """Return uint8[count, row_len or a little more] of which octet ``line_at`` of every row begins a cache line.
 
-    Where payload begins there, no vector of floats lies across two lines, and the kernel copies faster: what it copies
-    from and to begins a page, or a line, too.
+    Where a plain segment's payload begins there, the kernel copies it faster, because the other side of its copy is
+    aligned as well, and no vector of floats lies across two lines.
     """
-    row_len += -row_len % _CACHE_LINE
-    octets = np.zeros(count * row_len + _CACHE_LINE, np.uint8)
-    first = -(octets.ctypes.data + line_at) % _CACHE_LINE
+    row_len += -row_len % CACHE_LINE
+    octets = np.zeros(count * row_len + CACHE_LINE, np.uint8)
+    first = -(octets.ctypes.data + line_at) % CACHE_LINE
     return octets[first : first + count * row_len].reshape(count, row_len)
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 BLOCK_OCTETS: Final = 4 * 1024 * 1024
 """Repeated by every stream: too long for a compressor of frames to see the repetition, short enough for the cache."""
+STOLEN_SHARE_TOLD: Final = 0.02
+"""A hypervisor that takes less is not worth a word."""
 PEERS_ALL: Final = "all"
 PEERS_NONE: Final = "none"
 
@@ -165,5 +167,11 @@ def _remarks(report: dict[str, Any]) -> Iterator[str]:
             yield f"{name} {entry['version']} at {rate}: {reason}"
     for rate, reason in report["missing"].items():
         yield f"{rate}: missing: {reason}"
+    stolen = max(row["stolen_share"] for row in report["streams"])
+    if stolen >= STOLEN_SHARE_TOLD:
+        yield (
+            f"a hypervisor gave up to {stolen:.0%} of the cores' time to others: ratios hold better than figures, "
+            "and more rounds (--repeat) better than few"
+        )
     load = report["load_average"]
     yield f"load average before {load['before']:.1f}, after {load['after']:.1f}"

@@ -32,7 +32,8 @@ both rounded to nearest even; what would round to a value of another form takes 
 ``none`` have no tags: every float takes 16, 10, 8 or 32 bits (``fixed``).
 
 Files: ``reference`` the slow oracle, which is the specification; ``kernels`` which compiled loops are in use: those of
-``plain``, ``avx2`` or ``avx512`` (``vectors`` is what the latter two share), and ``fixed`` for codecs without tags;
+``plain``, ``avx2`` or ``avx512`` (the latter two share ``vectors`` and ``avx2_decode``; ``shuffles`` has AVX2's
+tables), and ``fixed`` for codecs without tags;
 ``bursts`` their contract; ``octets`` unaligned loads and stores; ``jit`` Numba's set-up; ``cache`` where it keeps
 kernels; ``base`` the whole-array interface; the registry is here.
 

@@ -50,10 +50,10 @@ def _make_decode_burst(*, same_unit: bool) -> Any:
                 octets = builder.load(vectors.pointer(context, builder, kinds[0], args[0], octets_at, HALF), align=1)
                 halves.append(builder.bitcast(shuffle(builder, octets, control), ir.VectorType(I32, 4)))
             top = builder.shuffle_vector(halves[0], halves[1], words(*range(LANES)))
-            # From memory, which every lane gets in one instruction; no lane looks at what follows the tags.
+            # From memory, which every lane gets in one instruction; the two octets behind the tags are masked out.
             four_octets = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], I32), align=1)
-            tags = builder.and_(vectors.all_lanes(builder, four_octets, WORDS), words(*_tags_of_all(3)))
-            in8, in32 = (builder.icmp_unsigned("==", tags, words(*_tags_of_all(tag))) for tag in (1, 3))
+            tags = builder.and_(vectors.all_lanes(builder, four_octets, WORDS), words(*_tag_in_every_lane(3)))
+            in8, in32 = (builder.icmp_unsigned("==", tags, words(*_tag_in_every_lane(tag))) for tag in (1, 3))
             unit = vectors.units(builder, None if same_unit else in8, args[4])
             floats = vectors.floats_of_tops(builder, top, unit, in32)
             builder.store(floats, vectors.pointer(context, builder, kinds[5], args[5], args[6], WORDS), align=1)
@@ -65,7 +65,7 @@ def _make_decode_burst(*, same_unit: bool) -> Any:
     return decode_burst
 
 
-def _tags_of_all(tag: int) -> list[int]:
+def _tag_in_every_lane(tag: int) -> list[int]:
     """Return a word for each lane that has ``tag`` where the lane's own is in a tag word."""
     return [tag << 2 * lane for lane in range(LANES)]
 

@@ -2,11 +2,12 @@
 
 Sixteen lanes are coded together (``vectors``). Each burst is then squeezed together by one byte compression **in a
 register**; its 32 octets are stored plainly and the next burst overwrites what was too much. (The form of that
-instruction that stores to memory is microcoded on Zen 4 and ten times slower.) The way from one burst to the start of
-the next is short: its length is three population counts of the planes. AVX2 encodes what is left, less than two bursts.
+instruction that stores to memory is microcoded on Zen 4 and ten times slower.) Which octets are kept and what the tags
+are comes from the planes with a dozen scalar instructions for both bursts, and the way to the next one is a population
+count of the former. AVX2 encodes what is left, less than two bursts.
 
-Decoding and round trips are AVX2's: table shuffles reached 9 GB/s where the mirror image of this encoder, one byte
-expansion in a register, reached 6.
+Decoding and round trips are AVX2's, whose table shuffles are faster than the mirror image of this encoder, one byte
+expansion in a register.
 
 Only imported where the CPU has the instructions: LLVM aborts the process otherwise.
 """
@@ -84,7 +85,7 @@ def _make_encode_bursts(codes: Any, limit_types: Any) -> Any:
             word = builder.load(vectors.pointer(context, builder, signature.args[0], args[0], args[1], _PAIR), align=1)
             unpacked = [builder.extract_value(args[2], index) for index in range(len(limit_types))]
             planes, code = codes(builder, word, unpacked)
-            # Held, or LLVM would move each plane out of its mask register a second time for the tag words.
+            # Held, or LLVM would move each plane out of its mask register once for every use.
             bits = [vectors.held(builder, vectors.bits_of_plane(builder, plane)) for plane in planes]
             kept, tags = _kept_and_tags(builder, bits)
             kept_halves = builder.trunc(kept, I32), builder.trunc(builder.lshr(kept, I64(32)), I32)

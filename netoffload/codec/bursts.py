@@ -33,7 +33,7 @@ ENCODE_SLACK: Final = 2 * MAX_BURST_PAYLOAD + 32
 """Two bursts are written before they are known to fit, and vector kernels store 32 octets at a time."""
 
 DECODE_SLACK: Final = 64
-"""The last lane is read as a whole word, and vector kernels read 64 octets at a time."""
+"""Lanes are read as whole words, and vector kernels read 16 octets at a time; the rest is for those to come."""
 
 MALFORMED: Final = -1
 """Status of ``decode``: the payload is not one that an encoder makes of so many floats."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
+import llvmlite.binding
 import numba
 from numba.core import config as numba_config
 
@@ -24,6 +25,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 JIT_DISABLED: Final = bool(numba_config.DISABLE_JIT)
 """``NUMBA_DISABLE_JIT=1``: every kernel runs as plain Python, for the tests that compare both."""
+
+
+def cpu_features() -> dict[str, bool]:
+    """Return what compiled code may use: the CPU's features, or those that ``NUMBA_CPU_FEATURES`` names instead.
+
+    Whoever asks LLVM for an instruction has to look here first: for one that its target lacks it ends the process.
+    """
+    if JIT_DISABLED:
+        return {}
+    if numba_config.CPU_FEATURES is None:
+        return dict(llvmlite.binding.get_host_cpu_features())
+    return {word[1:]: True for word in numba_config.CPU_FEATURES.split(",") if word.startswith("+")}
 
 
 def _sources_digest() -> str:

@@ -11,8 +11,6 @@ import os
 from types import ModuleType
 from typing import Any, Final
 
-import llvmlite.binding
-
 from netoffload.codec import plain
 from netoffload.codec.bursts import (
     BURST_LEN,
@@ -24,7 +22,7 @@ from netoffload.codec.bursts import (
     TAGS_LEN,
 )
 from netoffload.codec.fixed import decode_fixed, decode_fixed_halves, encode_fixed, round_trip_fixed
-from netoffload.codec.jit import ENV_KERNEL, JIT_DISABLED, inline_kernel, kernel
+from netoffload.codec.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
 from netoffload.errors import UsageError
 from netoffload.wire.offload import CodecId
 
@@ -56,9 +54,7 @@ CPU_FEATURES: Final = {
 
 def usable_kernels() -> list[str]:
     """Return the variants that run here, fastest first."""
-    if JIT_DISABLED:
-        return ["plain"]
-    features = llvmlite.binding.get_host_cpu_features()
+    features = cpu_features()
     return [name for name, needed in CPU_FEATURES.items() if all(features.get(feature, False) for feature in needed)]
 
 

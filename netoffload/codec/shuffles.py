@@ -44,8 +44,9 @@ def _make_tables() -> tuple[Uint8Array, Uint8Array, Uint8Array, Uint8Array]:
 
 SQUEEZE, _SPREAD, LENGTH, EVEN = _make_tables()
 SPREAD_AND_LENGTH: Final = np.concatenate([_SPREAD, LENGTH])
-LENGTH_AT: Final = _SPREAD.size
 """Both tables of a decoder in one array: one address to keep in a register."""
+LENGTH_AT: Final = _SPREAD.size
+"""Where the lengths begin in it."""
 
 
 def shuffle(builder: Any, octets: Any, control: Any) -> Any:

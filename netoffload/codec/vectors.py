@@ -151,8 +151,8 @@ def _codes(builder: Any, word: Any, planes: Any, shift: Any, magnitude: Any) -> 
 def units(builder: Any, in8: Any, unit8: Any) -> Any:
     """Return what bit 0 of a lane weighs for :func:`floats_of_tops`.
 
-    ``in8`` are the lanes with tag 1, and ``unit8`` (float) is that of ``netoffload.codec.plain.decode_lane``; without
-    the former, both forms weigh the same, as those of ``inceptionn`` do.
+    ``in8`` are the lanes with tag 1, and ``unit8`` (float) is that of ``netoffload.codec.plain.decode_lane``. Where
+    ``in8`` is None both forms weigh the same, as those of ``inceptionn`` do, and ``unit8`` is not looked at.
     """
     unit16 = ir.Constant(FLOATS, [2.0**-31] * LANES)
     if in8 is None:

@@ -2,10 +2,10 @@
 
 A CRC is the remainder of a polynomial, and what stands far ahead of the end may be replaced by anything with the same
 remainder. *Folding* does so: 128 bits are multiplied, without carries, by the remainder of the distance to later ones,
-and added to those. A register holds one, two or four such lanes (``LANES``, by CPU), and four registers are folded side
-by side. What they hold at the end has the CRC of all that went in; one instruction per eight octets works it out, as it
-does for what is shorter than a register (SSE 4.2). A CPU without either takes one octet at a time from a table of 256
-words. The definitions are in ``netoffload.wire.checksum``.
+and added to those. A register holds one, two or four such lanes (``FOLDING``, by CPU), and four registers are folded
+side by side. What they hold at the end has the CRC of all that went in; one instruction per eight octets works it out,
+as it does for what is shorter than four registers, and for everything where the CPU cannot fold (SSE 4.2). Without it
+one octet at a time is looked up in a table of 256 words. The definitions are in ``netoffload.wire.checksum``.
 
 Gopal et al.: Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction (Intel, 2009).
 """
@@ -15,21 +15,24 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, Final
 
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from netoffload.codec.jit import JIT_DISABLED, inline_kernel
+from netoffload.codec.jit import cpu_features, inline_kernel
 from netoffload.codec.octets import load_u16, u8
 from netoffload.wire.checksum import CRC32C_POLYNOMIAL, CRC32C_TABLE
 
-_FEATURES: Final = {} if JIT_DISABLED else llvmlite.binding.get_host_cpu_features()
-FOLDING: Final = {4: ("vpclmulqdq", "avx512f"), 2: ("vpclmulqdq", "avx2"), 1: ("pclmul", "sse4.2")}
-"""Lanes of 128 bits in a register, most first, and what each needs: asking for an instruction that the CPU lacks aborts
-the process."""
+_FEATURES: Final = cpu_features()
+HAS_CRC32C: Final = _FEATURES.get("sse4.2", False)
+FOLDING: Final = {
+    4: ("vpclmulqdq", "avx512f", "sse4.2"),
+    2: ("vpclmulqdq", "avx2", "sse4.2"),
+    1: ("pclmul", "sse4.2"),
+}
+"""Lanes of 128 bits in a register, most first, and what each needs."""
 USABLE_LANES: Final = [lanes for lanes, needed in FOLDING.items() if all(_FEATURES.get(name, False) for name in needed)]
 
 _TABLE: Final = np.array(CRC32C_TABLE, np.int64)
@@ -122,9 +125,7 @@ def _add_word(builder: Any, crc: Any, word: Any) -> Any:
     return builder.call(function, [crc, word])
 
 
-if USABLE_LANES:
-    _REGISTER_LEN: Final = 16 * USABLE_LANES[0]
-    _fold = make_fold(USABLE_LANES[0])
+if HAS_CRC32C:
 
     @intrinsic
     def _crc32c_u64(typing_context: Any, crc: Any, octets: Any, at: Any) -> Any:
@@ -139,12 +140,7 @@ if USABLE_LANES:
 
     @inline_kernel
     def _crc_words(crc: Any, octets: Any, at: Any, words: Any) -> Any:
-        registers = 8 * words // _REGISTER_LEN
-        start = at
-        if registers >= _REGISTERS:
-            crc = _fold(crc, octets, at, registers)
-            start += registers * _REGISTER_LEN
-        for index in range(start, at + 8 * words, 8):
+        for index in range(at, at + 8 * words, 8):
             crc = _crc32c_u64(crc, octets, index)
         return crc
 
@@ -157,13 +153,32 @@ else:
         return crc
 
 
+if USABLE_LANES:
+    _REGISTER_LEN: Final = 16 * USABLE_LANES[0]
+    _fold = make_fold(USABLE_LANES[0])
+
+    @inline_kernel
+    def _crc_most(crc: Any, octets: Any, at: Any, length: Any) -> Any:
+        """Add as many octets as are folded; return the CRC and how many they are."""
+        registers = length // _REGISTER_LEN
+        if registers < _REGISTERS:
+            return crc, 0
+        return _fold(crc, octets, at, registers), registers * _REGISTER_LEN
+
+else:
+
+    @inline_kernel
+    def _crc_most(crc: Any, octets: Any, at: Any, length: Any) -> Any:
+        return crc, 0
+
+
 @inline_kernel
 def crc32c(octets: Any, at: int, length: int, crc: int) -> int:
     """Return the CRC32C of ``length`` octets from ``at``, going on from ``crc`` (0 to start)."""
-    crc ^= 0xFFFFFFFF
-    words = length // 8
-    crc = _crc_words(crc, octets, at, words)
-    for index in range(at + 8 * words, at + length):
+    crc, done = _crc_most(crc ^ 0xFFFFFFFF, octets, at, length)
+    words = (length - done) // 8
+    crc = _crc_words(crc, octets, at + done, words)
+    for index in range(at + done + 8 * words, at + length):
         crc = crc >> 8 ^ _TABLE[(crc ^ u8(octets, index)) & 0xFF]
     return crc ^ 0xFFFFFFFF
 

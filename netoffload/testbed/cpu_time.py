@@ -11,7 +11,7 @@ TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 """Of the counts in /proc, usually 100: nothing here is finer than 10 ms."""
 
 _UTIME, _STIME = 11, 12  # fields 14 and 15 of /proc/PID/stat, counted after the name
-_IDLE, _IOWAIT, _GUEST = 3, 4, 8  # columns of the first line of /proc/stat; guest time is part of user time
+_IDLE, _IOWAIT, _STEAL = 3, 4, 7  # columns of the first line of /proc/stat; what follows is part of user time
 
 
 def processes_cpu_s(pids: Iterable[int]) -> float:
@@ -31,7 +31,9 @@ def processes_cpu_s(pids: Iterable[int]) -> float:
     return ticks / TICKS_PER_S
 
 
-def machine_busy_s() -> float:
-    """Return for how long the machine's cores were not idle since boot, added up over the cores."""
+def machine_cpu_s() -> tuple[float, float]:
+    """Return for how long since boot the machine's cores were at work, and for how long they would have been but had to
+    wait because a hypervisor gave them to others (steal); both added up over the cores."""
     columns = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    return sum(ticks for column, ticks in enumerate(columns[:_GUEST]) if column not in (_IDLE, _IOWAIT)) / TICKS_PER_S
+    busy = sum(ticks for column, ticks in enumerate(columns[:_STEAL]) if column not in (_IDLE, _IOWAIT))
+    return busy / TICKS_PER_S, columns[_STEAL] / TICKS_PER_S

@@ -131,9 +131,14 @@ def _machine() -> Iterator[Check]:
     cores = len(os.sched_getaffinity(0))
     yield _check("cores", cores >= CORES_WANTED, str(cores), "rates above 1 Gb/s need two or more", required=False)
     flags = _cpu_flags()
-    for name, needs in (("AVX-512 VBMI2", {"avx512_vbmi2"}), ("AVX2", {"avx2"}), ("SSE4.2", {"sse4_2"})):
+    slow_codec, slow_crc = "the codec takes a slower kernel", "the NIC's CRC takes longer"
+    for name, needs, advice in (
+        ("AVX-512 VBMI2", {"avx512_vbmi2"}, slow_codec),
+        ("AVX2 and FMA", {"avx2", "fma"}, slow_codec),
+        ("PCLMULQDQ", {"pclmulqdq", "sse4_2"}, slow_crc),
+    ):
         seen = "there" if needs <= flags else "missing"
-        yield _check(name, needs <= flags, seen, "the codec takes a slower kernel", required=False)
+        yield _check(name, needs <= flags, seen, advice, required=False)
     yield _codec_kernel()
 
 

@@ -9,8 +9,10 @@
                                         the link allows, what limited it
     rtt_us                              kernel, nic, bypass_kernel ... (medians), 99th percentiles, and what is added
     peers                               per tunnel: version, goodput by rate, or why there is none
+    ..._over_...                        medians of the rounds' ratios over unshaped wires
     cpu_s_per_GB                        NICs' and whole machine's, unshaped
-    streams[]                           everything about every contender: spread, wire, CPU, limit
+    streams[]                           everything about every contender: spread, wire, CPU, limit, and the share of
+                                        the cores that a hypervisor gave to others
     missing                             rates that were asked for and not measured, and why
     configuration, versions, cpu        what it was measured with
     load_average                        before and after
@@ -67,9 +69,9 @@ def report(asked: Asked, found: Findings, reason: str | None = None) -> dict[str
         "shaped": [_shaped(stage) for stage in shaped],
         "rtt_us": _rtt(found.rtts_us),
         "peers": {name: _peer(name, shaped) for name in asked.peers},
-        "bypass_over_kernel": goodput["bypass"] / goodput["kernel"],
-        "bypass_kernel_over_kernel": goodput["bypass_kernel"] / goodput["kernel"],
-        "coalesced_over_bypass": goodput["coalesced"] / goodput["bypass"],
+        "bypass_over_kernel": _over(unshaped, "bypass", "kernel"),
+        "bypass_kernel_over_kernel": _over(unshaped, "bypass_kernel", "kernel"),
+        "coalesced_over_bypass": _over(unshaped, "coalesced", "bypass"),
         "cpu_s_per_GB": {name: _cpu(samples) for name, samples in unshaped.samples.items()},
         "payload_ratio": unshaped.payload.ratio,
         "streams": [
@@ -154,6 +156,7 @@ def _row(stage: Stage, name: str, samples: Samples) -> dict[str, Any]:
         "cpu_s_per_GB": _cpu(samples),
         "link_share": None if stage.rate_bps is None else _link_share(stage.rate_bps, samples),
         "machine_share": _machine_share(samples),
+        "stolen_share": _stolen_share(samples),
         "limit": _limit(stage, samples),
     }
 
@@ -169,7 +172,7 @@ def _cpu(samples: Samples) -> dict[str, float]:
 def _limit(stage: Stage, samples: Samples) -> str:
     if stage.rate_bps is not None and _link_share(stage.rate_bps, samples) >= FULL_SHARE:
         return "link"
-    return "cores" if _machine_share(samples) >= FULL_SHARE else "neither"
+    return "cores" if _machine_share(samples) + _stolen_share(samples) >= FULL_SHARE else "neither"
 
 
 def _link_share(rate_bps: int, samples: Samples) -> float:
@@ -178,6 +181,16 @@ def _link_share(rate_bps: int, samples: Samples) -> float:
 
 def _machine_share(samples: Samples) -> float:
     return _median(samples, lambda one: one.machine_cpu_s / one.seconds) / (os.cpu_count() or 1)
+
+
+def _stolen_share(samples: Samples) -> float:
+    return _median(samples, lambda one: one.stolen_s / one.seconds) / (os.cpu_count() or 1)
+
+
+def _over(stage: Stage, name: str, other: str) -> float:
+    """Return the median over the rounds of one contender's goodput over another's: a machine's speed may drift."""
+    rounds = zip(stage.samples[name].streams, stage.samples[other].streams, strict=True)
+    return statistics.median(one.goodput_bps / another.goodput_bps for one, another in rounds)
 
 
 def _median_gbps(samples: Samples) -> float:

@@ -20,9 +20,10 @@ from typing import Final
 GRACE_S: Final = 3.0
 """Between SIGTERM and SIGKILL: a NIC drains, a rank leaves its files whole."""
 
-EXEC_READS: Final = 20
+EXEC_LOOKS: Final = 20
+"""How often processes without an environment are looked at; some have none for good."""
 EXEC_PAUSE_S: Final = 0.001
-"""How long a process that shows no environment is looked at again: longer than an exec takes."""
+"""Between two looks. Together they are longer than an exec takes."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,30 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def marked(mark: str) -> list[ProcessId]:
-    """Return the processes whose environment holds ``mark`` (``NAME=value``), without us and our ancestors."""
+    """Return the processes whose environment holds ``mark`` (``NAME=value``), without us and our ancestors.
+
+    Between the old and the new program of an execve(2) a process shows no environment at all. One that starts as ours
+    do (``ip netns exec``, then ``unshare``, then a shell) has several such moments, so those that show none are looked
+    at again. Kernel threads and zombies never have one; they have no ``exe`` either, which is how they are told.
+    """
     wanted = mark.encode()
     ours = _ancestors()
+    entries = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) not in ours]
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) in ours:
-            continue
-        with contextlib.suppress(OSError):  # gone, or not ours to look at
-            if wanted in _environ(entry).split(b"\0"):
-                process = identify(int(entry.name))
-                found += [process] if process is not None else []
+    for look in range(EXEC_LOOKS):
+        time.sleep(EXEC_PAUSE_S if look else 0)
+        blank = []
+        for entry in entries:
+            with contextlib.suppress(OSError):  # gone, or not ours to look at
+                environ = (entry / "environ").read_bytes()
+                if not environ and (entry / "exe").readlink():
+                    blank.append(entry)
+                if wanted in environ.split(b"\0"):
+                    process = identify(int(entry.name))
+                    found += [process] if process is not None else []
+        if not blank:
+            break
+        entries = blank
     return found
 
 
@@ -80,22 +94,6 @@ def end(processes: Iterable[ProcessId], grace_s: float = GRACE_S) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal_number)
             left = _wait(left, wait_s)
-
-
-def _environ(entry: Path) -> bytes:
-    """Read the environment of a process; ``entry`` is its folder in /proc.
-
-    Between the old and the new program of an execve(2) a process shows none at all. One that starts as we do (``ip
-    netns exec``, then ``unshare``, then a shell) has several such moments, so nothing read is read again. Kernel
-    threads and zombies have none to wait for; they are told by having no program either.
-    """
-    for _ in range(EXEC_READS):
-        environ = (entry / "environ").read_bytes()
-        if environ:
-            break
-        os.readlink(entry / "exe")
-        time.sleep(EXEC_PAUSE_S)
-    return environ
 
 
 def _ancestors() -> set[int]:

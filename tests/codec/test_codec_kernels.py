@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netoffload.codec import bursts, get, plain, reference
+from netoffload.codec import bursts, get, kernels, plain, reference
 from netoffload.codec.jit import JIT_DISABLED
-from netoffload.codec.kernels import KERNEL, usable_kernels
+from netoffload.codec.kernels import CPU_FEATURES, KERNEL, usable_kernels
 from netoffload.codec.reference import Oracle
 from netoffload.errors import CodecError
 
@@ -26,6 +26,8 @@ Float32Array = npt.NDArray[np.float32]
 Uint8Array = npt.NDArray[np.uint8]
 
 CANARY = 0xA5
+SCALES = st.sampled_from([0.0, 1e-3, 1e-2, 1e-1, 10.0])
+"""Standard deviations; together they have lanes of every class."""
 BOUNDS = (1, 2, 7, 10, 15, 16) if JIT_DISABLED else tuple(range(1, 17))
 
 
@@ -216,20 +218,24 @@ def test_halves_are_read_as_the_oracle_reads_each(
     variant: Variant, octets: bytes, count: int, half: int, data: st.DataObject
 ) -> None:
     half_count = min(half, count) // 8 * 8
-    values = np.frombuffer(octets[: len(octets) // 4 * 4], np.float32)[:half_count]
-    first = variant.oracle.encode(np.resize(values, half_count) if values.size else np.zeros(half_count, "f4"), 10)
-    payload = np.concatenate([first, np.frombuffer(octets, np.uint8)])
+    bound_k = data.draw(st.integers(1, 16))
+    values = np.random.default_rng(len(octets)).normal(0, data.draw(SCALES), count).astype(np.float32)
+    first = variant.oracle.encode(values[:half_count], bound_k)
+    second = data.draw(
+        st.sampled_from([np.frombuffer(octets, np.uint8), variant.oracle.encode(values[half_count:], bound_k)])
+    )
+    payload = np.concatenate([first, second])
     half_len = data.draw(st.one_of(st.just(first.size), st.integers(0, payload.size)))
     padded = np.concatenate([payload, np.full(bursts.DECODE_SLACK, 0xFF, np.uint8)])
     target = np.full(16 + 32 * -(-count // 8) + 16, CANARY, np.uint8)
-    read = variant.decode_halves(padded, half_len, half_count, count, 10, target)
+    read = variant.decode_halves(padded, half_len, half_count, count, bound_k, target)
     assert (target[:16] == CANARY).all()
     assert (target[-16:] == CANARY).all()
     try:
         parts = [
-            variant.oracle.decode(payload[:half_len], half_count, 10),
+            variant.oracle.decode(payload[:half_len], half_count, bound_k),
             variant.oracle.decode(
-                payload[half_len : payload.size if read == bursts.MALFORMED else read], count - half_count, 10
+                payload[half_len : payload.size if read == bursts.MALFORMED else read], count - half_count, bound_k
             ),
         ]
     except CodecError:
@@ -264,7 +270,9 @@ values = np.random.default_rng(5).normal(0, 0.01, 4001).astype(np.float32)
 for codec in (get("inceptionn"), get("bounded")):
     payload = codec.encode(values, 10)
     assert np.array_equal(payload, codec.oracle.encode(values, 10))
-    assert np.array_equal(codec.decode(payload, values.size, 10), codec.oracle.round_trip(values, 10))
+    wanted = codec.oracle.round_trip(values, 10).view(np.uint32)
+    assert np.array_equal(codec.decode(payload, values.size, 10).view(np.uint32), wanted)
+    assert np.array_equal(codec.round_trip(values, 10).view(np.uint32), wanted)
 print(KERNEL)
 """
 
@@ -272,12 +280,12 @@ print(KERNEL)
 @pytest.mark.skipif(JIT_DISABLED or "avx2" not in usable_kernels(), reason="needs compiled kernels and AVX2")
 @pytest.mark.parametrize(("cpu", "kernel"), [("haswell", "avx2"), ("x86-64", "plain")])
 def test_a_lesser_cpu_gets_lesser_kernels(cpu: str, kernel: str, tmp_path: Path) -> None:
-    features = "+avx2,+avx,+bmi,+bmi2,+fma,+popcnt,+sse4.2" if kernel == "avx2" else ""
+    features = "+avx2,+avx,+bmi,+bmi2,+fma,+popcnt,+sse4.2" if kernel == "avx2" else "-avx2"
     environment = {
         **os.environ,
         "NUMBA_CPU_NAME": cpu,
         "NUMBA_CPU_FEATURES": features,
-        "NETOFFLOAD_KERNEL": kernel,
+        "NETOFFLOAD_KERNEL": "",
         "NUMBA_CACHE_DIR": str(tmp_path),
     }
     done = subprocess.run([sys.executable, "-c", MASKED], env=environment, capture_output=True, text=True, check=False)
@@ -291,6 +299,19 @@ def test_a_kernel_that_cannot_run_is_refused(asked: str, said: str) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="only plain without compiled kernels")
+@pytest.mark.parametrize(
+    ("kernel", "needed"), [("avx512", ("avx512vbmi2", "bmi2", "fma")), ("avx2", ("avx2", "fma", "popcnt"))]
+)
+def test_a_kernel_needs_every_feature_it_uses(
+    kernel: str, needed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = {feature: True for features in CPU_FEATURES.values() for feature in features}
+    for feature in needed:
+        monkeypatch.setattr(kernels, "cpu_features", lambda without=feature: everything | {without: False})
+        assert kernel not in usable_kernels()
 
 
 def test_the_fastest_kernel_is_the_one_in_use() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netoffload.codec.jit import JIT_DISABLED, kernel
+from netoffload.codec.jit import JIT_DISABLED, inlined_with
 from netoffload.engine.sums import USABLE_LANES, crc32c, make_fold
 from netoffload.wire import checksum
 
@@ -25,19 +29,20 @@ def test_crc32c_is_the_defined_one(octets: bytes, at: int, start: int) -> None:
 
 @pytest.mark.parametrize("registers", [4, 5, 7, 8, 12, 15])
 @pytest.mark.parametrize("more", [-1, 0, 1, 8, 63])
-def test_crc32c_of_what_is_folded(registers: int, more: int) -> None:
-    octets = np.random.default_rng(registers).integers(0, 256, registers * 64 + more, np.uint8)
-    assert crc32c(octets, 0, octets.size, 7) == checksum.crc32c(octets.tobytes(), 7)
+@pytest.mark.parametrize("at", [0, 3])
+def test_crc32c_of_what_is_folded(registers: int, more: int, at: int) -> None:
+    octets = np.random.default_rng(registers).integers(0, 256, at + registers * 64 + more, np.uint8)
+    assert crc32c(octets, at, octets.size - at, 7) == checksum.crc32c(octets[at:].tobytes(), 7)
 
 
 def test_every_octet_of_a_block_counts() -> None:
     octets = np.zeros(1500, np.uint8)
-    sums = set()
+    sums = {crc32c(octets, 0, octets.size, 0)}
     for index in range(octets.size):
         octets[index] = 1
         sums.add(crc32c(octets, 0, octets.size, 0))
         octets[index] = 0
-    assert len(sums) == octets.size
+    assert len(sums) == 1 + octets.size
 
 
 @pytest.mark.skipif(JIT_DISABLED, reason="needs compiled kernels")
@@ -45,7 +50,7 @@ def test_every_octet_of_a_block_counts() -> None:
 def test_every_width_of_register_folds(lanes: int) -> None:
     fold = make_fold(lanes)
 
-    @kernel
+    @inlined_with  # not kept on disk: the fold is another one in every process
     def run(crc: int, octets: Any, at: int, registers: int) -> int:
         return int(fold(crc, octets, at, registers))
 
@@ -53,3 +58,28 @@ def test_every_width_of_register_folds(lanes: int) -> None:
     for registers in range(4, 39):
         folded = run(7 ^ ALL_ONES, octets, 3, registers) ^ ALL_ONES
         assert folded == checksum.crc32c(octets[3 : 3 + 16 * lanes * registers].tobytes(), 7)
+
+
+MASKED = """
+import numpy as np
+from netoffload.engine import sums
+from netoffload.wire import checksum
+octets = np.random.default_rng(5).integers(0, 256, 1501, np.uint8)
+assert sums.crc32c(octets, 1, 1500, 7) == checksum.crc32c(octets[1:].tobytes(), 7)
+print(sums.USABLE_LANES, sums.HAS_CRC32C)
+"""
+
+
+@pytest.mark.skipif(1 not in USABLE_LANES, reason="needs compiled kernels, SSE 4.2 and PCLMULQDQ")
+@pytest.mark.parametrize(
+    ("features", "said"), [("+sse4.2,+pclmul", "[1] True"), ("+sse4.2", "[] True"), ("-sse4.2", "[] False")]
+)
+def test_a_lesser_cpu_sums_with_what_it_has(features: str, said: str, tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "NUMBA_CPU_NAME": "x86-64",
+        "NUMBA_CPU_FEATURES": features,
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
+    done = subprocess.run([sys.executable, "-c", MASKED], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"{said}\n", "")

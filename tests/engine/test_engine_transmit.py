@@ -13,6 +13,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop
 from scapy.layers.l2 import ARP, Dot1Q, Ether
 
 from netoffload.codec import get
+from netoffload.codec.bursts import LANES, MAX_BURST_PAYLOAD
 from netoffload.codec.jit import JIT_DISABLED
 from netoffload.engine.flows import IP_VERSION, as_dicts
 from netoffload.engine.transmit import MAX_WIRE_FRAMES
@@ -75,6 +76,15 @@ def test_a_large_segment_becomes_blocks_that_hold_it(per_segment: bool) -> None:
     assert rebuilt == ORACLE.round_trip(np.frombuffer(GRADIENT, np.float32), 10).tobytes()
     segments = -(-len(GRADIENT) // MSS)
     assert len(frames) == segments if per_segment else len(frames) < segments / 3
+
+
+@pytest.mark.parametrize("per_segment", [False, True])
+def test_the_mark_is_in_the_middle(per_segment: bool) -> None:
+    blocks = [dissect(frame)[2] for frame in make_nic(per_segment).from_host(make_segment(GRADIENT, seq=ISN + 1))]
+    for block in blocks[:-1] if not per_segment else []:  # they end for want of room: the middle of their octets
+        assert abs(block.half_len - len(block.bursts) / 2) <= MAX_BURST_PAYLOAD
+    for block in blocks if per_segment else blocks[-1:]:
+        assert block.half_bursts == block.count // 2 // LANES
 
 
 @settings(deadline=None, max_examples=10 if JIT_DISABLED else 200)

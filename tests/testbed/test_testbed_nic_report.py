@@ -27,7 +27,7 @@ ASKED = Asked(
 )
 
 
-def stream(gbps: float, wire_per_octet: float, machine_cores: float = 0.5) -> StreamResult:
+def stream(gbps: float, wire_per_octet: float, machine_cores: float = 0.5, stolen_cores: float = 0.0) -> StreamResult:
     octets = 10**9
     seconds = 8 * octets / (gbps * 1e9)
     return StreamResult(
@@ -37,12 +37,13 @@ def stream(gbps: float, wire_per_octet: float, machine_cores: float = 0.5) -> St
         wire_frames=691_000,
         carrier_cpu_s=0.25,
         machine_cpu_s=machine_cores * seconds,
+        stolen_s=stolen_cores * seconds,
         raw_floats=1,
     )
 
 
-def samples(*gbps: float, wire: float = 1.0, cores: float = 0.5) -> Samples:
-    return Samples([stream(one, wire, cores) for one in gbps])
+def samples(*gbps: float, wire: float = 1.0, cores: float = 0.5, stolen: float = 0.0) -> Samples:
+    return Samples([stream(one, wire, cores, stolen) for one in gbps])
 
 
 def made_up(peer: Samples, asked: Asked = ASKED, reason: str | None = None) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def made_up(peer: Samples, asked: Asked = ASKED, reason: str | None = None) -> d
             "bypass_kernel": samples(18, 17, 40),
             "coalesced": samples(9, 6, 6),
             "coalesced_ipcomp": samples(5, 4, 3),
-            "per_segment": samples(2, 2, 2),
+            "per_segment": samples(2, 2, 2, cores=cores / 2, stolen=cores / 2),
         },
     )
     shaped = Stage(
@@ -79,9 +80,10 @@ def made_up(peer: Samples, asked: Asked = ASKED, reason: str | None = None) -> d
 def test_medians_ratios_and_limits() -> None:
     report = json.loads(json.dumps(made_up(samples(0.9))))
     assert report["kernel_Gbps"] == pytest.approx(20)
-    assert report["bypass_over_kernel"] == pytest.approx(0.75)
+    assert report["bypass_over_kernel"] == pytest.approx(16 / 20)  # the middle one of 15/10, 16/20 and 14/90
+    assert report["coalesced_over_bypass"] == pytest.approx(6 / 14)
     assert report["bypass_kernel_Gbps"] == pytest.approx(18)
-    assert report["bypass_kernel_over_kernel"] == pytest.approx(0.9)
+    assert report["bypass_kernel_over_kernel"] == pytest.approx(17 / 20)
     assert report["tagged_Gbps"] == pytest.approx({"coalesced": 6, "coalesced_ipcomp": 4, "per_segment": 2})
     [row] = report["shaped"]
     assert row["rate"] == "1gbit"
@@ -98,7 +100,10 @@ def test_medians_ratios_and_limits() -> None:
     )
     limits = {(one["rate"], one["contender"]): one["limit"] for one in report["streams"]}
     assert limits[None, "bypass"] == "cores"
+    assert limits[None, "per_segment"] == "cores"  # half of them, and the other half was taken away
     assert limits[None, "kernel"] == "neither"
+    stolen = {one["contender"]: one["stolen_share"] for one in report["streams"] if one["rate"] is None}
+    assert (stolen["kernel"], stolen["per_segment"]) == (0, pytest.approx(0.5))
 
 
 def test_rates_that_were_not_measured_are_missing_with_the_reason() -> None:

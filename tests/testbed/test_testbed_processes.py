@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from netoffload.testbed.processes import ProcessId, end, identify, is_alive, marked
+from netoffload.testbed.processes import EXEC_LOOKS, ProcessId, end, identify, is_alive, marked
 
 DEAF = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); sys.stdin.read()"
 
@@ -99,6 +101,21 @@ def test_a_process_is_found_in_the_middle_of_an_exec() -> None:
         finally:
             restless.kill()
     assert missed == 0
+
+
+def test_who_has_no_environment_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with contextlib.ExitStack() as stack:
+        bare = [stack.enter_context(subprocess.Popen(["/bin/sleep", "60"], env={})) for _ in range(3)]
+        zombie = stack.enter_context(subprocess.Popen(["/bin/true"], env={"NETOFFLOAD_RUN": "zombie"}))
+        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+        try:
+            assert marked("NETOFFLOAD_RUN=zombie") == []
+        finally:
+            for process in bare:
+                process.kill()
+    assert len(pauses) == EXEC_LOOKS
 
 
 def test_we_and_our_ancestors_are_never_found() -> None:
