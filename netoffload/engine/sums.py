@@ -26,11 +26,11 @@ from netoffload.codec.octets import load_u16, u8
 from netoffload.wire.checksum import CRC32C_POLYNOMIAL, CRC32C_TABLE
 
 _FEATURES: Final = cpu_features()
-HAS_CRC32C: Final = _FEATURES.get("sse4.2", False)
+HAS_CRC32C: Final = _FEATURES.get("crc32", False)
 FOLDING: Final = {
-    4: ("vpclmulqdq", "avx512f", "sse4.2"),
-    2: ("vpclmulqdq", "avx2", "sse4.2"),
-    1: ("pclmul", "sse4.2"),
+    4: ("vpclmulqdq", "avx512f", "crc32"),
+    2: ("vpclmulqdq", "avx2", "crc32"),
+    1: ("pclmul", "crc32"),
 }
 """Lanes of 128 bits in a register, most first, and what each needs."""
 USABLE_LANES: Final = [lanes for lanes, needed in FOLDING.items() if all(_FEATURES.get(name, False) for name in needed)]
