@@ -25,13 +25,12 @@ from netoffload.engine.receive import (
     is_syn,
     receive,
 )
-from netoffload.engine.transmit import HOST_BUFFER_LEN, MAX_WIRE_FRAMES, WIRE_BUFFER_LEN, transmit
+from netoffload.engine.transmit import CACHE_LINE, HOST_BUFFER_LEN, MAX_WIRE_FRAMES, WIRE_BUFFER_LEN, transmit
 from netoffload.engine.vlan import TAG_LEN
 from netoffload.wire import vnet
 from netoffload.wire.capability import OPTION_LEN
 from netoffload_daemon import faults, libc, trace, vlan
 from netoffload_daemon.port import (
-    CACHE_LINE,
     ENDED,
     HOST_BATCH,
     LINE_END,

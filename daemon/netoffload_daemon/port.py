@@ -16,7 +16,7 @@ from netoffload.engine.blocks import TransmitSettings
 from netoffload.engine.counters import Int64Array, make_counters
 from netoffload.engine.encapsulation import CURSOR_FIELDS, HEADERS_LEN
 from netoffload.engine.receive import HOST_SEGMENT_LEN, PENDING_FIELDS
-from netoffload.engine.transmit import HOST_BUFFER_LEN, MAX_WIRE_FRAMES, WIRE_BUFFER_LEN
+from netoffload.engine.transmit import CACHE_LINE, HOST_BUFFER_LEN, MAX_WIRE_FRAMES, WIRE_BUFFER_LEN
 from netoffload.engine.vlan import TAG_LEN
 from netoffload.faults import FaultSettings
 from netoffload.wire.ethernet import ETHERNET_LEN
@@ -43,7 +43,6 @@ HOST_BATCH: Final = 8
 REBUILT_BATCH: Final = 4
 """Segments rebuilt before they are written to the host; all of them stay in the processor's cache."""
 
-CACHE_LINE: Final = 64
 _PAYLOAD_AT: Final = VNET_LEN + ETHERNET_LEN + IPV4_MIN_LEN + TCP_MIN_LEN + 12
 """Where the payload of most frames begins: TCP over IPv4 with timestamps."""
 

@@ -39,12 +39,13 @@ MAX_WIRE_FRAMES: Final = 256
 """Frames one segment may become; one that would need more (an MSS below 256 octets) crosses raw. Coalesced on an
 MTU of 576 with every float incompressible it is 133."""
 
-_ALIGN: Final = 64
+CACHE_LINE: Final = 64
+"""What wire frames are aligned to, in octets."""
 
 MTU_MAX: Final = 9000
 """The largest wire frame that is made, whatever the wire would take."""
 
-WIRE_BUFFER_LEN: Final = 4 * 65536 + MTU_MAX + MAX_WIRE_FRAMES * (_ALIGN + ENCODE_SLACK)
+WIRE_BUFFER_LEN: Final = 4 * 65536 + MTU_MAX + MAX_WIRE_FRAMES * (CACHE_LINE + ENCODE_SLACK)
 """Room for the blocks of one segment: they stop when together they reach the raw frames' octets, which are at
 most 64 KiB and a header of at most 146 octets per block; one more frame, alignment and slack come on top."""
 
@@ -255,7 +256,7 @@ def _pack(settings: Any, in_udp: Any, frame: Any, segment: Any, isn: Any, counte
         spans[blocks, 0] = wire_at
         spans[blocks, 1] = span
         blocks += 1
-        wire_at += (span + _ALIGN - 1) & ~(_ALIGN - 1)
+        wire_at += (span + CACHE_LINE - 1) & ~(CACHE_LINE - 1)
         done += taken
     return blocks
 
