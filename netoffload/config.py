@@ -14,7 +14,8 @@ from typing import Final
 from netoffload.errors import UsageError
 
 TOS_COMPRESS: Final = 0x28
-"""ToS of a tagged segment (INCEPTIONN, VI-B). The two low bits are ECN's: compare with ``(tos & 0xFC)``."""
+"""ToS of a tagged segment (INCEPTIONN, VI-B). The two low bits are ECN's: compare with ``(tos & TOS_MASK)``."""
+TOS_MASK: Final = 0xFC
 
 BOUND_K_MIN: Final = 1
 BOUND_K_MAX: Final = 16

@@ -17,14 +17,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
+import numpy as np
+
 from netoffload.codec import get
-from netoffload.config import BOUND_K_DEFAULT, BYPASSES, CODECS, ENCAPSULATIONS, PACKINGS
+from netoffload.config import BOUND_K_DEFAULT, BYPASSES, CODECS, ENCAPSULATIONS, PACKINGS, TOS_COMPRESS, TOS_MASK
 from netoffload.control import ControlServer
 from netoffload.devices.netns import arp_ignore, is_same_netns
 from netoffload.devices.packet import open_packet, takes_bundles
 from netoffload.devices.qdisc import has_clsact
 from netoffload.devices.tap import open_tap
-from netoffload.engine.blocks import TransmitSettings
+from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.bypass import socket_program
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.faults import parse_faults
@@ -35,7 +37,7 @@ from netoffload_daemon.metrics import serve_metrics
 from netoffload_daemon.port import RX, TX, LoopSettings, Port, make_port, make_second, make_settings
 from netoffload_daemon.privileges import ROOT, USER_DEFAULT, drop, find_user, forgo
 from netoffload_daemon.settings import TRACE_SIDES, NicSettings
-from netoffload_daemon.table import open_tables
+from netoffload_daemon.table import open_table
 from netoffload_daemon.trace import SIDES, TraceFile
 from netoffload_daemon.trouble import HOST_GONE, STOPPED, WIRE_GONE
 
@@ -184,7 +186,7 @@ def run(settings: NicSettings) -> int:
             bypass = stack.enter_context(KernelBypass(settings))
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         stack.callback(os.close, event)
-        engine = TransmitSettings(
+        engine = EngineSettings(
             codec_id=int(get(settings.codec).codec_id),
             bound_k=settings.bound_k,
             mtu=mtu,
@@ -192,11 +194,14 @@ def run(settings: NicSettings) -> int:
             in_udp=int(settings.encapsulation == "udp"),
             # A fault hits, and a trace shows, what one would see on the wire: datagrams.
             bundles=int(takes_bundles() and not settings.faults.is_on and settings.trace is None),
+            tag=TOS_COMPRESS,
+            tag_mask=TOS_MASK,
+            ports=np.zeros((0, 2), np.int64),
         )
         sides = SIDES[settings.trace_side] if settings.trace else 0
         told = make_settings(engine, settings.faults, settings.busy_poll_us, settings.host_is_veth, sides)
         compile_loop()
-        port = make_port(*open_tables(settings.flow_table), settings.faults, mtu, traced=sides != 0)
+        port = make_port(open_table(settings.flow_table), settings.faults, mtu, traced=sides != 0)
         if settings.trace is not None:
             names = (settings.host, settings.wire)
             stack.enter_context(TraceFile(settings.trace, names, (port.tx_trace, port.rx_trace)))
@@ -307,9 +312,10 @@ def _say_ready(ready_fd: int) -> None:
 def compile_loop() -> None:
     """Compile the loop, or load it from the cache, by running it on no devices with the stop already given."""
     event = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    settings = make_settings(TransmitSettings(codec_id=0, bound_k=0, mtu=0, per_segment=0, in_udp=0, bundles=0))
+    engine = EngineSettings(0, 0, 0, 0, 0, 0, tag=0, tag_mask=0, ports=np.zeros((0, 2), np.int64))
+    settings = make_settings(engine)
     try:
-        serve(-1, -1, event, TX | RX, settings, make_port(*open_tables(None)))
+        serve(-1, -1, event, TX | RX, settings, make_port(open_table(None)))
     finally:
         os.close(event)
 

@@ -18,7 +18,7 @@ from typing import Any
 import netoffload
 from netoffload.codec.kernels import KERNEL
 from netoffload.control import Handler
-from netoffload.engine import counters, flows
+from netoffload.engine import counters, flow_report
 from netoffload_daemon.bypass import KernelBypass
 from netoffload_daemon.metrics import exposition
 from netoffload_daemon.port import Port
@@ -60,12 +60,11 @@ def make_handlers(
         return {"counters": counters.as_dict(with_traced(port.counters, rings))}
 
     def read_flows(_: Mapping[str, Any]) -> dict[str, Any]:
-        tx = [{"direction": "tx", **row} for row in flows.as_dicts(port.tx_flows)]
-        rx = [{"direction": "rx", **row} for row in flows.as_dicts(port.rx_flows)]
-        return {"flows": tx + rx}
+        return {"flows": flow_report.as_dicts(port.flows)}
 
     def metrics(_: Mapping[str, Any]) -> dict[str, Any]:
-        known = {"tx": len(flows.as_dicts(port.tx_flows)), "rx": len(flows.as_dicts(port.rx_flows))}
+        directions = [row["direction"] for row in flow_report.as_dicts(port.flows)]
+        known = {name: directions.count(name) for name in ("tx", "rx")}
         return {"metrics": exposition(info({}), read_counters({})["counters"], known)}
 
     def stop(_: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ __all__ = [
     "POLLIN",
     "POLLOUT",
     "Uint64Array",
+    "draw_random",
     "errno",
     "is_interface_gone",
     "make_messages",
@@ -45,6 +46,7 @@ sendmmsg = types.ExternalFunction("sendmmsg", types.intc(types.intc, _POINTER, t
 memcpy = types.ExternalFunction("memcpy", _POINTER(_POINTER, _POINTER, types.uintp))
 mutex_lock = types.ExternalFunction("pthread_mutex_lock", types.intc(_POINTER))
 mutex_unlock = types.ExternalFunction("pthread_mutex_unlock", types.intc(_POINTER))
+_getrandom = types.ExternalFunction("getrandom", types.intp(_POINTER, types.uintp, types.uintc))
 _getsockname = types.ExternalFunction("getsockname", types.intc(types.intc, _POINTER, _POINTER))
 
 MSG_TRUNC: Final = 0x20
@@ -79,6 +81,15 @@ def is_interface_gone(descriptor: Any, address: Any) -> Any:
     if _getsockname(descriptor, data, data + _ADDRESS_WORDS * 4) != 0:
         return False
     return address[_ADDRESS_IFINDEX] == _NO_INTERFACE
+
+
+@inline_kernel
+def draw_random(words: Any) -> None:
+    """Fill int64[1 + n] with random words of 32 bits behind the count of those that are used, which becomes 0."""
+    _getrandom(words.ctypes.data, 8 * words.size, 0)
+    for index in range(words.size):
+        words[index] &= 0xFFFFFFFF
+    words[0] = 0
 
 
 def make_messages(count: int) -> tuple[Uint64Array, Uint64Array]:

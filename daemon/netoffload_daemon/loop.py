@@ -15,20 +15,11 @@ import numpy as np
 from netoffload.codec.jit import inline_kernel, kernel
 from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import FRAME_AT, FRAME_LEN, is_bundle, unwrap
-from netoffload.engine.network import find_ip_len
-from netoffload.engine.receive import (
-    FLUSH_FIRST,
-    FORWARD,
-    FORWARD_SHORTER,
-    MERGED_LAST,
-    finish,
-    is_syn,
-    receive,
-)
-from netoffload.engine.transmit import CACHE_LINE, HOST_BUFFER_LEN, MAX_WIRE_FRAMES, WIRE_BUFFER_LEN, transmit
+from netoffload.engine.pack import CACHE_LINE, MAX_WIRE_FRAMES
+from netoffload.engine.receive import CROSSES, DROPPED, FLUSH_FIRST, MERGED_LAST, finish, inspect, note, take
+from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN, Room, transmit
 from netoffload.engine.vlan import TAG_LEN
 from netoffload.wire import vnet
-from netoffload.wire.capability import OPTION_LEN
 from netoffload_daemon import faults, libc, trace, vlan
 from netoffload_daemon.port import (
     ENDED,
@@ -175,20 +166,25 @@ def _from_wire(host: Any, wire: Any, settings: Any, port: Any) -> None:
 def _take(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port: Any) -> None:
     """Receive one frame, or one block of a bundle, and hand over to the host what is complete."""
     before = libc.now_ns(port.clock)
-    status = _receive(frame, length, before, port)
+    kind = inspect(frame, length, port.flows, port.counters, port.pending)
+    if kind == DROPPED:
+        return
+    libc.mutex_lock(port.lock.ctypes.data)
+    length = note(frame, length, before, port.flows, port.counters, port.pending)
+    libc.mutex_unlock(port.lock.ctypes.data)
+    if kind == CROSSES:
+        if length >= 0:
+            _hand_over(host, wire, settings, port)  # what was rebuilt goes before a frame that crosses
+            _deliver_rebuilt(host, wire, settings, port)
+            _deliver(host, wire, frame, length, settings, port)
+        return
+    status = _take_block(frame, length, port)
     if status == FLUSH_FIRST:
         _hand_over(host, wire, settings, port)
-        before = libc.now_ns(port.clock)
-        status = _receive(frame, length, before, port)
-    if status != FORWARD and status != FORWARD_SHORTER:
-        port.counters[Counter.RX_CODEC_NS] += libc.now_ns(port.clock) - before
-        if status == MERGED_LAST:
-            _hand_over(host, wire, settings, port)
-        return
-    _hand_over(host, wire, settings, port)  # what was rebuilt goes before a frame that crosses
-    _deliver_rebuilt(host, wire, settings, port)
-    length -= OPTION_LEN if status == FORWARD_SHORTER else 0
-    _deliver(host, wire, frame, length, settings, port)
+        status = _take_block(frame, length, port)
+    port.counters[Counter.RX_CODEC_NS] += libc.now_ns(port.clock) - before
+    if status == MERGED_LAST:
+        _hand_over(host, wire, settings, port)
 
 
 @inline_kernel
@@ -210,24 +206,9 @@ def _deliver_rebuilt(host: Any, wire: Any, settings: Any, port: Any) -> None:
 
 
 @inline_kernel
-def _receive(frame: Any, length: Any, now_ns: Any, port: Any) -> Any:
-    """Let the engine have a frame; only a SYN makes it write to the transmit flow table, which is the other's."""
-    shares = is_syn(frame, length, find_ip_len(frame, length))
-    if shares:
-        libc.mutex_lock(port.lock.ctypes.data)
-    status = receive(
-        frame,
-        length,
-        now_ns,
-        port.tx_flows,
-        port.rx_flows,
-        port.counters,
-        port.pending,
-        port.host_out[port.rebuilt_count[0]],
-    )
-    if shares:
-        libc.mutex_unlock(port.lock.ctypes.data)
-    return status
+def _take_block(frame: Any, length: Any, port: Any) -> Any:
+    """Decode a block behind the segment that is being rebuilt."""
+    return take(frame, length, port.flows, port.counters, port.pending, port.host_out[port.rebuilt_count[0]])
 
 
 @kernel
@@ -279,6 +260,8 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
     for the blocks of one more segment.
     """
     row = 0
+    if port.random[0] > RANDOM_WORDS // 2:
+        libc.draw_random(port.random)
     for _ in range(HOST_BATCH):
         if settings.faults.is_on and not faults.has_room(port.held):
             return
@@ -297,8 +280,9 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
         if settings.trace_sides & trace.HOST_SIDE:
             _trace(settings, port.tx_trace, 0, trace.INBOUND, frame.ctypes.data, length, before)
         blocks = port.wire_out[port.line[LINE_OCTETS] :]
+        room = Room(blocks, port.spans, port.random)
         libc.mutex_lock(port.lock.ctypes.data)
-        frames = transmit(settings.engine, frame, length, before, port.tx_flows, port.counters, blocks, port.spans)
+        frames = transmit(settings.engine, frame, length, before, port.flows, port.counters, room)
         libc.mutex_unlock(port.lock.ctypes.data)
         if frames == FORWARD:
             port.spans[0, 0], port.spans[0, 1] = 0, length

@@ -6,17 +6,19 @@ direction's buffers are used by that direction alone, so only poll set, clock an
 
 from __future__ import annotations
 
+import secrets
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from netoffload.codec.kernels import DECODE_SLACK
-from netoffload.engine.blocks import TransmitSettings
+from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.counters import Int64Array, make_counters
 from netoffload.engine.encapsulation import CURSOR_FIELDS, HEADERS_LEN
+from netoffload.engine.pack import CACHE_LINE, MAX_WIRE_FRAMES
 from netoffload.engine.receive import HOST_SEGMENT_LEN, PENDING_FIELDS
-from netoffload.engine.transmit import CACHE_LINE, HOST_BUFFER_LEN, MAX_WIRE_FRAMES, WIRE_BUFFER_LEN
+from netoffload.engine.transmit import HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
 from netoffload.engine.vlan import TAG_LEN
 from netoffload.faults import FaultSettings
 from netoffload.wire.ethernet import ETHERNET_LEN
@@ -77,7 +79,7 @@ class LoopSettings(NamedTuple):
         wall_offset_ns: what makes the loop's time one since 1970.
     """
 
-    engine: TransmitSettings
+    engine: EngineSettings
     faults: FaultPlan
     busy_ns: int
     host_is_packet: int
@@ -109,11 +111,11 @@ class Port(NamedTuple):
         rebuilt_lens: lengths of those that are complete.
         rebuilt_count: [how many they are].
         pending: its state.
-        tx_flows: transmit flow table.
-        rx_flows: receive flow table.
+        flows: the flow table.
+        random: words for handshakes, behind how many are used.
         tx_trace: frames that crossed on their way to the wire.
         rx_trace: frames that crossed on their way to the host.
-        lock: a pthread mutex around ``tx_flows``.
+        lock: a pthread mutex around ``flows``.
         counters: indexed by ``Counter``.
         polled: three ``struct pollfd``: host, wire, event.
         clock: room for the time.
@@ -141,8 +143,8 @@ class Port(NamedTuple):
     rebuilt_lens: Int64Array
     rebuilt_count: Int64Array
     pending: Int64Array
-    tx_flows: Int64Array
-    rx_flows: Int64Array
+    flows: Int64Array
+    random: Int64Array
     tx_trace: TraceRing
     rx_trace: TraceRing
     lock: libc.Uint64Array
@@ -154,7 +156,7 @@ class Port(NamedTuple):
 
 
 def make_settings(
-    engine: TransmitSettings,
+    engine: EngineSettings,
     faults: FaultSettings | None = None,
     busy_poll_us: int = 0,
     host_is_packet: bool = False,
@@ -166,17 +168,15 @@ def make_settings(
 
 
 def make_port(
-    tx_flows: Int64Array,
-    rx_flows: Int64Array,
+    flows: Int64Array,
     faults: FaultSettings | None = None,
     mtu: int = 1500,
     traced: bool = False,
 ) -> Port:
-    """Return buffers and counters at zero, around these flow tables.
+    """Return buffers and counters at zero, around a flow table.
 
     Args:
-        tx_flows: transmit flow table.
-        rx_flows: receive flow table.
+        flows: the flow table.
         faults: decide how many frames the fault stage may hold.
         mtu: of the wire, in octets.
         traced: whether there is room for a trace.
@@ -212,8 +212,8 @@ def make_port(
         rebuilt_lens=np.zeros(REBUILT_BATCH, np.int64),
         rebuilt_count=np.zeros(1, np.int64),
         pending=np.zeros(PENDING_FIELDS, np.int64),
-        tx_flows=tx_flows,
-        rx_flows=rx_flows,
+        flows=flows,
+        random=_draw_random(),
         tx_trace=make_ring(ring_words),
         rx_trace=make_ring(ring_words),
         lock=np.zeros(libc.MUTEX_WORDS, np.uint64),
@@ -223,6 +223,12 @@ def make_port(
         address=np.zeros(libc.ADDRESS_ROOM, np.int32),
         state=np.zeros(STATE_FIELDS, np.int64),
     )
+
+
+def _draw_random() -> Int64Array:
+    words = np.frombuffer(secrets.token_bytes(8 * (1 + RANDOM_WORDS)), np.int64) & 0xFFFFFFFF
+    words[0] = 0
+    return words
 
 
 def _make_rows(count: int, row_len: int, line_at: int) -> Uint8Array:

@@ -18,14 +18,14 @@ import numpy as np
 
 import netoffload
 from netoffload.engine.counters import Int64Array
-from netoffload.engine.flows import FIELDS, SLOTS, make_flows
+from netoffload.engine.flows import FIELDS, ROWS, SLOTS, make_flows, rekey
 from netoffload.errors import DeviceError
 
 HEADER_LEN: Final = 4096
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-def open_tables(path: Path | None) -> tuple[Int64Array, Int64Array]:
+def open_table(path: Path | None) -> Int64Array:
     """Return the transmit and the receive flow table, kept in the file at ``path`` (None: in memory only).
 
     A file that is not there, or was written before the last boot, starts with empty tables.
@@ -34,7 +34,7 @@ def open_tables(path: Path | None) -> tuple[Int64Array, Int64Array]:
         DeviceError: the file is not ours, is from another version, or cannot be written.
     """
     if path is None:
-        return make_flows(), make_flows()
+        return make_flows()
     header, boot = _header(), _boot()
     try:
         if not path.exists() or path.stat().st_size == 0:
@@ -42,14 +42,16 @@ def open_tables(path: Path | None) -> tuple[Int64Array, Int64Array]:
         with open(path, "rb") as file:
             found = file.read(len(header) + len(boot))
         size = path.stat().st_size
-        if found[: len(header)] != header or size != HEADER_LEN + 2 * SLOTS * FIELDS * 8:
+        if found[: len(header)] != header or size != HEADER_LEN + ROWS * FIELDS * 8:
             raise DeviceError(f"flow table {path} is not one of netoffload {netoffload.__version__}: remove it")
         if found[len(header) :] != boot:
             _make(path, header, boot)
-        tables = np.memmap(path, np.int64, "r+", offset=HEADER_LEN, shape=(2, SLOTS, FIELDS))
+        tables = np.memmap(path, np.int64, "r+", offset=HEADER_LEN, shape=(ROWS, FIELDS))
     except OSError as error:
         raise DeviceError(f"flow table {path} cannot be used: {error.strerror}") from error
-    return np.asarray(tables[0]), np.asarray(tables[1])
+    flows = np.asarray(tables)
+    rekey(flows)
+    return flows
 
 
 def _header() -> bytes:
@@ -63,5 +65,5 @@ def _boot() -> bytes:
 def _make(path: Path, header: bytes, boot: bytes) -> None:
     with open(path, "wb") as file:
         file.write((header + boot).ljust(HEADER_LEN, b"\0"))
-        file.truncate(HEADER_LEN + 2 * SLOTS * FIELDS * 8)
+        file.truncate(HEADER_LEN + ROWS * FIELDS * 8)
     path.chmod(0o600)

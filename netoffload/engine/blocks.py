@@ -1,4 +1,4 @@
-"""One block: where a segment's parts are, how it is told, and how a piece of its payload becomes a frame of IPComp."""
+"""One block: where a segment's parts are, and how a piece of its payload becomes a frame of IPComp."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from netoffload.codec.jit import inline_kernel
 from netoffload.codec.kernels import LANES, encode_fit
 from netoffload.codec.octets import copy_octets, u8
 from netoffload.engine import network
+from netoffload.engine.counters import Int64Array
 from netoffload.engine.fields import put_be16, put_be32
 from netoffload.engine.network import IP_AT
 from netoffload.engine.sums import crc32c
 from netoffload.wire import offload, tcp, vnet
 
 
-class TransmitSettings(NamedTuple):
-    """What the engine is told once.
+class EngineSettings(NamedTuple):
+    """What does not change while the engine runs, but for the MTU.
 
     Attributes:
         codec_id: codec of the blocks this NIC makes.
@@ -24,6 +25,9 @@ class TransmitSettings(NamedTuple):
         per_segment: 1 for one frame per MSS, 0 for coalesced packing.
         in_udp: 1 for blocks in UDP to peers that take it, 0 for IPComp always.
         bundles: 1 if the kernel cuts bundles of UDP datagrams apart.
+        tag: ToS or traffic class of tagged segments, its two ECN bits 0.
+        tag_mask: which of its bits count; 0: every segment is tagged.
+        ports: int64[n, 2], first and last port of ranges; a tagged connection has a port in one of them. Empty: any.
     """
 
     codec_id: int
@@ -32,10 +36,13 @@ class TransmitSettings(NamedTuple):
     per_segment: int
     in_udp: int
     bundles: int
+    tag: int
+    tag_mask: int
+    ports: Int64Array
 
 
 class Segment(NamedTuple):
-    """Where things are in a frame from the host with one TCP segment, worked out once.
+    """Where things are in a frame with one TCP segment of the host, worked out once.
 
     Attributes:
         ip_len: octets of its network header, which says the family.
@@ -43,7 +50,8 @@ class Segment(NamedTuple):
         payload_at: where the payload starts.
         payload_len: octets of it.
         seq: sequence number of its first octet.
-        gso_size: MSS of a TSO frame; 0 where the frame is one segment.
+        gso_size: MSS of a TSO frame in whole floats; 0 where the frame is one segment.
+        flags: of the TCP header.
     """
 
     ip_len: int
@@ -52,62 +60,77 @@ class Segment(NamedTuple):
     payload_len: int
     seq: int
     gso_size: int
+    flags: int
+
+
+class Sending(NamedTuple):
+    """How blocks of one connection travel.
+
+    Attributes:
+        datagram_max: length of the largest datagram, octets.
+        in_udp: 1 for blocks in UDP.
+        nonce: what the peer expects in the CRC.
+    """
+
+    datagram_max: int
+    in_udp: int
+    nonce: int
+
+
+class Piece(NamedTuple):
+    """What one block is made of.
+
+    Attributes:
+        done: octets of the payload before it.
+        octets: it holds at most so many, whole floats.
+        index: of the block among those of its segment.
+    """
+
+    done: int
+    octets: int
+    index: int
 
 
 @inline_kernel
 def emit_block(
-    settings: Any,
-    datagram_max: Any,
-    frame: Any,
-    segment: Any,
-    done: Any,
-    piece: Any,
-    first_octet: Any,
-    index: Any,
-    classes: Any,
-    wire: Any,
-    wire_at: Any,
+    settings: Any, sending: Any, frame: Any, segment: Any, piece: Any, classes: Any, wire: Any, wire_at: Any
 ) -> Any:
-    """Write one frame of IPComp, of at most ``datagram_max`` octets from the network header on, at ``wire_at``.
+    """Write one frame of IPComp at ``wire_at``, of at most ``sending.datagram_max`` octets from the network header on.
 
-    It is the ``index``-th of its segment, holds at most ``piece`` octets of the payload from ``done`` on, whose first
-    octet is the ``first_octet``-th of the stream; ``classes``, int64[4], counts its floats. Returns (payload octets in
-    it, frame length).
+    ``classes``, int64[4], counts its floats. Returns (payload octets in it, frame length).
     """
     ip_len = segment.ip_len
     tcp_len = segment.payload_at - segment.tcp_at
-    head = min(-(first_octet + done) & 3, piece)
-    floats = (piece - head) // 4
-    tail = piece - head - 4 * floats
     comp_at = wire_at + segment.tcp_at
-    body_at = comp_at + offload.TCP_HEADER + tcp_len
-    capacity = datagram_max - ip_len - offload.OVERHEAD - tcp_len - head - tail
-    source_at = segment.payload_at + done
-    for octet in range(head):
-        wire[body_at + octet] = frame[source_at + octet]
-    half_count, half_len, encoded, bursts_len = _encode_halves(
-        settings, frame, source_at + head, floats, wire, body_at + head, capacity, classes
+    header_at = comp_at + offload.TCP_HEADER
+    capacity = sending.datagram_max - ip_len - offload.OVERHEAD - tcp_len
+    half_count, half_len, floats, bursts_len = _encode_halves(
+        settings,
+        frame,
+        segment.payload_at + piece.done,
+        piece.octets // 4,
+        wire,
+        header_at + tcp_len,
+        capacity,
+        classes,
     )
-    if encoded < floats:
-        tail = 0  # the rest follows in the next frame
-    taken = head + 4 * encoded + tail
-    for octet in range(tail):
-        wire[body_at + head + bursts_len + octet] = frame[source_at + taken - tail + octet]
-    block_len = offload.OVERHEAD + tcp_len + head + bursts_len + tail
+    taken = 4 * floats
+    block_len = offload.OVERHEAD + tcp_len + bursts_len
 
     copy_octets(frame, vnet.VNET_LEN, wire, wire_at + vnet.VNET_LEN, segment.tcp_at - vnet.VNET_LEN)
     for octet in range(vnet.VNET_LEN):
         wire[wire_at + octet] = 0
-    network.put_datagram(wire, wire_at + IP_AT, ip_len, ip_len + block_len, index, offload.PROTO_IPCOMP)
-    header_at = comp_at + offload.TCP_HEADER
+    network.put_datagram(wire, wire_at + IP_AT, ip_len, ip_len + block_len, piece.index, offload.PROTO_IPCOMP)
     copy_octets(frame, segment.tcp_at, wire, header_at, tcp_len)
-    put_be32(wire, header_at + tcp.SEQ, segment.seq + done)
+    put_be32(wire, header_at + tcp.SEQ, segment.seq + piece.done)
     put_be16(wire, header_at + tcp.CHECKSUM, 0)
-    if done + taken < segment.payload_len:
+    if piece.done + taken < segment.payload_len:
         wire[header_at + tcp.FLAGS] = u8(wire, header_at + tcp.FLAGS) & ~(tcp.FIN | tcp.PSH)
     put_be16(wire, comp_at + offload.HALF_BURSTS, half_count // LANES)
     put_be16(wire, comp_at + offload.HALF_LEN, half_len)
-    _emit_block_header(settings, wire, comp_at, ip_len, head << 4 | tail, taken, segment.gso_size, block_len)
+    put_be16(wire, comp_at + offload.PAYLOAD_LEN, taken)
+    put_be16(wire, comp_at + offload.GSO_SIZE, segment.gso_size)
+    _seal(settings, sending.nonce, wire, comp_at, ip_len, block_len)
     return taken, segment.tcp_at + block_len
 
 
@@ -140,27 +163,16 @@ def _encode_halves(
 
 
 @inline_kernel
-def _emit_block_header(
-    settings: Any,
-    wire: Any,
-    comp_at: Any,
-    ip_len: Any,
-    head_tail: Any,
-    taken: Any,
-    gso_size: Any,
-    block_len: Any,
-) -> None:
-    """Write IPComp and block header around the mark, before a TCP header and payload that are in place, and the CRC."""
+def _seal(settings: Any, nonce: Any, wire: Any, comp_at: Any, ip_len: Any, block_len: Any) -> None:
+    """Write the IPComp header and what is always the same of the block header, and the CRC over it all."""
     wire[comp_at + offload.NEXT_HEADER] = offload.IPCOMP_NEXT_TCP
     wire[comp_at + offload.IPCOMP_FLAGS] = 0
     put_be16(wire, comp_at + offload.CPI, offload.CPI_OFFLOAD)
     wire[comp_at + offload.VERSION_CODEC] = offload.BLOCK_VERSION << 4 | settings.codec_id
     wire[comp_at + offload.BOUND_K] = settings.bound_k
-    wire[comp_at + offload.HEAD_TAIL] = head_tail
+    wire[comp_at + offload.HEAD_TAIL] = 0
     wire[comp_at + offload.FLAGS] = 0
-    put_be16(wire, comp_at + offload.PAYLOAD_LEN, taken)
-    put_be16(wire, comp_at + offload.GSO_SIZE, gso_size)
-    put_be32(wire, comp_at + offload.CRC, block_crc(wire, comp_at, ip_len, block_len))
+    put_be32(wire, comp_at + offload.CRC, block_crc(wire, comp_at, ip_len, block_len) ^ nonce)
 
 
 @inline_kernel

@@ -27,6 +27,9 @@ class Counter(enum.IntEnum):
     TX_HOST_OCTETS = enum.auto()
     TX_OFFERS = enum.auto()
     TX_FALLBACKS = enum.auto()
+    TX_PROBES = enum.auto()
+    TX_PATH_LIMITS = enum.auto()
+    TX_HELD = enum.auto()
     TX_SEGMENTS = enum.auto()
     TX_RAW_OCTETS = enum.auto()
     TX_PAYLOAD_OCTETS = enum.auto()
@@ -47,8 +50,11 @@ class Counter(enum.IntEnum):
     BYPASS_SPECIAL = enum.auto()
     BYPASS_UNKNOWN_FLOW = enum.auto()
     BYPASS_PEER = enum.auto()
-    BYPASS_FELL_BACK = enum.auto()
-    BYPASS_CUT_FLOAT = enum.auto()
+    BYPASS_BAD_SUM = enum.auto()
+    BYPASS_UNDECIDED = enum.auto()
+    BYPASS_NOT_FLOATS = enum.auto()
+    BYPASS_EXACT = enum.auto()
+    BYPASS_PROBATION = enum.auto()
     BYPASS_NO_GAIN = enum.auto()
 
     RX_WIRE_FRAMES = enum.auto()
@@ -60,11 +66,14 @@ class Counter(enum.IntEnum):
     RX_SEGMENTS = enum.auto()
     RX_CODEC_NS = enum.auto()
     RX_BYPASS = enum.auto()
+    RX_ACKS_MOVED = enum.auto()
+    RX_ERRORS_TRANSLATED = enum.auto()
 
     DROP_RUNT = enum.auto()
     DROP_BAD_HEADER = enum.auto()
     DROP_BAD_VERSION = enum.auto()
     DROP_BAD_CRC = enum.auto()
+    DROP_UNKNOWN_FLOW = enum.auto()
     DROP_UNKNOWN_CODEC = enum.auto()
     DROP_BAD_LENGTHS = enum.auto()
     DROP_MALFORMED_PAYLOAD = enum.auto()
@@ -76,6 +85,7 @@ class Counter(enum.IntEnum):
     DROP_HOST_FULL = enum.auto()
     DROP_UNSPLIT = enum.auto()
     DROP_HOST_BLOCK = enum.auto()
+    DROP_PEER_REFUSES = enum.auto()
 
     FAULT_LOST = enum.auto()
     FAULT_DUPLICATED = enum.auto()
@@ -97,7 +107,10 @@ MEANING: Final = {
     Counter.TX_HOST_FRAMES: "frames read from the host, a GSO frame counting once",
     Counter.TX_HOST_OCTETS: "octets of the frames read from the host",
     Counter.TX_OFFERS: "tagged SYNs and SYN/ACKs sent with our capability word",
-    Counter.TX_FALLBACKS: "flows that went on raw after retransmissions without progress",
+    Counter.TX_FALLBACKS: "times a flow went on probation after retransmissions without progress",
+    Counter.TX_PROBES: "segments compressed to find out whether blocks arrive again",
+    Counter.TX_PATH_LIMITS: "times large blocks vanished, so that a flow sends smaller ones",
+    Counter.TX_HELD: "segments of which nothing left yet: the rest of a float is missing",
     Counter.TX_SEGMENTS: "segments of the host that were compressed",
     Counter.TX_RAW_OCTETS: "payload octets that were compressed, before",
     Counter.TX_PAYLOAD_OCTETS: "payload octets that were compressed, after: bursts and raw head and tail octets",
@@ -117,8 +130,11 @@ MEANING: Final = {
     Counter.BYPASS_SPECIAL: "tagged segment with RST, URG, CWR, MD5 or AO",
     Counter.BYPASS_UNKNOWN_FLOW: "tagged segment of a flow whose SYN was not seen",
     Counter.BYPASS_PEER: "tagged segment to a peer that did not say it decodes our codec",
-    Counter.BYPASS_FELL_BACK: "tagged segment of a flow that fell back to raw",
-    Counter.BYPASS_CUT_FLOAT: "tagged retransmission in a flow whose segments have cut a float",
+    Counter.BYPASS_BAD_SUM: "segment of a known flow with a wrong TCP checksum",
+    Counter.BYPASS_UNDECIDED: "tagged segment of a flow that is still being judged",
+    Counter.BYPASS_NOT_FLOATS: "tagged segment of a flow whose first kilobyte is not float32",
+    Counter.BYPASS_EXACT: "tagged segment with floats that were, or must be, sent exact",
+    Counter.BYPASS_PROBATION: "tagged segment of a flow on probation; its floats are rounded too",
     Counter.BYPASS_NO_GAIN: "tagged segment that its blocks would not make smaller; its floats are rounded too",
     Counter.RX_WIRE_FRAMES: "frames read from the wire, a GSO frame counting once",
     Counter.RX_WIRE_OCTETS: "octets of the frames read from the wire",
@@ -129,10 +145,13 @@ MEANING: Final = {
     Counter.RX_SEGMENTS: "segments rebuilt for the host",
     Counter.RX_CODEC_NS: "nanoseconds spent on checking and decoding blocks",
     Counter.RX_BYPASS: "frames that are no offload block of ours",
+    Counter.RX_ACKS_MOVED: "acknowledgements changed for the host, to the edge of a float or behind held octets",
+    Counter.RX_ERRORS_TRANSLATED: "ICMP errors about blocks that became errors about TCP segments",
     Counter.DROP_RUNT: "frame from the wire shorter than its headers say",
     Counter.DROP_BAD_HEADER: "block that is an IPv4 fragment, or with a wrong IPv4 checksum, TCP header or flags",
     Counter.DROP_BAD_VERSION: "block of another version, or with a reserved bit set",
-    Counter.DROP_BAD_CRC: "block with a wrong CRC32C",
+    Counter.DROP_BAD_CRC: "block with a wrong CRC32C, or with another nonce",
+    Counter.DROP_UNKNOWN_FLOW: "block of a connection whose handshake this NIC did not see",
     Counter.DROP_UNKNOWN_CODEC: "block with a codec or a bound this NIC does not know",
     Counter.DROP_BAD_LENGTHS: "block whose lengths contradict each other",
     Counter.DROP_MALFORMED_PAYLOAD: "block whose tags and length contradict each other",
@@ -143,7 +162,8 @@ MEANING: Final = {
     Counter.DROP_HOST_REFUSED: "the kernel refused a frame for the host",
     Counter.DROP_HOST_FULL: "the host's queue refused a frame",
     Counter.DROP_UNSPLIT: "frame that the fault stage cannot split or hold",
-    Counter.DROP_HOST_BLOCK: "UDP from the host that the other NIC would take for blocks",
+    Counter.DROP_HOST_BLOCK: "frame from the host that the other NIC would take for blocks: by UDP port, or IPComp",
+    Counter.DROP_PEER_REFUSES: "ICMP error that says that the peer takes no blocks; its flow goes on probation",
     Counter.FAULT_LOST: "frames lost on purpose",
     Counter.FAULT_DUPLICATED: "frames sent twice on purpose",
     Counter.FAULT_REORDERED: "frames overtaken on purpose",

@@ -168,21 +168,19 @@ def unwrap(frame: Any, length: int, cursor: Any, headers: Any, counters: Any) ->
 
 
 @inline_kernel
-def is_forged(frame: Any, length: Any) -> Any:
-    """Whether a peer's NIC would take a datagram of the host's own for blocks, or one that will be cut out of it.
+def is_block(frame: Any, length: Any, ip_len: Any) -> Any:
+    """Whether a frame of the host itself is to be taken for blocks: by protocol and CPI, or by the port of UDP.
 
-    It would make TCP segments of them, from whatever port they say, and every program may send UDP.
+    A NIC makes blocks, a host does not. The other NIC would make TCP segments of them, from whatever port they say,
+    and every program may send UDP.
     """
-    ip_len = network.find_ip_len(frame, length)
-    udp_at = IP_AT + ip_len
-    if _find_datagram(frame, length) != 0:
-        return True
-    return (
-        ip_len != 0
-        and u8(frame, vnet.GSO_TYPE) == vnet.GSO_UDP_L4
-        and length >= udp_at + udp.UDP_LEN
-        and be16(frame, udp_at + udp.DST_PORT) == encapsulation.UDP_PORT
-    )
+    at = IP_AT + ip_len
+    if ip_len == 0 or length < at + offload.IPCOMP_LEN or network.is_fragment(frame, ip_len):
+        return False
+    protocol = network.get_protocol(frame, ip_len)
+    if protocol == offload.PROTO_IPCOMP:
+        return be16(frame, at + offload.CPI) == offload.CPI_OFFLOAD
+    return protocol == udp.PROTO_UDP and be16(frame, at + udp.DST_PORT) == encapsulation.UDP_PORT
 
 
 @inline_kernel

@@ -1,14 +1,25 @@
-"""The flow table: which flows are known, where their first float starts, and what crossed for each.
+"""The flow table: which connections are known, and everything that a NIC remembers of each.
 
-A flow is one direction of a TCP connection. The transmit table is filled by SYNs (the initial sequence number is what
-floats are counted from), the receive table by blocks. Both have the same form: int64[slots, fields], a hash, and a
-window of :data:`PROBES` slots in which the flow is, or a free slot, or else the slot longest unused, which is then
-taken over.
+A slot is one TCP connection, seen from the host: what it sends (fields of the transmit side) and what it receives
+(``RX_...``). A slot is made by a SYN or SYN/ACK of the host and by nothing else, so nobody else can fill the table.
+
+::
+
+    int64[ROWS, FIELDS]    SLOTS slots          hash of the key, then a window of PROBES slots
+                           CANDIDATES rows      SYNs from the wire that the host has not answered yet
+                           1 row                the words that key the hash, drawn anew at every start
+
+**Who gives way.** A new connection takes a free slot of its window, else the oldest one that is closed, else the oldest
+whose handshake is not complete, else the oldest that was silent for :data:`IDLE_NS`. A connection whose handshake is
+complete gives way to nobody sooner; a new one that finds no slot stays raw.
+
+**SYNs from the wire** go to a row of their own. They change nothing that the host has not answered: a SYN/ACK that
+acknowledges the SYN turns the row into a slot, or into a new life of a slot that is there.
 """
 
 from __future__ import annotations
 
-import ipaddress
+import secrets
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,15 +27,21 @@ import numpy as np
 from netoffload.codec.jit import inline_kernel
 from netoffload.engine.counters import Int64Array
 from netoffload.engine.fields import be32, be64
+from netoffload.engine.judgement import JUDGE_FIELDS
 from netoffload.engine.network import IP_AT
 from netoffload.wire import ipv4, ipv6
 
 SLOTS: Final = 4096
-"""A power of two. A node of a training run has a few flows per peer; a busy host has some thousands."""
-
+"""A power of two. A node of a training run has a few connections per peer; a busy host has some thousands."""
+CANDIDATES: Final = 1024
+"""A power of two. A host answers a SYN within microseconds; a row is taken over by the next SYN with its hash."""
 PROBES: Final = 16
+KEY_ROW: Final = SLOTS + CANDIDATES
+ROWS: Final = KEY_ROW + 1
+IDLE_NS: Final = 432_000 * 1_000_000_000
+"""Five days, as Linux' connection tracking keeps an established connection."""
 
-# Fields of a slot.
+# The key, and who holds the slot. A source is the host, a destination its peer.
 IP_VERSION: Final = 0
 """4 or 6; 0: the slot is free."""
 SRC_HIGH: Final = 1
@@ -32,42 +49,93 @@ SRC_LOW: Final = 2
 DST_HIGH: Final = 3
 DST_LOW: Final = 4
 PORTS: Final = 5
-ISN: Final = 6
+STATE: Final = 6
+OPENING: Final = 0
+"""The handshake is not complete."""
+OPEN: Final = 1
+CLOSED: Final = 2
+"""The host sent FIN or RST. A table shows the connection until its slot is taken over."""
 LAST_SEEN_NS: Final = 7
-SEGMENTS: Final = 8
-RAW_OCTETS: Final = 9
-PAYLOAD_OCTETS: Final = 10
-BLOCKS: Final = 11
-BYPASSED: Final = 12
-PEER_CODECS: Final = 13
-"""Bitmap of what the peer's NIC decodes, from its SYN; 0: no NIC, or none that we can talk to."""
-PEER_ISN: Final = 14
-NEXT_SEQ: Final = 15
-"""Where the flow's newest octet ends: what is below was sent before."""
-RETRY_SEQ: Final = 16
-RETRIES: Final = 17
-IS_RAW: Final = 18
-"""1: blocks of this flow do not arrive; it goes on uncompressed."""
-IS_CLOSED: Final = 19
-"""1: its end was seen, FIN or RST; the first slot to be taken over. A table shows the flow until then."""
-HAS_CUT: Final = 20
-"""1: a segment of this flow has begun or ended inside a float."""
-PEER_TAKES_UDP: Final = 21
-"""1: the peer's NIC takes blocks in UDP."""
-WIRE_OCTETS: Final = 22
-"""Of the frames that carried the blocks, transmit table only."""
-FIELDS: Final = 23
 
+# The handshake.
+ISN: Final = 8
+PEER_ISN: Final = 9
+PEER_CODECS: Final = 10
+"""Bitmap of what the peer's NIC decodes, from its word; 0: no NIC, or none that we can talk to."""
+PEER_WAYS: Final = 11
+PEER_NONCE: Final = 12
+"""Combined with the CRC of every block to the peer."""
+OWN_NONCE: Final = 13
+"""Expected in the CRC of every block from the peer."""
+SYNS_SENT: Final = 14
+"""How often the host sent its SYN or SYN/ACK."""
+OWN_MSS: Final = 15
+WINDOW_SHIFT: Final = 16
+"""Window scale of the host, -1 without the option; once the handshake is complete, what holds: 0..14."""
+
+# Where the host's stream is.
+NEXT_SEQ: Final = 17
+"""Where its newest octet ends: what is below was sent before."""
+UNA: Final = 18
+"""What the peer has acknowledged, and the host was told so."""
+
+# Which floats are rounded: see ``forms``.
+FORM: Final = 19
+ROUNDED_FROM: Final = 20
+EXACT_FROM: Final = 21
+HELD_SEQ: Final = 22
+HELD_WORD: Final = 23
+HELD_MASK: Final = 24
+HELD_TRIES: Final = 25
+LENT_SEQ: Final = 26
+LENT_WORD: Final = 27
+LENT_LEN: Final = 28
+
+# Whether blocks arrive: see ``probation``.
+RETRIES: Final = 29
+RETRY_UNA: Final = 30
+PLAIN_UNTIL_NS: Final = 31
+BACK_OFF_NS: Final = 32
+PLAIN_UNA: Final = 33
+PROBE_SEQ: Final = 34
+PROBE_END: Final = 35
+IS_PROBING: Final = 36
+
+# How large they may be: see ``path``.
+DATAGRAM_MAX: Final = 37
+DATAGRAM_MAX_UNTIL_NS: Final = 38
+LARGE_SEQ: Final = 39
+LARGE_END: Final = 40
+LARGE_LEN: Final = 41
+LARGE_FAILS: Final = 42
+LARGE_UNA: Final = 43
+FAILED_LEN: Final = 44
+
+# Counted for whoever looks.
+SEGMENTS: Final = 45
+RAW_OCTETS: Final = 46
+PAYLOAD_OCTETS: Final = 47
+BLOCKS: Final = 48
+BYPASSED: Final = 49
+WIRE_OCTETS: Final = 50
+"""Of the frames that carried the blocks."""
+RX_SEGMENTS: Final = 51
+RX_RAW_OCTETS: Final = 52
+RX_PAYLOAD_OCTETS: Final = 53
+RX_BLOCKS: Final = 54
+RX_IS_CLOSED: Final = 55
+
+# What the first kilobyte looks like: see ``judgement``.
+JUDGED: Final = 56
+FIELDS: Final = JUDGED + JUDGE_FIELDS
+
+KEY_FIELDS: Final = 6
+_KEY_MASK: Final = (1 << 40) - 1
 NOT_FOUND: Final = -1
-ISN_NOT_SEEN: Final = -1
-"""The peer's SYN was seen, the host's answer not yet."""
-
-RETRIES_MAX: Final = 3
-"""Retransmissions of one compressed range without progress after which a flow goes on raw."""
 
 
 class FlowKey(NamedTuple):
-    """What a flow is known by: the first fields of its slot. An IPv4 address is the low half of a 128-bit one."""
+    """What a connection is known by: the first fields of its slot. An IPv4 address is the low half of a 128-bit one."""
 
     ip_version: int
     src_high: int
@@ -78,8 +146,28 @@ class FlowKey(NamedTuple):
 
 
 def make_flows() -> Int64Array:
-    """Return an empty table."""
-    return np.zeros((SLOTS, FIELDS), np.int64)
+    """Return an empty table with a hash of its own, int64[ROWS, FIELDS]."""
+    flows = np.zeros((ROWS, FIELDS), np.int64)
+    draw_key(flows)
+    return flows
+
+
+def draw_key(flows: Int64Array) -> None:
+    """Key the hash anew; the table must be empty."""
+    flows[KEY_ROW] = np.frombuffer(secrets.token_bytes(8 * FIELDS), np.int64)
+
+
+def rekey(flows: Int64Array) -> None:
+    """Key the hash of a table anew and put its connections where they belong now."""
+    known = flows[:SLOTS][flows[:SLOTS, IP_VERSION] != 0].copy()
+    flows[:] = 0
+    draw_key(flows)
+    for row in known[np.argsort(known[:, STATE] != OPEN, kind="stable")]:
+        first = _hash(flows, FlowKey(*(int(word) for word in row[:KEY_FIELDS]))) & (SLOTS - 1)
+        window = (first + np.arange(PROBES)) & (SLOTS - 1)
+        free = window[flows[window, IP_VERSION] == 0]
+        if free.size:
+            flows[free[0]] = row
 
 
 @inline_kernel
@@ -94,24 +182,30 @@ def key_of(frame: Any, ip_len: Any, tcp_at: Any) -> Any:
 
 @inline_kernel
 def reversed_key(key: Any) -> Any:
-    """Return the key of the same connection's other direction."""
+    """Return the key of the same connection seen from the other end."""
     ports = (key.ports & 0xFFFF) << 16 | key.ports >> 16
     return FlowKey(key.ip_version, key.dst_high, key.dst_low, key.src_high, key.src_low, ports)
 
 
 @inline_kernel
-def _folded(high: Any, low: Any) -> Any:
-    word = high ^ low
-    return (word ^ word >> 32) & 0xFFFFFFFF
+def _mixed(word: Any, keys: Any, first: Any) -> Any:
+    """Return the sum of four products, of 16 bits of ``word`` and 40 bits of a key each: below 2**58."""
+    total = (word & 0xFFFF) * (keys[first] & _KEY_MASK) + (word >> 16 & 0xFFFF) * (keys[first + 1] & _KEY_MASK)
+    total += (word >> 32 & 0xFFFF) * (keys[first + 2] & _KEY_MASK)
+    return total + (word >> 48 & 0xFFFF) * (keys[first + 3] & _KEY_MASK)
 
 
 @inline_kernel
-def _first_slot(key: Any) -> Any:
-    src, dst = _folded(key.src_high, key.src_low), _folded(key.dst_high, key.dst_low)
-    mixed = src ^ dst << 1 ^ key.ports * 31  # below 2**38: plain integers and int64 agree
-    mixed ^= mixed >> 15
-    mixed = mixed * 40503 >> 4
-    return (mixed ^ mixed >> 13) & (SLOTS - 1)
+def _hash(flows: Any, key: Any) -> Any:
+    """Return 24 bits of a multilinear hash (Carter and Wegman, 1979).
+
+    Who does not know the words of the last row cannot choose keys that meet.
+    """
+    keys = flows[KEY_ROW]
+    total = _mixed(key.ports, keys, 0) + _mixed(key.src_low, keys, 4) + _mixed(key.dst_low, keys, 8)
+    if key.ip_version == 6:
+        total += _mixed(key.src_high, keys, 12) + _mixed(key.dst_high, keys, 16)
+    return total >> 16 & 0xFFFFFF
 
 
 @inline_kernel
@@ -127,116 +221,88 @@ def _holds(flows: Any, slot: Any, key: Any) -> Any:
 
 
 @inline_kernel
-def find(flows: Any, key: FlowKey) -> int:
-    """Return the slot of a flow, or ``NOT_FOUND``."""
-    first = _first_slot(key)
+def find(flows: Any, key: Any) -> Any:
+    """Return the slot of a connection, or ``NOT_FOUND``."""
+    first = _hash(flows, key)
     for probe in range(PROBES):
         slot = (first + probe) & (SLOTS - 1)
         if _holds(flows, slot, key):
-            return int(slot)
+            return slot
     return NOT_FOUND
 
 
 @inline_kernel
-def learn(flows: Any, key: FlowKey, isn: int, now_ns: int) -> int:
-    """Return the slot of a flow, made (or made anew, if ``isn`` differs) where it is not known."""
-    slot = find(flows, key)
-    if slot == NOT_FOUND:
-        first = _first_slot(key)
-        slot = first
-        for probe in range(PROBES):
-            candidate = (first + probe) & (SLOTS - 1)
-            if flows[candidate, IP_VERSION] == 0:
-                slot = candidate
-                break
-            newer = flows[candidate, LAST_SEEN_NS] - flows[slot, LAST_SEEN_NS]
-            if flows[candidate, IS_CLOSED] > flows[slot, IS_CLOSED] or (
-                flows[candidate, IS_CLOSED] == flows[slot, IS_CLOSED] and newer < 0
-            ):
-                slot = candidate
-    elif flows[slot, ISN] == isn:
-        return int(slot)
-    for field in range(FIELDS):
-        flows[slot, field] = 0
-    flows[slot, IP_VERSION] = key.ip_version
-    flows[slot, SRC_HIGH] = key.src_high
-    flows[slot, SRC_LOW] = key.src_low
-    flows[slot, DST_HIGH] = key.dst_high
-    flows[slot, DST_LOW] = key.dst_low
-    flows[slot, PORTS] = key.ports
-    flows[slot, LAST_SEEN_NS] = now_ns
-    begin(flows, slot, isn)
-    return int(slot)
+def find_candidate(flows: Any, key: Any) -> Any:
+    """Return the row of a SYN from the wire, or ``NOT_FOUND``."""
+    row = SLOTS + (_hash(flows, key) & (CANDIDATES - 1))
+    return row if _holds(flows, row, key) else NOT_FOUND
 
 
 @inline_kernel
-def forget(flows: Any, slot: Any) -> None:
-    """Free the slot of a flow."""
-    flows[slot, IP_VERSION] = 0
+def make_candidate(flows: Any, key: Any) -> Any:
+    """Return the row of a SYN from the wire, empty but for the key."""
+    row = SLOTS + (_hash(flows, key) & (CANDIDATES - 1))
+    _take(flows, row, key)
+    return row
+
+
+@inline_kernel
+def _rank(flows: Any, slot: Any, now_ns: Any) -> Any:
+    """How ready a slot is to be taken over, 0: not at all."""
+    if flows[slot, IP_VERSION] == 0:
+        return 4
+    if flows[slot, STATE] == CLOSED:
+        return 3
+    if flows[slot, STATE] == OPENING:
+        return 2
+    return 1 if now_ns - flows[slot, LAST_SEEN_NS] > IDLE_NS else 0
+
+
+@inline_kernel
+def make_slot(flows: Any, key: Any, now_ns: Any) -> Any:
+    """Return an empty slot for a connection that is about to begin, or ``NOT_FOUND`` where all are taken.
+
+    If the connection has a slot, from an earlier life with the same addresses and ports, it is that one.
+    """
+    slot = find(flows, key)
+    if slot == NOT_FOUND:
+        first = _hash(flows, key)
+        best = 0
+        for probe in range(PROBES):
+            candidate = (first + probe) & (SLOTS - 1)
+            rank = _rank(flows, candidate, now_ns)
+            is_older = rank == best and rank > 0 and flows[candidate, LAST_SEEN_NS] < flows[slot, LAST_SEEN_NS]
+            if rank > best or is_older:
+                slot, best = candidate, rank
+        if best == 0:
+            return NOT_FOUND
+    _take(flows, slot, key)
+    flows[slot, LAST_SEEN_NS] = now_ns
+    return slot
+
+
+@inline_kernel
+def _take(flows: Any, row: Any, key: Any) -> None:
+    for field in range(KEY_FIELDS, FIELDS):
+        flows[row, field] = 0
+    flows[row, IP_VERSION] = key.ip_version
+    flows[row, SRC_HIGH] = key.src_high
+    flows[row, SRC_LOW] = key.src_low
+    flows[row, DST_HIGH] = key.dst_high
+    flows[row, DST_LOW] = key.dst_low
+    flows[row, PORTS] = key.ports
+
+
+@inline_kernel
+def forget(flows: Any, key: Any) -> None:
+    """Free the slot of a connection, if it has one."""
+    slot = find(flows, key)
+    if slot != NOT_FOUND:
+        flows[slot, IP_VERSION] = 0
 
 
 @inline_kernel
 def begin(flows: Any, slot: Any, isn: Any) -> None:
-    """Note the initial sequence number of a flow."""
+    """Note the host's initial sequence number."""
     flows[slot, ISN] = isn
-    flows[slot, NEXT_SEQ] = (isn + 1) & 0xFFFFFFFF
-
-
-@inline_kernel
-def note_sent(flows: Any, slot: Any, seq: Any, end_seq: Any) -> Any:
-    """Note that a segment is about to be sent, in whatever form; return whether some of it was sent before."""
-    next_seq = flows[slot, NEXT_SEQ]
-    if (end_seq - next_seq) & 0x80000000 == 0:
-        flows[slot, NEXT_SEQ] = end_seq & 0xFFFFFFFF
-    begin_of_floats = flows[slot, ISN] + 1
-    if ((seq - begin_of_floats) | (end_seq - begin_of_floats)) & 3:
-        flows[slot, HAS_CUT] = 1
-    return (seq - next_seq) & 0x80000000 != 0
-
-
-@inline_kernel
-def is_stuck(flows: Any, slot: Any, seq: Any, again: Any) -> Any:
-    """Note that a segment is about to be sent compressed; True at the retransmission that makes its flow raw."""
-    if not again:
-        flows[slot, RETRIES] = 0
-        return False
-    if seq != flows[slot, RETRY_SEQ]:
-        flows[slot, RETRY_SEQ] = seq
-        flows[slot, RETRIES] = 0
-    flows[slot, RETRIES] += 1
-    if flows[slot, RETRIES] < RETRIES_MAX:
-        return False
-    flows[slot, IS_RAW] = 1
-    return True
-
-
-def as_dicts(flows: Int64Array) -> list[dict[str, Any]]:
-    """Return the flows that carried anything, largest first."""
-    used = flows[(flows[:, IP_VERSION] != 0) & ((flows[:, SEGMENTS] > 0) | (flows[:, BYPASSED] > 0))]
-    rows = [
-        {
-            "src": _address(row[IP_VERSION], row[SRC_HIGH], row[SRC_LOW]),
-            "sport": int(row[PORTS]) >> 16,
-            "dst": _address(row[IP_VERSION], row[DST_HIGH], row[DST_LOW]),
-            "dport": int(row[PORTS]) & 0xFFFF,
-            "segments": int(row[SEGMENTS]),
-            "raw_octets": int(row[RAW_OCTETS]),
-            "payload_octets": int(row[PAYLOAD_OCTETS]),
-            "blocks": int(row[BLOCKS]),
-            "wire_octets": int(row[WIRE_OCTETS]),
-            "bypassed_segments": int(row[BYPASSED]),
-            "peer_decodes": bool(row[PEER_CODECS]),
-            "peer_takes_udp": bool(row[PEER_TAKES_UDP]),
-            "fell_back": bool(row[IS_RAW]),
-            "raw_retransmissions": bool(row[HAS_CUT]),
-            "closed": bool(row[IS_CLOSED]),
-        }
-        for row in used
-    ]
-    return sorted(rows, key=lambda row: -int(row["raw_octets"]))
-
-
-def _address(version: Any, high: Any, low: Any) -> str:
-    if version == 4:
-        return str(ipaddress.IPv4Address(int(low)))
-    return str(ipaddress.IPv6Address((int(high) & 2**64 - 1) << 64 | int(low) & 2**64 - 1))
+    flows[slot, NEXT_SEQ] = flows[slot, UNA] = (isn + 1) & 0xFFFFFFFF

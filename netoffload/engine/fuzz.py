@@ -28,9 +28,9 @@ from netoffload.codec.guarded import guarded_octets
 from netoffload.codec.jit import inline_kernel, kernel
 from netoffload.codec.octets import copy_octets
 from netoffload.codec.pool import in_order
-from netoffload.config import BOUND_K_MAX
+from netoffload.config import BOUND_K_MAX, TOS_COMPRESS, TOS_MASK
 from netoffload.engine import network
-from netoffload.engine.blocks import TransmitSettings
+from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.counters import Counter, Int64Array, make_counters
 from netoffload.engine.damage import (
     FRAME,
@@ -49,22 +49,26 @@ from netoffload.engine.encapsulation import (
     is_bundle,
     unwrap,
 )
-from netoffload.engine.flows import make_flows
+from netoffload.engine.flows import FIELDS, JUDGED, KEY_ROW, ROWS, SLOTS
+from netoffload.engine.judgement import FLOATS, JUDGED_VERDICT, UNDECIDED
 from netoffload.engine.network import IP_AT
+from netoffload.engine.pack import MAX_WIRE_FRAMES
 from netoffload.engine.receive import (
+    CROSSES,
+    DROPPED,
     FLUSH_FIRST,
-    FORWARD_SHORTER,
     HOST_SEGMENT_LEN,
     MERGED_LAST,
     PENDING_FIELDS,
     finish,
-    receive,
+    inspect,
+    note,
+    take,
 )
-from netoffload.engine.samples import Samples, make_handshakes, make_samples
-from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, MAX_WIRE_FRAMES, WIRE_BUFFER_LEN, transmit
+from netoffload.engine.samples import FROM_PEER, HANDSHAKE_STEPS, Samples, make_handshakes, make_samples
+from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN, Room, transmit
 from netoffload.errors import RunError, UsageError
 from netoffload.wire import tcp
-from netoffload.wire.capability import OPTION_LEN
 
 BATCH: Final = 4096
 BATCHES_PER_TASK: Final = 32
@@ -73,6 +77,7 @@ OUTCOMES: Final = (
     *(counter for counter in Counter if counter.name.startswith("BYPASS")),
     Counter.TX_OFFERS,
     Counter.TX_SEGMENTS,
+    Counter.TX_HELD,
     Counter.RX_BYPASS,
     Counter.RX_BLOCKS,
     *(counter for counter in Counter if counter.name.startswith("DROP")),
@@ -120,8 +125,8 @@ class Memory(NamedTuple):
         spans: where its frames are.
         host: what receive writes.
         pending: the segment being rebuilt.
-        tx_flows: transmit flow table.
-        rx_flows: receive flow table.
+        flows: flow table.
+        random: words for handshakes.
         counters: indexed by ``Counter``.
         gathered: a bundle in one piece.
         cursor: of ``unwrap``.
@@ -133,8 +138,8 @@ class Memory(NamedTuple):
     spans: Any
     host: Any
     pending: Any
-    tx_flows: Any
-    rx_flows: Any
+    flows: Any
+    random: Any
     counters: Any
     gathered: Any
     cursor: Any
@@ -160,8 +165,8 @@ def make_memory() -> Memory:
         spans=words(MAX_WIRE_FRAMES, 2),
         host=octets(HOST_SEGMENT_LEN),
         pending=words(PENDING_FIELDS),
-        tx_flows=words(*make_flows().shape),
-        rx_flows=words(*make_flows().shape),
+        flows=words(ROWS, FIELDS),
+        random=words(1 + RANDOM_WORDS),
         counters=words(len(Counter)),
         gathered=octets(HOST_BUFFER_LEN),
         cursor=words(CURSOR_FIELDS),
@@ -179,17 +184,21 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
     for number, start in enumerate(range(0, count, BATCH), first_batch):
         rng = np.random.default_rng((seed, number))
         codec_ids = [int(codec_id) for codec_id in CODECS]
-        settings = TransmitSettings(
+        settings = EngineSettings(
             codec_id=int(rng.choice(codec_ids)),
             bound_k=int(rng.integers(1, BOUND_K_MAX + 1)),
             mtu=int(rng.choice(_MTUS)),
             per_segment=number % 2,
             in_udp=number // 2 % 2,
             bundles=number // 4 % 2,
+            tag=TOS_COMPRESS,
+            tag_mask=TOS_MASK,
+            ports=np.zeros((0, 2), np.int64),
         )
+        memory.flows[KEY_ROW] = rng.integers(0, 2**62, FIELDS)
         recipes = make_recipes(rng, samples, min(BATCH, count - start))
         memory.frame[:] = rng.integers(0, 256, FRAME_ROOM, np.uint8)
-        wrong = _send_all(settings, recipes, samples, *handshakes, OUTCOME, memory)
+        wrong = _send_all(settings, recipes, samples, handshakes, OUTCOME, memory)
         if wrong >= 0:
             length = int(recipes[wrong, LENGTH])
             frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length : FRAME_ROOM - FRAME_SLACK]
@@ -202,25 +211,24 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
 
 @kernel
 def _send_all(
-    settings: TransmitSettings,
+    settings: EngineSettings,
     recipes: Any,
     samples: Samples,
-    syns: Any,
-    answers: Any,
+    handshakes: Any,
     outcome: Any,
     memory: Memory,
 ) -> int:
     """Make and send every frame, into both directions; return the first one that went wrong, or -1."""
     for index in range(recipes.shape[0]):
         if index % FRAMES_PER_CONNECTION == 0:
-            _connect(settings, syns, answers, outcome, memory)
+            _connect(settings, handshakes, index // FRAMES_PER_CONNECTION % 2 == 0, outcome, memory)
         recipe = recipes[index]
         length = recipe[LENGTH]
         frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length :]
         copy_octets(samples.octets[recipe[FRAME]], 0, frame, 0, min(length, samples.lengths[recipe[FRAME]]))
         damage(recipe, frame, length)
         before = _accounted(memory.counters, outcome)
-        status = transmit(settings, frame, length, index, memory.tx_flows, memory.counters, memory.wire, memory.spans)
+        status = _transmit(settings, frame, length, index, memory)
         if _accounted(memory.counters, outcome) != before + 1 or not _come_back(status, outcome, memory):
             return index
         if not _receive(frame, length, outcome, memory):
@@ -229,17 +237,24 @@ def _send_all(
 
 
 @inline_kernel
-def _connect(settings: Any, syns: Any, answers: Any, outcome: Any, memory: Any) -> None:
-    """Forget all flows and let the host connect, over both families, to a peer that decodes everything."""
-    memory.tx_flows[:] = 0
-    memory.rx_flows[:] = 0
-    for index in range(syns.shape[0]):
-        length = syns.shape[1]
-        frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length :]
-        copy_octets(syns[index], 0, frame, 0, length)
-        transmit(settings, frame, length, 0, memory.tx_flows, memory.counters, memory.wire, memory.spans)
-        copy_octets(answers[index], 0, frame, 0, length)
-        _receive(frame, length, outcome, memory)
+def _connect(settings: Any, handshakes: Any, is_judged: Any, outcome: Any, memory: Any) -> None:
+    """Forget all flows and let the host connect, over both families, to a peer that decodes everything.
+
+    The blocks of the samples have no nonce, and so has what the host sends to itself. Every other time the stream has
+    passed for floats already. A SYN of the peer makes the table its own as well, so that blocks may come back.
+    """
+    memory.flows[:KEY_ROW] = 0
+    memory.random[:] = 0
+    length = handshakes.shape[2]
+    frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length :]
+    for index in range(handshakes.shape[1]):
+        for step in range(HANDSHAKE_STEPS):
+            copy_octets(handshakes[step, index], 0, frame, 0, length)
+            if step == FROM_PEER:
+                _receive(frame, length, outcome, memory)
+            else:
+                _transmit(settings, frame, length, 0, memory)
+    memory.flows[:SLOTS, JUDGED + JUDGED_VERDICT] = FLOATS if is_judged else UNDECIDED
 
 
 @inline_kernel
@@ -260,8 +275,8 @@ def _receive(frame: Any, length: Any, outcome: Any, memory: Any) -> Any:
         at, part_len = memory.cursor[FRAME_AT], memory.cursor[FRAME_LEN]
         if at < 0 or at + part_len > length:
             return False
-        status = _receive_part(frame[at:], part_len, memory)
-        if _accounted(memory.counters, outcome) != before + 1 or not _is_possible(status, part_len, memory):
+        is_possible = _receive_part(frame[at:], part_len, memory)
+        if _accounted(memory.counters, outcome) != before + 1 or not is_possible:
             return False
         before += 1
     after = _accounted(memory.counters, outcome)  # one more where the rest of a bundle was dropped
@@ -269,25 +284,27 @@ def _receive(frame: Any, length: Any, outcome: Any, memory: Any) -> Any:
 
 
 @inline_kernel
-def _receive_part(frame: Any, length: Any, memory: Any) -> Any:
-    """What is pending goes first where receive says so."""
-    status = receive(frame, length, 0, memory.tx_flows, memory.rx_flows, memory.counters, memory.pending, memory.host)
-    if status == FLUSH_FIRST:
-        finish(memory.counters, memory.pending, memory.host)
-        status = receive(
-            frame, length, 0, memory.tx_flows, memory.rx_flows, memory.counters, memory.pending, memory.host
-        )
-    return status
+def _transmit(settings: Any, frame: Any, length: Any, now_ns: Any, memory: Any) -> Any:
+    room = Room(memory.wire, memory.spans, memory.random)
+    return transmit(settings, frame, length, now_ns, memory.flows, memory.counters, room)
 
 
 @inline_kernel
-def _is_possible(status: Any, length: Any, memory: Any) -> Any:
-    """Whether receive may say this; a segment that is complete is taken out."""
-    if status == FLUSH_FIRST or (status == FORWARD_SHORTER and length <= OPTION_LEN):
-        return False
+def _receive_part(frame: Any, length: Any, memory: Any) -> Any:
+    """Take one frame or block as the loop does; return whether what became of it is possible."""
+    kind = inspect(frame, length, memory.flows, memory.counters, memory.pending)
+    if kind == DROPPED:
+        return True
+    noted = note(frame, length, 0, memory.flows, memory.counters, memory.pending)
+    if kind == CROSSES:
+        return -1 <= noted <= length
+    status = take(frame, length, memory.flows, memory.counters, memory.pending, memory.host)
+    if status == FLUSH_FIRST:
+        finish(memory.counters, memory.pending, memory.host)
+        status = take(frame, length, memory.flows, memory.counters, memory.pending, memory.host)
     if status == MERGED_LAST:
         return 0 < finish(memory.counters, memory.pending, memory.host) <= HOST_SEGMENT_LEN
-    return True
+    return status != FLUSH_FIRST
 
 
 @inline_kernel
@@ -327,6 +344,8 @@ def _gather(pieces: Any, memory: Any) -> Any:
 
 @inline_kernel
 def _takes_blocks(frame: Any, length: Any, blocks: Any, outcome: Any, memory: Any) -> Any:
-    """Whether receive takes all blocks of a frame that transmit has made."""
-    before = memory.counters[Counter.RX_BLOCKS]
-    return _receive(frame, length, outcome, memory) and memory.counters[Counter.RX_BLOCKS] == before + blocks
+    """Whether receive takes all blocks of a frame that transmit has made, unless a SYN ended the way back."""
+    before = memory.counters[Counter.RX_BLOCKS] + memory.counters[Counter.DROP_UNKNOWN_FLOW]
+    is_accounted = _receive(frame, length, outcome, memory)
+    after = memory.counters[Counter.RX_BLOCKS] + memory.counters[Counter.DROP_UNKNOWN_FLOW]
+    return is_accounted and after == before + blocks

@@ -4,59 +4,160 @@
 
     host A            NIC A                            NIC B             host B
       SYN  ─────────►  + word ────────────────────────►  - word ─────────►
-                                                         A decodes: noted for B → A
+                       slot, nonce of A                  row of a candidate: codecs and nonce of A
       ◄─────────────── - word ◄──────────────────────── + word  ◄──────── SYN/ACK
-      A → B: B decodes, noted
+                       codecs and nonce of B             slot, nonce of B
 
-The word is in ``netoffload.wire.capability``. A SYN/ACK carries it only as an answer to one. Every SYN overwrites what
-was noted, so a retransmitted SYN that lost its option on the way says "cannot decode", and the flow stays raw.
-The MSS option of a SYN that gets the word is rounded down to whole floats, so that TCP itself cuts between floats what
-an application writes as floats. A word is only believed if the SYN's checksum is right or still to be filled in: taking
-it out sums the header anew, and would make a damaged SYN look sound.
+The word is in ``netoffload.wire.capability``. A SYN/ACK carries it only as an answer to one. A word is only believed if
+the SYN's checksum is right or still to be filled in: taking it out sums the header anew, and would make a damaged SYN
+look sound.
 
-A SYN with payload (TCP Fast Open), or without room for the option, crosses as it is.
+**Who may change what.** A SYN from the wire changes nothing before the host answers it, a SYN/ACK only what waits for
+one with this acknowledgement number. So nobody who cannot see a connection's numbers can change what is known of it.
+
+**Paths that drop options.** A host that gets no answer sends its SYN again. After :data:`OFFERS_MAX` with the word the
+next ones go without it, and the connection stays raw. A SYN with a signature (MD5, AO), with payload (TCP Fast Open),
+or without room for the option crosses as it is.
+
+**MSS.** The NICs round the MSS option of a SYN with the word down to whole floats, and that of a SYN/ACK to no more
+than the host's own, so that TCP itself cuts between floats what an application writes as floats.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from netoffload.codec.jit import inline_kernel
 from netoffload.codec.octets import copy_octets, load_u16, store_u16, u8
 from netoffload.engine import flows as flow_table
 from netoffload.engine import network
-from netoffload.engine.fields import be16, be32, put_be16
+from netoffload.engine.fields import be16, be32, put_be16, put_be32
 from netoffload.engine.flows import NOT_FOUND, key_of, reversed_key
 from netoffload.engine.network import IP_AT
-from netoffload.engine.options import NO_OPTION, find_option
+from netoffload.engine.options import NO_OPTION, find_option, has_signature
 from netoffload.engine.sums import ones_sum
 from netoffload.wire import capability, tcp, vnet
 from netoffload.wire.offload import BLOCK_VERSION
 
+OFFERS_MAX: Final = 2
+"""A lost SYN is sent again after 1 s, then 2, then 4 (RFC 6298): the connection is there after 3 s."""
+
+NO_SHIFT: Final = -1
+_SHIFT_MAX: Final = 14
+_MSS_MIN: Final = 8
+
 
 @inline_kernel
-def offer(frame: Any, ip_len: Any, flows: Any, now_ns: Any, wire: Any) -> Any:
-    """Learn a SYN from the host; if it is tagged and may carry the word, write it with the word into ``wire``.
+def offer(frame: Any, ip_len: Any, flows: Any, now_ns: Any, room: Any) -> Any:
+    """Learn a tagged SYN from the host; if it may carry the word, write it with the word into ``room.wire``.
 
     Returns:
-        The length of the frame in ``wire``; 0 where the SYN crosses as it is.
+        The length of the frame in ``room.wire``; 0 where the SYN crosses as it is.
     """
     tcp_at = IP_AT + ip_len
-    key = key_of(frame, ip_len, tcp_at)
-    is_answer = u8(frame, tcp_at + tcp.FLAGS) & tcp.ACK_FLAG
-    isn = be32(frame, tcp_at + tcp.SEQ)
-    slot = flow_table.find(flows, key)
-    if is_answer and slot != NOT_FOUND and flows[slot, flow_table.ISN] == flow_table.ISN_NOT_SEEN:
-        flow_table.begin(flows, slot, isn)
-    else:
-        slot = flow_table.learn(flows, key, isn, now_ns)
     tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+    key = key_of(frame, ip_len, tcp_at)
     if (
-        (is_answer and flows[slot, flow_table.PEER_CODECS] == 0)
+        has_signature(frame, tcp_at, tcp_len)
         or tcp_len + capability.OPTION_LEN > tcp.TCP_MAX_LEN
         or network.get_datagram_len(frame, ip_len) != ip_len + tcp_len
     ):
+        flow_table.forget(flows, key)
         return 0
+    slot = _learn(frame, tcp_at, key, flows, now_ns, room.random)
+    if slot == NOT_FOUND:
+        return 0
+    flows[slot, flow_table.SYNS_SENT] += 1
+    if flows[slot, flow_table.SYNS_SENT] > OFFERS_MAX:
+        return 0
+    _write(frame, ip_len, tcp_len, flows[slot, flow_table.OWN_NONCE], room.wire)
+    return tcp_at + tcp_len + capability.OPTION_LEN
+
+
+@inline_kernel
+def _learn(frame: Any, tcp_at: Any, key: Any, flows: Any, now_ns: Any, random: Any) -> Any:
+    """Return the slot of the connection that a SYN or SYN/ACK of the host begins, or ``NOT_FOUND``: no word then."""
+    isn = be32(frame, tcp_at + tcp.SEQ)
+    is_answer = u8(frame, tcp_at + tcp.FLAGS) & tcp.ACK_FLAG != 0
+    peer_isn = (be32(frame, tcp_at + tcp.ACK) - 1) & 0xFFFFFFFF
+    slot = flow_table.find(flows, key)
+    if (
+        slot != NOT_FOUND
+        and flows[slot, flow_table.ISN] == isn
+        and flows[slot, flow_table.STATE] != flow_table.CLOSED
+        and (not is_answer or flows[slot, flow_table.PEER_ISN] == peer_isn)
+    ):
+        return slot  # sent again
+    candidate = flow_table.find_candidate(flows, key)
+    if is_answer and (
+        candidate == NOT_FOUND
+        or flows[candidate, flow_table.PEER_ISN] != peer_isn
+        or flows[candidate, flow_table.PEER_CODECS] == 0
+    ):
+        flow_table.forget(flows, key)
+        return NOT_FOUND
+    slot = flow_table.make_slot(flows, key, now_ns)
+    if slot == NOT_FOUND:
+        return NOT_FOUND
+    flow_table.begin(flows, slot, isn)
+    flows[slot, flow_table.OWN_NONCE] = random[1 + random[0] % (random.size - 1)]
+    random[0] += 1
+    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+    flows[slot, flow_table.OWN_MSS] = _read_mss(frame, tcp_at, tcp_len)
+    flows[slot, flow_table.WINDOW_SHIFT] = _read_shift(frame, tcp_at, tcp_len)
+    if is_answer:
+        _adopt(flows, slot, candidate, flows[candidate, flow_table.WINDOW_SHIFT])
+    return slot
+
+
+@inline_kernel
+def _adopt(flows: Any, slot: Any, candidate: Any, peer_shift: Any) -> None:
+    """Take over what the row of a SYN from the wire says about its sender; scaling holds if both ends offer it."""
+    for field in (
+        flow_table.PEER_ISN,
+        flow_table.PEER_CODECS,
+        flow_table.PEER_WAYS,
+        flow_table.PEER_NONCE,
+    ):
+        flows[slot, field] = flows[candidate, field]
+    _settle_shift(flows, slot, peer_shift)
+
+
+@inline_kernel
+def _settle_shift(flows: Any, slot: Any, peer_shift: Any) -> None:
+    own = flows[slot, flow_table.WINDOW_SHIFT]
+    flows[slot, flow_table.WINDOW_SHIFT] = 0 if own == NO_SHIFT or peer_shift == NO_SHIFT else min(own, _SHIFT_MAX)
+
+
+@inline_kernel
+def _read_shift(frame: Any, tcp_at: Any, tcp_len: Any) -> Any:
+    """Return the window scale that a SYN offers, or ``NO_SHIFT``."""
+    at = find_option(frame, tcp_at, tcp_len, tcp.OPTION_WINDOW_SCALE)
+    return u8(frame, at + 2) if at > NO_OPTION and u8(frame, at + 1) == tcp.OPTION_WINDOW_SCALE_LEN else NO_SHIFT
+
+
+@inline_kernel
+def _read_mss(frame: Any, tcp_at: Any, tcp_len: Any) -> Any:
+    """Return the MSS of a SYN; 0 where it says none."""
+    at = find_option(frame, tcp_at, tcp_len, tcp.OPTION_MSS)
+    return be16(frame, at + 2) if at > NO_OPTION and u8(frame, at + 1) == tcp.OPTION_MSS_LEN else 0
+
+
+@inline_kernel
+def _limit_mss(frame: Any, tcp_at: Any, tcp_len: Any, most: Any) -> None:
+    """Round the MSS of a SYN down to whole floats, and to ``most`` where that is not 0."""
+    at = find_option(frame, tcp_at, tcp_len, tcp.OPTION_MSS)
+    mss = _read_mss(frame, tcp_at, tcp_len)
+    if most > 0:
+        mss = min(mss, most)
+    if mss >= _MSS_MIN:
+        put_be16(frame, at + 2, mss & ~3)
+
+
+@inline_kernel
+def _write(frame: Any, ip_len: Any, tcp_len: Any, nonce: Any, wire: Any) -> None:
+    """Write the host's SYN with the word behind its options into ``wire``."""
+    tcp_at = IP_AT + ip_len
     copy_octets(frame, 0, wire, 0, tcp_at + tcp_len)
     at = tcp_at + tcp_len
     end_at = find_option(wire, tcp_at, tcp_len, tcp.OPTION_END)
@@ -68,15 +169,13 @@ def offer(frame: Any, ip_len: Any, flows: Any, now_ns: Any, wire: Any) -> Any:
     wire[at + capability.VERSION_AT] = BLOCK_VERSION
     wire[at + capability.WAYS_AT] = capability.TAKES_UDP
     put_be16(wire, at + capability.CODECS_AT, capability.ALL_CODECS)
-    mss_at = find_option(wire, tcp_at, tcp_len, tcp.OPTION_MSS)
-    if mss_at > NO_OPTION and u8(wire, mss_at + 1) == tcp.OPTION_MSS_LEN and be16(wire, mss_at + 2) > 4:
-        put_be16(wire, mss_at + 2, be16(wire, mss_at + 2) & ~3)
+    put_be32(wire, at + capability.NONCE_AT, nonce)
+    _limit_mss(wire, tcp_at, tcp_len, 0)
     _put_lengths(wire, ip_len, tcp_len + capability.OPTION_LEN)
-    return tcp_at + tcp_len + capability.OPTION_LEN
 
 
 @inline_kernel
-def accept(frame: Any, ip_len: Any, length: Any, flows: Any, now_ns: Any) -> Any:
+def accept(frame: Any, ip_len: Any, length: Any, flows: Any) -> Any:
     """Note what a SYN from the wire says about its sender, and take the word out of it.
 
     Returns:
@@ -87,27 +186,58 @@ def accept(frame: Any, ip_len: Any, length: Any, flows: Any, now_ns: Any) -> Any
     if not _is_sound(frame, ip_len, tcp_len):
         return length
     at = _find_word(frame, ip_len, tcp_len)
-    codecs = takes_udp = 0
-    if at != NO_OPTION and u8(frame, at + capability.VERSION_AT) == BLOCK_VERSION:
-        codecs = be16(frame, at + capability.CODECS_AT)
-        takes_udp = u8(frame, at + capability.WAYS_AT) & capability.TAKES_UDP
     key = reversed_key(key_of(frame, ip_len, tcp_at))
-    slot = flow_table.find(flows, key)
-    peer_isn = be32(frame, tcp_at + tcp.SEQ)
-    if u8(frame, tcp_at + tcp.FLAGS) & tcp.ACK_FLAG == 0 and (codecs or slot != NOT_FOUND):
-        if slot == NOT_FOUND or flows[slot, flow_table.PEER_ISN] != peer_isn:
-            slot = flow_table.learn(flows, key, flow_table.ISN_NOT_SEEN, now_ns)
-        flows[slot, flow_table.PEER_ISN] = peer_isn
-    if slot != NOT_FOUND:
-        flows[slot, flow_table.PEER_CODECS] = codecs
-        flows[slot, flow_table.PEER_TAKES_UDP] = takes_udp
+    most = 0
+    if u8(frame, tcp_at + tcp.FLAGS) & tcp.ACK_FLAG:
+        slot = flow_table.find(flows, key)
+        if slot != NOT_FOUND:
+            most = flows[slot, flow_table.OWN_MSS]
+            _take_answer(frame, tcp_at, tcp_len, at, flows, slot)
+    else:
+        _take_offer(frame, tcp_at, tcp_len, at, flows, key)
     if at == NO_OPTION:
         return length
+    _limit_mss(frame, tcp_at, tcp_len, most)
     end = tcp_at + tcp_len
     for octet in range(at + capability.OPTION_LEN, end):
         frame[octet - capability.OPTION_LEN] = frame[octet]
     _put_lengths(frame, ip_len, tcp_len - capability.OPTION_LEN)
     return tcp_at + tcp_len - capability.OPTION_LEN
+
+
+@inline_kernel
+def _take_offer(frame: Any, tcp_at: Any, tcp_len: Any, word_at: Any, flows: Any, key: Any) -> None:
+    """Keep what a SYN says until the host answers it; a copy without the word takes nothing back."""
+    peer_isn = be32(frame, tcp_at + tcp.SEQ)
+    row = flow_table.find_candidate(flows, key)
+    if word_at == NO_OPTION and (row == NOT_FOUND or flows[row, flow_table.PEER_ISN] == peer_isn):
+        return
+    row = flow_table.make_candidate(flows, key)
+    flows[row, flow_table.PEER_ISN] = peer_isn
+    flows[row, flow_table.WINDOW_SHIFT] = _read_shift(frame, tcp_at, tcp_len)
+    if word_at != NO_OPTION:
+        _read_word(frame, word_at, flows, row)
+
+
+@inline_kernel
+def _take_answer(frame: Any, tcp_at: Any, tcp_len: Any, word_at: Any, flows: Any, slot: Any) -> None:
+    """Believe a SYN/ACK that answers the host's SYN; one that comes later changes nothing."""
+    asked = (flows[slot, flow_table.ISN] + 1) & 0xFFFFFFFF
+    if flows[slot, flow_table.STATE] != flow_table.OPENING or be32(frame, tcp_at + tcp.ACK) != asked:
+        return
+    flows[slot, flow_table.STATE] = flow_table.OPEN
+    flows[slot, flow_table.PEER_ISN] = be32(frame, tcp_at + tcp.SEQ)
+    _settle_shift(flows, slot, _read_shift(frame, tcp_at, tcp_len))
+    if word_at != NO_OPTION:
+        _read_word(frame, word_at, flows, slot)
+
+
+@inline_kernel
+def _read_word(frame: Any, at: Any, flows: Any, row: Any) -> None:
+    if u8(frame, at + capability.VERSION_AT) == BLOCK_VERSION:
+        flows[row, flow_table.PEER_CODECS] = be16(frame, at + capability.CODECS_AT)
+        flows[row, flow_table.PEER_WAYS] = u8(frame, at + capability.WAYS_AT)
+        flows[row, flow_table.PEER_NONCE] = be32(frame, at + capability.NONCE_AT)
 
 
 @inline_kernel

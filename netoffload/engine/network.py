@@ -13,7 +13,7 @@ from netoffload.codec.jit import inline_kernel
 from netoffload.codec.octets import store_u16, u8
 from netoffload.engine.fields import be16, be32, put_be16
 from netoffload.engine.sums import ones_sum
-from netoffload.wire import ethernet, ipv4, ipv6, vnet
+from netoffload.wire import ethernet, ipv4, ipv6, tcp, vnet
 
 IP_AT: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN
 """Where the network header starts in a frame with virtio-net header; a VLAN tag bypasses, so this is fixed."""
@@ -71,6 +71,21 @@ def addresses_len(ip_len: Any) -> Any:
 def is_fragment(frame: Any, ip_len: Any) -> Any:
     """Whether this is a part of a datagram; in IPv6 that is an extension header, so another protocol."""
     return ip_len == _V4 and be16(frame, IP_AT + ipv4.FRAGMENT) & ipv4.FRAGMENT_MASK != 0
+
+
+@inline_kernel
+def is_tcp(frame: Any, length: Any, ip_len: Any) -> Any:
+    """Whether a frame holds a whole TCP segment over a network header of ``ip_len`` octets, 0 where there is none."""
+    tcp_at = IP_AT + ip_len
+    if ip_len == 0 or length < tcp_at + tcp.TCP_MIN_LEN or get_protocol(frame, ip_len) != tcp.PROTO_TCP:
+        return False
+    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+    datagram_len = get_datagram_len(frame, ip_len)
+    return (
+        not is_fragment(frame, ip_len)
+        and tcp.TCP_MIN_LEN <= tcp_len <= datagram_len - ip_len
+        and datagram_len <= min(length - IP_AT, DATAGRAM_LEN_MAX)
+    )
 
 
 @inline_kernel

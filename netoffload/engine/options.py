@@ -38,3 +38,12 @@ def find_option(frame: Any, tcp_at: Any, tcp_len: Any, wanted: Any) -> Any:
             return at
         at += u8(frame, at + 1)
     return NO_OPTION
+
+
+@inline_kernel
+def has_signature(frame: Any, tcp_at: Any, tcp_len: Any) -> Any:
+    """Whether an option signs the segment (TCP-MD5, TCP-AO), or the options cannot be read."""
+    return (
+        find_option(frame, tcp_at, tcp_len, tcp.OPTION_MD5) != NO_OPTION
+        or find_option(frame, tcp_at, tcp_len, tcp.OPTION_AO) != NO_OPTION
+    )

@@ -1,15 +1,21 @@
 """Wire to host: check a block, decode it, and rebuild the segment it was cut from.
 
-:func:`receive` looks at one frame. A frame that is no block of ours crosses as it is. A good block is decoded behind
-the segment being rebuilt (:class:`Pending`) if it continues that segment, else it starts a new one; ``FLUSH_FIRST``
-tells the caller to hand over what is there and to come again. One segment of up to 64 KiB thus reaches the host as one
-frame with
-``NEEDS_CSUM`` and the sender's gso_size, however many wire frames it took: the host's stack sees what its own card
-would have given it. The caller hands over the pending segment before any frame that crosses unchanged, and whenever the
-wire is empty, so nothing is reordered and nothing waits.
+A frame takes three steps. :func:`inspect` finds out what it is and trusts nothing before the CRC is right. :func:`note`
+tells the table what the peer says: its SYN, its acknowledgements, what a router reports. :func:`take` decodes a block
+behind the segment being rebuilt, if it continues that segment, else it starts a new one; ``FLUSH_FIRST`` tells the
+caller to hand over what is there and to call :func:`take` again. Only ``note`` writes what the transmit side reads, so
+a NIC with two threads needs its lock for that step alone.
 
-Blocks continue a segment when the flow, the acknowledgement, the window and all options are equal octet by octet and
-the sequence number follows on: the rules of generic receive offload. A block with FIN or PSH is the last one.
+One segment of up to 64 KiB thus reaches the host as one frame with ``NEEDS_CSUM`` and the sender's gso_size, however
+many wire frames it took: the host's stack sees what its own card would have given it. The caller hands over the pending
+segment before any frame that crosses unchanged, and whenever the wire is empty, so nothing is reordered and nothing
+waits.
+
+A block is decoded only on a connection whose handshake this NIC has seen, and only if its CRC is combined with the
+nonce that the NIC sent in it.
+
+Blocks continue a segment when the connection, the acknowledgement, the window and all options are equal octet by octet
+and the sequence number follows on: the rules of generic receive offload. A block with FIN or PSH is the last one.
 """
 
 from __future__ import annotations
@@ -21,33 +27,36 @@ from netoffload.codec.kernels import LANES, decode_halves, is_known
 from netoffload.codec.octets import copy_octets, store_u16, u8
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.engine import flows as flow_table
-from netoffload.engine import handshake, network
+from netoffload.engine import forms, handshake, network, path, plain, probation, router_errors
 from netoffload.engine.blocks import block_crc
 from netoffload.engine.counters import Counter
 from netoffload.engine.fields import be16, be32, put_be16, put_be32
-from netoffload.engine.flows import key_of
+from netoffload.engine.flows import NOT_FOUND, key_of, reversed_key
 from netoffload.engine.network import IP_AT
-from netoffload.engine.transmit import FORWARD
+from netoffload.engine.sequence import distance
 from netoffload.wire import ethernet, offload, tcp, vnet
 
+# Results of inspect.
 DROPPED: Final = 0
+CROSSES: Final = 1
+IS_BLOCK: Final = 2
+
+# Results of take.
 MERGED: Final = 1
 MERGED_LAST: Final = 2
 """The block ended its segment: hand it over now."""
 FLUSH_FIRST: Final = 3
-FORWARD_SHORTER: Final = 4
-"""The frame crosses without the capability word that was taken out of it: OPTION_LEN octets less."""
 
-__all__ = ["DROPPED", "FLUSH_FIRST", "FORWARD", "FORWARD_SHORTER", "MERGED", "MERGED_LAST", "finish", "receive"]
-
-# Fields of the pending segment, int64[PENDING_FIELDS].
+# Fields of the pending segment and of the frame being looked at, int64[PENDING_FIELDS].
 PENDING_LEN: Final = 0
 """Octets in the host buffer with virtio-net header; 0: nothing pending."""
 PENDING_PAYLOAD: Final = 1
 PENDING_NEXT_SEQ: Final = 2
 PENDING_GSO: Final = 3
 PENDING_IP_LEN: Final = 4
-PENDING_FIELDS: Final = 5
+FOUND_SLOT: Final = 5
+"""Of the connection that the frame belongs to, or ``NOT_FOUND``."""
+PENDING_FIELDS: Final = 6
 
 HOST_SEGMENT_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + network.DATAGRAM_LEN_MAX + 128
 """Room for one rebuilt segment and the whole burst that the decoder may write at its end."""
@@ -55,7 +64,7 @@ HOST_SEGMENT_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + network.DATAGR
 _FLAGS_OF_LAST: Final = tcp.FIN | tcp.PSH
 
 
-class Found(NamedTuple):
+class BlockView(NamedTuple):
     """Where things are in a frame with a block.
 
     Attributes:
@@ -84,35 +93,107 @@ class Found(NamedTuple):
 
 
 @kernel
-def receive(
-    frame: Any, length: int, now_ns: int, tx_flows: Any, flows: Any, counters: Any, pending: Any, host: Any
-) -> int:
-    """Take one frame from the wire; return ``FORWARD``, ``FORWARD_SHORTER``, ``DROPPED``, ``MERGED``, ``MERGED_LAST``
-    or ``FLUSH_FIRST``.
+def inspect(frame: Any, length: int, flows: Any, counters: Any, pending: Any) -> int:
+    """Find out what a frame from the wire is; return ``CROSSES``, ``IS_BLOCK`` or ``DROPPED``.
 
     Args:
         frame: uint8, virtio-net header and frame, with DECODE_SLACK octets of room behind ``length``.
         length: octets in ``frame``.
-        now_ns: the time, for the flow table.
-        tx_flows: the transmit flow table, which notes what a peer's SYN says.
-        flows: the receive flow table.
+        flows: the flow table.
+        counters: int64, indexed by :class:`Counter`.
+        pending: int64[PENDING_FIELDS]; ``FOUND_SLOT`` is set.
+    """
+    ip_len = network.find_ip_len(frame, length)
+    pending[FOUND_SLOT] = NOT_FOUND
+    if not _is_ours(frame, length, ip_len):
+        if network.is_tcp(frame, length, ip_len):
+            pending[FOUND_SLOT] = flow_table.find(flows, reversed_key(key_of(frame, ip_len, IP_AT + ip_len)))
+        return CROSSES
+    comp_at = IP_AT + ip_len
+    block_len = network.get_datagram_len(frame, ip_len) - ip_len
+    if comp_at + block_len > length or block_len < offload.OVERHEAD + tcp.TCP_MIN_LEN:
+        counters[Counter.DROP_RUNT] += 1
+        return DROPPED
+    slot = flow_table.find(flows, reversed_key(key_of(frame, ip_len, comp_at + offload.TCP_HEADER)))
+    if slot == NOT_FOUND:
+        counters[Counter.DROP_UNKNOWN_FLOW] += 1
+        return DROPPED
+    reason = _check(frame, ip_len, block_len, flows[slot, flow_table.OWN_NONCE])
+    if reason != 0:
+        counters[reason] += 1
+        return DROPPED
+    pending[FOUND_SLOT] = slot
+    return IS_BLOCK
+
+
+@kernel
+def note(frame: Any, length: int, now_ns: int, flows: Any, counters: Any, pending: Any) -> int:
+    """Tell the table what a frame says; return its length, which may have changed, or -1 where it ends here.
+
+    Args:
+        frame: uint8; its capability word is taken out, its acknowledgement may be changed.
+        length: octets in ``frame``.
+        now_ns: the time.
+        flows: the flow table.
+        counters: int64, indexed by :class:`Counter`.
+        pending: int64[PENDING_FIELDS], as :func:`inspect` left it.
+    """
+    ip_len = network.find_ip_len(frame, length)
+    slot = pending[FOUND_SLOT]
+    if _is_ours(frame, length, ip_len):
+        _heed(frame, IP_AT + ip_len + offload.TCP_HEADER, flows, slot, counters, True)
+        return length
+    if not network.is_tcp(frame, length, ip_len):
+        left = router_errors.translate(frame, length, ip_len, now_ns, flows, counters)
+        counters[Counter.RX_BYPASS] += int(left != router_errors.ENDS)
+        return int(left)
+    counters[Counter.RX_BYPASS] += 1
+    tcp_at = IP_AT + ip_len
+    flags = u8(frame, tcp_at + tcp.FLAGS)
+    if flags & tcp.SYN:
+        shorter = handshake.accept(frame, ip_len, length, flows)
+        counters[Counter.RX_OFFERS] += int(shorter != length)
+        return int(shorter)
+    if slot != NOT_FOUND and plain.has_right_sum(frame, ip_len):
+        if flags & (tcp.FIN | tcp.RST):
+            flows[slot, flow_table.RX_IS_CLOSED] = 1
+        _heed(frame, tcp_at, flows, slot, counters, False)
+    return length
+
+
+@inline_kernel
+def _heed(frame: Any, tcp_at: Any, flows: Any, slot: Any, counters: Any, is_block: Any) -> None:
+    """Take the acknowledgement of a segment, and put the one for the host in its place."""
+    if u8(frame, tcp_at + tcp.FLAGS) & tcp.ACK_FLAG == 0:
+        return
+    ack = be32(frame, tcp_at + tcp.ACK)
+    if flows[slot, flow_table.STATE] == flow_table.OPENING and distance(flows[slot, flow_table.UNA], ack) >= 0:
+        flows[slot, flow_table.STATE] = flow_table.OPEN
+    told = forms.acknowledge(flows, slot, ack)
+    probation.note_progress(flows, slot)
+    path.note_progress(flows, slot)
+    if told != ack:
+        counters[Counter.RX_ACKS_MOVED] += 1
+        if is_block:
+            put_be32(frame, tcp_at + tcp.ACK, told)
+        else:
+            plain.replace_u16(frame, tcp_at, tcp.ACK, told >> 16)
+            plain.replace_u16(frame, tcp_at, tcp.ACK + 2, told & 0xFFFF)
+
+
+@kernel
+def take(frame: Any, length: int, flows: Any, counters: Any, pending: Any, host: Any) -> int:
+    """Decode a block; return ``MERGED``, ``MERGED_LAST``, ``FLUSH_FIRST`` or ``DROPPED``.
+
+    Args:
+        frame: uint8, with the block that :func:`inspect` found good.
+        length: octets in ``frame``.
+        flows: the flow table.
         counters: int64, indexed by :class:`Counter`.
         pending: int64[PENDING_FIELDS], the segment being rebuilt.
         host: uint8[HOST_SEGMENT_LEN], its octets.
     """
-    ip_len = network.find_ip_len(frame, length)
-    if not _is_ours(frame, length, ip_len):
-        counters[Counter.RX_BYPASS] += 1
-        _note_end(frame, length, ip_len, flows)
-        if is_syn(frame, length, ip_len) and handshake.accept(frame, ip_len, length, tx_flows, now_ns) != length:
-            counters[Counter.RX_OFFERS] += 1
-            return FORWARD_SHORTER
-        return FORWARD
-    reason = _check(frame, length, ip_len)
-    if reason != 0:
-        counters[reason] += 1
-        return DROPPED
-    block = _find_block(frame, ip_len)
+    block = _find_block(frame, network.find_ip_len(frame, length))
     begins = pending[PENDING_LEN] == 0
     if begins:
         _start(frame, block, pending, host)
@@ -123,48 +204,11 @@ def receive(
             pending[PENDING_LEN] = 0
         counters[Counter.DROP_MALFORMED_PAYLOAD] += 1
         return DROPPED
-    _account(frame, block, now_ns, flows, counters)
     flags = u8(frame, block.tcp_at + tcp.FLAGS)
-    flags_at = IP_AT + ip_len + tcp.FLAGS
+    _account(block, flags, flows, counters, pending[FOUND_SLOT])
+    flags_at = IP_AT + block.ip_len + tcp.FLAGS
     host[flags_at] = u8(host, flags_at) | flags
     return MERGED_LAST if flags & _FLAGS_OF_LAST or pending[PENDING_GSO] == 0 else MERGED
-
-
-@inline_kernel
-def is_syn(frame: Any, length: Any, ip_len: Any) -> Any:
-    """Whether this is a whole TCP segment with SYN; its ToS does not matter."""
-    return _flags_of(frame, length, ip_len) & tcp.SYN != 0
-
-
-@inline_kernel
-def _flags_of(frame: Any, length: Any, ip_len: Any) -> Any:
-    """The flags of a whole TCP segment; 0 where this is none."""
-    tcp_at = IP_AT + ip_len
-    if (
-        ip_len == 0
-        or length < tcp_at + tcp.TCP_MIN_LEN
-        or network.get_protocol(frame, ip_len) != tcp.PROTO_TCP
-        or network.is_fragment(frame, ip_len)
-    ):
-        return 0
-    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
-    datagram_len = network.get_datagram_len(frame, ip_len)
-    if not tcp.TCP_MIN_LEN <= tcp_len <= datagram_len - ip_len or datagram_len > length - IP_AT:
-        return 0
-    return u8(frame, tcp_at + tcp.FLAGS)
-
-
-@inline_kernel
-def _note_end(frame: Any, length: Any, ip_len: Any, flows: Any) -> None:
-    """Note what a frame that is no block says of a flow that had some: FIN and RST end it, a SYN begins another one."""
-    flags = _flags_of(frame, length, ip_len) & (tcp.FIN | tcp.RST | tcp.SYN)
-    if flags:
-        slot = flow_table.find(flows, key_of(frame, ip_len, IP_AT + ip_len))
-        if slot != flow_table.NOT_FOUND:
-            if flags & tcp.SYN == 0:
-                flows[slot, flow_table.IS_CLOSED] = 1
-            elif flows[slot, flow_table.IS_CLOSED]:
-                flow_table.forget(flows, slot)
 
 
 @inline_kernel
@@ -179,19 +223,13 @@ def _is_ours(frame: Any, length: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
-def _check(frame: Any, length: Any, ip_len: Any) -> Any:
+def _check(frame: Any, ip_len: Any, block_len: Any, nonce: Any) -> Any:
     """Return the counter of the reason to drop this block, or 0; nothing is trusted before the CRC."""
     comp_at = IP_AT + ip_len
-    datagram_len = network.get_datagram_len(frame, ip_len)
-    block_len = datagram_len - ip_len
-    if datagram_len > length - IP_AT or block_len < offload.OVERHEAD + tcp.TCP_MIN_LEN:
-        return Counter.DROP_RUNT.value
     if network.is_fragment(frame, ip_len) or not network.is_summed_right(frame, ip_len):
         return Counter.DROP_BAD_HEADER.value  # the CRC covers the addresses alone
     told = be32(frame, comp_at + offload.CRC)
-    computed = block_crc(frame, comp_at, ip_len, block_len)
-    put_be32(frame, comp_at + offload.CRC, told)  # the caller may come again with the same frame
-    if computed != told:
+    if block_crc(frame, comp_at, ip_len, block_len) ^ nonce != told:
         return Counter.DROP_BAD_CRC.value
     if (
         u8(frame, comp_at + offload.NEXT_HEADER) != offload.IPCOMP_NEXT_TCP
@@ -241,7 +279,7 @@ def _find_block(frame: Any, ip_len: Any) -> Any:
     raw_len = be16(frame, comp_at + offload.PAYLOAD_LEN)
     half_len = be16(frame, comp_at + offload.HALF_LEN)
     half_count = LANES * be16(frame, comp_at + offload.HALF_BURSTS)
-    return Found(ip_len, comp_at, tcp_at, tcp_len, head, bursts_len, tail, raw_len, half_len, half_count)
+    return BlockView(ip_len, comp_at, tcp_at, tcp_len, head, bursts_len, tail, raw_len, half_len, half_count)
 
 
 @inline_kernel
@@ -316,19 +354,17 @@ def _append(frame: Any, block: Any, pending: Any, host: Any) -> Any:
 
 
 @inline_kernel
-def _account(frame: Any, block: Any, now_ns: Any, flows: Any, counters: Any) -> None:
+def _account(block: Any, flags: Any, flows: Any, counters: Any, slot: Any) -> None:
     payload_octets = block.head + block.bursts_len + block.tail
     counters[Counter.RX_BLOCKS] += 1
     counters[Counter.RX_RAW_OCTETS] += block.raw_len
     counters[Counter.RX_PAYLOAD_OCTETS] += payload_octets
-    slot = flow_table.learn(flows, key_of(frame, block.ip_len, block.tcp_at), 0, now_ns)
-    flows[slot, flow_table.LAST_SEEN_NS] = now_ns
-    flows[slot, flow_table.RAW_OCTETS] += block.raw_len
-    flows[slot, flow_table.PAYLOAD_OCTETS] += payload_octets
-    flows[slot, flow_table.BLOCKS] += 1
-    flows[slot, flow_table.SEGMENTS] += 1
-    if u8(frame, block.tcp_at + tcp.FLAGS) & tcp.FIN:
-        flows[slot, flow_table.IS_CLOSED] = 1
+    flows[slot, flow_table.RX_RAW_OCTETS] += block.raw_len
+    flows[slot, flow_table.RX_PAYLOAD_OCTETS] += payload_octets
+    flows[slot, flow_table.RX_BLOCKS] += 1
+    flows[slot, flow_table.RX_SEGMENTS] += 1
+    if flags & tcp.FIN:
+        flows[slot, flow_table.RX_IS_CLOSED] = 1
 
 
 @kernel

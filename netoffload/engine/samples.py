@@ -11,7 +11,8 @@ import numpy.typing as npt
 from netoffload.codec import CODECS
 from netoffload.config import TOS_COMPRESS
 from netoffload.engine.counters import Int64Array
-from netoffload.wire import capability, encapsulation, ethernet, ipv4, ipv6, offload, tcp, udp, vnet
+from netoffload.wire import capability, encapsulation, ethernet, icmp, ipv4, ipv6, offload, tcp, udp, vnet
+from netoffload.wire.checksum import internet_checksum
 
 Uint8Array = npt.NDArray[np.uint8]
 
@@ -19,6 +20,9 @@ ISN: Final = 1000
 PEER_ISN: Final = 5000
 SPORT: Final = 40000
 DPORT: Final = 5001
+HANDSHAKE_STEPS: Final = 3
+FROM_PEER: Final = 1
+"""The step of a handshake that comes from the wire."""
 
 _HOST, _PEER = b"\x02\0\0\0\0\x01", b"\x02\0\0\0\0\x02"
 _ADDRESSES: Final = {
@@ -57,7 +61,7 @@ class Samples(NamedTuple):
 
 def make_samples() -> Samples:
     """Return every sample."""
-    kinds = ((_segments, 1.0), (_blocks, 0.7), (_syns, 0.1))
+    kinds = ((_segments, 1.0), (_blocks, 0.7), (_syns, 0.1), (_acknowledgements, 0.5), (_errors, 0.3))
     weighted = [(frame, weight) for version in (4, 6) for make, weight in kinds for frame in make(version)]
     frames = [frame for frame, _ in weighted]
     others = [
@@ -75,17 +79,20 @@ def make_samples() -> Samples:
     return Samples(octets, np.array([len(frame) for frame in frames], np.int64), weights / weights.sum())
 
 
-def make_handshakes() -> tuple[Uint8Array, Uint8Array]:
-    """Return the SYNs of the host and its peer's SYN/ACKs with the capability word, uint8[2, octets]: IPv4, IPv6."""
+def make_handshakes() -> Uint8Array:
+    """Return the frames that make a connection, uint8[HANDSHAKE_STEPS, families, octets], for IPv4 and IPv6.
+
+    The host's SYN, its peer's SYN/ACK with the capability word (``FROM_PEER``), and a SYN from the peer's address.
+    """
     word = capability.emit_capability()
-    syns = [_frame(version, _header(tcp.SYN, ISN), b"") for version in (4, 6)]
     flags = tcp.SYN | tcp.ACK_FLAG
-    answers = [_frame(version, _header(flags, PEER_ISN, word, back=True), b"", back=True) for version in (4, 6)]
-    length = max(map(len, [*syns, *answers]))
-    return tuple(  # type: ignore[return-value]
-        np.array([np.frombuffer(frame.ljust(length, b"\0"), np.uint8) for frame in frames])
-        for frames in (syns, answers)
+    steps = (
+        [_frame(version, _header(tcp.SYN, ISN), b"") for version in (4, 6)],
+        [_frame(version, _header(flags, PEER_ISN, word, back=True, ack=ISN + 1), b"", back=True) for version in (4, 6)],
+        [_frame(version, _header(tcp.SYN, PEER_ISN, back=True), b"", back=True) for version in (4, 6)],
     )
+    length = max(len(frame) for frames in steps for frame in frames)
+    return np.array([[np.frombuffer(frame.ljust(length, b"\0"), np.uint8) for frame in frames] for frames in steps])
 
 
 def _segments(version: int) -> Iterator[bytes]:
@@ -109,6 +116,32 @@ def _syns(version: int) -> Iterator[bytes]:
             yield _frame(version, _header(flags, PEER_ISN, options, back=True), b"", back=True)
         yield _frame(version, _header(flags, ISN, _SYN_OPTIONS), b"early data")
         yield _frame(version, _header(flags, ISN, _SYN_OPTIONS), b"", tos=0)
+
+
+def _acknowledgements(version: int) -> Iterator[bytes]:
+    """Segments of the peer that acknowledge some of the host's stream, on the edges of floats and between."""
+    for acked in (0, 1, 2, 4, 1000, 1447, 20_000, 40_003):
+        yield _frame(version, _header(tcp.ACK_FLAG, PEER_ISN + 1, back=True, ack=ISN + 1 + acked), b"", back=True)
+    yield _frame(version, _header(tcp.FIN | tcp.ACK_FLAG, ISN + 1), b"")
+    yield _frame(version, _header(tcp.FIN | tcp.ACK_FLAG, ISN + 3), b"")
+
+
+def _errors(version: int) -> Iterator[bytes]:
+    """Errors of a router about a block and about a plain segment, quoted in full and as far as RFC 792 asks."""
+    family = ethernet.ETHERNET_LEN + vnet.VNET_LEN
+    quoted = [next(_blocks(version)), list(_blocks(version))[1], list(_segments(version))[4]]
+    v4 = ((3, 4, 1400), (3, 3, 0), (11, 0, 0))
+    v6 = ((2, 0, 1400), (1, 4, 0), (3, 0, 0))
+    for frame in quoted:
+        for kind, code, mtu in v4 if version == 4 else v6:
+            for octets in (28 if version == 4 else 48, 200):
+                message = bytes((kind, code, 0, 0)) + mtu.to_bytes(4, "big") + frame[family:][:octets]
+                src, dst = _ADDRESSES[version][::-1]
+                pseudo = b"" if version == 4 else src + dst + len(message).to_bytes(4, "big") + b"\0\0\0\x3a"
+                total = internet_checksum(pseudo + message)
+                message = message[:2] + total.to_bytes(2, "big") + message[4:]
+                protocol = icmp.PROTO_ICMP if version == 4 else icmp.PROTO_ICMPV6
+                yield _with_vnet(_datagram(version, protocol, message, tos=0, back=True))
 
 
 def _blocks(version: int) -> Iterator[bytes]:
@@ -169,9 +202,11 @@ def _in_udp(version: int, blocks: list[bytes], datagram_len: int) -> bytes:
     )
 
 
-def _header(flags: int, seq: int, options: bytes = b"", back: bool = False, sport: int = SPORT) -> tcp.Tcp:
+def _header(
+    flags: int, seq: int, options: bytes = b"", back: bool = False, sport: int = SPORT, ack: int = 1
+) -> tcp.Tcp:
     ports = (DPORT, sport) if back else (sport, DPORT)
-    return tcp.Tcp(*ports, seq=seq, ack=1, flags=flags, window=500, options=options)
+    return tcp.Tcp(*ports, seq=seq, ack=ack, flags=flags, window=500, options=options)
 
 
 def _frame(version: int, header: tcp.Tcp, payload: bytes, tos: int = TOS_COMPRESS, back: bool = False) -> bytes:

@@ -20,9 +20,9 @@ KERNEL_COUNTERS: Final = ("tx_frames", "tx_octets", "rx_frames", "rx_octets")
 """What the kernel carried past the NIC's process (bypass in the kernel), without their prefix ``kernel_``."""
 
 STATE_COMPRESSED: Final = "compressed"
-STATE_RAW_RETRANSMISSIONS: Final = "raw retransmissions"
 STATE_PEER_CANNOT: Final = "peer cannot"
-STATE_FELL_BACK: Final = "fell back"
+STATE_NOT_FLOATS: Final = "not floats"
+STATE_PROBATION: Final = "probation"
 STATE_RAW: Final = "raw"
 
 
@@ -123,13 +123,13 @@ def by_reason(counters: Counters, prefix: str) -> dict[str, int]:
 
 def flow_state(flow: Mapping[str, Any]) -> str:
     """Return in a few words what a NIC does with the segments of one flow of the control socket's ``flows``."""
-    if flow.get("fell_back"):
-        return STATE_FELL_BACK
     if flow["direction"] == "tx" and not flow["peer_decodes"]:
         return STATE_PEER_CANNOT
-    if not flow["raw_octets"]:
-        return STATE_RAW
-    return STATE_RAW_RETRANSMISSIONS if flow.get("raw_retransmissions") else STATE_COMPRESSED
+    if flow.get("verdict") == STATE_NOT_FLOATS:
+        return STATE_NOT_FLOATS
+    if flow.get("on_probation"):
+        return STATE_PROBATION
+    return STATE_COMPRESSED if flow["raw_octets"] else STATE_RAW
 
 
 def describe_flow(flow: Mapping[str, Any]) -> dict[str, Any]:

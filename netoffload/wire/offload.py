@@ -11,14 +11,14 @@
      0  version << 4 | codec id
      1  bound k (the error bound is 2**-k)
      2  head << 4 | tail            raw octets before and after the floats, 0..3 each
-     3  flags                       0; receivers refuse others
+     3  flags                       1: a MAC of 16 octets follows the payload; receivers refuse others
      4  payload length              of the TCP segment this block stands for, 16 bit
      6  gso_size                    the MSS of the sender's segment; 0: the payload is one segment
      8  half bursts                 bursts in the first half of the floats; 0: no half is marked
     10  half length                 octets they take
-    12  CRC32C                      see below
+    12  CRC32C xor nonce            see below
 
-    block payload: head octets | codec bursts of (payload length - head - tail) / 4 floats | tail octets
+    block payload: head octets | codec bursts of (payload length - head - tail) / 4 floats | tail octets [| MAC 16]
 
 Where a burst starts is known when all before it have been read, so one decoder waits for memory most of the time. With
 the middle marked, two work side by side. Whoever reads from front to back need not know; a mark that is not where a
@@ -31,6 +31,10 @@ be filled in (virtio-net ``NEEDS_CSUM``), so the CRC protects it instead. It cov
 16 octets, protocol 108, length from the IPComp header on), the IPComp and block headers, the TCP header and the
 payload. Protocol and length stand where the CRC will be while it is computed, and the addresses of either family end
 where the IPComp header starts, so it is one run of octets. In UDP (``encapsulation``) the block is the same.
+
+The field holds the CRC combined (exclusive or) with the nonce that the receiving NIC sent in its capability word. A
+block from somebody who did not see the handshake is right once in 2**32 times. Who watches the path can work the nonce
+out; against him helps a key. With one, the MAC covers the same octets as the CRC, and the field with the CRC itself.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ IPCOMP_NEXT_TCP: Final = 6
 CPI_OFFLOAD: Final = 0xF128
 """Compression parameter index: 61440..65535 is for private agreement (RFC 3173, 3.3); ours ends in the ToS 0x28."""
 
-BLOCK_VERSION: Final = 2
+BLOCK_VERSION: Final = 3
 BLOCK_LEN: Final = 16
 OVERHEAD: Final = IPCOMP_LEN + BLOCK_LEN
 BURST_FLOATS: Final = 8
@@ -63,6 +67,9 @@ VERSION_CODEC: Final = 4
 BOUND_K: Final = 5
 HEAD_TAIL: Final = 6
 FLAGS: Final = 7
+HAS_MAC: Final = 1
+"""Of the flags; every other one is reserved."""
+MAC_LEN: Final = 16
 PAYLOAD_LEN: Final = 8
 GSO_SIZE: Final = 10
 HALF_BURSTS: Final = 12
@@ -88,7 +95,7 @@ class CodecId(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Block:
-    """One offload block. ``payload`` is head octets, bursts, tail octets; ``tcp_header`` has checksum 0."""
+    """One offload block without MAC. ``payload`` is head octets, bursts, tail octets; ``tcp_header`` has checksum 0."""
 
     codec: int
     bound_k: int
@@ -100,6 +107,7 @@ class Block:
     payload: bytes
     half_bursts: int = 0
     half_len: int = 0
+    nonce: int = 0
 
     @property
     def count(self) -> int:
@@ -131,14 +139,14 @@ def emit_block(block: Block, src: bytes, dst: bytes) -> bytes:
     octets[HALF_BURSTS : HALF_BURSTS + 2] = block.half_bursts.to_bytes(2, "big")
     octets[HALF_LEN : HALF_LEN + 2] = block.half_len.to_bytes(2, "big")
     octets += block.tcp_header + block.payload
-    octets[CRC : CRC + 4] = _crc(bytes(octets), src, dst).to_bytes(4, "big")
+    octets[CRC : CRC + 4] = (_crc(bytes(octets), src, dst) ^ block.nonce).to_bytes(4, "big")
     return bytes(octets)
 
 
-def parse_block(octets: bytes, src: bytes, dst: bytes) -> Block:
+def parse_block(octets: bytes, src: bytes, dst: bytes, nonce: int = 0) -> Block:
     """Read the octets after an IP header with protocol 108.
 
-    The codec's payload is not looked into; that is the codec's work.
+    The codec's payload is not looked into; that is the codec's work. ``nonce`` is that of the receiving NIC.
 
     Raises:
         WireError: too short, not ours, another version, a reserved bit set, a bad CRC, or lengths that do not fit.
@@ -153,7 +161,7 @@ def parse_block(octets: bytes, src: bytes, dst: bytes) -> Block:
         raise WireError(f"offload block version {octets[VERSION_CODEC] >> 4} is not {BLOCK_VERSION}")
     if octets[FLAGS] != 0:
         raise WireError("offload block has a reserved bit set")
-    if _crc(octets, src, dst) != int.from_bytes(octets[CRC : CRC + 4], "big"):
+    if _crc(octets, src, dst) ^ nonce != int.from_bytes(octets[CRC : CRC + 4], "big"):
         raise WireError("offload block has a bad CRC")
     head, tail = octets[HEAD_TAIL] >> 4, octets[HEAD_TAIL] & 15
     tcp_len = 4 * (octets[TCP_HEADER + 12] >> 4)
@@ -185,6 +193,7 @@ def parse_block(octets: bytes, src: bytes, dst: bytes) -> Block:
         payload=payload,
         half_bursts=half_bursts,
         half_len=half_len,
+        nonce=nonce,
     )
 
 

@@ -37,6 +37,8 @@ OPTION_END: Final = 0
 OPTION_NOP: Final = 1
 OPTION_MSS: Final = 2
 OPTION_MSS_LEN: Final = 4
+OPTION_WINDOW_SCALE: Final = 3
+OPTION_WINDOW_SCALE_LEN: Final = 3
 OPTION_MD5: Final = 19
 """RFC 2385: signs the payload, so a segment with it must not be changed."""
 OPTION_AO: Final = 29

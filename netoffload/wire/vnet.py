@@ -23,6 +23,8 @@ CSUM_START: Final = 6
 CSUM_OFFSET: Final = 8
 
 NEEDS_CSUM: Final = 1
+DATA_VALID: Final = 2
+"""The card, or a kernel on the same machine, has found the checksum right."""
 GSO_NONE: Final = 0
 GSO_TCPV4: Final = 1
 GSO_TCPV6: Final = 4

@@ -1,0 +1,297 @@
+"""In which form a float crosses: as it is, or as the codec makes it; the same one every time.
+
+A float of which one transmission is exact and another one is rounded can arrive torn: TCP puts octets together from
+whatever segments hold them. So a connection has one interval of its stream in which floats are *rounded*, and every
+transmission of them has the codec's values, in a block or in a plain segment. Outside they are *exact*, always plain::
+
+    exact ........ ROUNDED_FROM ═══ rounded ═══ EXACT_FROM ........ exact
+                   │                            │
+                   the verdict "floats"         the application stopped inside a float
+
+``EXACT`` no such interval; ``ROUNDED`` it has no end yet; ``CLOSING`` it has one. When the peer has acknowledged all of
+a closed interval nobody sends it again, and the next octets that are new begin another one. What is acknowledged does
+not matter any more, so ``ROUNDED_FROM`` moves along with the acknowledgements.
+
+**Cut floats.** A segment may end inside a rounded float: at an odd MSS, at the edge of an odd window, where the
+application paused. The NIC knows only some octets of the float and cannot round it. It *holds* them (``HELD_...``) and
+sends the segment up to the float's edge; the next segment brings the rest, and goes out from the edge on. What is held
+is also known when TCP sends a part of it again. So every octet of rounded floats leaves in whole floats, and the peer
+acknowledges whole floats.
+
+**Held back for good** would be octets at the end of what the application wrote. TCP sends them again. A second copy
+that ends there with PSH, or a FIN, tells that the rest is not about to come: the interval ends before this float, which
+was never sent, and its octets leave exact.
+
+**Lent octets.** Where TCP sends a part of a float alone, and its window is one segment, it would never get to the rest.
+So once the peer has acknowledged all before a held float, the host is told that the held octets have arrived as well
+(``LENT_...``). From then on the NIC keeps them, in a table that outlives its process, until the peer has them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from netoffload.codec.jit import inline_kernel
+from netoffload.codec.octets import u8
+from netoffload.engine.flows import (
+    EXACT_FROM,
+    FORM,
+    HELD_MASK,
+    HELD_SEQ,
+    HELD_TRIES,
+    HELD_WORD,
+    ISN,
+    LENT_LEN,
+    LENT_SEQ,
+    LENT_WORD,
+    NEXT_SEQ,
+    ROUNDED_FROM,
+    UNA,
+)
+from netoffload.engine.sequence import advance, distance, is_before
+
+EXACT: Final = 0
+ROUNDED: Final = 1
+CLOSING: Final = 2
+
+WHOLE: Final = 15
+"""Of ``HELD_MASK``: all four octets of the float are known."""
+ENDS_WRITE: Final = 16
+"""Of ``HELD_MASK``: the segment that ended inside the float had PSH, so the application probably did stop there."""
+TRIES_MAX: Final = 2
+"""Copies of a segment without PSH that end inside a float, after which its octets leave exact."""
+
+
+class Fit(NamedTuple):
+    """What of a segment goes out.
+
+    Attributes:
+        lead: octets known from before that are put before the payload, 0..3.
+        lead_word: the float that they belong to, little-endian.
+        skip: octets at the beginning that are left out, 0..3.
+        keep: octets behind them that go out.
+        trail: octets known from before that are put behind them, 0..3.
+        trail_word: the float that they belong to.
+    """
+
+    lead: int
+    lead_word: int
+    skip: int
+    keep: int
+    trail: int
+    trail_word: int
+
+
+@inline_kernel
+def is_rounded(flows: Any, slot: Any, seq: Any) -> Any:
+    """Whether the float that begins at ``seq`` is sent as the codec makes it."""
+    form = flows[slot, FORM]
+    if form == EXACT or is_before(seq, flows[slot, ROUNDED_FROM]):
+        return False
+    return form == ROUNDED or is_before(seq, flows[slot, EXACT_FROM])
+
+
+@inline_kernel
+def cut_of(flows: Any, slot: Any, seq: Any) -> Any:
+    """Return how many octets into a float ``seq`` is, 0..3; floats are counted from the first octet after the SYN."""
+    return (seq - flows[slot, ISN] - 1) & 3
+
+
+@inline_kernel
+def begin_rounding(flows: Any, slot: Any, seq: Any) -> None:
+    """Round every float that begins at ``seq`` or behind."""
+    flows[slot, ROUNDED_FROM] = advance(seq, -seq + flows[slot, ISN] + 1 & 3)
+    flows[slot, FORM] = ROUNDED
+    flows[slot, HELD_MASK] = 0
+
+
+@inline_kernel
+def end_rounding(flows: Any, slot: Any, seq: Any) -> None:
+    """Send the float that begins at ``seq`` and all behind it exact; none of them may have been sent before."""
+    flows[slot, EXACT_FROM] = seq
+    flows[slot, FORM] = CLOSING
+    flows[slot, HELD_MASK] = 0
+
+
+@inline_kernel
+def fit(frame: Any, segment: Any, flows: Any, slot: Any, is_last: Any, gives_up: Any) -> Any:
+    """Return what of a segment goes out now (:class:`Fit`), and hold what does not.
+
+    Args:
+        frame: uint8, the host's frame.
+        segment: its ``blocks.Segment``.
+        flows: the table.
+        slot: of the connection.
+        is_last: nothing behind this segment was sent by the host.
+        gives_up: what is held at the end is to leave exact: a FIN, or a copy of a segment that ends there.
+    """
+    seq, payload_len = segment.seq, segment.payload_len
+    lead = skip = trail = lead_word = trail_word = 0
+    keep = payload_len
+    head = cut_of(flows, slot, seq)
+    if head:
+        at = advance(seq, -head)
+        own = min(4 - head, payload_len)
+        word, mask = _known(flows, slot, at)
+        has_lead = mask & ((1 << head) - 1) == (1 << head) - 1
+        for octet in range(own):
+            word |= u8(frame, segment.payload_at + octet) << 8 * (head + octet)
+            mask |= 1 << head + octet
+        if has_lead and (is_rounded(flows, slot, at) or _is_lent(flows, slot, at)):
+            lead, lead_word = head, word
+        if is_rounded(flows, slot, at):
+            if not has_lead:
+                skip = own
+                keep -= own
+            _remember(flows, slot, at, word, mask, mask == WHOLE)
+            if head + payload_len < 4:
+                if mask == WHOLE:
+                    return Fit(lead, lead_word, skip, keep, 4 - head - payload_len, word)
+                if has_lead and is_last and gives_up:
+                    end_rounding(flows, slot, at)
+                    return Fit(lead, lead_word, skip, keep, 0, 0)
+                return Fit(0, 0, payload_len, 0, 0, 0)
+    tail = (head + payload_len) & 3
+    at = advance(seq, payload_len - tail)
+    if tail and keep >= tail and is_rounded(flows, slot, at):
+        word, mask = _known(flows, slot, at)
+        for octet in range(tail):
+            word |= u8(frame, segment.payload_at + payload_len - tail + octet) << 8 * octet
+            mask |= 1 << octet
+        if mask == WHOLE:
+            trail, trail_word = 4 - tail, word
+        elif is_last and gives_up:
+            end_rounding(flows, slot, at)
+        else:
+            _remember(flows, slot, at, word, mask, False)
+            keep -= tail
+    return Fit(lead, lead_word, skip, keep, trail, trail_word)
+
+
+@inline_kernel
+def _is_lent(flows: Any, slot: Any, at: Any) -> Any:
+    return flows[slot, LENT_LEN] > 0 and flows[slot, LENT_SEQ] == at
+
+
+@inline_kernel
+def _known(flows: Any, slot: Any, at: Any) -> Any:
+    """Return what is known of the float at ``at``: its octets as a word, and which ones they are."""
+    word = mask = 0
+    if flows[slot, HELD_MASK] & WHOLE and flows[slot, HELD_SEQ] == at:
+        word, mask = flows[slot, HELD_WORD], flows[slot, HELD_MASK] & WHOLE
+    if _is_lent(flows, slot, at):
+        word |= flows[slot, LENT_WORD]
+        mask |= (1 << flows[slot, LENT_LEN]) - 1
+    return word, mask
+
+
+@inline_kernel
+def _remember(flows: Any, slot: Any, at: Any, word: Any, mask: Any, only_more: Any) -> None:
+    """Hold the octets of a float; with ``only_more`` only if some of it are held already."""
+    is_same = flows[slot, HELD_MASK] & WHOLE and flows[slot, HELD_SEQ] == at
+    if only_more and not is_same:
+        return
+    if not is_same:
+        flows[slot, HELD_SEQ] = at
+        flows[slot, HELD_TRIES] = 0
+    flows[slot, HELD_WORD] = word
+    flows[slot, HELD_MASK] = mask
+
+
+@inline_kernel
+def note_push(flows: Any, slot: Any, end_seq: Any) -> None:
+    """Note that a segment with PSH ended at ``end_seq``, inside the float that is held."""
+    cut = cut_of(flows, slot, end_seq)
+    if cut and flows[slot, HELD_MASK] & WHOLE and flows[slot, HELD_SEQ] == advance(end_seq, -cut):
+        flows[slot, HELD_MASK] |= ENDS_WRITE
+
+
+@inline_kernel
+def gives_up(flows: Any, slot: Any, end_seq: Any, again: Any, ends_write: Any) -> Any:
+    """Whether what is held at the end of the stream is not about to be completed.
+
+    Args:
+        flows: the table.
+        slot: of the connection.
+        end_seq: where the segment ends.
+        again: all of it was sent before.
+        ends_write: it has PSH.
+    """
+    cut = cut_of(flows, slot, end_seq)
+    if not again or cut == 0 or not flows[slot, HELD_MASK] or flows[slot, HELD_SEQ] != advance(end_seq, -cut):
+        return False
+    flows[slot, HELD_TRIES] += 1
+    return bool(ends_write) or flows[slot, HELD_TRIES] >= TRIES_MAX
+
+
+@inline_kernel
+def ends_at_held(flows: Any, slot: Any, seq: Any) -> Any:
+    """Whether octets that are held or lent end right before ``seq``: a FIN there must bring them along."""
+    cut = cut_of(flows, slot, seq)
+    if cut == 0:
+        return False
+    _, mask = _known(flows, slot, advance(seq, -cut))
+    return mask == (1 << cut) - 1
+
+
+@inline_kernel
+def needs_lead(flows: Any, slot: Any, seq: Any) -> Any:
+    """Whether a segment from ``seq`` on begins behind octets that are lent, which nobody else will send."""
+    if flows[slot, LENT_LEN] == 0:
+        return False
+    return seq == advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])
+
+
+@inline_kernel
+def acknowledge(flows: Any, slot: Any, ack: Any) -> Any:
+    """Take an acknowledgement of the peer; return the one that the host is to get.
+
+    That is the edge of a whole float where floats are rounded, or the end of what was lent.
+    """
+    if distance(flows[slot, UNA], ack) < 0 or distance(ack, flows[slot, NEXT_SEQ]) < 0:
+        return ack
+    cut = cut_of(flows, slot, ack)
+    if cut and ack != flows[slot, NEXT_SEQ] and is_rounded(flows, slot, advance(ack, -cut)):
+        ack = advance(ack, -cut)
+    if is_before(ack, flows[slot, UNA]):
+        ack = flows[slot, UNA]
+    flows[slot, UNA] = ack
+    _settle(flows, slot, ack)
+    if flows[slot, LENT_LEN]:
+        end = advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])
+        if is_before(ack, end):
+            return end
+        flows[slot, LENT_LEN] = 0
+    lent_len = _count_lendable(flows, slot, ack)
+    if lent_len > 0:
+        flows[slot, LENT_SEQ], flows[slot, LENT_WORD] = ack, flows[slot, HELD_WORD]
+        flows[slot, LENT_LEN] = lent_len
+    return advance(ack, lent_len)
+
+
+@inline_kernel
+def _count_lendable(flows: Any, slot: Any, una: Any) -> Any:
+    """Return how many octets from ``una`` on can be lent, 0..3: those that are held and that the host gets past.
+
+    At the end of what the application wrote one octet must stay with the host. It sends that one again, and then all
+    of them leave exact.
+    """
+    mask = flows[slot, HELD_MASK] & WHOLE
+    if flows[slot, HELD_SEQ] != una or not (mask == 1 or mask == 3 or mask == 7):
+        return 0
+    held_len = 1 if mask == 1 else 2 if mask == 3 else 3
+    if flows[slot, HELD_MASK] & ENDS_WRITE:
+        return min(held_len, max(distance(una, flows[slot, NEXT_SEQ]) - 1, 0))
+    return held_len
+
+
+@inline_kernel
+def _settle(flows: Any, slot: Any, una: Any) -> None:
+    """Forget what nobody sends again."""
+    if flows[slot, FORM] == EXACT:
+        return
+    if flows[slot, FORM] == CLOSING and not is_before(una, flows[slot, EXACT_FROM]):
+        flows[slot, FORM] = EXACT
+        flows[slot, HELD_MASK] = 0
+    elif is_before(flows[slot, ROUNDED_FROM], una):
+        flows[slot, ROUNDED_FROM] = una

@@ -1,0 +1,116 @@
+"""One segment becomes blocks.
+
+A TSO segment of up to 64 KiB comes in as one frame. *Coalesced* packing encodes as many floats as fit into one wire
+frame, then goes on with the next; at ratio r there are r times fewer frames. *Per-segment* packing makes one frame of
+every MSS-sized piece, as the paper's NIC does. Sequence numbers say where each block belongs, so a lost one costs only
+itself. Where the blocks together are not smaller than the raw frames the segment had better cross plain.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from netoffload.codec.jit import inline_kernel
+from netoffload.codec.kernels import ENCODE_SLACK
+from netoffload.engine import flows as flow_table
+from netoffload.engine import path
+from netoffload.engine.blocks import Piece, Sending, emit_block
+from netoffload.engine.counters import Counter
+from netoffload.engine.encapsulation import wrap
+from netoffload.engine.sequence import advance
+from netoffload.wire import offload, vnet
+from netoffload.wire.capability import TAKES_UDP
+from netoffload.wire.encapsulation import DATAGRAM_OVERHEAD
+from netoffload.wire.ethernet import ETHERNET_LEN
+
+MAX_WIRE_FRAMES: Final = 256
+"""Frames one segment may become; one that would need more (an MSS below 256 octets) crosses raw. Coalesced on an
+MTU of 576 with every float incompressible it is 133."""
+
+CACHE_LINE: Final = 64
+"""What wire frames are aligned to, in octets."""
+
+MTU_MAX: Final = 9000
+"""The largest wire frame that is made, whatever the wire would take."""
+
+BLOCKS_ROOM: Final = 4 * 65536 + MTU_MAX + MAX_WIRE_FRAMES * (CACHE_LINE + ENCODE_SLACK)
+"""Octets for the blocks of one segment: they stop when together they reach the raw frames' octets, which are at
+most 64 KiB and a header of at most 146 octets per block; one more frame, alignment and slack come on top."""
+
+
+@inline_kernel
+def find_sending(settings: Any, segment: Any, now_ns: Any, flows: Any, slot: Any) -> Any:
+    """Return how blocks of a connection travel (``blocks.Sending``)."""
+    in_udp = int(settings.in_udp and flows[slot, flow_table.PEER_WAYS] & TAKES_UDP)
+    longest = path.datagram_max(flows, slot, min(settings.mtu, MTU_MAX), now_ns)
+    if segment.gso_size:
+        # No frame is larger than the host's own segments: what the peer or the path cannot take, TCP has found out.
+        longest = min(longest, segment.payload_at - vnet.VNET_LEN - ETHERNET_LEN + segment.gso_size)
+    return Sending(longest - (DATAGRAM_OVERHEAD if in_udp else 0), in_udp, flows[slot, flow_table.PEER_NONCE])
+
+
+@inline_kernel
+def pack(settings: Any, sending: Any, frame: Any, segment: Any, flows: Any, slot: Any, counters: Any, room: Any) -> Any:
+    """Fill wire frames with the segment's blocks; return how many, or 0 if it had better cross plain.
+
+    Args:
+        settings: ``blocks.EngineSettings``.
+        sending: ``blocks.Sending``.
+        frame: uint8, with the segment, whose payload is whole floats.
+        segment: its ``blocks.Segment``.
+        flows: the table.
+        slot: of the connection.
+        counters: int64, indexed by :class:`Counter`.
+        room: ``transmit.Room``: wire frames and where each one is.
+    """
+    payload_len, gso_size = segment.payload_len, segment.gso_size
+    pieces = (payload_len + gso_size - 1) // gso_size if gso_size else 1
+    raw_len = payload_len + pieces * (segment.payload_at - vnet.VNET_LEN)
+    before = DATAGRAM_OVERHEAD if sending.in_udp else 0
+    classes = counters[Counter.TX_CLASS_0 : Counter.TX_CLASS_32 + 1]
+    before0, before8, before16, before32 = classes[0], classes[1], classes[2], classes[3]
+    blocks = wire_len = wire_at = done = 0
+    while done < payload_len:
+        left = payload_len - done
+        octets = min(gso_size, left) if settings.per_segment and gso_size else left
+        piece = Piece(done, octets, blocks)
+        taken, span = emit_block(settings, sending, frame, segment, piece, classes, room.wire, wire_at + before)
+        if sending.in_udp:
+            span = wrap(frame, segment, room.wire, wire_at, span, blocks)
+        wire_len += span - vnet.VNET_LEN
+        if (
+            taken == 0
+            or wire_len >= raw_len
+            or (settings.per_segment and taken < octets)
+            or (blocks == MAX_WIRE_FRAMES - 1 and taken < left)
+        ):
+            classes[0], classes[1], classes[2], classes[3] = before0, before8, before16, before32
+            return 0
+        path.watch(flows, slot, advance(segment.seq, done), taken, span - vnet.VNET_LEN - ETHERNET_LEN)
+        room.spans[blocks, 0] = wire_at
+        room.spans[blocks, 1] = span
+        blocks += 1
+        wire_at += (span + CACHE_LINE - 1) & ~(CACHE_LINE - 1)
+        done += taken
+    return blocks
+
+
+@inline_kernel
+def account(segment: Any, sending: Any, flows: Any, slot: Any, counters: Any, spans: Any, blocks: Any) -> None:
+    """Count one compressed segment, in all and for its connection."""
+    raw_octets = segment.payload_len
+    wire_octets = 0
+    for block in range(blocks):
+        wire_octets += spans[block, 1] - vnet.VNET_LEN
+    headers_len = segment.payload_at - vnet.VNET_LEN + offload.OVERHEAD
+    headers_len += DATAGRAM_OVERHEAD if sending.in_udp else 0
+    payload_octets = wire_octets - blocks * headers_len
+    counters[Counter.TX_SEGMENTS] += 1
+    counters[Counter.TX_RAW_OCTETS] += raw_octets
+    counters[Counter.TX_PAYLOAD_OCTETS] += payload_octets
+    counters[Counter.TX_BLOCKS] += blocks
+    flows[slot, flow_table.SEGMENTS] += 1
+    flows[slot, flow_table.RAW_OCTETS] += raw_octets
+    flows[slot, flow_table.PAYLOAD_OCTETS] += payload_octets
+    flows[slot, flow_table.WIRE_OCTETS] += wire_octets
+    flows[slot, flow_table.BLOCKS] += blocks

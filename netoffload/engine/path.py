@@ -1,0 +1,93 @@
+"""How large a block may be on the way to a peer: what routers say, and what can be told without them.
+
+A path may take less than the wire at its beginning. A router that says so (ICMP, ``path_errors``) sets the limit of a
+connection. One that drops large frames silently leaves a sign: large blocks vanish while small ones arrive. One block
+larger than :data:`SMALL` is watched at a time. If it is sent again before it is acknowledged it has failed. After
+:data:`FAILS_MAX` failures the limit goes down a step, if the peer went on acknowledging in between and no block as
+large arrived.
+
+A limit is forgotten after ten minutes, as Linux forgets the MTU of a path (``ip-sysctl``: ``mtu_expires``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from netoffload.codec.jit import inline_kernel
+from netoffload.engine.counters import Counter
+from netoffload.engine.flows import (
+    DATAGRAM_MAX,
+    DATAGRAM_MAX_UNTIL_NS,
+    FAILED_LEN,
+    LARGE_END,
+    LARGE_FAILS,
+    LARGE_LEN,
+    LARGE_SEQ,
+    LARGE_UNA,
+    UNA,
+)
+from netoffload.engine.sequence import advance, is_before
+
+SMALL: Final = 576
+"""Every IPv4 path takes this much (RFC 791, 3.2), so no limit is lower."""
+STEPS: Final = (1500, 1280, SMALL)
+"""Datagram lengths tried one after the other: Ethernet's, what every IPv6 path takes (RFC 8200, 5), the smallest."""
+FAILS_MAX: Final = 4
+EXPIRES_NS: Final = 600 * 1_000_000_000
+
+
+@inline_kernel
+def datagram_max(flows: Any, slot: Any, mtu: Any, now_ns: Any) -> Any:
+    """Return the length of the largest datagram to send on a connection over a wire with this MTU."""
+    if flows[slot, DATAGRAM_MAX] and now_ns > flows[slot, DATAGRAM_MAX_UNTIL_NS]:
+        flows[slot, DATAGRAM_MAX] = 0
+    return min(mtu, flows[slot, DATAGRAM_MAX]) if flows[slot, DATAGRAM_MAX] else mtu
+
+
+@inline_kernel
+def limit(flows: Any, slot: Any, datagram_len: Any, now_ns: Any) -> None:
+    """Send nothing longer on a connection for ten minutes."""
+    flows[slot, DATAGRAM_MAX] = max(datagram_len, SMALL)
+    flows[slot, DATAGRAM_MAX_UNTIL_NS] = now_ns + EXPIRES_NS
+
+
+@inline_kernel
+def note_again(flows: Any, slot: Any, segment: Any, now_ns: Any, counters: Any) -> None:
+    """Note that a segment is sent again: the large block that is watched may have been a part of it."""
+    if flows[slot, LARGE_LEN] == 0 or not is_before(segment.seq, flows[slot, LARGE_END]):
+        return
+    if not is_before(flows[slot, LARGE_SEQ], advance(segment.seq, segment.payload_len)):
+        return
+    failed_len = flows[slot, LARGE_LEN]
+    flows[slot, LARGE_LEN] = 0
+    if flows[slot, LARGE_FAILS] and flows[slot, UNA] == flows[slot, LARGE_UNA]:
+        return  # nothing arrives, whatever its length
+    flows[slot, LARGE_UNA] = flows[slot, UNA]
+    flows[slot, FAILED_LEN] = failed_len
+    flows[slot, LARGE_FAILS] += 1
+    if flows[slot, LARGE_FAILS] < FAILS_MAX:
+        return
+    flows[slot, LARGE_FAILS] = 0
+    for step in STEPS:
+        if step < failed_len:
+            limit(flows, slot, step, now_ns)
+            counters[Counter.TX_PATH_LIMITS] += 1
+            return
+
+
+@inline_kernel
+def watch(flows: Any, slot: Any, seq: Any, octets: Any, datagram_len: Any) -> None:
+    """Watch the block with ``octets`` of the stream from ``seq`` on, unless another one is watched."""
+    if flows[slot, LARGE_LEN] == 0 and datagram_len > SMALL:
+        flows[slot, LARGE_LEN] = datagram_len
+        flows[slot, LARGE_SEQ] = seq
+        flows[slot, LARGE_END] = advance(seq, octets)
+
+
+@inline_kernel
+def note_progress(flows: Any, slot: Any) -> None:
+    """Note that the peer has acknowledged something, perhaps the large block that is watched."""
+    if flows[slot, LARGE_LEN] and not is_before(flows[slot, UNA], flows[slot, LARGE_END]):
+        if flows[slot, LARGE_LEN] >= flows[slot, FAILED_LEN]:
+            flows[slot, LARGE_FAILS] = 0
+        flows[slot, LARGE_LEN] = 0

@@ -1,0 +1,175 @@
+"""Plain segments: TCP segments that leave as TCP, with the codec's values where floats are rounded.
+
+That is how a segment goes whose blocks would not make it smaller, or whose connection is on probation, or that carries
+a flag that no block may have. A receiver gets the same floats as from a block (``forms``).
+
+A payload may be changed only if its checksum is right, or still to be filled in: :func:`has_right_sum` looks before
+anything else is done. Afterwards the checksum is left to whoever fills it in last.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from netoffload.codec.jit import inline_kernel
+from netoffload.codec.kernels import decode, encode_fit
+from netoffload.codec.octets import copy_octets, load_u16, store_u16, u8
+from netoffload.engine import forms, network
+from netoffload.engine.blocks import Segment
+from netoffload.engine.counters import Counter
+from netoffload.engine.fields import be16, be32, put_be16, put_be32
+from netoffload.engine.flows import EXACT_FROM, FORM, PEER_CODECS, PEER_ISN, ROUNDED_FROM, WINDOW_SHIFT
+from netoffload.engine.network import IP_AT
+from netoffload.engine.sequence import advance, distance
+from netoffload.engine.sums import ones_sum
+from netoffload.wire import tcp, vnet
+
+_FLOATS: Final = 1024
+"""Rounded at a time; a multiple of a burst."""
+
+_DECODED_AT: Final = 3 * 4 * _FLOATS // 2
+"""Behind the encoded floats, which take at most 34 octets per 32, and their slack."""
+
+GSO_SIZE_MIN: Final = 64
+"""No segment is cut into smaller ones; the few octets more that a shorter one may get fit any frame."""
+
+
+@inline_kernel
+def has_right_sum(frame: Any, ip_len: Any) -> Any:
+    """Whether the checksum of a TCP segment is right, known to be, or left to be filled in."""
+    if u8(frame, vnet.VNET_FLAGS) & (vnet.NEEDS_CSUM | vnet.DATA_VALID):
+        return True
+    tcp_at = IP_AT + ip_len
+    length = network.get_datagram_len(frame, ip_len) - ip_len
+    pseudo = network.pseudo_sum(frame, IP_AT, ip_len, tcp.PROTO_TCP, length)
+    total = (pseudo >> 8) | (pseudo & 0xFF) << 8
+    even = length & ~1
+    total += ones_sum(frame, tcp_at, even)
+    if even != length:
+        total += u8(frame, tcp_at + even)
+    return total % 0xFFFF == 0
+
+
+@inline_kernel
+def rebuild(frame: Any, segment: Any, fitted: Any, target: Any) -> Any:
+    """Write the segment that goes out instead of ``segment`` into ``target``; return where its parts are.
+
+    Args:
+        frame: uint8, the host's frame.
+        segment: its ``blocks.Segment``.
+        fitted: what of it goes out (``forms.Fit``).
+        target: uint8, as long as the frame and 8 octets.
+    """
+    payload_at = segment.payload_at
+    copy_octets(frame, 0, target, 0, payload_at)
+    at = payload_at
+    for octet in range(fitted.lead):
+        target[at + octet] = fitted.lead_word >> 8 * octet & 0xFF
+    at += fitted.lead
+    copy_octets(frame, payload_at + fitted.skip, target, at, fitted.keep)
+    at += fitted.keep
+    for octet in range(fitted.trail):
+        target[at + octet] = fitted.trail_word >> 8 * (4 - fitted.trail + octet) & 0xFF
+    payload_len = at + fitted.trail - payload_at
+    seq = advance(segment.seq, fitted.skip - fitted.lead)
+    put_be32(target, segment.tcp_at + tcp.SEQ, seq)
+    gso_size = segment.gso_size
+    if gso_size == 0 and payload_len > segment.payload_len >= GSO_SIZE_MIN:
+        gso_size = segment.payload_len & ~3  # a frame must not become longer than the host's own
+    flags = segment.flags
+    if segment.flags & tcp.URG:
+        urgent = be16(target, segment.tcp_at + tcp.URGENT) + fitted.lead - fitted.skip
+        put_be16(target, segment.tcp_at + tcp.URGENT, max(urgent, 0))
+    return Segment(segment.ip_len, segment.tcp_at, payload_at, payload_len, seq, gso_size, flags)
+
+
+@inline_kernel
+def finish_headers(frame: Any, segment: Any) -> Any:
+    """Set the lengths of a plain segment whose payload has changed; return the length of the frame."""
+    payload_len, tcp_at = segment.payload_len, segment.tcp_at
+    end = segment.payload_at + payload_len
+    network.put_datagram(frame, IP_AT, segment.ip_len, end - IP_AT, 0, tcp.PROTO_TCP)
+    pseudo = network.pseudo_sum(frame, IP_AT, segment.ip_len, tcp.PROTO_TCP, end - tcp_at)
+    put_be16(frame, tcp_at + tcp.CHECKSUM, pseudo)
+    is_large = segment.gso_size >= GSO_SIZE_MIN and payload_len > segment.gso_size
+    gso_type = u8(frame, vnet.GSO_TYPE)
+    if not is_large:
+        gso_type = vnet.GSO_NONE
+    elif gso_type == vnet.GSO_NONE:
+        gso_type = network.gso_type(segment.ip_len)
+    frame[vnet.VNET_FLAGS] = vnet.NEEDS_CSUM
+    frame[vnet.GSO_TYPE] = gso_type
+    store_u16(frame, vnet.HDR_LEN, segment.payload_at - vnet.VNET_LEN)
+    store_u16(frame, vnet.VNET_GSO_SIZE, segment.gso_size if is_large else 0)
+    store_u16(frame, vnet.CSUM_START, tcp_at - vnet.VNET_LEN)
+    store_u16(frame, vnet.CSUM_OFFSET, tcp.CHECKSUM)
+    return end
+
+
+@inline_kernel
+def rounded_part(flows: Any, slot: Any, segment: Any) -> Any:
+    """Return the octets of a segment's payload from and to which floats are rounded; both 0 where none is."""
+    if flows[slot, FORM] == forms.EXACT:
+        return 0, 0
+    first = max(distance(segment.seq, flows[slot, ROUNDED_FROM]), 0)
+    end = segment.payload_len
+    if flows[slot, FORM] == forms.CLOSING:
+        end = min(distance(segment.seq, flows[slot, EXACT_FROM]), end)
+    return (first, end) if first < end else (0, 0)
+
+
+@inline_kernel
+def round_in_place(settings: Any, frame: Any, first_at: Any, octets: Any, scratch: Any, counters: Any) -> None:
+    """Replace floats by what the codec makes of them.
+
+    Args:
+        settings: ``blocks.EngineSettings``: the codec and its bound.
+        frame: uint8.
+        first_at: where the first float is.
+        octets: of the floats.
+        scratch: uint8[3 * 4 * _FLOATS].
+        counters: int64, indexed by :class:`Counter`; not changed, since these floats are not compressed.
+    """
+    codec_id, bound_k = settings.codec_id, settings.bound_k
+    classes = counters[Counter.TX_CLASS_0 : Counter.TX_CLASS_32 + 1]
+    before0, before8, before16, before32 = classes[0], classes[1], classes[2], classes[3]
+    left, at = octets // 4, first_at
+    while left > 0:
+        floats = min(left, _FLOATS)
+        _, encoded = encode_fit(codec_id, frame, at, floats, bound_k, scratch, 0, 8 * _FLOATS, classes)
+        decode(codec_id, scratch, 0, encoded, floats, bound_k, scratch, _DECODED_AT)
+        copy_octets(scratch, _DECODED_AT, frame, at, 4 * floats)
+        at += 4 * floats
+        left -= floats
+    classes[0], classes[1], classes[2], classes[3] = before0, before8, before16, before32
+
+
+@inline_kernel
+def align_window(frame: Any, segment: Any, flows: Any, slot: Any) -> None:
+    """Round the window that the host offers down to whole floats, so that its peer does not cut one at the edge.
+
+    Windows counted in four octets or more are left alone: their edge is as even as the acknowledgement.
+    """
+    shift = flows[slot, WINDOW_SHIFT]
+    if shift > 1 or flows[slot, PEER_CODECS] == 0 or segment.flags & tcp.ACK_FLAG == 0:
+        return
+    at = segment.tcp_at + tcp.WINDOW
+    window = be16(frame, at)
+    edge = be32(frame, segment.tcp_at + tcp.ACK) + (window << shift) - flows[slot, PEER_ISN] - 1
+    smaller = max(window - ((edge & 3) >> shift), 0)
+    if smaller != window:
+        replace_u16(frame, segment.tcp_at, tcp.WINDOW, smaller)
+
+
+@inline_kernel
+def replace_u16(frame: Any, tcp_at: Any, field: Any, value: Any) -> None:
+    """Change a 16-bit field of a TCP header, and the checksum accordingly (RFC 1624)."""
+    if u8(frame, vnet.VNET_FLAGS) & vnet.NEEDS_CSUM == 0:
+        total = (load_u16(frame, tcp_at + tcp.CHECKSUM) ^ 0xFFFF) + (load_u16(frame, tcp_at + field) ^ 0xFFFF)
+        put_be16(frame, tcp_at + field, value)
+        total += load_u16(frame, tcp_at + field)
+        total = (total & 0xFFFF) + (total >> 16)
+        total = (total & 0xFFFF) + (total >> 16)
+        store_u16(frame, tcp_at + tcp.CHECKSUM, total ^ 0xFFFF)
+    else:
+        put_be16(frame, tcp_at + field, value)

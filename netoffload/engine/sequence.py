@@ -1,0 +1,28 @@
+"""Arithmetic with TCP sequence numbers, which wrap at 2**32 (RFC 9293, 3.4); every result is a number of 32 bits.
+
+Numbers are compared by their distance, so they must be less than 2**31 apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netoffload.codec.jit import inline_kernel
+
+
+@inline_kernel
+def advance(seq: Any, octets: Any) -> Any:
+    """Return the number ``octets`` after ``seq``; negative ones go back."""
+    return (seq + octets) & 0xFFFFFFFF
+
+
+@inline_kernel
+def distance(first: Any, second: Any) -> Any:
+    """Return how many octets ``second`` is behind ``first`` in the stream: -2**31 .. 2**31 - 1."""
+    return ((second - first + 0x80000000) & 0xFFFFFFFF) - 0x80000000
+
+
+@inline_kernel
+def is_before(first: Any, second: Any) -> Any:
+    """Whether ``first`` comes before ``second``."""
+    return (first - second) & 0x80000000 != 0
