@@ -41,7 +41,7 @@ def open_tables(path: Path | None) -> tuple[Int64Array, Int64Array]:
     """Return the transmit and the receive flow table, kept in the file at ``path`` (None: in memory only).
 
     They are empty if there is no file, or if the file there had to be set aside. Where the file cannot be used at all
-    (no room, a folder that is missing, a read-only file system) they are in memory only. Either is said in a line on stderr.
+    (no room, no such folder, a read-only file system) they are in memory only. A line on stderr says either.
 
     Raises:
         DeviceError: there is something at ``path`` that is no flow table of any version; it is left alone.
