@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from netoffload import netlink
-from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER
+from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, TAP_QUEUE_FRAMES
 from netoffload.errors import SystemRefusedError, TestbedError, UsageError
 from netoffload.netlink import Namespace
 from netoffload.testbed import nics, probe
 from netoffload.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_run
 from netoffload.testbed.plan import (
     HOST_DEVICE,
-    TAP_QUEUE_FRAMES,
     NodePlan,
     Plan,
     Shape,

@@ -142,7 +142,7 @@ def test_a_port_in_use_is_one_clear_error(port: int) -> None:
 def test_a_running_nic_is_scraped(wire: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = taken.getsockname()[1]
-    devices = ["--host", "tap:novis0", "--wire", "w0", "--wire-netns", wire]
+    devices = ["--host", "tap:novis0", "--ephemeral", "--wire", "w0", "--wire-netns", wire]
     arguments = [*devices, "--metrics-port", str(free), "--ready-fd"]
     reader, writer = os.pipe()
     command = [sys.executable, "-m", "netoffload_daemon", *arguments, str(writer)]

@@ -92,7 +92,8 @@ def forwarding(left: int, right: int, passes: Callable[[bytes], bool] = lambda _
 @contextlib.contextmanager
 def dumb_nic(node: NodePlan) -> Iterator[None]:
     """In place of the node's NIC, a card that forwards frames and knows nothing."""
-    host = open_tap(node.device, str(netns_path(node.netns)))
+    host, is_new = open_tap(node.device, str(netns_path(node.netns)))
+    assert not is_new
     try:
         with (
             open_packet(node.wire_device, str(netns_path(node.wire_netns)))[0] as wire,
