@@ -14,12 +14,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
 from netoffload.codec import get
 from netoffload.config import BOUND_K_DEFAULT, BYPASSES, CODECS, ENCAPSULATIONS, PACKINGS
 from netoffload.control import ControlServer
+from netoffload.devices.mtu import MtuWatch
 from netoffload.devices.netns import arp_ignore, is_same_netns
 from netoffload.devices.packet import open_packet, takes_bundles
 from netoffload.devices.qdisc import has_clsact
@@ -195,6 +197,7 @@ def run(settings: NicSettings) -> int:
         told = make_settings(engine, settings.faults, settings.busy_poll_us, settings.host_is_veth, sides)
         compile_loop()
         port = make_port(*open_tables(settings.flow_table), settings.faults, mtu, traced=sides != 0)
+        stack.enter_context(MtuWatch(settings.wire, settings.wire_netns, partial(port.mtu.__setitem__, 0)))
         if settings.trace is not None:
             names = (settings.host, settings.wire)
             stack.enter_context(TraceFile(settings.trace, names, (port.tx_trace, port.rx_trace)))

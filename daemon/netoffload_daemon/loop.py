@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.engine.blocks import TransmitSettings
 from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import FRAME_AT, FRAME_LEN, is_bundle, unwrap
 from netoffload.engine.network import find_ip_len
@@ -279,6 +280,8 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
     for the blocks of one more segment.
     """
     row = 0
+    told = settings.engine
+    engine = TransmitSettings(told.codec_id, told.bound_k, port.mtu[0], told.per_segment, told.in_udp, told.bundles)
     for _ in range(HOST_BATCH):
         if settings.faults.is_on and not faults.has_room(port.held):
             return
@@ -298,7 +301,7 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
             _trace(settings, port.tx_trace, 0, trace.INBOUND, frame.ctypes.data, length, before)
         blocks = port.wire_out[port.line[LINE_OCTETS] :]
         libc.mutex_lock(port.lock.ctypes.data)
-        frames = transmit(settings.engine, frame, length, before, port.tx_flows, port.counters, blocks, port.spans)
+        frames = transmit(engine, frame, length, before, port.tx_flows, port.counters, blocks, port.spans)
         libc.mutex_unlock(port.lock.ctypes.data)
         if frames == FORWARD:
             port.spans[0, 0], port.spans[0, 1] = 0, length

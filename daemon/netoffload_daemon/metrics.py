@@ -47,12 +47,15 @@ def exposition(info: Mapping[str, Any], counters: Mapping[str, int], flows: Mapp
     """Return the metrics of a NIC.
 
     Args:
-        info: the control socket's ``info``; all but the pid becomes labels of ``netoffload_info``.
+        info: the control socket's ``info``; all but pid and MTU, which is a gauge, become labels of
+            ``netoffload_info``.
         counters: every counter by its lower-case name.
         flows: how many flows are known, by direction.
     """
-    labels = {name: value for name, value in info.items() if name != "pid"}
+    labels = {name: value for name, value in info.items() if name not in ("pid", "mtu")}
     lines = [*_family("netoffload_info", "gauge", "what this NIC is: always 1"), _sample("netoffload_info", labels, 1)]
+    lines += _family("netoffload_wire_mtu_octets", "gauge", "the wire's MTU as it is now")
+    lines.append(_sample("netoffload_wire_mtu_octets", {}, info["mtu"]))
     lines += _family("netoffload_flows", "gauge", "flows that carried tagged segments and are in the flow table")
     lines += [_sample("netoffload_flows", {"direction": name}, count) for name, count in flows.items()]
     begun = set()

@@ -68,13 +68,14 @@ def test_every_counter_is_in_the_metrics(nic: Nic) -> None:
     assert samples["netoffload_tx_floats_total", 'bits="8"'] == counted["tx_class_8"] > 0
     assert samples["netoffload_tx_codec_seconds_total", ""] == 0
     assert samples["netoffload_flows", 'direction="tx"'] == 2
+    assert samples["netoffload_wire_mtu_octets", ""] == 1500
     (info,) = [labels for name, labels in samples if name == "netoffload_info"]
     assert 'codec="inceptionn",bound_k="10",packing="coalesced",encapsulation="udp",kernel="' in info
-    assert len(samples) == len(Counter) + 3
+    assert len(samples) == len(Counter) + 4
 
 
 def test_labels_are_escaped(nic: Nic) -> None:
-    info = {"pid": 1, "wire": 'a"b\\c\nd'}
+    info = {"pid": 1, "mtu": 1500, "wire": 'a"b\\c\nd'}
     samples = parse(metrics.exposition(info, as_dict(nic.counters), {"tx": 0}))
     assert ("netoffload_info", r'wire="a\"b\\c\nd"') in samples
 
