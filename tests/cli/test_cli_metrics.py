@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -129,6 +130,32 @@ def test_clients_that_misbehave_do_not_stop_the_server(
         assert answered in got
     assert scrape(port) == text_of(nic)
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_clients_that_stall_hold_up_nobody(port: int, nic: Nic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "DEADLINE_S", 60.0)
+    with contextlib.ExitStack() as stack:
+
+        def connect() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+
+        stalled = [connect() for _ in range(metrics.CONNECTIONS_MAX - 1)]
+        assert scrape(port) == text_of(nic)
+        said = b""
+        while not said:  # the scrape's thread may end before the next one comes, which then stalls too
+            last = connect()
+            last.settimeout(0.5)
+            with contextlib.suppress(TimeoutError):
+                said = last.recv(4096)
+        assert said.startswith(b"HTTP/1.0 503 ")
+        for client in stalled:
+            client.close()
+        deadline = time.monotonic() + 10
+        while True:  # their threads are over a moment later
+            with contextlib.suppress(OSError):
+                assert scrape(port) == text_of(nic)
+                break
+            assert time.monotonic() < deadline
 
 
 def test_a_port_in_use_is_one_clear_error(port: int) -> None:
