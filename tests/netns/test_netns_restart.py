@@ -21,6 +21,7 @@ from netoffload.errors import TestbedError
 from netoffload.netlink import netns_path
 from netoffload.testbed import NicSettings, NodePlan, Testbed, TestbedSettings, make_plan, nics
 from netoffload.testbed.journal import read_run
+from netoffload.testbed.plan import ENV_STATE_DIR
 from netoffload.testbed.processes import identify
 
 pytestmark = pytest.mark.netns
@@ -30,7 +31,14 @@ CODEC = get("inceptionn")
 
 
 @pytest.fixture
-def bed(run_id: str, left_of: Callable[[str], list[str]]) -> Iterator[Testbed]:
+def bed(
+    run_id: str,
+    left_of: Callable[[str], list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Testbed]:
+    """The only run of its state directory, so that its nodes need no run in their names."""
+    monkeypatch.setenv(ENV_STATE_DIR, str(tmp_path_factory.mktemp("alone")))
     with Testbed(make_plan(TestbedSettings(2, nic=NicSettings()), run_id), check_rate=False) as built:
         yield built
     assert left_of(run_id) == []
