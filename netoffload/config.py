@@ -34,6 +34,10 @@ ENCAPSULATIONS: Final = ("udp", "ipcomp")
 BYPASSES: Final = ("user", "kernel")
 """Who carries the frames that a NIC does not touch: its process, or tc filters around it."""
 
+TAP_QUEUE_FRAMES: Final = 4096
+"""Frames that wait in a TAP for its NIC. TCP's windows bound them; a TAP drops silently when its queue is full, and
+acknowledgements alone can fill the default of 1000 frames."""
+
 BUSY_POLL_US_MAX: Final = 1_000_000
 
 ENV_CONTROL: Final = "NETOFFLOAD_CONTROL"

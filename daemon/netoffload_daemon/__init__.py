@@ -21,7 +21,8 @@
 ``__main__``    arguments -> devices -> loop; set-up may exit with one clear line, the loop may not
 
 One thread runs the loop, or two, one per direction; the main thread waits for signals, and one thread per request
-answers the control socket from the counters, which are plain arrays that the loop adds to.
+answers the control socket from the counters, which are plain arrays that the loop adds to. One more thread hears of
+changes of the wire's MTU, and writes it where the loop looks for every batch.
 
 **Two threads.** Each has its direction's buffers for itself, and writes its direction's counters. Both write the
 transmit flow table: the host's SYNs and segments on one side, a peer's SYN (what it decodes) on the other. A mutex

@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -22,12 +23,14 @@ import numpy as np
 from netoffload.codec import get
 from netoffload.config import BOUND_K_DEFAULT, BYPASSES, CODECS, ENCAPSULATIONS, PACKINGS, TOS_COMPRESS, TOS_MASK
 from netoffload.control import ControlServer
+from netoffload.devices.mtu import MtuWatch
 from netoffload.devices.netns import arp_ignore, is_same_netns
 from netoffload.devices.packet import open_packet, takes_bundles
 from netoffload.devices.qdisc import has_clsact
-from netoffload.devices.tap import open_tap
+from netoffload.devices.tap import Tap, keep, open_tap
 from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.bypass import socket_program
+from netoffload.engine.counters import Int64Array
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.faults import parse_faults
 from netoffload_daemon.bypass import KernelBypass
@@ -103,6 +106,7 @@ def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> N
         trace=words.trace,
         trace_side=words.trace_side,
         bypass=words.bypass,
+        ephemeral=words.ephemeral,
     )
 
 
@@ -111,6 +115,9 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", required=True, metavar="KIND:NAME", help=f"{host}; KIND is tap or veth")
     parser.add_argument("--wire", required=True, metavar="NAME", help="the wire's interface")
     parser.add_argument("--host-netns", metavar="PATH", help="network namespace of the host's device")
+    parser.add_argument(
+        "--ephemeral", action="store_true", help="a TAP that is made goes with the NIC, and the host's connections too"
+    )
     parser.add_argument("--wire-netns", metavar="PATH", help="network namespace of the wire")
 
 
@@ -172,12 +179,14 @@ def run(settings: NicSettings) -> int:
     if shared and settings.host_name == settings.wire:
         raise UsageError(f"{settings.wire} cannot be both the host's device and the wire: a NIC stands between two")
     stays_root = settings.user == ROOT
+    if settings.ready_fd is not None:
+        _check_ready(settings.ready_fd)
     if not stays_root:
         find_user(settings.user)
         forgo()
     with contextlib.ExitStack() as stack:
         program = socket_program() if settings.bypass == "kernel" else b""
-        host = _open_host(settings, stack, program)
+        host, new_tap = _open_host(settings, stack, program)
         wire, mtu = open_packet(settings.wire, settings.wire_netns, program=program)
         stack.enter_context(wire)
         bypass = None
@@ -186,22 +195,12 @@ def run(settings: NicSettings) -> int:
             bypass = stack.enter_context(KernelBypass(settings))
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         stack.callback(os.close, event)
-        engine = EngineSettings(
-            codec_id=int(get(settings.codec).codec_id),
-            bound_k=settings.bound_k,
-            mtu=mtu,
-            per_segment=int(settings.packing == "per-segment"),
-            in_udp=int(settings.encapsulation == "udp"),
-            # A fault hits, and a trace shows, what one would see on the wire: datagrams.
-            bundles=int(takes_bundles() and not settings.faults.is_on and settings.trace is None),
-            tag=TOS_COMPRESS,
-            tag_mask=TOS_MASK,
-            ports=np.zeros((0, 2), np.int64),
-        )
         sides = SIDES[settings.trace_side] if settings.trace else 0
-        told = make_settings(engine, settings.faults, settings.busy_poll_us, settings.host_is_veth, sides)
         compile_loop()
         port = make_port(open_table(settings.flow_table), settings.faults, mtu, traced=sides != 0)
+        engine = _engine_settings(settings, port.mtu)
+        told = make_settings(engine, settings.faults, settings.busy_poll_us, settings.host_is_veth, sides)
+        stack.enter_context(MtuWatch(settings.wire, settings.wire_netns, partial(port.mtu.__setitem__, 0)))
         if settings.trace is not None:
             names = (settings.host, settings.wire)
             stack.enter_context(TraceFile(settings.trace, names, (port.tx_trace, port.rx_trace)))
@@ -214,6 +213,8 @@ def run(settings: NicSettings) -> int:
             _warn_of_arp(settings)
         if not stays_root:
             drop(settings.user)
+        if new_tap is not None and not settings.ephemeral:
+            _keep(new_tap, settings)  # nothing is left of a NIC that cannot start
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os.eventfd_write(event, 1))
         loop = Loop(host, wire.fileno(), event, told, port)
@@ -223,6 +224,21 @@ def run(settings: NicSettings) -> int:
             _say_ready(settings.ready_fd)
         outcome = loop.join()
     return _exit_code(outcome, settings)
+
+
+def _engine_settings(settings: NicSettings, mtu: Int64Array) -> EngineSettings:
+    return EngineSettings(
+        codec_id=int(get(settings.codec).codec_id),
+        bound_k=settings.bound_k,
+        mtu=mtu,
+        per_segment=int(settings.packing == "per-segment"),
+        in_udp=int(settings.encapsulation == "udp"),
+        # A fault hits, and a trace shows, what one would see on the wire: datagrams.
+        bundles=int(takes_bundles() and not settings.faults.is_on and settings.trace is None),
+        tag=TOS_COMPRESS,
+        tag_mask=TOS_MASK,
+        ports=np.zeros((0, 2), np.int64),
+    )
 
 
 def _warn_of_arp(settings: NicSettings) -> None:
@@ -236,14 +252,26 @@ def _warn_of_arp(settings: NicSettings) -> None:
         )
 
 
-def _open_host(settings: NicSettings, stack: contextlib.ExitStack, program: bytes) -> int:
-    """Return a descriptor of the host's device, which the stack closes."""
+def _open_host(settings: NicSettings, stack: contextlib.ExitStack, program: bytes) -> tuple[int, Tap | None]:
+    """Return a descriptor of the host's device, which the stack closes, and the TAP if one was made."""
     if settings.host_is_veth:
         host, _ = open_packet(settings.host_name, settings.host_netns, "host device", program)
-        return stack.enter_context(host).fileno()
-    descriptor = open_tap(settings.host_name, settings.host_netns)
-    stack.callback(os.close, descriptor)
-    return descriptor
+        return stack.enter_context(host).fileno(), None
+    tap = open_tap(settings.host_name, settings.host_netns)
+    stack.callback(os.close, tap.descriptor)
+    return tap.descriptor, tap if tap.is_new else None
+
+
+def _keep(tap: Tap, settings: NicSettings) -> None:
+    """Let a TAP that was made stay behind, so that the host's connections outlive this process, and say so."""
+    keep(tap)
+    name, netns = settings.host_name, settings.host_netns
+    enter = "" if netns is None else f"nsenter --net={netns} "
+    print(
+        f"netoffload: made the TAP {name}; it stays when this NIC ends, and so do the host's connections; "
+        f"`{enter}ip link del {name}` removes it (--ephemeral makes one that goes)",
+        file=sys.stderr,
+    )
 
 
 class Loop:
@@ -299,20 +327,31 @@ def _exit_code(outcome: int, settings: NicSettings) -> int:
     return code
 
 
+def _check_ready(ready_fd: int) -> None:
+    """Refuse a descriptor that is not there, before anything is made."""
+    try:
+        os.fstat(ready_fd)
+    except OSError as error:
+        raise _nobody_told(ready_fd, error) from error
+
+
+def _nobody_told(ready_fd: int, error: OSError) -> UsageError:
+    return UsageError(f"nobody can be told on descriptor {ready_fd} that the NIC is ready: {error.strerror}")
+
+
 def _say_ready(ready_fd: int) -> None:
     try:
         os.write(ready_fd, b"ready\n")
         os.close(ready_fd)
     except OSError as error:
-        raise UsageError(
-            f"nobody can be told on descriptor {ready_fd} that the NIC is ready: {error.strerror}"
-        ) from error
+        raise _nobody_told(ready_fd, error) from error
 
 
 def compile_loop() -> None:
     """Compile the loop, or load it from the cache, by running it on no devices with the stop already given."""
     event = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    engine = EngineSettings(0, 0, 0, 0, 0, 0, tag=0, tag_mask=0, ports=np.zeros((0, 2), np.int64))
+    nothing = np.zeros((0, 2), np.int64)
+    engine = EngineSettings(0, 0, np.zeros(1, np.int64), 0, 0, 0, tag=0, tag_mask=0, ports=nothing)
     settings = make_settings(engine)
     try:
         serve(-1, -1, event, TX | RX, settings, make_port(open_table(None)))

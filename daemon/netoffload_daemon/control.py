@@ -1,7 +1,7 @@
 """What the NIC's control socket answers.
 
 ========= ================================================================
-info      who this is: pid, version, devices, codec, bound, packing, encapsulation, kernel, bypass
+info      who this is: pid, version, devices, codec, bound, packing, encapsulation, kernel, bypass; the wire's MTU
 counters  every counter by name
 flows     one entry per flow and direction that carried tagged segments
 metrics   the same in Prometheus' text format
@@ -52,6 +52,7 @@ def make_handlers(
             "encapsulation": settings.encapsulation,
             "kernel": KERNEL,
             "bypass": settings.bypass,
+            "mtu": int(port.mtu[0]),
         }
 
     def read_counters(_: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from netoffload.codec.octets import copy_octets, load_u16, store_u16, u8
 from netoffload.engine.counters import Counter, Int64Array
 from netoffload.engine.fields import be16, be32, put_be16, put_be32
 from netoffload.engine.sums import ones_sum
+from netoffload.engine.transmit import MTU_MAX
 from netoffload.faults import FaultSettings
 from netoffload.wire import ethernet, ipv4, tcp, udp, vnet
 
@@ -112,8 +113,9 @@ def make_plan(settings: FaultSettings) -> FaultPlan:
 
 
 def make_held(settings: FaultSettings, mtu: int) -> Held:
-    """Return an empty queue for frames of ``mtu`` octets; one slot where there are no faults."""
+    """Return an empty queue for frames of ``mtu`` octets, or what it may become; one slot where there are no faults."""
     slots = HELD_FRAMES if settings.is_on else 1
+    mtu = max(mtu, MTU_MAX)  # a page of which nothing is used takes no memory
     return Held(
         octets=np.zeros((slots, vnet.VNET_LEN + ethernet.ETHERNET_LEN + mtu + 64), np.uint8),
         frames=np.zeros((slots, _HELD_FIELDS), np.int64),

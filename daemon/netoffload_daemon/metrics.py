@@ -10,8 +10,9 @@ Counters whose names share the prefix ``drop_`` or ``bypass_`` are one family wi
 floats one with a label ``bits``; nanoseconds become seconds, which is the convention. Everything else is named as the
 counter is.
 
-The server listens on 127.0.0.1 and on nothing else, answers ``GET /metrics`` and nothing else, one connection at a time
-in a thread of its own. A request has :data:`MAX_HEAD_OCTETS` and :data:`DEADLINE_S`, whatever the client does.
+The server listens on 127.0.0.1 and on nothing else, and answers ``GET /metrics`` and nothing else. Every connection has
+a thread, so a client that is slow holds up no other; at most :data:`CONNECTIONS_MAX` are served at a time, and one more
+gets 503. A request has :data:`MAX_HEAD_OCTETS` and :data:`DEADLINE_S`, whatever the client does.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import contextlib
 import http.server
 import io
 import socket
+import socketserver
 import sys
 import threading
 import time
@@ -33,7 +35,9 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_HEAD_OCTETS: Final = 8192
 DEADLINE_S: Final = 2.0
 """For one connection, from its first octet to the last of the answer; a scrape takes milliseconds."""
+CONNECTIONS_MAX: Final = 8
 
+_BUSY: Final = b"HTTP/1.0 503 too many connections\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _FAMILIES: Final = {
     "drop_": ("netoffload_drops_total", "reason", "frames that ended here, by reason"),
     "bypass_": ("netoffload_bypass_total", "reason", "frames from the host that crossed unchanged, by reason"),
@@ -47,12 +51,15 @@ def exposition(info: Mapping[str, Any], counters: Mapping[str, int], flows: Mapp
     """Return the metrics of a NIC.
 
     Args:
-        info: the control socket's ``info``; all but the pid becomes labels of ``netoffload_info``.
+        info: the control socket's ``info``; all but pid and MTU, which is a gauge, become labels of
+            ``netoffload_info``.
         counters: every counter by its lower-case name.
         flows: how many flows are known, by direction.
     """
-    labels = {name: value for name, value in info.items() if name != "pid"}
+    labels = {name: value for name, value in info.items() if name not in ("pid", "mtu")}
     lines = [*_family("netoffload_info", "gauge", "what this NIC is: always 1"), _sample("netoffload_info", labels, 1)]
+    lines += _family("netoffload_wire_mtu_octets", "gauge", "the wire's MTU as it is now")
+    lines.append(_sample("netoffload_wire_mtu_octets", {}, info["mtu"]))
     lines += _family("netoffload_flows", "gauge", "flows that carried tagged segments and are in the flow table")
     lines += [_sample("netoffload_flows", {"direction": name}, count) for name, count in flows.items()]
     begun = set()
@@ -103,12 +110,18 @@ def serve_metrics(port: int, read: Callable[[], str]) -> Iterator[int]:
 
     Args:
         port: to listen on; 0 takes a free one.
-        read: makes the text; called in the server's thread, once per request.
+        read: makes the text; called in a thread of the server, once per request, and by one at a time.
 
     Raises:
         SystemRefusedError: the port cannot be listened on.
     """
-    handler = type("_Handler", (_MetricsHandler,), {"read": staticmethod(read)})
+    one_at_a_time = threading.Lock()
+
+    def read_alone() -> str:
+        with one_at_a_time:
+            return read()
+
+    handler = type("_Handler", (_MetricsHandler,), {"read": staticmethod(read_alone)})
     try:
         server = _MetricsServer(("127.0.0.1", port), handler)
     except OSError as error:
@@ -123,8 +136,34 @@ def serve_metrics(port: int, read: Callable[[], str]) -> Iterator[int]:
         thread.join()
 
 
-class _MetricsServer(http.server.HTTPServer):
+class _MetricsServer(socketserver.ThreadingMixIn, http.server.HTTPServer):
     allow_reuse_address = True
+    daemon_threads = True  # at its end nobody waits for a client
+
+    def __init__(self, *about: Any) -> None:
+        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        super().__init__(*about)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, if one is free; refuse without waiting for the client, because nobody else is served."""
+        if not self._free.acquire(blocking=False):
+            with contextlib.suppress(OSError):
+                request.setblocking(False)
+                request.send(_BUSY)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """One connection, in its thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, *about: Any) -> None:
         """Be silent about a client that went away or was too slow."""

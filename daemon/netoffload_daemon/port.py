@@ -71,7 +71,7 @@ class LoopSettings(NamedTuple):
     """What the loop is told once.
 
     Attributes:
-        engine: for the transmit engine.
+        engine: for the engine; its MTU is ``Port.mtu``.
         faults: what happens to frames on their way to the wire.
         busy_ns: how long to look for frames without sleeping after the last one, nanoseconds.
         host_is_packet: 1 if the host's device is read through a packet socket, 0 for a TAP.
@@ -117,6 +117,7 @@ class Port(NamedTuple):
         rx_trace: frames that crossed on their way to the host.
         lock: a pthread mutex around ``flows``.
         counters: indexed by ``Counter``.
+        mtu: [MTU of the wire as it is now, in octets].
         polled: three ``struct pollfd``: host, wire, event.
         clock: room for the time.
         address: room for a socket's address.
@@ -149,6 +150,7 @@ class Port(NamedTuple):
     rx_trace: TraceRing
     lock: libc.Uint64Array
     counters: Int64Array
+    mtu: Int64Array
     polled: npt.NDArray[np.int32]
     clock: Int64Array
     address: npt.NDArray[np.int32]
@@ -218,6 +220,7 @@ def make_port(
         rx_trace=make_ring(ring_words),
         lock=np.zeros(libc.MUTEX_WORDS, np.uint64),
         counters=make_counters(),
+        mtu=np.array([mtu], np.int64),
         polled=np.zeros((3, 2), np.int32),
         clock=np.zeros(2, np.int64),
         address=np.zeros(libc.ADDRESS_ROOM, np.int32),

@@ -32,8 +32,9 @@ class NicSettings:
     """One NIC.
 
     Attributes:
-        host: the host's device: ``tap:NAME``, or ``veth:NAME``, the NIC's end of a veth pair.
+        host: the host's device: ``tap:NAME`` (made if it is not there), or ``veth:NAME``, the NIC's end of a veth pair.
         wire: the wire's interface.
+        ephemeral: whether a TAP that is made goes with the process; else it stays, with addresses and connections.
         host_netns: path of the namespace with the host's device; None is this one.
         wire_netns: path of the namespace with the wire; None is this one.
         codec: codec of the blocks it makes.
@@ -72,6 +73,7 @@ class NicSettings:
     trace: Path | None = None
     trace_side: str = "both"
     bypass: str = BYPASSES[0]
+    ephemeral: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without opening anything."""

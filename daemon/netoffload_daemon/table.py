@@ -1,69 +1,115 @@
-"""The flow tables in a memory-mapped file, so that a NIC that is killed and started again knows its flows.
+"""The flow table in a memory-mapped file, so that a NIC that is killed and started again knows its flows.
 
 A persistent TAP keeps the host's addresses and connections while no NIC is attached; what would be lost is where each
-flow's floats start and what its peer decodes. The loop writes the tables as it always does, and the kernel keeps the
-pages.
+flow's floats start and what its peer decodes. The loop writes the table as it always does, and the kernel keeps the
+pages. All of the file's blocks are allocated before it is mapped: a page that a full file system cannot give would end
+the process with SIGBUS (mmap(2)) at the first frame of a new flow.
 
-The first page says what the file is. A file of another version, of other tables or from before the last boot (its times
-mean nothing now) is refused or started anew, never guessed at: see :func:`open_tables`.
+The first page says in one line what the file holds: the number of this format, the version of the blocks, the table's
+size, and the boot that its times belong to. A file with another line, or of another length, is *set aside*: it is
+renamed to ``NAME.old``, and the NIC starts with an empty table. So an old file never keeps a NIC from starting, and is
+never guessed at.
 """
 
 from __future__ import annotations
 
-import hashlib
+import os
+import stat
+import sys
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-import netoffload
 from netoffload.engine.counters import Int64Array
 from netoffload.engine.flows import FIELDS, ROWS, SLOTS, make_flows, rekey
 from netoffload.errors import DeviceError
+from netoffload.wire.offload import BLOCK_VERSION
 
+FORMAT: Final = 2
+"""Of this file. It changes whenever a field of a slot changes its meaning and their number stays."""
 HEADER_LEN: Final = 4096
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
+_OURS: Final = b"netoffload flow table"
+"""How every flow table of every version begins."""
+_FILE_LEN: Final = HEADER_LEN + ROWS * FIELDS * 8
+_OLD_SUFFIX: Final = ".old"
+
 
 def open_table(path: Path | None) -> Int64Array:
-    """Return the transmit and the receive flow table, kept in the file at ``path`` (None: in memory only).
+    """Return the flow table, kept in the file at ``path`` (None: in memory only); its hash has a new key.
 
-    A file that is not there, or was written before the last boot, starts with empty tables.
+    It is empty if there is no file, or if the file there had to be set aside. Where the file cannot be used at all
+    (no room, no such folder, a read-only file system) it is in memory only. A line on stderr says either.
 
     Raises:
-        DeviceError: the file is not ours, is from another version, or cannot be written.
+        DeviceError: there is something at ``path`` that is no flow table of any version; it is left alone.
     """
     if path is None:
         return make_flows()
-    header, boot = _header(), _boot()
     try:
-        if not path.exists() or path.stat().st_size == 0:
-            _make(path, header, boot)
-        with open(path, "rb") as file:
-            found = file.read(len(header) + len(boot))
-        size = path.stat().st_size
-        if found[: len(header)] != header or size != HEADER_LEN + ROWS * FIELDS * 8:
-            raise DeviceError(f"flow table {path} is not one of netoffload {netoffload.__version__}: remove it")
-        if found[len(header) :] != boot:
-            _make(path, header, boot)
-        tables = np.memmap(path, np.int64, "r+", offset=HEADER_LEN, shape=(ROWS, FIELDS))
+        return _open_file(path)
     except OSError as error:
-        raise DeviceError(f"flow table {path} cannot be used: {error.strerror}") from error
-    flows = np.asarray(tables)
+        _say(f"flow table {path} cannot be used ({error.strerror}): this NIC keeps its flows in memory, until it ends")
+        return make_flows()
+
+
+def _open_file(path: Path) -> Int64Array:
+    header = _header()
+    if not _is_usable(path, header):
+        _make(path, header)
+    with open(path, "r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, _FILE_LEN)
+        flows = np.asarray(np.memmap(file, np.int64, "r+", offset=HEADER_LEN, shape=(ROWS, FIELDS)))
     rekey(flows)
     return flows
 
 
+def _is_usable(path: Path, header: bytes) -> bool:
+    """Whether the file holds a table of this format and boot; if it is another table of ours, set it aside."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return False
+    if stat.S_ISREG(status.st_mode) and status.st_size == 0:
+        return False
+    found = b""
+    if stat.S_ISREG(status.st_mode):  # a pipe would let us wait, and some devices do things when they are opened
+        with open(path, "rb") as file:
+            found = file.read(HEADER_LEN)
+    if not found.startswith(_OURS):
+        raise DeviceError(f"flow table {path} is no flow table: name another file, or remove this one")
+    if found == header and status.st_size == _FILE_LEN:
+        return True
+    old = path.with_name(path.name + _OLD_SUFFIX)
+    path.replace(old)
+    _say(f"flow table {path} is of another version or boot, or damaged: set aside as {old}, the NIC starts without")
+    return False
+
+
+def _make(path: Path, header: bytes) -> None:
+    """Write a file with an empty table; nothing is left of one that did not fit.
+
+    The header comes first: what a kill leaves of the file is then known as ours.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+        os.pwrite(descriptor, header, 0)
+        os.posix_fallocate(descriptor, 0, _FILE_LEN)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
 def _header() -> bytes:
-    return f"netoffload flow table {netoffload.__version__} {SLOTS} {FIELDS}\n".encode()
+    boot = BOOT_ID.read_text().strip()
+    tables = f"format {FORMAT}, blocks {BLOCK_VERSION}, {SLOTS} slots of {FIELDS} fields, boot {boot}"
+    return b"%s: %s\n" % (_OURS, tables.encode()) + bytes(HEADER_LEN - len(_OURS) - len(tables) - 3)
 
 
-def _boot() -> bytes:
-    return hashlib.sha256(BOOT_ID.read_bytes()).digest()
-
-
-def _make(path: Path, header: bytes, boot: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write((header + boot).ljust(HEADER_LEN, b"\0"))
-        file.truncate(HEADER_LEN + ROWS * FIELDS * 8)
-    path.chmod(0o600)
+def _say(what: str) -> None:
+    print(f"netoffload: {what}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""``netoffload up``, ``status``, ``exec`` and ``down``: emulated nodes on this machine."""
+"""``netoffload up``, ``status``, ``exec``, ``restart`` and ``down``: emulated nodes on this machine."""
 
 from __future__ import annotations
 
@@ -125,6 +125,43 @@ def exec_(
         raise UsageError("nothing to run: write the program after --")
     argv = bed.entry_argv(chosen, words)
     os.execve(argv[0], argv, bed.node_env(chosen))
+
+
+@app.command()
+def restart(
+    names: Annotated[list[str], typer.Argument(metavar="NODE...", help="n0, or RUN/n0 where several runs are up.")],
+    kill: Annotated[bool, typer.Option("--kill", help="Kill the NIC; else it sends first what it holds.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """End the NIC of a node and start another one in its place, amid traffic: connections and their flows stay.
+
+    Several nodes are taken one after another.
+
+    Examples: netoffload restart n0
+              netoffload restart 3fa9c1/n0 3fa9c1/n1 --kill
+    """
+    from netoffload.testbed import Testbed, build
+
+    build.check_root()
+    chosen = []
+    for name in names:
+        run, _, node = name.rpartition("/")
+        bed = Testbed.attach(build.find_run(run or None).run_id)
+        chosen.append((bed, bed.plan.node(node).index))
+    done = []
+    for bed, index in chosen:
+        with notes.status(f"restarting the NIC of {bed.plan.run_id}/n{index}"):
+            restarted = bed.restart_nic(index, kill=kill)
+        done.append({"run": bed.plan.run_id, **asdict(restarted)})
+        if not as_json:
+            before = "none was there" if restarted.pid_before is None else f"was pid {restarted.pid_before}"
+            console.print(
+                f"{bed.plan.run_id}/{restarted.node}: NIC pid {restarted.pid} ({before}), nobody forwarded for "
+                f"{restarted.gone_s:.1f} s",
+                highlight=False,
+            )
+    if as_json:
+        print(json.dumps({"restarted": done}))
 
 
 @app.command()

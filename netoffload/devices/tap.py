@@ -1,8 +1,8 @@
 """The host's side: a TAP interface with a virtio-net header (Linux ``Documentation/networking/tuntap.rst``).
 
-The interface may exist already (persistent, made by a testbed or by ``ip tuntap add ... vnet_hdr``): then its address
-and its connections outlive the NIC. Attaching without the virtio-net header would be accepted and silently change
-what a frame looks like, so the flags are read back.
+The interface may exist already (persistent, made by a testbed or by ``ip tuntap add ... vnet_hdr``); else it is made,
+and :func:`keep` makes it persistent. Then its addresses and its connections outlive the NIC. Attaching without the
+virtio-net header would be accepted and silently change what a frame looks like, so the flags are read back.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import socket
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
+from netoffload.config import TAP_QUEUE_FRAMES
 from netoffload.devices.netns import in_netns
 from netoffload.errors import DeviceError
 from netoffload.wire.vnet import VNET_LEN
@@ -23,11 +25,13 @@ IFNAMSIZ: Final = 16
 # linux/if_tun.h
 _TUNSETIFF: Final = 0x400454CA
 _TUNGETIFF: Final = 0x800454D2
+_TUNSETPERSIST: Final = 0x400454CB
 _TUNSETOFFLOAD: Final = 0x400454D0
 _TUNGETVNETHDRSZ: Final = 0x800454D7
 _IFF_TAP: Final = 0x0002
 _IFF_NO_PI: Final = 0x1000
 _IFF_VNET_HDR: Final = 0x4000
+_IFF_PERSIST: Final = 0x0800
 _FLAGS: Final = _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR
 _OFFLOAD_CSUM_TSO: Final = 0x01 | 0x02 | 0x04
 """Checksum, TSO over IPv4 and IPv6. TSO with ECN is left out: such a frame would carry CWR on its first segment
@@ -35,9 +39,25 @@ only."""
 
 _IFREQ: Final = struct.Struct("16sH22x")
 
+# linux/sockios.h
+_SIOCSIFTXQLEN: Final = 0x8943
+_IFREQ_NUMBER: Final = struct.Struct("16si20x")
 
-def open_tap(name: str, netns: str | None = None) -> int:
-    """Return a non-blocking descriptor of the TAP interface ``name``, made if it does not exist.
+
+class Tap(NamedTuple):
+    """A TAP interface that is open.
+
+    Attributes:
+        descriptor: non-blocking; the interface has a carrier until it is closed.
+        is_new: whether it was made now. It goes with its descriptor, unless :func:`keep` is called.
+    """
+
+    descriptor: int
+    is_new: bool
+
+
+def open_tap(name: str, netns: str | None = None) -> Tap:
+    """Open the TAP interface ``name``; make it, with a queue of ``TAP_QUEUE_FRAMES``, if it does not exist.
 
     Args:
         name: interface name, at most 15 characters.
@@ -54,14 +74,37 @@ def open_tap(name: str, netns: str | None = None) -> int:
         except OSError as error:
             raise DeviceError(f"{TUN_PATH} cannot be opened ({error.strerror}): is TUN in this kernel?") from error
         try:
-            _attach(descriptor, name)
+            is_new = _attach(descriptor, name)
+            if is_new:
+                _set_queue_len(name)
         except BaseException:
             os.close(descriptor)
             raise
-    return descriptor
+    return Tap(descriptor, is_new)
 
 
-def _attach(descriptor: int, name: str) -> None:
+def keep(tap: Tap) -> None:
+    """Let a TAP stay when its descriptor is closed, also by a kill.
+
+    Raises:
+        DeviceError: the kernel refused.
+    """
+    try:
+        fcntl.ioctl(tap.descriptor, _TUNSETPERSIST, 1)
+    except OSError as error:
+        raise DeviceError(f"the TAP cannot be made persistent: {error.strerror} (see --ephemeral)") from error
+
+
+def _set_queue_len(name: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            fcntl.ioctl(sock, _SIOCSIFTXQLEN, _IFREQ_NUMBER.pack(name.encode(), TAP_QUEUE_FRAMES))
+        except OSError as error:
+            raise DeviceError(f"TAP {name} refuses a queue of {TAP_QUEUE_FRAMES} frames: {error.strerror}") from error
+
+
+def _attach(descriptor: int, name: str) -> bool:
+    """Attach to the TAP, and say whether it is new: one without persistence that was there is in use, and refused."""
     try:
         fcntl.ioctl(descriptor, _TUNSETIFF, _IFREQ.pack(name.encode(), _FLAGS))
     except OSError as error:
@@ -79,3 +122,4 @@ def _attach(descriptor: int, name: str) -> None:
         fcntl.ioctl(descriptor, _TUNSETOFFLOAD, _OFFLOAD_CSUM_TSO)
     except OSError as error:
         raise DeviceError(f"TAP {name} refuses checksum and segmentation offload: {error.strerror}") from error
+    return not flags & _IFF_PERSIST

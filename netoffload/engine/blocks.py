@@ -16,12 +16,12 @@ from netoffload.wire import offload, tcp, vnet
 
 
 class EngineSettings(NamedTuple):
-    """What does not change while the engine runs, but for the MTU.
+    """What the engine does; all but the MTU stays as it is while it runs.
 
     Attributes:
         codec_id: codec of the blocks this NIC makes.
         bound_k: their error bound is 2**-bound_k.
-        mtu: largest IP datagram on the wire, octets.
+        mtu: int64[1], largest IP datagram on the wire as it is now, octets.
         per_segment: 1 for one frame per MSS, 0 for coalesced packing.
         in_udp: 1 for blocks in UDP to peers that take it, 0 for IPComp always.
         bundles: 1 if the kernel cuts bundles of UDP datagrams apart.
@@ -32,7 +32,7 @@ class EngineSettings(NamedTuple):
 
     codec_id: int
     bound_k: int
-    mtu: int
+    mtu: Int64Array
     per_segment: int
     in_udp: int
     bundles: int

@@ -187,7 +187,7 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
         settings = EngineSettings(
             codec_id=int(rng.choice(codec_ids)),
             bound_k=int(rng.integers(1, BOUND_K_MAX + 1)),
-            mtu=int(rng.choice(_MTUS)),
+            mtu=np.array([rng.choice(_MTUS)], np.int64),
             per_segment=number % 2,
             in_udp=number // 2 % 2,
             bundles=number // 4 % 2,

@@ -42,7 +42,7 @@ most 64 KiB and a header of at most 146 octets per block; one more frame, alignm
 def find_sending(settings: Any, segment: Any, now_ns: Any, flows: Any, slot: Any) -> Any:
     """Return how blocks of a connection travel (``blocks.Sending``)."""
     in_udp = int(settings.in_udp and flows[slot, flow_table.PEER_WAYS] & TAKES_UDP)
-    longest = path.datagram_max(flows, slot, min(settings.mtu, MTU_MAX), now_ns)
+    longest = path.datagram_max(flows, slot, min(settings.mtu[0], MTU_MAX), now_ns)
     if segment.gso_size:
         # No frame is larger than the host's own segments: what the peer or the path cannot take, TCP has found out.
         longest = min(longest, segment.payload_at - vnet.VNET_LEN - ETHERNET_LEN + segment.gso_size)

@@ -10,20 +10,21 @@ One node, with its NIC (left) and without (right)::
 
 ``plan`` names everything and does no I/O. ``journal`` writes down what is made before it is made. ``build`` makes it,
 and takes it down from the journal alone. ``processes`` knows which processes are ours. ``nics`` starts one NIC process
-per node, and ``controls`` finds them by name. ``probe`` (with ``traffic``, the program it runs on two nodes) measures
-what a wire really carries. ``meter`` serves the wires' counters to whoever runs on a node. ``stream`` sends a tagged
-stream between two nodes and compares every value. ``launch`` runs one MPI rank per node (``launch_backends``: the two
-MPIs; ``launch_output``: what ranks say). ``doctor`` says what this machine has and lacks.
+per node, and restarts it; ``controls`` finds them by name. ``probe`` (with ``traffic``, the program it runs on two
+nodes) measures what a wire really carries. ``meter`` serves the wires' counters to whoever runs on a node. ``stream``
+sends a tagged stream between two nodes and compares every value. ``launch`` runs one MPI rank per node
+(``launch_backends``: the two MPIs; ``launch_output``: what ranks say). ``doctor`` says what this machine has and lacks.
 
 ``throughput`` runs a checked stream, or a ping-pong, between two nodes (``endpoint`` is the program at either end), and
 ``cpu_time`` says what it cost. ``vpn_peers`` starts tunnels of others over the same wires. ``nic_bench`` lets them all
 take turns, and ``nic_report`` makes figures of it.
 """
 
-from netoffload.testbed.build import Testbed, WireCounters, down, find_run, plan_of_run, reap_stale
-from netoffload.testbed.journal import RunRecord, list_runs
+from netoffload.testbed.build import Testbed, WireCounters, down, find_run, reap_stale
+from netoffload.testbed.journal import RunRecord, list_runs, plan_of_run
 from netoffload.testbed.launch import run_local_ranks, run_ranks
 from netoffload.testbed.meter import Meter
+from netoffload.testbed.nics import Restart
 from netoffload.testbed.plan import NicSettings, NodePlan, Plan, TestbedSettings, make_plan, new_run_id, state_root
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "NicSettings",
     "NodePlan",
     "Plan",
+    "Restart",
     "RunRecord",
     "Testbed",
     "TestbedSettings",

@@ -19,20 +19,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from netoffload import netlink
-from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER
+from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, TAP_QUEUE_FRAMES
 from netoffload.errors import SystemRefusedError, TestbedError, UsageError
 from netoffload.netlink import Namespace
 from netoffload.testbed import nics, probe
-from netoffload.testbed.journal import Journal, RunRecord, list_runs, read_run
+from netoffload.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_run
 from netoffload.testbed.plan import (
     HOST_DEVICE,
-    TAP_QUEUE_FRAMES,
     NodePlan,
     Plan,
     Shape,
     check_run_id,
-    make_plan,
-    settings_from_json,
     state_root,
 )
 from netoffload.testbed.processes import end, marked
@@ -153,6 +150,10 @@ class Testbed:
         """Let the run outlive this process: it stays up until :func:`down`."""
         Journal(self.plan.state_dir).append("detached")
         self._undone_on_exit = False
+
+    def restart_nic(self, node_index: int, *, kill: bool = False) -> nics.Restart:
+        """End the NIC of a node, and start another one in its place: see :func:`netoffload.testbed.nics.restart`."""
+        return nics.restart(self.plan, self.plan.nodes[node_index], self._nics, kill=kill)
 
     def popen(
         self, node_index: int, argv: Sequence[str], env: Mapping[str, str] | None = None, **popen_args: Any
@@ -358,11 +359,6 @@ def find_run(run_id: str | None) -> RunRecord:
     if not runs:
         raise UsageError("no testbed is up: `netoffload up -n 2` builds one" if run_id is None else f"no run {run_id}")
     raise UsageError(f"{len(runs)} runs are up, say which: {', '.join(record.run_id for record in runs)}")
-
-
-def plan_of_run(record: RunRecord) -> Plan:
-    """Return the plan that a run was built from."""
-    return make_plan(settings_from_json(record.settings), record.run_id, record.state_dir.parent)
 
 
 def read_wires(record: RunRecord) -> dict[str, dict[str, int]]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.errors import UsageError
-from netoffload.testbed.build import find_run, plan_of_run
-from netoffload.testbed.journal import list_runs
+from netoffload.testbed.build import find_run
+from netoffload.testbed.journal import list_runs, plan_of_run
 from netoffload.testbed.plan import RUN_ID
 
 _RUN_AND_NODE: Final = re.compile(rf"{RUN_ID.pattern}/n\d+")

@@ -5,7 +5,7 @@ JSON lines::
 
     {"event": "run", "run": "3fa9c1", "owner": {...}, "settings": {...}, "mark": "NETOFFLOAD_RUN=3fa9c1"}
     {"event": "netns", "name": "no-3fa9c1-sw"}         appended and fsynced before the namespace is made
-    {"event": "process", "name": "nic n0", "pid": ..., "start_ticks": ...}
+    {"event": "process", "name": "nic n0", "pid": ..., "start_ticks": ...}   the last one of a name counts
     {"event": "ready", "rate_bps_measured": 1.0e9}
     {"event": "detached"}                              from here on the run outlives its owner
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from netoffload.errors import TestbedError
-from netoffload.testbed.plan import Plan, settings_to_json, state_root
+from netoffload.testbed.plan import Plan, make_plan, settings_from_json, settings_to_json, state_root
 from netoffload.testbed.processes import ProcessId, identify, is_alive
 
 JOURNAL_NAME: Final = "journal.jsonl"
@@ -133,6 +133,11 @@ def read_run(state_dir: Path) -> RunRecord | None:
         ready=bool(ready),
         detached=any(event["event"] == "detached" for event in events),
     )
+
+
+def plan_of_run(record: RunRecord) -> Plan:
+    """Return the plan that a run was built from."""
+    return make_plan(settings_from_json(record.settings), record.run_id, record.state_dir.parent)
 
 
 def list_runs(root: Path | None = None) -> list[RunRecord]:

@@ -3,6 +3,8 @@
 A NIC says ``ready`` on a pipe when it forwards. The first one on a machine compiles its loop into the cache (half a
 minute of one core), the others load it from there: started together, all of them would compile. Their output goes to
 logs in the run's state directory, whose tail stands in the error when one does not start.
+
+A NIC may be restarted amid traffic: its node's device stays, and so does its flow table, in the state directory.
 """
 
 from __future__ import annotations
@@ -13,18 +15,38 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from netoffload.errors import TestbedError
+from netoffload.errors import TestbedError, UsageError
 from netoffload.testbed.journal import Journal, RunRecord, read_run
 from netoffload.testbed.plan import NodePlan, Plan, nic_argv
-from netoffload.testbed.processes import identify, is_alive
+from netoffload.testbed.processes import ProcessId, end, identify, is_alive
 
 READY_TIMEOUT_S: Final = 300.0
 """Compiling took 26 s on a core of its own; a busy or slow machine may need several times that."""
 READY_LINE: Final = b"ready\n"
 LOG_TAIL_CHARACTERS: Final = 400
+RESTARTED_LINE: Final = b"netoffload: this NIC is started again\n"
+"""In the log, where what a NIC says ends, and what the next one says begins."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """One NIC that took over from another.
+
+    Attributes:
+        node: whose.
+        pid_before: of the one that ended; None if there was none to end any more.
+        pid: of the one that forwards now.
+        gone_s: how long nobody forwarded, seconds.
+    """
+
+    node: str
+    pid_before: int | None
+    pid: int
+    gone_s: float
 
 
 def start(plan: Plan, journal: Journal, started: list[subprocess.Popen[bytes]]) -> None:
@@ -42,10 +64,44 @@ def start(plan: Plan, journal: Journal, started: list[subprocess.Popen[bytes]]) 
         _start_together(plan, nodes, journal, started)
 
 
+def restart(plan: Plan, node: NodePlan, started: list[subprocess.Popen[bytes]], *, kill: bool = False) -> Restart:
+    """End the NIC of a node, start another one with the same settings in its place, and return when it forwards.
+
+    The journal gets the new process, so the run is taken down as before. A NIC that has ended already is replaced too.
+
+    Args:
+        plan: a testbed that is up.
+        node: one of its nodes.
+        started: NICs that are children of this process; gets the new one, and loses those that have ended.
+        kill: end the old one with SIGKILL; else it may give the wire what it holds.
+
+    Raises:
+        UsageError: the testbed was built without NICs.
+        TestbedError: the run is not up, or the new NIC ended or was not ready in time; then the node has no NIC.
+    """
+    if plan.settings.nic is None:
+        raise UsageError(f"run {plan.run_id} has no NICs: it was built with --no-nic")
+    record = read_run(plan.state_dir)
+    if record is None or not record.ready:
+        raise TestbedError(f"run {plan.run_id} is not up: `netoffload status` lists those that are")
+    old = _nics(record).get(node.name)
+    ended = [old] if old is not None and is_alive(old) else []
+    end(ended, kill=kill)
+    since_s = time.monotonic()
+    new: list[subprocess.Popen[bytes]] = []
+    try:
+        _start_together(plan, [node], Journal(plan.state_dir), new)
+    except BaseException:
+        end(process for process in (identify(child.pid) for child in new) if process is not None)
+        raise
+    finally:
+        started[:] = [child for child in started if child.poll() is None] + new
+    return Restart(node.name, ended[0].pid if ended else None, new[0].pid, time.monotonic() - since_s)
+
+
 def states(record: RunRecord) -> dict[str, dict[str, Any]]:
     """Return pid and life of the NIC of every node that has one, by node name."""
-    nics = {name.removeprefix("nic "): process for name, process in record.processes if name.startswith("nic ")}
-    return {name: {"pid": process.pid, "alive": is_alive(process)} for name, process in nics.items()}
+    return {name: {"pid": process.pid, "alive": is_alive(process)} for name, process in _nics(record).items()}
 
 
 def check_alive(plan: Plan, nodes: Iterable[NodePlan]) -> None:
@@ -62,8 +118,13 @@ def check_alive(plan: Plan, nodes: Iterable[NodePlan]) -> None:
         if node.name in known and not known[node.name]["alive"]:
             raise TestbedError(
                 f"the NIC of {node.name} in run {plan.run_id} has ended (its log: {node.log_path}): "
-                f"`netoffload down {plan.run_id}`, and build it anew"
+                f"`netoffload restart {plan.run_id}/{node.name}` starts another one"
             )
+
+
+def _nics(record: RunRecord) -> dict[str, ProcessId]:
+    """Return the newest NIC of every node that has one, by node name."""
+    return {name.removeprefix("nic "): process for name, process in record.processes if name.startswith("nic ")}
 
 
 def _start_together(
@@ -96,7 +157,10 @@ def _start_one(plan: Plan, node: NodePlan, ready_fd: int) -> subprocess.Popen[by
     mark_name, _, mark_value = plan.mark.partition("=")
     command = [sys.executable, "-m", "netoffload_daemon", *nic_argv(plan, node, ready_fd)]
     try:
-        with open(node.log_path, "wb") as log:
+        with open(node.log_path, "ab") as log:
+            if log.tell() > 0:
+                log.write(RESTARTED_LINE)
+                log.flush()
             return subprocess.Popen(
                 command,
                 env={**os.environ, mark_name: mark_value},

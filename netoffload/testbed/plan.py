@@ -62,10 +62,6 @@ first and holds the NIC back."""
 PORT_LIMIT_OCTETS_MIN: Final = 1024 * 1024
 """A switch port queues what several nodes send at once (incast): at least sixteen GSO frames."""
 
-TAP_QUEUE_FRAMES: Final = 4096
-"""TCP's windows bound what waits here; a TAP drops silently when its queue is full, and acknowledgements alone can fill
-the default of 1000 frames."""
-
 METER_SOCKET_LONGEST: Final = "meter-00000000.sock"
 SOCKET_PATH_OCTETS_MAX: Final = 107
 """sun_path holds 108 octets, the last is zero (unix(7))."""

@@ -79,8 +79,15 @@ def marked(mark: str) -> list[ProcessId]:
     return found
 
 
-def end(processes: Iterable[ProcessId], grace_s: float = GRACE_S) -> None:
-    """End processes: SIGTERM, then SIGKILL for what is left after ``grace_s``; returns when they are gone."""
+def end(processes: Iterable[ProcessId], grace_s: float = GRACE_S, *, kill: bool = False) -> None:
+    """End processes: SIGTERM, then SIGKILL for what is left after ``grace_s``; returns when they are gone.
+
+    Args:
+        processes: to end; those that are gone already do no harm.
+        grace_s: seconds between the two signals.
+        kill: send SIGKILL at once, as the kernel does when memory runs out.
+    """
+    steps = ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S))
     with contextlib.ExitStack() as descriptors:
         pidfds: dict[int, ProcessId] = {}
         for process in processes:
@@ -89,7 +96,7 @@ def end(processes: Iterable[ProcessId], grace_s: float = GRACE_S) -> None:
                 descriptors.callback(os.close, pidfd)
                 pidfds[pidfd] = process
         left = set(pidfds)
-        for signal_number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S)):
+        for signal_number, wait_s in steps[1:] if kill else steps:
             for pidfd in left:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal_number)

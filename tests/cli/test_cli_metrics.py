@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -68,13 +69,14 @@ def test_every_counter_is_in_the_metrics(nic: Nic) -> None:
     assert samples["netoffload_tx_floats_total", 'bits="8"'] == counted["tx_class_8"] > 0
     assert samples["netoffload_tx_codec_seconds_total", ""] == 0
     assert samples["netoffload_flows", 'direction="tx"'] == 2
+    assert samples["netoffload_wire_mtu_octets", ""] == 1500
     (info,) = [labels for name, labels in samples if name == "netoffload_info"]
     assert 'codec="inceptionn",bound_k="10",packing="coalesced",encapsulation="udp",kernel="' in info
-    assert len(samples) == len(Counter) + 3
+    assert len(samples) == len(Counter) + 4
 
 
 def test_labels_are_escaped(nic: Nic) -> None:
-    info = {"pid": 1, "wire": 'a"b\\c\nd'}
+    info = {"pid": 1, "mtu": 1500, "wire": 'a"b\\c\nd'}
     samples = parse(metrics.exposition(info, as_dict(nic.counters), {"tx": 0}))
     assert ("netoffload_info", r'wire="a\"b\\c\nd"') in samples
 
@@ -130,6 +132,32 @@ def test_clients_that_misbehave_do_not_stop_the_server(
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_clients_that_stall_hold_up_nobody(port: int, nic: Nic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "DEADLINE_S", 60.0)
+    with contextlib.ExitStack() as stack:
+
+        def connect() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+
+        stalled = [connect() for _ in range(metrics.CONNECTIONS_MAX - 1)]
+        assert scrape(port) == text_of(nic)
+        said = b""
+        while not said:  # the scrape's thread may end before the next one comes, which then stalls too
+            last = connect()
+            last.settimeout(0.5)
+            with contextlib.suppress(TimeoutError):
+                said = last.recv(4096)
+        assert said.startswith(b"HTTP/1.0 503 ")
+        for client in stalled:
+            client.close()
+        deadline = time.monotonic() + 10
+        while True:  # their threads are over a moment later
+            with contextlib.suppress(OSError):
+                assert scrape(port) == text_of(nic)
+                break
+            assert time.monotonic() < deadline
+
+
 def test_a_port_in_use_is_one_clear_error(port: int) -> None:
     with (
         pytest.raises(SystemRefusedError, match=f"cannot serve metrics on 127.0.0.1:{port}"),
@@ -142,7 +170,7 @@ def test_a_port_in_use_is_one_clear_error(port: int) -> None:
 def test_a_running_nic_is_scraped(wire: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = taken.getsockname()[1]
-    devices = ["--host", "tap:novis0", "--wire", "w0", "--wire-netns", wire]
+    devices = ["--host", "tap:novis0", "--ephemeral", "--wire", "w0", "--wire-netns", wire]
     arguments = [*devices, "--metrics-port", str(free), "--ready-fd"]
     reader, writer = os.pipe()
     command = [sys.executable, "-m", "netoffload_daemon", *arguments, str(writer)]

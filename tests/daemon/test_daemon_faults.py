@@ -192,7 +192,7 @@ def test_what_cannot_be_split_or_held_is_dropped_and_counted(frame: str) -> None
     base = Ether() / IP(src="10.0.0.1", dst="10.0.0.2") / TCP(sport=1, dport=2)
     made = {
         "unknown kind": super_segment(base, 3, 1000, PAYLOAD),
-        "too long": super_segment(base, vnet.GSO_NONE, 0, PAYLOAD * 2),
+        "too long": super_segment(base, vnet.GSO_NONE, 0, PAYLOAD * 9),
         "no payload": super_segment(base, vnet.GSO_TCPV4, 1000, b""),
     }
     stage = Stage(loss=1e-9)
@@ -240,3 +240,11 @@ def test_text_and_settings_are_the_same_thing() -> None:
 def test_what_is_no_fault_is_one_clear_line(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse_faults(text)
+
+
+def test_frames_of_a_wire_whose_mtu_grew_are_held() -> None:
+    stage = Stage(mtu=1500, delay_ns=1)
+    packet = Ether() / IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=1, dport=2) / Raw(bytes(9000 - 28))
+    frame = bytes(vnet.emit_vnet(vnet.Vnet(), bytes(packet)))
+    stage.give(frame)
+    assert list(stage.take(1)) == [frame[vnet.VNET_LEN :]]

@@ -81,7 +81,7 @@ def test_ready_control_and_stop(wire: str, tmp_path: Path) -> None:
     from netoffload.errors import ControlError
 
     control = tmp_path / "nic.sock"
-    words = ["--host", "tap:nottest0", "--wire", "w0", "--wire-netns", wire, "--control", str(control)]
+    words = ["--host", "tap:nottest0", "--ephemeral", "--wire", "w0", "--wire-netns", wire, "--control", str(control)]
     reader, writer = os.pipe()
     with subprocess.Popen(
         [*DAEMON, *words, "--ready-fd", str(writer)],
@@ -117,6 +117,7 @@ def test_a_tap_beside_its_wire_is_warned_of(wire: str, tmp_path: Path, host: str
         namespace.set_sysctl("net.ipv4.conf.w0.arp_ignore", str(ignore))
     control = tmp_path / "nic.sock"
     words = ["--host", host, "--host-netns", wire, "--wire", "w0", "--wire-netns", wire, "--control", str(control)]
+    words.append("--ephemeral")
     reader, writer = os.pipe()
     with subprocess.Popen(
         [*DAEMON, *words, "--ready-fd", str(writer)], pass_fds=[writer], stderr=subprocess.PIPE, text=True

@@ -55,7 +55,7 @@ class Nic:
         self.settings = EngineSettings(
             int(codec),
             bound_k,
-            mtu,
+            np.array([mtu], np.int64),
             int(per_segment),
             int(in_udp),
             int(bundles),

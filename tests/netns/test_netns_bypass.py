@@ -259,7 +259,7 @@ def test_a_nic_on_a_host_undoes_it_if_it_stays_root(plain_bed: Testbed) -> None:
     netns = str(netns_path(node.netns))
     before = links_of(node.netns)
     words = ["--host", "tap:t0", "--host-netns", netns, "--wire", node.device, "--wire-netns", netns]
-    with ready([*words, "--bypass", "kernel", "--user", "root"]):
+    with ready([*words, "--bypass", "kernel", "--user", "root", "--ephemeral"]):
         assert len(links_of(node.netns)) == len(before) + 2
         assert filters_of(node) != ""
     assert links_of(node.netns) == before

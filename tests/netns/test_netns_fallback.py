@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ from netoffload.devices.packet import open_packet
 from netoffload.devices.tap import open_tap
 from netoffload.netlink import netns_path
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.plan import NodePlan, nic_argv
+from netoffload.testbed.plan import NodePlan
 
 pytestmark = pytest.mark.netns
 
@@ -93,7 +92,8 @@ def forwarding(left: int, right: int, passes: Callable[[bytes], bool] = lambda _
 @contextlib.contextmanager
 def dumb_nic(node: NodePlan) -> Iterator[None]:
     """In place of the node's NIC, a card that forwards frames and knows nothing."""
-    host = open_tap(node.device, str(netns_path(node.netns)))
+    host, is_new = open_tap(node.device, str(netns_path(node.netns)))
+    assert not is_new
     try:
         with (
             open_packet(node.wire_device, str(netns_path(node.wire_netns)))[0] as wire,
@@ -145,36 +145,18 @@ def test_a_network_that_drops_blocks_makes_the_flow_raw(bed: Testbed, tmp_path: 
 def test_a_nic_killed_in_the_middle_goes_on_compressing(run_id: str, tmp_path: Path) -> None:
     values = np.random.default_rng(4).normal(0, 2e-3, 6_000_000).astype(np.float32)
     settings = TestbedSettings(2, rate_bps=50_000_000, nic=NicSettings())
-    with Testbed(make_plan(settings, run_id), check_rate=False) as bed, contextlib.ExitStack() as stack:
-        restarted = threading.Thread(target=lambda: stack.enter_context(kill_and_restart(bed, 0)))
-        restarted.start()
+    with Testbed(make_plan(settings, run_id), check_rate=False) as bed:
+        killer = threading.Thread(target=lambda: kill_after_8_mb(bed, 0))
+        killer.start()
         got = transfer(bed, tmp_path, 0, 1, values)
-        restarted.join()
+        killer.join()
         counters = nic_counters(bed, 0)
     assert np.array_equal(got, get("inceptionn").round_trip(values, 10).view(np.uint32))
     assert counters["tx_raw_octets"] > 0
     assert counters["bypass_unknown_flow"] == 0
 
 
-@contextlib.contextmanager
-def kill_and_restart(bed: Testbed, index: int) -> Iterator[None]:
-    """Kill a NIC once it has compressed 8 MB, and start another one in its place."""
-    node = bed.plan.nodes[index]
+def kill_after_8_mb(bed: Testbed, index: int) -> None:
     while nic_counters(bed, index)["tx_raw_octets"] < 8_000_000:
         pass
-    pid = request(str(node.control_path), "info")["pid"]
-    pidfd = os.pidfd_open(pid)
-    os.kill(pid, signal.SIGKILL)
-    assert select.select([pidfd], [], [], 10)[0]
-    os.close(pidfd)
-    reader, writer = os.pipe()
-    command = [sys.executable, "-m", "netoffload_daemon", *nic_argv(bed.plan, node, writer)]
-    with subprocess.Popen(command, pass_fds=[writer]) as nic:
-        os.close(writer)
-        assert os.read(reader, 6) == b"ready\n"
-        os.close(reader)
-        try:
-            yield
-        finally:
-            nic.terminate()
-            assert nic.wait(timeout=10) == 0
+    bed.restart_nic(index, kill=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from netoffload import control
+from netoffload.config import TAP_QUEUE_FRAMES
 from netoffload.netlink import netns_exists, netns_path
 from netoffload.testbed import Testbed, TestbedSettings, make_plan
 from netoffload.testbed.plan import NodePlan
@@ -139,13 +140,21 @@ def test_two_hosts_with_the_units_compress(tmp_path: Path, run_id: str) -> None:
             folder.mkdir()
             hosts.append(Host(node, folder))
             stack.enter_context(hosts[-1].links())
+            shown = subprocess.run(hosts[-1].argv("ip link show"), capture_output=True, text=True, check=True).stdout
+            (tap,) = [line for line in shown.splitlines() if hosts[-1].instance in line]
+            assert tap.endswith(f"qlen {TAP_QUEUE_FRAMES}")
         with hosts[1].nic():
             with hosts[0].nic():
                 send_tagged(hosts[0], hosts[1])
                 counters = control.request(hosts[0].control, "counters")["counters"]
                 assert counters["tx_raw_octets"] == 400_000
                 assert hosts[0].control.stat().st_mode & 0o777 == 0o660
+            table = hosts[0].control.with_name("flows.bin")
+            written = table.read_bytes()
+            table.write_bytes(b"netoffload flow table 0.0.9 4096 20\n")  # the package was updated meanwhile
             with hosts[0].nic():  # started again, with the interfaces that are there
+                assert table.read_bytes()[:100] == written[:100]
+                assert table.with_name("flows.bin.old").read_bytes().endswith(b"0.0.9 4096 20\n")
                 assert hosts[0].control.stat().st_mode & 0o777 == 0o660
                 send_tagged(hosts[1], hosts[0])
         stack.close()
