@@ -68,8 +68,8 @@ def streams() -> Iterator[bytes]:
         yield normal[:count].tobytes() + b"\x07\0\0\0" + normal.tobytes()
         yield normal[:20].tobytes() + b"\0\0\0\x60" * count + normal.tobytes()
         yield normal[:20].tobytes() + b"\0\0\0\x3d" * (count + 18) + normal.tobytes()
-        yield np.where(np.arange(400) % 2 * np.arange(400) < 2 * count, 3 + normal, 0).astype("<f4").tobytes()
         yield np.where((np.arange(400) % 2 == 0) | (np.arange(400) < 2 * count), normal, 0).astype("<f4").tobytes()
+        yield (2.0**-49 * (1 + np.arange(120 + count) / 400)).astype("<f4").tobytes() + np.abs(normal).tobytes()
     for count in range(120, 136):  # of equal words, of words in one place, of tiny ones, of alike ones, of others
         yield np.where(np.arange(400) < count, np.float32(0.1), 0).tobytes()
         yield np.where((np.arange(400) < 2 * count) & (np.arange(400) % 2 == 0), 0, normal).tobytes()
