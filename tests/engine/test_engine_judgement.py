@@ -1,0 +1,232 @@
+"""Which streams count as floats: the compiled judgement against its slow definition, and against real data."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import judgement_corpus as corpus
+import judgement_oracle as oracle
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netoffload.codec.jit import JIT_DISABLED
+from netoffload.engine import judgement
+from netoffload.engine.judgement import FLOATS, JUDGE_FIELDS, NOT_FLOATS, UNDECIDED
+
+Octets = npt.NDArray[np.uint8]
+
+DATA = Path(os.environ.get("NETOFFLOAD_DATA", "/usr/local/share/netoffload-data"))
+"""Holds ``mnist/`` (IDX files) and ``cifar10-subset/`` (one .npz)."""
+
+OTHERS = corpus.others()
+ARRAYS = corpus.floats()
+
+STARTS = (*range(16), 337, 512, 1024, 2049, 4099, 8190, 12345)
+HOLDS_FLOATS = {"length and floats", "lengths and floats", "npy", "safetensors", "WAV of float32", "pickle of an array"}
+"""Their first octets say that they are files; what comes later is an array of float32, and is rightly found to be."""
+ONLY_WHOLE_WORDS = {"ja utf-32-le", "ja utf-32-be", "float32, big-endian", "BGRA"}
+"""If one to three octets are missing at the front, they look like float32."""
+
+WORDS_OF_INTEREST = (
+    0, 1, 0x007FFFFF, 0x00800000, 0x207FFFFF, 0x20800000, 0x277FFFFF, 0x27800000, 0x3F800000, 0x3F333333, 0x4BFFFFFF,
+    0x4C000000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000, 0x7FC00001, 0x80000000, 0x80000001, 0xBF800000,
+    0xFF800000, 0xFFC00000, 0xFFFFFFFF, 0x31000000, 0x3F000000, 0x3F803F80, 0x3F803F81, 0x30304000, 0x30303130,
+)  # fmt: skip
+
+
+def judge(octets: bytes | Octets, start: int = 0, cuts: tuple[int, ...] = ()) -> int:
+    """Return the verdict on what follows ``start``, in segments that end after so many words."""
+    array = np.frombuffer(octets, np.uint8)
+    row = np.zeros(JUDGE_FIELDS, np.int64)
+    words = (len(array) - start) // 4
+    begin = 0
+    for end in (*sorted(min(cut, words) for cut in cuts), words):
+        judgement.weigh(row, array, start + 4 * begin, end - begin)
+        begin = end
+    return int(judgement.verdict(row))
+
+
+def streams() -> Iterator[bytes]:
+    """Streams for the comparison with the oracle: 1 to 400 words, of every sort."""
+    rng = np.random.default_rng(11)
+    words = np.array(WORDS_OF_INTEREST, np.uint32)
+    for word in words:
+        yield word.tobytes()
+        yield word.tobytes() * 300
+        yield np.float32(0.1).tobytes() * 20 + word.tobytes() + np.float32(0.3).tobytes() * 300
+    normal = rng.normal(0, 1, 400).astype("<f4")
+    for count in range(8, 22):  # an integer among the first words; limits of odd ones and of text
+        yield normal[:count].tobytes() + b"\x07\0\0\0" + normal.tobytes()
+        yield normal[:20].tobytes() + b"\0\0\0\x60" * count + normal.tobytes()
+        yield normal[:20].tobytes() + b"\0\0\0\x3d" * (count + 18) + normal.tobytes()
+        yield np.where((np.arange(400) % 2 == 0) | (np.arange(400) < 2 * count), normal, 0).astype("<f4").tobytes()
+        yield (2.0**-49 * (1 + np.arange(120 + count) / 400)).astype("<f4").tobytes() + np.abs(normal).tobytes()
+    for count in range(120, 136):  # of equal words, of words in one place, of tiny ones, of alike ones, of others
+        yield np.where(np.arange(400) < count, np.float32(0.1), 0).tobytes()
+        yield np.where((np.arange(400) < 2 * count) & (np.arange(400) % 2 == 0), 0, normal).tobytes()
+        yield np.where(np.arange(400) < count, normal * np.float32(2.0**-48), normal).tobytes()
+        yield (b"\1\x3f\x80\x3f\2\x40\x80\x3f" * count)[: 4 * (count - 14)] + normal.tobytes()
+        yield (b"\0\x40\x80\x3f\0\x40\x81\x3f" * count)[: 4 * (count + 8)] + normal.tobytes()
+        yield np.where(
+            np.arange(400) < count, np.resize(np.array([2.0**20, 2.0**-24], "<f4"), 400), 1 + normal
+        ).tobytes()
+    for share in (0, 0.03, 0.06, 0.1, 0.3, 1):
+        normal = rng.normal(0, 0.01, 400).astype("<f4").view("<u4")
+        yield np.where(rng.random(400) < share, rng.choice(words, 400), normal).astype("<u4").tobytes()
+    for name in list(OTHERS)[::3]:
+        start = int(rng.integers(0, 2000))
+        yield OTHERS[name][start : start + int(rng.integers(4, 1600))]
+    for array in ARRAYS.values():
+        yield np.asarray(array, "<f4").tobytes()[: int(rng.integers(4, 1600))]
+
+
+def test_agrees_with_the_oracle() -> None:
+    said = set()
+    for stream in streams():
+        expected = oracle.judge(stream)
+        assert judge(stream) == expected, stream.hex(" ", 4)
+        said.add(expected)
+    assert said == {UNDECIDED, FLOATS, NOT_FLOATS}
+
+
+@given(st.lists(st.sampled_from(WORDS_OF_INTEREST) | st.integers(0, 2**32 - 1), max_size=40), st.floats(1e-8, 1e3))
+def test_agrees_with_the_oracle_on_words_among_floats(words: list[int], scale: float) -> None:
+    values = (np.random.default_rng(7).normal(0, scale, 300)).astype("<f4").view("<u4")
+    values[20 : 20 + 6 * len(words) : 6] = words
+    assert judge(values.tobytes()) == oracle.judge(values.tobytes())
+    stream = np.array(words, "<u4").tobytes()
+    assert judge(stream) == oracle.judge(stream)
+
+
+@given(st.sampled_from(sorted(ARRAYS)), st.lists(st.integers(0, 600), max_size=12))
+def test_segments_do_not_change_the_verdict(name: str, cuts: list[int]) -> None:
+    octets = np.asarray(ARRAYS[name], "<f4").tobytes()[:2400]
+    assert judge(octets, 0, tuple(cuts)) == judge(octets)
+
+
+def test_nothing_is_undecided_and_so_are_zeros() -> None:
+    assert judge(b"") == UNDECIDED
+    assert judge(bytes(1 << 16)) == UNDECIDED
+    assert judge(b"\0\0\0\x80" * 1000) == UNDECIDED  # -0.0
+    assert judge(bytes(1 << 14) + np.full(500, 0.25, "<f4").tobytes()) == FLOATS
+
+
+def test_a_verdict_is_final() -> None:
+    floats = np.asarray(ARRAYS["uniform 0..1"], "<f4").tobytes()
+    text = OTHERS["Python"]
+    assert judge(floats[:1024]) == judge(floats[:1024] + text) == FLOATS
+    assert judge(text[:1024] + floats) == NOT_FLOATS
+
+
+def test_a_kilobyte_is_looked_at() -> None:
+    floats = np.asarray(ARRAYS["uniform 0..1"], "<f4").tobytes()
+    assert judge(floats[:1020]) == UNDECIDED
+    assert judge(floats[:1024]) == FLOATS
+
+
+def test_few_values_among_zeros_are_not_enough() -> None:
+    values = np.zeros(256, "<f4")
+    values[::9] = 0.37 + np.arange(29) / 1000
+    assert judge(values.tobytes()) == UNDECIDED
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_files_are_not_floats(name: str) -> None:
+    stream = OTHERS[name]
+    assert judge(stream) == (NOT_FLOATS if any(stream) else UNDECIDED)
+    if name in HOLDS_FLOATS:
+        return
+    step = 4 if name in ONLY_WHOLE_WORDS else 1
+    for start in (*STARTS, *range(1024, len(stream) - 2048, 2048 + step)):
+        if start % step == 0 and start < len(stream):
+            assert judge(stream, start) != FLOATS, start
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_are_floats(name: str) -> None:
+    octets = np.asarray(ARRAYS[name], "<f4").tobytes()
+    for start in range(0, len(octets) // 2, 5000):
+        assert judge(octets, start) == FLOATS, start
+
+
+def test_values_that_are_text_stay_exact() -> None:
+    """Known: 0.7 is ``333?`` and 0.9 is ``fff?``; an array of nothing else cannot be told from text."""
+    assert judge(np.full(1000, 0.7, "<f4").tobytes()) == judge(np.full(1000, 0.9, "<f4").tobytes()) == NOT_FLOATS
+
+
+def test_no_random_kilobyte_is_floats() -> None:
+    octets = np.random.default_rng(12).integers(0, 256, 1024 * (500 if JIT_DISABLED else 20_000), np.uint8)
+    assert all(judge(octets[at : at + 1024]) == NOT_FLOATS for at in range(0, len(octets), 1024))
+
+
+@pytest.mark.parametrize("folder", ["/usr/bin", "/usr/share/doc", sys.prefix])
+def test_no_file_of_this_machine_begins_as_floats(folder: str) -> None:
+    paths = [path for path in sorted(Path(folder).glob("**/*"))[:3000] if path.is_file() and os.access(path, os.R_OK)]
+    for path in paths:
+        with path.open("rb") as file:
+            assert judge(file.read(8192)) != FLOATS, path
+
+
+def test_every_gradient_and_weight_of_our_networks_is_floats() -> None:
+    torch = pytest.importorskip("torch")
+    from netoffload.training.config import TrainSettings
+    from netoffload.training.model import Replica
+
+    chance = torch.Generator().manual_seed(1)
+    for model in ("hdc", "cnn"):
+        replica = Replica(TrainSettings("inc+c", model=model, data="digits", nodes=1))
+        for step in range(8):
+            images = torch.rand(25, 784, generator=chance).clamp(min=0.5) - 0.5
+            labels = torch.randint(0, 10, (25,), generator=chance)
+            replica.backward(images, labels)
+            for vector in (replica.gradient, replica.parameters):
+                octets = vector.tobytes()
+                said = {judge(octets, 4 * at) for at in range(0, len(vector) // 2, len(vector) // 20)}
+                assert said == {FLOATS}, (model, step)
+            replica.update(replica.gradient, step)
+
+
+def test_mnist_and_cifar_are_floats() -> None:
+    images = sorted(DATA.glob("mnist/t10k-images*.gz"))
+    stored = sorted(DATA.glob("cifar10-subset/*.npz"))
+    if not images or not stored:
+        pytest.skip(f"no MNIST and CIFAR-10 in {DATA}: set NETOFFLOAD_DATA")
+    grey = np.frombuffer(gzip.decompress(images[0].read_bytes()), np.uint8)[16:].reshape(-1, 784)[:500]
+    with np.load(stored[0]) as file:
+        colours: Any = file["x_test"][:500].transpose(0, 3, 1, 2).reshape(-1, 3072)
+    for name, pixels, mean, deviation in (("mnist", grey, 0.1307, 0.3081), ("cifar10", colours, 0.4734, 0.2516)):
+        for scaled in (pixels, pixels / 255, (pixels / 255 - mean) / deviation):
+            said = [judge(image.astype("<f4").tobytes() * 2) for image in scaled]
+            assert said.count(FLOATS) >= len(said) * 0.99, name
+        assert judge(pixels.tobytes()) == NOT_FLOATS
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 63, 64, 65, 1460])
+def test_is_all_zero(length: int) -> None:
+    octets = np.full(length + 16, 255, np.uint8)
+    for at in (0, 1, 10):
+        octets[:] = 255
+        octets[at : at + length] = 0
+        assert judgement.is_all_zero(octets, at, length)
+        for index in {0, length // 2, length - 1} - {-1} if length else ():
+            octets[at + index] = 0x80
+            assert not judgement.is_all_zero(octets, at, length)
+            octets[at + index] = 0
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="this is the run without compilation")
+def test_agrees_uncompiled() -> None:
+    chosen = ["agrees_with_the_oracle", "is_all_zero", "nothing", "kilobyte", "final", "few_values"]
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", __file__, "-k", " or ".join(chosen)]
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=110)
+    assert done.returncode == 0, done.stdout
