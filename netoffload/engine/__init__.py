@@ -38,8 +38,9 @@ compressed segments at any time. A flow whose compressed range was sent again
 :data:`~netoffload.engine.flows.RETRIES_MAX` times without progress goes on raw, for a network that loses our blocks.
 
 Files: ``counters`` the list of what can happen; ``fields``, ``options`` and ``sums`` header access; ``network`` IPv4
-and IPv6; ``flows`` the table; ``handshake``; ``transmit``; ``blocks``; ``encapsulation`` into UDP and out of it;
-``rounding`` for what crosses raw for want of gain; ``receive``; ``vlan`` for the loop; ``fuzz`` damaged frames into
-both directions; ``summary`` what follows from the counters, in plain Python; ``bypass`` which frames the kernel may
-carry past it. Apart from all this, ``hardware`` models the burst engine as a circuit, in plain Python too.
+and IPv6; ``flows`` the table; ``handshake``; ``transmit``; ``blocks``; ``authentication`` a MAC for NICs that share a
+key, ``libcrypto`` OpenSSL for it; ``encapsulation`` into UDP and out of it; ``rounding`` for what crosses raw for want
+of gain; ``receive``; ``vlan`` for the loop; ``fuzz`` damaged frames into both directions; ``summary`` what follows from
+the counters, in plain Python; ``bypass`` which frames the kernel may carry past it. Apart from all this, ``hardware``
+models the burst engine as a circuit, in plain Python too.
 """

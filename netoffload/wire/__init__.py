@@ -15,6 +15,8 @@ A frame on its way from one NIC to the other, outermost first::
     tcp        20+  in the SYN of a tagged connection: capability 8, an option that says what a NIC decodes
     payload
 
+``checksum`` and ``authentication`` are what is computed over them: sums, and a MAC for NICs that share a key.
+
 The compiled engine reads and writes the same offsets (it imports the constants); this package is what it is tested
 against.
 """

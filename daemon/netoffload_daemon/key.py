@@ -1,0 +1,48 @@
+"""The key that NICs share, from a file (``--key``)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from netoffload.errors import SystemRefusedError, UsageError
+from netoffload.wire.authentication import KEY_LEN
+
+_MAKE: Final = f"make one with (umask 077; openssl rand -hex {KEY_LEN} > FILE)"
+
+
+def load_key(path: Path) -> bytes:
+    """Return the key of 32 octets in the file at ``path``: 32 octets, or 64 hexadecimal digits and a line's end.
+
+    Raises:
+        UsageError: it holds something else, is no regular file, or others than its owner have rights to it.
+        SystemRefusedError: it cannot be read.
+    """
+    try:
+        with open(path, "rb", buffering=0, opener=_open_at_once) as file:
+            seen = os.fstat(file.fileno())
+            if not stat.S_ISREG(seen.st_mode):
+                raise UsageError(f"key {path} is not a regular file: {_MAKE}")
+            if seen.st_mode & 0o077:
+                raise UsageError(f"key {path} is open to others than its owner: chmod 600 {path}, or make a new one")
+            octets = file.read(2 * KEY_LEN + 3)  # one more than the longest that is right
+    except OSError as error:
+        raise SystemRefusedError(f"key {path} cannot be read: {error.strerror}") from error
+    if len(octets) == KEY_LEN:
+        return octets
+    digits = octets.removesuffix(b"\n").removesuffix(b"\r")
+    if len(digits) == 2 * KEY_LEN:
+        try:
+            key = bytes.fromhex(digits.decode("ascii"))
+        except ValueError:
+            key = b""
+        if len(key) == KEY_LEN:  # fromhex leaves out blanks
+            return key
+    raise UsageError(f"key {path} is neither {KEY_LEN} octets nor {2 * KEY_LEN} hexadecimal digits: {_MAKE}")
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; a FIFO does not wait here for somebody who writes."""
+    return os.open(path, flags | os.O_NONBLOCK)

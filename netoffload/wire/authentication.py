@@ -1,0 +1,79 @@
+"""The MAC of a block, for NICs that share a key: SipHash-2-4 with 128 bits, in plain Python.
+
+This is the definition. The engine calls OpenSSL's (``netoffload.engine.authentication``), and
+``tests/engine/test_engine_authentication.py`` holds it against this one.
+
+Aumasson and Bernstein: SipHash: a fast short-input PRF (INDOCRYPT 2012); the variant of 128 bits is the authors'
+reference implementation's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+MAC_LEN: Final = 16
+"""Octets of a MAC."""
+
+KEY_LEN: Final = 32
+"""Octets of the key that a user keeps in a file."""
+
+SIPHASH_KEY_LEN: Final = 16
+"""Octets of the key that SipHash takes."""
+
+_PURPOSE: Final = b"no-block"
+"""Personalisation: the same file may one day give other keys for other purposes."""
+
+_ALL_ONES: Final = 0xFFFFFFFFFFFFFFFF
+_START: Final = b"somepseudorandomlygeneratedbytes"
+
+
+def siphash_key(key: bytes) -> bytes:
+    """Return SipHash's key of 16 octets, made of the user's key of 32."""
+    return hashlib.blake2s(key, digest_size=SIPHASH_KEY_LEN, person=_PURPOSE).digest()
+
+
+def block_mac(key: bytes, octets: bytes) -> bytes:
+    """Return the MAC, 16 octets, of ``octets`` under the user's key of 32 octets."""
+    return siphash128(siphash_key(key), octets)
+
+
+def siphash128(key: bytes, octets: bytes) -> bytes:
+    """Return SipHash-2-4 of ``octets``, 16 octets, under a key of 16."""
+    low, high = (int.from_bytes(key[at : at + 8], "little") for at in (0, 8))
+    state = [
+        word ^ int.from_bytes(_START[8 * index : 8 * index + 8], "big")
+        for index, word in enumerate((low, high, low, high))
+    ]
+    state[1] ^= 0xEE
+    whole = len(octets) // 8 * 8
+    padded = octets + bytes(whole + 7 - len(octets)) + bytes((len(octets) & 0xFF,))
+    for at in range(0, len(padded), 8):
+        word = int.from_bytes(padded[at : at + 8], "little")
+        state[3] ^= word
+        _rounds(state, 2)
+        state[0] ^= word
+    state[2] ^= 0xEE
+    _rounds(state, 4)
+    first = state[0] ^ state[1] ^ state[2] ^ state[3]
+    state[1] ^= 0xDD
+    _rounds(state, 4)
+    second = state[0] ^ state[1] ^ state[2] ^ state[3]
+    return first.to_bytes(8, "little") + second.to_bytes(8, "little")
+
+
+def _rounds(state: list[int], count: int) -> None:
+    """Mix the four words of the state ``count`` times."""
+    a, b, c, d = state
+    for _ in range(count):
+        a, c = a + b & _ALL_ONES, c + d & _ALL_ONES
+        b, d = _turn(b, 13) ^ a, _turn(d, 16) ^ c
+        a, c = _turn(a, 32) + d & _ALL_ONES, c + b & _ALL_ONES
+        b, d = _turn(b, 17) ^ c, _turn(d, 21) ^ a
+        c = _turn(c, 32)
+    state[:] = a, b, c, d
+
+
+def _turn(word: int, bits: int) -> int:
+    """Return 64 bits rotated to the left."""
+    return (word << bits | word >> 64 - bits) & _ALL_ONES
