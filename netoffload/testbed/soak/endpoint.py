@@ -8,7 +8,7 @@ arrives is *rounded* (the codec's round trip), *exact* (as it was sent), *same* 
 The octets behind the last whole float must arrive as they were sent.
 
 The program reads words on standard input: ``stop`` lets the writer end its stream, and the end of the input ends the
-program. It writes JSON lines to standard output: ``ready`` when the listener listens, ``progress`` twice a second,
+program. It writes JSON lines to standard output: ``ready`` when the listener listens, ``progress`` five times a second,
 and ``result`` or ``error`` at its end.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-PROGRESS_S = 0.5
+PROGRESS_S = 0.2
 RETRY_S = 0.2
 CONNECT_S = 120
 """A connect may meet a path that is down for seconds, several times over."""
@@ -145,16 +145,19 @@ class Endpoint:
         self._judge = Judge(sent, rounded, receive["rotation"])
         self._writer = Writer(options["send"], self._stopped)
         self._error: str | None = None
+        self._elapsed_s = 0.0
 
     def run(self) -> None:
         """Open the connection, carry the streams and say how it went."""
         threading.Thread(target=self._obey, daemon=True).start()
         try:
             with self._open() as stream:
+                opened_s = time.monotonic()
                 threading.Thread(target=self._tell, daemon=True).start()
                 writer = threading.Thread(target=self._write, args=(stream,), daemon=True)
                 writer.start()
                 self._read(stream)
+                self._elapsed_s = time.monotonic() - opened_s
                 writer.join()
                 maxseg = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         except OSError as error:
@@ -166,7 +169,7 @@ class Endpoint:
         say(result=self._result(), maxseg=maxseg)
 
     def _result(self) -> dict[str, Any]:
-        return {"sent_octets": self._writer.sent_octets, **self._judge.close()}
+        return {"sent_octets": self._writer.sent_octets, "elapsed_s": self._elapsed_s, **self._judge.close()}
 
     def _read(self, stream: socket.socket) -> None:
         options = self._options["receive"]

@@ -65,7 +65,6 @@ class Events:
         """
         self._bed, self._switch, self._draw, self._attend = bed, switch, draw, attend
         self.missing: list[str] = []
-        self._ethtool = shutil.which("ethtool") or shutil.which("ethtool", path=SBIN)
         self._counted = {node.name: dict[str, int]() for node in bed.plan.nodes}
         self._events: dict[str, tuple[int, Callable[[], str]]] = {
             "mtu of links": (2, self._link_mtu),
@@ -79,7 +78,7 @@ class Events:
             self._events["damage"] = (5, self._damage)
         else:
             self.missing.append("nft is missing: no frame is lost, doubled or overtaken at the switch")
-        if self._ethtool is not None:
+        if ethtool_path() is not None:
             self._events["segmentation"] = (1, self._segmentation)
         else:
             self.missing.append("ethtool is missing: segmentation offload of the wires stays on")
@@ -163,8 +162,7 @@ class Events:
 
     def _window_scaling(self) -> str:
         node, value = self._node(), self._draw.choice("01")
-        with Namespace.open(node.netns) as namespace:
-            namespace.set_sysctl("net.ipv4.tcp_window_scaling", value)
+        set_window_scaling(node, value == "1")
         return f"{node.name} {value}"
 
     def _segmentation(self) -> str:
@@ -203,13 +201,24 @@ def add_ipv6(bed: Testbed) -> bool:
     return True
 
 
+def ethtool_path() -> str | None:
+    """Return the program ethtool, or None where it is missing."""
+    return shutil.which("ethtool") or shutil.which("ethtool", path=SBIN)
+
+
+def set_window_scaling(node: NodePlan, on: bool) -> None:
+    """Let a node's new connections offer window scaling (RFC 7323), or not."""
+    with Namespace.open(node.netns) as namespace:
+        namespace.set_sysctl("net.ipv4.tcp_window_scaling", str(int(on)))
+
+
 def set_segmentation(node: NodePlan, on: bool) -> None:
     """Let a node's wire take segments of many frames, or single frames only.
 
     Raises:
         SystemRefusedError: ethtool is missing or refused.
     """
-    program = shutil.which("ethtool") or shutil.which("ethtool", path=SBIN)
+    program = ethtool_path()
     if program is None:
         raise SystemRefusedError("the program ethtool is missing: install the package ethtool")
     word = "on" if on else "off"

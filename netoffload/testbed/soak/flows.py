@@ -11,15 +11,26 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from netoffload.errors import RunError
 from netoffload.testbed.build import Testbed
 from netoffload.testbed.soak.options import Direction, FlowOptions, Values
 
 ENDPOINT: Final = Path(__file__).with_name("endpoint.py")
+JUDGED: Final = (
+    "received_octets",
+    "values",
+    "rounded",
+    "exact",
+    "exact_after_begun",
+    "wrong",
+    "tail_wrong",
+    "elapsed_s",
+)
 PIPE_OCTETS: Final = 65536
 
 
@@ -36,6 +47,8 @@ class Found:
     exact_after_begun: int
     wrong: int
     tail_wrong: int
+    elapsed_s: float
+    """From the open connection to the end of the stream."""
     examples: tuple[tuple[int, str, str, str], ...]
     """Of wrong values: index, and the bits that were sent, that arrived, and that the codec makes."""
 
@@ -145,8 +158,7 @@ class Flow:
         found = []
         for direction, (writer, reader) in zip(self.options.directions, ((1, 0), (0, 1)), strict=True):
             if reader in results:
-                names = ("received_octets", "values", "rounded", "exact", "exact_after_begun", "wrong", "tail_wrong")
-                judged = {name: results[reader][name] for name in names}
+                judged = {name: results[reader][name] for name in JUDGED}
                 sent_octets = results[writer]["sent_octets"] if writer in results else self._sent(writer)
                 examples = tuple(tuple(example) for example in results[reader]["examples"])
                 found.append(Found(options=direction, sent_octets=sent_octets, examples=examples, **judged))
@@ -221,6 +233,21 @@ class Flow:
         return {**words, **paths, "seed": seed}
 
 
+def await_progress(flow: Flow, octets: int, timeout_s: float) -> None:
+    """Wait until a flow's readers have received ``octets`` together.
+
+    Raises:
+        RunError: they have not in this time, or the flow ended before.
+    """
+    deadline = time.monotonic() + timeout_s
+    while flow.received_octets < octets:
+        remaining_s = deadline - time.monotonic()
+        if flow.is_done or remaining_s <= 0:
+            why = flow.error or ("ended" if flow.is_done else f"moved too little in {timeout_s:g} s")
+            raise RunError(f"a flow {why}, {flow.received_octets} of {octets} octets arrived: {flow.told()}")
+        flow.read(remaining_s)
+
+
 def wait_for_any(flows: Iterable[Flow], timeout_s: float) -> None:
     """Wait until an endpoint of one of the flows says something, and take it."""
     with selectors.DefaultSelector() as selector:
@@ -234,3 +261,34 @@ def wait_for_any(flows: Iterable[Flow], timeout_s: float) -> None:
 def ipv6_address(node: int) -> str:
     """Return the IPv6 address that a soak gives a node."""
     return f"fd98::{node + 1}"
+
+
+def carry(bed: Testbed, flows: Sequence[FlowOptions], values: Values, timeout_s: float, port: int) -> list[Found]:
+    """Run connections side by side to their ends and return what arrived, for each direction that carried anything.
+
+    Args:
+        bed: a testbed.
+        flows: the connections.
+        values: the files of values.
+        timeout_s: for all of them together.
+        port: where the first listens; the others follow.
+
+    Raises:
+        RunError: one broke, arrived short, or is not at its end in time; the message has its options.
+    """
+    found: list[Found] = []
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(Flow(bed, options, values, port + index)) for index, options in enumerate(flows)]
+        deadline = time.monotonic() + timeout_s
+        while waiting := [flow for flow in running if not flow.is_done]:
+            if time.monotonic() > deadline:
+                raise RunError(f"a flow did not end within {timeout_s:g} s: {waiting[0].told()}")
+            wait_for_any(waiting, deadline - time.monotonic())
+        for flow in running:
+            carried = [each for each in flow.found() if each.sent_octets]
+            if flow.error is not None:
+                raise RunError(f"a flow broke ({flow.error}): {flow.told()}")
+            if any(each.received_octets != each.sent_octets for each in carried):
+                raise RunError(f"a flow arrived short: {flow.told()}")
+            found += carried
+    return found
