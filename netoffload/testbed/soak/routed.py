@@ -28,7 +28,7 @@ from netoffload.testbed.soak.flows import carry, ipv6_address
 from netoffload.testbed.soak.options import Direction, FlowOptions, Values
 
 PORT: Final = 7300
-TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = 20.0
 DROP_ICMP: Final = """
 add table inet soak
 add chain inet soak o { type filter hook output priority 0; }
