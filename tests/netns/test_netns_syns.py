@@ -69,12 +69,13 @@ def test_signed_syns_are_left_alone(bed: Testbed, tmp_path: Path) -> None:
     direction = Direction(octets=400_000)
     options = FlowOptions(1, 0, (direction, replace(direction, rotation=100)), md5_key="a secret of both")
     n0, n1 = bed.plan.nodes
-    with watched(n0) as near, watched(n1) as far:
+    wire = replace(n0, netns=n0.wire_netns, device=n0.wire_device)
+    with watched(n0) as near, watched(wire) as middle, watched(n1) as far:
         found = carry(bed, [options], Values(tmp_path, "inceptionn", 10, seed=4), 20, 7790)
-        sent, arrived = syns(near, 7790), syns(far, 7790)
+        sent, crossed, arrived = (syns(sock, 7790) for sock in (near, middle, far))
     assert [(each.wrong, each.rounded, each.received_octets) for each in found] == [(0, 0, 400_000)] * 2
     assert len(sent) >= 2
-    assert sent == arrived
+    assert sent == crossed == arrived
 
 
 def _signature(peer: str) -> bytes:
