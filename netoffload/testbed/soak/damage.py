@@ -28,6 +28,7 @@ from typing import Final
 
 from netoffload.errors import SystemRefusedError
 from netoffload.netlink import Namespace
+from netoffload.netlink.redirect import remove_link
 from netoffload.testbed.plan import MTU_MAX, Plan
 
 NFT_SHARE: Final = 10_000
@@ -90,7 +91,7 @@ class DamagedSwitch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop damaging; devices and rules go with the switch's namespace."""
+        """Stop damaging, and take the detour away."""
         with contextlib.suppress(SystemRefusedError):
             self.set_damage(Damage())
         if self._thread is not None:
@@ -100,6 +101,9 @@ class DamagedSwitch:
             os.close(self._stop_write)
         for sock in self._sockets:
             sock.close()
+        with contextlib.suppress(SystemRefusedError), Namespace.open(self._plan.switch_netns) as switch:
+            for index in (0, 1):
+                remove_link(switch, f"hold{index}")
 
     def set_damage(self, damage: Damage) -> None:
         """Damage frames from now on as ``damage`` says; no share above 0 leaves no rule.
@@ -119,10 +123,9 @@ class DamagedSwitch:
                     (damage.reordering, f'fwd to "hold{index}"'),
                 ):
                     lots = round(share * NFT_SHARE)
+                    drawn = "" if lots >= NFT_SHARE else f"numgen random mod {NFT_SHARE} < {lots}"
                     if lots:
-                        rules.append(
-                            f"add rule netdev soak {port} numgen random mod {NFT_SHARE} < {lots} counter {verdict}"
-                        )
+                        rules.append(f"add rule netdev soak {port} {drawn} counter {verdict}")
         run_nft(self._plan.switch_netns, "\n".join(rules))
 
     def _hold(self) -> None:

@@ -51,6 +51,7 @@ class Events:
     """The events that are possible here.
 
     Attributes:
+        bed: where they happen.
         missing: a line for each kind of event that cannot happen on this machine.
     """
 
@@ -63,7 +64,7 @@ class Events:
             draw: decides which event comes and how hard it hits.
             attend: called instead of sleeping.
         """
-        self._bed, self._switch, self._draw, self._attend = bed, switch, draw, attend
+        self.bed, self._switch, self._draw, self._attend = bed, switch, draw, attend
         self.missing: list[str] = []
         self._counted = {node.name: dict[str, int]() for node in bed.plan.nodes}
         self._events: dict[str, tuple[int, Callable[[], str]]] = {
@@ -96,14 +97,14 @@ class Events:
     def counters(self) -> dict[str, int]:
         """Return the counters of both NICs, added up, with those of the processes that were killed before."""
         total: dict[str, int] = {}
-        for node in self._bed.plan.nodes:
+        for node in self.bed.plan.nodes:
             for counted in (self._counted[node.name], _counters(node)):
                 for name, count in counted.items():
                     total[name] = total.get(name, 0) + count
         return total
 
     def _node(self) -> NodePlan:
-        return self._draw.choice(self._bed.plan.nodes)
+        return self._draw.choice(self.bed.plan.nodes)
 
     def _damage(self) -> str:
         assert self._switch is not None
@@ -114,7 +115,7 @@ class Events:
 
     def _link_mtu(self) -> str:
         mtu = str(self._draw.choice(MTUS))
-        plan = self._bed.plan
+        plan = self.bed.plan
         links = [(plan.switch_netns, plan.bridge)]
         for node in plan.nodes:
             links += [(plan.switch_netns, node.port), (node.wire_netns, node.wire_device), (node.netns, node.device)]
@@ -126,7 +127,7 @@ class Events:
     def _route_mtu(self) -> str:
         node, mtu = self._node(), self._draw.choice(ROUTE_MTUS)
         locked = ["mtu", *(["lock"] if self._draw.random() < 0.5 else []), str(mtu)]
-        networks = {"-4": self._bed.plan.network}
+        networks = {"-4": self.bed.plan.network}
         if mtu >= 1280:
             networks["-6"] = "fd98::/64"
         for family, network in networks.items():
@@ -138,25 +139,25 @@ class Events:
 
     def _flap(self) -> str:
         node, down_s = self._node(), self._draw.uniform(*OUTAGE_S)
-        with link_down(self._bed, node):
+        with link_down(self.bed, node):
             self._attend(down_s)
         return f"{node.port} down for {down_s:.1f} s"
 
     def _kill(self) -> str:
         both = self._draw.random() < 0.25
-        nodes = list(self._bed.plan.nodes) if both else [self._node()]
+        nodes = list(self.bed.plan.nodes) if both else [self._node()]
         away_s = self._draw.choice((0.0, 0.0, self._draw.uniform(*OUTAGE_S)))
         for node in nodes:
             self._keep_counters(node)
-            kill_nic(self._bed, node)
+            kill_nic(self.bed, node)
         self._attend(away_s)
         for node in nodes:
-            start_nic(self._bed, node)
+            start_nic(self.bed, node)
         return f"{' and '.join(node.name for node in nodes)}, away for {away_s:.1f} s and a start"
 
     def _stop(self) -> str:
         node, stopped_s = self._node(), self._draw.uniform(*STOPPED_S)
-        with nic_stopped(self._bed, node):
+        with nic_stopped(self.bed, node):
             self._attend(stopped_s)
         return f"{node.name} for {stopped_s:.1f} s"
 

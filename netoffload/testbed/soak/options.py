@@ -156,7 +156,7 @@ def _draw_direction(draw: random.Random) -> Direction:
         rotation=draw.randrange(BLOCK_VALUES),
         octets=draw.randrange(500_000, 12_000_000),
         write_octets=whole if draw.random() < 0.65 else cut,
-        rate_octets_per_s=draw.choice((300e3, 1e6, 1e6, 3e6)),
+        rate_octets_per_s=draw.choice((300e3, 1e6, 1e6, 3e6, 10e6)),
         more=draw.random() < 0.2,
         cork=draw.random() < 0.2,
         read_octets=draw.choice(((262_144, 262_144), (1, 65_536), (100, 3000))),
