@@ -23,6 +23,7 @@ from netoffload.cli import (
     train,
     verify,
     verify_mpi,
+    verify_soak,
 )
 from netoffload.cli.app import app, main
 
@@ -47,4 +48,5 @@ __all__ = [
     "train",
     "verify",
     "verify_mpi",
+    "verify_soak",
 ]

@@ -1,0 +1,55 @@
+"""Programs that hold the NIC against the real Linux TCP, without a word about how the NIC works.
+
+``options`` draws connections and their values, ``endpoint`` is the program at either end, which judges every value,
+and ``flows`` runs pairs of it. ``damage`` loses, doubles and holds frames in the switch. ``events`` has what can happen
+to a testbed: other MTUs, links that go down, NICs that are killed or stopped. ``run`` lets it all happen together.
+``routed`` makes routers of a testbed's switch, with a narrower link between them.
+"""
+
+from netoffload.testbed.soak.damage import Damage, DamagedSwitch, nft_path, run_nft
+from netoffload.testbed.soak.events import (
+    add_ipv6,
+    ip,
+    kill_nic,
+    link_down,
+    nic_stopped,
+    set_segmentation,
+    set_window_scaling,
+    start_nic,
+)
+from netoffload.testbed.soak.flows import Flow, Found, await_progress, carry, wait_for_any
+from netoffload.testbed.soak.options import Direction, FlowOptions, Values, draw_options, draw_values
+from netoffload.testbed.soak.routed import PathResult, measure_path, routed
+from netoffload.testbed.soak.run import FLOWS, Soak, SoakResult, as_json
+
+__all__ = [
+    "FLOWS",
+    "Damage",
+    "DamagedSwitch",
+    "Direction",
+    "Flow",
+    "FlowOptions",
+    "Found",
+    "PathResult",
+    "Soak",
+    "SoakResult",
+    "Values",
+    "add_ipv6",
+    "as_json",
+    "await_progress",
+    "carry",
+    "draw_options",
+    "draw_values",
+    "ip",
+    "kill_nic",
+    "link_down",
+    "measure_path",
+    "nft_path",
+    "nic_stopped",
+    "routed",
+    "run_nft",
+    "set_segmentation",
+    "set_window_scaling",
+    "start_nic",
+    "wait_for_any",
+]

@@ -1,0 +1,192 @@
+"""What an intruder needs: frames by the ten thousand, a look at a flow's blocks, a connection that stays idle."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from netoffload.codec import get
+from netoffload.devices.packet import open_packet
+from netoffload.netlink import Namespace, netns_path
+from netoffload.testbed import NodePlan
+from netoffload.testbed.soak import draw_values
+from netoffload.wire.capability import emit_capability
+from netoffload.wire.encapsulation import UDP_PORT, parse_entries
+from netoffload.wire.ethernet import Ethernet, emit_ethernet
+from netoffload.wire.ipv4 import Ipv4, emit_ipv4
+from netoffload.wire.offload import Block, CodecId, emit_block, parse_block
+from netoffload.wire.tcp import SYN, Tcp, emit_tcp, parse_tcp
+from netoffload.wire.vnet import VNET_LEN
+
+ETHERTYPE_IPV4 = 0x0800
+OWN_MAC = bytes.fromhex("020000000066")
+ETH_LEN, IP_LEN = 14, 20
+FORGED_FLOAT = np.float32(-123456.75)
+"""At least 1, so lossless in every codec: it is neither sent nor made by anybody else."""
+
+
+def mac_of(node: NodePlan) -> bytes:
+    """The hardware address of a node's interface."""
+    with Namespace.open(node.netns) as namespace:
+        found = namespace.request("read a link", lambda links: list(links.get_links(ifname=node.device)))
+    return bytes.fromhex(str(found[0].get_attr("IFLA_ADDRESS")).replace(":", ""))
+
+
+def syn_frames(count: int, seed: int, dst_mac: bytes, dst: str, tagged: bool, **fixed: int | str) -> list[bytes]:
+    """Ethernet frames with SYNs whose sums are right, with random sequence numbers.
+
+    Args:
+        count: how many.
+        seed: decides what is random.
+        dst_mac: whom the switch hands them to.
+        dst: their destination address.
+        tagged: ToS 0x28 and a capability word, as a NIC would send them.
+        **fixed: ``src``, ``sport`` and ``dport``, where they are not random.
+    """
+    draw = np.random.default_rng(seed)
+    options = bytes((2, 4, 5, 180)) + (emit_capability() if tagged else b"")
+    options = options.ljust(-(-len(options) // 4) * 4, b"\0")
+    header = Ipv4(0x28 if tagged else 0, 1, 0x4000, 64, 6, socket.inet_aton("10.98.1.99"), socket.inet_aton(dst))
+    template = emit_ethernet(
+        Ethernet(dst_mac, OWN_MAC, ETHERTYPE_IPV4),
+        emit_ipv4(header, emit_tcp(Tcp(1, 2, 0, 0, SYN, 64_000, options=options), b"")),
+    )
+    frames = np.tile(np.frombuffer(template, np.uint8), (count, 1))
+    ip, tcp = frames[:, ETH_LEN : ETH_LEN + IP_LEN], frames[:, ETH_LEN + IP_LEN :]
+    if "src" in fixed:
+        ip[:, 12:16] = np.frombuffer(socket.inet_aton(str(fixed["src"])), np.uint8)
+    else:
+        ip[:, 12:16] = draw.integers(1, 224, (count, 4), dtype=np.uint8)
+    for at, name in ((0, "sport"), (2, "dport")):
+        ports = np.full(count, fixed[name]) if name in fixed else draw.integers(1024, 65536, count)
+        tcp[:, at], tcp[:, at + 1] = ports >> 8, ports & 0xFF
+    tcp[:, 4:8] = draw.integers(0, 256, (count, 4), dtype=np.uint8)
+    for header_octets, at, extra in ((ip, 10, 0), (tcp, 16, 6 + tcp.shape[1])):
+        header_octets[:, at : at + 2] = 0
+        total = _sum16(header_octets) + extra + (_sum16(ip[:, 12:20]) if extra else 0)
+        while (total >> 16).any():
+            total = (total & 0xFFFF) + (total >> 16)
+        header_octets[:, at], header_octets[:, at + 1] = (total ^ 0xFFFF) >> 8, (total ^ 0xFFFF) & 0xFF
+    return [row.tobytes() for row in frames]
+
+
+def _sum16(octets: np.ndarray) -> np.ndarray:
+    words = octets.astype(np.int64)
+    return np.asarray((words[:, 0::2] << 8).sum(axis=1) + words[:, 1::2].sum(axis=1))
+
+
+@contextlib.contextmanager
+def wire_of(node: NodePlan) -> Iterator[socket.socket]:
+    """A packet socket on a node's wire, with virtio-net headers."""
+    with open_packet(node.wire_device, str(netns_path(node.wire_netns)))[0] as sock:
+        sock.setblocking(True)
+        yield sock
+
+
+def send_frames(sock: socket.socket, frames: list[bytes]) -> None:
+    """Send frames as they are; a full queue is waited for."""
+    header = bytes(VNET_LEN)
+    for frame in frames:
+        while True:
+            try:
+                sock.send(header + frame)
+                break
+            except (BlockingIOError, OSError) as error:
+                if error.errno not in (11, 105):  # EAGAIN, ENOBUFS
+                    raise
+                time.sleep(0.001)
+
+
+def capture_blocks(sock: socket.socket, src: str, dport: int, count: int) -> list[tuple[bytes, Block]]:
+    """The next frames with blocks of the flows from ``src`` to a TCP port: each as it was read, and its last block."""
+    found: list[tuple[bytes, Block]] = []
+    deadline = time.monotonic() + 10
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"only {len(found)} of {count} frames with blocks came by"
+        octets = sock.recv(70_000)
+        packet = octets[VNET_LEN + ETH_LEN :]
+        if octets[VNET_LEN + 12 : VNET_LEN + 14] != b"\x08\x00" or packet[12:16] != socket.inet_aton(src):
+            continue
+        if packet[9] != 17 or packet[22:24] != UDP_PORT.to_bytes(2, "big"):
+            continue
+        block = parse_block(parse_entries(packet[28:])[-1], packet[12:16], packet[16:20])
+        if parse_tcp(block.tcp_header)[0].dport == dport:
+            found.append((octets, block))
+    return found
+
+
+def forged_blocks(
+    seen: Block, src: str, dst: str, count: int, offset: int = 0, dport: int | None = None
+) -> list[bytes]:
+    """Blocks that continue a flow behind ``seen`` with values of our own, from their IPComp headers on.
+
+    Args:
+        seen: a block of the flow.
+        src: the flow's source address.
+        dst: its destination.
+        count: how many; each follows the one before.
+        offset: added to the sequence numbers.
+        dport: another port than the flow's.
+    """
+    payload = np.full(256, FORGED_FLOAT, np.float32).tobytes()
+    header = parse_tcp(seen.tcp_header)[0]
+    made = []
+    for index in range(count):
+        seq = (header.seq + seen.payload_len + offset + index * len(payload)) & 0xFFFFFFFF
+        fields = {**vars(header), "seq": seq, "flags": 0x18, "dport": dport or header.dport}
+        tcp_header = emit_tcp(Tcp(**fields), b"")
+        block = Block(CodecId.NONE, 10, 0, 0, len(payload), 0, tcp_header, payload)
+        made.append(emit_block(block, socket.inet_aton(src), socket.inet_aton(dst)))
+    return made
+
+
+class IdleConnection:
+    """A tagged connection from one node to another that says something only when it is asked to."""
+
+    def __init__(self, client: NodePlan, server: NodePlan, port: int) -> None:
+        self.port = port
+        with (
+            Namespace.open(server.netns) as there,
+            Namespace.open(client.netns) as here,
+            there.call(_tagged_socket) as listener,
+        ):
+            listener.bind((server.address, port))
+            listener.listen(1)
+            self._sender = here.call(_tagged_socket)
+            self._sender.connect((server.address, port))
+            self._receiver = listener.accept()[0]
+        self._receiver.settimeout(20)
+        self._seed = 0
+
+    def __enter__(self) -> IdleConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sender.close()
+        self._receiver.close()
+
+    def exchange(self, count: int = 20_000) -> int:
+        """Send values and compare what arrives; return how many octets went."""
+        self._seed += 1
+        values = draw_values("gradients", count, self._seed)
+        self._sender.sendall(values.tobytes())
+        got = bytearray()
+        while len(got) < values.nbytes:
+            octets = self._receiver.recv(values.nbytes - len(got))
+            assert octets, "the connection was closed"
+            got += octets
+        rounded = get("inceptionn").round_trip(values, 10)
+        assert np.array_equal(np.frombuffer(got, np.uint32), rounded.view(np.uint32))
+        return values.nbytes
+
+
+def _tagged_socket() -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x28)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.settimeout(20)
+    return sock

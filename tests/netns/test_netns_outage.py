@@ -1,0 +1,95 @@
+"""A path that is away for seconds, at either NIC or between them: the flow compresses again when it is back."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from netoffload.control import request
+from netoffload.testbed import Testbed, TestbedSettings, make_plan
+from netoffload.testbed.soak import (
+    Direction,
+    Flow,
+    FlowOptions,
+    Values,
+    await_progress,
+    kill_nic,
+    link_down,
+    nic_stopped,
+    start_nic,
+)
+
+pytestmark = pytest.mark.netns
+
+RATE_OCTETS_PER_S = 3_000_000
+BEFORE_OCTETS = 2_000_000
+AFTER_OCTETS = 30_000_000
+"""Ten seconds of traffic: a flow may go plain for one of them."""
+COMPRESSED_MIN = 0.9
+OPTIONS = FlowOptions(
+    listener=1,
+    connector=0,
+    directions=(Direction(octets=1 << 40, rate_octets_per_s=RATE_OCTETS_PER_S), Direction(octets=0)),
+    sndbuf_octets=200_000,  # what waits in the socket during the event is little
+)
+
+
+def attend(flow: Flow, seconds: float) -> None:
+    """Let an outage last so long, and hear what the flow's ends say meanwhile."""
+    deadline = time.monotonic() + seconds
+    while (remaining_s := deadline - time.monotonic()) > 0:
+        select.select(flow.descriptors(), [], [], remaining_s)
+        flow.read()
+
+
+def restart_receiving_nic(bed: Testbed, _flow: Flow) -> None:
+    kill_nic(bed, bed.plan.nodes[1])
+    start_nic(bed, bed.plan.nodes[1])
+
+
+def restart_both_nics(bed: Testbed, _flow: Flow) -> None:
+    for node in bed.plan.nodes:
+        kill_nic(bed, node)
+    for node in bed.plan.nodes:
+        start_nic(bed, node)
+
+
+def take_the_link_down(bed: Testbed, flow: Flow) -> None:
+    with link_down(bed, bed.plan.nodes[1]):
+        attend(flow, 3)
+
+
+def stop_the_receiving_nic(bed: Testbed, flow: Flow) -> None:
+    with nic_stopped(bed, bed.plan.nodes[1]):
+        attend(flow, 5)
+
+
+def compressed_octets(bed: Testbed) -> int:
+    return int(request(str(bed.plan.nodes[0].control_path), "counters")["counters"]["tx_raw_octets"])
+
+
+@pytest.mark.parametrize(
+    "outage", [restart_receiving_nic, restart_both_nics, take_the_link_down, stop_the_receiving_nic]
+)
+def test_nine_tenths_of_what_follows_an_outage_are_compressed(
+    run_id: str, tmp_path: Path, outage: Callable[[Testbed, Flow], None]
+) -> None:
+    with Testbed(make_plan(TestbedSettings(2), run_id), check_rate=False) as bed:
+        values = Values(tmp_path, "inceptionn", 10, seed=1)
+        with Flow(bed, OPTIONS, values, port=7200) as flow:
+            await_progress(flow, BEFORE_OCTETS, timeout_s=20)
+            assert compressed_octets(bed) > BEFORE_OCTETS / 2
+            outage(bed, flow)
+            flow.read()
+            received, compressed = flow.received_octets, compressed_octets(bed)
+            await_progress(flow, received + AFTER_OCTETS, timeout_s=60)
+            share = (compressed_octets(bed) - compressed) / (flow.received_octets - received)
+            flow.stop()
+            found = flow.finish(timeout_s=20)
+    assert share > COMPRESSED_MIN
+    assert [(each.wrong, each.tail_wrong, each.exact_after_begun) for each in found] == [(0, 0, 0)] * 2
+    assert found[0].received_octets == found[0].sent_octets

@@ -1,0 +1,113 @@
+"""``netoffload verify soak``: a few rounds of everything, and nothing left behind however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from netoffload.netlink import NETNS_DIR, Namespace
+from netoffload.testbed import Testbed, TestbedSettings, make_plan, state_root
+from netoffload.testbed.processes import marked
+from netoffload.testbed.soak import Damage, DamagedSwitch, Soak, ip, nft_path, run
+from netoffload.testbed.soak.events import Events
+
+pytestmark = pytest.mark.netns
+
+COMMAND = [sys.executable, "-m", "netoffload", "verify", "soak", "--flows", "3", "--seed", "12"]
+
+
+def left() -> set[str]:
+    """Runs and their namespaces."""
+    runs = set(os.listdir(state_root())) if state_root().exists() else set()
+    return {name for name in os.listdir(NETNS_DIR) if any(run in name for run in runs)} | runs
+
+
+def test_a_few_rounds_are_told_as_json() -> None:
+    before = left()
+    done = subprocess.run([*COMMAND, "--count", "3", "--json"], capture_output=True, text=True, timeout=110)
+    told = json.loads(done.stdout)
+    assert (told["seed"], told["rounds"], told["codec"]) == (12, 3, "inceptionn")
+    assert sum(told["events"].values()) == 3
+    assert told["flows"] >= 3
+    assert told["values"] > 100_000
+    assert told["compressed_share"] > 0
+    assert (told["wrong"], told["stuck"], told["broken"], told["examples"]) == (0, 0, 0, [])
+    assert done.returncode == 0
+    assert "seed 12" in done.stderr
+    assert "3/3 " in done.stderr
+    assert left() == before
+
+
+def test_an_interrupted_soak_tells_what_it_found_and_leaves_nothing() -> None:
+    before = left()
+    with subprocess.Popen(
+        [*COMMAND, "--count", "1000", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as soak:
+        assert soak.stderr is not None
+        for line in soak.stderr:
+            if line.startswith("2/1000"):
+                break
+        runs = set(os.listdir(state_root())) - before
+        soak.send_signal(signal.SIGINT)
+        told, said = soak.communicate(timeout=60)
+    assert soak.returncode == 130
+    assert "interrupted" in said
+    assert json.loads(told)["rounds"] == 2
+    assert left() == before
+    assert len(runs) == 1
+    assert marked(f"NETOFFLOAD_RUN={runs.pop()}") == []
+
+
+def test_a_flow_that_stands_still_over_a_whole_path_is_stuck(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path is not whole here, and the soak is not told."""
+    monkeypatch.setattr(run, "STUCK_S", 3.0)
+
+    def cut(events: Events) -> tuple[str, str]:
+        ip("-n", events.bed.plan.switch_netns, "link", "set", "p0", "down")
+        return "cut", "for good"
+
+    monkeypatch.setattr(Events, "next", cut)
+    with Testbed(make_plan(TestbedSettings(2), run_id), check_rate=False) as bed:
+        found = Soak(bed, seed=2).run(rounds=1, flows=2)
+    assert (found.stuck, found.wrong, found.is_good) == (2, 0, False)
+    assert dict(found.events) == {"cut": 1}
+
+
+@pytest.mark.skipif(nft_path() is None, reason="nft is not installed: nothing can happen at the switch")
+@pytest.mark.parametrize(
+    ("damage", "times"), [(Damage(loss=1), 0), (Damage(duplication=1), 2), (Damage(reordering=1), 1)]
+)
+def test_damage_at_the_switch_hits_every_frame_it_should(plain_bed: Testbed, damage: Damage, times: int) -> None:
+    n0, n1 = plain_bed.plan.nodes[:2]
+    with (
+        DamagedSwitch(plain_bed.plan) as switch,
+        Namespace.open(n0.netns) as here,
+        Namespace.open(n1.netns) as there,
+        here.call(datagrams) as sender,
+        there.call(datagrams) as receiver,
+    ):
+        receiver.bind((n1.address, 7999))
+        sender.sendto(b"first", (n1.address, 7999))  # both know the other's hardware address now
+        assert receiver.recv(100) == b"first"
+        switch.set_damage(damage)
+        for number in range(20):
+            sender.sendto(bytes((number,)), (n1.address, 7999))
+        got = [receiver.recv(100) for _ in range(20 * times)]
+        switch.set_damage(Damage())
+        sender.sendto(b"last", (n1.address, 7999))
+        assert receiver.recv(100) == b"last"
+    assert sorted(got) == sorted(times * [bytes((number,)) for number in range(20)])
+    if damage.reordering:
+        assert got != sorted(got)
+
+
+def datagrams() -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.settimeout(5)
+    return sock
