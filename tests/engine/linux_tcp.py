@@ -146,9 +146,7 @@ def split(frame: bytes) -> list[bytes]:
         return [frame]
     tcp, payload = tcp_of(frame)
     pieces = [payload[at : at + header.gso_size] for at in range(0, len(payload), header.gso_size)]
-    flags = [
-        ("F" if tcp.flags & FIN and index == len(pieces) - 1 else "") + "A" for index in range(len(pieces))
-    ]
+    flags = [("F" if tcp.flags & FIN and index == len(pieces) - 1 else "") + "A" for index in range(len(pieces))]
     return [
         make_segment(
             piece,
