@@ -141,7 +141,7 @@ class Sender:
 
 def split(frame: bytes) -> list[bytes]:
     """Return the segments that a plain large frame becomes on the wire; everything else is one."""
-    header, octets = vnet.parse_vnet(frame)
+    header, _ = vnet.parse_vnet(frame)
     if header.gso_type not in (vnet.GSO_TCPV4, vnet.GSO_TCPV6):
         return [frame]
     tcp, payload = tcp_of(frame)
