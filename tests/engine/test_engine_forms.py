@@ -53,7 +53,7 @@ class Stream(RuleBasedStateMachine):
         nics = [Nic(mtu=mtu, in_udp=in_udp, codec=CodecId.BOUNDED) for _ in range(2)]
         connect(nics[0], nics[1], ISN, ipv6=ipv6)
         stream = VALUES.tobytes() + (b"" if whole else ODD_END)
-        self.sender = Sender(stream, nics[0], ISN, ipv6, mss, window)
+        self.sender = Sender(stream, nics[0], ISN, ipv6, mss, window & ~3)
         self.receiver_nic = nics[1]
         self.receiver = Receiver(ISN, window)
         self.ipv6 = ipv6
@@ -110,7 +110,7 @@ class Stream(RuleBasedStateMachine):
         sender = self.sender
         sender.write(len(sender.stream))
         sender.has_closed = True
-        for _ in range(4 * len(sender.stream) // min(sender.mss, sender.window) + 400):
+        for _ in range(4 * len(sender.stream) // min(sender.mss, self.receiver.window) + 400):
             if sender.acked_fin:
                 break
             before = self.receiver.ack(), sender.una
@@ -146,6 +146,7 @@ class Stream(RuleBasedStateMachine):
             ack=(ISN + 1 + self.receiver.ack()) % 2**32,
             to_client=True,
             ipv6=self.ipv6,
+            window=self.receiver.window,
         )
         self.to_sender += self.receiver_nic.from_host(ack)
 
