@@ -65,6 +65,13 @@ def must_be_plain(flows: Any, slot: Any, segment: Any, again: Any, now_ns: Any, 
 
 
 @inline_kernel
+def note_no_gain(flows: Any, slot: Any, counters: Any) -> None:
+    """Note that a segment went plain for want of gain: whether it arrives says nothing about blocks."""
+    counters[Counter.TX_PROBES] -= flows[slot, IS_PROBING]
+    flows[slot, IS_PROBING] = flows[slot, RETRIES] = 0
+
+
+@inline_kernel
 def note_progress(flows: Any, slot: Any) -> None:
     """Note that the peer has acknowledged something, perhaps the probe."""
     if flows[slot, IS_PROBING] and not is_before(flows[slot, UNA], flows[slot, PROBE_END]):
