@@ -201,7 +201,7 @@ def verify_stream(
         )
         for name, count in happened.items():
             console.print(f"  {count:>10} {name}", highlight=False)
-    may_be_raw = any(counters[name] for name in ("tx_fallbacks", "bypass_cut_float", "bypass_special"))
+    may_be_raw = any(counters[name] for name in ("tx_fallbacks", "bypass_exact", "bypass_special"))
     if found.wrong or (found.raw and not may_be_raw):
         raise typer.Exit(MISMATCH)
 
