@@ -28,13 +28,16 @@ from netoffload.devices.netns import arp_ignore, is_same_netns
 from netoffload.devices.packet import open_packet, takes_bundles
 from netoffload.devices.qdisc import has_clsact
 from netoffload.devices.tap import Tap, keep, open_tap
+from netoffload.engine.authentication import Authenticator
 from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.bypass import socket_program
 from netoffload.engine.counters import Int64Array
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.faults import parse_faults
+from netoffload.wire import capability
 from netoffload_daemon.bypass import KernelBypass
 from netoffload_daemon.control import make_handlers
+from netoffload_daemon.key import load_key
 from netoffload_daemon.loop import serve
 from netoffload_daemon.metrics import serve_metrics
 from netoffload_daemon.port import RX, TX, LoopSettings, Port, make_port, make_second, make_settings
@@ -97,6 +100,7 @@ def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> N
         encapsulation=words.encapsulation,
         control=words.control,
         flow_table=words.flow_table,
+        key=words.key,
         metrics_port=words.metrics_port,
         ready_fd=words.ready_fd,
         faults=parse_faults(words.fault),
@@ -153,6 +157,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 def _add_operation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--control", type=Path, metavar="PATH", help="listen here for counters, flows, stop")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="add a MAC of this key to every block, and ask for it")
     parser.add_argument("--flow-table", type=Path, metavar="FILE", help="keep the flows here, for a restart")
     parser.add_argument(
         "--metrics-port", type=int, metavar="N", help="serve Prometheus metrics at http://127.0.0.1:N/metrics"
@@ -198,7 +203,10 @@ def run(settings: NicSettings) -> int:
         sides = SIDES[settings.trace_side] if settings.trace else 0
         compile_loop()
         port = make_port(open_table(settings.flow_table), settings.faults, mtu, traced=sides != 0)
-        engine = _engine_settings(settings, port.mtu)
+        # Closed when no thread of the loop runs any more; each direction may have one.
+        key = None if settings.key is None else load_key(settings.key)
+        signer, checker = (stack.enter_context(Authenticator(key)) for _ in range(2))
+        engine = _engine_settings(settings, port.mtu, signer, checker)
         told = make_settings(engine, settings.faults, settings.busy_poll_us, settings.host_is_veth, sides)
         stack.enter_context(MtuWatch(settings.wire, settings.wire_netns, partial(port.mtu.__setitem__, 0)))
         if settings.trace is not None:
@@ -226,7 +234,9 @@ def run(settings: NicSettings) -> int:
     return _exit_code(outcome, settings)
 
 
-def _engine_settings(settings: NicSettings, mtu: Int64Array) -> EngineSettings:
+def _engine_settings(
+    settings: NicSettings, mtu: Int64Array, signer: Authenticator, checker: Authenticator
+) -> EngineSettings:
     return EngineSettings(
         codec_id=int(get(settings.codec).codec_id),
         bound_k=settings.bound_k,
@@ -238,6 +248,9 @@ def _engine_settings(settings: NicSettings, mtu: Int64Array) -> EngineSettings:
         tag=TOS_COMPRESS,
         tag_mask=TOS_MASK,
         ports=np.zeros((0, 2), np.int64),
+        ways=capability.TAKES_UDP | (capability.WANTS_MAC if settings.key else 0),
+        tx_mac=signer.words,
+        rx_mac=checker.words,
     )
 
 
@@ -351,7 +364,8 @@ def compile_loop() -> None:
     """Compile the loop, or load it from the cache, by running it on no devices with the stop already given."""
     event = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     nothing = np.zeros((0, 2), np.int64)
-    engine = EngineSettings(0, 0, np.zeros(1, np.int64), 0, 0, 0, tag=0, tag_mask=0, ports=nothing)
+    silent = Authenticator(None).words
+    engine = EngineSettings(0, 0, np.zeros(1, np.int64), 0, 0, 0, 0, 0, nothing, 0, tx_mac=silent, rx_mac=silent)
     settings = make_settings(engine)
     try:
         serve(-1, -1, event, TX | RX, settings, make_port(open_table(None)))

@@ -4,6 +4,9 @@ Each rank listens on one port per higher rank and lane, all ranks gather the por
 rank, then accepts. A connection is known by the port it came to, so nothing needs to be said on it. Afterwards every
 rank says how it went, so that one failure is everybody's.
 
+A NIC judges a tagged connection by its first kilobyte before it compresses anything, and what ranks send first may be
+short. So both ends begin a tagged connection with a *preamble*, floats that are nothing but that.
+
 ToS 0x28 is set on the listener before ``listen`` and on the connecting socket before ``connect``: the handshake
 itself is tagged, and Linux gives an accepted socket the ToS of its listener.
 """
@@ -14,11 +17,17 @@ import contextlib
 import socket
 import time
 from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
 
 from netoffload.config import TOS_COMPRESS
 from netoffload.errors import CollectiveError
 from netoffload_mpi.agreement import Gather, Offer
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TAGGED_LANES, TIMEOUT_S_DEFAULT, Key, Lane, TcpExchange
+
+PREAMBLE: Final = np.ones(320, np.float32).tobytes()
+"""Exact under every codec, and more than the kilobyte that a NIC looks at."""
 
 
 class Listeners:
@@ -110,10 +119,31 @@ def wire_up(
                     connections[peer, lane] = undo.enter_context(conn)
         except OSError as error:
             failure = f"rank {rank} could not connect with rank {peer} at {offer.address}: {error}"
+        else:
+            failure = _exchange_preambles(rank, connections, timeout_s)
         if failures := [text for text in gather(failure) if text]:
             raise CollectiveError(f"{failures[0]}; set $NETOFFLOAD_ADDRESS if that is the wrong interface")
         undo.pop_all()
     return TcpExchange(rank, len(offers), connections, timeout_s, late_s)
+
+
+def _exchange_preambles(rank: int, connections: dict[Key, socket.socket], timeout_s: float) -> str | None:
+    """Send the preamble on every tagged connection and take the peers'; return what went wrong, or None."""
+    tagged = [(peer, conn) for (peer, lane), conn in connections.items() if lane in TAGGED_LANES]
+    try:
+        for _, conn in tagged:
+            conn.settimeout(timeout_s)
+            conn.sendall(PREAMBLE)
+        for peer, conn in tagged:
+            left = len(PREAMBLE)
+            while left:
+                octets = conn.recv(left)
+                if not octets:
+                    raise ConnectionResetError(f"rank {peer} closed it")
+                left -= len(octets)
+    except OSError as error:
+        return f"rank {rank} lost a connection before its first octet: {error}"
+    return None
 
 
 def _connect(offer: Offer, rank: int, own_address: str, lane: Lane, timeout_s: float) -> socket.socket:
