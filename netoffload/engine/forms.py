@@ -243,16 +243,13 @@ def acknowledge(flows: Any, slot: Any, ack: Any) -> Any:
         ack = flows[slot, UNA]
     flows[slot, UNA] = ack
     _settle(flows, slot, ack)
-    if flows[slot, LENT_LEN]:
-        end = advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])
-        if is_before(ack, end):
-            return end
+    if flows[slot, LENT_LEN] and not is_before(ack, advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])):
         flows[slot, LENT_LEN] = 0
     lent_len = _count_lendable(flows, slot, ack)
-    if lent_len > 0:
+    if lent_len > flows[slot, LENT_LEN]:
         flows[slot, LENT_SEQ], flows[slot, LENT_WORD] = ack, flows[slot, HELD_WORD]
         flows[slot, LENT_LEN] = lent_len
-    return advance(ack, lent_len)
+    return advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN]) if flows[slot, LENT_LEN] else ack
 
 
 @inline_kernel

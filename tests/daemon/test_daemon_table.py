@@ -133,7 +133,9 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
 
 @needs_root
 def test_a_full_file_system_means_memory(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table.open_table(tiny / "flows.bin")[:] = np.arange(flows.FIELDS)  # every page: one that is not there would end this process
+    table.open_table(tiny / "flows.bin")[:] = np.arange(
+        flows.FIELDS
+    )  # every page: one that is not there would end this process
     assert "(No space left on device): this NIC keeps its flows in memory" in capsys.readouterr().err
     assert os.listdir(tiny) == []
 

@@ -214,7 +214,9 @@ def to_our_port(payload: bytes) -> bytes:
 
 @FAMILIES
 @pytest.mark.parametrize("gso_type", [vnet.GSO_NONE, vnet.GSO_UDP_L4])
-@pytest.mark.parametrize("payload", [b"", bytes(8), b"x" * 40, bytes(60), bytes((1, 0, 0, 40, 6, 0, 0xF1, 0x28)) + bytes(60)])
+@pytest.mark.parametrize(
+    "payload", [b"", bytes(8), b"x" * 40, bytes(60), bytes((1, 0, 0, 40, 6, 0, 0xF1, 0x28)) + bytes(60)]
+)
 def test_no_program_of_the_host_sends_to_our_port(ipv6: bool, gso_type: int, payload: bytes) -> None:
     """The other NIC would make TCP segments of it, and UDP needs no rights."""
     client, _ = connected(ipv6, in_udp=True)

@@ -157,7 +157,9 @@ def _first_slot(table: Int64Array, one: FlowKey) -> int:
 @pytest.mark.parametrize("ip_version", [4, 6])
 def test_every_field_of_the_key_moves_the_slot_and_so_do_the_words(ip_version: int) -> None:
     table, other = flows.make_flows(), flows.make_flows()
-    used = ("src_low", "dst_low", "ports") if ip_version == 4 else ("src_high", "src_low", "dst_high", "dst_low", "ports")
+    used = (
+        ("src_low", "dst_low", "ports") if ip_version == 4 else ("src_high", "src_low", "dst_high", "dst_low", "ports")
+    )
     one = FlowKey(ip_version, 0, 1, 0, 2, 3)
     for field in used:
         for shift in (0, 15, 31) if ip_version == 4 else (0, 31, 47, 62):

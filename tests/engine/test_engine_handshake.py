@@ -16,8 +16,8 @@ from netoffload.engine import flows
 from netoffload.engine.flows import SLOTS
 from netoffload.wire.capability import ALL_CODECS, TAKES_UDP, Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import internet_checksum, ones_sum
-from netoffload.wire.offload import BLOCK_VERSION
 from netoffload.wire.ipv4 import parse_ipv4
+from netoffload.wire.offload import BLOCK_VERSION
 from netoffload.wire.tcp import parse_tcp
 from netoffload.wire.vnet import parse_vnet
 
@@ -291,9 +291,7 @@ def test_the_mss_is_rounded_to_whole_floats(
     syn = make_segment(flags="S", seq=ISN, options=options, needs_csum=needs_csum)
     (got,) = server.from_wire(client.from_host(syn))
     assert ("MSS", wanted) in options_of(got)
-    answer = make_segment(
-        flags="SA", seq=5, ack=ISN + 1, options=options, needs_csum=needs_csum, to_client=True
-    )
+    answer = make_segment(flags="SA", seq=5, ack=ISN + 1, options=options, needs_csum=needs_csum, to_client=True)
     (got_answer,) = client.from_wire(server.from_host(answer))
     assert ("MSS", wanted) in options_of(got_answer)
     if not needs_csum:

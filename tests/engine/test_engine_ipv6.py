@@ -128,9 +128,7 @@ def _with_header(frame: bytes, **changes: object) -> bytes:
     return emit_vnet(Vnet(), emit_ethernet(ethernet, octets))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"traffic_class": 0x2A}, {"flow_label": 5}, {"hop_limit": 9}]
-)
+@pytest.mark.parametrize("changes", [{"traffic_class": 0x2A}, {"flow_label": 5}, {"hop_limit": 9}])
 def test_blocks_of_another_path_are_not_merged(changes: dict[str, object]) -> None:
     sender, receiver = make_pair()
     frames = sender.from_host(make_segment(GRADIENT, seq=ISN + 1, ipv6=True))

@@ -185,16 +185,29 @@ def test_held_octets_are_lent_once_all_before_them_has_arrived(cut: int, flags: 
 def test_a_host_whose_window_is_an_octet_gets_on(cut: int) -> None:
     ends = Ends()
     ends.send(0, 1000)
-    at = 1000
+    at = received = 1000
     for _ in range(40):
-        end = min(at + cut, 1016)
-        for start, payload in ends.send(at, end):
-            wanted = [octets[start : start + len(payload)] for octets in (ROUNDED, SENT)]
-            assert payload in wanted  # exact where it would get no further
-        at = ends.acknowledge(end & ~3)
+        for start, payload in ends.send(at, min(at + cut, 1016)):
+            end = start + len(payload)
+            assert payload in (ROUNDED[start:end], SENT[start:end])  # exact where it would get no further
+            received = max(received, end) if start <= received else received
+        at = ends.acknowledge(received)
         if at == 1016:
             break
     assert at == 1016
+
+
+def test_more_is_lent_when_more_is_held() -> None:
+    """TCP sends again what is first in line, and that may end where a write ended, in the middle of what is held."""
+    ends = Ends()
+    ends.send(0, 1000)
+    ends.send(1000, 1002, "PA")
+    assert ends.acknowledge(1000) == 1001
+    ends.send(1002, 1003, "PA")
+    assert ends.send(1001, 1002, "PA") == [(999, b"")]  # an octet before what is acknowledged is answered
+    assert ends.acknowledge(1000) == 1002
+    assert ends.send(1002, 1003, "PA") == [(1000, SENT[1000:1003])]
+    assert ends.acknowledge(1003) == 1003
 
 
 def test_the_end_of_what_was_written_leaves_exact_when_it_is_sent_again() -> None:
@@ -211,13 +224,13 @@ def test_the_end_of_what_was_written_leaves_exact_when_it_is_sent_again() -> Non
     assert ends.sender.counts()["tx_segments"] == 2
 
 
-def test_without_push_the_second_copy_is_the_one() -> None:
+def test_a_short_segment_ends_a_write_without_push_too() -> None:
     ends = Ends()
     ends.send(0, 1002)
-    assert ends.acknowledge(1000) == 1002
-    ends = Ends()
-    ends.send(0, 1002)
-    assert [ends.send(996, 1002) for _ in range(2)] == [[(996, ROUNDED[996:1000])], [(996, ROUNDED[996:1000] + SENT[1000:1002])]]
+    for _ in range(5):  # a full one does not: the rest is about to come
+        assert ends.send(996, 1002) == [(996, ROUNDED[996:1000])]
+    ends.send(1002, 1402)
+    assert ends.send(1002, 1402) == [(1004, ROUNDED[1004:1400] + SENT[1400:1402])]
 
 
 def test_a_new_interval_waits_for_the_end_of_the_old_one() -> None:
