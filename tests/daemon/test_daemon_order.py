@@ -41,8 +41,8 @@ class Bench:
     def __init__(self, faults: FaultSettings | None = None, **engine: int) -> None:
         faults = faults or FaultSettings()
         chosen = {"mtu": 1500, "per_segment": 0, "in_udp": 0, "bundles": 0} | engine
-        switches = (bool(chosen[name]) for name in ("per_segment", "in_udp", "bundles"))
-        self.nic = Nic(10, chosen["mtu"], *switches)
+        per_segment, in_udp, bundles = (bool(chosen[name]) for name in ("per_segment", "in_udp", "bundles"))
+        self.nic = Nic(10, chosen["mtu"], per_segment, in_udp, bundles)
         self.port = make_port(open_table(None), faults, chosen["mtu"])
         self.settings = make_settings(self.nic.settings._replace(mtu=self.port.mtu), faults)
         self.host, self.hosts_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)

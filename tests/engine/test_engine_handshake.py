@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from frames import make_segment
@@ -208,7 +210,6 @@ def test_random_syns_evict_no_connection() -> None:
         connect(client, server, ISN, sport=40_000 + port)
     random = np.random.default_rng(4)
     word = emit_capability()
-    (spoofed,) = client.from_host(make_segment(flags="S", seq=9, sport=39_000))
     before = server.table[:SLOTS].copy()
     for seq, sport in zip(random.integers(0, 2**32, SPOOFED), random.integers(1, 2**16, SPOOFED), strict=True):
         syn = bytearray(make_segment(flags="S", seq=int(seq), sport=int(sport), options=[(253, word[2:])]))
@@ -217,19 +218,18 @@ def test_random_syns_evict_no_connection() -> None:
     assert np.array_equal(server.table[:SLOTS], before)
     for port in range(50):
         assert compresses_back(server, sport=40_000 + port)
-    assert len(spoofed) > 0
 
 
 @pytest.mark.parametrize("is_answer", [False, True])
 def test_from_the_third_time_on_a_syn_goes_without_the_word(is_answer: bool) -> None:
     nic = Nic()
     nic.from_wire([make_segment(flags="S", seq=ISN, options=[(253, emit_capability()[2:])])])
-    kind = {"flags": "SA", "to_client": True, "ack": ISN + 1} if is_answer else {"flags": "S"}
-    syn = make_segment(seq=700, **kind)  # type: ignore[arg-type]
+    kind: dict[str, Any] = {"flags": "SA", "to_client": True, "ack": ISN + 1} if is_answer else {"flags": "S"}
+    syn = make_segment(seq=700, **kind)
     has_word = [nic.from_host(syn) != [syn] for _ in range(4)]
     assert has_word == [True, True, False, False]
     assert (nic.counts()["tx_offers"], nic.counts()["bypass_syn"]) == (2, 2)
-    again = make_segment(seq=701, **kind)  # type: ignore[arg-type]  # another connection begins anew
+    again = make_segment(seq=701, **kind)  # another connection begins anew
     assert nic.from_host(again) != [again]
 
 

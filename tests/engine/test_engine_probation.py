@@ -1,4 +1,4 @@
-"""Probation: a connection whose blocks do not arrive goes on plain for a while, with the same values, then tries one."""
+"""Probation: a connection whose blocks do not arrive goes on plain for a while, with the same values, then tries."""
 
 from __future__ import annotations
 

@@ -222,15 +222,11 @@ def untouched(path: Path, frame: bytes) -> None:
 
 @FAMILIES
 @WAYS
-@pytest.mark.parametrize("at", [24 + 2, -1, "code", "sum"])
-def test_an_error_with_a_wrong_checksum_is_not_touched(ipv6: bool, in_udp: bool, at: int | str) -> None:
+@pytest.mark.parametrize("at", [1, 3, 7, 30, -1])
+def test_an_error_with_a_wrong_checksum_is_not_touched(ipv6: bool, in_udp: bool, at: int) -> None:
     path = Path(ipv6, in_udp)
     frame = bytearray(path.error(path.too_big(1300), path.blocks[0]))
-    icmp_at = 24 + (40 if ipv6 else 20)
-    where = {"code": icmp_at + 1, "sum": icmp_at + 3}.get(at, at) if isinstance(at, str) else at
-    if where == 26:
-        where = icmp_at + 7
-    frame[where] ^= 1
+    frame[at if at < 0 else 24 + (40 if ipv6 else 20) + at] ^= 1
     untouched(path, bytes(frame))
 
 
