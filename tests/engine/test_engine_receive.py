@@ -172,7 +172,8 @@ def _bad_frames() -> list[tuple[str, bytes]]:
         ("drop_bad_header", wire_frame(block, {20 + 12: 0x40})),
         ("drop_bad_header", wire_frame(dataclasses.replace(block, payload=b""), {20 + 12: 0xF0})),
         ("drop_bad_version", wire_frame(block, {4: 1 << 4 | 1})),
-        ("drop_bad_version", wire_frame(block, {FLAGS: 1})),
+        ("drop_bad_version", wire_frame(block, {FLAGS: 2})),
+        ("drop_bad_crc", wire_frame(block, {FLAGS: 1})),  # it says that it ends with a MAC, which it does not
         ("drop_bad_version", wire_frame(block, {0: 17})),
         ("drop_unknown_codec", wire_frame(dataclasses.replace(block, codec=9))),
         ("drop_unknown_codec", wire_frame(dataclasses.replace(block, bound_k=17))),
