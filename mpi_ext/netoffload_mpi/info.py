@@ -161,7 +161,7 @@ class NicAccount:
             sum(flow["wire_octets"] for flow in flows),
             sum(flow["blocks"] for flow in flows),
             sum(flow["bypassed_segments"] for flow in flows),
-            sum(bool(flow["fell_back"]) for flow in flows),
+            sum(bool(flow["on_probation"]) for flow in flows),
             (classes[0], classes[1], classes[2], classes[3]),
             (counters["tx_codec_ns"] + counters["rx_codec_ns"]) * 1e-9,
         )
@@ -184,8 +184,8 @@ class NicAccount:
             reason = None
             if flow is None:
                 reason = "the NIC did not see its SYN, or it does not pass the NIC" if sent else None
-            elif flow["fell_back"]:
-                reason = "it fell back to raw: compressed frames did not arrive"
+            elif flow["on_probation"]:
+                reason = "it is on probation: compressed frames did not arrive"
             elif not flow["peer_decodes"]:
                 reason = "the peer's NIC does not decode this codec, or there is none"
             if reason is not None:

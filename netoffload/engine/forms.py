@@ -249,9 +249,7 @@ def acknowledge(flows: Any, slot: Any, ack: Any) -> Any:
     if lent_len > flows[slot, LENT_LEN]:
         flows[slot, LENT_SEQ], flows[slot, LENT_WORD] = ack, flows[slot, HELD_WORD]
         flows[slot, LENT_LEN] = lent_len
-    if flows[slot, LENT_LEN]:
-        return advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])
-    return ack
+    return advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN]) if flows[slot, LENT_LEN] else ack
 
 
 @inline_kernel

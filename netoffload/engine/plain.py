@@ -31,7 +31,7 @@ _DECODED_AT: Final = 3 * 4 * _FLOATS // 2
 """Behind the encoded floats, which take at most 34 octets per 32, and their slack."""
 
 GSO_SIZE_MIN: Final = 64
-"""No segment is cut into smaller ones; the few octets more that a shorter one may get fit any frame."""
+"""A frame of one segment is cut only if its segment is no shorter: a few octets more fit any frame."""
 
 
 @inline_kernel
@@ -91,7 +91,7 @@ def finish_headers(frame: Any, segment: Any) -> Any:
     network.put_datagram(frame, IP_AT, segment.ip_len, end - IP_AT, 0, tcp.PROTO_TCP)
     pseudo = network.pseudo_sum(frame, IP_AT, segment.ip_len, tcp.PROTO_TCP, end - tcp_at)
     put_be16(frame, tcp_at + tcp.CHECKSUM, pseudo)
-    is_large = segment.gso_size >= GSO_SIZE_MIN and payload_len > segment.gso_size
+    is_large = 0 < segment.gso_size < payload_len
     gso_type = u8(frame, vnet.GSO_TYPE)
     if not is_large:
         gso_type = vnet.GSO_NONE

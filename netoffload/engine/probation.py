@@ -68,16 +68,22 @@ def choose(flows: Any, slot: Any, segment: Any, again: Any, now_ns: Any, counter
         put_on_probation(flows, slot, now_ns)
         return PLAIN
     if una == flows[slot, PLAIN_UNA]:
-        return _take_turns(flows, slot, segment.seq, end_seq) if is_at_edge else PLAIN
+        return _take_turns(flows, slot, segment.seq, end_seq, counters) if is_at_edge else PLAIN
     if flows[slot, IS_PROBING]:
         if again and is_before(segment.seq, flows[slot, PROBE_END]) and is_before(flows[slot, PROBE_SEQ], end_seq):
             put_on_probation(flows, slot, now_ns)
         return PLAIN
     if again or now_ns < flows[slot, PLAIN_UNTIL_NS]:
         return PLAIN
-    counters[Counter.TX_PROBES] += 1
-    _begin_probe(flows, slot, segment.seq, end_seq)
+    _begin_probe(flows, slot, segment.seq, end_seq, counters)
     return BLOCKS
+
+
+@inline_kernel
+def note_no_gain(flows: Any, slot: Any, counters: Any) -> None:
+    """Note that a segment went plain for want of gain: whether it arrives says nothing about blocks."""
+    counters[Counter.TX_PROBES] -= flows[slot, IS_PROBING]
+    flows[slot, IS_PROBING] = flows[slot, RETRIES] = 0
 
 
 @inline_kernel
@@ -109,17 +115,18 @@ def _count(flows: Any, slot: Any, now_ns: Any) -> None:
 
 
 @inline_kernel
-def _take_turns(flows: Any, slot: Any, seq: Any, end_seq: Any) -> Any:
+def _take_turns(flows: Any, slot: Any, seq: Any, end_seq: Any, counters: Any) -> Any:
     """Nothing has arrived since probation began: try a block after every plain segment."""
     flows[slot, RETRIES] += 1
     if flows[slot, RETRIES] & 1:
         flows[slot, IS_PROBING] = 0
         return PLAIN
-    _begin_probe(flows, slot, seq, end_seq)
+    _begin_probe(flows, slot, seq, end_seq, counters)
     return SMALL_BLOCKS
 
 
 @inline_kernel
-def _begin_probe(flows: Any, slot: Any, seq: Any, end_seq: Any) -> None:
+def _begin_probe(flows: Any, slot: Any, seq: Any, end_seq: Any, counters: Any) -> None:
+    counters[Counter.TX_PROBES] += 1
     flows[slot, IS_PROBING] = 1
     flows[slot, PROBE_SEQ], flows[slot, PROBE_END] = seq, end_seq

@@ -140,7 +140,8 @@ def _heed(frame: Any, tcp_at: Any, flows: Any, slot: Any, counters: Any, is_bloc
     if u8(frame, tcp_at + tcp.FLAGS) & tcp.ACK_FLAG == 0:
         return
     ack = be32(frame, tcp_at + tcp.ACK)
-    if flows[slot, flow_table.STATE] == flow_table.OPENING and distance(flows[slot, flow_table.UNA], ack) >= 0:
+    una, next_seq = flows[slot, flow_table.UNA], flows[slot, flow_table.NEXT_SEQ]
+    if flows[slot, flow_table.STATE] == flow_table.OPENING and distance(una, ack) >= 0 and distance(ack, next_seq) >= 0:
         flows[slot, flow_table.STATE] = flow_table.OPEN
     told = forms.acknowledge(flows, slot, ack)
     probation.note_progress(flows, slot)

@@ -183,6 +183,7 @@ def _send(
             frames = _send_blocks(settings, sending, source, part, flows, slot, counters, room)
             if frames > 0:
                 return frames
+            probation.note_no_gain(flows, slot, counters)
             reason = Counter.BYPASS_NO_GAIN.value
     elif reason == 0:
         reason = _why_plain(part, known)

@@ -39,8 +39,8 @@ class StreamResult:
 
     Attributes:
         values: float32 received.
-        raw: of them, those that arrived as sent although the codec would change them: after a fallback, or where
-            TCP cut a float.
+        raw: of them, those that arrived as sent although the codec would change them: before the NIC has seen that
+            they are floats.
         wrong: of them, those that are neither the codec's round trip nor what was sent.
         elapsed_s: from the first octet to the last.
     """

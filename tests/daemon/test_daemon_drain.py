@@ -9,28 +9,28 @@ import time
 
 import numba
 import pytest
+from nic_pair import Nic
 
-from netoffload.engine.blocks import TransmitSettings
 from netoffload.engine.counters import Counter
 from netoffload.faults import FaultSettings
 from netoffload.wire.vnet import VNET_LEN
 from netoffload_daemon.__main__ import compile_loop
 from netoffload_daemon.loop import serve
 from netoffload_daemon.port import RX, TX, Port, make_port, make_settings
-from netoffload_daemon.table import open_tables
+from netoffload_daemon.table import open_table
 from netoffload_daemon.trouble import STOPPED
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the loop calls libc from compiled code")
 
 FRAMES = [bytes(VNET_LEN) + bytes([number]) * 60 for number in range(6)]
-ENGINE = TransmitSettings(codec_id=1, bound_k=10, mtu=1500, per_segment=0, in_udp=1, bundles=1)
+ENGINE = Nic(in_udp=True, bundles=True).settings
 
 
 class Bench:
     """A host with frames to send, a wire whose far end is ours, and a stop that has been given already."""
 
     def __init__(self, faults: FaultSettings) -> None:
-        self.port: Port = make_port(*open_tables(None), faults)
+        self.port: Port = make_port(open_table(None), faults)
         self.settings = make_settings(ENGINE, faults)
         self.host, self.hosts_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.wire, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)

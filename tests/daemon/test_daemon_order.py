@@ -14,13 +14,12 @@ import pytest
 from frames import make_segment
 from nic_pair import Nic, connect
 
-from netoffload.engine.blocks import TransmitSettings
 from netoffload.engine.counters import Counter
 from netoffload.faults import FaultSettings
 from netoffload_daemon.__main__ import compile_loop
 from netoffload_daemon.loop import serve
 from netoffload_daemon.port import REBUILT_BATCH, RX, TX, make_port, make_settings
-from netoffload_daemon.table import open_tables
+from netoffload_daemon.table import open_table
 from netoffload_daemon.trouble import STOPPED
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the loop calls libc from compiled code")
@@ -42,10 +41,10 @@ class Bench:
     def __init__(self, faults: FaultSettings | None = None, **engine: int) -> None:
         faults = faults or FaultSettings()
         chosen = {"mtu": 1500, "per_segment": 0, "in_udp": 0, "bundles": 0} | engine
-        switches = (bool(chosen[name]) for name in ("per_segment", "in_udp", "bundles"))
-        self.nic = Nic(10, chosen["mtu"], *switches)
-        self.port = make_port(*open_tables(None), faults, chosen["mtu"])
-        self.settings = make_settings(TransmitSettings(codec_id=1, bound_k=10, **chosen), faults)
+        per_segment, in_udp, bundles = (bool(chosen[name]) for name in ("per_segment", "in_udp", "bundles"))
+        self.nic = Nic(10, chosen["mtu"], per_segment, in_udp, bundles)
+        self.port = make_port(open_table(None), faults, chosen["mtu"])
+        self.settings = make_settings(self.nic.settings._replace(mtu=self.port.mtu), faults)
         self.host, self.hosts_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.wire, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         for end in (self.host, self.wire):
@@ -53,10 +52,9 @@ class Bench:
         for end in (self.hosts_end, self.far_end):
             end.settimeout(20)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
-        connected = Nic()
-        connected.tx_flows = self.port.tx_flows
-        for nic in (connected, self.nic):
-            connect(nic, Nic(in_udp=bool(chosen["in_udp"])), ISN)
+        self.peer = Nic(in_udp=bool(chosen["in_udp"]))
+        connect(self.nic, self.peer, ISN)
+        self.port.flows[:] = self.nic.table
         self.event = os.eventfd(0)
 
     def run(self, enter: socket.socket, leave: socket.socket, frames: list[bytes], expected: int) -> list[bytes]:
@@ -133,10 +131,11 @@ def test_host_to_wire(make_bench: Callable[..., Bench], engine: dict[str, int]) 
 
 def test_wire_to_host(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench()
+    bench.port.flows[:] = bench.peer.table
     lengths = [200] * (REBUILT_BATCH + 2) + [0] + [200] * (REBUILT_BATCH - 1) + [0, 0, 200]
     frames = [sent for frame in segments(lengths * 3) for sent in bench.nic.from_host(frame)]
     assert len(frames) == 3 * len(lengths)  # one block each: a batch may end behind any of them
-    wanted = [delivered for frame in frames for delivered in Nic().from_wire([frame])]
+    wanted = [delivered for frame in frames for delivered in bench.peer.from_wire([frame])]
     assert bench.run(bench.far_end, bench.hosts_end, frames, len(wanted)) == wanted
 
 

@@ -15,7 +15,7 @@ IPV4_WITH_TIMESTAMPS = 10 + 14 + 20 + 32
 
 @pytest.fixture(scope="module")
 def port() -> Port:
-    return make_port(make_flows(), make_flows())
+    return make_port(make_flows())
 
 
 @pytest.mark.parametrize(("name", "frame_at"), [("host_in", TAG_LEN), ("wire_in", TAG_LEN), ("host_out", 0)])

@@ -33,7 +33,7 @@ def make_segment(
     tos: int = 0x28,
     gso_size: int | None = None,
     options: Sequence[tuple[str | int, object]] | None = None,
-    ack: int = 7,
+    ack: int = 6,
     sport: int = 40000,
     ident: int = 77,
     to_client: bool = False,

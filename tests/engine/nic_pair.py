@@ -32,6 +32,10 @@ from netoffload.engine.receive import (
 from netoffload.engine.transmit import FORWARD, RANDOM_WORDS, WIRE_BUFFER_LEN, Room, transmit
 from netoffload.wire.capability import TAKES_UDP, WANTS_MAC
 
+_RANDOM = np.random.default_rng(1).integers(0, 2**32, 1 + RANDOM_WORDS)
+FIRST_NONCE = int(_RANDOM[1])
+"""What a new :class:`Nic` says in its first capability word."""
+
 ROUNDS_IN_PLACE = (
     Counter.BYPASS_NO_GAIN,
     Counter.BYPASS_PROBATION,
@@ -73,7 +77,7 @@ class Nic:
         self.counters = make_counters()
         self.table = table.make_flows()
         self.now_ns = 0
-        random = np.random.default_rng(1).integers(0, 2**32, 1 + RANDOM_WORDS)
+        random = _RANDOM.copy()
         random[0] = 0
         self._room = Room(np.zeros(WIRE_BUFFER_LEN, np.uint8), np.zeros((MAX_WIRE_FRAMES, 2), np.int64), random)
         self._host = np.zeros(HOST_SEGMENT_LEN, np.uint8)
@@ -152,7 +156,7 @@ def connect(client: Nic, server: Nic, isn: int, sport: int = 40000, ipv6: bool =
     """
     syn = make_segment(flags="S", seq=isn, sport=sport, ipv6=ipv6)
     assert server.from_wire(client.from_host(syn)) == [syn]
-    answer = make_segment(flags="SA", seq=5, ack=isn + 1, sport=sport, to_client=True, ipv6=ipv6)
+    answer = make_segment(flags="SA", seq=5, ack=(isn + 1) % 2**32, sport=sport, to_client=True, ipv6=ipv6)
     assert client.from_wire(server.from_host(answer)) == [answer]
     if judged:
         client.judge()

@@ -137,8 +137,8 @@ def test_tc_is_told_the_opposite_of_the_socket() -> None:
 def test_the_engine_would_not_have_touched_it(name: str) -> None:
     nic = Nic()
     nic.from_wire(nic.from_host(make_segment(flags="S")))
-    before = nic.tx_flows.copy()
+    before = nic.table.copy()
     frame = vnet.emit_vnet(vnet.Vnet(), octets_of(PASS[name]))
     assert nic.from_host(frame) == [frame]
     assert nic.from_wire([frame]) == [frame]
-    assert np.array_equal(nic.tx_flows, before)
+    assert np.array_equal(nic.table, before)

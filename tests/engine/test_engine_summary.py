@@ -9,7 +9,7 @@ from netoffload.engine.counters import as_dict, make_counters
 
 FLOW = {
     **{"direction": "tx", "src": "10.0.0.1", "sport": 1, "dst": "10.0.0.2", "dport": 2, "raw_octets": 400},
-    **{"payload_octets": 100, "peer_decodes": True, "fell_back": False, "closed": False},
+    **{"payload_octets": 100, "peer_decodes": True, "on_probation": False, "verdict": "floats", "closed": False},
 }
 
 
@@ -23,9 +23,11 @@ def counted(**values: int) -> dict[str, int]:
         ({}, "compressed"),
         ({"peer_decodes": False}, "peer cannot"),
         ({"direction": "rx", "peer_decodes": False}, "compressed"),
-        ({"fell_back": True, "peer_decodes": False}, "fell back"),
-        ({"raw_octets": 0, "payload_octets": 0}, "raw"),
-        ({"raw_retransmissions": True}, "raw retransmissions"),
+        ({"on_probation": True, "raw_octets": 0}, "probation"),
+        ({"on_probation": True, "peer_decodes": False}, "peer cannot"),
+        ({"verdict": "not floats", "raw_octets": 0}, "not floats"),
+        ({"verdict": "not floats", "peer_decodes": False}, "peer cannot"),
+        ({"verdict": "undecided", "raw_octets": 0, "payload_octets": 0}, "raw"),
     ],
 )
 def test_a_flows_state_has_a_name(changes: dict[str, object], state: str) -> None:

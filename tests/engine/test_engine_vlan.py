@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from frames import make_segment
+from linux_tcp import tcp_of
 from nic_pair import Nic, connect
 from scapy.layers.l2 import Dot1Q, Ether
 
+from netoffload.codec import get
 from netoffload.engine.vlan import TAG_LEN, put_tag_back
 from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
 
@@ -64,3 +66,51 @@ def test_tagged_frames_cross_both_ways_even_with_a_block_inside() -> None:
     assert client.counts()["bypass_not_tcp"] == 3
     assert server.counts()["rx_bypass"] == before["rx_bypass"] + 3
     assert "rx_blocks" not in server.counts()
+
+
+def test_untagging_and_tagging_again_in_mid_stream_tears_no_float() -> None:
+    """A connection that loses its ToS goes on with the codec's values, in plain segments, and back to blocks."""
+    client, server = Nic(), Nic()
+    connect(client, server, 1000)
+    values = np.random.default_rng(3).normal(0, 0.01, 3000).astype(np.float32)
+    octets, wanted = values.tobytes(), get("inceptionn").round_trip(values, 10).tobytes()
+    got = bytearray(len(octets))
+    for step, (first, last, tos) in enumerate(
+        [
+            (0, 2000, 0x28),
+            (2000, 4002, 0),  # ends inside a float
+            (4002, 6001, 0x28),
+            (6001, 8000, 0),
+            (1000, 3000, 0),  # again, from the middle of a block
+            (4001, 6003, 0),
+            (3000, 8000, 0x28),
+            (8000, 12_000, 0x28),
+        ]
+    ):
+        gso_size = 1448 if last - first > 1448 else 0
+        sent = make_segment(octets[first:last], seq=1001 + first, tos=tos, gso_size=gso_size)
+        for frame in server.from_wire(client.from_host(sent)):
+            header, payload = tcp_of(frame)
+            at = header.seq - 1001
+            assert payload == wanted[at : at + len(payload)], f"step {step}"
+            got[at : at + len(payload)] = payload
+    assert bytes(got) == wanted
+    assert client.counts()["tx_segments"] >= 3
+    assert client.counts()["bypass_untagged"] == 4
+
+
+def test_what_was_sent_before_the_first_tag_stays_exact() -> None:
+    client, server = Nic(), Nic()
+    connect(client, server, 1000)
+    octets = np.random.default_rng(3).normal(0, 0.01, 1000).astype(np.float32).tobytes()
+    for tos in (0, 0x28):  # the second time it is sent again
+        sent = make_segment(octets[:1000], seq=1001, tos=tos)
+        assert server.from_wire(client.from_host(sent)) == [sent]
+    assert (client.counts()["bypass_untagged"], client.counts()["bypass_exact"]) == (1, 1)
+    client.from_host(make_segment(octets[1000:2000], seq=2001))
+    assert client.counts()["tx_segments"] == 1
+    mixed = make_segment(octets[600:1400], seq=1601)
+    (crossed,) = client.from_host(mixed)
+    assert tcp_of(crossed)[1][:400] == octets[600:1000]
+    rounded = get("inceptionn").round_trip(np.frombuffer(octets[1000:1400], np.float32), 10)
+    assert tcp_of(crossed)[1][400:] == rounded.tobytes()

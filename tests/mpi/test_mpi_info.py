@@ -31,7 +31,7 @@ def flow(**changes: Any) -> dict[str, Any]:
         "blocks": 2,
         "bypassed_segments": 0,
         "peer_decodes": True,
-        "fell_back": False,
+        "on_probation": False,
         "closed": False,
         **changes,
     }
@@ -72,7 +72,7 @@ def test_only_the_own_connections_count(nic: tuple[str, list[dict[str, Any]], di
     ("entry", "reason"),
     [
         (None, "did not see its SYN"),
-        (flow(fell_back=True), "fell back to raw"),
+        (flow(on_probation=True), "on probation"),
         (flow(peer_decodes=False, raw_octets=0, bypassed_segments=3), "peer's NIC does not decode"),
     ],
 )

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
 from netoffload.errors import WireError
+from netoffload.wire.capability import Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import crc32c, internet_checksum, ones_sum
 from netoffload.wire.encapsulation import emit_entries, parse_entries
 from netoffload.wire.ethernet import Ethernet, emit_ethernet, parse_ethernet
@@ -47,6 +48,7 @@ def blocks(draw: st.DrawFn) -> Block:
         gso_size=draw(u16s),
         tcp_header=emit_tcp(replace(header, flags=header.flags & SEGMENT_FLAGS), b""),
         payload=draw(st.binary(min_size=head + tail, max_size=head + tail + 100)),
+        nonce=draw(u32s),
     )
 
 
@@ -63,7 +65,28 @@ def test_what_is_emitted_parses_to_the_same_values(payload: bytes, tcp: Tcp, ip:
 
 @given(blocks(), addresses | long_addresses, addresses | long_addresses)
 def test_a_block_survives_the_wire(block: Block, src: bytes, dst: bytes) -> None:
-    assert parse_block(emit_block(block, src, dst), src, dst) == block
+    assert parse_block(emit_block(block, src, dst), src, dst, block.nonce) == block
+
+
+@given(blocks(), u32s)
+def test_a_block_with_another_nonce_is_refused(block: Block, nonce: int) -> None:
+    assume(nonce != block.nonce)
+    with pytest.raises(WireError, match="CRC"):
+        parse_block(emit_block(block, SRC, DST), SRC, DST, nonce)
+
+
+@given(u16s, u8s, u8s, u32s)
+def test_a_capability_word_survives_the_wire(codecs: int, version: int, ways: int, nonce: int) -> None:
+    octets = emit_capability(codecs, version, ways, nonce)
+    assert octets[:4] == bytes((253, len(octets), 0x4E, 0x4F))  # RFC 6994, 2
+    assert len(octets) == 12
+    assert parse_capability(octets) == Capability(version, codecs, ways, nonce)
+    for length in range(len(octets)):
+        with pytest.raises(WireError):
+            parse_capability(octets[:length])
+    for at in range(4):
+        with pytest.raises(WireError):
+            parse_capability(octets[:at] + bytes((octets[at] ^ 1,)) + octets[at + 1 :])
 
 
 @given(blocks(), st.data())
@@ -72,13 +95,13 @@ def test_one_flipped_bit_is_noticed(block: Block, data: st.DataObject) -> None:
     bit = data.draw(st.integers(0, 8 * len(octets) - 1))
     octets[bit // 8] ^= 1 << bit % 8
     with pytest.raises(WireError):
-        parse_block(bytes(octets), SRC, DST)
+        parse_block(bytes(octets), SRC, DST, block.nonce)
 
 
 @given(blocks())
 def test_a_block_for_another_address_is_refused(block: Block) -> None:
     with pytest.raises(WireError, match="CRC"):
-        parse_block(emit_block(block, SRC, DST), SRC, SRC)
+        parse_block(emit_block(block, SRC, DST), SRC, SRC, block.nonce)
 
 
 @given(st.lists(blocks(), min_size=1, max_size=4), st.integers(0, 3000))
@@ -121,7 +144,7 @@ def test_random_octets_parse_or_raise_wire_error(parse: Callable[[bytes], object
 @given(blocks(), ipv4s, ipv6s, tcps)
 def test_every_truncation_parses_or_raises_wire_error(block: Block, ip: Ipv4, ip6: Ipv6, tcp: Tcp) -> None:
     for parse, octets in (
-        (_parse_block, emit_block(block, SRC, DST)),
+        (_parse_block, emit_block(replace(block, nonce=0), SRC, DST)),
         (parse_ipv4, emit_ipv4(ip, b"")),
         (parse_ipv6, emit_ipv6(ip6, b"12345678")),
         (parse_tcp, emit_tcp(tcp, b"")),
