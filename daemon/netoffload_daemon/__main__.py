@@ -21,7 +21,19 @@ from typing import Final, NoReturn
 import numpy as np
 
 from netoffload.codec import get
-from netoffload.config import BOUND_K_DEFAULT, BYPASSES, CODECS, ENCAPSULATIONS, PACKINGS, TOS_COMPRESS, TOS_MASK
+from netoffload.config import (
+    BOUND_K_DEFAULT,
+    BYPASSES,
+    CODECS,
+    ENCAPSULATIONS,
+    PACKINGS,
+    TAG_ANY,
+    TOS_COMPRESS,
+    TOS_MASK,
+    format_tag,
+    parse_ports,
+    parse_tag,
+)
 from netoffload.control import ControlServer
 from netoffload.devices.mtu import MtuWatch
 from netoffload.devices.netns import arp_ignore, is_same_netns
@@ -58,7 +70,7 @@ examples:
   netoffload nic --host veth:host0 --wire eth1 --threads 2 --trace frames.pcapng --trace-side wire
 
 The host's programs mark a socket with setsockopt(IPPROTO_IP, IP_TOS, 0x28) before connecting, on both ends,
-and send nothing but float32 on it. Everything else crosses unchanged.
+and send nothing but float32 on it. Everything else crosses unchanged. --tag takes another mark, and --ports narrows it.
 """
 
 
@@ -107,6 +119,8 @@ def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> N
         trace_side=words.trace_side,
         bypass=words.bypass,
         ephemeral=words.ephemeral,
+        tag=parse_tag(words.tag),
+        ports=parse_ports(words.ports),
     )
 
 
@@ -125,6 +139,15 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codec", default=CODECS[0], help=f"one of {', '.join(CODECS)} (default %(default)s)")
     parser.add_argument(
         "--bound", type=int, default=BOUND_K_DEFAULT, metavar="K", help="error bound 2^-K, 1..16 (default %(default)s)"
+    )
+    parser.add_argument(
+        "--tag",
+        default=format_tag(TOS_COMPRESS),
+        metavar="TOS",
+        help="ToS or traffic class of tagged connections: 0x28, 40, AF11; any, with --ports (default %(default)s)",
+    )
+    parser.add_argument(
+        "--ports", default="", metavar="LIST", help="tag only connections from or to these: 5000-5999,7000"
     )
     parser.add_argument("--packing", default=PACKINGS[0], help=f"{' or '.join(PACKINGS)} (default %(default)s)")
     parser.add_argument(
@@ -185,7 +208,7 @@ def run(settings: NicSettings) -> int:
         find_user(settings.user)
         forgo()
     with contextlib.ExitStack() as stack:
-        program = socket_program() if settings.bypass == "kernel" else b""
+        program = socket_program(settings.tag) if settings.bypass == "kernel" else b""
         host, new_tap = _open_host(settings, stack, program)
         wire, mtu = open_packet(settings.wire, settings.wire_netns, program=program)
         stack.enter_context(wire)
@@ -235,9 +258,9 @@ def _engine_settings(settings: NicSettings, mtu: Int64Array) -> EngineSettings:
         in_udp=int(settings.encapsulation == "udp"),
         # A fault hits, and a trace shows, what one would see on the wire: datagrams.
         bundles=int(takes_bundles() and not settings.faults.is_on and settings.trace is None),
-        tag=TOS_COMPRESS,
-        tag_mask=TOS_MASK,
-        ports=np.zeros((0, 2), np.int64),
+        tag=max(settings.tag, 0),
+        tag_mask=0 if settings.tag == TAG_ANY else TOS_MASK,
+        ports=np.array(settings.ports, np.int64).reshape(-1, 2),
     )
 
 
