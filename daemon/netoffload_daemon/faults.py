@@ -32,8 +32,8 @@ from netoffload.codec.jit import inline_kernel, kernel
 from netoffload.codec.octets import copy_octets, load_u16, store_u16, u8
 from netoffload.engine.counters import Counter, Int64Array
 from netoffload.engine.fields import be16, be32, put_be16, put_be32
+from netoffload.engine.pack import MTU_MAX
 from netoffload.engine.sums import ones_sum
-from netoffload.engine.transmit import MTU_MAX
 from netoffload.faults import FaultSettings
 from netoffload.wire import ethernet, ipv4, tcp, udp, vnet
 

@@ -166,11 +166,11 @@ def _from_wire(host: Any, wire: Any, settings: Any, port: Any) -> None:
 def _take(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port: Any) -> None:
     """Receive one frame, or one block of a bundle, and hand over to the host what is complete."""
     before = libc.now_ns(port.clock)
-    kind = inspect(frame, length, port.flows, port.counters, port.pending)
+    kind = inspect(settings.engine, frame, length, port.flows, port.counters, port.pending)
     if kind == DROPPED:
         return
     libc.mutex_lock(port.lock.ctypes.data)
-    length = note(frame, length, before, port.flows, port.counters, port.pending)
+    length = note(settings.engine, frame, length, before, port.flows, port.counters, port.pending)
     libc.mutex_unlock(port.lock.ctypes.data)
     if kind == CROSSES:
         if length >= 0:

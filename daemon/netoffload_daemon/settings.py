@@ -48,6 +48,7 @@ class NicSettings:
         encapsulation: ``udp`` towards peers that take it, or ``ipcomp``.
         control: where the control socket listens; None for no control socket.
         flow_table: file that keeps the flow tables for a restart; None keeps them in memory.
+        key: file with the key of the MAC of every block; None for blocks without one.
         metrics_port: where Prometheus metrics are served on 127.0.0.1; None for nowhere.
         ready_fd: descriptor that gets ``ready`` and a newline when frames are forwarded.
         faults: what happens on purpose to frames for the wire.
@@ -69,6 +70,7 @@ class NicSettings:
     encapsulation: str = ENCAPSULATIONS[0]
     control: Path | None = None
     flow_table: Path | None = None
+    key: Path | None = None
     metrics_port: int | None = None
     ready_fd: int | None = None
     faults: FaultSettings = field(default_factory=FaultSettings)

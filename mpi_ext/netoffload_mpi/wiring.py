@@ -4,6 +4,9 @@ Each rank listens on one port per higher rank and lane, all ranks gather the por
 rank, then accepts. A connection is known by the port it came to, so nothing needs to be said on it. Afterwards every
 rank says how it went, so that one failure is everybody's.
 
+A NIC judges a tagged connection by its first kilobyte before it compresses anything, and what ranks send first may be
+short. So both ends begin a tagged connection with a *preamble*, floats that are nothing but that.
+
 The NICs' ToS is set on the listener before ``listen`` and on the connecting socket before ``connect``: the handshake
 itself is tagged, and Linux gives an accepted socket the ToS of its listener. Where NICs take only some ports for
 tagged, the listener has one of them.
@@ -16,11 +19,18 @@ import errno
 import socket
 import time
 from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
 
 from netoffload.config import format_ports
 from netoffload.errors import CollectiveError
 from netoffload_mpi.agreement import Gather, Marking, Offer
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TAGGED_LANES, TIMEOUT_S_DEFAULT, Key, Lane, TcpExchange
+
+
+PREAMBLE: Final = np.ones(320, np.float32).tobytes()
+"""Exact under every codec, and more than the kilobyte that a NIC looks at."""
 
 
 class Listeners:
@@ -116,10 +126,32 @@ def wire_up(
                     connections[peer, lane] = undo.enter_context(conn)
         except OSError as error:
             failure = f"rank {rank} could not connect with rank {peer} at {offer.address}: {error}"
+        else:
+            failure = _exchange_preambles(rank, connections, timeout_s)
         if failures := [text for text in gather(failure) if text]:
             raise CollectiveError(f"{failures[0]}; set $NETOFFLOAD_ADDRESS if that is the wrong interface")
         undo.pop_all()
     return TcpExchange(rank, len(offers), connections, timeout_s, late_s)
+
+
+def _exchange_preambles(rank: int, connections: dict[Key, socket.socket], timeout_s: float) -> str | None:
+    """Send the preamble on every tagged connection and take the peers'; return what went wrong, or None."""
+    tagged = [(peer, conn) for (peer, lane), conn in connections.items() if lane in TAGGED_LANES]
+    peer = rank
+    try:
+        for peer, conn in tagged:
+            conn.settimeout(timeout_s)
+            conn.sendall(PREAMBLE)
+        for peer, conn in tagged:
+            left = len(PREAMBLE)
+            while left:
+                octets = conn.recv(left)
+                if not octets:
+                    raise ConnectionResetError("it was closed")
+                left -= len(octets)
+    except OSError as error:
+        return f"rank {rank} lost its connection to rank {peer} before the first octet: {error}"
+    return None
 
 
 def _connect(offer: Offer, key: Key, conn: socket.socket, own_address: str, timeout_s: float) -> socket.socket:

@@ -8,6 +8,7 @@ from netoffload.codec.jit import inline_kernel
 from netoffload.codec.kernels import LANES, encode_fit
 from netoffload.codec.octets import copy_octets, u8
 from netoffload.engine import network
+from netoffload.engine.authentication import put_mac
 from netoffload.engine.counters import Int64Array
 from netoffload.engine.fields import put_be16, put_be32
 from netoffload.engine.network import IP_AT
@@ -28,6 +29,9 @@ class EngineSettings(NamedTuple):
         tag: ToS or traffic class of tagged segments, its two ECN bits 0.
         tag_mask: which of its bits count; 0: every segment is tagged.
         ports: int64[n, 2], first and last port of ranges; a tagged connection has a port in one of them. Empty: any.
+        ways: what the capability word says beside codecs (``wire.capability``).
+        tx_mac: words of the ``authentication.Authenticator`` that signs blocks.
+        rx_mac: words of the one that checks them.
     """
 
     codec_id: int
@@ -39,6 +43,9 @@ class EngineSettings(NamedTuple):
     tag: int
     tag_mask: int
     ports: Int64Array
+    ways: int
+    tx_mac: Int64Array
+    rx_mac: Int64Array
 
 
 class Segment(NamedTuple):
@@ -70,11 +77,13 @@ class Sending(NamedTuple):
         datagram_max: length of the largest datagram, octets.
         in_udp: 1 for blocks in UDP.
         nonce: what the peer expects in the CRC.
+        mac_len: octets of the MAC behind every block, 0 or 16.
     """
 
     datagram_max: int
     in_udp: int
     nonce: int
+    mac_len: int
 
 
 class Piece(NamedTuple):
@@ -83,12 +92,12 @@ class Piece(NamedTuple):
     Attributes:
         done: octets of the payload before it.
         octets: it holds at most so many, whole floats.
-        index: of the block among those of its segment.
+        number: of the block among those of its segment, from 0.
     """
 
     done: int
     octets: int
-    index: int
+    number: int
 
 
 @inline_kernel
@@ -103,7 +112,7 @@ def emit_block(
     tcp_len = segment.payload_at - segment.tcp_at
     comp_at = wire_at + segment.tcp_at
     header_at = comp_at + offload.TCP_HEADER
-    capacity = sending.datagram_max - ip_len - offload.OVERHEAD - tcp_len
+    capacity = sending.datagram_max - ip_len - offload.OVERHEAD - tcp_len - sending.mac_len
     half_count, half_len, floats, bursts_len = _encode_halves(
         settings,
         frame,
@@ -116,11 +125,12 @@ def emit_block(
     )
     taken = 4 * floats
     block_len = offload.OVERHEAD + tcp_len + bursts_len
+    datagram_len = ip_len + block_len + sending.mac_len
 
     copy_octets(frame, vnet.VNET_LEN, wire, wire_at + vnet.VNET_LEN, segment.tcp_at - vnet.VNET_LEN)
     for octet in range(vnet.VNET_LEN):
         wire[wire_at + octet] = 0
-    network.put_datagram(wire, wire_at + IP_AT, ip_len, ip_len + block_len, piece.index, offload.PROTO_IPCOMP)
+    network.put_datagram(wire, wire_at + IP_AT, ip_len, datagram_len, piece.number, offload.PROTO_IPCOMP)
     copy_octets(frame, segment.tcp_at, wire, header_at, tcp_len)
     put_be32(wire, header_at + tcp.SEQ, segment.seq + piece.done)
     put_be16(wire, header_at + tcp.CHECKSUM, 0)
@@ -130,8 +140,8 @@ def emit_block(
     put_be16(wire, comp_at + offload.HALF_LEN, half_len)
     put_be16(wire, comp_at + offload.PAYLOAD_LEN, taken)
     put_be16(wire, comp_at + offload.GSO_SIZE, segment.gso_size)
-    _seal(settings, sending.nonce, wire, comp_at, ip_len, block_len)
-    return taken, segment.tcp_at + block_len
+    _seal(settings, sending, wire, comp_at, ip_len, block_len)
+    return taken, segment.tcp_at + block_len + sending.mac_len
 
 
 @inline_kernel
@@ -163,16 +173,19 @@ def _encode_halves(
 
 
 @inline_kernel
-def _seal(settings: Any, nonce: Any, wire: Any, comp_at: Any, ip_len: Any, block_len: Any) -> None:
-    """Write the IPComp header and what is always the same of the block header, and the CRC over it all."""
+def _seal(settings: Any, sending: Any, wire: Any, comp_at: Any, ip_len: Any, block_len: Any) -> None:
+    """Write the IPComp header and what is always the same of the block header, the CRC over it all, and the MAC."""
     wire[comp_at + offload.NEXT_HEADER] = offload.IPCOMP_NEXT_TCP
     wire[comp_at + offload.IPCOMP_FLAGS] = 0
     put_be16(wire, comp_at + offload.CPI, offload.CPI_OFFLOAD)
     wire[comp_at + offload.VERSION_CODEC] = offload.BLOCK_VERSION << 4 | settings.codec_id
     wire[comp_at + offload.BOUND_K] = settings.bound_k
     wire[comp_at + offload.HEAD_TAIL] = 0
-    wire[comp_at + offload.FLAGS] = 0
-    put_be32(wire, comp_at + offload.CRC, block_crc(wire, comp_at, ip_len, block_len) ^ nonce)
+    wire[comp_at + offload.FLAGS] = offload.HAS_MAC if sending.mac_len else 0
+    put_be32(wire, comp_at + offload.CRC, block_crc(wire, comp_at, ip_len, block_len) ^ sending.nonce)
+    if sending.mac_len:
+        addresses_len = network.addresses_len(ip_len)
+        put_mac(settings.tx_mac, wire, comp_at - addresses_len, addresses_len + block_len, comp_at + block_len)
 
 
 @inline_kernel

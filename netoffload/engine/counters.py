@@ -73,6 +73,7 @@ class Counter(enum.IntEnum):
     DROP_BAD_HEADER = enum.auto()
     DROP_BAD_VERSION = enum.auto()
     DROP_BAD_CRC = enum.auto()
+    DROP_BAD_MAC = enum.auto()
     DROP_UNKNOWN_FLOW = enum.auto()
     DROP_UNKNOWN_CODEC = enum.auto()
     DROP_BAD_LENGTHS = enum.auto()
@@ -151,6 +152,7 @@ MEANING: Final = {
     Counter.DROP_BAD_HEADER: "block that is an IPv4 fragment, or with a wrong IPv4 checksum, TCP header or flags",
     Counter.DROP_BAD_VERSION: "block of another version, or with a reserved bit set",
     Counter.DROP_BAD_CRC: "block with a wrong CRC32C, or with another nonce",
+    Counter.DROP_BAD_MAC: "block without the MAC that this NIC's key makes",
     Counter.DROP_UNKNOWN_FLOW: "block of a connection whose handshake this NIC did not see",
     Counter.DROP_UNKNOWN_CODEC: "block with a codec or a bound this NIC does not know",
     Counter.DROP_BAD_LENGTHS: "block whose lengths contradict each other",

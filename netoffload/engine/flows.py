@@ -86,7 +86,8 @@ EXACT_FROM: Final = 21
 HELD_SEQ: Final = 22
 HELD_WORD: Final = 23
 HELD_MASK: Final = 24
-HELD_TRIES: Final = 25
+MSS_SEEN: Final = 25
+"""Length of the host's full segments, octets."""
 LENT_SEQ: Final = 26
 LENT_WORD: Final = 27
 LENT_LEN: Final = 28

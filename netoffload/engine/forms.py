@@ -18,9 +18,9 @@ sends the segment up to the float's edge; the next segment brings the rest, and 
 is also known when TCP sends a part of it again. So every octet of rounded floats leaves in whole floats, and the peer
 acknowledges whole floats.
 
-**Held back for good** would be octets at the end of what the application wrote. TCP sends them again. A second copy
-that ends there with PSH, or a FIN, tells that the rest is not about to come: the interval ends before this float, which
-was never sent, and its octets leave exact.
+**Held back for good** would be octets at the end of what the application wrote. TCP sends them again. If the segment
+has PSH, or is shorter than a full one, its copy tells that the rest is not about to come, and so does a FIN: the
+interval ends before this float, which was never sent, and its octets leave exact.
 
 **Lent octets.** Where TCP sends a part of a float alone, and its window is one segment, it would never get to the rest.
 So once the peer has acknowledged all before a held float, the host is told that the held octets have arrived as well
@@ -38,7 +38,6 @@ from netoffload.engine.flows import (
     FORM,
     HELD_MASK,
     HELD_SEQ,
-    HELD_TRIES,
     HELD_WORD,
     ISN,
     LENT_LEN,
@@ -57,9 +56,7 @@ CLOSING: Final = 2
 WHOLE: Final = 15
 """Of ``HELD_MASK``: all four octets of the float are known."""
 ENDS_WRITE: Final = 16
-"""Of ``HELD_MASK``: the segment that ended inside the float had PSH, so the application probably did stop there."""
-TRIES_MAX: Final = 2
-"""Copies of a segment without PSH that end inside a float, after which its octets leave exact."""
+"""Of ``HELD_MASK``: it was not TCP that cut the float, so the application probably did stop there."""
 
 
 class Fit(NamedTuple):
@@ -193,35 +190,16 @@ def _remember(flows: Any, slot: Any, at: Any, word: Any, mask: Any, only_more: A
         return
     if not is_same:
         flows[slot, HELD_SEQ] = at
-        flows[slot, HELD_TRIES] = 0
     flows[slot, HELD_WORD] = word
     flows[slot, HELD_MASK] = mask
 
 
 @inline_kernel
-def note_push(flows: Any, slot: Any, end_seq: Any) -> None:
-    """Note that a segment with PSH ended at ``end_seq``, inside the float that is held."""
+def note_write_end(flows: Any, slot: Any, end_seq: Any) -> None:
+    """Note that what the application wrote ends at ``end_seq``, inside the float that is held."""
     cut = cut_of(flows, slot, end_seq)
     if cut and flows[slot, HELD_MASK] & WHOLE and flows[slot, HELD_SEQ] == advance(end_seq, -cut):
         flows[slot, HELD_MASK] |= ENDS_WRITE
-
-
-@inline_kernel
-def gives_up(flows: Any, slot: Any, end_seq: Any, again: Any, ends_write: Any) -> Any:
-    """Whether what is held at the end of the stream is not about to be completed.
-
-    Args:
-        flows: the table.
-        slot: of the connection.
-        end_seq: where the segment ends.
-        again: all of it was sent before.
-        ends_write: it has PSH.
-    """
-    cut = cut_of(flows, slot, end_seq)
-    if not again or cut == 0 or not flows[slot, HELD_MASK] or flows[slot, HELD_SEQ] != advance(end_seq, -cut):
-        return False
-    flows[slot, HELD_TRIES] += 1
-    return bool(ends_write) or flows[slot, HELD_TRIES] >= TRIES_MAX
 
 
 @inline_kernel

@@ -30,6 +30,7 @@ from netoffload.codec.octets import copy_octets
 from netoffload.codec.pool import in_order
 from netoffload.config import BOUND_K_MAX, TOS_COMPRESS, TOS_MASK
 from netoffload.engine import network
+from netoffload.engine.authentication import Authenticator
 from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.counters import Counter, Int64Array, make_counters
 from netoffload.engine.damage import (
@@ -68,7 +69,7 @@ from netoffload.engine.receive import (
 from netoffload.engine.samples import FROM_PEER, HANDSHAKE_STEPS, Samples, make_handshakes, make_samples
 from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN, Room, transmit
 from netoffload.errors import RunError, UsageError
-from netoffload.wire import tcp
+from netoffload.wire import capability, tcp
 
 BATCH: Final = 4096
 BATCHES_PER_TASK: Final = 32
@@ -180,7 +181,7 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
     Raises:
         RunError: a frame was not accounted for, or a result is impossible.
     """
-    memory, samples, handshakes = make_memory(), make_samples(), make_handshakes()
+    memory, samples, handshakes, silent = make_memory(), make_samples(), make_handshakes(), Authenticator(None)
     for number, start in enumerate(range(0, count, BATCH), first_batch):
         rng = np.random.default_rng((seed, number))
         codec_ids = [int(codec_id) for codec_id in CODECS]
@@ -194,6 +195,9 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
             tag=TOS_COMPRESS,
             tag_mask=TOS_MASK,
             ports=np.zeros((0, 2), np.int64),
+            ways=capability.TAKES_UDP,
+            tx_mac=silent.words,
+            rx_mac=silent.words,
         )
         memory.flows[KEY_ROW] = rng.integers(0, 2**62, FIELDS)
         recipes = make_recipes(rng, samples, min(BATCH, count - start))
@@ -229,9 +233,9 @@ def _send_all(
         damage(recipe, frame, length)
         before = _accounted(memory.counters, outcome)
         status = _transmit(settings, frame, length, index, memory)
-        if _accounted(memory.counters, outcome) != before + 1 or not _come_back(status, outcome, memory):
+        if _accounted(memory.counters, outcome) != before + 1 or not _come_back(settings, status, outcome, memory):
             return index
-        if not _receive(frame, length, outcome, memory):
+        if not _receive(settings, frame, length, outcome, memory):
             return index
     return -1
 
@@ -251,7 +255,7 @@ def _connect(settings: Any, handshakes: Any, is_judged: Any, outcome: Any, memor
         for step in range(HANDSHAKE_STEPS):
             copy_octets(handshakes[step, index], 0, frame, 0, length)
             if step == FROM_PEER:
-                _receive(frame, length, outcome, memory)
+                _receive(settings, frame, length, outcome, memory)
             else:
                 _transmit(settings, frame, length, 0, memory)
     memory.flows[:SLOTS, JUDGED + JUDGED_VERDICT] = FLOATS if is_judged else UNDECIDED
@@ -267,7 +271,7 @@ def _accounted(counters: Any, outcome: Any) -> Any:
 
 
 @inline_kernel
-def _receive(frame: Any, length: Any, outcome: Any, memory: Any) -> Any:
+def _receive(settings: Any, frame: Any, length: Any, outcome: Any, memory: Any) -> Any:
     """Give a frame to receive as the loop does; return whether all that was in it is accounted for, once."""
     memory.cursor[:] = 0
     first = before = _accounted(memory.counters, outcome)
@@ -275,7 +279,7 @@ def _receive(frame: Any, length: Any, outcome: Any, memory: Any) -> Any:
         at, part_len = memory.cursor[FRAME_AT], memory.cursor[FRAME_LEN]
         if at < 0 or at + part_len > length:
             return False
-        is_possible = _receive_part(frame[at:], part_len, memory)
+        is_possible = _receive_part(settings, frame[at:], part_len, memory)
         if _accounted(memory.counters, outcome) != before + 1 or not is_possible:
             return False
         before += 1
@@ -290,12 +294,12 @@ def _transmit(settings: Any, frame: Any, length: Any, now_ns: Any, memory: Any) 
 
 
 @inline_kernel
-def _receive_part(frame: Any, length: Any, memory: Any) -> Any:
+def _receive_part(settings: Any, frame: Any, length: Any, memory: Any) -> Any:
     """Take one frame or block as the loop does; return whether what became of it is possible."""
-    kind = inspect(frame, length, memory.flows, memory.counters, memory.pending)
+    kind = inspect(settings, frame, length, memory.flows, memory.counters, memory.pending)
     if kind == DROPPED:
         return True
-    noted = note(frame, length, 0, memory.flows, memory.counters, memory.pending)
+    noted = note(settings, frame, length, 0, memory.flows, memory.counters, memory.pending)
     if kind == CROSSES:
         return -1 <= noted <= length
     status = take(frame, length, memory.flows, memory.counters, memory.pending, memory.host)
@@ -308,7 +312,7 @@ def _receive_part(frame: Any, length: Any, memory: Any) -> Any:
 
 
 @inline_kernel
-def _come_back(frames: Any, outcome: Any, memory: Any) -> Any:
+def _come_back(settings: Any, frames: Any, outcome: Any, memory: Any) -> Any:
     """Whether the wire frames of one transmit lie in their buffer, and receive takes every block."""
     if frames == FORWARD or frames == 0:
         return True
@@ -319,7 +323,7 @@ def _come_back(frames: Any, outcome: Any, memory: Any) -> Any:
         if start < 0 or length < 0 or start + length > WIRE_BUFFER_LEN - DECODE_SLACK:
             return False
     if is_bundle(memory.wire, memory.spans, frames):
-        return _takes_blocks(memory.gathered, _gather(frames, memory), frames, outcome, memory)
+        return _takes_blocks(settings, memory.gathered, _gather(frames, memory), frames, outcome, memory)
     for index in range(frames):
         start, length = memory.spans[index, 0], memory.spans[index, 1]
         wire = memory.wire[start:]
@@ -327,7 +331,7 @@ def _come_back(frames: Any, outcome: Any, memory: Any) -> Any:
             return False
         if network.get_protocol(wire, network.find_ip_len(wire, length)) == tcp.PROTO_TCP:
             continue  # a SYN with the word
-        if not _takes_blocks(wire, length, 1, outcome, memory):
+        if not _takes_blocks(settings, wire, length, 1, outcome, memory):
             return False
     return True
 
@@ -343,9 +347,9 @@ def _gather(pieces: Any, memory: Any) -> Any:
 
 
 @inline_kernel
-def _takes_blocks(frame: Any, length: Any, blocks: Any, outcome: Any, memory: Any) -> Any:
+def _takes_blocks(settings: Any, frame: Any, length: Any, blocks: Any, outcome: Any, memory: Any) -> Any:
     """Whether receive takes all blocks of a frame that transmit has made, unless a SYN ended the way back."""
     before = memory.counters[Counter.RX_BLOCKS] + memory.counters[Counter.DROP_UNKNOWN_FLOW]
-    is_accounted = _receive(frame, length, outcome, memory)
+    is_accounted = _receive(settings, frame, length, outcome, memory)
     after = memory.counters[Counter.RX_BLOCKS] + memory.counters[Counter.DROP_UNKNOWN_FLOW]
     return is_accounted and after == before + blocks

@@ -19,8 +19,9 @@ one with this acknowledgement number. So nobody who cannot see a connection's nu
 next ones go without it, and the connection stays raw. A SYN with a signature (MD5, AO), with payload (TCP Fast Open),
 or without room for the option crosses as it is.
 
-**MSS.** The NICs round the MSS option of a SYN with the word down to whole floats, and that of a SYN/ACK to no more
-than the host's own, so that TCP itself cuts between floats what an application writes as floats.
+**MSS and window.** The NICs round the MSS option and the window of a SYN with the word down to whole floats, and the
+MSS of a SYN/ACK to no more than the host's own, so that TCP itself cuts between floats what an application writes as
+floats.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _MSS_MIN: Final = 8
 
 
 @inline_kernel
-def offer(frame: Any, ip_len: Any, flows: Any, now_ns: Any, room: Any) -> Any:
+def offer(frame: Any, ip_len: Any, ways: Any, flows: Any, now_ns: Any, room: Any) -> Any:
     """Learn a tagged SYN from the host; if it may carry the word, write it with the word into ``room.wire``.
 
     Returns:
@@ -70,7 +71,7 @@ def offer(frame: Any, ip_len: Any, flows: Any, now_ns: Any, room: Any) -> Any:
     flows[slot, flow_table.SYNS_SENT] += 1
     if flows[slot, flow_table.SYNS_SENT] > OFFERS_MAX:
         return 0
-    _write(frame, ip_len, tcp_len, flows[slot, flow_table.OWN_NONCE], room.wire)
+    _write(frame, ip_len, tcp_len, ways, flows[slot, flow_table.OWN_NONCE], room.wire)
     return tcp_at + tcp_len + capability.OPTION_LEN
 
 
@@ -155,7 +156,7 @@ def _limit_mss(frame: Any, tcp_at: Any, tcp_len: Any, most: Any) -> None:
 
 
 @inline_kernel
-def _write(frame: Any, ip_len: Any, tcp_len: Any, nonce: Any, wire: Any) -> None:
+def _write(frame: Any, ip_len: Any, tcp_len: Any, ways: Any, nonce: Any, wire: Any) -> None:
     """Write the host's SYN with the word behind its options into ``wire``."""
     tcp_at = IP_AT + ip_len
     copy_octets(frame, 0, wire, 0, tcp_at + tcp_len)
@@ -167,15 +168,16 @@ def _write(frame: Any, ip_len: Any, tcp_len: Any, nonce: Any, wire: Any) -> None
     wire[at + 1] = capability.OPTION_LEN
     put_be16(wire, at + capability.EXID_AT, capability.EXID)
     wire[at + capability.VERSION_AT] = BLOCK_VERSION
-    wire[at + capability.WAYS_AT] = capability.TAKES_UDP
+    wire[at + capability.WAYS_AT] = ways
     put_be16(wire, at + capability.CODECS_AT, capability.ALL_CODECS)
     put_be32(wire, at + capability.NONCE_AT, nonce)
     _limit_mss(wire, tcp_at, tcp_len, 0)
+    put_be16(wire, tcp_at + tcp.WINDOW, be16(wire, tcp_at + tcp.WINDOW) & ~3)
     _put_lengths(wire, ip_len, tcp_len + capability.OPTION_LEN)
 
 
 @inline_kernel
-def accept(frame: Any, ip_len: Any, length: Any, flows: Any) -> Any:
+def accept(frame: Any, ip_len: Any, length: Any, ways: Any, flows: Any) -> Any:
     """Note what a SYN from the wire says about its sender, and take the word out of it.
 
     Returns:
@@ -192,9 +194,9 @@ def accept(frame: Any, ip_len: Any, length: Any, flows: Any) -> Any:
         slot = flow_table.find(flows, key)
         if slot != NOT_FOUND:
             most = flows[slot, flow_table.OWN_MSS]
-            _take_answer(frame, tcp_at, tcp_len, at, flows, slot)
+            _take_answer(frame, tcp_at, tcp_len, at, ways, flows, slot)
     else:
-        _take_offer(frame, tcp_at, tcp_len, at, flows, key)
+        _take_offer(frame, tcp_at, tcp_len, at, ways, flows, key)
     if at == NO_OPTION:
         return length
     _limit_mss(frame, tcp_at, tcp_len, most)
@@ -206,7 +208,7 @@ def accept(frame: Any, ip_len: Any, length: Any, flows: Any) -> Any:
 
 
 @inline_kernel
-def _take_offer(frame: Any, tcp_at: Any, tcp_len: Any, word_at: Any, flows: Any, key: Any) -> None:
+def _take_offer(frame: Any, tcp_at: Any, tcp_len: Any, word_at: Any, ways: Any, flows: Any, key: Any) -> None:
     """Keep what a SYN says until the host answers it; a copy without the word takes nothing back."""
     peer_isn = be32(frame, tcp_at + tcp.SEQ)
     row = flow_table.find_candidate(flows, key)
@@ -216,11 +218,11 @@ def _take_offer(frame: Any, tcp_at: Any, tcp_len: Any, word_at: Any, flows: Any,
     flows[row, flow_table.PEER_ISN] = peer_isn
     flows[row, flow_table.WINDOW_SHIFT] = _read_shift(frame, tcp_at, tcp_len)
     if word_at != NO_OPTION:
-        _read_word(frame, word_at, flows, row)
+        _read_word(frame, word_at, ways, flows, row)
 
 
 @inline_kernel
-def _take_answer(frame: Any, tcp_at: Any, tcp_len: Any, word_at: Any, flows: Any, slot: Any) -> None:
+def _take_answer(frame: Any, tcp_at: Any, tcp_len: Any, word_at: Any, ways: Any, flows: Any, slot: Any) -> None:
     """Believe a SYN/ACK that answers the host's SYN; one that comes later changes nothing."""
     asked = (flows[slot, flow_table.ISN] + 1) & 0xFFFFFFFF
     if flows[slot, flow_table.STATE] != flow_table.OPENING or be32(frame, tcp_at + tcp.ACK) != asked:
@@ -229,12 +231,14 @@ def _take_answer(frame: Any, tcp_at: Any, tcp_len: Any, word_at: Any, flows: Any
     flows[slot, flow_table.PEER_ISN] = be32(frame, tcp_at + tcp.SEQ)
     _settle_shift(flows, slot, _read_shift(frame, tcp_at, tcp_len))
     if word_at != NO_OPTION:
-        _read_word(frame, word_at, flows, slot)
+        _read_word(frame, word_at, ways, flows, slot)
 
 
 @inline_kernel
-def _read_word(frame: Any, at: Any, flows: Any, row: Any) -> None:
-    if u8(frame, at + capability.VERSION_AT) == BLOCK_VERSION:
+def _read_word(frame: Any, at: Any, ways: Any, flows: Any, row: Any) -> None:
+    """Note what a word says. A NIC with a key and one without do not understand each other's blocks."""
+    differ = (u8(frame, at + capability.WAYS_AT) ^ ways) & capability.WANTS_MAC
+    if u8(frame, at + capability.VERSION_AT) == BLOCK_VERSION and not differ:
         flows[row, flow_table.PEER_CODECS] = be16(frame, at + capability.CODECS_AT)
         flows[row, flow_table.PEER_WAYS] = u8(frame, at + capability.WAYS_AT)
         flows[row, flow_table.PEER_NONCE] = be32(frame, at + capability.NONCE_AT)

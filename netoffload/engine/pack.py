@@ -14,6 +14,7 @@ from netoffload.codec.jit import inline_kernel
 from netoffload.codec.kernels import ENCODE_SLACK
 from netoffload.engine import flows as flow_table
 from netoffload.engine import path
+from netoffload.engine.authentication import is_on
 from netoffload.engine.blocks import Piece, Sending, emit_block
 from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import wrap
@@ -46,7 +47,9 @@ def find_sending(settings: Any, segment: Any, now_ns: Any, flows: Any, slot: Any
     if segment.gso_size:
         # No frame is larger than the host's own segments: what the peer or the path cannot take, TCP has found out.
         longest = min(longest, segment.payload_at - vnet.VNET_LEN - ETHERNET_LEN + segment.gso_size)
-    return Sending(longest - (DATAGRAM_OVERHEAD if in_udp else 0), in_udp, flows[slot, flow_table.PEER_NONCE])
+    mac_len = offload.MAC_LEN if is_on(settings.tx_mac) else 0
+    nonce = flows[slot, flow_table.PEER_NONCE]
+    return Sending(longest - (DATAGRAM_OVERHEAD if in_udp else 0), in_udp, nonce, mac_len)
 
 
 @inline_kernel
@@ -102,7 +105,7 @@ def account(segment: Any, sending: Any, flows: Any, slot: Any, counters: Any, sp
     wire_octets = 0
     for block in range(blocks):
         wire_octets += spans[block, 1] - vnet.VNET_LEN
-    headers_len = segment.payload_at - vnet.VNET_LEN + offload.OVERHEAD
+    headers_len = segment.payload_at - vnet.VNET_LEN + offload.OVERHEAD + sending.mac_len
     headers_len += DATAGRAM_OVERHEAD if sending.in_udp else 0
     payload_octets = wire_octets - blocks * headers_len
     counters[Counter.TX_SEGMENTS] += 1

@@ -20,15 +20,14 @@ and the sequence number follows on: the rules of generic receive offload. A bloc
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.kernels import LANES, decode_halves, is_known
+from netoffload.codec.kernels import decode_halves
 from netoffload.codec.octets import copy_octets, store_u16, u8
-from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.engine import flows as flow_table
 from netoffload.engine import forms, handshake, network, path, plain, probation, router_errors
-from netoffload.engine.blocks import block_crc
+from netoffload.engine.block_view import check, find_block, is_ours
 from netoffload.engine.counters import Counter
 from netoffload.engine.fields import be16, be32, put_be16, put_be32
 from netoffload.engine.flows import NOT_FOUND, key_of, reversed_key
@@ -64,39 +63,12 @@ HOST_SEGMENT_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + network.DATAGR
 _FLAGS_OF_LAST: Final = tcp.FIN | tcp.PSH
 
 
-class BlockView(NamedTuple):
-    """Where things are in a frame with a block.
-
-    Attributes:
-        ip_len: octets of its network header, which says the family.
-        comp_at: where the IPComp header starts.
-        tcp_at: where the TCP header starts.
-        tcp_len: octets of it.
-        head: raw octets before the floats.
-        bursts_len: octets of the floats.
-        tail: raw octets behind them.
-        raw_len: payload octets that the block stands for.
-        half_len: octets of the floats before the mark.
-        half_count: floats before it.
-    """
-
-    ip_len: int
-    comp_at: int
-    tcp_at: int
-    tcp_len: int
-    head: int
-    bursts_len: int
-    tail: int
-    raw_len: int
-    half_len: int
-    half_count: int
-
-
 @kernel
-def inspect(frame: Any, length: int, flows: Any, counters: Any, pending: Any) -> int:
+def inspect(settings: Any, frame: Any, length: int, flows: Any, counters: Any, pending: Any) -> int:
     """Find out what a frame from the wire is; return ``CROSSES``, ``IS_BLOCK`` or ``DROPPED``.
 
     Args:
+        settings: ``blocks.EngineSettings``.
         frame: uint8, virtio-net header and frame, with DECODE_SLACK octets of room behind ``length``.
         length: octets in ``frame``.
         flows: the flow table.
@@ -105,7 +77,7 @@ def inspect(frame: Any, length: int, flows: Any, counters: Any, pending: Any) ->
     """
     ip_len = network.find_ip_len(frame, length)
     pending[FOUND_SLOT] = NOT_FOUND
-    if not _is_ours(frame, length, ip_len):
+    if not is_ours(frame, length, ip_len):
         if network.is_tcp(frame, length, ip_len):
             pending[FOUND_SLOT] = flow_table.find(flows, reversed_key(key_of(frame, ip_len, IP_AT + ip_len)))
         return CROSSES
@@ -118,7 +90,7 @@ def inspect(frame: Any, length: int, flows: Any, counters: Any, pending: Any) ->
     if slot == NOT_FOUND:
         counters[Counter.DROP_UNKNOWN_FLOW] += 1
         return DROPPED
-    reason = _check(frame, ip_len, block_len, flows[slot, flow_table.OWN_NONCE])
+    reason = check(settings, frame, ip_len, block_len, flows[slot, flow_table.OWN_NONCE])
     if reason != 0:
         counters[reason] += 1
         return DROPPED
@@ -127,10 +99,11 @@ def inspect(frame: Any, length: int, flows: Any, counters: Any, pending: Any) ->
 
 
 @kernel
-def note(frame: Any, length: int, now_ns: int, flows: Any, counters: Any, pending: Any) -> int:
+def note(settings: Any, frame: Any, length: int, now_ns: int, flows: Any, counters: Any, pending: Any) -> int:
     """Tell the table what a frame says; return its length, which may have changed, or -1 where it ends here.
 
     Args:
+        settings: ``blocks.EngineSettings``.
         frame: uint8; its capability word is taken out, its acknowledgement may be changed.
         length: octets in ``frame``.
         now_ns: the time.
@@ -140,7 +113,7 @@ def note(frame: Any, length: int, now_ns: int, flows: Any, counters: Any, pendin
     """
     ip_len = network.find_ip_len(frame, length)
     slot = pending[FOUND_SLOT]
-    if _is_ours(frame, length, ip_len):
+    if is_ours(frame, length, ip_len):
         _heed(frame, IP_AT + ip_len + offload.TCP_HEADER, flows, slot, counters, True)
         return length
     if not network.is_tcp(frame, length, ip_len):
@@ -151,7 +124,7 @@ def note(frame: Any, length: int, now_ns: int, flows: Any, counters: Any, pendin
     tcp_at = IP_AT + ip_len
     flags = u8(frame, tcp_at + tcp.FLAGS)
     if flags & tcp.SYN:
-        shorter = handshake.accept(frame, ip_len, length, flows)
+        shorter = handshake.accept(frame, ip_len, length, settings.ways, flows)
         counters[Counter.RX_OFFERS] += int(shorter != length)
         return int(shorter)
     if slot != NOT_FOUND and plain.has_right_sum(frame, ip_len):
@@ -193,7 +166,7 @@ def take(frame: Any, length: int, flows: Any, counters: Any, pending: Any, host:
         pending: int64[PENDING_FIELDS], the segment being rebuilt.
         host: uint8[HOST_SEGMENT_LEN], its octets.
     """
-    block = _find_block(frame, network.find_ip_len(frame, length))
+    block = find_block(frame, network.find_ip_len(frame, length))
     begins = pending[PENDING_LEN] == 0
     if begins:
         _start(frame, block, pending, host)
@@ -209,77 +182,6 @@ def take(frame: Any, length: int, flows: Any, counters: Any, pending: Any, host:
     flags_at = IP_AT + block.ip_len + tcp.FLAGS
     host[flags_at] = u8(host, flags_at) | flags
     return MERGED_LAST if flags & _FLAGS_OF_LAST or pending[PENDING_GSO] == 0 else MERGED
-
-
-@inline_kernel
-def _is_ours(frame: Any, length: Any, ip_len: Any) -> Any:
-    """Whether this is an IPComp datagram with our CPI; every other frame belongs to the host."""
-    return (
-        ip_len != 0
-        and length >= IP_AT + ip_len + offload.IPCOMP_LEN
-        and network.get_protocol(frame, ip_len) == offload.PROTO_IPCOMP
-        and be16(frame, IP_AT + ip_len + offload.CPI) == offload.CPI_OFFLOAD
-    )
-
-
-@inline_kernel
-def _check(frame: Any, ip_len: Any, block_len: Any, nonce: Any) -> Any:
-    """Return the counter of the reason to drop this block, or 0; nothing is trusted before the CRC."""
-    comp_at = IP_AT + ip_len
-    if network.is_fragment(frame, ip_len) or not network.is_summed_right(frame, ip_len):
-        return Counter.DROP_BAD_HEADER.value  # the CRC covers the addresses alone
-    told = be32(frame, comp_at + offload.CRC)
-    if block_crc(frame, comp_at, ip_len, block_len) ^ nonce != told:
-        return Counter.DROP_BAD_CRC.value
-    if (
-        u8(frame, comp_at + offload.NEXT_HEADER) != offload.IPCOMP_NEXT_TCP
-        or u8(frame, comp_at + offload.VERSION_CODEC) >> 4 != offload.BLOCK_VERSION
-        or u8(frame, comp_at + offload.IPCOMP_FLAGS) | u8(frame, comp_at + offload.FLAGS)
-    ):
-        return Counter.DROP_BAD_VERSION.value
-    bound_k = u8(frame, comp_at + offload.BOUND_K)
-    codec_id = u8(frame, comp_at + offload.VERSION_CODEC) & 15
-    if not is_known(codec_id) or not BOUND_K_MIN <= bound_k <= BOUND_K_MAX:
-        return Counter.DROP_UNKNOWN_CODEC.value
-    return _check_lengths(frame, ip_len, block_len)
-
-
-@inline_kernel
-def _check_lengths(frame: Any, ip_len: Any, block_len: Any) -> Any:
-    """The part of :func:`_check` that looks behind the block header."""
-    tcp_at = IP_AT + ip_len + offload.TCP_HEADER
-    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
-    flags = u8(frame, tcp_at + tcp.FLAGS)
-    if tcp_len < tcp.TCP_MIN_LEN or offload.OVERHEAD + tcp_len > block_len or flags & ~offload.SEGMENT_FLAGS:
-        return Counter.DROP_BAD_HEADER.value
-    block = _find_block(frame, ip_len)
-    floats_len = block.raw_len - block.head - block.tail
-    if (
-        block.raw_len == 0
-        or block.head > 3
-        or block.tail > 3
-        or floats_len < 4 * block.half_count
-        or floats_len & 3
-        or block.bursts_len < block.half_len
-        or ip_len + tcp_len + block.raw_len > network.DATAGRAM_LEN_MAX
-    ):
-        return Counter.DROP_BAD_LENGTHS.value
-    return 0
-
-
-@inline_kernel
-def _find_block(frame: Any, ip_len: Any) -> Any:
-    """Return the block of a frame; its lengths are what it says, until :func:`_check_lengths` has looked at them."""
-    comp_at = IP_AT + ip_len
-    tcp_at = comp_at + offload.TCP_HEADER
-    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
-    head_tail = u8(frame, comp_at + offload.HEAD_TAIL)
-    head, tail = head_tail >> 4, head_tail & 15
-    bursts_len = network.get_datagram_len(frame, ip_len) - ip_len - offload.OVERHEAD - tcp_len - head - tail
-    raw_len = be16(frame, comp_at + offload.PAYLOAD_LEN)
-    half_len = be16(frame, comp_at + offload.HALF_LEN)
-    half_count = LANES * be16(frame, comp_at + offload.HALF_BURSTS)
-    return BlockView(ip_len, comp_at, tcp_at, tcp_len, head, bursts_len, tail, raw_len, half_len, half_count)
 
 
 @inline_kernel

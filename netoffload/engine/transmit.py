@@ -108,7 +108,7 @@ def transmit(settings: Any, frame: Any, length: int, now_ns: int, flows: Any, co
     if flags & tcp.SYN:
         if is_tagged and _is_of_ports(settings.ports, key.ports):
             room.spans[0, 0] = 0
-            room.spans[0, 1] = handshake.offer(frame, ip_len, flows, now_ns, room)
+            room.spans[0, 1] = handshake.offer(frame, ip_len, settings.ways, flows, now_ns, room)
             if room.spans[0, 1]:
                 counters[Counter.TX_OFFERS] += 1
                 return 1
@@ -152,7 +152,8 @@ def _send(
 ) -> Any:
     """Send a segment of a known connection; the result is that of :func:`transmit`."""
     slot = known.slot
-    sent = _note(segment, now_ns, flows, slot)
+    mss = 0 if u8(frame, vnet.GSO_TYPE) == vnet.GSO_NONE else load_u16(frame, vnet.VNET_GSO_SIZE)
+    sent = _note(segment, mss, now_ns, flows, slot)
     plain.align_window(frame, segment, flows, slot)
     reason = _refuse(settings, frame, segment, known, flows)
     if reason == 0 and flows[slot, flow_table.FORM] == forms.EXACT:
@@ -194,13 +195,17 @@ def _send(
 
 
 @inline_kernel
-def _note(segment: Any, now_ns: Any, flows: Any, slot: Any) -> Any:
-    """Note in its connection that a segment is about to be sent; return where it stands in the stream."""
+def _note(segment: Any, mss: Any, now_ns: Any, flows: Any, slot: Any) -> Any:
+    """Note in its connection that a segment is about to be sent; return where it stands in the stream.
+
+    ``mss`` is what the host says of a TSO frame, else 0.
+    """
     next_seq = flows[slot, flow_table.NEXT_SEQ]
     end_seq = advance(segment.seq, segment.payload_len + (segment.flags & tcp.FIN))
     if is_before(next_seq, end_seq):
         flows[slot, flow_table.NEXT_SEQ] = end_seq
     flows[slot, flow_table.LAST_SEEN_NS] = now_ns
+    flows[slot, flow_table.MSS_SEEN] = mss if mss else max(flows[slot, flow_table.MSS_SEEN], segment.payload_len)
     if segment.flags & (tcp.FIN | tcp.RST):
         flows[slot, flow_table.STATE] = flow_table.CLOSED
     again = segment.payload_len > 0 and is_before(segment.seq, next_seq)
@@ -259,11 +264,11 @@ def _is_zeros(frame: Any, segment: Any, flows: Any, slot: Any) -> Any:
 def _fit(frame: Any, segment: Any, sent: Any, flows: Any, slot: Any) -> Any:
     """Return what of a segment goes out now (``forms.Fit``)."""
     end_seq = advance(segment.seq, segment.payload_len)
-    ends_write = segment.flags & tcp.PSH
-    gives_up = segment.flags & tcp.FIN or forms.gives_up(flows, slot, end_seq, sent.is_copy, ends_write)
+    ends_write = segment.flags & tcp.PSH != 0 or segment.payload_len % max(flows[slot, flow_table.MSS_SEEN], 1) != 0
+    gives_up = segment.flags & tcp.FIN != 0 or (sent.is_copy and ends_write)
     fitted = forms.fit(frame, segment, flows, slot, sent.is_last, gives_up)
     if ends_write:
-        forms.note_push(flows, slot, end_seq)
+        forms.note_write_end(flows, slot, end_seq)
     return fitted
 
 

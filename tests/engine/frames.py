@@ -39,6 +39,7 @@ def make_segment(
     to_client: bool = False,
     needs_csum: bool = True,
     ipv6: bool = False,
+    window: int = 8192,
 ) -> bytes:
     """Return virtio-net header and frame; more payload than an MSS makes it a TSO frame."""
     addresses, ports = IPV6_ADDRESSES if ipv6 else IPV4_ADDRESSES, (sport, 5001)
@@ -52,6 +53,7 @@ def make_segment(
         seq=seq,
         ack=ack,
         flags=flags,
+        window=window,
         options=TIMESTAMPS if options is None else options,
     )
     packet /= payload

@@ -80,7 +80,7 @@ class Sender:
     isn: int
     ipv6: bool
     mss: int
-    window: int
+    edge: int
     written: int = 0
     una: int = 0
     next: int = 0
@@ -96,7 +96,7 @@ class Sender:
 
     def send_new(self, segments: int) -> list[bytes]:
         """Send what the window allows, at most so many segments, as one large one."""
-        end = min(self.written, self.una + self.window, self.next + segments * self.mss)
+        end = min(self.written, self.edge, self.next + segments * self.mss)
         if end <= self.next and not (self.has_closed and not self.fin_sent and self.next == len(self.stream)):
             return []
         start, self.next = self.next, max(end, self.next)
@@ -131,8 +131,11 @@ class Sender:
 
     def take_ack(self, frame: bytes) -> None:
         """Take an acknowledgement that the NIC hands over."""
-        ack = (tcp_of(frame)[0].ack - self.isn - 1 + 2**31) % 2**32 - 2**31
+        header = tcp_of(frame)[0]
+        ack = (header.ack - self.isn - 1 + 2**31) % 2**32 - 2**31
         assert ack <= self.next + int(self.fin_sent), "nobody may acknowledge what was not sent"
+        if ack >= self.una:
+            self.edge = max(self.edge, ack + header.window)
         self.una = max(self.una, min(ack, len(self.stream)))
         self.acked_fin = ack > len(self.stream)
 
@@ -141,7 +144,7 @@ class Sender:
 
 def split(frame: bytes) -> list[bytes]:
     """Return the segments that a plain large frame becomes on the wire; everything else is one."""
-    header, octets = vnet.parse_vnet(frame)
+    header, _ = vnet.parse_vnet(frame)
     if header.gso_type not in (vnet.GSO_TCPV4, vnet.GSO_TCPV6):
         return [frame]
     tcp, payload = tcp_of(frame)

@@ -10,6 +10,7 @@ from frames import in_buffer, make_segment
 from netoffload.codec import CodecId
 from netoffload.codec.kernels import DECODE_SLACK
 from netoffload.engine import flows as table
+from netoffload.engine.authentication import Authenticator
 from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.counters import Counter, as_dict, make_counters
 from netoffload.engine.encapsulation import CURSOR_FIELDS, FRAME_AT, FRAME_LEN, HEADERS_LEN, is_bundle, unwrap
@@ -29,6 +30,7 @@ from netoffload.engine.receive import (
     take,
 )
 from netoffload.engine.transmit import FORWARD, RANDOM_WORDS, WIRE_BUFFER_LEN, Room, transmit
+from netoffload.wire.capability import TAKES_UDP, WANTS_MAC
 
 ROUNDS_IN_PLACE = (
     Counter.BYPASS_NO_GAIN,
@@ -51,7 +53,9 @@ class Nic:
         in_udp: bool = False,
         bundles: bool = False,
         codec: CodecId = CodecId.INCEPTIONN,
+        key: bytes | None = None,
     ) -> None:
+        self._signer, self._checker = Authenticator(key), Authenticator(key)
         self.settings = EngineSettings(
             int(codec),
             bound_k,
@@ -62,6 +66,9 @@ class Nic:
             tag=0x28,
             tag_mask=0xFC,
             ports=np.zeros((0, 2), np.int64),
+            ways=TAKES_UDP | (WANTS_MAC if key else 0),
+            tx_mac=self._signer.words,
+            rx_mac=self._checker.words,
         )
         self.counters = make_counters()
         self.table = table.make_flows()
@@ -112,10 +119,10 @@ class Nic:
         self.table[: table.SLOTS, table.JUDGED + JUDGED_VERDICT] = FLOATS
 
     def _take(self, buffer: np.ndarray, length: int, delivered: list[bytes]) -> None:
-        kind = inspect(buffer, length, self.table, self.counters, self._pending)
+        kind = inspect(self.settings, buffer, length, self.table, self.counters, self._pending)
         if kind == DROPPED:
             return
-        length = note(buffer, length, self.now_ns, self.table, self.counters, self._pending)
+        length = note(self.settings, buffer, length, self.now_ns, self.table, self.counters, self._pending)
         if kind == CROSSES:
             self._flush(delivered)
             if length >= 0:

@@ -30,6 +30,8 @@ BEFORE_OCTETS = 2_000_000
 AFTER_OCTETS = 30_000_000
 """Ten seconds of traffic: a flow may go plain for one of them."""
 COMPRESSED_MIN = 0.9
+AWAY_S = 1.0
+"""Before a killed NIC starts again, which takes a second more."""
 OPTIONS = FlowOptions(
     listener=1,
     connector=0,
@@ -46,14 +48,16 @@ def attend(flow: Flow, seconds: float) -> None:
         flow.read()
 
 
-def restart_receiving_nic(bed: Testbed, _flow: Flow) -> None:
+def restart_receiving_nic(bed: Testbed, flow: Flow) -> None:
     kill_nic(bed, bed.plan.nodes[1])
+    attend(flow, AWAY_S)
     start_nic(bed, bed.plan.nodes[1])
 
 
-def restart_both_nics(bed: Testbed, _flow: Flow) -> None:
+def restart_both_nics(bed: Testbed, flow: Flow) -> None:
     for node in bed.plan.nodes:
         kill_nic(bed, node)
+    attend(flow, AWAY_S)
     for node in bed.plan.nodes:
         start_nic(bed, node)
 

@@ -139,6 +139,7 @@ def draw_options(draw: random.Random, *, ipv6: bool = True) -> FlowOptions:
         connector=1 - listener,
         directions=(_draw_direction(draw), back),
         is_ipv6=ipv6 and draw.random() < 0.35,
+        tos=0 if draw.random() < 0.1 else TOS_COMPRESS,
         rcvbuf_octets=draw.choice((0, 0, 0, 6001, 20_000, 65_535)),
         sndbuf_octets=draw.choice((0, 0, 0, 0, 9001, 40_000)),
         maxseg=draw.choice((0, 0, 0, 536, 999, 1001, 1203)),

@@ -46,15 +46,16 @@ class SoakResult:
         flows: connections that ended, each way counting once.
         values: float32 that arrived.
         wrong: of them, those that are neither the original nor the codec's round trip; odd octets at a stream's end
-            that differ count as one.
+            that differ count as one. In a stream without a tag rounded ones are wrong too.
         rounded: of them, those that only the codec makes.
         exact: of them, those that arrived as sent where the codec changes them.
         exact_after_begun: of the exact ones in streams of whole floats, those behind the first rounded one.
         torn_flows: flows with a wrong value.
         stuck: flows without progress for a minute over a path that works.
         broken: flows that ended with an error, or with fewer octets than were sent.
-        compressed_share: octets that the NICs compressed over octets that the writers sent; what TCP sends again
-            counts again.
+        compressed_share: octets that the NICs compressed over octets that writers sent with a tag; what TCP sends
+            again counts again.
+        sent_octets: that writers sent with a tag.
         events: how often each kind happened.
         missing: what this machine cannot do, a line each.
         examples: options of flows that went wrong, were stuck or broke, with what was seen.
@@ -203,31 +204,31 @@ class Soak:
         elif trouble is None and short:
             result.broken += 1
             trouble = f"{short} of its directions arrived short or long"
-        if not found:
-            result.wrong += flow.wrong
         for each in found:
-            self._count(each)
-        wrong = sum(each.wrong + each.tail_wrong for each in found)
+            self._count(each, is_tagged=flow.options.tos != 0)
+        wrong = max(sum(_wrong(each, flow.options.tos != 0) for each in found), flow.wrong)
+        result.wrong += wrong
         if wrong:
             result.torn_flows += 1
         if (wrong or trouble) and len(result.examples) < EXAMPLES_MAX:
             seen = [example for each in found for example in each.examples][:3]
             result.examples.append(f"{trouble or f'{wrong} wrong values'}: {seen} {flow.told()}")
 
-    def _count(self, found: Found) -> None:
+    def _count(self, found: Found, is_tagged: bool) -> None:
         result = self.result
         if not found.sent_octets:
             return
         result.flows += 1
         result.values += found.values
-        result.wrong += found.wrong + found.tail_wrong
+        if not is_tagged:
+            return
         result.rounded += found.rounded
         result.exact += found.exact
         result.exact_after_begun += found.exact_after_begun if found.options.is_whole else 0
         result.sent_octets += found.sent_octets
 
     def _share(self) -> None:
-        sent_octets = self.result.sent_octets + sum(flow.sent_octets for flow in self._flows)
+        sent_octets = self.result.sent_octets + sum(flow.sent_octets for flow in self._flows if flow.options.tos)
         self.result.compressed_share = self.result.counters.get("tx_raw_octets", 0) / max(sent_octets, 1)
 
     def _end_flows(self) -> None:
@@ -235,6 +236,11 @@ class Soak:
             with flow:
                 pass
         self._flows.clear()
+
+
+def _wrong(found: Found, is_tagged: bool) -> int:
+    """Return how many values are neither of the two that may arrive; without a tag it is one."""
+    return found.wrong + found.tail_wrong + (0 if is_tagged else found.rounded)
 
 
 def as_json(result: SoakResult) -> dict[str, Any]:

@@ -1,0 +1,130 @@
+"""A block in a frame from the wire: where its parts are, and whether it may be believed."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from netoffload.codec.jit import inline_kernel
+from netoffload.codec.kernels import LANES, is_known
+from netoffload.codec.octets import u8
+from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
+from netoffload.engine import network
+from netoffload.engine.authentication import has_mac, is_on
+from netoffload.engine.blocks import block_crc
+from netoffload.engine.counters import Counter
+from netoffload.engine.fields import be16, be32, put_be32
+from netoffload.engine.network import IP_AT
+from netoffload.wire import offload, tcp
+
+
+class BlockView(NamedTuple):
+    """Where things are in a frame with a block.
+
+    Attributes:
+        ip_len: octets of its network header, which says the family.
+        comp_at: where the IPComp header starts.
+        tcp_at: where the TCP header starts.
+        tcp_len: octets of it.
+        head: raw octets before the floats.
+        bursts_len: octets of the floats.
+        tail: raw octets behind them.
+        raw_len: payload octets that the block stands for.
+        half_len: octets of the floats before the mark.
+        half_count: floats before it.
+    """
+
+    ip_len: int
+    comp_at: int
+    tcp_at: int
+    tcp_len: int
+    head: int
+    bursts_len: int
+    tail: int
+    raw_len: int
+    half_len: int
+    half_count: int
+
+
+@inline_kernel
+def is_ours(frame: Any, length: Any, ip_len: Any) -> Any:
+    """Whether this is an IPComp datagram with our CPI; every other frame belongs to the host."""
+    return (
+        ip_len != 0
+        and length >= IP_AT + ip_len + offload.IPCOMP_LEN
+        and network.get_protocol(frame, ip_len) == offload.PROTO_IPCOMP
+        and be16(frame, IP_AT + ip_len + offload.CPI) == offload.CPI_OFFLOAD
+    )
+
+
+@inline_kernel
+def check(settings: Any, frame: Any, ip_len: Any, block_len: Any, nonce: Any) -> Any:
+    """Return the counter of the reason to drop this block, or 0; nothing is trusted before CRC and MAC."""
+    comp_at = IP_AT + ip_len
+    if network.is_fragment(frame, ip_len) or not network.is_summed_right(frame, ip_len):
+        return Counter.DROP_BAD_HEADER.value  # the CRC covers the addresses alone
+    has_mac_flag = u8(frame, comp_at + offload.FLAGS) & offload.HAS_MAC
+    if has_mac_flag:
+        block_len -= offload.MAC_LEN
+        if block_len < offload.OVERHEAD + tcp.TCP_MIN_LEN:
+            return Counter.DROP_RUNT.value
+    told = be32(frame, comp_at + offload.CRC)
+    if block_crc(frame, comp_at, ip_len, block_len) ^ nonce != told:
+        return Counter.DROP_BAD_CRC.value
+    if is_on(settings.rx_mac):
+        put_be32(frame, comp_at + offload.CRC, told)
+        addresses_len = network.addresses_len(ip_len)
+        at, covered = comp_at - addresses_len, addresses_len + block_len
+        if not has_mac_flag or not has_mac(settings.rx_mac, frame, at, covered, comp_at + block_len):
+            return Counter.DROP_BAD_MAC.value
+    elif has_mac_flag:
+        return Counter.DROP_BAD_VERSION.value
+    if (
+        u8(frame, comp_at + offload.NEXT_HEADER) != offload.IPCOMP_NEXT_TCP
+        or u8(frame, comp_at + offload.VERSION_CODEC) >> 4 != offload.BLOCK_VERSION
+        or u8(frame, comp_at + offload.IPCOMP_FLAGS) | (u8(frame, comp_at + offload.FLAGS) & ~offload.HAS_MAC)
+    ):
+        return Counter.DROP_BAD_VERSION.value
+    bound_k = u8(frame, comp_at + offload.BOUND_K)
+    codec_id = u8(frame, comp_at + offload.VERSION_CODEC) & 15
+    if not is_known(codec_id) or not BOUND_K_MIN <= bound_k <= BOUND_K_MAX:
+        return Counter.DROP_UNKNOWN_CODEC.value
+    return _check_lengths(frame, ip_len, block_len)
+
+
+@inline_kernel
+def _check_lengths(frame: Any, ip_len: Any, block_len: Any) -> Any:
+    """The part of :func:`check` that looks behind the block header."""
+    tcp_at = IP_AT + ip_len + offload.TCP_HEADER
+    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+    flags = u8(frame, tcp_at + tcp.FLAGS)
+    if tcp_len < tcp.TCP_MIN_LEN or offload.OVERHEAD + tcp_len > block_len or flags & ~offload.SEGMENT_FLAGS:
+        return Counter.DROP_BAD_HEADER.value
+    block = find_block(frame, ip_len)
+    floats_len = block.raw_len - block.head - block.tail
+    if (
+        block.raw_len == 0
+        or block.head > 3
+        or block.tail > 3
+        or floats_len < 4 * block.half_count
+        or floats_len & 3
+        or block.bursts_len < block.half_len
+        or ip_len + tcp_len + block.raw_len > network.DATAGRAM_LEN_MAX
+    ):
+        return Counter.DROP_BAD_LENGTHS.value
+    return 0
+
+
+@inline_kernel
+def find_block(frame: Any, ip_len: Any) -> Any:
+    """Return the block of a frame; its lengths are what it says, until :func:`_check_lengths` has looked at them."""
+    comp_at = IP_AT + ip_len
+    tcp_at = comp_at + offload.TCP_HEADER
+    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+    head_tail = u8(frame, comp_at + offload.HEAD_TAIL)
+    head, tail = head_tail >> 4, head_tail & 15
+    mac_len = offload.MAC_LEN if u8(frame, comp_at + offload.FLAGS) & offload.HAS_MAC else 0
+    bursts_len = network.get_datagram_len(frame, ip_len) - ip_len - offload.OVERHEAD - tcp_len - head - tail - mac_len
+    raw_len = be16(frame, comp_at + offload.PAYLOAD_LEN)
+    half_len = be16(frame, comp_at + offload.HALF_LEN)
+    half_count = LANES * be16(frame, comp_at + offload.HALF_BURSTS)
+    return BlockView(ip_len, comp_at, tcp_at, tcp_len, head, bursts_len, tail, raw_len, half_len, half_count)
