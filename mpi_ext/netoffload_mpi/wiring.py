@@ -28,7 +28,6 @@ from netoffload.errors import CollectiveError
 from netoffload_mpi.agreement import Gather, Marking, Offer
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TAGGED_LANES, TIMEOUT_S_DEFAULT, Key, Lane, TcpExchange
 
-
 PREAMBLE: Final = np.ones(320, np.float32).tobytes()
 """Exact under every codec, and more than the kilobyte that a NIC looks at."""
 
@@ -137,9 +136,8 @@ def wire_up(
 def _exchange_preambles(rank: int, connections: dict[Key, socket.socket], timeout_s: float) -> str | None:
     """Send the preamble on every tagged connection and take the peers'; return what went wrong, or None."""
     tagged = [(peer, conn) for (peer, lane), conn in connections.items() if lane in TAGGED_LANES]
-    peer = rank
     try:
-        for peer, conn in tagged:
+        for _, conn in tagged:
             conn.settimeout(timeout_s)
             conn.sendall(PREAMBLE)
         for peer, conn in tagged:
@@ -147,10 +145,10 @@ def _exchange_preambles(rank: int, connections: dict[Key, socket.socket], timeou
             while left:
                 octets = conn.recv(left)
                 if not octets:
-                    raise ConnectionResetError("it was closed")
+                    raise ConnectionResetError(f"rank {peer} closed it")
                 left -= len(octets)
     except OSError as error:
-        return f"rank {rank} lost its connection to rank {peer} before the first octet: {error}"
+        return f"rank {rank} lost a connection before its first octet: {error}"
     return None
 
 

@@ -95,6 +95,7 @@ LENT_LEN: Final = 28
 # Whether blocks arrive: see ``probation``.
 RETRIES: Final = 29
 RETRY_UNA: Final = 30
+RETRY_NS: Final = 56
 PLAIN_UNTIL_NS: Final = 31
 BACK_OFF_NS: Final = 32
 PLAIN_UNA: Final = 33
@@ -127,7 +128,7 @@ RX_BLOCKS: Final = 54
 RX_IS_CLOSED: Final = 55
 
 # What the first kilobyte looks like: see ``judgement``.
-JUDGED: Final = 56
+JUDGED: Final = 57
 FIELDS: Final = JUDGED + JUDGE_FIELDS
 
 KEY_FIELDS: Final = 6

@@ -203,6 +203,14 @@ def note_write_end(flows: Any, slot: Any, end_seq: Any) -> None:
 
 
 @inline_kernel
+def is_write_end(flows: Any, slot: Any, end_seq: Any, ends_write: Any) -> Any:
+    """Whether what the application wrote ends at ``end_seq``: this segment says so, or one before did."""
+    cut = cut_of(flows, slot, end_seq)
+    is_held = flows[slot, HELD_MASK] & ENDS_WRITE != 0 and flows[slot, HELD_SEQ] == advance(end_seq, -cut)
+    return ends_write or is_held
+
+
+@inline_kernel
 def ends_at_held(flows: Any, slot: Any, seq: Any) -> Any:
     """Whether octets that are held or lent end right before ``seq``: a FIN there must bring them along."""
     cut = cut_of(flows, slot, seq)

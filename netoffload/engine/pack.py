@@ -40,10 +40,12 @@ most 64 KiB and a header of at most 146 octets per block; one more frame, alignm
 
 
 @inline_kernel
-def find_sending(settings: Any, segment: Any, now_ns: Any, flows: Any, slot: Any) -> Any:
-    """Return how blocks of a connection travel (``blocks.Sending``)."""
+def find_sending(settings: Any, segment: Any, now_ns: Any, flows: Any, slot: Any, is_small: Any) -> Any:
+    """Return how blocks of a connection travel (``blocks.Sending``); ``is_small``: in datagrams that any path takes."""
     in_udp = int(settings.in_udp and flows[slot, flow_table.PEER_WAYS] & TAKES_UDP)
     longest = path.datagram_max(flows, slot, min(settings.mtu[0], MTU_MAX), now_ns)
+    if is_small:
+        longest = min(longest, path.SMALL)
     if segment.gso_size:
         # No frame is larger than the host's own segments: what the peer or the path cannot take, TCP has found out.
         longest = min(longest, segment.payload_at - vnet.VNET_LEN - ETHERNET_LEN + segment.gso_size)

@@ -1,12 +1,14 @@
 """Whether blocks arrive: a connection whose blocks do not goes on in plain segments for a while, then tries one block.
 
 What says so is the peer's TCP. A segment at the edge of what is acknowledged that was sent again :data:`RETRIES_MAX`
-times without progress puts the connection on *probation*: plain segments for :data:`PLAIN_NS`, at first a second. Then,
-if plain segments arrived meanwhile, one segment goes as a block, the *probe*. If it is acknowledged without having been
-sent again, the connection is off probation. Else the time doubles, up to a minute.
+times without progress, :data:`SPACING_NS` apart, puts the connection on *probation*: plain segments for
+:data:`PLAIN_NS`, at first a second. Then, if plain segments arrived meanwhile, one segment goes as a block, the
+*probe*. If it is acknowledged without having been sent again, the connection is off probation. Else the time doubles,
+up to a minute. Plain segments carry the codec's values where blocks did (``forms``), so nothing about the data changes.
 
-Plain segments carry the codec's values where blocks did (``forms``), so nothing about the data changes. A link that is
-down stops plain segments as well: they do not arrive, no probe is sent, and the time does not double.
+**Other reasons.** On a path that drops what is large, plain segments vanish as well. So what is sent again at the edge
+goes in small blocks. And while nothing arrives on probation, plain segments and small blocks take turns: an answer to
+one of the blocks ends probation. A link that is down lets nothing arrive at all; then the time does not double.
 """
 
 from __future__ import annotations
@@ -23,19 +25,27 @@ from netoffload.engine.flows import (
     PROBE_END,
     PROBE_SEQ,
     RETRIES,
+    RETRY_NS,
     RETRY_UNA,
     UNA,
 )
 from netoffload.engine.sequence import advance, is_before
 
 RETRIES_MAX: Final = 3
+SPACING_NS: Final = 100_000_000
+"""Half of Linux' smallest time-out: several copies within a round trip are one try."""
 PLAIN_NS: Final = 1_000_000_000
 PLAIN_NS_MAX: Final = 60 * PLAIN_NS
 
+# How a segment is to leave.
+BLOCKS: Final = 0
+SMALL_BLOCKS: Final = 1
+PLAIN: Final = 2
+
 
 @inline_kernel
-def must_be_plain(flows: Any, slot: Any, segment: Any, again: Any, now_ns: Any, counters: Any) -> Any:
-    """Whether a segment that could be compressed had better not be; notes that it is about to be sent.
+def choose(flows: Any, slot: Any, segment: Any, again: Any, now_ns: Any, counters: Any) -> Any:
+    """Return how a segment leaves that could be compressed; notes that it is about to be sent.
 
     Args:
         flows: the table.
@@ -46,22 +56,28 @@ def must_be_plain(flows: Any, slot: Any, segment: Any, again: Any, now_ns: Any, 
         counters: int64, indexed by :class:`Counter`.
     """
     end_seq = advance(segment.seq, segment.payload_len)
+    una = flows[slot, UNA]
+    is_at_edge = again and not is_before(una, segment.seq) and is_before(una, end_seq)
     if flows[slot, PLAIN_UNTIL_NS] == 0:
-        if not again or not _is_stuck(flows, slot, segment.seq, end_seq):
-            return False
+        if not is_at_edge:
+            return BLOCKS
+        _count(flows, slot, now_ns)
+        if flows[slot, RETRIES] <= RETRIES_MAX:
+            return SMALL_BLOCKS
         counters[Counter.TX_FALLBACKS] += 1
         put_on_probation(flows, slot, now_ns)
-        return True
+        return PLAIN
+    if una == flows[slot, PLAIN_UNA]:
+        return _take_turns(flows, slot, segment.seq, end_seq) if is_at_edge else PLAIN
     if flows[slot, IS_PROBING]:
         if again and is_before(segment.seq, flows[slot, PROBE_END]) and is_before(flows[slot, PROBE_SEQ], end_seq):
             put_on_probation(flows, slot, now_ns)
-        return True
-    if again or now_ns < flows[slot, PLAIN_UNTIL_NS] or flows[slot, UNA] == flows[slot, PLAIN_UNA]:
-        return True
+        return PLAIN
+    if again or now_ns < flows[slot, PLAIN_UNTIL_NS]:
+        return PLAIN
     counters[Counter.TX_PROBES] += 1
-    flows[slot, IS_PROBING] = 1
-    flows[slot, PROBE_SEQ], flows[slot, PROBE_END] = segment.seq, end_seq
-    return False
+    _begin_probe(flows, slot, segment.seq, end_seq)
+    return BLOCKS
 
 
 @inline_kernel
@@ -73,22 +89,37 @@ def note_progress(flows: Any, slot: Any) -> None:
 
 
 @inline_kernel
-def _is_stuck(flows: Any, slot: Any, seq: Any, end_seq: Any) -> Any:
-    """Note a segment that is sent again; True if it was the one too many."""
-    una = flows[slot, UNA]
-    if is_before(una, seq) or not is_before(una, end_seq):
-        return False  # TCP fills a gap further on, or is behind the times
-    if flows[slot, RETRY_UNA] != una:
-        flows[slot, RETRY_UNA] = una
-        flows[slot, RETRIES] = 0
-    flows[slot, RETRIES] += 1
-    return flows[slot, RETRIES] >= RETRIES_MAX
-
-
-@inline_kernel
 def put_on_probation(flows: Any, slot: Any, now_ns: Any) -> None:
     """Send a connection's segments plain for a while, longer than the last time."""
     flows[slot, BACK_OFF_NS] = min(max(2 * flows[slot, BACK_OFF_NS], PLAIN_NS), PLAIN_NS_MAX)
     flows[slot, PLAIN_UNTIL_NS] = now_ns + flows[slot, BACK_OFF_NS]
     flows[slot, PLAIN_UNA] = flows[slot, UNA]
     flows[slot, IS_PROBING] = flows[slot, RETRIES] = 0
+
+
+@inline_kernel
+def _count(flows: Any, slot: Any, now_ns: Any) -> None:
+    """Count a segment that is sent again at the edge of what is acknowledged."""
+    if flows[slot, RETRY_UNA] != flows[slot, UNA]:
+        flows[slot, RETRY_UNA] = flows[slot, UNA]
+        flows[slot, RETRIES] = flows[slot, RETRY_NS] = 0
+    if flows[slot, RETRIES] == 0 or now_ns - flows[slot, RETRY_NS] >= SPACING_NS:
+        flows[slot, RETRIES] += 1
+        flows[slot, RETRY_NS] = now_ns
+
+
+@inline_kernel
+def _take_turns(flows: Any, slot: Any, seq: Any, end_seq: Any) -> Any:
+    """Nothing has arrived since probation began: try a block after every plain segment."""
+    flows[slot, RETRIES] += 1
+    if flows[slot, RETRIES] & 1:
+        flows[slot, IS_PROBING] = 0
+        return PLAIN
+    _begin_probe(flows, slot, seq, end_seq)
+    return SMALL_BLOCKS
+
+
+@inline_kernel
+def _begin_probe(flows: Any, slot: Any, seq: Any, end_seq: Any) -> None:
+    flows[slot, IS_PROBING] = 1
+    flows[slot, PROBE_SEQ], flows[slot, PROBE_END] = seq, end_seq

@@ -178,8 +178,10 @@ def _send(
         if sent.again:
             path.note_again(flows, slot, part, now_ns, counters)
         reason = Counter.BYPASS_PROBATION.value
-        if not probation.must_be_plain(flows, slot, part, sent.again, now_ns, counters):
-            frames = _send_blocks(settings, source, part, now_ns, flows, slot, counters, room)
+        how = probation.choose(flows, slot, part, sent.again, now_ns, counters)
+        if how != probation.PLAIN:
+            sending = find_sending(settings, part, now_ns, flows, slot, how == probation.SMALL_BLOCKS)
+            frames = _send_blocks(settings, sending, source, part, flows, slot, counters, room)
             if frames > 0:
                 return frames
             reason = Counter.BYPASS_NO_GAIN.value
@@ -265,8 +267,9 @@ def _is_zeros(frame: Any, segment: Any, flows: Any, slot: Any) -> Any:
 def _fit(frame: Any, segment: Any, sent: Any, flows: Any, slot: Any) -> Any:
     """Return what of a segment goes out now (``forms.Fit``)."""
     end_seq = advance(segment.seq, segment.payload_len)
-    ends_write = segment.flags & tcp.PSH != 0 or segment.payload_len % max(flows[slot, flow_table.MSS_SEEN], 1) != 0
-    gives_up = segment.flags & tcp.FIN != 0 or (sent.is_copy and ends_write)
+    is_full = segment.payload_len % max(flows[slot, flow_table.MSS_SEEN], 1) == 0
+    ends_write = segment.flags & tcp.PSH != 0 or not (is_full or sent.again)
+    gives_up = segment.flags & tcp.FIN != 0 or (sent.is_copy and forms.is_write_end(flows, slot, end_seq, ends_write))
     fitted = forms.fit(frame, segment, flows, slot, sent.is_last, gives_up)
     if ends_write:
         forms.note_write_end(flows, slot, end_seq)
@@ -310,10 +313,9 @@ def _has_signature(frame: Any, segment: Any) -> Any:
 
 @inline_kernel
 def _send_blocks(
-    settings: Any, source: Any, part: Any, now_ns: Any, flows: Any, slot: Any, counters: Any, room: Any
+    settings: Any, sending: Any, source: Any, part: Any, flows: Any, slot: Any, counters: Any, room: Any
 ) -> Any:
     """Make blocks of a segment; return how many wire frames they are, 0 if they would not make it smaller."""
-    sending = find_sending(settings, part, now_ns, flows, slot)
     blocks = pack(settings, sending, source, part, flows, slot, counters, room)
     if blocks == 0:
         return 0
