@@ -17,6 +17,23 @@ TOS_COMPRESS: Final = 0x28
 """ToS of a tagged segment (INCEPTIONN, VI-B). The two low bits are ECN's: compare with ``(tos & TOS_MASK)``."""
 TOS_MASK: Final = 0xFC
 
+TAG_ANY: Final = -1
+"""Instead of a ToS: every TCP connection of the NIC's ports counts as tagged."""
+
+DSCP_NAMES: Final = {
+    **{f"CS{number}": number << 3 for number in range(1, 8)},
+    **{f"AF{group}{drop}": group << 3 | drop << 1 for group in range(1, 5) for drop in range(1, 4)},
+    "LE": 1,
+    "VA": 44,
+    "EF": 46,
+}
+"""Names of DSCPs (RFC 2474, 2597, 3246, 5865, 8622). CS0 is what nobody has marked, so it tags nothing."""
+
+PORT_MAX: Final = 65535
+
+Ports = tuple[tuple[int, int], ...]
+"""Ranges of ports, each first and last; empty: every port."""
+
 BOUND_K_MIN: Final = 1
 BOUND_K_MAX: Final = 16
 BOUND_K_DEFAULT: Final = 10
@@ -118,6 +135,79 @@ def parse_count(text: str) -> int:
     if match is None or int(match[1]) < 1:
         raise UsageError(f"count {text!r} is not a number from 1 on: write 20M, 200k or 4096")
     return round(int(match[1]) * 1000.0 ** _POWERS[match[2].lower()])
+
+
+def parse_tag(text: str) -> int:
+    """Return the ToS or traffic class of tagged segments from ``0x28``, ``40``, ``AF11``; ``TAG_ANY`` from ``any``.
+
+    Raises:
+        UsageError: not a ToS, one with ECN bits (RFC 3168), or 0, which everything has that nobody has marked.
+    """
+    word = text.strip()
+    if word.lower() == "any":
+        return TAG_ANY
+    if word.upper() in DSCP_NAMES:
+        return DSCP_NAMES[word.upper()] << 2
+    if not re.fullmatch(r"\d+|0x[0-9a-f]+", word, re.IGNORECASE):
+        raise UsageError(f"tag {text!r} is no ToS: write 0x28, 40, a DSCP like AF11, or any")
+    return check_tag(int(word, 16 if word[:2].lower() == "0x" else 10))
+
+
+def check_tag(tag: int) -> int:
+    """Return ``tag`` if segments can be marked with it, or if it is ``TAG_ANY``.
+
+    Raises:
+        UsageError: outside 1..255, or with ECN bits.
+    """
+    if tag == TAG_ANY:
+        return tag
+    if not 1 <= tag <= 0xFF:
+        raise UsageError(f"tag {tag} is outside 4..252: --tag any with --ports takes segments that nobody has marked")
+    if tag & ~TOS_MASK:
+        raise UsageError(f"tag {tag:#04x} has ECN bits, which routers change: its two low bits must be 0")
+    return tag
+
+
+def format_tag(tag: int) -> str:
+    """Write a tag as :func:`parse_tag` reads it: ``0x28``, ``any``."""
+    return "any" if tag == TAG_ANY else f"{tag:#04x}"
+
+
+def parse_ports(text: str) -> Ports:
+    """Return ranges of ports from ``5000-5999,7000``; none from nothing.
+
+    Raises:
+        UsageError: not such a list, a port outside 1..65535, or a range that ends before it begins.
+    """
+    ranges = []
+    for word in text.split(",") if text.strip() else ():
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", word.strip())
+        if match is None:
+            raise UsageError(f"ports {text!r} are no list: write 5000-5999,7000")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 1 <= first <= last <= PORT_MAX:
+            raise UsageError(f"ports {word.strip()!r} are no range within 1..{PORT_MAX}")
+        ranges.append((first, last))
+    return tuple(ranges)
+
+
+def format_ports(ports: Ports) -> str:
+    """Write ranges of ports as :func:`parse_ports` reads them."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ports)
+
+
+def check_policy(tag: int, ports: Ports, bypass: str) -> None:
+    """Refuse a tag of every connection where nothing limits it, or where the kernel would have to know it.
+
+    Raises:
+        UsageError: ``TAG_ANY`` without ports, or with a bypass in the kernel.
+    """
+    if check_tag(tag) != TAG_ANY:
+        return
+    if not ports:
+        raise UsageError("tag any needs ports: without --ports every TCP connection would count as floats")
+    if bypass == "kernel":
+        raise UsageError("tag any and bypass kernel exclude each other: the kernel knows connections by their ToS")
 
 
 def check_bound_k(bound_k: int) -> int:

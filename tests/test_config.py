@@ -7,12 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netoffload.config import (
+    TAG_ANY,
     check_bound_k,
     check_choice,
+    check_policy,
+    format_ports,
     format_rate,
+    format_tag,
     parse_clock_hz,
+    parse_ports,
     parse_rate_bps,
     parse_size_octets,
+    parse_tag,
 )
 from netoffload.errors import UsageError
 
@@ -85,3 +91,47 @@ def test_bounds_and_choices() -> None:
     assert check_choice("packing", "a", ("a", "b")) == "a"
     with pytest.raises(UsageError, match="packing 'c' is unknown: choose from a, b"):
         check_choice("packing", "c", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("text", "tag"),
+    [("0x28", 0x28), ("40", 0x28), ("AF11", 0x28), ("af21", 0x48), ("CS1", 0x20), ("EF", 0xB8), ("any", TAG_ANY)],
+)
+def test_tags(text: str, tag: int) -> None:
+    assert parse_tag(text) == tag
+    assert parse_tag(format_tag(tag)) == tag
+
+
+@pytest.mark.parametrize("text", ["", "fast", "0", "0x29", "0x2b", "256", "-4", "-1", "AF14", "CS0", "0.5"])
+def test_wrong_tags(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^tag "):
+        parse_tag(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ports"),
+    [
+        ("", ()),
+        ("7000", ((7000, 7000),)),
+        ("5000-5999,7000", ((5000, 5999), (7000, 7000))),
+        (" 1 , 2-65535", ((1, 1), (2, 65535))),
+    ],
+)
+def test_ports(text: str, ports: tuple[tuple[int, int], ...]) -> None:
+    assert parse_ports(text) == ports
+    assert parse_ports(format_ports(ports)) == ports
+
+
+@pytest.mark.parametrize("text", [",", "0", "65536", "7000-6999", "5000-", "-5000", "http", "1,,2", "1-2-3"])
+def test_wrong_ports(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^ports "):
+        parse_ports(text)
+
+
+def test_a_tag_of_everything_needs_ports_and_sees_every_frame() -> None:
+    check_policy(TAG_ANY, ((5000, 5000),), "user")
+    check_policy(0x28, (), "kernel")
+    with pytest.raises(UsageError, match="tag any needs ports"):
+        check_policy(TAG_ANY, (), "user")
+    with pytest.raises(UsageError, match="exclude each other"):
+        check_policy(TAG_ANY, ((5000, 5000),), "kernel")

@@ -6,7 +6,6 @@ host's device was deleted, 5 the wire was deleted.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import signal
@@ -15,13 +14,15 @@ import threading
 import traceback
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import numpy as np
 
 from netoffload.codec import get
-from netoffload.config import BOUND_K_DEFAULT, BYPASSES, CODECS, ENCAPSULATIONS, PACKINGS, TOS_COMPRESS, TOS_MASK
+from netoffload.config import (
+    TAG_ANY,
+    TOS_MASK,
+)
 from netoffload.control import ControlServer
 from netoffload.devices.mtu import MtuWatch
 from netoffload.devices.netns import arp_ignore, is_same_netns
@@ -33,16 +34,16 @@ from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.bypass import socket_program
 from netoffload.engine.counters import Int64Array
 from netoffload.errors import NetOffloadError, UsageError
-from netoffload.faults import parse_faults
 from netoffload.wire import capability
+from netoffload_daemon.arguments import parse_arguments
 from netoffload_daemon.bypass import KernelBypass
 from netoffload_daemon.control import make_handlers
 from netoffload_daemon.key import load_key
 from netoffload_daemon.loop import serve
 from netoffload_daemon.metrics import serve_metrics
 from netoffload_daemon.port import RX, TX, LoopSettings, Port, make_port, make_second, make_settings
-from netoffload_daemon.privileges import ROOT, USER_DEFAULT, drop, find_user, forgo
-from netoffload_daemon.settings import TRACE_SIDES, NicSettings
+from netoffload_daemon.privileges import ROOT, drop, find_user, forgo
+from netoffload_daemon.settings import NicSettings
 from netoffload_daemon.table import open_table
 from netoffload_daemon.trace import SIDES, TraceFile
 from netoffload_daemon.trouble import HOST_GONE, STOPPED, WIRE_GONE
@@ -53,125 +54,6 @@ EXIT_WIRE_GONE: Final = 5
 
 FAILED: Final = 3
 """Beside the results of :func:`~netoffload_daemon.loop.serve`: it raised something, and nobody knows what was sent."""
-
-EXAMPLES: Final = """\
-examples:
-  netoffload nic --host tap:inc0 --host-netns /run/netns/n0 --wire wire0 --wire-netns /run/netns/n0w \\
-                 --bound 8 --packing per-segment --control /run/nic-n0.sock
-  netoffload nic --host veth:host0 --wire eth1 --threads 2 --trace frames.pcapng --trace-side wire
-
-The host's programs mark a socket with setsockopt(IPPROTO_IP, IP_TOS, 0x28) before connecting, on both ends,
-and send nothing but float32 on it. Everything else crosses unchanged.
-"""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Refuse in one line, as everything else does, instead of with the list of all options."""
-        raise UsageError(f"{message}; see {self.prog} --help")
-
-
-def parse_arguments(arguments: Sequence[str], program: str = "netoffloadd") -> NicSettings:
-    """Return the settings that the words of a command line say.
-
-    Raises:
-        UsageError: an option is missing, unknown, or has a value that cannot be.
-    """
-    parser = _Parser(
-        prog=program,
-        description="Run one NIC: compress tagged TCP segments between a host's interface and a wire.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    _add_devices(parser)
-    _add_engine(parser)
-    _add_operation(parser)
-    words = parser.parse_args(arguments)
-    get(words.codec)
-    return NicSettings(
-        host=words.host,
-        wire=words.wire,
-        host_netns=words.host_netns,
-        wire_netns=words.wire_netns,
-        codec=words.codec,
-        bound_k=words.bound,
-        packing=words.packing,
-        encapsulation=words.encapsulation,
-        control=words.control,
-        flow_table=words.flow_table,
-        key=words.key,
-        metrics_port=words.metrics_port,
-        ready_fd=words.ready_fd,
-        faults=parse_faults(words.fault),
-        threads=words.threads,
-        busy_poll_us=words.busy_poll,
-        user=words.user,
-        trace=words.trace,
-        trace_side=words.trace_side,
-        bypass=words.bypass,
-        ephemeral=words.ephemeral,
-    )
-
-
-def _add_devices(parser: argparse.ArgumentParser) -> None:
-    host = "the host's device: a TAP (made if it is not there), or the NIC's end of a veth pair"
-    parser.add_argument("--host", required=True, metavar="KIND:NAME", help=f"{host}; KIND is tap or veth")
-    parser.add_argument("--wire", required=True, metavar="NAME", help="the wire's interface")
-    parser.add_argument("--host-netns", metavar="PATH", help="network namespace of the host's device")
-    parser.add_argument(
-        "--ephemeral", action="store_true", help="a TAP that is made goes with the NIC, and the host's connections too"
-    )
-    parser.add_argument("--wire-netns", metavar="PATH", help="network namespace of the wire")
-
-
-def _add_engine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--codec", default=CODECS[0], help=f"one of {', '.join(CODECS)} (default %(default)s)")
-    parser.add_argument(
-        "--bound", type=int, default=BOUND_K_DEFAULT, metavar="K", help="error bound 2^-K, 1..16 (default %(default)s)"
-    )
-    parser.add_argument("--packing", default=PACKINGS[0], help=f"{' or '.join(PACKINGS)} (default %(default)s)")
-    parser.add_argument(
-        "--encapsulation",
-        default=ENCAPSULATIONS[0],
-        help=f"how blocks travel: {' or '.join(ENCAPSULATIONS)} (default %(default)s, to peers that take it)",
-    )
-    parser.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="1, or 2: one per direction (default %(default)s)"
-    )
-    parser.add_argument(
-        "--busy-poll", type=int, default=0, metavar="US", help="look for frames this long before sleeping, microseconds"
-    )
-    parser.add_argument(
-        "--bypass",
-        default=BYPASSES[0],
-        help="who carries frames that are not touched: user, this process; kernel, tc filters (default %(default)s)",
-    )
-    parser.add_argument(
-        "--fault",
-        default="",
-        metavar="FAULTS",
-        help="damage frames for the wire: loss=P,dup=P,reorder=P,flip=P,truncate=P,delay=5ms,seed=N, any of them",
-    )
-
-
-def _add_operation(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--control", type=Path, metavar="PATH", help="listen here for counters, flows, stop")
-    parser.add_argument("--key", type=Path, metavar="FILE", help="add a MAC of this key to every block, and ask for it")
-    parser.add_argument("--flow-table", type=Path, metavar="FILE", help="keep the flows here, for a restart")
-    parser.add_argument(
-        "--metrics-port", type=int, metavar="N", help="serve Prometheus metrics at http://127.0.0.1:N/metrics"
-    )
-    parser.add_argument("--ready-fd", type=int, metavar="N", help="write 'ready' to this descriptor when forwarding")
-    parser.add_argument(
-        "--user",
-        default=USER_DEFAULT,
-        help="who to be once the devices are open; root stays root (default %(default)s)",
-    )
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write the frames that cross to this pcapng file")
-    parser.add_argument(
-        "--trace-side", default="both", help=f"whose frames: {', '.join(TRACE_SIDES)} (default %(default)s)"
-    )
 
 
 def run(settings: NicSettings) -> int:
@@ -190,7 +72,7 @@ def run(settings: NicSettings) -> int:
         find_user(settings.user)
         forgo()
     with contextlib.ExitStack() as stack:
-        program = socket_program() if settings.bypass == "kernel" else b""
+        program = socket_program(settings.tag) if settings.bypass == "kernel" else b""
         host, new_tap = _open_host(settings, stack, program)
         wire, mtu = open_packet(settings.wire, settings.wire_netns, program=program)
         stack.enter_context(wire)
@@ -245,9 +127,9 @@ def _engine_settings(
         in_udp=int(settings.encapsulation == "udp"),
         # A fault hits, and a trace shows, what one would see on the wire: datagrams.
         bundles=int(takes_bundles() and not settings.faults.is_on and settings.trace is None),
-        tag=TOS_COMPRESS,
-        tag_mask=TOS_MASK,
-        ports=np.zeros((0, 2), np.int64),
+        tag=max(settings.tag, 0),
+        tag_mask=0 if settings.tag == TAG_ANY else TOS_MASK,
+        ports=np.array(settings.ports, np.int64).reshape(-1, 2),
         ways=capability.TAKES_UDP | (capability.WANTS_MAC if settings.key else 0),
         tx_mac=signer.words,
         rx_mac=checker.words,

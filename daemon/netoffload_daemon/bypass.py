@@ -106,7 +106,7 @@ class KernelBypass:
         # What the host sends leaves a TAP, but arrives at the NIC's end of a veth pair.
         sent: Hook = "ingress" if self._settings.host_is_veth else "egress"
         received: Hook = "egress" if self._settings.host_is_veth else "ingress"
-        named = redirect_program()
+        named = redirect_program(self._settings.tag)
         if self._settings.host_is_veth and self._is_one_netns:
             tx, rx = Redirect(host, sent, wire, "egress"), Redirect(wire, "ingress", host, received)
             add_redirect(self._wire, tx, named)

@@ -1,7 +1,8 @@
 """What the NIC's control socket answers.
 
 ========= ================================================================
-info      who this is: pid, version, devices, codec, bound, packing, encapsulation, kernel, bypass; the wire's MTU
+info      who this is: pid, version, devices, codec, bound, packing, encapsulation, tag, ports, kernel, bypass; the
+          wire's MTU
 counters  every counter by name
 flows     one entry per flow and direction that carried tagged segments
 metrics   the same in Prometheus' text format
@@ -17,6 +18,7 @@ from typing import Any
 
 import netoffload
 from netoffload.codec.kernels import KERNEL
+from netoffload.config import format_ports, format_tag
 from netoffload.control import Handler
 from netoffload.engine import counters, flow_report
 from netoffload_daemon.bypass import KernelBypass
@@ -50,6 +52,8 @@ def make_handlers(
             "bound_k": settings.bound_k,
             "packing": settings.packing,
             "encapsulation": settings.encapsulation,
+            "tag": format_tag(settings.tag),
+            "ports": format_ports(settings.ports),
             "kernel": KERNEL,
             "bypass": settings.bypass,
             "mtu": int(port.mtu[0]),

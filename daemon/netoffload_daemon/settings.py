@@ -12,10 +12,13 @@ from netoffload.config import (
     BYPASSES,
     ENCAPSULATIONS,
     PACKINGS,
+    TOS_COMPRESS,
+    Ports,
     check_bound_k,
     check_bypass,
     check_choice,
     check_nic_loop,
+    check_policy,
 )
 from netoffload.errors import UsageError
 from netoffload.faults import FaultSettings
@@ -34,6 +37,8 @@ class NicSettings:
     Attributes:
         host: the host's device: ``tap:NAME`` (made if it is not there), or ``veth:NAME``, the NIC's end of a veth pair.
         wire: the wire's interface.
+        tag: ToS or traffic class of tagged segments, or ``TAG_ANY``.
+        ports: tagged connections have a port in one of these ranges; empty: any.
         ephemeral: whether a TAP that is made goes with the process; else it stays, with addresses and connections.
         host_netns: path of the namespace with the host's device; None is this one.
         wire_netns: path of the namespace with the wire; None is this one.
@@ -76,6 +81,8 @@ class NicSettings:
     trace_side: str = "both"
     bypass: str = BYPASSES[0]
     ephemeral: bool = False
+    tag: int = TOS_COMPRESS
+    ports: Ports = ()
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without opening anything."""
@@ -87,6 +94,7 @@ class NicSettings:
         check_choice("trace side", self.trace_side, TRACE_SIDES)
         check_bypass(self.bypass, has_faults=self.faults.is_on, has_trace=self.trace is not None)
         check_nic_loop(self.threads, self.busy_poll_us)
+        check_policy(self.tag, self.ports, self.bypass)
         kind, _, name = self.host.partition(":")
         if kind not in HOST_KINDS or not name:
             raise UsageError(f"host device {self.host!r} is not tap:NAME or veth:NAME")

@@ -14,11 +14,22 @@ from typing import Any
 
 from netoffload import codec
 from netoffload.collectives import Float32Array
-from netoffload.config import ENV_ADDRESS, ENV_CONTROL, check_bound_k
+from netoffload.config import (
+    ENV_ADDRESS,
+    ENV_CONTROL,
+    TAG_ANY,
+    TOS_COMPRESS,
+    Ports,
+    check_bound_k,
+    format_ports,
+    format_tag,
+    parse_ports,
+    parse_tag,
+)
 from netoffload.control import request
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 
-VERSION = 3
+VERSION = 4
 """Of the data plane: ranks with different ones do not talk."""
 
 Gather = Callable[[Any], Sequence[Any]]
@@ -55,6 +66,19 @@ class Quantiser:
 
 
 @dataclass(frozen=True)
+class Marking:
+    """What makes a connection one that the NICs compress.
+
+    Attributes:
+        tos: of its sockets.
+        ports: one of its ports is in these ranges; empty: any is.
+    """
+
+    tos: int = TOS_COMPRESS
+    ports: Ports = ()
+
+
+@dataclass(frozen=True)
 class Offer:
     """One rank's side of the agreement.
 
@@ -62,7 +86,7 @@ class Offer:
         version: of the data plane.
         address: IPv4 address where its listeners are.
         ports: (peer, lane) -> port, for every peer that will connect.
-        has_nic: whether it reaches a NIC's control socket.
+        marking: what its NIC takes for tagged; None: it reaches no NIC's control socket.
         precision: its NIC's, or what its caller said; None: exact.
         failure: why it cannot take part; None: it can.
     """
@@ -70,7 +94,7 @@ class Offer:
     version: int = VERSION
     address: str = ""
     ports: Mapping[tuple[int, int], int] | None = None
-    has_nic: bool = False
+    marking: Marking | None = None
     precision: Precision | None = None
     failure: str | None = None
 
@@ -88,24 +112,27 @@ def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | 
     return Precision(codec.get(codec_name).name, check_bound_k(bound_k))
 
 
-def own_precision(asked: Precision | None) -> tuple[bool, Precision | None]:
-    """Return whether this rank has a NIC, and what its tagged data is rounded by.
+def own_nic(asked: Precision | None) -> tuple[Marking | None, Precision | None]:
+    """Return what this rank's NIC takes for tagged (None: there is no NIC), and what tagged data is rounded by.
 
     Args:
         asked: by the caller; None: ask the NIC.
 
     Raises:
-        UsageError: not what the NIC does.
+        UsageError: not what the NIC does, or the NIC cannot tell tagged connections from others.
         ControlError: the NIC does not answer.
     """
     path = os.environ.get(ENV_CONTROL)
     if not path:
-        return False, asked
+        return None, asked
     info = request(path, "info")
     nic = Precision(str(info["codec"]), int(info["bound_k"]))
     if asked is not None and asked != nic:
         raise UsageError(f"asked for {_describe(asked)}, but the NIC does {_describe(nic)}")
-    return True, nic
+    tag = parse_tag(str(info["tag"]))
+    if tag == TAG_ANY:
+        raise UsageError("the NIC's tag is any, but ranks have exact connections too: give the NIC a ToS (--tag 0x28)")
+    return Marking(tag, parse_ports(str(info["ports"]))), nic
 
 
 def own_address(gather: Gather, host: str) -> str:
@@ -131,8 +158,8 @@ def own_address(gather: Gather, host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def agree(offers: Sequence[Offer]) -> Precision | None:
-    """Return what all ranks round by.
+def agree(offers: Sequence[Offer]) -> tuple[Precision | None, Marking]:
+    """Return what all ranks round by, and how they mark tagged connections.
 
     A rank without a NIC (and whose caller named no codec) rounds as the others do: NICs agree in the TCP handshake
     which connections they compress, so its own stay raw, and identical results need the same rounding everywhere.
@@ -150,7 +177,17 @@ def agree(offers: Sequence[Offer]) -> Precision | None:
         if precision != rounding[0][1]:
             first = f"rank {rounding[0][0]} {_describe(rounding[0][1])}"
             raise CollectiveError(f"ranks round differently: {first}, rank {rank} {_describe(precision)}")
-    return rounding[0][1] if rounding else None
+    return rounding[0][1] if rounding else None, _agreed_marking(offers)
+
+
+def _agreed_marking(offers: Sequence[Offer]) -> Marking:
+    """Return the marking of all ranks that have a NIC; the others do as they do."""
+    marking = [(rank, offer.marking) for rank, offer in enumerate(offers) if offer.marking is not None]
+    for rank, other in marking:
+        if other != marking[0][1]:
+            first = f"rank {marking[0][0]} {_describe_marking(marking[0][1])}"
+            raise CollectiveError(f"NICs have different tags: {first}, rank {rank} {_describe_marking(other)}")
+    return marking[0][1] if marking else Marking()
 
 
 def failure_of(error: NetOffloadError | OSError) -> Offer:
@@ -160,3 +197,7 @@ def failure_of(error: NetOffloadError | OSError) -> Offer:
 
 def _describe(precision: Precision) -> str:
     return f"{precision.codec} with bound {precision.bound_k}"
+
+
+def _describe_marking(marking: Marking) -> str:
+    return format_tag(marking.tos) + (f" on ports {format_ports(marking.ports)}" if marking.ports else "")

@@ -17,13 +17,14 @@ from netoffload.config import parse_size_octets
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload_mpi.agreement import (
     Gather,
+    Marking,
     Offer,
     Precision,
     agree,
     asked_precision,
     failure_of,
     own_address,
-    own_precision,
+    own_nic,
 )
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload_mpi.driver import prepare
@@ -139,17 +140,17 @@ def set_up(rank: int, size: int, gather: Gather, settings: Settings) -> DataPlan
             address = own_address(gather, MPI.Get_processor_name())
             settings = settings.with_environment()
             prepare()
-            has_nic, precision = own_precision(asked_precision(settings.codec, settings.bound_k))
-            listeners = stack.enter_context(Listeners(rank, size, address))
-            offer = Offer(address=address, ports=listeners.ports, has_nic=has_nic, precision=precision)
+            nic, precision = own_nic(asked_precision(settings.codec, settings.bound_k))
+            listeners = stack.enter_context(Listeners(rank, size, address, nic or Marking()))
+            offer = Offer(address=address, ports=listeners.ports, marking=nic, precision=precision)
         except (NetOffloadError, OSError) as error:
             offer, failure = failure_of(error), error
         offers = gather(offer)
         if failure is not None and not isinstance(failure, OSError):
             raise failure  # our own is the clearer message; the others hear of it from agree()
-        precision = agree(offers)
+        precision, marking = agree(offers)
         assert listeners is not None
-        exchange = wire_up(rank, offers, listeners, gather, settings.timeout_s, settings.late_s)
+        exchange = wire_up(rank, offers, listeners, gather, marking.tos, settings.timeout_s, settings.late_s)
     quantise = None if precision is None else precision.quantiser()
     if quantise is not None:
         quantise(np.zeros(8, dtype=np.float32))  # compiles now rather than in the first timed call

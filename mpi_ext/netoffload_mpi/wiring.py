@@ -7,13 +7,15 @@ rank says how it went, so that one failure is everybody's.
 A NIC judges a tagged connection by its first kilobyte before it compresses anything, and what ranks send first may be
 short. So both ends begin a tagged connection with a *preamble*, floats that are nothing but that.
 
-ToS 0x28 is set on the listener before ``listen`` and on the connecting socket before ``connect``: the handshake
-itself is tagged, and Linux gives an accepted socket the ToS of its listener.
+The NICs' ToS is set on the listener before ``listen`` and on the connecting socket before ``connect``: the handshake
+itself is tagged, and Linux gives an accepted socket the ToS of its listener. Where NICs take only some ports for
+tagged, the listener has one of them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import time
 from collections.abc import Sequence
@@ -21,9 +23,9 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.config import TOS_COMPRESS
+from netoffload.config import format_ports
 from netoffload.errors import CollectiveError
-from netoffload_mpi.agreement import Gather, Offer
+from netoffload_mpi.agreement import Gather, Marking, Offer
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TAGGED_LANES, TIMEOUT_S_DEFAULT, Key, Lane, TcpExchange
 
 PREAMBLE: Final = np.ones(320, np.float32).tobytes()
@@ -37,21 +39,22 @@ class Listeners:
         rank: this rank.
         size: number of ranks.
         address: IPv4 address to listen at.
+        marking: of tagged connections.
 
     Raises:
-        OSError: the address is not this node's.
+        OSError: the address is not this node's, or none of the marking's ports is free.
     """
 
-    def __init__(self, rank: int, size: int, address: str) -> None:
+    def __init__(self, rank: int, size: int, address: str, marking: Marking | None = None) -> None:
         """Listen."""
         self._open = contextlib.ExitStack()
         self._sockets: dict[Key, socket.socket] = {}
+        marking = marking or Marking()
         with contextlib.ExitStack() as undo:
             for peer in range(rank + 1, size):
                 for lane in Lane:
-                    listener = undo.enter_context(_tcp_socket(lane))
-                    listener.bind((address, 0))
-                    listener.listen(4)
+                    listener = undo.enter_context(_tcp_socket(lane, marking.tos))
+                    _listen(listener, address, marking if lane in TAGGED_LANES else Marking())
                     self._sockets[peer, lane] = listener
             self._open = undo.pop_all()
 
@@ -88,6 +91,7 @@ def wire_up(
     offers: Sequence[Offer],
     listeners: Listeners,
     gather: Gather,
+    tos: int = Marking.tos,
     timeout_s: float = TIMEOUT_S_DEFAULT,
     late_s: float = LATE_S_DEFAULT,
 ) -> TcpExchange:
@@ -98,6 +102,7 @@ def wire_up(
         offers: of all ranks, in rank order.
         listeners: this rank's, whose ports are in its offer.
         gather: tells all ranks how it went.
+        tos: of tagged connections.
         timeout_s: for each connection, and later for a silent peer.
         late_s: for a peer that lives but does not come.
 
@@ -111,7 +116,8 @@ def wire_up(
             for peer, offer in enumerate(offers):
                 for lane in Lane:
                     if peer < rank:
-                        conn = _connect(offer, rank, offers[rank].address, lane, timeout_s)
+                        key = (rank, lane)
+                        conn = _connect(offer, key, _tcp_socket(lane, tos), offers[rank].address, timeout_s)
                     elif peer > rank:
                         conn = listeners.accept((peer, lane), offer.address, timeout_s)
                     else:
@@ -146,19 +152,35 @@ def _exchange_preambles(rank: int, connections: dict[Key, socket.socket], timeou
     return None
 
 
-def _connect(offer: Offer, rank: int, own_address: str, lane: Lane, timeout_s: float) -> socket.socket:
-    conn = _tcp_socket(lane)
+def _connect(offer: Offer, key: Key, conn: socket.socket, own_address: str, timeout_s: float) -> socket.socket:
+    """Connect a socket to the listener for ``key`` of the rank whose offer this is."""
     try:
         conn.settimeout(timeout_s)
         conn.bind((own_address, 0))  # the route may prefer another of this node's, which the listener would not take
-        conn.connect((offer.address, (offer.ports or {})[rank, lane]))
+        conn.connect((offer.address, (offer.ports or {})[key]))
     except OSError:
         conn.close()
         raise
     return conn
 
 
-def _tcp_socket(lane: Lane) -> socket.socket:
+def _listen(listener: socket.socket, address: str, marking: Marking) -> None:
+    """Listen at the first free port of the marking, or at any."""
+    for first, last in marking.ports or ((0, 0),):
+        for port in range(first, last + 1):
+            try:
+                listener.bind((address, port))
+            except OSError as error:
+                if not port or error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise
+            else:
+                listener.listen(4)
+                return
+    ports = format_ports(marking.ports)
+    raise OSError(errno.EADDRINUSE, f"no port of {ports} is free for a tagged connection: give the NIC more (--ports)")
+
+
+def _tcp_socket(lane: Lane, tos: int) -> socket.socket:
     conn = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    conn.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TOS_COMPRESS if lane in TAGGED_LANES else 0)
+    conn.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos if lane in TAGGED_LANES else 0)
     return conn

@@ -113,10 +113,12 @@ def _line(frame: Frame) -> str:
     flow = f"{endpoint(frame.src, frame.sport)} -> {endpoint(frame.dst, frame.dport)}"
     start += f"{flow}  seq {frame.seq} {frame.flags}  "
     if frame.kind == "offer":
-        return f"{start}NIC decodes {', '.join(frame.peer_codecs or ())} (version {frame.peer_version})"
+        only = ", only with a MAC" if frame.peer_wants_mac else ""
+        return f"{start}NIC decodes {', '.join(frame.peer_codecs or ())} (version {frame.peer_version}){only}"
     if frame.kind != "block":
         return f"{start}{frame.kind} TCP, {frame.payload_len} octets"
     crc = "crc not checked (cut short)" if frame.crc is None else f"crc {frame.crc}"
+    crc += ", MAC" if frame.has_mac else ""
     said = f"{start}{frame.raw_len} -> {'?' if frame.payload_len is None else frame.payload_len}"
     said += f"  {frame.ratio:.2f}" if frame.ratio is not None else ""
     said += f"  {frame.codec} k={frame.bound_k}"

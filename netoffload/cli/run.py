@@ -13,6 +13,7 @@ from netoffload import config
 from netoffload.cli.app import app, notes
 from netoffload.cli.testbed import (
     PROGRAM_SETTINGS,
+    TAG_DEFAULT,
     Bound,
     BusyPoll,
     Bypass,
@@ -23,7 +24,9 @@ from netoffload.cli.testbed import (
     Mtu,
     NoNic,
     Packing,
+    Ports,
     Rate,
+    Tag,
     Threads,
     building,
     plan_from_options,
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 
 BUILD_OPTIONS: Final = (
     *("rate", "bound", "codec", "packing", "encapsulation", "mtu", "host", "fault", "threads", "busy_poll", "bypass"),
-    "no_nic",
+    *("tag", "ports", "no_nic"),
 )
 """Parameters of ``run`` that describe the testbed it builds."""
 
@@ -59,6 +62,8 @@ def run(
     threads: Threads = 1,
     busy_poll: BusyPoll = 0,
     bypass: Bypass = "user",
+    tag: Tag = TAG_DEFAULT,
+    ports: Ports = "",
     no_nic: NoNic = False,
     testbed: Annotated[str | None, typer.Option(metavar="RUN", help="Use this testbed that is up.")] = None,
     mpi: Annotated[str, typer.Option(help="Who starts the ranks: mpich, openmpi (version 5).")] = "mpich",
@@ -82,7 +87,7 @@ def run(
     config.check_timeout_s(timeout)
     if testbed is not None:
         _refuse_options_of_up(context, testbed)
-    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll, bypass, encapsulation)
+    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll, bypass, encapsulation, tag, ports)
     with _testbed(testbed, nodes, rate, mtu, None if no_nic else nic) as bed:
         count = nodes or len(bed.plan.nodes)
         if count > len(bed.plan.nodes):

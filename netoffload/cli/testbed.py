@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -39,6 +39,11 @@ Fault = Annotated[
 Threads = Annotated[int, typer.Option(help="Threads of a NIC: 1, or 2 for one per direction.")]
 BusyPoll = Annotated[int, typer.Option(help="NICs look for frames this long before they sleep.", metavar="US")]
 Bypass = Annotated[str, typer.Option(help="Who carries what NICs do not touch: user (their processes) or kernel.")]
+Tag = Annotated[str, typer.Option(help="ToS of tagged connections: 0x28, 40, AF11; any, with --ports.", metavar="TOS")]
+Ports = Annotated[
+    str, typer.Option(help="Tag only connections from or to these ports: 5000-5999,7000.", metavar="LIST")
+]
+TAG_DEFAULT: Final = config.format_tag(config.TOS_COMPRESS)
 NoNic = Annotated[bool, typer.Option("--no-nic", help="Plain nodes without NICs.")]
 RunId = Annotated[str | None, typer.Option(help="Name of the run, lower-case letters and digits. Default: random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -61,6 +66,8 @@ def up(
     threads: Threads = 1,
     busy_poll: BusyPoll = 0,
     bypass: Bypass = "user",
+    tag: Tag = TAG_DEFAULT,
+    ports: Ports = "",
     no_nic: NoNic = False,
     run_id: RunId = None,
     as_json: AsJson = False,
@@ -71,7 +78,7 @@ def up(
     """
     from netoffload.testbed import NicSettings
 
-    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll, bypass, encapsulation)
+    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll, bypass, encapsulation, tag, ports)
     plan = plan_from_options(nodes, rate, mtu, None if no_nic else nic, run_id)
     with building(plan) as bed:
         bed.detach()

@@ -1,6 +1,8 @@
 """A capture file as records: what every frame is, what a block holds, and sums per flow.
 
 Any link type that scapy knows will do (Ethernet, raw IP, ``tcpdump -i any``), pcap and pcapng, compressed or not.
+
+A block's CRC is combined with a nonce, which the NIC that the block goes to said in its SYN (:class:`Nonces`).
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from netoffload.config import BOUND_K_MAX, BOUND_K_MIN, TOS_COMPRESS
 from netoffload.dissect import layers
 from netoffload.dissect.layers import BlockTCP, IPComp, OffloadBlock
 from netoffload.errors import UsageError, WireError
+from netoffload.wire.capability import WANTS_MAC
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.encapsulation import ENTRY_LEN
-from netoffload.wire.offload import BLOCK_VERSION, PROTO_IPCOMP, SEGMENT_FLAGS
+from netoffload.wire.offload import BLOCK_VERSION, HAS_MAC, PROTO_IPCOMP, SEGMENT_FLAGS
 
 try:
     from scapy.error import Scapy_Exception
@@ -34,6 +37,8 @@ except ImportError as error:
 
 CRC_OK: Final = "ok"
 CRC_BAD: Final = "bad"
+CRC_UNKNOWN: Final = "unknown"
+"""The capture has neither the handshake nor enough blocks before this one to know the nonce."""
 FRAGMENT: Final = "a fragment"
 
 
@@ -56,9 +61,12 @@ class Frame:
         gso_size: of a block.
         head, tail: raw octets around its floats.
         classes: floats that took 0, 8, 16, 32 bits; None for a codec without tags.
-        crc: ``ok``, ``bad``, or None where the frame, or the capture of it, does not have the whole block.
+        crc: ``ok``, ``bad``, ``unknown`` without the nonce, or None where the frame, or the capture of it, does not
+            have the whole block.
+        has_mac: whether a MAC is behind a block's payload. Nobody without the key can judge it.
         fault: why a NIC would not decode it, other than its CRC; also of kind ``other``, for a fragment of IPComp.
         peer_version, peer_codecs: what an offer says: block version, names of the codecs its NIC decodes.
+        peer_wants_mac: whether its NIC takes only blocks with a MAC.
         values: float32[n] of a block, where they were asked for and can be decoded.
     """
 
@@ -83,9 +91,11 @@ class Frame:
     tail: int | None = None
     classes: tuple[int, int, int, int] | None = None
     crc: str | None = None
+    has_mac: bool | None = None
     fault: str | None = None
     peer_version: int | None = None
     peer_codecs: tuple[str, ...] | None = None
+    peer_wants_mac: bool | None = None
     values: Float32Array | None = None
 
     @property
@@ -99,6 +109,35 @@ class Frame:
         if self.values is not None:
             said["values"] = [float(x) if np.isfinite(x) else str(x) for x in self.values]
         return {name: value for name, value in said.items() if value is not None}
+
+
+@dataclass
+class Nonces:
+    """What is known of the nonces in a capture, by direction of a connection.
+
+    The word in A's SYN says the nonce of blocks *to* A. Where the capture begins later, two blocks in a row whose CRC
+    is right with one nonce say it.
+    """
+
+    known: dict[Any, int] = field(default_factory=dict)
+    guessed: dict[Any, int] = field(default_factory=dict)
+
+    def learn(self, ends: dict[str, Any], nonce: int) -> None:
+        """Note the nonce in a SYN with these ends."""
+        self.known[ends["dst"], ends["dport"], ends["src"], ends["sport"]] = nonce
+
+    def judge(self, ends: dict[str, Any], found: int | None) -> str | None:
+        """Return what :attr:`Frame.crc` says of a block with these ends whose CRC is right with the nonce ``found``."""
+        if found is None or "sport" not in ends:
+            return None
+        flow = ends["src"], ends["sport"], ends["dst"], ends["dport"]
+        if flow in self.known:
+            return CRC_OK if self.known[flow] == found else CRC_BAD
+        if self.guessed.get(flow) == found:
+            self.known[flow] = found
+            return CRC_OK
+        self.guessed[flow] = found
+        return CRC_UNKNOWN
 
 
 @dataclass
@@ -170,6 +209,7 @@ def read_frames(path: Path, with_values: bool = False) -> Iterator[Frame]:
     with reader:
         start: Any = None
         number = 0
+        nonces = Nonces()
         while True:
             try:
                 packet = reader.read_packet()
@@ -179,55 +219,62 @@ def read_frames(path: Path, with_values: bool = False) -> Iterator[Frame]:
                 raise UsageError(f"{path} cannot be read behind frame {number}: {error}") from error
             number += 1
             start = packet.time if start is None else start
-            yield from _frames(packet, number, float(packet.time - start), with_values)
+            yield from _frames(packet, nonces, number, float(packet.time - start), with_values)
 
 
-def _frames(packet: Packet, number: int, time_s: float, with_values: bool) -> Iterator[Frame]:
+def _frames(packet: Packet, nonces: Nonces, number: int, time_s: float, with_values: bool) -> Iterator[Frame]:
     """Yield one frame, or the datagrams of a bundle that was captured before it was cut apart."""
     frame_len = packet.wirelen or len(packet.original)
     # An IP header inside another one (a tunnel) is not for a NIC: only the outermost counts.
     ip = next((layer for layer in packet.iterpayloads() if isinstance(layer, IP | IPv6)), None)
     above = ip.payload if ip is not None else None
     if isinstance(above, IPComp) and isinstance(above.payload, OffloadBlock):
-        yield _block(ip, above.payload, with_values, number=number, time_s=time_s, frame_len=frame_len)
+        yield _block(ip, above.payload, nonces, with_values, number=number, time_s=time_s, frame_len=frame_len)
     elif isinstance(above, UDP) and (entries := layers.entries_of(above)):
         before = len(packet.original) - len(above.payload.original)
         for entry in entries:
             one_len = frame_len if len(entries) == 1 else before + ENTRY_LEN + entry.block_len
             block = entry.payload.payload
             if isinstance(block, OffloadBlock):
-                yield _block(ip, block, with_values, number=number, time_s=time_s, frame_len=one_len)
+                yield _block(ip, block, nonces, with_values, number=number, time_s=time_s, frame_len=one_len)
             else:
                 yield Frame(number, time_s, one_len, "other", text=entry.summary())
     elif isinstance(above, TCP):
-        yield _segment(ip, above, number=number, time_s=time_s, frame_len=frame_len)
+        yield _segment(ip, above, nonces, number=number, time_s=time_s, frame_len=frame_len)
     else:
         fault = FRAGMENT if ip is not None and _is_ipcomp_fragment(ip) else None
         yield Frame(number, time_s, frame_len, "other", text=packet.summary(), fault=fault)
 
 
-def _segment(ip: Packet, segment: Packet, **seen: Any) -> Frame:
+def _segment(ip: Packet, segment: Packet, nonces: Nonces, **seen: Any) -> Frame:
     """A TCP segment that is no block; its length is what IP says, as the capture may be short."""
     tos = ip.tos if isinstance(ip, IP) else ip.tc
     ip_payload_len = ip.len - 4 * ip.ihl if isinstance(ip, IP) else ip.plen
     payload_len = max(0, ip_payload_len - 4 * (segment.dataofs or 5))
     word = layers.capability_of(segment) if "S" in segment.flags else None
+    ends = _ends(ip, segment)
+    if word is not None and word.version == BLOCK_VERSION:
+        nonces.learn(ends, word.nonce)
     return Frame(
         **seen,
         kind="offer" if word else "tagged" if tos & 0xFC == TOS_COMPRESS else "untagged",
-        **_ends(ip, segment),
+        **ends,
         raw_len=payload_len,
         payload_len=payload_len,
-        peer_version=word[0] if word else None,
-        peer_codecs=tuple(_codec_name(bit) for bit in range(16) if word[1] >> bit & 1) if word else None,
+        peer_version=word.version if word else None,
+        peer_codecs=tuple(_codec_name(bit) for bit in range(16) if word.codecs >> bit & 1) if word else None,
+        peer_wants_mac=bool(word.ways & WANTS_MAC) if word else None,
     )
 
 
-def _block(ip: Packet, block: Packet, with_values: bool, **seen: Any) -> Frame:
-    crc = None if _is_fragment(ip) else layers.crc_is_good(block)
+def _block(ip: Packet, block: Packet, nonces: Nonces, with_values: bool, **seen: Any) -> Frame:
+    ends = _ends(ip, block.payload)
+    crc = nonces.judge(ends, None if _is_fragment(ip) else layers.nonce_of(block))
     payload_len = layers.payload_len_of(block)
     classes, values, fault = None, None, _refusal(ip, block)
-    if crc and fault is None:  # nothing is said about octets that are not those that were sent, or not all there
+    if (
+        crc in (CRC_OK, CRC_UNKNOWN) and fault is None
+    ):  # nothing is said about octets that are not those that were sent, or not all there
         try:
             classes = layers.classes_of(block)
             values = layers.floats_of(block) if with_values else None
@@ -236,7 +283,7 @@ def _block(ip: Packet, block: Packet, with_values: bool, **seen: Any) -> Frame:
     return Frame(
         **seen,
         kind="block",
-        **_ends(ip, block.payload),
+        **ends,
         raw_len=block.payload_len,
         payload_len=payload_len,
         ratio=block.payload_len / payload_len if payload_len else None,
@@ -246,7 +293,8 @@ def _block(ip: Packet, block: Packet, with_values: bool, **seen: Any) -> Frame:
         head=block.head,
         tail=block.tail,
         classes=classes,
-        crc=None if crc is None else CRC_OK if crc else CRC_BAD,
+        crc=crc,
+        has_mac=bool(block.flags & HAS_MAC),
         fault=fault,
         values=values,
     )
@@ -261,7 +309,7 @@ def _refusal(ip: Packet, block: Packet) -> str | None:
         return FRAGMENT
     if isinstance(ip, IP) and internet_checksum(bytes(ip.original[: 4 * ip.ihl])) != 0:
         return "wrong IPv4 header checksum"
-    if block.version != BLOCK_VERSION or block.underlayer.flags or block.flags:
+    if block.version != BLOCK_VERSION or block.underlayer.flags or block.flags & ~HAS_MAC:
         return f"version {block.version}, or a reserved bit set"
     if codec.by_id(block.codec) is None or not BOUND_K_MIN <= block.bound_k <= BOUND_K_MAX:
         return f"codec {block.codec} with bound {block.bound_k} is unknown"

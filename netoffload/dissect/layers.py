@@ -5,11 +5,12 @@ Importing this module binds them: any ``Ether(octets)`` or ``IP(octets)`` of sca
 CPI raw octets, as before. In UDP it is in an :class:`OffloadEntry`; what follows the first one of a bundle is padding
 to scapy, and :func:`entries_of` finds it. To build one by hand::
 
-    IP(src="10.0.0.1", dst="10.0.0.2", tos=0x28) / offload(values, "inceptionn", 10, sport=5000, dport=5001, seq=1)
+    IP(src="10.0.0.1", dst="10.0.0.2", tos=0x28) / offload(values, nonce=nonce, sport=5000, dport=5001, seq=1)
     IP(src="10.0.0.1", dst="10.0.0.2", tos=0x28) / UDP(dport=UDP_PORT) / OffloadEntry() / offload(values, ...)
 
 Lengths, the CRC and IPComp's header are filled in when the packet is built; what is given explicitly stays, also where
-it is wrong.
+it is wrong. The nonce that is combined with the CRC is the one in the capability word of the NIC that the block goes to
+(``netoffload.wire.capability``); a NIC decodes no other block.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ try:
         BitField,
         ByteEnumField,
         ByteField,
+        ConditionalField,
+        IntField,
         ShortField,
         XByteField,
         XIntField,
@@ -96,7 +99,10 @@ class OffloadEntry(Packet):
 
 
 class OffloadBlock(Packet):
-    """Block header (``netoffload.wire.offload``); ``crc`` None is computed where there is an IP header below."""
+    """Block header (``netoffload.wire.offload``); ``crc`` None is computed where there is an IP header below.
+
+    ``nonce`` is combined with the CRC that is computed, and takes no room. Of a dissected block it says nothing.
+    """
 
     name = "netoffload"
     fields_desc = (
@@ -111,6 +117,7 @@ class OffloadBlock(Packet):
         ShortField("half_bursts", 0),
         ShortField("half_len", 0),
         XIntField("crc", None),
+        ConditionalField(IntField("nonce", 0), lambda _: False),
     )
 
     def post_build(self, header: bytes, rest: bytes) -> bytes:
@@ -118,7 +125,8 @@ class OffloadBlock(Packet):
         addresses = _addresses(self)
         if self.crc is None and addresses is not None:
             block = self.underlayer.self_build() + header + rest
-            header = header[:-4] + _crc(block, addresses).to_bytes(4, "big")
+            crc = _crc(block[: len(block) - _mac_len(self)], addresses) ^ self.getfieldval("nonce")
+            header = header[:-4] + crc.to_bytes(4, "big")
         return bytes(header + rest)
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:
@@ -143,7 +151,7 @@ class BlockTCP(TCP):  # type: ignore[misc, unused-ignore]
         return str(self.sprintf("TCP %BlockTCP.sport% > %BlockTCP.dport% %BlockTCP.flags%"))
 
     def guess_payload_class(self, payload: bytes) -> Any:
-        """Head, bursts and tail are octets; :func:`floats_of` decodes them."""
+        """Head, bursts, tail and MAC are octets; :func:`floats_of` decodes them."""
         return Raw
 
 
@@ -161,6 +169,7 @@ def offload(
     head: bytes = b"",
     tail: bytes = b"",
     gso_size: int = 0,
+    nonce: int = 0,
     **tcp: Any,
 ) -> Packet:
     """Return the layers of one block, to be put behind ``IP(...)`` or ``IPv6(...)``.
@@ -172,6 +181,7 @@ def offload(
         head: 0..3 raw octets before the floats.
         tail: 0..3 raw octets behind them.
         gso_size: the MSS of the segment that the block is from; 0 where the payload is one segment.
+        nonce: of the NIC that it goes to, from its capability word.
         tcp: fields of the TCP header: ``sport``, ``seq``, ``flags`` and so on.
 
     Raises:
@@ -186,6 +196,7 @@ def offload(
         tail=len(tail),
         payload_len=len(head) + 4 * values.size + len(tail),
         gso_size=gso_size,
+        nonce=nonce,
     )
     return IPComp() / block / BlockTCP(**{"flags": "A"} | tcp) / Raw(payload)
 
@@ -204,24 +215,47 @@ def entries_of(datagram: Packet) -> list[Packet]:
     return found
 
 
-def crc_is_good(block: Packet) -> bool | None:
-    """Say whether the CRC of a dissected :class:`OffloadBlock` is right; None where its octets were cut off.
+def nonce_of(block: Packet) -> int | None:
+    """Return the nonce with which the CRC of a dissected :class:`OffloadBlock` is right.
 
-    It is computed over the octets of the packet as they were captured, not over rebuilt ones.
+    None where its octets were cut off. They are taken as they were captured, not rebuilt.
     """
     addresses, captured = _addresses(block), block.underlayer.original
     length = _announced(block)
-    if addresses is None or length is None or len(captured) < length:
+    if addresses is None or length is None or len(captured) < length or length < wire.OVERHEAD + _mac_len(block):
         return None
-    return _crc(captured[:length], addresses) == int(block.crc)
+    return _crc(captured[: length - _mac_len(block)], addresses) ^ int(block.crc)
+
+
+def crc_is_good(block: Packet, nonce: int) -> bool | None:
+    """Say whether the CRC of a dissected :class:`OffloadBlock` is right; None where its octets were cut off.
+
+    Args:
+        block: a block.
+        nonce: of the NIC that it goes to.
+    """
+    found = nonce_of(block)
+    return None if found is None else found == nonce
+
+
+def mac_of(block: Packet) -> bytes | None:
+    """Return the MAC behind a dissected block's payload; None where it has none, or was cut off."""
+    length = _announced(block)
+    octets = block.underlayer.original
+    if not _mac_len(block) or length is None or len(octets) < length:
+        return None
+    return bytes(octets[length - wire.MAC_LEN : length])
 
 
 def payload_len_of(block: Packet) -> int | None:
-    """Return how many payload octets a dissected block has by its headers, also where the capture has fewer."""
+    """Return how many payload octets a dissected block has by its headers, also where the capture has fewer.
+
+    A MAC is not among them.
+    """
     length = _announced(block)
     if length is None or BlockTCP not in block or block[BlockTCP].dataofs < 5:
         return None
-    payload_len = length - wire.TCP_HEADER - 4 * int(block[BlockTCP].dataofs)
+    payload_len = length - wire.TCP_HEADER - 4 * int(block[BlockTCP].dataofs) - _mac_len(block)
     return payload_len if payload_len >= 0 else None
 
 
@@ -238,7 +272,8 @@ def bursts_of(block: Packet) -> bytes:
     payload_len = payload_len_of(block)
     if payload_len is None:
         raise WireError("impossible TCP header")
-    payload = octets[length - payload_len : length]
+    end = length - _mac_len(block)
+    payload = octets[end - payload_len : end]
     if (
         max(block.head, block.tail) > 3
         or payload_len < block.head + block.tail
@@ -303,7 +338,7 @@ def _check_mark(block: Packet) -> None:
 
 
 def capability_of(segment: Packet) -> Capability | None:
-    """Return (block version, codec bitmap) of the capability word in a SYN's options (RFC 6994); None without one."""
+    """Return the capability word in a SYN's options (RFC 6994); None without one."""
     for kind, value in segment.options:
         if kind == OPTION_EXPERIMENT and isinstance(value, bytes) and len(value) == OPTION_LEN - 2:
             try:
@@ -313,9 +348,13 @@ def capability_of(segment: Packet) -> Capability | None:
     return None
 
 
-def capability_option() -> tuple[int, bytes]:
+def capability_option(nonce: int = 0) -> tuple[int, bytes]:
     """Return the capability word as an option for scapy's ``TCP(options=[...])``."""
-    return OPTION_EXPERIMENT, emit_capability()[2:]
+    return OPTION_EXPERIMENT, emit_capability(nonce=nonce)[2:]
+
+
+def _mac_len(block: Packet) -> int:
+    return wire.MAC_LEN if block.flags & wire.HAS_MAC else 0
 
 
 def _addresses(block: Packet) -> bytes | None:

@@ -9,6 +9,9 @@
 -- payload see what the programs see. Where that cannot be (cut short by the capture, a codec of a later version, a field
 -- that the NIC refuses, tags that contradict the length), the TCP dissector gets the header alone.
 --
+-- A block's CRC is combined with a nonce of its direction. The SYN of whom the blocks go to says it, in an option of its NIC; where
+-- the capture begins later, two blocks in a row whose CRC is right with one nonce do.
+--
 -- Other IPComp goes to Wireshark's dissector of it. A preference turns the CRC check off, which is a loop over octets.
 
 local PROTO_IPCOMP = 108
@@ -20,7 +23,11 @@ local IPCOMP_LEN = 4
 local BLOCK_LEN = 16
 local TCP_AT = IPCOMP_LEN + BLOCK_LEN
 local TCP_MIN_LEN = 20
-local VERSION = 2
+local VERSION = 3
+local HAS_MAC = 1
+local MAC_LEN = 16
+local WORD = { kind = 253, len = 12, exid = "NO" }
+local WANTS_MAC = 2
 local BOUND_K_MIN, BOUND_K_MAX = 1, 16
 local LANES = 8
 local TAG_OCTETS = { [0] = 0, 1, 2, 4 }
@@ -45,6 +52,8 @@ local f = {
     half_len = ProtoField.uint16("netoffload.half_len", "Octets in the first half", base.DEC),
     crc = ProtoField.uint32("netoffload.crc", "CRC32C", base.HEX),
     crc_ok = ProtoField.bool("netoffload.crc.ok", "CRC is right"),
+    nonce = ProtoField.uint32("netoffload.nonce", "Nonce of the receiving NIC", base.HEX),
+    mac = ProtoField.bytes("netoffload.mac", "MAC"),
     wire_len = ProtoField.uint16("netoffload.wire_len", "Payload length on the wire", base.DEC),
     ratio = ProtoField.float("netoffload.ratio", "Ratio"),
     floats = ProtoField.uint32("netoffload.floats", "Floats", base.DEC),
@@ -63,13 +72,18 @@ local bad_crc = ProtoExpert.new("netoffload.crc.bad", "CRC32C is wrong", expert.
 local malformed = ProtoExpert.new(
     "netoffload.malformed", "Not a block that a NIC would take", expert.group.MALFORMED, expert.severity.ERROR
 )
-netoffload.experts = { bad_crc, malformed }
+local unknown_nonce = ProtoExpert.new(
+    "netoffload.crc.unknown", "CRC32C is not checked: the capture does not say the nonce yet", expert.group.CHECKSUM,
+    expert.severity.NOTE
+)
+netoffload.experts = { bad_crc, malformed, unknown_nonce }
 netoffload.prefs.check_crc = Pref.bool("Check the CRC", true, "Compute the CRC32C of every block.")
 
 local field_of_source = { ip = Field.new("ip.src"), ipv6 = Field.new("ipv6.src") }
 local field_of_target = { ip = Field.new("ip.dst"), ipv6 = Field.new("ipv6.dst") }
 local ip_headers = Field.new("ip")
 local fragment_headers = Field.new("ipv6.fraghdr.nxt")
+local tcp_headers = Field.new("tcp")
 local IPV4_SOURCE_AT = 12
 
 -- Lua 5.2 has bit32, older ones Wireshark's own bit, newer ones operators that the older ones cannot parse.
@@ -146,7 +160,7 @@ end
 local function is_taken(tvb)
     local bound_k = tvb(5, 1):uint()
     return tvb(1, 1):uint() == 0
-        and tvb(7, 1):uint() == 0
+        and tvb(7, 1):uint() % 2 == tvb(7, 1):uint()
         and tvb(8, 2):uint() ~= 0
         and bound_k >= BOUND_K_MIN
         and bound_k <= BOUND_K_MAX
@@ -154,16 +168,58 @@ local function is_taken(tvb)
         and ip_header_is_taken()
 end
 
--- Protocol and length stand where the CRC is, while it is computed.
-local function crc_is_right(tvb)
-    local from = addresses()
-    if not from then
+local function mac_len_of(tvb)
+    return band(tvb(7, 1):uint(), HAS_MAC) ~= 0 and MAC_LEN or 0
+end
+
+-- What is known of nonces, by direction: addresses and ports, as they are in the headers. And what was said of each block:
+-- Wireshark dissects a frame again whenever it shows it, in any order.
+local known, guessed, said = {}, {}, {}
+
+function netoffload.init()
+    known, guessed, said = {}, {}, {}
+end
+
+-- The other direction of a connection whose addresses and ports these are.
+local function reversed(from, ports)
+    local half = #from / 2
+    return from:sub(half + 1) .. from:sub(1, half) .. ports:sub(3, 4) .. ports:sub(1, 2)
+end
+
+-- Return the nonce with which the CRC of a whole block is right. Protocol and length stand where it is, while it is
+-- computed; it covers no MAC.
+local function nonce_of(tvb, from)
+    local length = tvb:len() - mac_len_of(tvb)
+    if length < TCP_AT + TCP_MIN_LEN then
         return nil
     end
-    local length = tvb:len()
     local covered = string.char(0, PROTO_IPCOMP, math.floor(length / 256), length % 256)
-    local octets = tvb:raw(0, 16) .. covered .. tvb:raw(20)
-    return crc32c(from .. octets) == tvb(16, 4):uint()
+    local octets = tvb:raw(0, 16) .. covered .. tvb:raw(20, length - 20)
+    return bxor(crc32c(from .. octets), tvb(16, 4):uint()) % 2 ^ 32
+end
+
+-- Say whether the CRC of a block of this direction is right: "ok", "bad", or "unknown" without the nonce.
+local function judge(flow, found)
+    if known[flow] then
+        return known[flow] == found and "ok" or "bad"
+    elseif guessed[flow] == found then
+        known[flow] = found
+        return "ok"
+    end
+    guessed[flow] = found
+    return "unknown"
+end
+
+-- The same of a block that was captured whole, and its nonce; nil where there is nothing to say.
+local function judge_block(tvb, pinfo)
+    local from = addresses()
+    local found = from and nonce_of(tvb, from)
+    if not found then
+        return nil
+    end
+    local place = pinfo.number .. "/" .. tvb:offset()
+    said[place] = said[place] or judge(from .. tvb:raw(TCP_AT, 4), found)
+    return said[place], found
 end
 
 -- Return the four octets of a float, from sign, magnitude and the weight of the magnitude's last bit.
@@ -298,18 +354,22 @@ local function add_header(tree, tvb)
 end
 
 -- Check the CRC if that is asked for and can be; false only where it is wrong.
-local function check_crc(tree, tvb)
-    local right = nil
-    if netoffload.prefs.check_crc then
-        right = crc_is_right(tvb)
+local function check_crc(tree, tvb, pinfo)
+    if not netoffload.prefs.check_crc then
+        return true
     end
-    if right ~= nil then
-        tree:add(f.crc_ok, tvb(16, 4), right):set_generated()
+    local verdict, nonce = judge_block(tvb, pinfo)
+    if verdict == "unknown" then
+        tree:add_proto_expert_info(unknown_nonce)
+    elseif verdict then
+        tree:add(f.crc_ok, tvb(16, 4), verdict == "ok"):set_generated()
     end
-    if right == false then
+    if verdict == "ok" then
+        tree:add(f.nonce, tvb(16, 4), nonce):set_generated()
+    elseif verdict == "bad" then
         tree:add_proto_expert_info(bad_crc)
     end
-    return right ~= false
+    return verdict ~= "bad"
 end
 
 local function add_classes(tree, range, classes, count)
@@ -335,7 +395,7 @@ local function dissect_block(tvb, announced_len, pinfo, root)
         half_len = tvb(14, 2):uint(),
     }
     local is_whole = tvb:len() == announced_len
-    local is_sound = is_whole and check_crc(crc_item, tvb)
+    local is_sound = is_whole and check_crc(crc_item, tvb, pinfo)
     if not is_taken(tvb) then
         is_sound = false
         tree:add_proto_expert_info(malformed)
@@ -345,12 +405,13 @@ local function dissect_block(tvb, announced_len, pinfo, root)
         return
     end
     local tcp_len = 4 * tvb(TCP_AT + 12, 1):bitfield(0, 4)
-    local wire_len = announced_len - TCP_AT - tcp_len
+    local wire_len = announced_len - TCP_AT - tcp_len - mac_len_of(tvb)
     if tcp_len < TCP_MIN_LEN or wire_len < 0 or tvb:len() < TCP_AT + tcp_len then
         tree:add_proto_expert_info(malformed)
         return
     end
-    local rest = tvb:len() > TCP_AT + tcp_len and tvb(TCP_AT + tcp_len) or tvb(TCP_AT, tcp_len)
+    local captured_len = math.min(tvb:len() - TCP_AT - tcp_len, wire_len)
+    local rest = captured_len > 0 and tvb(TCP_AT + tcp_len, captured_len) or tvb(TCP_AT, tcp_len)
     tree:add(f.wire_len, rest, wire_len):set_generated()
     if wire_len > 0 then
         local ratio = block.payload_len / wire_len
@@ -360,9 +421,12 @@ local function dissect_block(tvb, announced_len, pinfo, root)
             block.payload_len, wire_len, ratio))
         tree:add(f.payload, rest)
     end
+    if is_whole and mac_len_of(tvb) > 0 then
+        tree:add(f.mac, tvb(announced_len - MAC_LEN, MAC_LEN))
+    end
     local payload, classes
     if is_sound then
-        payload, classes = decode(block, wire_len > 0 and tvb:raw(TCP_AT + tcp_len) or "")
+        payload, classes = decode(block, wire_len > 0 and tvb:raw(TCP_AT + tcp_len, wire_len) or "")
         if payload then
             add_classes(tree, rest, classes, (block.payload_len - block.head - block.tail) / 4)
         else
@@ -438,3 +502,55 @@ function in_udp.dissector(tvb, pinfo, root)
 end
 
 DissectorTable.get("udp.port"):add(UDP_PORT, in_udp)
+
+-- The capability word is an option of SYNs, which are Wireshark's to dissect: a postdissector looks for it afterwards.
+local word = Proto("netoffload_word", "netoffload capability word")
+local w = {
+    version = ProtoField.uint8("netoffload_word.version", "Version of the blocks", base.DEC),
+    wants_mac = ProtoField.bool("netoffload_word.wants_mac", "Takes only blocks with a MAC"),
+    codecs = ProtoField.uint16("netoffload_word.codecs", "Codecs that it decodes", base.HEX),
+    nonce = ProtoField.uint32("netoffload_word.nonce", "Nonce of the blocks to this NIC", base.HEX),
+}
+for _, field in pairs(w) do
+    table.insert(word.fields, field)
+end
+
+-- Return where the word is in the octets of a TCP header, from 1; nil where there is none.
+local function find_word(octets)
+    local at, stop = TCP_MIN_LEN + 1, 4 * math.floor(octets:byte(13) / 16)
+    while at + 1 <= math.min(stop, #octets) and octets:byte(at) ~= 0 do
+        local kind, len = octets:byte(at), octets:byte(at + 1)
+        if kind == 1 then
+            len = 1
+        elseif len < 2 then
+            return nil
+        elseif kind == WORD.kind and len == WORD.len and octets:sub(at + 2, at + 3) == WORD.exid then
+            return at + len - 1 <= #octets and at or nil
+        end
+        at = at + len
+    end
+    return nil
+end
+
+function word.dissector(tvb, pinfo, root)
+    local header, from = tcp_headers(), addresses()
+    local octets = header and from and header.range:raw()
+    if not octets or #octets < TCP_MIN_LEN or band(octets:byte(14), 2) == 0 then
+        return
+    end
+    local at = find_word(octets)
+    if not at then
+        return
+    end
+    local range = header.range(at - 1, WORD.len)
+    local tree = root:add(word, range)
+    tree:add(w.version, range(4, 1))
+    tree:add(w.wants_mac, range(5, 1), band(range(5, 1):uint(), WANTS_MAC) ~= 0)
+    tree:add(w.codecs, range(6, 2))
+    tree:add(w.nonce, range(8, 4))
+    if range(4, 1):uint() == VERSION and not pinfo.visited then
+        known[reversed(from, octets:sub(1, 4))] = range(8, 4):uint()
+    end
+end
+
+register_postdissector(word)

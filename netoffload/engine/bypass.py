@@ -7,13 +7,15 @@ the same ones. The two differ in nothing but the two numbers they return (:func:
 
 The kernel may carry, in either direction::
 
-    ARP, ICMP, ICMPv6
+    ARP
+    ICMP, ICMPv6    unless errors, which a NIC translates (``router_errors``)
     TCP   unless tagged, or with SYN, FIN or RST: a SYN carries what a NIC decodes, and all three end a flow
     UDP   unless tagged, or from or to our own port
 
 over IPv4 without options and fragments and over IPv6 without extension headers, without a VLAN tag. Everything else
-stays with the NIC: above all what is tagged, and IP protocol 108. The transmit side needs no untagged segment but those
-three kinds: that a flow is stuck it sees from what is sent again, not from acknowledgements.
+stays with the NIC: above all what is tagged, whatever its ports are, and IP protocol 108. The NIC needs the
+acknowledgements of a tagged connection. They are tagged as its data are, unless a socket changes its ToS or a path
+clears it. The NIC then takes what is sent again for lost, and such a socket may send exact what was sent rounded.
 
 :func:`may_pass` says the same slowly, and tests hold the program against it.
 """
@@ -23,21 +25,20 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from netoffload.config import TOS_COMPRESS
-from netoffload.wire import ethernet, ipv4, ipv6, tcp
+from netoffload.config import TOS_MASK
+from netoffload.wire import ethernet, icmp, ipv4, ipv6, tcp
 from netoffload.wire.encapsulation import UDP_PORT
+from netoffload.wire.icmp import PROTO_ICMP, PROTO_ICMPV6
 from netoffload.wire.udp import PROTO_UDP
 
 ALL: Final = 0xFFFF_FFFF
 """To tc: this filter's own class, whatever that is; to a socket: keep the whole frame."""
 NONE: Final = 0
 
-PROTO_ICMP: Final = 1
-PROTO_ICMPV6: Final = 58
 ETHERTYPE_ARP: Final = 0x0806
 PORTS_LEN: Final = 4
+ICMP_ERRORS: Final = (icmp.UNREACHABLE, icmp.TIME_EXCEEDED, icmp.PARAMETER_PROBLEM)
 
-_CLASS_MASK: Final = 0xFC
 _FLOW_ENDS: Final = tcp.SYN | tcp.FIN | tcp.RST
 _V4_AT: Final = ethernet.ETHERNET_LEN
 _AFTER_V4: Final = _V4_AT + ipv4.IPV4_MIN_LEN
@@ -63,41 +64,7 @@ _VLAN_TAG_PRESENT: Final = 0xFFFF_F000 + 48
 _Line = tuple[int, int, str, str] | str
 """Operation, operand, and where to go on if it is true or not (empty: with the next); or a label."""
 
-_PROGRAM: Final[tuple[_Line, ...]] = (
-    (_LD_W_ABS, _VLAN_TAG_PRESENT, "", ""),
-    (_JEQ, 0, "", "stays"),
-    # A load behind the frame's end would end the program with 0, which means "carry" in one place and "stay" in the
-    # other; so lengths are looked at first.
-    (_LD_LEN, 0, "", ""),
-    (_JGE, ethernet.ETHERNET_LEN, "", "stays"),
-    (_LD_H_ABS, ethernet.ETHERTYPE, "", ""),
-    (_JEQ, ETHERTYPE_ARP, "passes", ""),
-    (_JEQ, ethernet.ETHERTYPE_IPV4, "ipv4", ""),
-    (_JEQ, ethernet.ETHERTYPE_IPV6, "", "stays"),
-    # IPv6
-    (_LD_LEN, 0, "", ""),
-    (_JGE, _AFTER_V6, "", "stays"),
-    (_LD_H_ABS, _V4_AT, "", ""),
-    (_AND, 0xF000 | _CLASS_MASK << 4, "", ""),
-    (_JEQ, 0x6000 | TOS_COMPRESS << 4, "stays", ""),
-    (_AND, 0xF000, "", ""),
-    (_JEQ, 0x6000, "", "stays"),
-    (_LDX_IMM, _AFTER_V6, "", ""),
-    (_LD_B_ABS, _V4_AT + ipv6.NEXT_HEADER, "", ""),
-    (_JEQ, PROTO_ICMPV6, "passes", "transport"),
-    "ipv4",
-    (_LD_LEN, 0, "", ""),
-    (_JGE, _AFTER_V4, "", "stays"),
-    (_LD_B_ABS, _V4_AT, "", ""),
-    (_JEQ, 0x45, "", "stays"),
-    (_LD_B_ABS, _V4_AT + ipv4.TOS, "", ""),
-    (_AND, _CLASS_MASK, "", ""),
-    (_JEQ, TOS_COMPRESS, "stays", ""),
-    (_LD_H_ABS, _V4_AT + ipv4.FRAGMENT, "", ""),
-    (_JSET, ipv4.FRAGMENT_MASK, "stays", ""),
-    (_LDX_IMM, _AFTER_V4, "", ""),
-    (_LD_B_ABS, _V4_AT + ipv4.PROTOCOL, "", ""),
-    (_JEQ, PROTO_ICMP, "passes", ""),
+_TRANSPORT: Final[tuple[_Line, ...]] = (
     "transport",
     (_JEQ, tcp.PROTO_TCP, "tcp", ""),
     (_JEQ, PROTO_UDP, "", "stays"),
@@ -109,6 +76,19 @@ _PROGRAM: Final[tuple[_Line, ...]] = (
     (_JEQ, UDP_PORT, "stays", ""),
     (_LD_H_IND, 2, "", ""),
     (_JEQ, UDP_PORT, "stays", "passes"),
+    "icmp",
+    (_LD_LEN, 0, "", ""),
+    (_SUB_X, 0, "", ""),
+    (_JGE, 1, "", "stays"),
+    (_LD_B_IND, icmp.TYPE, "", ""),
+    *((_JEQ, error, "stays", "") for error in ICMP_ERRORS[:-1]),
+    (_JEQ, ICMP_ERRORS[-1], "stays", "passes"),
+    "icmp6",
+    (_LD_LEN, 0, "", ""),
+    (_SUB_X, 0, "", ""),
+    (_JGE, 1, "", "stays"),
+    (_LD_B_IND, icmp.TYPE, "", ""),
+    (_JGE, icmp.V6_ERROR_MAX + 1, "passes", "stays"),
     "tcp",
     (_LD_LEN, 0, "", ""),
     (_SUB_X, 0, "", ""),
@@ -118,21 +98,71 @@ _PROGRAM: Final[tuple[_Line, ...]] = (
 )
 
 
-def redirect_program() -> bytes:
-    """Return the program of a tc filter that takes the frames which the kernel carries (``struct sock_filter[]``)."""
-    return _assemble(passes=ALL, stays=NONE)
+def _lines(tag: int) -> tuple[_Line, ...]:
+    """Return the program for a tag, up to its two results."""
+    return (
+        (_LD_W_ABS, _VLAN_TAG_PRESENT, "", ""),
+        (_JEQ, 0, "", "stays"),
+        # A load behind the frame's end would end the program with 0, which means "carry" in one place and "stay" in the
+        # other; so lengths are looked at first.
+        (_LD_LEN, 0, "", ""),
+        (_JGE, ethernet.ETHERNET_LEN, "", "stays"),
+        (_LD_H_ABS, ethernet.ETHERTYPE, "", ""),
+        (_JEQ, ETHERTYPE_ARP, "passes", ""),
+        (_JEQ, ethernet.ETHERTYPE_IPV4, "ipv4", ""),
+        (_JEQ, ethernet.ETHERTYPE_IPV6, "", "stays"),
+        # IPv6
+        (_LD_LEN, 0, "", ""),
+        (_JGE, _AFTER_V6, "", "stays"),
+        (_LD_H_ABS, _V4_AT, "", ""),
+        (_AND, 0xF000 | TOS_MASK << 4, "", ""),
+        (_JEQ, 0x6000 | tag << 4, "stays", ""),
+        (_AND, 0xF000, "", ""),
+        (_JEQ, 0x6000, "", "stays"),
+        (_LDX_IMM, _AFTER_V6, "", ""),
+        (_LD_B_ABS, _V4_AT + ipv6.NEXT_HEADER, "", ""),
+        (_JEQ, PROTO_ICMPV6, "icmp6", "transport"),
+        "ipv4",
+        (_LD_LEN, 0, "", ""),
+        (_JGE, _AFTER_V4, "", "stays"),
+        (_LD_B_ABS, _V4_AT, "", ""),
+        (_JEQ, 0x45, "", "stays"),
+        (_LD_B_ABS, _V4_AT + ipv4.TOS, "", ""),
+        (_AND, TOS_MASK, "", ""),
+        (_JEQ, tag, "stays", ""),
+        (_LD_H_ABS, _V4_AT + ipv4.FRAGMENT, "", ""),
+        (_JSET, ipv4.FRAGMENT_MASK, "stays", ""),
+        (_LDX_IMM, _AFTER_V4, "", ""),
+        (_LD_B_ABS, _V4_AT + ipv4.PROTOCOL, "", ""),
+        (_JEQ, PROTO_ICMP, "icmp", ""),
+        *_TRANSPORT,
+    )
 
 
-def socket_program() -> bytes:
-    """Return the program of a packet socket that hears all other frames (``struct sock_filter[]``)."""
-    return _assemble(passes=NONE, stays=ALL)
+def redirect_program(tag: int) -> bytes:
+    """Return the program of a tc filter that takes the frames which the kernel carries (``struct sock_filter[]``).
+
+    Args:
+        tag: ToS or traffic class of what the NIC keeps, its ECN bits 0.
+    """
+    return _assemble(_lines(tag), passes=ALL, stays=NONE)
 
 
-def may_pass(frame: bytes, has_vlan_tag: bool = False) -> bool:
+def socket_program(tag: int) -> bytes:
+    """Return the program of a packet socket that hears all other frames (``struct sock_filter[]``).
+
+    Args:
+        tag: as in :func:`redirect_program`.
+    """
+    return _assemble(_lines(tag), passes=NONE, stays=ALL)
+
+
+def may_pass(frame: bytes, tag: int, has_vlan_tag: bool = False) -> bool:
     """Say whether the kernel may carry a frame; the slow definition of the program.
 
     Args:
         frame: from the Ethernet header on.
+        tag: as in :func:`redirect_program`.
         has_vlan_tag: the kernel took a tag out of it.
     """
     if has_vlan_tag or len(frame) < ethernet.ETHERNET_LEN:
@@ -144,34 +174,39 @@ def may_pass(frame: bytes, has_vlan_tag: bool = False) -> bool:
     if ethertype == ethernet.ETHERTYPE_IPV4 and len(datagram) >= ipv4.IPV4_MIN_LEN and datagram[0] == 0x45:
         fragment = int.from_bytes(datagram[ipv4.FRAGMENT : ipv4.FRAGMENT + 2], "big") & ipv4.FRAGMENT_MASK
         protocol = datagram[ipv4.PROTOCOL]
-        untagged = datagram[ipv4.TOS] & _CLASS_MASK != TOS_COMPRESS and not fragment
-        return untagged and (protocol == PROTO_ICMP or _transport_may_pass(protocol, datagram[ipv4.IPV4_MIN_LEN :]))
+        untagged = datagram[ipv4.TOS] & TOS_MASK != tag and not fragment
+        return untagged and _transport_may_pass(protocol, datagram[ipv4.IPV4_MIN_LEN :], PROTO_ICMP)
     if ethertype == ethernet.ETHERTYPE_IPV6 and len(datagram) >= ipv6.IPV6_LEN and datagram[0] >> 4 == 6:
         protocol = datagram[ipv6.NEXT_HEADER]
-        untagged = int.from_bytes(datagram[:2], "big") >> 4 & _CLASS_MASK != TOS_COMPRESS
-        return untagged and (protocol == PROTO_ICMPV6 or _transport_may_pass(protocol, datagram[ipv6.IPV6_LEN :]))
+        untagged = int.from_bytes(datagram[:2], "big") >> 4 & TOS_MASK != tag
+        return untagged and _transport_may_pass(protocol, datagram[ipv6.IPV6_LEN :], PROTO_ICMPV6)
     return False
 
 
-def _transport_may_pass(protocol: int, octets: bytes) -> bool:
+def _transport_may_pass(protocol: int, octets: bytes, own_icmp: int) -> bool:
+    """``own_icmp``: the protocol number of ICMP in this IP version."""
+    if protocol == own_icmp:
+        if not octets:
+            return False
+        return octets[0] > icmp.V6_ERROR_MAX if own_icmp == PROTO_ICMPV6 else octets[0] not in ICMP_ERRORS
     if protocol == tcp.PROTO_TCP:
         return len(octets) >= tcp.TCP_MIN_LEN and not octets[tcp.FLAGS] & _FLOW_ENDS
     ports = struct.unpack_from("!HH", octets) if len(octets) >= PORTS_LEN else (UDP_PORT,)
     return protocol == PROTO_UDP and UDP_PORT not in ports
 
 
-def _assemble(passes: int, stays: int) -> bytes:
+def _assemble(lines: tuple[_Line, ...], passes: int, stays: int) -> bytes:
     """Turn labels into distances; the two results stand at the end."""
     places: dict[str, int] = {}
     count = 0
-    for line in _PROGRAM:
+    for line in lines:
         if isinstance(line, str):
             places[line] = count
         else:
             count += 1
     places |= {"passes": count, "stays": count + 1}
     octets = b""
-    for at, (operation, operand, if_true, if_false) in enumerate(one for one in _PROGRAM if not isinstance(one, str)):
+    for at, (operation, operand, if_true, if_false) in enumerate(one for one in lines if not isinstance(one, str)):
         true_at, false_at = (places[label] - at - 1 if label else 0 for label in (if_true, if_false))
         octets += _instruction(operation, true_at, false_at, operand)
     return octets + _instruction(_RET, 0, 0, passes) + _instruction(_RET, 0, 0, stays)

@@ -125,7 +125,7 @@ MEANING: Final = {
     Counter.TX_WIRE_OCTETS: "octets of the frames given to the wire, a GSO frame's headers counting once",
     Counter.TX_WIRE_WAITS: "times the wire was full and the NIC waited",
     Counter.BYPASS_NOT_TCP: "not a whole TCP segment over IPv4 without options, or IPv6 without extension headers",
-    Counter.BYPASS_UNTAGGED: "ToS or traffic class is not 0x28",
+    Counter.BYPASS_UNTAGGED: "ToS or traffic class is not the tag, or the connection has none of its ports",
     Counter.BYPASS_SYN: "tagged SYN that cannot carry the word, or SYN/ACK to a peer that sent none",
     Counter.BYPASS_NO_PAYLOAD: "tagged segment without payload",
     Counter.BYPASS_SPECIAL: "tagged segment with RST, URG, CWR, MD5 or AO",

@@ -102,11 +102,12 @@ def transmit(settings: Any, frame: Any, length: int, now_ns: int, flows: Any, co
             return 0
         counters[Counter.BYPASS_NOT_TCP] += 1
         return FORWARD
-    is_tagged = network.get_tos(frame, ip_len) & settings.tag_mask == settings.tag & settings.tag_mask
     key = key_of(frame, ip_len, IP_AT + ip_len)
+    is_tagged = network.get_tos(frame, ip_len) & settings.tag_mask == settings.tag & settings.tag_mask
+    is_tagged = is_tagged and _is_of_ports(settings.ports, key.ports)
     flags = u8(frame, IP_AT + ip_len + tcp.FLAGS)
     if flags & tcp.SYN:
-        if is_tagged and _is_of_ports(settings.ports, key.ports):
+        if is_tagged:
             room.spans[0, 0] = 0
             room.spans[0, 1] = handshake.offer(frame, ip_len, settings.ways, flows, now_ns, room)
             if room.spans[0, 1]:

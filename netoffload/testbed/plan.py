@@ -19,11 +19,17 @@ from netoffload.config import (
     CODECS,
     ENCAPSULATIONS,
     PACKINGS,
+    TAG_ANY,
+    TOS_COMPRESS,
     check_bound_k,
     check_bypass,
     check_choice,
     check_nic_loop,
+    check_policy,
     format_rate,
+    format_tag,
+    parse_ports,
+    parse_tag,
 )
 from netoffload.errors import UsageError
 from netoffload.faults import parse_faults
@@ -85,10 +91,12 @@ class NicSettings:
         threads: 1, or 2 for one per direction.
         busy_poll_us: how long a NIC looks for frames before it sleeps, microseconds.
         bypass: who carries the frames that NICs do not touch: their processes (``user``) or the ``kernel``.
+        tag: ToS of tagged connections, as :func:`~netoffload.config.parse_tag` reads it.
+        ports: theirs, as :func:`~netoffload.config.parse_ports` reads it; empty: any.
 
     Raises:
         UsageError: unknown codec, packing, host or bypass, a bound outside 1..16, numbers no NIC's loop takes,
-            faults that cannot be read, or faults with a bypass in the kernel.
+            faults, a tag or ports that cannot be read, or that exclude each other or a bypass in the kernel.
     """
 
     codec: str = "inceptionn"
@@ -100,6 +108,8 @@ class NicSettings:
     busy_poll_us: int = 0
     bypass: str = BYPASSES[0]
     encapsulation: str = ENCAPSULATIONS[0]
+    tag: str = format_tag(TOS_COMPRESS)
+    ports: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no NIC can do."""
@@ -109,7 +119,19 @@ class NicSettings:
         check_choice("host", self.host, HOSTS)
         check_nic_loop(self.threads, self.busy_poll_us)
         check_bypass(self.bypass, has_faults=parse_faults(self.faults).is_on)
+        check_policy(parse_tag(self.tag), parse_ports(self.ports), self.bypass)
         check_bound_k(self.bound_k)
+
+    @property
+    def tos(self) -> int:
+        """The ToS that the testbed's own programs mark their tagged sockets with."""
+        tag = parse_tag(self.tag)
+        return TOS_COMPRESS if tag == TAG_ANY else tag
+
+    def tagged_port(self, port: int) -> int:
+        """Return ``port`` if tagged connections may have it, else the first one that they may have."""
+        ranges = parse_ports(self.ports)
+        return port if not ranges or any(first <= port <= last for first, last in ranges) else ranges[0][0]
 
 
 @dataclass(frozen=True)
@@ -290,7 +312,7 @@ def nic_argv(plan: Plan, node: NodePlan, ready_fd: int) -> list[str]:
         *("--control", str(node.control_path), "--ready-fd", str(ready_fd)),
         *("--flow-table", str(plan.state_dir / f"flows-{node.name}.bin")),
         *("--fault", faults.text(), "--threads", str(nic.threads), "--busy-poll", str(nic.busy_poll_us)),
-        *("--bypass", nic.bypass),
+        *("--bypass", nic.bypass, "--tag", nic.tag, "--ports", nic.ports),
     ]
 
 

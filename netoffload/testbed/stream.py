@@ -20,10 +20,10 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload import control
-from netoffload.codec import get
-from netoffload.config import TOS_COMPRESS
+from netoffload.codec import Codec, get
 from netoffload.errors import TestbedError
 from netoffload.testbed.build import Testbed
+from netoffload.testbed.plan import NicSettings
 
 PORT: Final = 5028
 CHUNK_VALUES: Final = 1 << 20
@@ -65,11 +65,12 @@ def stream(
     Raises:
         TestbedError: an end failed, or the stream stood still for :data:`SILENCE_S`.
     """
-    nic = bed.plan.settings.nic
-    codec, bound_k = ("none", 1) if nic is None else (nic.codec, nic.bound_k)
-    address = bed.plan.nodes[1].address
+    plain = bed.plan.settings.nic is None
+    nic = bed.plan.settings.nic or NicSettings()
+    codec, bound_k = ("none", 1) if plain else (nic.codec, nic.bound_k)
     command = [sys.executable, "-m", __name__]
-    arguments = [address, str(octets // 4), str(seed), codec, str(bound_k)]
+    arguments = [bed.plan.nodes[1].address, str(nic.tagged_port(PORT)), str(nic.tos)]
+    arguments += [str(octets // 4), str(seed), codec, str(bound_k)]
     with contextlib.ExitStack() as stack:
         receiver = bed.popen(
             1, [*command, "receive", *arguments], start_new_session=True, stdout=subprocess.PIPE, text=True
@@ -114,22 +115,21 @@ def chunks(values: int, seed: int) -> Iterator[np.ndarray[Any, np.dtype[np.float
         yield random.standard_normal(min(CHUNK_VALUES, values - first), np.float32) * np.float32(SIGMA)
 
 
-def _send(address: str, values: int, seed: int) -> None:
+def _send(address: tuple[str, int], tos: int, values: int, seed: int) -> None:
     with socket.socket() as conn:
-        conn.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TOS_COMPRESS)
+        conn.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
         conn.settimeout(SILENCE_S)
-        conn.connect((address, PORT))
+        conn.connect(address)
         for chunk in chunks(values, seed):
             conn.sendall(chunk.data)
         conn.shutdown(socket.SHUT_WR)
         conn.recv(1)  # until the receiver has all of it
 
 
-def _receive(address: str, values: int, seed: int, codec_name: str, bound_k: int) -> StreamResult:
-    codec = get(codec_name)
+def _receive(address: tuple[str, int], tos: int, values: int, seed: int, codec: Codec, bound_k: int) -> StreamResult:
     got = raw = wrong = 0
-    with socket.create_server((address, PORT)) as listener:
-        listener.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TOS_COMPRESS)
+    with socket.create_server(address) as listener:
+        listener.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
         _say(listening=True)
         listener.settimeout(SILENCE_S)
         conn, _ = listener.accept()
@@ -164,12 +164,13 @@ def _say(**words: Any) -> None:
     print(json.dumps(words), flush=True)
 
 
-def main(role: str, address: str, values: str, seed: str, codec: str, bound_k: str) -> None:
+def main(role: str, address: str, port: str, tos: str, values: str, seed: str, codec: str, bound_k: str) -> None:
     """Be one end of the stream."""
+    place = address, int(port)
     if role == "send":
-        _send(address, int(values), int(seed))
+        _send(place, int(tos), int(values), int(seed))
     else:
-        _say(**asdict(_receive(address, int(values), int(seed), codec, int(bound_k))))
+        _say(**asdict(_receive(place, int(tos), int(values), int(seed), get(codec), int(bound_k))))
 
 
 if __name__ == "__main__":

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from netoffload.config import TOS_COMPRESS
 from netoffload.errors import RunError
 from netoffload.testbed.cpu_time import machine_cpu_s, processes_cpu_s
 from netoffload.testbed.journal import read_run
+from netoffload.testbed.plan import NicSettings
 
 if TYPE_CHECKING:
     from netoffload.codec import Codec, Float32Array
@@ -134,7 +134,7 @@ def run_stream(
         bed: a running testbed of at least two nodes.
         payload: what to send.
         octets: how much of it; a multiple of four.
-        tagged: with ToS 0x28; what arrives must then be what the codec makes of it.
+        tagged: with the NICs' ToS; what arrives must then be what the codec makes of it.
         address: of n1, if not on the data network but on a tunnel over it.
         carriers: pids of the processes that carry it.
 
@@ -142,8 +142,9 @@ def run_stream(
         RunError: it did not arrive, not as it must, or tagged and yet uncompressed.
     """
     address = address or bed.plan.nodes[RECEIVER].address
-    tos = str(TOS_COMPRESS if tagged else 0)
-    common = [str(PORT), tos, str(octets), str(payload.sent)]
+    nic = bed.plan.settings.nic or NicSettings()
+    port = nic.tagged_port(PORT) if tagged else PORT
+    common = [str(port), str(nic.tos if tagged else 0), str(octets), str(payload.sent)]
     expected = payload.rounded if tagged else payload.sent
     with (
         _program(bed, RECEIVER, ["receive", *common, str(expected)]) as receiver,

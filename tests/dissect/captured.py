@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from frames import make_segment
-from nic_pair import Nic
+from frames import IPV4_ADDRESSES, IPV6_ADDRESSES, make_segment
+from nic_pair import Nic, connect
 from scapy.layers.inet import IP, TCP, UDP, fragment
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, fragment6
 from scapy.layers.l2 import ARP, Ether
@@ -21,30 +21,73 @@ from netoffload.wire.encapsulation import UDP_PORT
 
 VALUES = np.random.default_rng(1).normal(0, 0.01, 5000).astype(np.float32)
 VALUES[:8] = 0.0, -0.0, np.inf, np.nan, 1.0, -2.5, 1e-40, 0.75
-TAIL = b"x"
+NONCE = 0x01020304
+PORTS = {"sport": 40000, "dport": 5001}
 
 
-def frames_of_a_connection(in_udp: bool = False, bundles: bool = False) -> list[bytes]:
-    """SYN, SYN/ACK with capability words, and a segment of VALUES and a cut float as blocks; Ethernet frames."""
-    client, server = Nic(in_udp=in_udp, bundles=bundles), Nic()
+def frames_of_a_connection(in_udp: bool = False, bundles: bool = False, key: bytes | None = None) -> list[bytes]:
+    """SYN, SYN/ACK with capability words, and a segment of VALUES as blocks; Ethernet frames."""
+    client, server = Nic(in_udp=in_udp, bundles=bundles, key=key), Nic(key=key)
+    server.from_host(make_segment(flags="S", sport=1))  # or both would draw the same nonce
     syn = client.from_host(make_segment(flags="S", seq=1000))
     server.from_wire(syn)
-    answer = server.from_host(make_segment(flags="SA", seq=5, to_client=True))
+    answer = server.from_host(make_segment(flags="SA", seq=5, ack=1001, to_client=True))
     client.from_wire(answer)
-    blocks = client.from_host(make_segment(VALUES.tobytes() + TAIL, seq=1001))
+    client.judge()
+    blocks = client.from_host(make_segment(VALUES.tobytes(), seq=1001))
     return [frame[vnet.VNET_LEN :] for frame in (*syn, *answer, *blocks)]
 
 
-def ipv6_block(codec_name: str = "bounded", count: int = 300) -> Packet:
+def frames_of_both_directions() -> list[bytes]:
+    """The handshake, and two blocks each way, one after the other."""
+    client, server = Nic(), Nic()
+    server.from_host(make_segment(flags="S", sport=1))
+    syn = client.from_host(make_segment(flags="S", seq=1000))
+    server.from_wire(syn)
+    answer = server.from_host(make_segment(flags="SA", seq=5, ack=1001, to_client=True))
+    client.from_wire(answer)
+    frames = [*syn, *answer]
+    client.judge()
+    server.judge()
+    for number in range(2):
+        payload = VALUES[100 * number :][:100].tobytes()
+        frames += client.from_host(make_segment(payload, seq=1001 + 400 * number))
+        frames += server.from_host(make_segment(payload, seq=6 + 400 * number, to_client=True))
+    return [frame[vnet.VNET_LEN :] for frame in frames]
+
+
+def nonce_in(frame: bytes) -> int:
+    """The nonce in a SYN with a capability word."""
+    word = layers.capability_of(Ether(frame)[TCP])
+    assert word is not None
+    return word.nonce
+
+
+def receiving_nic(ipv6: bool = False) -> tuple[Nic, int]:
+    """The server's NIC of a connection, and the nonce that blocks to it carry."""
+    client, server = Nic(), Nic()
+    connect(client, server, 1000, ipv6=ipv6)
+    (answer,) = server.from_host(make_segment(flags="SA", seq=5, ack=1001, to_client=True, ipv6=ipv6))
+    return server, nonce_in(answer[vnet.VNET_LEN :])
+
+
+def answer_of(nonce: int = NONCE) -> Packet:
+    """A SYN/ACK of the server with this nonce."""
+    ethernet = Ether(dst="02:00:00:00:00:01", src="02:00:00:00:00:02")
+    segment = TCP(sport=5001, dport=40000, flags="SA", seq=5, options=[layers.capability_option(nonce)])
+    return ethernet / IP(src=IPV4_ADDRESSES[1], dst=IPV4_ADDRESSES[0], tos=0x28) / segment
+
+
+def ipv6_block(codec_name: str = "bounded", count: int = 300, nonce: int = NONCE) -> Packet:
     """A block behind an IPv6 header."""
-    ip = IPv6(src="fd00::1", dst="fd00::2", tc=0x28)
-    made = layers.offload(VALUES[:count], codec_name, 8, sport=40000, dport=80, seq=9, flags="PA")
+    ip = IPv6(src=IPV6_ADDRESSES[0], dst=IPV6_ADDRESSES[1], tc=0x28)
+    made = layers.offload(VALUES[:count], codec_name, 8, nonce=nonce, seq=9, flags="PA", **PORTS)
     return Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / ip / made
 
 
-def udp_block() -> Packet:
+def udp_block(nonce: int = NONCE) -> Packet:
     """A block in UDP behind an IPv6 header."""
-    packet = ipv6_block()
+    packet = ipv6_block(nonce=nonce)
     made = packet[layers.IPComp]
     packet[IPv6].remove_payload()
     return packet / UDP(sport=50000, dport=UDP_PORT) / layers.OffloadEntry() / made
@@ -94,21 +137,21 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 """What is wrong -> what is said about it, and fields of the IP, IPComp, block and TCP headers."""
 
 
-def refused_block(what: str) -> Packet:
+def refused_block(what: str, nonce: int = NONCE) -> Packet:
     """A block whose CRC is right, and which a NIC refuses all the same."""
     _, in_ip, *fields_of = REFUSED[what]
-    made = layers.offload(VALUES[:304], sport=40000, dport=80, seq=9, flags="PA")
+    made = layers.offload(VALUES[:304], nonce=nonce, seq=9, flags="PA", **PORTS)
     for layer, fields in zip((layers.IPComp, layers.OffloadBlock, layers.BlockTCP), fields_of, strict=False):
         for name, value in fields.items():
             setattr(made[layer], name, value)
-    ip = IP(src="10.9.0.1", dst="10.9.0.2", tos=0x28, **in_ip)
+    ip = IP(src=IPV4_ADDRESSES[0], dst=IPV4_ADDRESSES[1], tos=0x28, **in_ip)
     return Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / ip / made
 
 
 def fragments() -> list[Packet]:
     """A block in two fragments, over IPv4 and then over IPv6."""
     ethernet = Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01")
-    made = layers.offload(VALUES[:300], sport=40000, dport=80, seq=9, flags="PA")
+    made = layers.offload(VALUES[:300], nonce=NONCE, seq=9, flags="PA", **PORTS)
     ipv4 = IP(src="10.9.0.1", dst="10.9.0.2", tos=0x28, id=7) / made
     ipv6 = IPv6(src="fd00::1", dst="fd00::2", tc=0x28) / IPv6ExtHdrFragment(id=7) / made
     pieces = [*fragment(ipv4, 240), *fragment6(ipv6, 320)]

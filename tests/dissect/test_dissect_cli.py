@@ -10,7 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captured import REFUSED, VALUES, fragments, refused_block, write_capture, write_mutated
+from captured import (
+    REFUSED,
+    VALUES,
+    answer_of,
+    damaged,
+    fragments,
+    frames_of_a_connection,
+    frames_of_both_directions,
+    refused_block,
+    write_capture,
+    write_mutated,
+)
 from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapReader, PcapWriter, wrpcap
@@ -61,9 +72,11 @@ def test_one_line_per_frame_and_a_sum_per_flow(capture: Path, dissect: Dissect) 
     assert bad.split()[0] == str(next(frame.number for frame in frames if frame.crc == "bad"))
     sums = lines[len(frames) :]
     assert len(sums) == 4
-    assert f"{len(VALUES) * 4 + 1:,} octets as " in sums[0]
+    assert f"{len(VALUES) * 4:,} octets as " in sums[0]
     assert sums[0].endswith("; 1 bad blocks")
-    assert sums[2].startswith("[fd00::1]:40000 -> [fd00::2]:80: 7 blocks, 8,400 octets as ")
+    both = "[fd00:98:ffff::1]:40000 -> [fd00:98:ffff:0:8000::2]:5001"
+    assert sums[2].startswith(f"{both}: 7 blocks, 8,400 octets as ")
+    assert [line.split("crc ")[1] for line in lines if f"{both}  seq" in line] == ["unknown", *["ok"] * 6]
     assert sums[3] == "10.9.0.3:1 -> 10.9.0.1:2: raw 5 octets in 1 frames"
 
 
@@ -75,12 +88,12 @@ def test_json_with_values(tmp_path: Path, dissect: Dissect, suffix: str) -> None
     assert [frame["kind"] for frame in told["frames"][:2]] == ["offer", "offer"]
     assert [frame["frame_len"] for frame in told["frames"]] == [len(packet) for packet in packets]
     assert told["frames"][1]["time_s"] == pytest.approx(0.001)
-    good = [frame for frame in told["frames"] if frame["kind"] == "block" and frame["sport"] == 40000]
-    values = [x for frame in good if frame["crc"] == "ok" and frame["dport"] == 5001 for x in frame["values"]]
+    good = [frame for frame in told["frames"] if frame["kind"] == "block" and frame["src"] == "10.9.0.1"]
+    values = [x for frame in good if frame["crc"] == "ok" for x in frame["values"]]
     assert np.array_equal(np.array(values, np.float32), get("inceptionn").round_trip(VALUES, 10), equal_nan=True)
     assert values[2:4] == ["inf", "nan"]
     flow = told["flows"][0]
-    assert (flow["raw_octets"], flow["bad_blocks"], sum(flow["classes"])) == (VALUES.nbytes + 1, 1, VALUES.size)
+    assert (flow["raw_octets"], flow["bad_blocks"], sum(flow["classes"])) == (VALUES.nbytes, 1, VALUES.size)
     assert flow["ratio"] == flow["raw_octets"] / flow["payload_octets"]
 
 
@@ -108,12 +121,52 @@ def test_a_short_snap_length_leaves_sizes_and_judges_nothing(tmp_path: Path, cap
 
 def test_what_a_nic_refuses_has_a_fault(tmp_path: Path) -> None:
     path = tmp_path / "refused.pcap"
-    wrpcap(str(path), [refused_block(what) for what in REFUSED])
-    frames = list(read_frames(path, with_values=True))
+    wrpcap(str(path), [answer_of(), *(refused_block(what) for what in REFUSED)])
+    offer, *frames = read_frames(path, with_values=True)
+    assert offer.kind == "offer"
     for frame, (said, *_) in zip(frames, REFUSED.values(), strict=True):
         assert frame.fault is not None
         assert frame.fault.endswith(said)
         assert (frame.crc, frame.values, frame.classes) == ("ok", None, None)
+
+
+def judged(path: Path, frames: list[bytes]) -> list[str | None]:
+    """What is said of the CRC of each block among frames."""
+    wrpcap(str(path), [Ether(frame) for frame in frames])
+    return [frame.crc for frame in read_frames(path) if frame.kind == "block"]
+
+
+def test_the_nonce_of_each_direction_is_in_the_handshake(tmp_path: Path) -> None:
+    frames = frames_of_both_directions()
+    assert judged(tmp_path / "whole.pcap", frames) == ["ok"] * 4
+    assert judged(tmp_path / "bad.pcap", [*frames[:2], damaged(frames[2]), *frames[3:]]) == ["bad", *["ok"] * 3]
+
+
+def test_without_the_handshake_the_first_block_of_a_direction_is_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "wire.pcap"
+    both = frames_of_both_directions()[2:]
+    assert judged(path, both) == ["unknown", "unknown", "ok", "ok"]
+    blocks = frames_of_a_connection()[2:]
+    assert len(blocks) > 3
+    others = ["ok"] * (len(blocks) - 2)
+    assert judged(path, [*blocks, damaged(blocks[-1])]) == ["unknown", "ok", *others, "bad"]
+    assert judged(path, [damaged(blocks[0]), *blocks[1:]]) == ["unknown", "unknown", *others]
+    wrpcap(str(path), [Ether(blocks[0])])
+    (frame,) = read_frames(path, with_values=True)
+    assert frame.values is not None
+
+
+def test_blocks_with_a_mac_say_so(tmp_path: Path, dissect: Dissect) -> None:
+    path = tmp_path / "wire.pcap"
+    wrpcap(str(path), [Ether(frame) for frame in frames_of_a_connection(key=bytes(32))])
+    offers, blocks = [], []
+    for frame in read_frames(path):
+        (offers if frame.kind == "offer" else blocks).append(frame)
+    assert [frame.peer_wants_mac for frame in offers] == [True, True]
+    assert {(frame.crc, frame.has_mac, frame.fault) for frame in blocks} == {("ok", True, None)}
+    lines = dissect(str(path)).splitlines()
+    assert lines[0].endswith("(version 3), only with a MAC")
+    assert lines[2].endswith("crc ok, MAC")
 
 
 def test_fragments_of_ipcomp_have_a_fault(tmp_path: Path) -> None:

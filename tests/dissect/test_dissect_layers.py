@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from captured import (
     REFUSED,
-    TAIL,
     VALUES,
     damaged,
     fragments,
     frames_of_a_connection,
     ipv6_block,
+    nonce_in,
+    receiving_nic,
     refused_block,
     udp_block,
 )
@@ -36,17 +37,27 @@ from netoffload.dissect.layers import (
 )
 from netoffload.errors import UsageError, WireError
 from netoffload.wire import vnet
-from netoffload.wire.capability import ALL_CODECS, TAKES_UDP, Capability
-from netoffload.wire.offload import BLOCK_VERSION, parse_block
+from netoffload.wire.authentication import block_mac
+from netoffload.wire.capability import ALL_CODECS, TAKES_UDP, WANTS_MAC, Capability
+from netoffload.wire.offload import BLOCK_VERSION, HAS_MAC, parse_block
 
-BLOCKS = frames_of_a_connection()[2:]
+_, ANSWER, *BLOCKS = frames_of_a_connection()
+NONCE = nonce_in(ANSWER)
+KEY = bytes(range(32))
 
 
-def receive(frame: bytes) -> tuple[list[bytes], dict[str, int]]:
-    """What the engine makes of an Ethernet frame from the wire."""
-    nic = Nic()
+def receive(frame: bytes, nic: Nic) -> tuple[list[bytes], dict[str, int]]:
+    """What the engine makes of an Ethernet frame from the wire, and the counters that it changes."""
+    before = nic.counts()
     delivered = nic.from_wire([vnet.emit_vnet(vnet.Vnet(), frame)])
-    return delivered, nic.counts()
+    return delivered, {name: count - before.get(name, 0) for name, count in nic.counts().items()}
+
+
+def refused(frame: bytes, nic: Nic) -> dict[str, int]:
+    """The counters that are left where nothing is delivered."""
+    delivered, counts = receive(frame, nic)
+    assert delivered == []
+    return {name: count for name, count in counts.items() if count}
 
 
 def test_the_engines_blocks_have_layers() -> None:
@@ -57,7 +68,9 @@ def test_the_engines_blocks_have_layers() -> None:
         block = packet[OffloadBlock]
         assert (block.version, block.codec, block.bound_k, block.gso_size) == (BLOCK_VERSION, 1, 10, 1448)
         assert (packet[TCP].sport, packet[TCP].dport, packet[TCP].seq) == (40000, 5001, at)
-        assert crc_is_good(block)
+        assert crc_is_good(block, NONCE)
+        assert not crc_is_good(block, NONCE ^ 1)
+        assert layers.mac_of(block) is None
         floats = floats_of(block)
         counted = classes_of(block)
         assert counted is not None
@@ -65,7 +78,6 @@ def test_the_engines_blocks_have_layers() -> None:
         seen.append(floats)
         at += block.payload_len
         assert bytes(packet) == octets
-    assert (block.head, block.tail, packet[Raw].load[-1:]) == (0, 1, TAIL)
     wanted = get("inceptionn").round_trip(VALUES, 10)
     assert np.array_equal(np.concatenate(seen).view(np.uint32), wanted.view(np.uint32))
 
@@ -74,19 +86,21 @@ def test_the_engines_blocks_have_layers() -> None:
 @pytest.mark.parametrize("count", [0, 1, 8, 301])
 def test_the_engine_takes_blocks_that_scapy_built(codec: str, count: int) -> None:
     values = VALUES[:count]
+    nic, nonce = receiving_nic()
     ip = IP(src="10.9.0.1", dst="10.9.0.2", tos=0x28, id=3)
-    made = layers.offload(values, codec, 8, b"ab", b"c", sport=40000, dport=5001, seq=1001, flags="PA")
+    made = layers.offload(values, codec, 8, b"ab", b"c", nonce=nonce, seq=1001, flags="PA", sport=40000, dport=5001)
     packet = Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / ip / made
     octets = bytes(packet)
-    assert crc_is_good(Ether(octets)[OffloadBlock])
-    (frame,), counts = receive(octets)
+    assert crc_is_good(Ether(octets)[OffloadBlock], nonce)
+    (frame,), counts = receive(octets, nic)
     assert counts["rx_blocks"] == 1
     segment = Ether(frame[vnet.VNET_LEN :])
     assert (segment[TCP].sport, segment[TCP].seq, segment[TCP].flags) == (40000, 1001, "PA")
     wanted = b"ab" + get(codec).round_trip(values, 8).tobytes() + b"c"
     assert bytes(segment[TCP].payload)[: len(wanted)] == wanted
     header_octets = octets[14:34]
-    assert parse_block(octets[34:], header_octets[12:16], header_octets[16:20]).payload_len == 4 * count + 3
+    parsed = parse_block(octets[34:], header_octets[12:16], header_octets[16:20], nonce)
+    assert parsed.payload_len == 4 * count + 3
 
 
 @pytest.mark.parametrize(
@@ -103,31 +117,44 @@ def test_the_engine_takes_blocks_that_scapy_built(codec: str, count: int) -> Non
     ],
 )
 def test_what_is_given_stays_also_where_it_is_wrong(field: str, value: int, reason: str) -> None:
-    packet = Ether() / IP(src="10.9.0.1", dst="10.9.0.2", tos=0x28) / layers.offload(VALUES[:10], sport=1, dport=2)
+    nic, nonce = receiving_nic()
+    made = layers.offload(VALUES[:10], nonce=nonce, sport=40000, dport=5001)
+    packet = Ether() / IP(src="10.9.0.1", dst="10.9.0.2", tos=0x28) / made
     setattr(packet[OffloadBlock], field, value)
-    assert receive(bytes(packet))[1] == {reason: 1}
+    assert refused(bytes(packet), nic) == {reason: 1}
+
+
+def test_a_block_with_another_nonce_is_refused_by_the_engine() -> None:
+    nic, nonce = receiving_nic()
+    for other, reason in ((nonce ^ 1, "drop_bad_crc"), (0, "drop_bad_crc")):
+        made = layers.offload(VALUES[:10], nonce=other, sport=40000, dport=5001)
+        assert refused(bytes(Ether() / IP(src="10.9.0.1", dst="10.9.0.2") / made), nic) == {reason: 1}
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_called_refused_is_refused_by_the_engine(what: str) -> None:
-    delivered, counts = receive(bytes(refused_block(what)))
-    assert delivered == []
+    nic, nonce = receiving_nic()
+    counts = refused(bytes(refused_block(what, nonce)), nic)
     assert list(counts.values()) == [1]
     assert next(iter(counts)).startswith("drop_")
 
 
 def test_fragments_are_no_blocks_to_the_engine() -> None:
-    counts = [receive(bytes(piece))[1] for piece in fragments()]
-    assert counts == [{"drop_bad_header": 1}, *[{"rx_bypass": 1}] * 3]
+    nic, _ = receiving_nic()
+    counts = [receive(bytes(piece), nic)[1] for piece in fragments()]
+    assert [{name: n for name, n in one.items() if n} for one in counts] == [
+        {"drop_bad_header": 1},
+        *[{"rx_bypass": 1}] * 3,
+    ]
 
 
 def test_blocks_behind_ipv6() -> None:
-    octets = bytes(ipv6_block())
+    octets = bytes(ipv6_block(nonce=5))
     packet = Ether(octets)
     assert [type(layer) for layer in packet.iterpayloads()] == [Ether, IPv6, IPComp, OffloadBlock, BlockTCP, Raw]
-    assert crc_is_good(packet[OffloadBlock])
+    assert crc_is_good(packet[OffloadBlock], 5)
     assert np.array_equal(floats_of(packet[OffloadBlock]), get("bounded").round_trip(VALUES[:300], 8), equal_nan=True)
-    assert parse_block(octets[54:], octets[22:38], octets[38:54]).bound_k == 8
+    assert parse_block(octets[54:], octets[22:38], octets[38:54], 5).bound_k == 8
 
 
 def test_blocks_in_udp() -> None:
@@ -136,32 +163,70 @@ def test_blocks_in_udp() -> None:
         assert len(packets) == 1 if bundles else len(packets) >= len(BLOCKS)
         entries = [entry for packet in packets for entry in layers.entries_of(packet[UDP])]
         blocks = [entry[OffloadBlock] for entry in entries]
-        assert all(crc_is_good(block) for block in blocks)
-        assert sum(block.payload_len for block in blocks) == VALUES.nbytes + len(TAIL)
+        assert all(crc_is_good(block, NONCE) for block in blocks)
+        assert sum(block.payload_len for block in blocks) == VALUES.nbytes
         floats = np.concatenate([floats_of(block) for block in blocks])
         assert np.array_equal(floats, get("inceptionn").round_trip(VALUES, 10), equal_nan=True)
 
 
 def test_the_engine_takes_blocks_in_udp_that_scapy_built() -> None:
-    octets = bytes(udp_block())
+    nic, nonce = receiving_nic(ipv6=True)
+    octets = bytes(udp_block(nonce))
     packet = Ether(octets)
     layered = [type(layer) for layer in packet.iterpayloads()]
     assert layered == [Ether, IPv6, UDP, OffloadEntry, IPComp, OffloadBlock, BlockTCP, Raw]
-    assert crc_is_good(packet[OffloadBlock])
-    (frame,), counts = receive(octets)
+    assert crc_is_good(packet[OffloadBlock], nonce)
+    (frame,), counts = receive(octets, nic)
     assert counts["rx_blocks"] == 1
     assert bytes(Ether(frame[vnet.VNET_LEN :])[TCP].payload) == get("bounded").round_trip(VALUES[:300], 8).tobytes()
 
 
 def test_a_flipped_bit_is_a_bad_crc() -> None:
-    assert crc_is_good(Ether(damaged(BLOCKS[0]))[OffloadBlock]) is False
+    assert crc_is_good(Ether(damaged(BLOCKS[0]))[OffloadBlock], NONCE) is False
+
+
+@pytest.mark.parametrize("in_udp", [False, True])
+def test_a_mac_is_behind_the_payload_and_the_crc_does_not_cover_it(in_udp: bool) -> None:
+    _, answer, *blocks = frames_of_a_connection(in_udp=in_udp, key=KEY)
+    word = capability_of(Ether(answer)[TCP])
+    assert word is not None
+    assert word.ways & WANTS_MAC
+    packets = [Ether(octets) for octets in blocks]
+    assert [bytes(packet) for packet in packets] == blocks
+    seen = []
+    for packet, octets in zip(packets, blocks, strict=True):
+        block = packet[OffloadBlock]
+        assert block.flags == HAS_MAC
+        assert crc_is_good(block, word.nonce)
+        ip, at = packet[IP], octets.index(bytes(packet[IPComp]))
+        addresses = octets[14:][12 : 12 + 8]
+        assert ip.src == "10.9.0.1"
+        assert layers.mac_of(block) == octets[-16:] == block_mac(KEY, addresses + octets[at:-16])
+        seen.append(floats_of(block))
+        counted = classes_of(block)
+        assert counted is not None
+        assert sum(counted) == seen[-1].size
+        changed = Ether(octets[:-1] + bytes((octets[-1] ^ 1,)))[OffloadBlock]
+        assert crc_is_good(changed, word.nonce)
+        assert crc_is_good(Ether(damaged(octets[:-16]) + octets[-16:])[OffloadBlock], word.nonce) is False
+    wanted = get("inceptionn").round_trip(VALUES, 10)
+    assert np.array_equal(np.concatenate(seen).view(np.uint32), wanted.view(np.uint32))
+
+
+def test_the_crc_of_a_block_built_with_a_mac_leaves_it_out() -> None:
+    made = layers.offload(VALUES[:10], nonce=7, sport=1, dport=2)
+    plain = bytes(Ether() / IP() / made)
+    made[OffloadBlock].flags = HAS_MAC
+    with_mac = Ether(bytes(Ether() / IP() / made / bytes(16)))
+    assert crc_is_good(with_mac[OffloadBlock], 7)
+    assert layers.payload_len_of(with_mac[OffloadBlock]) == layers.payload_len_of(Ether(plain)[OffloadBlock])
 
 
 @pytest.mark.parametrize("length", [34, 38, 40, 54, 60, 74, 100, len(BLOCKS[0]) - 1])
 def test_a_block_that_was_cut_short_is_not_judged(length: int) -> None:
     packet = Ether(BLOCKS[0][:length])
     if OffloadBlock in packet:
-        assert crc_is_good(packet[OffloadBlock]) is None
+        assert crc_is_good(packet[OffloadBlock], NONCE) is None
         for function in (classes_of, floats_of):
             with pytest.raises(WireError, match="whole"):
                 function(packet[OffloadBlock])
@@ -184,9 +249,12 @@ def test_other_ipcomp_stays_raw() -> None:
 
 def test_the_capability_word_is_found_in_a_syn() -> None:
     (syn,) = Nic().from_host(make_segment(flags="S", seq=1))
-    assert capability_of(Ether(syn[vnet.VNET_LEN :])[TCP]) == Capability(BLOCK_VERSION, ALL_CODECS, TAKES_UDP)
-    built = Ether(bytes(Ether() / IP() / TCP(flags="S", options=[layers.capability_option()])))
-    assert capability_of(built[TCP]) == Capability(BLOCK_VERSION, ALL_CODECS, TAKES_UDP)
+    word = capability_of(Ether(syn[vnet.VNET_LEN :])[TCP])
+    assert word is not None
+    assert word == Capability(BLOCK_VERSION, ALL_CODECS, TAKES_UDP, word.nonce)
+    assert word.nonce not in (0, NONCE)
+    built = Ether(bytes(Ether() / IP() / TCP(flags="S", options=[layers.capability_option(word.nonce)])))
+    assert capability_of(built[TCP]) == word
     for options in ([], [("MSS", 1460)], [(253, b"XX")], [(253, b"XXXXXX")]):
         other = Ether(bytes(Ether() / IP() / TCP(flags="S", options=options)))
         assert capability_of(other[TCP]) is None

@@ -14,8 +14,12 @@ import pytest
 from captured import (
     REFUSED,
     VALUES,
+    answer_of,
+    damaged,
     fragments,
     frames_of_a_connection,
+    frames_of_both_directions,
+    nonce_in,
     refused_block,
     write_capture,
     write_mutated,
@@ -30,6 +34,9 @@ from netoffload.dissect.capture import read_frames
 AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 """Some builds run no Lua for root."""
 
+CRC_OK = "netoffload.crc.ok"
+VERDICTS = {"1": "ok", "True": "ok", "0": "bad", "False": "bad", "": "unknown"}
+"""What tsharks of different versions print of that field."""
 FIELDS = (
     *("netoffload.codec", "netoffload.bound_k", "netoffload.head", "netoffload.tail", "netoffload.payload_len"),
     *("netoffload.gso_size", "netoffload.wire_len", "netoffload.crc.ok", "tcp.srcport", "tcp.dstport", "tcp.seq_raw"),
@@ -38,6 +45,18 @@ FIELDS = (
 )
 
 Tshark = Callable[..., str]
+
+
+def captures() -> dict[str, list[bytes]]:
+    """Connections from the first frame on and from a later one, with damage, and with MACs."""
+    both, blocks = frames_of_both_directions(), frames_of_a_connection()[2:]
+    return {
+        "both": [*both, damaged(both[2])],
+        "later": both[2:],
+        "one-way": [damaged(blocks[0]), *blocks[1:], damaged(blocks[-1])],
+        "mac": frames_of_a_connection(key=bytes(range(32))),
+        "mac-in-udp": frames_of_a_connection(in_udp=True, key=bytes(range(32))),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +68,12 @@ def folder() -> Iterator[Path]:
         shutil.copy(lua_path(), path)
         write_capture(path / "wire.pcap")
         write_mutated(path / "mutated.pcap", path / "wire.pcap", 600)
-        wrpcap(str(path / "refused.pcap"), [refused_block(what) for what in REFUSED])
+        wrpcap(str(path / "refused.pcap"), [answer_of(), *(refused_block(what) for what in REFUSED)])
         wrpcap(str(path / "fragments.pcap"), fragments())
-        wrpcap(str(path / "bundle.pcap"), [Ether(frames_of_a_connection(in_udp=True, bundles=True)[-1])])
+        _, answer, bundle = frames_of_a_connection(in_udp=True, bundles=True)
+        wrpcap(str(path / "bundle.pcap"), [Ether(answer), Ether(bundle)])
+        for name, frames in captures().items():
+            wrpcap(str(path / f"{name}.pcap"), [Ether(frame) for frame in frames])
         for file in path.iterdir():
             file.chmod(0o644)
         yield path
@@ -93,8 +115,9 @@ def test_fields_are_those_of_the_layers(tshark: Tshark, folder: Path) -> None:
         got = dict(zip(FIELDS, line.split("\t"), strict=True))
         assert block.codec is not None
         whole = [int(get(block.codec).codec_id), block.bound_k, block.head, block.tail, block.raw_len]
-        whole += [block.gso_size, block.payload_len, int(block.crc == "ok"), block.sport, block.dport, block.seq]
-        assert [int(got[field]) for field in FIELDS[:11]] == whole
+        whole += [block.gso_size, block.payload_len, block.sport, block.dport, block.seq]
+        assert [int(got[field]) for field in FIELDS[:11] if field != CRC_OK] == whole
+        assert VERDICTS[got[CRC_OK]] == block.crc
         assert float(got["netoffload.ratio"]) == pytest.approx(block.ratio, rel=1e-5)
         shares = [got[field] for field in FIELDS[12:16]]
         if block.classes is None:
@@ -114,7 +137,7 @@ def test_fields_are_those_of_the_layers(tshark: Tshark, folder: Path) -> None:
 def test_the_stream_is_what_the_receiver_gets(tshark: Tshark, folder: Path) -> None:
     followed = tshark("-r", str(folder / "wire.pcap"), "-q", "-z", "follow,tcp,raw,0")
     octets = bytes.fromhex("".join(line for line in followed.splitlines() if set(line) <= set("0123456789abcdef")))
-    wanted = get("inceptionn").round_trip(VALUES, 10).tobytes() + b"x"
+    wanted = get("inceptionn").round_trip(VALUES, 10).tobytes()
     assert octets == wanted
 
 
@@ -134,7 +157,7 @@ def test_a_bundle_shows_all_its_blocks(tshark: Tshark, folder: Path) -> None:
         "-e",
         "netoffload_udp.block_len",
     )
-    (line,) = tshark("-r", str(folder / "bundle.pcap"), *words).splitlines()
+    (line,) = tshark("-r", str(folder / "bundle.pcap"), "-Y", "netoffload", *words).splitlines()
     lengths, sound, entries = (field.split(",") for field in line.split("\t"))
     blocks = [frame for frame in read_frames(folder / "bundle.pcap") if frame.kind == "block"]
     assert [int(length) for length in lengths] == [block.raw_len for block in blocks]
@@ -145,7 +168,7 @@ def test_a_bundle_shows_all_its_blocks(tshark: Tshark, folder: Path) -> None:
 def test_what_a_nic_refuses_is_malformed(tshark: Tshark, folder: Path) -> None:
     words = ("-Y", "netoffload.malformed", "-T", "fields", "-e", "frame.number", "-e", "netoffload.crc.ok")
     shown = tshark("-r", str(folder / "refused.pcap"), *words).splitlines()
-    assert [line.split("\t")[0] for line in shown] == [str(number + 1) for number in range(len(REFUSED))]
+    assert [line.split("\t")[0] for line in shown] == [str(number + 2) for number in range(len(REFUSED))]
     assert all(line.split("\t")[1] in ("1", "True") for line in shown)
     assert tshark("-r", str(folder / "refused.pcap"), "-T", "fields", "-e", "tcp.payload").split() == []
     assert len(tshark("-r", str(folder / "wire.pcap"), *words).splitlines()) == 0
@@ -161,3 +184,33 @@ def test_damaged_frames_are_no_lua_errors(tshark: Tshark, folder: Path) -> None:
     shown = tshark("-r", str(folder / "mutated.pcap"), "-V")
     assert "CRC32C is wrong" in shown
     assert "Not a block that a NIC would take" in shown
+
+
+@pytest.mark.parametrize("passes", [(), ("-2",)])
+@pytest.mark.parametrize("name", ["both", "later", "one-way", "mac", "mac-in-udp"])
+def test_crcs_are_judged_as_by_the_layers(tshark: Tshark, folder: Path, name: str, passes: tuple[str, ...]) -> None:
+    fields = [CRC_OK, "netoffload.crc.unknown", "netoffload.mac"]
+    words = [word for field in fields for word in ("-e", field)]
+    shown = tshark("-r", str(folder / f"{name}.pcap"), *passes, "-Y", "netoffload", "-T", "fields", *words)
+    told = [line.split("\t") for line in shown.splitlines()]
+    blocks = [frame for frame in read_frames(folder / f"{name}.pcap") if frame.kind == "block"]
+    assert [VERDICTS[crc] for crc, _, _ in told] == [one.crc for one in blocks]
+    assert [unknown != "" for _, unknown, _ in told] == [one.crc == "unknown" for one in blocks]
+    assert {len(mac) for _, _, mac in told} == ({32} if name.startswith("mac") else {0})
+
+
+@pytest.mark.parametrize("name", ["mac", "mac-in-udp"])
+def test_the_payload_of_a_block_with_a_mac_is_decoded(tshark: Tshark, folder: Path, name: str) -> None:
+    words = ("-Y", "netoffload", "-T", "fields", "-e", "tcp.payload")
+    octets = bytes.fromhex("".join(tshark("-r", str(folder / f"{name}.pcap"), *words).split()))
+    assert octets == get("inceptionn").round_trip(VALUES, 10).tobytes()
+
+
+def test_the_capability_word_is_shown(tshark: Tshark, folder: Path) -> None:
+    frames = captures()
+    for name in ("both", "mac"):
+        fields = ("-e", "netoffload_word.nonce", "-e", "netoffload_word.wants_mac")
+        shown = tshark("-r", str(folder / f"{name}.pcap"), "-Y", "netoffload_word", "-T", "fields", *fields)
+        told = [line.split("\t") for line in shown.splitlines()]
+        assert [int(nonce, 16) for nonce, _ in told] == [nonce_in(frame) for frame in frames[name][:2]]
+        assert {wants in ("1", "True") for _, wants in told} == {name == "mac"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import socket
 import struct
@@ -12,7 +13,17 @@ import pytest
 from frames import make_segment
 from nic_pair import Nic
 from scapy.layers.inet import ICMP, IP, TCP, UDP
-from scapy.layers.inet6 import ICMPv6ND_NS, IPv6, IPv6ExtHdrHopByHop
+from scapy.layers.inet6 import (
+    ICMPv6DestUnreach,
+    ICMPv6EchoReply,
+    ICMPv6EchoRequest,
+    ICMPv6ND_NS,
+    ICMPv6PacketTooBig,
+    ICMPv6ParamProblem,
+    ICMPv6TimeExceeded,
+    IPv6,
+    IPv6ExtHdrHopByHop,
+)
 from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet
 
@@ -25,7 +36,12 @@ V4, V6 = IP(src="10.9.0.1", dst="10.9.0.2"), IPv6(src="fd00::1", dst="fd00::2")
 
 PASS = {
     "arp": ARP(),
-    "icmp": V4 / ICMP(),
+    "echo-request": V4 / ICMP(),
+    "echo-reply": V4 / ICMP(type=0),
+    "redirect": V4 / ICMP(type=5),
+    "timestamp": V4 / ICMP(type=13),
+    "echo-request6": V6 / ICMPv6EchoRequest(),
+    "echo-reply6": V6 / ICMPv6EchoReply(),
     "neighbour": V6 / ICMPv6ND_NS(),
     "tcp": V4 / TCP(flags="PA") / b"data",
     "tcp6": V6 / TCP(flags="A"),
@@ -41,6 +57,15 @@ STAY = {
     "tagged-ecn": IP(tos=0x2A) / TCP(flags="A") / b"data",
     "tagged6": IPv6(tc=0x28, fl=0xFFFFF) / TCP(flags="A") / b"data",
     "tagged6-ecn": IPv6(tc=0x2B) / TCP(flags="A"),
+    "unreachable": V4 / ICMP(type=3, code=4, nexthopmtu=1400) / V4 / UDP(dport=UDP_PORT),
+    "time-exceeded": V4 / ICMP(type=11) / V4 / UDP(dport=UDP_PORT),
+    "parameter-problem": V4 / ICMP(type=12) / V4 / UDP(dport=UDP_PORT),
+    "unreachable6": V6 / ICMPv6DestUnreach() / V6 / UDP(dport=UDP_PORT),
+    "too-big6": V6 / ICMPv6PacketTooBig(mtu=1400) / V6 / UDP(dport=UDP_PORT),
+    "time-exceeded6": V6 / ICMPv6TimeExceeded() / V6 / UDP(dport=UDP_PORT),
+    "parameter-problem6": V6 / ICMPv6ParamProblem() / V6 / UDP(dport=UDP_PORT),
+    "icmp-of-the-other-version": IP(proto=58) / ICMPv6EchoRequest(),
+    "icmp6-of-the-other-version": IPv6(nh=1) / ICMP(),
     "tagged-icmp": IP(tos=0x28) / ICMP(),
     "tagged-udp6": IPv6(tc=0x28) / UDP(dport=53),
     "syn": V4 / TCP(flags="S"),
@@ -63,14 +88,18 @@ STAY = {
 }
 
 
+TAG = 0x28
+OTHER_TAGS = (0x48, 0xFC, 0x04)
+
+
 def octets_of(packet: Packet) -> bytes:
     return bytes(Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / packet)
 
 
-@pytest.fixture(scope="module")
-def passes() -> Iterator[Callable[[bytes], bool]]:
+@contextlib.contextmanager
+def kernel(tag: int) -> Iterator[Callable[[bytes], bool]]:
     """A function that says whether the kernel would carry a frame: it runs the program for a pair of sockets."""
-    program = socket_program()
+    program = socket_program(tag)
     instructions = ctypes.create_string_buffer(program, len(program))
     fprog = struct.pack("HP", len(program) // 8, ctypes.addressof(instructions))
     sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -89,26 +118,40 @@ def passes() -> Iterator[Callable[[bytes], bool]]:
         yield carried
 
 
+@pytest.fixture(scope="module")
+def passes() -> Iterator[Callable[[bytes], bool]]:
+    with kernel(TAG) as carried:
+        yield carried
+
+
 @pytest.mark.parametrize("name", PASS)
 def test_the_kernel_carries(passes: Callable[[bytes], bool], name: str) -> None:
     frame = octets_of(PASS[name])
-    assert may_pass(frame)
+    assert may_pass(frame, TAG)
     assert passes(frame)
-    assert not may_pass(frame, has_vlan_tag=True)
+    assert not may_pass(frame, TAG, has_vlan_tag=True)
 
 
 @pytest.mark.parametrize("name", STAY)
 def test_the_nic_keeps(passes: Callable[[bytes], bool], name: str) -> None:
     frame = octets_of(STAY[name])
-    assert not may_pass(frame)
+    assert not may_pass(frame, TAG)
     assert not passes(frame)
 
 
 def test_frames_of_every_length_and_a_large_one(passes: Callable[[bytes], bool]) -> None:
-    for packet in (PASS["tcp"], PASS["tcp6"], PASS["udp"], PASS["udp6"], PASS["icmp"], PASS["arp"]):
+    for packet in (
+        PASS["tcp"],
+        PASS["tcp6"],
+        PASS["udp"],
+        PASS["udp6"],
+        PASS["echo-request"],
+        PASS["echo-request6"],
+        PASS["arp"],
+    ):
         frame = octets_of(packet)
         for length in range(1, len(frame) + 1):
-            assert passes(frame[:length]) == may_pass(frame[:length]), (packet.summary(), length)
+            assert passes(frame[:length]) == may_pass(frame[:length], TAG), (packet.summary(), length)
     large = octets_of(V4 / TCP(flags="A")) + bytes(65_000)
     assert passes(large)
     assert not passes(octets_of(IP(tos=0x28) / TCP(flags="A")) + bytes(65_000))
@@ -122,13 +165,25 @@ def test_random_headers_as_the_slow_definition_says(passes: Callable[[bytes], bo
         frame = bytearray(frames[random.integers(len(frames))])
         for _ in range(random.integers(1, 4)):
             frame[random.integers(12, len(frame))] ^= 1 << random.integers(8)
-        carried += may_pass(bytes(frame))
-        assert passes(bytes(frame)) == may_pass(bytes(frame)), frame.hex()
+        carried += may_pass(bytes(frame), TAG)
+        assert passes(bytes(frame)) == may_pass(bytes(frame), TAG), frame.hex()
     assert 2_000 < carried < 18_000
 
 
+@pytest.mark.parametrize("tag", OTHER_TAGS)
+def test_another_tag_stays_and_the_usual_one_passes(tag: int) -> None:
+    with kernel(tag) as passes:
+        for ip in (V4, V6):
+            for tos in (TAG, *OTHER_TAGS):
+                for ecn in range(4):
+                    marked = ip.copy()
+                    setattr(marked, "tos" if ip is V4 else "tc", tos | ecn)
+                    frame = octets_of(marked / TCP(flags="A") / b"data")
+                    assert passes(frame) == may_pass(frame, tag) == (tos != tag)
+
+
 def test_tc_is_told_the_opposite_of_the_socket() -> None:
-    redirect, socket_ = (np.frombuffer(one(), "u1,u1,u2,u4") for one in (redirect_program, socket_program))
+    redirect, socket_ = (np.frombuffer(one(TAG), "u1,u1,u2,u4") for one in (redirect_program, socket_program))
     assert np.array_equal(redirect[:-2], socket_[:-2])
     assert [redirect["f3"][at] for at in (-2, -1)] == [socket_["f3"][at] for at in (-1, -2)] == [0xFFFF_FFFF, 0]
 

@@ -63,6 +63,12 @@ class Stream(RuleBasedStateMachine):
     def write(self, octets: int) -> None:
         self.sender.write(octets * 4 if self.whole else octets)
 
+    @rule(octets=st.integers(1, 3))
+    def write_and_send_a_part_of_a_float(self, octets: int) -> None:
+        if not self.whole:
+            self.sender.write(octets)
+        self._put(self.sender.send_new(1))
+
     @rule(segments=st.integers(1, 12))
     def send(self, segments: int) -> None:
         self._put(self.sender.send_new(segments))

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from netoffload.errors import CollectiveError
-from netoffload_mpi.agreement import Gather, Offer
+from netoffload_mpi.agreement import Gather, Marking, Offer, agree
 from netoffload_mpi.dataplane import Lane, TcpExchange
 from netoffload_mpi.driver import prepare
 from netoffload_mpi.wiring import Listeners, wire_up
@@ -44,19 +44,20 @@ def run_tcp(
     timeout_s: float = 10.0,
     late_s: float = 20.0,
     addresses: Sequence[str] | None = None,
+    marking: Marking | None = None,
 ) -> list[Any]:
     """Run ``body`` on every rank; a rank's result is what it returned, or the CollectiveError that it raised.
 
-    Rank 0 is the calling thread. ``addresses``: of the ranks; default: all at 127.0.0.1.
+    Rank 0 is the calling thread. ``addresses``: of the ranks; default: all at 127.0.0.1. ``marking``: of their NICs.
     """
     gathers = gatherers(size)
     prepare()  # here, or the first rank that compiles would be late, or stuck
 
     def run(rank: int) -> Any:
         address = "127.0.0.1" if addresses is None else addresses[rank]
-        with Listeners(rank, size, address) as listeners:
-            offers = gathers[rank](Offer(address=address, ports=listeners.ports))
-            exchange = wire_up(rank, offers, listeners, gathers[rank], timeout_s, late_s)
+        with Listeners(rank, size, address, marking) as listeners:
+            offers = gathers[rank](Offer(address=address, ports=listeners.ports, marking=marking))
+            exchange = wire_up(rank, offers, listeners, gathers[rank], agree(offers)[1].tos, timeout_s, late_s)
         try:
             return body(exchange)
         except CollectiveError as error:

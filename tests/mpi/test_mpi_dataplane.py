@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,10 +23,11 @@ from netoffload.collectives import (
 from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.hierarchy import SubExchange
 from netoffload.collectives.reference import ring_sum
-from netoffload.config import TOS_COMPRESS
-from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.agreement import Offer, Precision, agree, own_address
-from netoffload_mpi.dataplane import Lane, TcpExchange
+from netoffload.config import ENV_CONTROL, TOS_COMPRESS
+from netoffload.control import ControlServer
+from netoffload.errors import CollectiveError, PeerLostError, UsageError
+from netoffload_mpi.agreement import Marking, Offer, Precision, agree, own_address, own_nic
+from netoffload_mpi.dataplane import TAGGED_LANES, Lane, TcpExchange
 from netoffload_mpi.wiring import Listeners
 
 
@@ -77,6 +79,38 @@ def test_tag_is_on_both_ends_of_tagged_connections_only() -> None:
 
     # Rank 0 accepted its connections, rank 1 made them.
     assert run_tcp(2, body) == [[0, TOS_COMPRESS]] * 2
+    assert run_tcp(2, body, marking=Marking(0x48)) == [[0, 0x48]] * 2
+
+
+def test_tagged_listeners_have_ports_that_the_nics_take_and_others_have_any() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first = taken.getsockname()[1]
+        ports = ((first, first), (7900, 7999))
+        with Listeners(0, 3, "127.0.0.1", Marking(0x48, ports)) as listeners:
+            tagged = {port for (_, lane), port in listeners.ports.items() if lane in TAGGED_LANES}
+            others = set(listeners.ports.values()) - tagged
+        assert len(tagged) == 2 * len(TAGGED_LANES)
+        assert all(7900 <= port <= 7999 for port in tagged)
+        assert not any(7900 <= port <= 7999 for port in others)
+        with pytest.raises(OSError, match=f"no port of {first} is free"):
+            Listeners(0, 2, "127.0.0.1", Marking(0x48, ports[:1]))
+
+
+def test_a_rank_asks_its_nic_how_to_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = {"codec": "bounded", "bound_k": 8, "tag": "0x48", "ports": "7100-7110"}
+    monkeypatch.delenv(ENV_CONTROL, raising=False)
+    assert own_nic(None) == (None, None)
+    with ControlServer(tmp_path / "nic.sock", {"info": lambda _: info}):
+        monkeypatch.setenv(ENV_CONTROL, str(tmp_path / "nic.sock"))
+        assert own_nic(None) == (Marking(0x48, ((7100, 7110),)), Precision("bounded", 8))
+        info["tag"] = "any"
+        with pytest.raises(UsageError, match="ranks have exact connections too"):
+            own_nic(None)
+
+
+def test_ranks_without_a_nic_mark_as_the_others_do() -> None:
+    assert agree([Offer(), Offer()]) == (None, Marking(TOS_COMPRESS))
+    assert agree([Offer(), Offer(marking=Marking(0x48))]) == (None, Marking(0x48))
 
 
 def test_a_rank_connects_from_the_address_that_it_offered() -> None:
@@ -266,6 +300,10 @@ def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
         (
             [Offer(), Offer(precision=Precision("inceptionn", 10)), Offer(precision=Precision("bounded", 10))],
             "rank 1 inceptionn with bound 10, rank 2 bounded with bound 10",
+        ),
+        (
+            [Offer(), Offer(marking=Marking(0x48)), Offer(marking=Marking(0x48, ((7100, 7110),)))],
+            "NICs have different tags: rank 1 0x48, rank 2 0x48 on ports 7100-7110",
         ),
     ],
 )

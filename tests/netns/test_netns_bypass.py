@@ -57,6 +57,18 @@ with socket.socket(family, socket.SOCK_RAW, protocol) as icmp:
 print(*sorted(answered))
 """
 """Print the numbers of the answers to ICMP echo requests."""
+REFUSED = """
+import socket, sys
+with socket.socket(type=socket.SOCK_DGRAM) as sock:
+    sock.settimeout(10)
+    sock.connect((sys.argv[1], 9))
+    sock.send(b"octets")
+    try:
+        sock.recv(1)
+    except ConnectionRefusedError:
+        sys.exit(0)
+sys.exit("nobody refused it")
+"""
 RECEIVE = """
 import socket, sys
 family, address, path = getattr(socket, sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -177,6 +189,15 @@ def test_each_echo_is_answered_once(bed: Testbed, address: str) -> None:
     sent = grown(bed, 0, before)
     assert sent["kernel_tx_frames"] >= 5
     assert sent["kernel_rx_frames"] >= 5
+
+
+def test_an_error_of_icmp_stays_with_the_nics(bed: Testbed) -> None:
+    """They may be about a block, and then the NIC of the host that they are for translates them."""
+    before = [counters(bed, node) for node in (0, 1)]
+    with bed.popen(0, [sys.executable, "-c", REFUSED, "10.98.1.2"]) as asking:
+        assert asking.wait(timeout=30) == 0
+    assert grown(bed, 1, before[1])["bypass_not_tcp"] >= 1
+    assert grown(bed, 0, before[0])["rx_bypass"] >= 1
 
 
 def test_a_vlan_tag_keeps_a_frame_with_the_nic(bed: Testbed) -> None:
@@ -301,9 +322,16 @@ def test_what_a_killed_nic_left_is_found_when_a_device_was_made_anew(plain_bed: 
     assert links_of(node.netns) == before
 
 
-def test_faults_exclude_it_with_a_line() -> None:
-    words = ["--host", "tap:t0", "--wire", "lo", "--bypass", "kernel", "--fault", "loss=0.1"]
-    done = subprocess.run([sys.executable, "-m", "netoffload_daemon", *words], capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--fault", "loss=0.1"], "has to see every frame"),
+        (["--tag", "any", "--ports", "5000"], "tag any and bypass kernel exclude each other"),
+    ],
+)
+def test_what_excludes_it_does_so_with_a_line(words: list[str], says: str) -> None:
+    command = [sys.executable, "-m", "netoffload_daemon", "--host", "tap:t0", "--wire", "lo", "--bypass", "kernel"]
+    done = subprocess.run([*command, *words], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "has to see every frame" in done.stderr
+    assert says in done.stderr

@@ -110,6 +110,12 @@ def test_refuses_what_no_nic_can_do() -> None:
         NicSettings(bypass="card")
     with pytest.raises(UsageError, match="faults and bypass kernel exclude each other"):
         NicSettings(bypass="kernel", faults="loss=0.1")
+    with pytest.raises(UsageError, match="ECN bits"):
+        NicSettings(tag="0x29")
+    with pytest.raises(UsageError, match="are no list"):
+        NicSettings(ports="http")
+    with pytest.raises(UsageError, match="tag any needs ports"):
+        NicSettings(tag="any")
 
 
 @pytest.mark.parametrize("run_id", ["", "A", "../x", "a b", "a" * 17, "a/b"])
@@ -173,9 +179,23 @@ def test_nic_arguments_say_everything_that_was_asked_for() -> None:
         "--threads": "1",
         "--busy-poll": "0",
         "--bypass": "user",
+        "--tag": "0x28",
+        "--ports": "",
         "--control": "/run/netoffload/a/n0.sock",
         "--ready-fd": "9",
     }
     plain = make_plan(TestbedSettings(1, nic=None), "a", ROOT)
     with pytest.raises(UsageError, match="without NICs"):
         nic_argv(plain, plain.nodes[0], 9)
+
+
+def test_a_nic_is_told_its_tag_and_ports_and_programs_keep_to_them() -> None:
+    nic = NicSettings(tag="AF21", ports="7100-7110,7200")
+    plan = make_plan(TestbedSettings(1, nic=nic), "a", ROOT)
+    argv = nic_argv(plan, plan.nodes[0], 3)
+    assert argv[argv.index("--tag") :][:4] == ["--tag", "AF21", "--ports", "7100-7110,7200"]
+    assert settings_from_json(settings_to_json(plan.settings)) == plan.settings
+    assert (nic.tos, nic.tagged_port(7105), nic.tagged_port(5028)) == (0x48, 7105, 7100)
+    everything = NicSettings(tag="any", ports="5000-5100")
+    assert (everything.tos, everything.tagged_port(5028)) == (0x28, 5028)
+    assert NicSettings().tagged_port(5028) == 5028

@@ -1,0 +1,208 @@
+"""What counts as tagged is the NIC's policy: another ToS, ports, every connection of ports, or a user's sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netoffload.codec import get
+from netoffload.control import request
+from netoffload.netlink import Namespace
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.testbed.stream import stream
+
+pytestmark = pytest.mark.netns
+
+AF11, AF21 = 0x28, 0x48
+VALUES = np.random.default_rng(5).standard_normal(200_000, np.float32) * np.float32(2e-3)
+EXACT, ROUNDED = VALUES.tobytes(), get("inceptionn").round_trip(VALUES, 10).tobytes()
+USER = 65_533
+
+NFT = """
+table inet netoffload {
+    chain out {
+        type filter hook output priority mangle
+        meta skuid %d tcp flags syn ct mark set 0x28
+        ct mark 0x28 ip dscp set af11
+        ct mark 0x28 ip6 dscp set af11
+    }
+}
+"""
+"""As in docs/nic.md: a user's SYN or SYN/ACK marks the connection, and the connection's segments get the ToS."""
+
+RECEIVE = """
+import socket, sys
+with socket.create_server(("", int(sys.argv[1]))) as listener:
+    print("listening", file=sys.stderr, flush=True)
+    conn, _ = listener.accept()
+    with conn:
+        while octets := conn.recv(1 << 20):
+            sys.stdout.buffer.write(octets)
+"""
+SEND = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as conn:
+    conn.sendall(sys.stdin.buffer.read())
+"""
+
+
+@contextlib.contextmanager
+def make_bed(nic: NicSettings) -> Iterator[Testbed]:
+    plan = make_plan(TestbedSettings(2, nic=nic), f"t{secrets.token_hex(3)}")
+    with Testbed(plan, check_rate=False) as bed:
+        yield bed
+
+
+@pytest.fixture(scope="module")
+def bed(_netns_session: None) -> Iterator[Testbed]:
+    with make_bed(NicSettings(tag="0x48", ports="7100-7110")) as bed:
+        yield bed
+
+
+@pytest.fixture(scope="module")
+def untagged_bed(_netns_session: None) -> Iterator[Testbed]:
+    with make_bed(NicSettings(tag="any", ports="7100-7110,7120")) as bed:
+        yield bed
+
+
+def marked(tos: int) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.settimeout(20)
+    return sock
+
+
+def send(sender: socket.socket) -> None:
+    sender.sendall(EXACT)
+    sender.shutdown(socket.SHUT_WR)
+
+
+def transfer(bed: Testbed, tos: int, port: int, source_port: int = 0) -> tuple[bytes, int]:
+    """Send the values from n0 to n1; return what arrived, and how many octets n0's NIC compressed meanwhile."""
+    n0, n1 = bed.plan.nodes
+    before = compressed(bed)
+    with (
+        Namespace.open(n1.netns) as there,
+        Namespace.open(n0.netns) as here,
+        there.call(lambda: marked(tos)) as listener,
+        here.call(lambda: marked(tos)) as sender,
+    ):
+        listener.bind((n1.address, port))
+        listener.listen(1)
+        sender.bind((n0.address, source_port))
+        sender.connect((n1.address, port))
+        receiver = listener.accept()[0]
+        with receiver:
+            receiver.settimeout(20)
+            thread = threading.Thread(target=send, args=(sender,))
+            thread.start()
+            got = b"".join(iter(lambda: receiver.recv(1 << 20), b""))
+            thread.join()
+    return got, compressed(bed) - before
+
+
+def counters(bed: Testbed) -> dict[str, int]:
+    answer: dict[str, int] = request(str(bed.plan.nodes[0].control_path), "counters")["counters"]
+    return answer
+
+
+def compressed(bed: Testbed) -> int:
+    return counters(bed)["tx_raw_octets"]
+
+
+def is_rounded(got: bytes) -> bool:
+    """Whether values were rounded from the second kilobyte on; the first one is what the NIC judges by."""
+    assert len(got) == len(EXACT)
+    assert got[4096:] in (EXACT[4096:], ROUNDED[4096:])
+    return got[4096:] == ROUNDED[4096:]
+
+
+def test_the_nic_says_its_policy(bed: Testbed) -> None:
+    info = request(str(bed.plan.nodes[0].control_path), "info")
+    assert (info["tag"], info["ports"]) == ("0x48", "7100-7110")
+
+
+@pytest.mark.parametrize(("port", "source_port"), [(7100, 0), (7110, 0), (7300, 7105)])
+def test_a_connection_with_the_tag_and_a_port_is_compressed(bed: Testbed, port: int, source_port: int) -> None:
+    got, octets = transfer(bed, AF21, port, source_port)
+    assert is_rounded(got)
+    assert octets > 0.9 * len(EXACT)
+
+
+@pytest.mark.parametrize(
+    ("tos", "port"), [(AF11, 7101), (AF21, 7111), (AF21, 7099), (AF11, 7301), (0, 7102), (0, 7302)]
+)
+def test_another_tos_or_port_is_left_alone(bed: Testbed, tos: int, port: int) -> None:
+    got, octets = transfer(bed, tos, port)
+    assert got == EXACT
+    assert octets == 0
+
+
+def test_the_testbeds_own_stream_is_tagged(bed: Testbed) -> None:
+    found = stream(bed, 4_000_000)
+    assert found.wrong == 0
+    assert found.raw < 0.05 * found.values
+
+
+@pytest.mark.parametrize("tos", [0, AF11, AF21])
+def test_any_takes_every_connection_of_its_ports_and_no_other(untagged_bed: Testbed, tos: int) -> None:
+    got, octets = transfer(untagged_bed, tos, 7103)
+    assert is_rounded(got)
+    assert octets > 0.9 * len(EXACT)
+    assert transfer(untagged_bed, tos, 7111) == (EXACT, 0)
+
+
+def test_the_kernel_carries_what_has_another_tag() -> None:
+    with make_bed(NicSettings(tag="0x48", bypass="kernel")) as bed:
+        got, octets = transfer(bed, AF21, 7100)
+        assert is_rounded(got)
+        assert octets > 0.9 * len(EXACT)
+        before = counters(bed)["kernel_tx_octets"]
+        assert transfer(bed, AF11, 7101) == (EXACT, 0)
+        assert counters(bed)["kernel_tx_octets"] - before > 0.9 * len(EXACT)
+
+
+def test_a_users_sockets_are_marked_by_nft(nic_bed: Testbed, tmp_path: Path) -> None:
+    """Neither end asks for a ToS; nft marks what the user sends, beginning with the SYN and the SYN/ACK."""
+    nodes = nic_bed.plan.nodes[:2]
+    rules = NFT % USER
+    for node in nodes:
+        words = ["ip", "netns", "exec", node.netns, "nft", "-f", "-"]
+        done = subprocess.run(words, input=rules, text=True, capture_output=True)
+        if done.returncode:
+            pytest.skip(f"nft cannot mark a user's connections here: {done.stderr.strip()}")
+    try:
+        (tmp_path / "sent.bin").write_bytes(EXACT)
+        assert is_rounded(as_user(nic_bed, USER, 7150, tmp_path))
+        assert as_user(nic_bed, USER + 1, 7151, tmp_path) == EXACT
+    finally:
+        for node in nodes:
+            words = ["ip", "netns", "exec", node.netns, "nft", "flush", "ruleset"]
+            subprocess.run(words, check=True)
+
+
+def as_user(bed: Testbed, uid: int, port: int, folder: Path) -> bytes:
+    """Send the values by programs of a user; return what arrived."""
+    program = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable, "-I", "-S", "-c"]
+    pipe = subprocess.PIPE
+    with (
+        (folder / "got.bin").open("wb") as got,
+        (folder / "sent.bin").open("rb") as sent,
+        bed.popen(1, [*program, RECEIVE, str(port)], stdout=got, stderr=pipe, text=True) as receiver,
+    ):
+        assert receiver.stderr is not None
+        assert receiver.stderr.readline() == "listening\n"
+        with bed.popen(0, [*program, SEND, bed.plan.nodes[1].address, str(port)], stdin=sent) as sender:
+            assert sender.wait(timeout=60) == 0
+        assert receiver.wait(timeout=60) == 0
+    return (folder / "got.bin").read_bytes()
