@@ -70,6 +70,7 @@ from netoffload.engine.samples import FROM_PEER, HANDSHAKE_STEPS, Samples, make_
 from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN, Room, transmit
 from netoffload.errors import RunError, UsageError
 from netoffload.wire import capability, tcp
+from netoffload.wire.authentication import KEY_LEN
 
 BATCH: Final = 4096
 BATCHES_PER_TASK: Final = 32
@@ -181,9 +182,11 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
     Raises:
         RunError: a frame was not accounted for, or a result is impossible.
     """
-    memory, samples, handshakes, silent = make_memory(), make_samples(), make_handshakes(), Authenticator(None)
+    memory, samples, handshakes = make_memory(), make_samples(), make_handshakes()
+    authenticators = [Authenticator(key) for key in (None, None, None, bytes(KEY_LEN))]
     for number, start in enumerate(range(0, count, BATCH), first_batch):
         rng = np.random.default_rng((seed, number))
+        mac = authenticators[number // 8 % 4].words  # behind every combination of what comes below
         codec_ids = [int(codec_id) for codec_id in CODECS]
         settings = EngineSettings(
             codec_id=int(rng.choice(codec_ids)),
@@ -196,8 +199,8 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
             tag_mask=TOS_MASK,
             ports=np.zeros((0, 2), np.int64),
             ways=capability.TAKES_UDP,
-            tx_mac=silent.words,
-            rx_mac=silent.words,
+            tx_mac=mac,
+            rx_mac=mac,
         )
         memory.flows[KEY_ROW] = rng.integers(0, 2**62, FIELDS)
         recipes = make_recipes(rng, samples, min(BATCH, count - start))

@@ -109,6 +109,8 @@ def test_what_was_sent_before_the_first_tag_stays_exact() -> None:
     assert (client.counts()["bypass_untagged"], client.counts()["bypass_exact"]) == (1, 1)
     client.from_host(make_segment(octets[1000:2000], seq=2001))
     assert client.counts()["tx_segments"] == 1
+    cut = make_segment(octets[602:990], seq=1603)
+    assert client.from_host(cut) == [cut]
     mixed = make_segment(octets[600:1400], seq=1601)
     (crossed,) = client.from_host(mixed)
     assert tcp_of(crossed)[1][:400] == octets[600:1000]
