@@ -44,6 +44,7 @@ Ports = Annotated[
     str, typer.Option(help="Tag only connections from or to these ports: 5000-5999,7000.", metavar="LIST")
 ]
 TAG_DEFAULT: Final = config.format_tag(config.TOS_COMPRESS)
+Keyed = Annotated[bool, typer.Option("--keyed", help="Every block has a MAC, of a key that the testbed draws.")]
 NoNic = Annotated[bool, typer.Option("--no-nic", help="Plain nodes without NICs.")]
 RunId = Annotated[str | None, typer.Option(help="Name of the run, lower-case letters and digits. Default: random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -68,6 +69,7 @@ def up(
     bypass: Bypass = "user",
     tag: Tag = TAG_DEFAULT,
     ports: Ports = "",
+    keyed: Keyed = False,
     no_nic: NoNic = False,
     run_id: RunId = None,
     as_json: AsJson = False,
@@ -78,7 +80,7 @@ def up(
     """
     from netoffload.testbed import NicSettings
 
-    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll, bypass, encapsulation, tag, ports)
+    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll, bypass, encapsulation, tag, ports, keyed)
     plan = plan_from_options(nodes, rate, mtu, None if no_nic else nic, run_id)
     with building(plan) as bed:
         bed.detach()

@@ -44,7 +44,7 @@ def find_sending(settings: Any, segment: Any, now_ns: Any, flows: Any, slot: Any
     """Return how blocks of a connection travel (``blocks.Sending``); ``is_small``: in datagrams that any path takes."""
     in_udp = int(settings.in_udp and flows[slot, flow_table.PEER_WAYS] & TAKES_UDP)
     longest = path.datagram_max(flows, slot, min(settings.mtu[0], MTU_MAX), now_ns)
-    if is_small:
+    if is_small and not settings.per_segment:
         longest = min(longest, path.SMALL)
     if segment.gso_size:
         # No frame is larger than the host's own segments: what the peer or the path cannot take, TCP has found out.

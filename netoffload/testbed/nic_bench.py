@@ -3,8 +3,8 @@
 A *stage* is one rate of the wires (or none). All its testbeds are up together, and its contenders take turns, so that
 what disturbs the machine for a while disturbs all of them; medians are reported, with their spread::
 
-    round 1   kernel  bypass  bypass_kernel  coalesced  per_segment  peers ...
-    round 2   kernel  bypass  bypass_kernel  coalesced  per_segment  peers ...
+    round 1   kernel  bypass  bypass_kernel  coalesced  per_segment  coalesced_keyed  peers ...
+    round 2   kernel  bypass  bypass_kernel  coalesced  per_segment  coalesced_keyed  peers ...
 
 The first round is smaller and not timed. Tunnels and NICs whose turn it is not are idle.
 
@@ -44,6 +44,7 @@ NIC_KINDS: Final[dict[str, dict[str, Any]]] = {
     "coalesced": {"packing": "coalesced"},
     "ipcomp": {"encapsulation": "ipcomp"},
     "per-segment": {"packing": "per-segment"},
+    "keyed": {"keyed": True},
     "busy-poll": {"busy_poll_us": 1000},
     "bypass-kernel": {"bypass": "kernel"},
 }
@@ -75,6 +76,7 @@ CONTENDERS: Final = {
     "coalesced": Contender("coalesced", tagged=True),
     "coalesced_ipcomp": Contender("ipcomp", tagged=True),
     "per_segment": Contender("per-segment", tagged=True),
+    "coalesced_keyed": Contender("keyed", tagged=True),
 }
 """In the order in which they take turns."""
 UNSHAPED_ONLY: Final = ("kernel", "bypass_kernel")

@@ -4,7 +4,7 @@
 
     kernel_Gbps, bypass_Gbps            goodput over unshaped wires, without NICs and through them untagged
     bypass_kernel_Gbps                  the same untagged where the kernel carries it past the NICs' processes
-    tagged_Gbps                         coalesced, coalesced_ipcomp, per_segment: payload before compression
+    tagged_Gbps                         coalesced, coalesced_ipcomp, per_segment, coalesced_keyed: before compression
     shaped[]                            per rate: the same, ratio, frames_per_MB, wire_octets_per_MB, goodput over what
                                         the link allows, what limited it
     rtt_us                              kernel, nic, bypass_kernel ... (medians), 99th percentiles, and what is added
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 FULL_SHARE: Final = 0.95
 """A link or the cores count as full from here on."""
 
-TAGGED: Final = ("coalesced", "coalesced_ipcomp", "per_segment")
+TAGGED: Final = ("coalesced", "coalesced_ipcomp", "per_segment", "coalesced_keyed")
 """The contenders of ``nic_bench`` whose streams are compressed."""
 
 

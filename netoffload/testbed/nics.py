@@ -10,6 +10,7 @@ A NIC may be restarted amid traffic: its node's device stays, and so does its fl
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from netoffload.errors import TestbedError, UsageError
 from netoffload.testbed.journal import Journal, RunRecord, read_run
 from netoffload.testbed.plan import NodePlan, Plan, nic_argv
 from netoffload.testbed.processes import ProcessId, end, identify, is_alive
+from netoffload.wire.authentication import KEY_LEN
 
 READY_TIMEOUT_S: Final = 300.0
 """Compiling took 26 s on a core of its own; a busy or slow machine may need several times that."""
@@ -60,6 +62,9 @@ def start(plan: Plan, journal: Journal, started: list[subprocess.Popen[bytes]]) 
     Raises:
         TestbedError: one ended, or was not ready in time; the message has the tail of its log.
     """
+    if plan.settings.nic is not None and plan.settings.nic.keyed:
+        plan.key_path.touch(mode=0o600)
+        plan.key_path.write_text(secrets.token_hex(KEY_LEN) + "\n")
     for nodes in (plan.nodes[:1], plan.nodes[1:]):
         _start_together(plan, nodes, journal, started)
 

@@ -93,6 +93,7 @@ class NicSettings:
         bypass: who carries the frames that NICs do not touch: their processes (``user``) or the ``kernel``.
         tag: ToS of tagged connections, as :func:`~netoffload.config.parse_tag` reads it.
         ports: theirs, as :func:`~netoffload.config.parse_ports` reads it; empty: any.
+        keyed: every block has a MAC, of a key that the testbed draws.
 
     Raises:
         UsageError: unknown codec, packing, host or bypass, a bound outside 1..16, numbers no NIC's loop takes,
@@ -110,6 +111,7 @@ class NicSettings:
     encapsulation: str = ENCAPSULATIONS[0]
     tag: str = format_tag(TOS_COMPRESS)
     ports: str = ""
+    keyed: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no NIC can do."""
@@ -213,6 +215,11 @@ class Plan:
         return f"NETOFFLOAD_RUN={self.run_id}"
 
     @property
+    def key_path(self) -> Path:
+        """The key of the NICs' MAC, where they have one."""
+        return self.state_dir / "key"
+
+    @property
     def hosts_path(self) -> Path:
         """The hosts file that processes on a node see as ``/etc/hosts``."""
         return self.state_dir / "hosts"
@@ -313,6 +320,7 @@ def nic_argv(plan: Plan, node: NodePlan, ready_fd: int) -> list[str]:
         *("--flow-table", str(plan.state_dir / f"flows-{node.name}.bin")),
         *("--fault", faults.text(), "--threads", str(nic.threads), "--busy-poll", str(nic.busy_poll_us)),
         *("--bypass", nic.bypass, "--tag", nic.tag, "--ports", nic.ports),
+        *(("--key", str(plan.key_path)) if nic.keyed else ()),
     ]
 
 

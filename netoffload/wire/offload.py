@@ -197,6 +197,17 @@ def parse_block(octets: bytes, src: bytes, dst: bytes, nonce: int = 0) -> Block:
     )
 
 
+def nonce_of(octets: bytes, src: bytes, dst: bytes) -> int:
+    """Return the nonce of a block from its IPComp header on, as anybody can work it out who sees the block.
+
+    Args:
+        octets: the block, without damage and without MAC.
+        src: source address, 4 or 16 octets.
+        dst: destination address.
+    """
+    return _crc(octets, src, dst) ^ int.from_bytes(octets[CRC : CRC + 4], "big")
+
+
 def _crc(octets: bytes, src: bytes, dst: bytes) -> int:
     protocol_and_length = bytes((0, PROTO_IPCOMP)) + len(octets).to_bytes(2, "big")
     return crc32c(src + dst + octets[:CRC] + protocol_and_length + octets[CRC + 4 :])

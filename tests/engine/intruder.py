@@ -18,7 +18,7 @@ from netoffload.wire.capability import emit_capability
 from netoffload.wire.encapsulation import UDP_PORT, parse_entries
 from netoffload.wire.ethernet import Ethernet, emit_ethernet
 from netoffload.wire.ipv4 import Ipv4, emit_ipv4
-from netoffload.wire.offload import Block, CodecId, emit_block, parse_block
+from netoffload.wire.offload import Block, CodecId, emit_block, nonce_of, parse_block
 from netoffload.wire.tcp import SYN, Tcp, emit_tcp, parse_tcp
 from netoffload.wire.vnet import VNET_LEN
 
@@ -113,7 +113,8 @@ def capture_blocks(sock: socket.socket, src: str, dport: int, count: int) -> lis
             continue
         if packet[9] != 17 or packet[22:24] != UDP_PORT.to_bytes(2, "big"):
             continue
-        block = parse_block(parse_entries(packet[28:])[-1], packet[12:16], packet[16:20])
+        entry, addresses = parse_entries(packet[28:])[-1], (packet[12:16], packet[16:20])
+        block = parse_block(entry, *addresses, nonce_of(entry, *addresses))
         if parse_tcp(block.tcp_header)[0].dport == dport:
             found.append((octets, block))
     return found
@@ -123,6 +124,8 @@ def forged_blocks(
     seen: Block, src: str, dst: str, count: int, offset: int = 0, dport: int | None = None
 ) -> list[bytes]:
     """Blocks that continue a flow behind ``seen`` with values of our own, from their IPComp headers on.
+
+    They have no nonce: who makes them has not seen the handshake.
 
     Args:
         seen: a block of the flow.

@@ -52,8 +52,8 @@ def test_every_figure_is_there() -> None:
     figures += [row[key] for key in ("untagged_Gbps", "per_segment_Gbps", "coalesced_Gbps", "ratio")]
     figures += row["frames_per_MB"].values()
     assert all(math.isfinite(figure) and figure > 0 for figure in figures)
-    assert set(report["tagged_Gbps"]) == {"coalesced", "coalesced_ipcomp", "per_segment"}
-    assert set(row["frames_per_MB"]) == {"untagged", "coalesced", "coalesced_ipcomp", "per_segment"}
+    assert set(report["tagged_Gbps"]) == {"coalesced", "coalesced_ipcomp", "per_segment", "coalesced_keyed"}
+    assert set(row["frames_per_MB"]) == {"untagged", "coalesced", "coalesced_ipcomp", "per_segment", "coalesced_keyed"}
     assert 4.3 < row["ratio"] < 4.6  # N(0, 0.002) at 2^-10, headers and all: no matter of speed
     assert row["frames_per_MB"]["coalesced"] < 0.3 * row["frames_per_MB"]["per_segment"]
     assert report["peers"] == {}

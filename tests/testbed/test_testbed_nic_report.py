@@ -59,6 +59,7 @@ def made_up(peer: Samples, asked: Asked = ASKED, reason: str | None = None) -> d
             "coalesced": samples(9, 6, 6),
             "coalesced_ipcomp": samples(5, 4, 3),
             "per_segment": samples(2, 2, 2, cores=cores / 2, stolen=cores / 2),
+            "coalesced_keyed": samples(8, 5, 5),
         },
     )
     shaped = Stage(
@@ -70,6 +71,7 @@ def made_up(peer: Samples, asked: Asked = ASKED, reason: str | None = None) -> d
             "coalesced": samples(3.6, wire=0.26),
             "coalesced_ipcomp": samples(3.5, wire=0.25),
             "per_segment": samples(1.2, wire=0.52, cores=cores),
+            "coalesced_keyed": samples(3.4, wire=0.27),
             "tinc-lzo": peer,
         },
     )
@@ -84,14 +86,17 @@ def test_medians_ratios_and_limits() -> None:
     assert report["coalesced_over_bypass"] == pytest.approx(6 / 14)
     assert report["bypass_kernel_Gbps"] == pytest.approx(18)
     assert report["bypass_kernel_over_kernel"] == pytest.approx(17 / 20)
-    assert report["tagged_Gbps"] == pytest.approx({"coalesced": 6, "coalesced_ipcomp": 4, "per_segment": 2})
+    assert report["tagged_Gbps"] == pytest.approx(
+        {"coalesced": 6, "coalesced_ipcomp": 4, "per_segment": 2, "coalesced_keyed": 5}
+    )
     [row] = report["shaped"]
     assert row["rate"] == "1gbit"
     assert row["untagged_Gbps"] == pytest.approx(0.96)
     assert row["ratio"] == pytest.approx(4)
     assert row["over_link"]["coalesced"] == pytest.approx(3.6 / (0.96 * 4))
     assert row["over_link"]["per_segment"] == pytest.approx(1.2 / (0.96 * 2))
-    of_tagged = {"coalesced": "neither", "coalesced_ipcomp": "neither", "per_segment": "cores"}
+    of_tagged = {"coalesced": "neither", "coalesced_ipcomp": "neither", "coalesced_keyed": "neither"}
+    of_tagged["per_segment"] = "cores"
     assert row["limit"] == {"untagged": "link", **of_tagged}
     assert row["frames_per_MB"]["coalesced"] == pytest.approx(691)
     assert row["cpu_s_per_GB"]["coalesced"]["carriers"] == pytest.approx(0.25)
