@@ -1,10 +1,11 @@
 """Whether blocks arrive: a connection whose blocks do not goes on in plain segments for a while, then tries one block.
 
 What says so is the peer's TCP. A segment at the edge of what is acknowledged that was sent again :data:`RETRIES_MAX`
-times without progress, :data:`SPACING_NS` apart, puts the connection on *probation*: plain segments for
-:data:`PLAIN_NS`, at first a second. Then, if plain segments arrived meanwhile, one segment goes as a block, the
-*probe*. If it is acknowledged without having been sent again, the connection is off probation. Else the time doubles,
-up to a minute. Plain segments carry the codec's values where blocks did (``forms``), so nothing about the data changes.
+times without progress, :data:`SPACING_NS` apart, puts the connection on *probation*: its segments leave plain. When one
+of those has arrived, the next new segment goes as a block, the *probe*. If that is acknowledged without having been
+sent again, the connection is off probation: it was the path that was away. Else it leaves plain for :data:`PLAIN_NS`, a
+second, before the next probe, and twice as long after each that fails, up to a minute. Plain segments carry the
+codec's values where blocks did (``forms``), so nothing about the data changes.
 
 **Other reasons.** On a path that drops what is large, plain segments vanish as well. So what is sent again at the edge
 goes in small blocks. And while nothing arrives on probation, plain segments and small blocks take turns: an answer to
@@ -96,9 +97,9 @@ def note_progress(flows: Any, slot: Any) -> None:
 
 @inline_kernel
 def put_on_probation(flows: Any, slot: Any, now_ns: Any) -> None:
-    """Send a connection's segments plain for a while, longer than the last time."""
+    """Send a connection's segments plain: until one arrives, or for a while, longer than the last time."""
+    flows[slot, PLAIN_UNTIL_NS] = max(now_ns + flows[slot, BACK_OFF_NS], 1)
     flows[slot, BACK_OFF_NS] = min(max(2 * flows[slot, BACK_OFF_NS], PLAIN_NS), PLAIN_NS_MAX)
-    flows[slot, PLAIN_UNTIL_NS] = now_ns + flows[slot, BACK_OFF_NS]
     flows[slot, PLAIN_UNA] = flows[slot, UNA]
     flows[slot, IS_PROBING] = flows[slot, RETRIES] = 0
 

@@ -71,7 +71,8 @@ def test_every_counter_is_in_the_metrics(nic: Nic) -> None:
     assert samples["netoffload_flows", 'direction="tx"'] == 2
     assert samples["netoffload_wire_mtu_octets", ""] == 1500
     (info,) = [labels for name, labels in samples if name == "netoffload_info"]
-    assert 'codec="inceptionn",bound_k="10",packing="coalesced",encapsulation="udp",kernel="' in info
+    assert 'codec="inceptionn",bound_k="10",packing="coalesced",encapsulation="udp"' in info
+    assert 'tag="0x28",ports="",kernel="' in info
     assert len(samples) == len(Counter) + 4
 
 

@@ -22,7 +22,7 @@ from netoffload.wire.encapsulation import UDP_PORT
 VALUES = np.random.default_rng(1).normal(0, 0.01, 5000).astype(np.float32)
 VALUES[:8] = 0.0, -0.0, np.inf, np.nan, 1.0, -2.5, 1e-40, 0.75
 NONCE = 0x01020304
-PORTS = {"sport": 40000, "dport": 5001}
+PORTS: dict[str, Any] = {"sport": 40000, "dport": 5001}
 
 
 def frames_of_a_connection(in_udp: bool = False, bundles: bool = False, key: bytes | None = None) -> list[bytes]:

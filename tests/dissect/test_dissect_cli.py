@@ -159,7 +159,8 @@ def test_without_the_handshake_the_first_block_of_a_direction_is_not_judged(tmp_
 def test_blocks_with_a_mac_say_so(tmp_path: Path, dissect: Dissect) -> None:
     path = tmp_path / "wire.pcap"
     wrpcap(str(path), [Ether(frame) for frame in frames_of_a_connection(key=bytes(32))])
-    offers, blocks = [], []
+    offers: list[Frame] = []
+    blocks: list[Frame] = []
     for frame in read_frames(path):
         (offers if frame.kind == "offer" else blocks).append(frame)
     assert [frame.peer_wants_mac for frame in offers] == [True, True]

@@ -9,8 +9,9 @@ from linux_tcp import tcp_of
 from nic_pair import Nic, connect
 
 from netoffload.codec import get
+from netoffload.engine import flows as table
 from netoffload.engine.path import SMALL
-from netoffload.engine.probation import PLAIN_NS, PLAIN_NS_MAX, RETRIES_MAX, SPACING_NS
+from netoffload.engine.probation import PLAIN_NS, PLAIN_NS_MAX, RETRIES_MAX, SPACING_NS, put_on_probation
 
 ISN = 1000
 FIRST = ISN + 1
@@ -59,11 +60,25 @@ class Host:
 
 @pytest.fixture
 def host() -> Host:
-    """A host whose connection has just been put on probation; piece 0 is not acknowledged."""
+    """A host whose connection is on probation and whose first probe has just failed; piece 0 is not acknowledged."""
     made = Host()
     made.is_plain(0)
     assert [made.is_plain_again(0) for _ in range(RETRIES_MAX + 1)] == [False] * RETRIES_MAX + [True]
+    (slot,) = np.flatnonzero(made.nic.table[: table.SLOTS, table.IP_VERSION])
+    put_on_probation(made.nic.table, slot, made.nic.now_ns)
     return made
+
+
+def test_the_first_probe_waits_for_a_plain_segment_to_arrive_and_no_longer() -> None:
+    host = Host()
+    host.is_plain(0)
+    assert [host.is_plain_again(0) for _ in range(RETRIES_MAX + 1)] == [False] * RETRIES_MAX + [True]
+    host.wait(1)
+    assert host.is_plain(1)
+    host.acknowledge(1)
+    assert [host.is_plain(number) for number in (2, 3)] == [False, True]
+    host.acknowledge(3)
+    assert not host.on_probation
 
 
 def test_retransmissions_without_progress_put_a_connection_on_probation(host: Host) -> None:

@@ -17,7 +17,7 @@ import pytest
 from netoffload.codec import get
 from netoffload.control import request
 from netoffload.netlink import Namespace
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
 from netoffload.testbed.stream import stream
 
 pytestmark = pytest.mark.netns
@@ -39,6 +39,17 @@ table inet netoffload {
 """
 """As in docs/nic.md: a user's SYN or SYN/ACK marks the connection, and the connection's segments get the ToS."""
 
+RANKS = """
+import numpy as np
+from mpi4py import MPI
+from netoffload_mpi import CompComm
+
+with CompComm(MPI.COMM_WORLD, require=True) as comm:
+    values = np.full(250_000, 0.01, np.float32)
+    comm.Allreduce_comp(MPI.IN_PLACE, values)
+    if comm.Get_rank() == 0:
+        print(comm.totals().nic.ratio > 2)
+"""
 RECEIVE = """
 import socket, sys
 with socket.create_server(("", int(sys.argv[1]))) as listener:
@@ -160,6 +171,13 @@ def test_any_takes_every_connection_of_its_ports_and_no_other(untagged_bed: Test
     assert is_rounded(got)
     assert octets > 0.9 * len(EXACT)
     assert transfer(untagged_bed, tos, 7111) == (EXACT, 0)
+
+
+@pytest.mark.mpi
+def test_ranks_take_the_tag_and_the_ports_from_their_nics(bed: Testbed, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(RANKS)
+    result = run_ranks(bed, [0, 1], ["python", str(tmp_path / "app.py")], timeout_s=60, capture_stdout=True)
+    assert result.stdout == "True\n"
 
 
 def test_the_kernel_carries_what_has_another_tag() -> None:
