@@ -101,6 +101,15 @@ def test_what_is_sent_again_from_the_middle_of_a_float_is_whole_or_left_out() ->
     assert ends.send(1401, 1600) == [(1400, ROUNDED[1400:1600])]
 
 
+@pytest.mark.parametrize("end", [2001, 2002, 2003])
+def test_the_last_float_is_completed_where_all_of_it_is_known(end: int) -> None:
+    ends = Ends()
+    ends.send(0, 2002)
+    ends.send(2002, 2400)
+    assert ends.send(1500, end) == [(1500, ROUNDED[1500:2004])]
+    assert ends.send(1100, 1502) == [(1100, ROUNDED[1100:1500])]  # of this one nothing is known any more
+
+
 @FAMILIES
 @pytest.mark.parametrize("needs_csum", [True, False])
 @pytest.mark.parametrize("flags", ["CA", "UA"])
