@@ -179,13 +179,16 @@ def _send(
             path.note_again(flows, slot, part, now_ns, counters)
         reason = Counter.BYPASS_PROBATION.value
         how = probation.choose(flows, slot, part, sent.again, now_ns, counters)
-        if how != probation.PLAIN:
+        while how != probation.PLAIN:
             sending = find_sending(settings, part, now_ns, flows, slot, how == probation.SMALL_BLOCKS)
             frames = _send_blocks(settings, sending, source, part, flows, slot, counters, room)
             if frames > 0:
                 return frames
-            probation.note_no_gain(flows, slot, counters)
-            reason = Counter.BYPASS_NO_GAIN.value
+            # Headers may eat up what small blocks save.
+            how = probation.BLOCKS if how == probation.SMALL_BLOCKS else probation.PLAIN
+            if how == probation.PLAIN:
+                probation.note_no_gain(flows, slot, counters)
+                reason = Counter.BYPASS_NO_GAIN.value
     elif reason == 0:
         reason = _why_plain(part, known)
     counters[reason] += 1

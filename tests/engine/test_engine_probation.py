@@ -242,6 +242,19 @@ def test_a_segment_without_gain_says_nothing_about_blocks(host: Host) -> None:
     assert not host.on_probation
 
 
+def test_what_only_large_blocks_make_smaller_goes_on_probation_too() -> None:
+    """Of five floats one is compressed, which is less than the headers of small blocks."""
+    weak = np.where(np.arange(VALUES.size) % 5 == 0, VALUES, np.float32(3)).astype(np.float32).tobytes()
+    nic = Nic()
+    connect(nic, Nic(), ISN)
+    segment = make_segment(weak[: 14 * 1448], seq=FIRST)
+    protocols = []
+    for _ in range(RETRIES_MAX + 2):
+        protocols.append(nic.from_host(segment)[0][10 + 14 + 9])
+        nic.now_ns += SPACING_NS
+    assert protocols == [108] * (RETRIES_MAX + 1) + [6]
+
+
 def test_a_turn_without_gain_is_no_probe(host: Host) -> None:
     large = (np.sign(VALUES) * 3).astype(np.float32).tobytes()
     assert [host.is_plain_again(0, large) for _ in range(4)] == [True] * 4
