@@ -9,9 +9,11 @@
 Both directions take one frame with its virtio-net header and write into buffers the caller made once; nothing is
 allocated per frame. What is not ours crosses unchanged, by the caller writing the very buffer it has read.
 
-**The promise.** Every value of a tagged stream arrives as it was sent or as the codec makes it, whatever TCP, the path
-or the application does. In a stream written in whole floats it is always the codec's, once compression has begun. How
-``forms`` keeps it: each float has one form, exact or rounded, in every segment that holds some of it.
+**The promise.** Every value of a tagged stream arrives as it was sent or as the codec makes it, never as a mixture.
+``forms`` keeps it: each float has one form, exact or rounded, in every segment that holds some of it. In a stream
+written in whole floats it is the codec's, once compression has begun. Exceptions are single values that stay exact:
+where the MSS shrinks in mid-stream, or TCP itself sets PSH inside a float. The promise needs every segment of the
+connection to come by, and the flow table to outlive the process.
 
 **Which segments.** TCP over IPv4 without options or IPv6 without extension headers, no fragment, of a connection whose
 handshake the NIC has seen on both sides (``handshake``), between hosts that both tag it. The tag is a policy: a ToS or
