@@ -228,7 +228,7 @@ def _send_all(
     """Make and send every frame, into both directions; return the first one that went wrong, or -1."""
     for index in range(recipes.shape[0]):
         if index % FRAMES_PER_CONNECTION == 0:
-            _connect(settings, handshakes, index // FRAMES_PER_CONNECTION % 2 == 0, outcome, memory)
+            _connect(settings, handshakes, index // FRAMES_PER_CONNECTION % 16 != 0, outcome, memory)
         recipe = recipes[index]
         length = recipe[LENGTH]
         frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length :]
@@ -247,8 +247,8 @@ def _send_all(
 def _connect(settings: Any, handshakes: Any, is_judged: Any, outcome: Any, memory: Any) -> None:
     """Forget all flows and let the host connect, over both families, to a peer that decodes everything.
 
-    The blocks of the samples have no nonce, and so has what the host sends to itself. Every other time the stream has
-    passed for floats already. A SYN of the peer makes the table its own as well, so that blocks may come back.
+    The blocks of the samples have no nonce, and so has what the host sends to itself. Fifteen times in 16 the stream
+    has passed for floats already. A SYN of the peer makes the table its own as well, so that blocks may come back.
     """
     memory.flows[:KEY_ROW] = 0
     memory.random[:] = 0

@@ -61,7 +61,7 @@ class Samples(NamedTuple):
 
 def make_samples() -> Samples:
     """Return every sample."""
-    kinds = ((_segments, 1.0), (_blocks, 0.7), (_syns, 0.1), (_acknowledgements, 0.5), (_errors, 0.3))
+    kinds = ((_segments, 1.5), (_blocks, 0.7), (_syns, 0.1), (_acknowledgements, 0.5), (_errors, 0.3))
     weighted = [(frame, weight) for version in (4, 6) for make, weight in kinds for frame in make(version)]
     frames = [frame for frame, _ in weighted]
     others = [
