@@ -7,8 +7,11 @@ A block's CRC is combined with a nonce, which the NIC that the block goes to sai
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator
+import functools
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +24,7 @@ from netoffload.config import BOUND_K_MAX, BOUND_K_MIN, TOS_COMPRESS
 from netoffload.dissect import layers
 from netoffload.dissect.layers import BlockTCP, IPComp, OffloadBlock
 from netoffload.errors import UsageError, WireError
-from netoffload.wire.capability import WANTS_MAC
+from netoffload.wire.capability import WANTS_MAC, Capability
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.encapsulation import ENTRY_LEN
 from netoffload.wire.offload import BLOCK_VERSION, HAS_MAC, PROTO_IPCOMP, SEGMENT_FLAGS
@@ -115,26 +118,36 @@ class Frame:
 class Nonces:
     """What is known of the nonces in a capture, by direction of a connection.
 
-    The word in A's SYN says the nonce of blocks *to* A. Where the capture begins later, two blocks in a row whose CRC
-    is right with one nonce say it.
+    The word in A's SYN says the nonce of blocks *to* A. A trace has the frames of its two directions in bursts, so a
+    SYN may stand behind the blocks that it is about: the first block without a nonce makes the reader look ahead once.
+    Where the capture begins later, two blocks in a row whose CRC is right with one nonce say it.
+
+    Attributes:
+        look_ahead: learns the nonces of every SYN in the capture.
+        known: nonces by source, source port, destination and destination port of blocks.
+        guessed: the nonce that the last block of an unknown direction was right with.
     """
 
-    known: dict[Any, int] = field(default_factory=dict)
+    look_ahead: Callable[[Nonces], None] | None = None
+    known: dict[Any, set[int]] = field(default_factory=dict)
     guessed: dict[Any, int] = field(default_factory=dict)
 
     def learn(self, ends: dict[str, Any], nonce: int) -> None:
         """Note the nonce in a SYN with these ends."""
-        self.known[ends["dst"], ends["dport"], ends["src"], ends["sport"]] = nonce
+        self.known.setdefault((ends["dst"], ends["dport"], ends["src"], ends["sport"]), set()).add(nonce)
 
     def judge(self, ends: dict[str, Any], found: int | None) -> str | None:
         """Return what :attr:`Frame.crc` says of a block with these ends whose CRC is right with the nonce ``found``."""
         if found is None or "sport" not in ends:
             return None
         flow = ends["src"], ends["sport"], ends["dst"], ends["dport"]
+        if flow not in self.known and self.look_ahead is not None:
+            look_ahead, self.look_ahead = self.look_ahead, None
+            look_ahead(self)
         if flow in self.known:
-            return CRC_OK if self.known[flow] == found else CRC_BAD
+            return CRC_OK if found in self.known[flow] else CRC_BAD
         if self.guessed.get(flow) == found:
-            self.known[flow] = found
+            self.known[flow] = {found}
             return CRC_OK
         self.guessed[flow] = found
         return CRC_UNKNOWN
@@ -200,6 +213,15 @@ def read_frames(path: Path, with_values: bool = False) -> Iterator[Frame]:
     Raises:
         UsageError: no such file, or not a capture.
     """
+    start: Any = None
+    nonces = Nonces(functools.partial(_learn_offers, path) if path.is_file() else None)
+    for number, packet in enumerate(_packets(path), 1):
+        start = packet.time if start is None else start
+        yield from _frames(packet, nonces, number, float(packet.time - start), with_values)
+
+
+def _packets(path: Path) -> Iterator[Packet]:
+    """Yield the packets of a capture file; raises what :func:`read_frames` raises."""
     try:
         reader = PcapReader(str(path))
     except Scapy_Exception as error:
@@ -207,27 +229,39 @@ def read_frames(path: Path, with_values: bool = False) -> Iterator[Frame]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     with reader:
-        start: Any = None
-        number = 0
-        nonces = Nonces()
-        while True:
+        for number in itertools.count():
             try:
-                packet = reader.read_packet()
+                yield reader.read_packet()
             except EOFError:
                 return
             except (Scapy_Exception, OSError) as error:
                 raise UsageError(f"{path} cannot be read behind frame {number}: {error}") from error
-            number += 1
-            start = packet.time if start is None else start
-            yield from _frames(packet, nonces, number, float(packet.time - start), with_values)
+
+
+def _learn_offers(path: Path, nonces: Nonces) -> None:
+    """Learn the nonces of every SYN in a capture file, as far as the file can be read."""
+    with contextlib.suppress(UsageError):
+        for packet in _packets(path):
+            ip, above = _outermost(packet)
+            if isinstance(above, TCP) and "S" in above.flags:
+                _learn(_ends(ip, above), layers.capability_of(above), nonces)
+
+
+def _learn(ends: dict[str, Any], word: Capability | None, nonces: Nonces) -> None:
+    if word is not None and word.version == BLOCK_VERSION:
+        nonces.learn(ends, word.nonce)
+
+
+def _outermost(packet: Packet) -> tuple[Packet | None, Packet | None]:
+    """Return the IP header and what it carries. Inside another one (a tunnel) it is not for a NIC."""
+    ip = next((layer for layer in packet.iterpayloads() if isinstance(layer, IP | IPv6)), None)
+    return ip, None if ip is None else ip.payload
 
 
 def _frames(packet: Packet, nonces: Nonces, number: int, time_s: float, with_values: bool) -> Iterator[Frame]:
     """Yield one frame, or the datagrams of a bundle that was captured before it was cut apart."""
     frame_len = packet.wirelen or len(packet.original)
-    # An IP header inside another one (a tunnel) is not for a NIC: only the outermost counts.
-    ip = next((layer for layer in packet.iterpayloads() if isinstance(layer, IP | IPv6)), None)
-    above = ip.payload if ip is not None else None
+    ip, above = _outermost(packet)
     if isinstance(above, IPComp) and isinstance(above.payload, OffloadBlock):
         yield _block(ip, above.payload, nonces, with_values, number=number, time_s=time_s, frame_len=frame_len)
     elif isinstance(above, UDP) and (entries := layers.entries_of(above)):
@@ -253,8 +287,7 @@ def _segment(ip: Packet, segment: Packet, nonces: Nonces, **seen: Any) -> Frame:
     payload_len = max(0, ip_payload_len - 4 * (segment.dataofs or 5))
     word = layers.capability_of(segment) if "S" in segment.flags else None
     ends = _ends(ip, segment)
-    if word is not None and word.version == BLOCK_VERSION:
-        nonces.learn(ends, word.nonce)
+    _learn(ends, word, nonces)
     return Frame(
         **seen,
         kind="offer" if word else "tagged" if tos & 0xFC == TOS_COMPRESS else "untagged",

@@ -142,6 +142,12 @@ def test_the_nonce_of_each_direction_is_in_the_handshake(tmp_path: Path) -> None
     assert judged(tmp_path / "bad.pcap", [*frames[:2], damaged(frames[2]), *frames[3:]]) == ["bad", *["ok"] * 3]
 
 
+def test_a_handshake_that_stands_behind_its_blocks_judges_them(tmp_path: Path) -> None:
+    syn, answer, *blocks = frames_of_both_directions()
+    assert judged(tmp_path / "bursts.pcap", [*blocks, syn, answer]) == ["ok"] * 4
+    assert judged(tmp_path / "bad.pcap", [damaged(blocks[0]), *blocks[1:], syn, answer]) == ["bad", *["ok"] * 3]
+
+
 def test_without_the_handshake_the_first_block_of_a_direction_is_not_judged(tmp_path: Path) -> None:
     path = tmp_path / "wire.pcap"
     both = frames_of_both_directions()[2:]
