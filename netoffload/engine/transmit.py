@@ -284,11 +284,16 @@ def _fit(frame: Any, segment: Any, sent: Any, flows: Any, slot: Any) -> Any:
 def _send_nothing(source: Any, part: Any, sent: Any, flows: Any, slot: Any, room: Any) -> Any:
     """Send the header of a segment whose octets are held.
 
-    The host may be waiting for them to be acknowledged before it sends more. A sequence number from before makes the
-    peer acknowledge, and what it acknowledges becomes what the host waits for (``forms.acknowledge``).
+    The host may be waiting for them to be acknowledged before it sends more. An octet that the peer has makes it
+    acknowledge at once (RFC 1122, 4.2.3.6), and what it acknowledges becomes what the host waits for
+    (``forms.acknowledge``). A header alone will not do: Linux answers those twice a second
+    (``net.ipv4.tcp_invalid_ratelimit``).
     """
-    seq = part.seq if sent.is_last and not sent.again else advance(flows[slot, flow_table.UNA], -1)
-    put_be32(source, part.tcp_at + tcp.SEQ, seq)
+    if sent.again or not sent.is_last:
+        seq = advance(flows[slot, flow_table.UNA], -1)
+        put_be32(source, part.tcp_at + tcp.SEQ, seq)
+        source[part.payload_at] = 0
+        part = Segment(part.ip_len, part.tcp_at, part.payload_at, 1, seq, 0, part.flags)
     source[part.tcp_at + tcp.FLAGS] = part.flags & ~tcp.PSH
     room.spans[0, 0], room.spans[0, 1] = REBUILT_AT, plain.finish_headers(source, part)
     return 1
