@@ -83,9 +83,16 @@ UNA: Final = 18
 FORM: Final = 19
 ROUNDED_FROM: Final = 20
 EXACT_FROM: Final = 21
-HELD_SEQ: Final = 22
-HELD_WORD: Final = 23
-HELD_MASK: Final = 24
+HELD: Final = 22
+"""Octets of a float at the end of the stream: its sequence number, the octets as a word, and which of them."""
+HELD_AGAIN: Final = 57
+"""Octets of a float further back, of which TCP sends a part again; likewise."""
+HELD_FIELDS: Final = 3
+PEER_SHIFT: Final = 60
+"""Window scale of the peer, once the handshake is complete."""
+WINDOW_EDGE: Final = 61
+"""Where the window ends that the host knows of; ``NO_EDGE`` before the first acknowledgement."""
+NO_EDGE: Final = -1
 MSS_SEEN: Final = 25
 """Length of the host's full segments, octets."""
 LENT_SEQ: Final = 26
@@ -128,11 +135,13 @@ RX_BLOCKS: Final = 54
 RX_IS_CLOSED: Final = 55
 
 # What the first kilobyte looks like: see ``judgement``.
-JUDGED: Final = 57
+JUDGED: Final = 62
 FIELDS: Final = JUDGED + JUDGE_FIELDS
 
 KEY_FIELDS: Final = 6
 _KEY_MASK: Final = (1 << 40) - 1
+_MIXED_MASK: Final = (1 << 30) - 1
+"""Times 30 bits it stays below 2**63."""
 NOT_FOUND: Final = -1
 
 
@@ -201,13 +210,22 @@ def _mixed(word: Any, keys: Any, first: Any) -> Any:
 def _hash(flows: Any, key: Any) -> Any:
     """Return 24 bits of a multilinear hash (Carter and Wegman, 1979).
 
-    Who does not know the words of the last row cannot choose keys that meet.
+    Who does not know the words of the last row cannot choose keys that meet. Ports that follow each other have sums
+    that follow each other, which may all fall into one window of slots, so :func:`_scattered` comes last.
     """
     keys = flows[KEY_ROW]
     total = _mixed(key.ports, keys, 0) + _mixed(key.src_low, keys, 4) + _mixed(key.dst_low, keys, 8)
     if key.ip_version == 6:
         total += _mixed(key.src_high, keys, 12) + _mixed(key.dst_high, keys, 16)
-    return total >> 16 & 0xFFFFFF
+    return _scattered(total)
+
+
+@inline_kernel
+def _scattered(total: Any) -> Any:
+    """Return 24 bits that depend on all 58 bits of a sum; sums in equal steps fall anywhere."""
+    mixed = ((total ^ total >> 29) & _MIXED_MASK) * 0x2C1B3C6D
+    mixed = ((mixed ^ mixed >> 27) & _MIXED_MASK) * 0x297A2D39
+    return mixed >> 17 & 0xFFFFFF
 
 
 @inline_kernel
@@ -308,3 +326,4 @@ def begin(flows: Any, slot: Any, isn: Any) -> None:
     """Note the host's initial sequence number."""
     flows[slot, ISN] = isn
     flows[slot, NEXT_SEQ] = flows[slot, UNA] = (isn + 1) & 0xFFFFFFFF
+    flows[slot, WINDOW_EDGE] = NO_EDGE

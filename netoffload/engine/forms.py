@@ -13,7 +13,7 @@ a closed interval nobody sends it again, and the next octets that are new begin 
 not matter any more, so ``ROUNDED_FROM`` moves along with the acknowledgements.
 
 **Cut floats.** A segment may end inside a rounded float: at an odd MSS, at the edge of an odd window, where the
-application paused. The NIC knows only some octets of the float and cannot round it. It *holds* them (``HELD_...``) and
+application paused. The NIC knows only some octets of the float and cannot round it. It *holds* them (``HELD``) and
 sends the segment up to the float's edge; the next segment brings the rest, and goes out from the edge on. What is held
 is also known when TCP sends a part of it again. So every octet of rounded floats leaves in whole floats, and the peer
 acknowledges whole floats.
@@ -23,8 +23,8 @@ has PSH, or is shorter than a full one, its copy tells that the rest is not abou
 interval ends before this float, which was never sent, and its octets leave exact.
 
 **Lent octets.** Where TCP sends a part of a float alone, and its window is one segment, it would never get to the rest.
-So once the peer has acknowledged all before a held float, the host is told that the held octets have arrived as well
-(``LENT_...``). From then on the NIC keeps them, in a table that outlives its process, until the peer has them.
+So where the peer has acknowledged all before a held float, the NIC keeps its octets (``LENT_...``) until the peer has
+them, in a table that outlives its process. The next acknowledgement that the host gets covers them.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ from netoffload.codec.octets import u8
 from netoffload.engine.flows import (
     EXACT_FROM,
     FORM,
-    HELD_MASK,
-    HELD_SEQ,
-    HELD_WORD,
+    HELD,
+    HELD_AGAIN,
     ISN,
     LENT_LEN,
     LENT_SEQ,
     LENT_WORD,
     NEXT_SEQ,
+    NO_EDGE,
+    PEER_SHIFT,
     ROUNDED_FROM,
     UNA,
+    WINDOW_EDGE,
 )
 from netoffload.engine.sequence import advance, distance, is_before
 
@@ -53,10 +55,16 @@ EXACT: Final = 0
 ROUNDED: Final = 1
 CLOSING: Final = 2
 
+# A held float: a place, and what is there.
+_SEQ: Final = 0
+_WORD: Final = 1
+_MASK: Final = 2
+_NOWHERE: Final = -1
+
 WHOLE: Final = 15
-"""Of ``HELD_MASK``: all four octets of the float are known."""
+"""Of a mask: all four octets of the float are known."""
 ENDS_WRITE: Final = 16
-"""Of ``HELD_MASK``: it was not TCP that cut the float, so the application probably did stop there."""
+"""Of a mask: it was not TCP that cut the float, so the application probably did stop there."""
 
 
 class Fit(NamedTuple):
@@ -99,7 +107,7 @@ def begin_rounding(flows: Any, slot: Any, seq: Any) -> None:
     """Round every float that begins at ``seq`` or behind."""
     flows[slot, ROUNDED_FROM] = advance(seq, -seq + flows[slot, ISN] + 1 & 3)
     flows[slot, FORM] = ROUNDED
-    flows[slot, HELD_MASK] = 0
+    _hold_nothing(flows, slot)
 
 
 @inline_kernel
@@ -107,7 +115,7 @@ def end_rounding(flows: Any, slot: Any, seq: Any) -> None:
     """Send the float that begins at ``seq`` and all behind it exact; none of them may have been sent before."""
     flows[slot, EXACT_FROM] = seq
     flows[slot, FORM] = CLOSING
-    flows[slot, HELD_MASK] = 0
+    _hold_nothing(flows, slot)
 
 
 @inline_kernel
@@ -171,11 +179,28 @@ def _is_lent(flows: Any, slot: Any, at: Any) -> Any:
 
 
 @inline_kernel
+def _place_of(flows: Any, slot: Any, at: Any) -> Any:
+    """Return where octets of the float at ``at`` are held, or ``_NOWHERE``."""
+    if flows[slot, HELD + _MASK] and flows[slot, HELD + _SEQ] == at:
+        return HELD
+    if flows[slot, HELD_AGAIN + _MASK] and flows[slot, HELD_AGAIN + _SEQ] == at:
+        return HELD_AGAIN
+    return _NOWHERE
+
+
+@inline_kernel
+def _hold_nothing(flows: Any, slot: Any) -> None:
+    flows[slot, HELD + _MASK] = 0
+    flows[slot, HELD_AGAIN + _MASK] = 0
+
+
+@inline_kernel
 def _known(flows: Any, slot: Any, at: Any) -> Any:
     """Return what is known of the float at ``at``: its octets as a word, and which ones they are."""
     word = mask = 0
-    if flows[slot, HELD_MASK] & WHOLE and flows[slot, HELD_SEQ] == at:
-        word, mask = flows[slot, HELD_WORD], flows[slot, HELD_MASK] & WHOLE
+    place = _place_of(flows, slot, at)
+    if place != _NOWHERE:
+        word, mask = flows[slot, place + _WORD], flows[slot, place + _MASK] & WHOLE
     if _is_lent(flows, slot, at):
         word |= flows[slot, LENT_WORD]
         mask |= (1 << flows[slot, LENT_LEN]) - 1
@@ -184,30 +209,48 @@ def _known(flows: Any, slot: Any, at: Any) -> Any:
 
 @inline_kernel
 def _remember(flows: Any, slot: Any, at: Any, word: Any, mask: Any, only_more: Any) -> None:
-    """Hold the octets of a float; with ``only_more`` only if some of it are held already."""
-    is_same = flows[slot, HELD_MASK] & WHOLE and flows[slot, HELD_SEQ] == at
-    if only_more and not is_same:
-        return
-    if not is_same:
-        flows[slot, HELD_SEQ] = at
-    flows[slot, HELD_WORD] = word
-    flows[slot, HELD_MASK] = mask
+    """Hold the octets of a float; with ``only_more`` only if some of it are held already.
+
+    What TCP sends again must not displace the float at the end, whose rest is in the next segment.
+    """
+    place = _place_of(flows, slot, at)
+    if place == _NOWHERE:
+        if only_more:
+            return
+        place = HELD if is_before(flows[slot, NEXT_SEQ], advance(at, 4)) else HELD_AGAIN
+    flows[slot, place + _SEQ] = at
+    flows[slot, place + _WORD] = word
+    flows[slot, place + _MASK] = mask
 
 
 @inline_kernel
 def note_write_end(flows: Any, slot: Any, end_seq: Any) -> None:
-    """Note that what the application wrote ends at ``end_seq``, inside the float that is held."""
+    """Note that what the application wrote ends at ``end_seq``, inside a float that is held."""
     cut = cut_of(flows, slot, end_seq)
-    if cut and flows[slot, HELD_MASK] & WHOLE and flows[slot, HELD_SEQ] == advance(end_seq, -cut):
-        flows[slot, HELD_MASK] |= ENDS_WRITE
+    place = _place_of(flows, slot, advance(end_seq, -cut))
+    if cut and place != _NOWHERE:
+        flows[slot, place + _MASK] |= ENDS_WRITE
+
+
+@inline_kernel
+def note_window(flows: Any, slot: Any, ack: Any, window: Any) -> None:
+    """Note where the window ends that the host is told of with the acknowledgement ``ack``."""
+    edge = advance(ack, window << flows[slot, PEER_SHIFT])
+    if flows[slot, WINDOW_EDGE] == NO_EDGE or is_before(flows[slot, WINDOW_EDGE], edge):
+        flows[slot, WINDOW_EDGE] = edge
+
+
+@inline_kernel
+def fills_window(flows: Any, slot: Any, end_seq: Any) -> Any:
+    """Whether the host may send nothing behind ``end_seq``: it is TCP that cuts there."""
+    return flows[slot, WINDOW_EDGE] != NO_EDGE and not is_before(end_seq, flows[slot, WINDOW_EDGE])
 
 
 @inline_kernel
 def is_write_end(flows: Any, slot: Any, end_seq: Any, ends_write: Any) -> Any:
     """Whether what the application wrote ends at ``end_seq``: this segment says so, or one before did."""
-    cut = cut_of(flows, slot, end_seq)
-    is_held = flows[slot, HELD_MASK] & ENDS_WRITE != 0 and flows[slot, HELD_SEQ] == advance(end_seq, -cut)
-    return ends_write or is_held
+    place = _place_of(flows, slot, advance(end_seq, -cut_of(flows, slot, end_seq)))
+    return ends_write or (place != _NOWHERE and flows[slot, place + _MASK] & ENDS_WRITE != 0)
 
 
 @inline_kernel
@@ -245,11 +288,19 @@ def acknowledge(flows: Any, slot: Any, ack: Any) -> Any:
     _settle(flows, slot, ack)
     if flows[slot, LENT_LEN] and not is_before(ack, advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])):
         flows[slot, LENT_LEN] = 0
-    lent_len = _count_lendable(flows, slot, ack)
-    if lent_len > flows[slot, LENT_LEN]:
-        flows[slot, LENT_SEQ], flows[slot, LENT_WORD] = ack, flows[slot, HELD_WORD]
-        flows[slot, LENT_LEN] = lent_len
+    lend(flows, slot)
     return advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN]) if flows[slot, LENT_LEN] else ack
+
+
+@inline_kernel
+def lend(flows: Any, slot: Any) -> None:
+    """Keep what is held of the first float that the peer does not have; later segments hold other floats."""
+    una = flows[slot, UNA]
+    lent_len = _count_lendable(flows, slot, una)
+    if lent_len > flows[slot, LENT_LEN]:
+        flows[slot, LENT_SEQ] = una
+        flows[slot, LENT_WORD] = flows[slot, _place_of(flows, slot, una) + _WORD]
+        flows[slot, LENT_LEN] = lent_len
 
 
 @inline_kernel
@@ -259,11 +310,14 @@ def _count_lendable(flows: Any, slot: Any, una: Any) -> Any:
     At the end of what the application wrote one octet must stay with the host. It sends that one again, and then all
     of them leave exact.
     """
-    mask = flows[slot, HELD_MASK] & WHOLE
-    if flows[slot, HELD_SEQ] != una or not (mask == 1 or mask == 3 or mask == 7):
+    place = _place_of(flows, slot, una)
+    if place == _NOWHERE:
+        return 0
+    mask = flows[slot, place + _MASK] & WHOLE
+    if not (mask == 1 or mask == 3 or mask == 7):
         return 0
     held_len = 1 if mask == 1 else 2 if mask == 3 else 3
-    if flows[slot, HELD_MASK] & ENDS_WRITE:
+    if flows[slot, place + _MASK] & ENDS_WRITE:
         return min(held_len, max(distance(una, flows[slot, NEXT_SEQ]) - 1, 0))
     return held_len
 
@@ -273,8 +327,11 @@ def _settle(flows: Any, slot: Any, una: Any) -> None:
     """Forget what nobody sends again."""
     if flows[slot, FORM] == EXACT:
         return
+    for place in (HELD, HELD_AGAIN):
+        if not is_before(una, advance(flows[slot, place + _SEQ], 4)):
+            flows[slot, place + _MASK] = 0  # in 4 GiB another float has this number
     if flows[slot, FORM] == CLOSING and not is_before(una, flows[slot, EXACT_FROM]):
         flows[slot, FORM] = EXACT
-        flows[slot, HELD_MASK] = 0
+        _hold_nothing(flows, slot)
     elif is_before(flows[slot, ROUNDED_FROM], una):
         flows[slot, ROUNDED_FROM] = una

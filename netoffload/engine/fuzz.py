@@ -51,7 +51,7 @@ from netoffload.engine.encapsulation import (
     unwrap,
 )
 from netoffload.engine.flows import FIELDS, JUDGED, KEY_ROW, ROWS, SLOTS
-from netoffload.engine.judgement import FLOATS, JUDGED_VERDICT, UNDECIDED
+from netoffload.engine.judgement import FLOATS, JUDGED_VERDICT, NOT_FLOATS, UNDECIDED
 from netoffload.engine.network import IP_AT
 from netoffload.engine.pack import MAX_WIRE_FRAMES
 from netoffload.engine.receive import (
@@ -75,6 +75,8 @@ from netoffload.wire.authentication import KEY_LEN
 BATCH: Final = 4096
 BATCHES_PER_TASK: Final = 32
 _MTUS: Final = (68, 576, 1280, 1500, 1500, 9000)
+_VERDICTS: Final = (UNDECIDED, NOT_FLOATS, *[FLOATS] * 14)
+"""Of connections in turn."""
 OUTCOMES: Final = (
     *(counter for counter in Counter if counter.name.startswith("BYPASS")),
     Counter.TX_OFFERS,
@@ -228,7 +230,7 @@ def _send_all(
     """Make and send every frame, into both directions; return the first one that went wrong, or -1."""
     for index in range(recipes.shape[0]):
         if index % FRAMES_PER_CONNECTION == 0:
-            _connect(settings, handshakes, index // FRAMES_PER_CONNECTION % 16 != 0, outcome, memory)
+            _connect(settings, handshakes, _VERDICTS[index // FRAMES_PER_CONNECTION % 16], outcome, memory)
         recipe = recipes[index]
         length = recipe[LENGTH]
         frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length :]
@@ -244,11 +246,11 @@ def _send_all(
 
 
 @inline_kernel
-def _connect(settings: Any, handshakes: Any, is_judged: Any, outcome: Any, memory: Any) -> None:
+def _connect(settings: Any, handshakes: Any, verdict: Any, outcome: Any, memory: Any) -> None:
     """Forget all flows and let the host connect, over both families, to a peer that decodes everything.
 
-    The blocks of the samples have no nonce, and so has what the host sends to itself. Fifteen times in 16 the stream
-    has passed for floats already. A SYN of the peer makes the table its own as well, so that blocks may come back.
+    The blocks of the samples have no nonce, and so has what the host sends to itself. The stream has its ``verdict``
+    already. A SYN of the peer makes the table its own as well, so that blocks may come back.
     """
     memory.flows[:KEY_ROW] = 0
     memory.random[:] = 0
@@ -261,7 +263,7 @@ def _connect(settings: Any, handshakes: Any, is_judged: Any, outcome: Any, memor
                 _receive(settings, frame, length, outcome, memory)
             else:
                 _transmit(settings, frame, length, 0, memory)
-    memory.flows[:SLOTS, JUDGED + JUDGED_VERDICT] = FLOATS if is_judged else UNDECIDED
+    memory.flows[:SLOTS, JUDGED + JUDGED_VERDICT] = verdict
 
 
 @inline_kernel

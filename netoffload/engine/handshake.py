@@ -127,7 +127,9 @@ def _adopt(flows: Any, slot: Any, candidate: Any, peer_shift: Any) -> None:
 @inline_kernel
 def _settle_shift(flows: Any, slot: Any, peer_shift: Any) -> None:
     own = flows[slot, flow_table.WINDOW_SHIFT]
-    flows[slot, flow_table.WINDOW_SHIFT] = 0 if own == NO_SHIFT or peer_shift == NO_SHIFT else min(own, _SHIFT_MAX)
+    scales = own != NO_SHIFT and peer_shift != NO_SHIFT
+    flows[slot, flow_table.WINDOW_SHIFT] = min(own, _SHIFT_MAX) if scales else 0
+    flows[slot, flow_table.PEER_SHIFT] = min(peer_shift, _SHIFT_MAX) if scales else 0
 
 
 @inline_kernel

@@ -272,11 +272,13 @@ def _fit(frame: Any, segment: Any, sent: Any, flows: Any, slot: Any) -> Any:
     """Return what of a segment goes out now (``forms.Fit``)."""
     end_seq = advance(segment.seq, segment.payload_len)
     is_full = segment.payload_len % max(flows[slot, flow_table.MSS_SEEN], 1) == 0
-    ends_write = segment.flags & tcp.PSH != 0 or not (is_full or sent.again)
+    is_cut = is_full or sent.again or forms.fills_window(flows, slot, end_seq)
+    ends_write = segment.flags & tcp.PSH != 0 or not is_cut
     gives_up = segment.flags & tcp.FIN != 0 or (sent.is_copy and forms.is_write_end(flows, slot, end_seq, ends_write))
     fitted = forms.fit(frame, segment, flows, slot, sent.is_last, gives_up)
     if ends_write:
         forms.note_write_end(flows, slot, end_seq)
+    forms.lend(flows, slot)
     return fitted
 
 

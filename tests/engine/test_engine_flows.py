@@ -119,6 +119,16 @@ def test_the_order_in_which_they_give_way() -> None:
     assert flows.make_slot(table, wanted, now_ns) == flows.NOT_FOUND
 
 
+@pytest.mark.parametrize("word", [1 << 12, (1 << 27) + 5, (1 << 28) // 3, 1 << 39])
+def test_ports_that_follow_each_other_find_a_slot_under_a_key_that_keeps_them_together(word: int) -> None:
+    table = flows.make_flows()
+    table[flows.KEY_ROW] = word
+    for number in range(300):
+        slot = flows.make_slot(table, key(number), number)
+        assert slot != flows.NOT_FOUND
+        table[slot, flows.STATE] = OPEN
+
+
 def test_rekeying_keeps_every_connection_and_moves_it() -> None:
     table = flows.make_flows()
     for number in range(300):

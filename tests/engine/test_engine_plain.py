@@ -14,6 +14,7 @@ from scapy.layers.l2 import Ether
 
 from netoffload.codec import get
 from netoffload.codec.jit import JIT_DISABLED
+from netoffload.engine.flows import HELD, HELD_FIELDS, SLOTS
 from netoffload.wire.capability import emit_capability
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.ipv4 import parse_ipv4
@@ -213,10 +214,43 @@ def test_more_is_lent_when_more_is_held() -> None:
     ends.send(1000, 1002, "PA")
     assert ends.acknowledge(1000) == 1001
     ends.send(1002, 1003, "PA")
-    assert ends.send(1001, 1002, "PA") == [(999, b"")]  # an octet before what is acknowledged is answered
+    assert ends.send(1001, 1002, "PA") == [(999, b"\0")]  # an octet before what is acknowledged is answered
     assert ends.acknowledge(1000) == 1002
     assert ends.send(1002, 1003, "PA") == [(1000, SENT[1000:1003])]
     assert ends.acknowledge(1003) == 1003
+
+
+def test_what_is_sent_again_does_not_displace_what_the_next_segment_completes() -> None:
+    ends = Ends()
+    ends.send(0, 1002)
+    ends.send(1002, 2002)
+    assert ends.send(500, 1002) == [(500, ROUNDED[500:1000])]
+    assert ends.send(2002, 2400) == [(2000, ROUNDED[2000:2400])]
+    assert ends.send(1002, 1402) == [(1000, ROUNDED[1000:1400])]  # of what is sent again the newest is known too
+
+
+def test_the_first_float_that_the_peer_lacks_is_kept_while_others_are_sent() -> None:
+    """The host sends the beginning of a float, later segments, and the rest of the float when it learns of a loss."""
+    ends = Ends()
+    ends.send(0, 1002)
+    ends.send(1002, 2002)
+    ends.send(2002, 2402)
+    ends.acknowledge(1000)
+    assert ends.send(1000, 1002) == [(999, b"\0")]
+    ends.send(1502, 2002)
+    ends.send(2402, 3003)
+    assert ends.acknowledge(1000) == 1002
+    assert ends.send(1002, 1402) == [(1000, ROUNDED[1000:1400])]
+
+
+def test_what_was_held_is_forgotten_once_it_has_arrived() -> None:
+    """In 4 GiB another float has the same sequence number."""
+    ends = Ends()
+    ends.send(0, 1002)
+    ends.send(1002, 2000)
+    (held,) = np.flatnonzero(ends.sender.table[:SLOTS, HELD + HELD_FIELDS - 1])
+    ends.acknowledge(2000)
+    assert ends.sender.table[held, HELD + HELD_FIELDS - 1] == 0
 
 
 def test_the_end_of_what_was_written_leaves_exact_when_it_is_sent_again() -> None:
