@@ -233,8 +233,7 @@ def note_write_end(flows: Any, slot: Any, end_seq: Any) -> None:
 
 
 @inline_kernel
-def note_window(flows: Any, slot: Any, ack: Any, window: Any) -> None:
-    """Note where the window ends that the host is told of with the acknowledgement ``ack``."""
+def _note_window(flows: Any, slot: Any, ack: Any, window: Any) -> None:
     edge = advance(ack, window << flows[slot, PEER_SHIFT])
     if flows[slot, WINDOW_EDGE] == NO_EDGE or is_before(flows[slot, WINDOW_EDGE], edge):
         flows[slot, WINDOW_EDGE] = edge
@@ -272,8 +271,8 @@ def needs_lead(flows: Any, slot: Any, seq: Any) -> Any:
 
 
 @inline_kernel
-def acknowledge(flows: Any, slot: Any, ack: Any) -> Any:
-    """Take an acknowledgement of the peer; return the one that the host is to get.
+def acknowledge(flows: Any, slot: Any, ack: Any, window: Any) -> Any:
+    """Take an acknowledgement of the peer and its window, as in the header; return the one that the host is to get.
 
     That is the edge of a whole float where floats are rounded, or the end of what was lent.
     """
@@ -289,7 +288,9 @@ def acknowledge(flows: Any, slot: Any, ack: Any) -> Any:
     if flows[slot, LENT_LEN] and not is_before(ack, advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])):
         flows[slot, LENT_LEN] = 0
     lend(flows, slot)
-    return advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN]) if flows[slot, LENT_LEN] else ack
+    told = advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN]) if flows[slot, LENT_LEN] else ack
+    _note_window(flows, slot, told, window)
+    return told
 
 
 @inline_kernel

@@ -143,8 +143,7 @@ def _heed(frame: Any, tcp_at: Any, flows: Any, slot: Any, counters: Any, is_bloc
     una, next_seq = flows[slot, flow_table.UNA], flows[slot, flow_table.NEXT_SEQ]
     if flows[slot, flow_table.STATE] == flow_table.OPENING and distance(una, ack) >= 0 and distance(ack, next_seq) >= 0:
         flows[slot, flow_table.STATE] = flow_table.OPEN
-    told = forms.acknowledge(flows, slot, ack)
-    forms.note_window(flows, slot, told, be16(frame, tcp_at + tcp.WINDOW))
+    told = forms.acknowledge(flows, slot, ack, be16(frame, tcp_at + tcp.WINDOW))
     probation.note_progress(flows, slot)
     path.note_progress(flows, slot)
     if told != ack:

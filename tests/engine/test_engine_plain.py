@@ -50,9 +50,11 @@ class Ends:
         got = [tcp_of(frame) for frame in self.receiver.from_wire(self.sender.from_host(frame))]
         return [(header.seq - FIRST, payload) for header, payload in got]
 
-    def acknowledge(self, octets: int, needs_csum: bool = True) -> int:
+    def acknowledge(self, octets: int, needs_csum: bool = True, window: int = 8192) -> int:
         """Let the other host acknowledge; return what the sending host is told."""
-        ack = make_segment(seq=6, ack=FIRST + octets, to_client=True, ipv6=self.ipv6, needs_csum=needs_csum)
+        ack = make_segment(
+            seq=6, ack=FIRST + octets, to_client=True, ipv6=self.ipv6, needs_csum=needs_csum, window=window
+        )
         (got,) = self.sender.from_wire(self.receiver.from_host(ack))
         if not needs_csum:
             check_sum(got, self.ipv6)
@@ -274,6 +276,17 @@ def test_a_short_segment_ends_a_write_without_push_too() -> None:
         assert ends.send(996, 1002) == [(996, ROUNDED[996:1000])]
     ends.send(1002, 1402)
     assert ends.send(1002, 1402) == [(1004, ROUNDED[1004:1400] + SENT[1400:1402])]
+
+
+def test_a_segment_that_fills_the_window_does_not_end_a_write() -> None:
+    """TCP cuts it there; the octets are held for as long as it takes, and stay rounded."""
+    ends = Ends()
+    ends.send(0, 1000)
+    ends.acknowledge(400, window=602)
+    assert ends.send(1000, 1002) == [(1000, b"")]
+    assert ends.acknowledge(1000, window=2) == 1002
+    ends.send(1001, 1002)
+    assert ends.send(1002, 1400) == [(1000, ROUNDED[1000:1400])]
 
 
 def test_a_new_interval_waits_for_the_end_of_the_old_one() -> None:
