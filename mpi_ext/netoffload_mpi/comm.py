@@ -60,18 +60,18 @@ class CompComm(CollectiveComm):
 
     def Isend_comp(self, buf: Any, dest: int, tag: int = 0) -> CompRequest:
         """Start :meth:`Send_comp`."""
-        data = octets_of(float_vector(buf, writable=False))
         self._check_peer(dest, tag, wildcards=False)
         if dest == MPI.PROC_NULL:
             return CompRequest.done()
+        data = octets_of(float_vector(buf, writable=False))
         return self.exchange().watch.send(dest, tag, data)
 
     def Irecv_comp(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> CompRequest:
         """Start :meth:`Recv_comp`."""
-        into = octets_of(float_vector(buf, writable=True))
         self._check_peer(source, tag, wildcards=True)
         if source == MPI.PROC_NULL:
             return CompRequest.done(NOBODY)
+        into = octets_of(float_vector(buf, writable=True))
         return self.exchange().watch.receive(*_or_any(source, tag), into)
 
     def Sendrecv_comp(
@@ -85,11 +85,12 @@ class CompComm(CollectiveComm):
         status: MPI.Status | None = None,
     ) -> None:
         """Send to one rank and receive from one, at the same time."""
-        octets = self._octets_to(dest, sendbuf)
         self._check_peer(dest, sendtag, wildcards=False)  # before the receive is posted, which nobody would wait for
+        if dest != MPI.PROC_NULL:
+            float_vector(sendbuf, writable=False)
         coming = self.Irecv_comp(recvbuf, source, recvtag)
         going = self.Isend_comp(sendbuf, dest, sendtag)
-        self._finish([coming, going], octets, status)
+        self._finish([coming, going], self._octets_to(dest, sendbuf), status)
 
     def Probe_comp(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
@@ -114,8 +115,9 @@ class CompComm(CollectiveComm):
 
     def _octets_to(self, dest: int, buf: Any) -> int:
         """Return how many octets of ``buf`` go to a socket: none of what this rank sends to itself, or to nobody."""
-        octets = float_vector(buf, writable=False).nbytes
-        return 0 if dest in (MPI.PROC_NULL, self.Get_rank()) else octets
+        if dest in (MPI.PROC_NULL, self.Get_rank()):
+            return 0
+        return float_vector(buf, writable=False).nbytes
 
     def _finish(self, requests: Sequence[CompRequest], octets: int, status: MPI.Status | None = None) -> None:
         """Wait for the requests of one call, whose first one may have a status, and account it."""
