@@ -229,7 +229,7 @@ def _dlpack_memory(data: Any, writable: bool) -> memoryview[Any]:
     if not hasattr(data, "__dlpack__"):
         raise BufferTypeError(f"{type(data).__name__} is no buffer: {_FORMS}")
     try:
-        if _dlpack_type(data.__dlpack__()) != _FLOAT32:
+        if _dlpack_type(data) != _FLOAT32:
             raise TypeError("it does not hold float32")
         return MPI.buffer.frombuffer(data, readonly=not writable).cast("f")
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
@@ -242,11 +242,21 @@ _FLOAT32 = (2, 32, 1)
 _DLTENSOR_TYPE = struct.Struct("=16x4xBBH")
 """How a DLTensor begins: a pointer and a device, 8 octets each, the number of dimensions, the type."""
 
+_DLTENSOR_AT = {b"dltensor": 0, b"dltensor_versioned": 32}
+"""Where the DLTensor is, by the name of its capsule: before DLPack 1.0 and since."""
+
+_capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
 
-def _dlpack_type(capsule: object) -> tuple[int, ...]:
-    """Return the type of the tensor in a capsule, which stays its producer's."""
-    return _DLTENSOR_TYPE.unpack(ctypes.string_at(_capsule_pointer(capsule, b"dltensor"), _DLTENSOR_TYPE.size))
+def _dlpack_type(data: Any) -> tuple[int, ...]:
+    """Return the type of a DLPack tensor, which stays its producer's."""
+    try:
+        capsule = data.__dlpack__(max_version=(1, 0))
+    except TypeError:
+        capsule = data.__dlpack__()
+    name = _capsule_name(capsule)
+    at = _capsule_pointer(capsule, name) + _DLTENSOR_AT[name]
+    return _DLTENSOR_TYPE.unpack(ctypes.string_at(at, _DLTENSOR_TYPE.size))

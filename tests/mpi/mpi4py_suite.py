@@ -29,11 +29,14 @@ from typing import Any
 ENV_TESTS = "NETOFFLOAD_MPI4PY_TESTS"
 """Environment variable with the folder of mpi4py's tests."""
 
-MODULES = ("test_cco_buf", "test_cco_nb_buf", "test_cco_vec", "test_cco_nb_vec", "test_p2p_buf")
+MODULES = ("test_cco_buf", "test_cco_nb_buf", "test_cco_vec", "test_cco_nb_vec", "test_p2p_buf", "test_msgspec", "test_msgzero")
 
 STAND_INS = {"Bsend": "Send", "Ssend": "Send", "Rsend": "Send", "Ibsend": "Isend", "Issend": "Isend", "Irsend": "Isend"}
 """Modes of sending, which are one here: what is received does not depend on them."""
 
+
+CPU = 1
+"""DLPack's number of it."""
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 600
@@ -202,18 +205,25 @@ def kind_of(spec: Any) -> str | None:
     """Return what a buffer holds: ``f`` or the reason why it is not ours; None: this is no buffer."""
     from mpi4py import MPI
 
+    from netoffload_mpi import buffers
+
     if isinstance(spec, list | tuple):
-        kinds = [part for part in spec if isinstance(part, MPI.Datatype)]
-        if kinds and kinds[0].is_predefined and kinds[0] != MPI.FLOAT:
-            return "other types than float32"
-        if kinds and kinds[0] != MPI.FLOAT:
-            return "types made of others"
-        return "f" if spec[0] is None else kind_of(spec[0])
+        for part in spec:
+            if isinstance(part, MPI.Datatype) and part != MPI.FLOAT:
+                return "other types than float32" if part.is_predefined else "types made of others"
+            if isinstance(part, str) and part != "f":
+                return "other types than float32"
+        return "f" if len(spec) == 0 or spec[0] is None else kind_of(spec[0])
     if spec is None or isinstance(spec, int | MPI.Op | MPI.Status | type(MPI.IN_PLACE)):
         return None
-    if hasattr(spec, "__cuda_array_interface__"):
-        return "GPU memory"
-    kind = spec.typecode if hasattr(spec, "typecode") else memoryview(spec).format
+    try:
+        kind = memoryview(spec).format
+    except TypeError:
+        if not hasattr(spec, "__dlpack__"):
+            return "GPU memory" if hasattr(spec, "__cuda_array_interface__") else None
+        if spec.__dlpack_device__()[0] != CPU:
+            return "GPU memory"
+        kind = "f" if buffers._dlpack_type(spec) == buffers._FLOAT32 else None
     return "f" if kind == "f" else "other types than float32"
 
 
