@@ -29,7 +29,15 @@ from typing import Any
 ENV_TESTS = "NETOFFLOAD_MPI4PY_TESTS"
 """Environment variable with the folder of mpi4py's tests."""
 
-MODULES = ("test_cco_buf", "test_cco_nb_buf", "test_cco_vec", "test_cco_nb_vec", "test_p2p_buf", "test_msgspec", "test_msgzero")
+MODULES = (
+    "test_cco_buf",
+    "test_cco_nb_buf",
+    "test_cco_vec",
+    "test_cco_nb_vec",
+    "test_p2p_buf",
+    "test_msgspec",
+    "test_msgzero",
+)
 
 STAND_INS = {"Bsend": "Send", "Ssend": "Send", "Rsend": "Send", "Ibsend": "Isend", "Issend": "Isend", "Irsend": "Isend"}
 """Modes of sending, which are one here: what is received does not depend on them."""
