@@ -155,11 +155,11 @@ def check_one_ranks_refusal(comm: CompComm) -> None:
         return
     odd = comm.rank == comm.size - 1
     wrong, right = np.zeros(8), np.zeros(8, np.float32)
-    calls: tuple[Callable[..., None], ...] = (
+    calls: tuple[Callable[..., object], ...] = (
         lambda values: comm.Allreduce_comp(MPI.IN_PLACE, values),
         lambda values: comm.Bcast_comp(values, 0),
         lambda values: comm.Alltoall_comp([values, 1], [right, 1]),
-        lambda values: not comm.Iallreduce_comp(MPI.IN_PLACE, values).Wait(),
+        lambda values: comm.Iallreduce_comp(MPI.IN_PLACE, values).Wait(),
     )
     for number, call in enumerate(calls):
         comm.close()

@@ -197,7 +197,7 @@ def test_a_cancelled_request_says_so_to_mpi(alone: CompComm) -> None:
 @pytest.mark.parametrize("how", ["Dup", "Dup_with_info", "Idup", "Idup_with_info", "Clone", "Split", "Split_type"])
 def test_what_is_made_of_a_communicator_has_its_settings(how: str) -> None:
     with CompComm(MPI.COMM_SELF, codec="inceptionn", bound_k=6, late_s=77.0) as comm:
-        more = {
+        more: dict[str, list[Any]] = {
             "Dup_with_info": [MPI.INFO_NULL],
             "Idup_with_info": [MPI.INFO_NULL],
             "Split_type": [MPI.COMM_TYPE_SHARED],
