@@ -21,13 +21,13 @@ class CompComm(CollectiveComm):
     """A communicator with a ``_comp`` variant of MPI's calls.
 
     Shares the handle of the communicator it is made from; everything without the suffix is mpi4py's. ``Dup``,
-    ``Clone``, ``Split``, ``Create`` and ``Create_group`` keep the settings and get connections of their own, which are
+    ``Clone``, ``Split``, ``Create`` and their like keep the settings and get connections of their own, which are
     made by the first call that needs them; that one is collective. Calls of one communicator come from one thread.
 
     All calls take contiguous float32, by any specification that mpi4py takes (``buffers``), and all raise
 
     - ``BufferTypeError`` (a ``TypeError``) for anything else, before an octet moves; ``UsageError`` for lengths, counts
-      or roots that cannot be;
+      or roots that cannot be. In a collective the other ranks hear of it, unless all refuse theirs;
     - ``CollectiveError`` on all ranks if ranks disagree on a collective, its counts, operation or root;
     - ``PeerLostError`` on all ranks if one is dead, or stuck: see ``dataplane``. After it, and after CollectiveError,
       the connections are closed; ``close()`` on every rank lets the next call connect again. Two errors of
