@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from netoffload.collectives import Quantise
 from netoffload.collectives.announcement import refuse
-from netoffload.errors import NetOffloadError
+from netoffload.errors import NetOffloadError, UsageError
 from netoffload_mpi.agreement import Precision
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, Lane, TcpExchange
 from netoffload_mpi.info import CommInfo, NicShare, with_nic
@@ -216,7 +216,12 @@ class PlaneComm(MPI.Intracomm):
         watch, sent = plane.exchange.stopwatch, plane.exchange.sent_octets(lanes)
         start_s, wire_s, reduce_s, codec_s = watch.now_s(), watch.wire_s, watch.reduce_s, watch.codec_s
         late_s = watch.late_s
-        plan(plane)
+        try:
+            plan(plane)
+        except (UsageError, MemoryError):  # before the meeting; or inside the call, which has closed the connections
+            with contextlib.suppress(NetOffloadError):
+                refuse(plane.exchange)
+            raise
         done = CommInfo(
             calls=1,
             raw_octets=plane.exchange.sent_octets(lanes) - sent,
