@@ -50,29 +50,21 @@ class CompComm(CollectiveComm):
 
     def Send_comp(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send to ``dest``; returns when ``buf`` may be used again."""
-        self._finish([self.Isend_comp(buf, dest, tag)], self._octets_to(dest, buf))
+        self._finish([self._post_send(buf, dest, tag)], self._octets_to(dest, buf))
 
     def Recv_comp(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
         """Receive into ``buf``, which may be longer than the message; ``status`` says what came."""
-        self._finish([self.Irecv_comp(buf, source, tag)], 0, status)
+        self._finish([self._post_receive(buf, source, tag)], 0, status)
 
     def Isend_comp(self, buf: Any, dest: int, tag: int = 0) -> CompRequest:
         """Start :meth:`Send_comp`."""
-        self._check_peer(dest, tag, wildcards=False)
-        if dest == MPI.PROC_NULL:
-            return CompRequest.done()
-        data = octets_of(float_vector(buf, writable=False))
-        return self.exchange().watch.send(dest, tag, data)
+        return self._post_send(buf, dest, tag).shown_to_mpi()
 
     def Irecv_comp(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> CompRequest:
         """Start :meth:`Recv_comp`."""
-        self._check_peer(source, tag, wildcards=True)
-        if source == MPI.PROC_NULL:
-            return CompRequest.done(NOBODY)
-        into = octets_of(float_vector(buf, writable=True))
-        return self.exchange().watch.receive(*_or_any(source, tag), into)
+        return self._post_receive(buf, source, tag).shown_to_mpi()
 
     def Sendrecv_comp(
         self,
@@ -88,8 +80,8 @@ class CompComm(CollectiveComm):
         self._check_peer(dest, sendtag, wildcards=False)  # before the receive is posted, which nobody would wait for
         if dest != MPI.PROC_NULL:
             float_vector(sendbuf, writable=False)
-        coming = self.Irecv_comp(recvbuf, source, recvtag)
-        going = self.Isend_comp(sendbuf, dest, sendtag)
+        coming = self._post_receive(recvbuf, source, recvtag)
+        going = self._post_send(sendbuf, dest, sendtag)
         self._finish([coming, going], self._octets_to(dest, sendbuf), status)
 
     def Probe_comp(
@@ -103,6 +95,20 @@ class CompComm(CollectiveComm):
     ) -> bool:
         """Return whether ``Recv_comp`` with the same arguments would get a message now; ``status`` says which."""
         return self._probe(source, tag, status, wait=False)
+
+    def _post_send(self, buf: Any, dest: int, tag: int) -> CompRequest:
+        self._check_peer(dest, tag, wildcards=False)
+        if dest == MPI.PROC_NULL:
+            return CompRequest.done()
+        data = octets_of(float_vector(buf, writable=False))
+        return self.exchange().watch.send(dest, tag, data)
+
+    def _post_receive(self, buf: Any, source: int, tag: int) -> CompRequest:
+        self._check_peer(source, tag, wildcards=True)
+        if source == MPI.PROC_NULL:
+            return CompRequest.done(NOBODY)
+        into = octets_of(float_vector(buf, writable=True))
+        return self.exchange().watch.receive(*_or_any(source, tag), into)
 
     def _probe(self, source: int, tag: int, status: MPI.Status | None, *, wait: bool) -> bool:
         self._check_peer(source, tag, wildcards=True)

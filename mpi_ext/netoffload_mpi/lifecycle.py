@@ -195,7 +195,7 @@ class PlaneComm(MPI.Intracomm):
             raise
         # Here and not in the thread: set-up is collective and MPI's business, and close() belongs to this plane.
         plane = self._data_plane()
-        return self._calls().start(lambda: self._carry_out(plan, plane, lanes))
+        return self._calls().start(lambda: self._carry_out(plan, plane, lanes)).shown_to_mpi()
 
     def _refuse(self, *, wait: bool) -> None:
         """Let the other ranks hear, in their meeting, that this one does not make the call that they make."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -65,32 +66,22 @@ def _cancel_nothing(_completed: bool, _outcome: _Outcome) -> None:
     """Do nothing: :meth:`CompRequest.Cancel` cancels. Without such a function mpi4py clears ``cancelled``."""
 
 
-class CompRequest(MPI.Grequest):
+class CompRequest(MPI.Request):
     """A call under way; complete when its buffers may be used again.
 
-    To MPI it is a generalised request: ``MPI.Request.Waitall`` and its like take it among requests of MPI's own. They
-    spin, the methods here sleep. An error of the call is raised by every ``Wait`` and by the ``Test`` that finds it.
-    MPI's calls raise ``MPI.Exception``, and mpi4py prints what it was. What takes several requests and tells some of
-    them from others (``Waitany``, ``Waitsome``, ``Testany``, ``Testsome``) passes over those whose end was told or
-    raised already: MPI's inactive requests.
+    Those that a user gets are generalised requests to MPI: ``MPI.Request.Waitall`` and its like take them among
+    requests of MPI's own. MPI's calls spin, the methods here sleep. An error of the call is raised by every ``Wait``
+    and by the ``Test`` that finds it. MPI's calls raise ``MPI.Exception``, and mpi4py prints what it was. What takes
+    several requests and tells some of them from others (``Waitany``, ``Waitsome``, ``Testany``, ``Testsome``) passes
+    over those whose end was told or raised already: MPI's inactive requests.
 
     Where MPI was started with less than ``THREAD_MULTIPLE``, no thread of ours may tell it that a call has ended. These
     requests are then inactive ones to MPI, and only the methods here wait for them.
     """
 
-    _is_known_to_mpi = False
-
-    def __new__(cls, withdraw: Callable[[CompRequest], bool] | None = None) -> Self:
-        """Start MPI's part of the request."""
-        del withdraw
-        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            request = super().__new__(cls)
-            request._outcome = _Outcome()
-            return request
-        outcome = _Outcome()
-        request = super().__new__(cls, MPI.Grequest.Start(_answer_mpi, None, _cancel_nothing, args=(outcome,)))
-        request._outcome, request._is_known_to_mpi = outcome, True
-        return request
+    def __new__(cls, *_: object) -> Self:
+        """Be no request to MPI."""
+        return super().__new__(cls)
 
     def __init__(self, withdraw: Callable[[CompRequest], bool] | None = None) -> None:
         """Be under way.
@@ -98,14 +89,28 @@ class CompRequest(MPI.Grequest):
         Args:
             withdraw: takes the call back if it has not begun, and returns whether it did.
         """
-        self._outcome: _Outcome
         self._done = threading.Event()
+        self._outcome = _Outcome()
         self._withdraw = withdraw
+        self._for_mpi: MPI.Grequest | None = None
 
     def __del__(self) -> None:
         """Let go of MPI's part where nobody waited for it."""
-        if self._is_known_to_mpi and self and not MPI.Is_finalized() and self._done.is_set():
+        if self and self._done.is_set() and not MPI.Is_finalized():
             self.Free()
+
+    def shown_to_mpi(self) -> Self:
+        """Become a request to MPI, and return self; for what a user gets. A blocking call need not pay for it."""
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            return self
+        with _ended:
+            part = MPI.Grequest.Start(_answer_mpi, None, _cancel_nothing, args=(self._outcome,))
+            # A request object's handle is set when it is made, or as here: mpi4py says for C where it is.
+            ctypes.memmove(MPI._addressof(self), MPI._addressof(part), MPI._sizeof(part))
+            self._for_mpi = part
+            if self._done.is_set():
+                part.Complete()
+        return self
 
     @staticmethod
     def done(arrival: Arrival | None = None) -> CompRequest:
@@ -234,8 +239,8 @@ class CompRequest(MPI.Grequest):
                 return
             for name, value in outcome.items():
                 setattr(self._outcome, name, value)
-            if self._is_known_to_mpi and not MPI.Is_finalized():
-                self.Complete()
+            if self._for_mpi is not None and not MPI.Is_finalized():
+                self._for_mpi.Complete()
             self._done.set()
             _ended.notify_all()
 
@@ -272,7 +277,7 @@ def _active(requests: Sequence[CompRequest]) -> list[int]:
     return [
         index
         for index, request in enumerate(requests)
-        if not request._outcome.told and (request or not request._is_known_to_mpi)
+        if not request._outcome.told and (request or request._for_mpi is None)
     ]
 
 

@@ -177,7 +177,7 @@ def test_our_requests_wait_for_mpis_as_well(alone: CompComm) -> None:
 
 
 def test_an_error_fails_mpis_calls_too(capfd: pytest.CaptureFixture[str]) -> None:
-    request = CompRequest()
+    request = CompRequest().shown_to_mpi()
     request.fail(CollectiveError("what went wrong"))
     request.complete(Arrival(0, 0, 0))  # too late
     with pytest.raises(MPI.Exception):
