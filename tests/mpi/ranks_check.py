@@ -144,9 +144,10 @@ def check_order(comm: CompComm) -> None:
         assert (value == number * comm.size).all()
     request = comm.Ibcast_comp(values[0])
     request.Cancel()
-    assert request.Wait()
+    if request.Is_cancelled():  # a rank that was late waits for the others, which may have cancelled in time
+        assert request.Wait()
     comm.Barrier()
-    comm.close()  # some may have cancelled in time and some not: begin anew
+    comm.close()  # which ends its call: begin anew
 
 
 def check_one_ranks_refusal(comm: CompComm) -> None:
