@@ -93,7 +93,7 @@ class TcpExchange:
             timeout_s,
             on_failure=lambda: _wake_sleeper(of_calls),
         )
-        self._channels = {key: TcpChannel(conn, key[0], self.watch.explain) for key, conn in connections.items()}
+        self._channels = {key: TcpChannel(conn, key[0], self.watch) for key, conn in connections.items()}
         driving = threading.RLock()
         self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
         self.watch.start()

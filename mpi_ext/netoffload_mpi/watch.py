@@ -145,6 +145,10 @@ class Watch:
 
     def explain(self, peer: int, said: str) -> CollectiveError:
         """Return why the connection to ``peer`` ended, the kernel having ``said`` so; wait a moment for the reason."""
+        return self.ending(peer) or PeerLostError(f"rank {peer} is gone: {said}")
+
+    def ending(self, peer: int) -> CollectiveError | None:
+        """Return why the exchange ended or ``peer`` left, waiting a moment for the reason; None if neither did."""
         with self._changed:
             left = self._peers[peer]
             self._changed.wait_for(lambda: self.failure is not None or left.has_left or self._stopping, GRACE_S)
@@ -154,7 +158,7 @@ class Watch:
                 return PeerLostError(f"rank {peer} closed its communicator while rank {self._rank} waited for it")
             if self._stopping:  # by another thread
                 return PeerLostError(f"rank {self._rank} closed its communicator")
-        return PeerLostError(f"rank {peer} is gone: {said}")
+        return None
 
     def verdict(self) -> CollectiveError | None:
         """Return ``failure``, waiting a moment if there is none yet: a silence may be about to be called one."""
