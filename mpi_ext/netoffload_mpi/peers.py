@@ -13,11 +13,10 @@ from netoffload_mpi.requests import CompRequest
 
 @dataclass(eq=False)
 class Send:
-    """A posted message: ``header`` until it was sent, then the octets of ``data`` from ``sent`` on."""
+    """A posted message, announced already: the octets of ``data`` from ``sent`` on have yet to go."""
 
     data: memoryview
     request: CompRequest
-    header: bytes
     sent: int = 0
 
 

@@ -11,8 +11,8 @@ which wakes a thread that sleeps on one.
 A process that keeps the interpreter lock for ``timeout_s`` without a break (a C extension that never lets go) cannot
 send heartbeats, and counts as dead.
 
-**Messages.** A header (tag, count) goes on the control lane, the floats on the messages lane; ``mailbox`` decides where
-they go. Sends to one peer follow one another in the order in which they were posted.
+**Messages.** A header (tag, count) goes on the control lane as soon as a message is posted, the floats on the messages
+lane; ``mailbox`` decides where they go. Sends to one peer follow one another in the order in which they were posted.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Watch:
             self._thread.start()
 
     def send(self, peer: int, tag: int, data: memoryview) -> CompRequest:
-        """Post a message of float32 to ``peer``, this rank included."""
-        request = CompRequest(self._withdraw)
+        """Post a message of float32 to ``peer``, this rank included. It cannot be taken back."""
+        request = CompRequest()
         with self._lock:
             if self._refused(request):
                 return request
@@ -91,8 +91,9 @@ class Watch:
                 self._changed.notify_all()
                 request.complete()
                 return request
-            header = Frame(Kind.MESSAGE, tag=tag, count=len(data) // FLOAT_OCTETS).to_octets()
-            self._peers[peer].outbox.append(Send(data, request, header))
+            # Announced now, however long those before it take: the receiver may ask for this one first.
+            self._peers[peer].outgoing += Frame(Kind.MESSAGE, tag=tag, count=len(data) // FLOAT_OCTETS).to_octets()
+            self._peers[peer].outbox.append(Send(data, request))
         self._wake()
         return request
 
@@ -304,8 +305,6 @@ class Watch:
     def _write_messages(self, peer: Peer) -> None:
         while peer.outbox:
             first = peer.outbox[0]
-            peer.outgoing += first.header
-            first.header = b""
             with contextlib.suppress(BlockingIOError):
                 count = peer.messages.send(first.data[first.sent :], socket.MSG_DONTWAIT) if first.data else 0
                 first.sent += count
@@ -382,14 +381,7 @@ class Watch:
 
     def _withdraw(self, request: CompRequest) -> bool:
         with self._lock:
-            if self._mailbox.withdraw(request):
-                return True
-            for peer in self._peers.values():
-                for send in peer.outbox:
-                    if send.request is request and send.header:
-                        peer.outbox.remove(send)
-                        return True
-        return False
+            return self._mailbox.withdraw(request)
 
     def _wake(self) -> None:
         with self._lock:
