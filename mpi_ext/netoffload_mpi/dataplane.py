@@ -26,13 +26,13 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from netoffload.collectives import Channel, Float32Array, Stopwatch
 from netoffload.collectives.exchange import Meeting, RingRound
-from netoffload.errors import PeerLostError
+from netoffload.errors import CollectiveError, PeerLostError
 from netoffload_mpi.channel import CLOSED, TcpChannel
 from netoffload_mpi.driver import Driver, standstill
 from netoffload_mpi.watch import Watch
@@ -94,6 +94,7 @@ class TcpExchange:
             on_failure=lambda: _wake_sleeper(of_calls),
         )
         self._channels = {key: TcpChannel(conn, key[0], self.watch) for key, conn in connections.items()}
+        self._calling = threading.Lock()
         driving = threading.RLock()
         self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
         self.watch.start()
@@ -106,6 +107,25 @@ class TcpExchange:
             reason = f": {self.watch.failure}" if self.watch.failure else ""
             raise PeerLostError(f"rank {self.rank} has closed its connections, by request or after an error{reason}")
         return self._channels[peer, Lane.TAGGED if tagged else Lane.UNTAGGED]
+
+    @contextlib.contextmanager
+    def one_call(self) -> Iterator[None]:
+        """Keep the channels of collectives to one call.
+
+        Raises:
+            CollectiveError: another thread is in a call; on all ranks, because they cannot know which call was meant.
+        """
+        if not self._calling.acquire(blocking=False):
+            error = CollectiveError(
+                f"rank {self.rank} calls collectives of one communicator from two threads at the same time: MPI "
+                "forbids it, give each thread a Dup() of its own"
+            )
+            self.abort(error)
+            raise error
+        try:
+            yield
+        finally:
+            self._calling.release()
 
     def sent_octets(self, lanes: Sequence[Lane]) -> int:
         """Return the octets of collectives handed to all connections of these lanes so far."""

@@ -155,7 +155,8 @@ class PlaneComm(MPI.Intracomm):
         watch, sent = plane.exchange.stopwatch, plane.exchange.sent_octets(lanes)
         start_s, wire_s, reduce_s, codec_s = watch.now_s(), watch.wire_s, watch.reduce_s, watch.codec_s
         late_s = watch.late_s
-        plan(plane)
+        with plane.exchange.one_call():
+            plan(plane)
         done = CommInfo(
             calls=1,
             raw_octets=plane.exchange.sent_octets(lanes) - sent,
