@@ -131,6 +131,10 @@ class TcpExchange:
         """Return the octets of collectives handed to all connections of these lanes so far."""
         return sum(channel.sent_octets for (_, lane), channel in self._channels.items() if lane in lanes)
 
+    def connections(self, lane: Lane) -> list[socket.socket]:
+        """Return the sockets of a lane, for whoever sets options of theirs."""
+        return [channel.conn for (_, one), channel in self._channels.items() if one is lane]
+
     def tagged_connections(self) -> list[tuple[int, tuple[str, int], tuple[str, int], int]]:
         """Return peer, own and other (address, port), and octets sent, of what a NIC may compress; [] once closed."""
         if not self._close.alive:

@@ -93,7 +93,10 @@ class Watch:
                 return request
             # Announced now, however long those before it take: the receiver may ask for this one first.
             self._peers[peer].outgoing += Frame(Kind.MESSAGE, tag=tag, count=len(data) // FLOAT_OCTETS).to_octets()
-            self._peers[peer].outbox.append(Send(data, request))
+            if data:
+                self._peers[peer].outbox.append(Send(data, request))
+            else:  # no octet of it waits behind those that nobody has asked for
+                request.complete()
         self._wake()
         return request
 
@@ -306,13 +309,13 @@ class Watch:
         while peer.outbox:
             first = peer.outbox[0]
             with contextlib.suppress(BlockingIOError):
-                count = peer.messages.send(first.data[first.sent :], socket.MSG_DONTWAIT) if first.data else 0
+                count = peer.messages.send(first.data[first.sent :], socket.MSG_DONTWAIT)
                 first.sent += count
                 peer.sent_octets += count
             if first.sent < len(first.data):
                 return
             peer.outbox.popleft()
-            first.request.complete(Arrival(self._rank, 0, len(first.data) // FLOAT_OCTETS))
+            first.request.complete()
 
     def _silence_at_s(self) -> float:
         """Return when the first rank will have been silent for too long."""

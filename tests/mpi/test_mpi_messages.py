@@ -92,6 +92,25 @@ def test_messages_are_announced_when_they_are_posted() -> None:
     assert run_tcp(2, body, late_s=5.0)[1] == [True, True]
 
 
+def test_an_empty_message_does_not_wait_behind_a_long_one() -> None:
+    """The receiver has all of it, and would not look at the long one before its sender goes on."""
+    big = more_than_buffers_hold()
+
+    def body(exchange: TcpExchange) -> bool:
+        long, nothing = np.ones(big, np.float32), np.zeros(0, np.float32)
+        if exchange.rank == 0:
+            first, second = send(exchange, 1, 1, long), send(exchange, 1, 2, nothing)
+            assert second._done.wait(10)
+            barrier(exchange)
+            return first.Wait()
+        receive(exchange, 0, 2, nothing).Wait()
+        barrier(exchange)
+        receive(exchange, 0, 1, long).Wait()
+        return True
+
+    assert run_tcp(2, body) == [True, True]
+
+
 def test_any_source_takes_from_everyone_and_oneself() -> None:
     def body(exchange: TcpExchange) -> list[float]:
         going = send(exchange, 0, 1, np.full(9, exchange.rank, np.float32))

@@ -124,7 +124,7 @@ def test_what_cannot_be_verified_is_one_clear_line(words: list[str], message: st
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["collectives", "failures"])
+@pytest.mark.parametrize("command", ["collectives", "failures", "programs"])
 def test_help_has_an_example(command: str) -> None:
     assert f"Example: netoffload verify {command}" in verify(command, "--help").stdout
 
