@@ -65,6 +65,7 @@ class TcpExchange:
         rank: this rank.
         size: number of ranks.
         connections: one connected socket per (peer, lane); owned from now on.
+        watch: over those of the control lane, and running.
         timeout_s: silence after which a rank is dead, or stuck.
         late_s: how long a living rank may keep the others waiting for it.
     """
@@ -74,10 +75,11 @@ class TcpExchange:
         rank: int,
         size: int,
         connections: Mapping[Key, socket.socket],
+        watch: Watch,
         timeout_s: float = TIMEOUT_S_DEFAULT,
         late_s: float = LATE_S_DEFAULT,
     ) -> None:
-        """Take over the connections and start the watch."""
+        """Take over the connections."""
         self.rank = rank
         self.size = size
         self.stopwatch = Stopwatch(time.perf_counter)
@@ -85,19 +87,13 @@ class TcpExchange:
         self._late_s = late_s
         self._scratch = np.empty(0, dtype=np.float32)
         of_calls = [conn for (_, lane), conn in connections.items() if lane in (Lane.UNTAGGED, Lane.TAGGED)]
-        self.watch = Watch(
-            rank,
-            size,
-            {peer: conn for (peer, lane), conn in connections.items() if lane is Lane.CONTROL},
-            {peer: conn for (peer, lane), conn in connections.items() if lane is Lane.MESSAGES},
-            timeout_s,
-            on_failure=lambda: _wake_sleeper(of_calls),
-        )
+        self.watch = watch
         self._channels = {key: TcpChannel(conn, key[0], self.watch) for key, conn in connections.items()}
         self._calling = threading.Lock()
         driving = threading.RLock()
         self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
-        self.watch.start()
+        messages = {peer: conn for (peer, lane), conn in connections.items() if lane is Lane.MESSAGES}
+        watch.carry(messages, on_failure=lambda: _wake_sleeper(of_calls))
         # Nothing above refers to this object: it may be forgotten without being closed, and a process may end so.
         self._close = weakref.finalize(self, _close, self.watch, list(connections.values()), driving, os.getpid())
 

@@ -14,10 +14,12 @@ from netoffload.collectives import Quantise
 from netoffload.errors import NetOffloadError
 from netoffload_mpi.agreement import Precision
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, Lane, TcpExchange
+from netoffload_mpi.driver import prepare
 from netoffload_mpi.info import CommInfo, NicShare, with_nic
 from netoffload_mpi.plane import DataPlane, Settings, set_up
 from netoffload_mpi.plans import Place, Plan
 from netoffload_mpi.progress import CallQueue
+from netoffload_mpi.rendezvous import SET_UP_TIMEOUTS, Rendezvous, duplicate
 from netoffload_mpi.requests import CompRequest
 
 _ACCOUNTING: Final = threading.Lock()
@@ -187,6 +189,12 @@ class PlaneComm(MPI.Intracomm):
     def _data_plane(self) -> DataPlane:
         if self._plane is None:
             place = self._place()
-            self._plane = set_up(place.rank, place.size, self.allgather, self._settings)
+            prepare()  # before the others count on this rank: it may compile for a minute
+            mpi = duplicate(self, self._settings.late_s)
+            try:
+                gather = Rendezvous(mpi, SET_UP_TIMEOUTS * self._settings.timeout_s)
+                self._plane = set_up(place.rank, place.size, gather, self._settings)
+            finally:
+                mpi.Free()
             self._totals = CommInfo()
         return self._plane

@@ -27,7 +27,6 @@ from netoffload_mpi.agreement import (
     own_nic,
 )
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload_mpi.driver import prepare
 from netoffload_mpi.info import NicAccount
 from netoffload_mpi.wiring import Listeners, wire_up
 
@@ -139,7 +138,6 @@ def set_up(rank: int, size: int, gather: Gather, settings: Settings) -> DataPlan
         try:
             address = own_address(gather, MPI.Get_processor_name())
             settings = settings.with_environment()
-            prepare()
             nic, precision = own_nic(asked_precision(settings.codec, settings.bound_k))
             listeners = stack.enter_context(Listeners(rank, size, address, nic or Marking()))
             offer = Offer(address=address, ports=listeners.ports, marking=nic, precision=precision)

@@ -1,15 +1,14 @@
 """The watch: a thread per communicator that knows which ranks live, and moves point-to-point messages.
 
-**Liveness.** Every rank sends a heartbeat to every other one four times per ``timeout_s``, and reads theirs. So a rank
-that computes for minutes between two calls is known to live, and one that was killed, stopped, or cut off by a dead
-link or NIC is known to be gone, by every rank and not only by its neighbours in some algorithm. Three things end the
-communicator: a control connection that ends without a farewell (the process died), silence for ``timeout_s`` (host,
-link or NIC died, or the process is stopped), and a farewell that gives a reason (that rank met an error). The first
-reason counts. It is sent on to all ranks, so that all of them raise the same error; then the connections are shut down,
-which wakes a thread that sleeps on one.
-
-A process that keeps the interpreter lock for ``timeout_s`` without a break (a C extension that never lets go) cannot
-send heartbeats, and counts as dead.
+**Liveness.** The watch begins with the first connections of a communicator, while the others are made. Every rank sends
+a heartbeat to every other one four times per ``timeout_s``, and reads theirs. So a rank that computes for minutes
+between two calls is known to live, and one that was killed, stopped, or cut off by a dead link or NIC is known to be
+gone, by every rank and not only by its neighbours in some algorithm. Three things end the communicator: a control
+connection that ends without a farewell (the process died), silence for ``timeout_s`` (host, link or NIC died, or the
+process is stopped), and a farewell that gives a reason (that rank met an error). The first reason counts. It is sent on
+to all ranks, so that all of them raise the same error; then the connections are shut down, which wakes a thread that
+sleeps on one. A process that keeps the interpreter lock for ``timeout_s`` without a break (a C extension that never
+lets go) cannot send heartbeats, and counts as dead.
 
 **Messages.** A header (tag, count) goes on the control lane as soon as a message is posted, the floats on the messages
 lane; ``mailbox`` decides where they go. Sends to one peer follow one another in the order in which they were posted.
@@ -44,10 +43,8 @@ class Watch:
     Args:
         rank: this rank.
         size: number of ranks.
-        control: connected socket per peer; made non-blocking, closed by its owner after :meth:`stop`.
-        messages: likewise.
+        control: connected socket per peer; closed by its owner after :meth:`stop`.
         timeout_s: silence after which a rank is dead.
-        on_failure: called once, from the watch's thread, when ``failure`` is set.
     """
 
     def __init__(
@@ -55,9 +52,7 @@ class Watch:
         rank: int,
         size: int,
         control: Mapping[int, socket.socket],
-        messages: Mapping[int, socket.socket],
         timeout_s: float,
-        on_failure: Callable[[], None],
     ) -> None:
         """Look at nothing yet."""
         self.failure: CollectiveError | None = None
@@ -65,8 +60,8 @@ class Watch:
         self._rank = rank
         self._size = size
         self._timeout_s = timeout_s
-        self._on_failure = on_failure
-        self._peers = {peer: Peer(conn, messages[peer], time.monotonic()) for peer, conn in control.items()}
+        self._on_failure: Callable[[], None] = lambda: None
+        self._peers = {peer: Peer(conn, time.monotonic()) for peer, conn in control.items()}
         self._mailbox = Mailbox()
         self._lock = threading.Lock()  # of everything that both this thread and callers touch
         self._changed = threading.Condition(self._lock)
@@ -78,6 +73,33 @@ class Watch:
         """Begin to watch."""
         if self._peers:
             self._thread.start()
+
+    def carry(self, messages: Mapping[int, socket.socket], on_failure: Callable[[], None]) -> None:
+        """Move messages from now on.
+
+        Args:
+            messages: connected socket per peer; closed by its owner after :meth:`stop`.
+            on_failure: called once, from the watch's thread, when ``failure`` is set.
+        """
+        with self._lock:
+            for peer, conn in messages.items():
+                self._peers[peer].messages = conn
+            self._on_failure = on_failure
+            self._announce(Frame(Kind.READY))
+        self._wake()
+
+    def wait_for_all(self) -> None:
+        """Return when all ranks carry messages.
+
+        Raises:
+            CollectiveError: a rank could not connect, or is gone.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.failure is not None or all(peer.is_ready for peer in self._peers.values())
+            )
+            if self.failure is not None:
+                raise self.failure
 
     def send(self, peer: int, tag: int, data: memoryview) -> CompRequest:
         """Post a message of float32 to ``peer``, this rank included. It cannot be taken back."""
@@ -247,13 +269,13 @@ class Watch:
             try:
                 self._hear(rank, self._peers[rank])
                 if self.failure is None:
-                    self._read_message(rank, self._peers[rank])
+                    self._peers[rank].read_message(rank, self._mailbox)
             except CollectiveError as error:
                 self._fail(error)
         if self.failure is None:
             for rank, peer in self._peers.items():
                 try:
-                    self._write_messages(peer)
+                    peer.write_messages()
                 except OSError as error:
                     self._fail(PeerLostError(f"rank {rank} is gone: {error.strerror or error}"))
 
@@ -274,6 +296,9 @@ class Watch:
             if frame.kind is Kind.MESSAGE:
                 self._mailbox.arrive(Message(rank, frame.tag, frame.count * FLOAT_OCTETS))
                 self._changed.notify_all()
+            elif frame.kind is Kind.READY:
+                peer.is_ready = True
+                self._changed.notify_all()
             elif frame.kind is not Kind.BEAT:
                 peer.has_left = True
                 self._changed.notify_all()
@@ -290,32 +315,6 @@ class Watch:
 
     def _left(self) -> set[int]:
         return {rank for rank, peer in self._peers.items() if peer.has_left}
-
-    def _read_message(self, rank: int, peer: Peer) -> None:
-        into = self._mailbox.wanted(rank)
-        if into is None:
-            return
-        try:
-            count = peer.messages.recv_into(into, 0, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            raise PeerLostError(f"rank {rank} is gone: {error.strerror or error}") from error
-        if count == 0:
-            raise PeerLostError(f"rank {rank} closed its communicator in the middle of a message")
-        self._mailbox.filled(rank, count)
-
-    def _write_messages(self, peer: Peer) -> None:
-        while peer.outbox:
-            first = peer.outbox[0]
-            with contextlib.suppress(BlockingIOError):
-                count = peer.messages.send(first.data[first.sent :], socket.MSG_DONTWAIT)
-                first.sent += count
-                peer.sent_octets += count
-            if first.sent < len(first.data):
-                return
-            peer.outbox.popleft()
-            first.request.complete()
 
     def _silence_at_s(self) -> float:
         """Return when the first rank will have been silent for too long."""

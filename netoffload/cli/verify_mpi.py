@@ -21,8 +21,6 @@ from netoffload.errors import RunError, UsageError
 Mpi = Annotated[str, typer.Option(help="Who starts the ranks: mpich, openmpi (version 5).")]
 
 STEP: Final = re.compile(rb"verify progress (\d+)/(\d+) (.*)")
-TIMEOUT_S_OF_PROGRAMS: Final = 24 * 3600.0
-"""Each program has a limit of its own."""
 FAMILIES_TIMEOUT_S: Final = 120.0
 """For ranks to start, to be struck and to tell; what the silence of a stopped rank takes comes on top."""
 
@@ -93,6 +91,7 @@ def verify_programs(
     seed: Annotated[int, typer.Option(help="Decides all programs.")] = 1,
     first: Annotated[int, typer.Option(help="Begin with this program.")] = 0,
     limit: Annotated[float, typer.Option(help="Seconds after which a program hangs.")] = 60.0,
+    timeout: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 3600.0,
     as_json: AsJson = False,
 ) -> None:
     """Carry out random legal programs of messages and collectives: right results, and none hangs.
@@ -104,12 +103,13 @@ def verify_programs(
     Example: netoffload verify programs -n 3 --programs 200
     """
     config.check_timeout_s(limit)
+    config.check_timeout_s(timeout)
     count = config.parse_count(programs)
     if ranks < 1 or count < 1 or first < 0:
         raise UsageError(f"cannot try {count} programs from number {first} on {ranks} ranks: say --programs 200 -n 3")
     words = ["-m", "netoffload_mpi.verify.random_programs", "--progress", *(["--json"] if as_json else [])]
     words += ["--programs", str(count), "--seed", str(seed), "--first", str(first), "--limit", str(limit)]
-    _run_shown("programs", ranks, words, mpi, TIMEOUT_S_OF_PROGRAMS)
+    _run_shown("programs", ranks, words, mpi, timeout)
 
 
 @verify_app.command("failures")

@@ -314,11 +314,11 @@ def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
         port = listeners.ports[1, Lane.TAGGED]
         with socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)):
             with socket.create_connection(("127.0.0.1", port)) as friend:
-                conn = listeners.accept((1, Lane.TAGGED), "127.0.0.1", 5.0)
+                conn = listeners.accept((1, Lane.TAGGED), "127.0.0.1", 5.0, lambda: False)
                 with conn:
                     assert conn.getpeername() == friend.getsockname()
             with pytest.raises(TimeoutError):
-                listeners.accept((1, Lane.TAGGED), "127.0.0.1", 0.05)
+                listeners.accept((1, Lane.TAGGED), "127.0.0.1", 0.05, lambda: False)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,15 +60,14 @@ def run_tcp(
 
     def run(rank: int) -> Any:
         address = "127.0.0.1" if addresses is None else addresses[rank]
-        with Listeners(rank, size, address, marking) as listeners:
-            offers = gathers[rank](Offer(address=address, ports=listeners.ports, marking=marking))
-            exchange = wire_up(rank, offers, listeners, gathers[rank], agree(offers)[1].tos, timeout_s, late_s)
         try:
-            return body(exchange)
+            with Listeners(rank, size, address, marking) as listeners:
+                offers = gathers[rank](Offer(address=address, ports=listeners.ports, marking=marking))
+                exchange = wire_up(rank, offers, listeners, gathers[rank], agree(offers)[1].tos, timeout_s, late_s)
+            with contextlib.closing(exchange):
+                return body(exchange)
         except CollectiveError as error:
             return error
-        finally:
-            exchange.close()
 
     with ThreadPoolExecutor(size) as threads:
         others = [threads.submit(run, rank) for rank in range(1, size)]

@@ -45,6 +45,8 @@ class Run:
     _requests: dict[int, Any] = field(default_factory=dict)
     _statuses: dict[int, MPI.Status] = field(default_factory=dict)
     _seen: dict[int, list[Any]] = field(default_factory=dict)
+    _kept: list[Any] = field(default_factory=list)
+    """What calls read, which may not be given back before they end."""
 
     def carry_out(self) -> str | None:
         """Do it; return what is wrong with the results, None if nothing is."""
@@ -70,6 +72,7 @@ class Run:
         status, into = MPI.Status(), nothing(op.capacity)
         data = values_of(self.program, op.number, self.rank, op.count) if op.number >= 0 else None
         call = self.calls(op.call)
+        self._kept.append(data)
         match op.call:
             case "Send":
                 call(data, op.peer, op.tag)
@@ -99,6 +102,7 @@ class Run:
 
     def _collective(self, op: Op) -> None:
         arguments, seen = _prepared(self.program, op, self.rank)
+        self._kept.append(arguments)
         if op.slot < 0:
             self.calls(op.call)(*arguments)
         else:
