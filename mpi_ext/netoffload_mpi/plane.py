@@ -14,7 +14,7 @@ from netoffload.collectives import CHUNK_FLOATS, Float32Array, Quantise
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
 from netoffload.collectives.ring import chunk_for
 from netoffload.config import parse_size_octets
-from netoffload.errors import NetOffloadError, UsageError
+from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 from netoffload_mpi.agreement import (
     Gather,
     Marking,
@@ -141,6 +141,8 @@ def set_up(rank: int, size: int, gather: Gather, settings: Settings) -> DataPlan
             nic, precision = own_nic(asked_precision(settings.codec, settings.bound_k))
             listeners = stack.enter_context(Listeners(rank, size, address, nic or Marking()))
             offer = Offer(address=address, ports=listeners.ports, marking=nic, precision=precision)
+        except CollectiveError:  # a rank is gone, and no gather can come to its end
+            raise
         except (NetOffloadError, OSError) as error:
             offer, failure = failure_of(error), error
         offers = gather(offer)

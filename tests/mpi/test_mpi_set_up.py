@@ -8,6 +8,7 @@ import pytest
 
 from netoffload.testbed import run_local_ranks
 from netoffload.testbed.launch_backends import find_mpiexec
+from netoffload_mpi.driver import prepare
 
 pytestmark = [pytest.mark.mpi]
 
@@ -46,6 +47,7 @@ time.sleep(60)
     ],
 )
 def test_a_rank_that_stops_during_the_set_up_is_named(tmp_path: Path, where: str, said: str) -> None:
+    prepare()  # the ranks find the kernels compiled
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
 
