@@ -86,6 +86,7 @@ class Watch:
                 self._peers[peer].messages = conn
             self._on_failure = on_failure
             self._announce(Frame(Kind.READY))
+            self._flush()  # now: whatever becomes of this rank next, it was ready
         self._wake()
 
     def wait_for_all(self) -> None:
@@ -95,10 +96,8 @@ class Watch:
             CollectiveError: a rank could not connect, or is gone.
         """
         with self._changed:
-            self._changed.wait_for(
-                lambda: self.failure is not None or all(peer.is_ready for peer in self._peers.values())
-            )
-            if self.failure is not None:
+            self._changed.wait_for(lambda: self.failure is not None or self._is_complete())
+            if self.failure is not None and not self._is_complete():
                 raise self.failure
 
     def send(self, peer: int, tag: int, data: memoryview) -> CompRequest:
@@ -312,6 +311,9 @@ class Watch:
     def _fail_hopeless(self) -> None:
         if left := self._left():
             self._mailbox.fail_hopeless(self._rank, left, len(left) == len(self._peers))
+
+    def _is_complete(self) -> bool:
+        return all(peer.is_ready for peer in self._peers.values())
 
     def _left(self) -> set[int]:
         return {rank for rank, peer in self._peers.items() if peer.has_left}
