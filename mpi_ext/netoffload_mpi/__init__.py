@@ -2,7 +2,8 @@
 
 MPI does control, sockets of our own do data. MPI's sockets mix headers with values, and a lossy NIC must never touch a
 header; so :class:`CompComm`, an ``MPI.Intracomm``, uses MPI to find the ranks, to exchange addresses and to agree on
-what the NICs do, once, and then moves vectors over TCP connections that carry nothing but float32::
+what the NICs do, once, over a duplicate of the user's communicator. Then it moves vectors over TCP connections that
+carry nothing but float32::
 
     rank 0                                                rank 1
     CompComm ── MPI allgather: address, ports, codec ── CompComm        once, at the first call
@@ -31,8 +32,8 @@ Use::
     print(comm.last_info)
 
 A call is checked three times: its arguments, when a *plan* is made of them (a wrong type is refused before an octet
-moves); against the other ranks' calls, in the meeting of ``netoffload.collectives.announcement``; and, where
-compression is required, against the NIC's account afterwards.
+moves, and the other ranks hear of it in their meeting); against the other ranks' calls, in the meeting of
+``netoffload.collectives.announcement``; and, where compression is required, against the NIC's account afterwards.
 
 Files, in the order in which a call meets them: ``comm`` (the class; point to point), ``collective_calls`` (its other
 calls), ``buffers`` (specifications as mpi4py takes them -> vectors), ``plans`` (a call's arguments -> a function of the

@@ -1,16 +1,27 @@
 """Buffer specifications as mpi4py takes them, turned into float32 vectors that share the caller's memory.
 
-Accepted are ``x``, ``[x, MPI.FLOAT]``, ``[x, n]``, ``[x, n, MPI.FLOAT]`` (tuples likewise) and, where blocks differ in
-length, ``[x, counts, MPI.FLOAT]``, ``[x, counts, displs, MPI.FLOAT]``, ``[x, (counts, displs), MPI.FLOAT]``; x offers
-the buffer protocol (NumPy, ``array.array``, memoryview) or DLPack on the CPU (torch). Raw octets count as float32 only
-where the specification says MPI.FLOAT. Everything else is refused before an octet moves; MPI libraries differ in what
-they do with a type they do not know, and a wrong sum without a word (bfloat16 under Open MPI) is among it.
+What stands where in a specification, a list or tuple, is what mpi4py 4.1 reads there (its ``msgbuffer.pxi``):
+
+- one block: ``x``, ``[x, MPI.FLOAT]``, ``[x, count]``, ``[x, count, MPI.FLOAT]``, ``[x, count, displ, MPI.FLOAT]``; for
+  ``count`` also ``(count, displ)``. Without a count all of x behind ``displ`` is meant.
+- blocks of different lengths: the same with ``counts`` and ``displs``, one number per rank in anything that can be
+  indexed. A tuple is always ``(counts, displs)``. One number for ``counts`` is that of each block; one for ``displs``
+  is the distance from block to block. Without ``displs`` blocks follow each other.
+
+A type of None is the buffer's own. x offers the buffer protocol (NumPy, ``array.array``, memoryview) or DLPack on the
+CPU (torch), in C's or Fortran's order: values are taken as they lie in memory. None for x, with a type, is a buffer of
+no floats. Raw octets count as float32 only where the specification says MPI.FLOAT. Everything else is refused before an
+octet moves; MPI libraries differ in what they do with a type they do not know, and a wrong sum without a word (bfloat16
+under Open MPI) is among it.
 """
 
 from __future__ import annotations
 
+import ctypes
+import operator
+import struct
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -27,26 +38,23 @@ class BufferTypeError(UsageError, TypeError):
 
 
 def is_in_place(spec: Any) -> bool:
-    """Return whether ``spec`` is ``MPI.IN_PLACE``."""
+    """Return whether ``spec`` is ``MPI.IN_PLACE``, or None, which means the same to mpi4py."""
     # MPI.IN_PLACE compares with == against anything; arrays would compare element by element.
-    return isinstance(spec, type(MPI.IN_PLACE))
+    return spec is None or isinstance(spec, type(MPI.IN_PLACE))
 
 
 def float_vector(spec: Any, *, writable: bool) -> Float32Array:
     """Return the float32 vector that a buffer specification names, sharing its memory.
 
     Args:
-        spec: the specification.
+        spec: the specification of one block.
         writable: whether it will be written.
 
     Raises:
-        BufferTypeError: not float32, not C-contiguous, not in main memory, or read-only where it will be written.
-        UsageError: a count that is negative or more than there is.
+        BufferTypeError: not float32, not contiguous, not in main memory, or read-only where it will be written.
+        UsageError: a count or displacement that is negative or more than there is.
     """
-    parts = _split(spec)
-    if parts.displs is not None or not (parts.counts is None or _is_integer(parts.counts)):
-        raise BufferTypeError(f"counts {parts.counts!r} where one count is meant: {_FORMS}")
-    return _cut(_vector(parts, writable), parts.counts)
+    return _block(spec, 1, writable)
 
 
 def equal_blocks(spec: Any, size: int, *, writable: bool) -> tuple[Float32Array, tuple[Span, ...]]:
@@ -58,13 +66,9 @@ def equal_blocks(spec: Any, size: int, *, writable: bool) -> tuple[Float32Array,
         BufferTypeError: as in :func:`float_vector`.
         UsageError: the length is no multiple of ``size``, or less than the count asks for.
     """
-    parts = _split(spec)
-    if parts.displs is not None or not (parts.counts is None or _is_integer(parts.counts)):
-        raise BufferTypeError(f"counts {parts.counts!r} where all blocks are equal: {_FORMS}")
-    vector = _vector(parts, writable)
-    if parts.counts is None and vector.size % size:
+    vector = _block(spec, size, writable)
+    if vector.size % size:
         raise UsageError(f"buffer of {vector.size} floats is no multiple of {size}, the number of ranks")
-    vector = _cut(vector, None if parts.counts is None else int(parts.counts) * size)
     return vector, partition(vector.size, size)
 
 
@@ -77,16 +81,22 @@ def uneven_blocks(spec: Any, size: int, *, writable: bool) -> tuple[Float32Array
         BufferTypeError: as in :func:`float_vector`.
         UsageError: not one count (and displacement) per rank, or blocks that reach beyond the buffer.
     """
-    parts = _split(spec)
+    parts = _split(spec, (tuple,))
     vector = _vector(parts, writable)
-    if parts.counts is None:
-        return vector, partition(vector.size, size)
-    counts = [int(parts.counts)] * size if _is_integer(parts.counts) else _integers(parts.counts, "counts", size)
-    displs = None if parts.displs is None else _integers(parts.displs, "displacements", size)
-    spans = (
-        consecutive(counts)
-        if displs is None
-        else tuple(Span(start, start + count) for start, count in zip(displs, counts, strict=True))
+    if parts.count is None:
+        counts = [len(span) for span in partition(vector.size, size)]
+    else:
+        counts = [_integer(parts.count)] * size if _is_integer(parts.count) else _integers(parts.count, "counts", size)
+    if min(counts) < 0:
+        raise UsageError(f"counts {counts}: no block has less than 0 floats")
+    if parts.displ is None:
+        starts = [span.start for span in consecutive(counts)]
+    elif _is_integer(parts.displ):
+        starts = [_integer(parts.displ) * number for number in range(size)]
+    else:
+        starts = _integers(parts.displ, "displacements", size)
+    spans = tuple(
+        Span(start, start + count) if count else Span(0, 0) for start, count in zip(starts, counts, strict=True)
     )
     for span in spans:
         if not 0 <= span.start <= span.stop <= vector.size:
@@ -99,67 +109,92 @@ def uneven_blocks(spec: Any, size: int, *, writable: bool) -> tuple[Float32Array
 @dataclass(frozen=True)
 class _Parts:
     data: Any
-    counts: Any = None
-    displs: Any = None
+    count: Any = None
+    displ: Any = None
     says_float: bool = False
 
 
-def _split(spec: Any) -> _Parts:
+def _split(spec: Any, pairs: tuple[type, ...]) -> _Parts:
+    """Return the parts of a specification; counts of a type in ``pairs`` are counts and displacements."""
     if not isinstance(spec, list | tuple):
         return _Parts(spec)
-    if not 2 <= len(spec) <= 4:
-        raise BufferTypeError(f"buffer specification of {len(spec)} parts: {_FORMS}")
-    data, *rest = spec
-    says_float = not _is_counts(rest[-1])
-    if says_float:
-        _check_type(rest.pop())
-    elif len(rest) == 2 and not _is_counts(rest[0]):
-        _check_type(rest[-1])
-    if len(rest) == 1 and isinstance(rest[0], list | tuple) and rest[0] and not _is_integer(rest[0][0]):
-        rest = list(rest[0])  # (counts, displs)
-        if len(rest) != 2:
-            raise BufferTypeError(f"counts {spec[1]!r} in a buffer specification: {_FORMS}")
-    for part in rest:
-        if not (part is None or _is_counts(part)):
-            raise BufferTypeError(f"count {part!r} in a buffer specification is no integer: {_FORMS}")
-    if len(rest) > 2:
-        raise BufferTypeError(f"buffer specification of {len(spec)} parts without a type at its end: {_FORMS}")
-    return _Parts(data, rest[0] if rest else None, rest[1] if len(rest) == 2 else None, says_float)
+    count: Any = None
+    displ: Any = None
+    kind: Any = None
+    match spec:
+        case (data, given):
+            count, kind = (None, given) if _is_type(given) else (given, None)
+        case (data, count, kind):
+            pass
+        case (data, count, displ, kind):
+            pass
+        case _:
+            raise BufferTypeError(f"buffer specification of {len(spec)} parts: {_FORMS}")
+    if len(spec) < 4 and isinstance(count, pairs):
+        pair: Any = count
+        if len(pair) != 2:
+            raise UsageError(
+                f"{count!r} in a buffer specification: a tuple is (count, displacement); counts are a list"
+            )
+        count, displ = pair
+    if kind is not None:
+        _check_type(kind)
+    return _Parts(data, count, displ, kind is not None)
 
 
-def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+def _is_type(value: object) -> bool:
+    return isinstance(value, MPI.Datatype | str | type | np.dtype)
 
 
-def _is_counts(value: object) -> bool:
-    if isinstance(value, list | tuple):
-        return all(item is None or _is_counts(item) for item in value)
-    return _is_integer(value) or (isinstance(value, np.ndarray) and value.dtype.kind in "iu")
+def _is_integer(value: object) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim == 0
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def _integer(value: Any) -> int:
+    if not _is_integer(value):
+        raise BufferTypeError(f"count {value!r} in a buffer specification is no integer: {_FORMS}")
+    return operator.index(value)
 
 
 def _integers(values: Any, what: str, size: int) -> list[int]:
-    numbers = [int(value) for value in values] if not _is_integer(values) else [int(values)]
-    if len(numbers) != size or (what == "counts" and min(numbers, default=0) < 0):
-        raise UsageError(f"{what} {numbers}: give one per rank, {size} numbers that are not negative")
+    try:
+        numbers = [operator.index(value) for value in values]
+    except TypeError as error:
+        raise BufferTypeError(f"{what} {values!r} are no integers: give one per rank") from error
+    if len(numbers) != size:
+        raise UsageError(f"{what} {numbers}: give one per rank, {size} numbers")
     return numbers
 
 
-def _cut(vector: Float32Array, count: int | None) -> Float32Array:
-    if count is None:
-        return vector
-    if not 0 <= count <= vector.size:
-        raise UsageError(f"count {count} is outside 0..{vector.size}, the length of the buffer")
-    return vector[:count]
-
-
-def _check_type(given: object) -> None:
-    if given not in (MPI.FLOAT, "f", "f4", "float32", np.float32):
+def _check_type(given: Any) -> None:
+    known = given == MPI.FLOAT if isinstance(given, MPI.Datatype) else given in ("f", "f4", "float32", np.float32)
+    if not known:
         name = given.Get_name() if isinstance(given, MPI.Datatype) else repr(given)
         raise BufferTypeError(f"type {name} cannot be exchanged here, only float32: {_FORMS}")
 
 
+def _block(spec: Any, times: int, writable: bool) -> Float32Array:
+    """Return the vector of a specification of one block, ``times`` as long as its count says."""
+    parts = _split(spec, (list, tuple))
+    vector = _vector(parts, writable)
+    displ = 0 if parts.displ is None else _integer(parts.displ)
+    if not 0 <= displ <= vector.size:
+        raise UsageError(f"displacement {displ} is outside 0..{vector.size}, the length of the buffer")
+    vector = vector[displ:]
+    if parts.count is None:
+        return vector
+    count = _integer(parts.count) * times
+    if not 0 <= count <= vector.size:
+        raise UsageError(f"count {count} is outside 0..{vector.size}, what the buffer holds")
+    return vector[:count]
+
+
 def _vector(parts: _Parts, writable: bool) -> Float32Array:
-    octets = _memory(parts.data, raw_allowed=parts.says_float)
+    if parts.says_float and (parts.data is None or isinstance(parts.data, type(MPI.BOTTOM))):
+        return np.empty(0, np.float32)
+    octets = _memory(parts.data, writable=writable, raw_allowed=parts.says_float)
     if writable and octets.readonly:
         raise BufferTypeError("receive buffer is read-only")
     if len(octets) % 4:
@@ -168,26 +203,60 @@ def _vector(parts: _Parts, writable: bool) -> Float32Array:
     return vector
 
 
-def _memory(data: Any, *, raw_allowed: bool) -> memoryview:
-    """Return the octets of ``data`` without a copy."""
+def _memory(data: Any, *, writable: bool, raw_allowed: bool) -> memoryview:
+    """Return the octets of ``data`` in the order in which they lie, without a copy."""
     try:
         view = memoryview(data)
     except TypeError:
-        view = _dlpack_memory(data)
+        view = _dlpack_memory(data, writable)
     except (BufferError, ValueError) as error:
         raise BufferTypeError(f"buffer cannot be used: {error}") from error
-    if not view.c_contiguous:
-        raise BufferTypeError("buffer is not C-contiguous: make a contiguous copy first")
+    if not view.contiguous:
+        raise BufferTypeError("buffer is not contiguous: make a contiguous copy first")
     kinds = ("f", "<f", "=f", "@f", *(("B", "b", "c") if raw_allowed else ()))
     if view.format not in kinds:
         raise BufferTypeError(f"buffer holds {view.format!r} (struct notation), only float32 can be exchanged here")
-    return view.cast("B") if view.nbytes else memoryview(bytearray())
+    if not view.nbytes:
+        return memoryview(bytearray())
+    return (view if view.c_contiguous else np.asarray(view).T.data).cast("B")
 
 
-def _dlpack_memory(data: Any) -> memoryview:
+def _dlpack_memory(data: Any, writable: bool) -> memoryview[Any]:
+    """Return a DLPack tensor's values, flat, as mpi4py finds them.
+
+    NumPy's reader is not asked: it takes all tensors of producers older than DLPack 1.0 for read-only.
+    """
     if not hasattr(data, "__dlpack__"):
         raise BufferTypeError(f"{type(data).__name__} is no buffer: {_FORMS}")
     try:
-        return np.from_dlpack(data).data
+        if _dlpack_type(data) != _FLOAT32:
+            raise TypeError("it does not hold float32")
+        return MPI.buffer.frombuffer(data, readonly=not writable).cast("f")
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
         raise BufferTypeError(f"{type(data).__name__} cannot be used as a buffer: {error}") from error
+
+
+_FLOAT32 = (2, 32, 1)
+"""DLPack's DLDataType of float32: code, bits, lanes."""
+
+_DLTENSOR_TYPE = struct.Struct("=16x4xBBH")
+"""How a DLTensor begins: a pointer and a device, 8 octets each, the number of dimensions, the type."""
+
+_DLTENSOR_AT = {b"dltensor": 0, b"dltensor_versioned": 32}
+"""Where the DLTensor is, by the name of its capsule: before DLPack 1.0 and since."""
+
+_capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def _dlpack_type(data: Any) -> tuple[int, ...]:
+    """Return the type of a DLPack tensor, which stays its producer's."""
+    try:
+        capsule = data.__dlpack__(max_version=(1, 0))
+    except TypeError:
+        capsule = data.__dlpack__()
+    name = _capsule_name(capsule)
+    at = _capsule_pointer(capsule, name) + _DLTENSOR_AT[name]
+    return _DLTENSOR_TYPE.unpack(ctypes.string_at(at, _DLTENSOR_TYPE.size))

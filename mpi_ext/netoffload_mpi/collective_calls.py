@@ -45,7 +45,7 @@ class CollectiveComm(PlaneComm):
             average: divide the sum by the number of ranks.
         """
         options = AllreduceOptions(algorithm, groups, top, average)
-        self._run(self._allreduce(sendbuf, recvbuf, op, options), options.lanes)
+        self._run(plans.plan_allreduce, sendbuf, recvbuf, op, options, lanes=options.lanes)
 
     def Iallreduce_comp(
         self,
@@ -60,114 +60,116 @@ class CollectiveComm(PlaneComm):
     ) -> CompRequest:
         """Start :meth:`Allreduce_comp`."""
         options = AllreduceOptions(algorithm, groups, top, average)
-        return self._start(self._allreduce(sendbuf, recvbuf, op, options), options.lanes)
+        return self._start(plans.plan_allreduce, sendbuf, recvbuf, op, options, lanes=options.lanes)
 
     def Allreduce_ring(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Do the same as :meth:`Allreduce_comp` with the tag off: the uncompressed baseline, exact float32."""
         options = AllreduceOptions(tagged=False)
-        self._run(self._allreduce(sendbuf, recvbuf, op, options), options.lanes)
-
-    def _allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op, options: AllreduceOptions) -> plans.Plan:
-        return plans.plan_allreduce(self._place(), sendbuf, recvbuf, op, options, self.Allreduce)
+        self._run(plans.plan_allreduce, sendbuf, recvbuf, op, options, lanes=options.lanes)
 
     def Reduce_comp(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         """Reduce over all ranks, to ``root``; ``recvbuf`` counts there only."""
-        self._run(plans.plan_reduce(self._place(), sendbuf, recvbuf, op, root))
+        self._run(plans.plan_reduce, sendbuf, recvbuf, op, root)
 
     def Ireduce_comp(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> CompRequest:
         """Start :meth:`Reduce_comp`."""
-        return self._start(plans.plan_reduce(self._place(), sendbuf, recvbuf, op, root))
+        return self._start(plans.plan_reduce, sendbuf, recvbuf, op, root)
 
-    def Reduce_scatter_comp(self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int], op: MPI.Op = MPI.SUM) -> None:
-        """Reduce over all ranks, and leave the next ``recvcounts[r]`` floats of the result with every rank r."""
-        self._run(plans.plan_reduce_scatter(self._place(), sendbuf, recvbuf, recvcounts, op, equal=False))
+    def Reduce_scatter_comp(
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
+    ) -> None:
+        """Reduce over all ranks, and leave the next ``recvcounts[r]`` floats of the result with every rank r.
+
+        Without ``recvcounts``, which is the same on all ranks, each rank gets as much as its receive buffer holds.
+        """
+        self._run(plans.plan_reduce_scatter, sendbuf, recvbuf, recvcounts, op, equal=False)
 
     def Ireduce_scatter_comp(
-        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int], op: MPI.Op = MPI.SUM
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
     ) -> CompRequest:
         """Start :meth:`Reduce_scatter_comp`."""
-        return self._start(plans.plan_reduce_scatter(self._place(), sendbuf, recvbuf, recvcounts, op, equal=False))
+        return self._start(plans.plan_reduce_scatter, sendbuf, recvbuf, recvcounts, op, equal=False)
 
     def Reduce_scatter_block_comp(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Reduce over all ranks, and leave an equal part of the result with each."""
-        self._run(plans.plan_reduce_scatter(self._place(), sendbuf, recvbuf, None, op, equal=True))
+        self._run(plans.plan_reduce_scatter, sendbuf, recvbuf, None, op, equal=True)
 
     def Ireduce_scatter_block_comp(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> CompRequest:
         """Start :meth:`Reduce_scatter_block_comp`."""
-        return self._start(plans.plan_reduce_scatter(self._place(), sendbuf, recvbuf, None, op, equal=True))
+        return self._start(plans.plan_reduce_scatter, sendbuf, recvbuf, None, op, equal=True)
 
     def Bcast_comp(self, buf: Any, root: int = 0) -> None:
         """Give every rank the values of ``root``, which rounds its own as the others receive them."""
-        self._run(plans.plan_broadcast(self._place(), buf, root))
+        self._run(plans.plan_broadcast, buf, root)
 
     def Ibcast_comp(self, buf: Any, root: int = 0) -> CompRequest:
         """Start :meth:`Bcast_comp`."""
-        return self._start(plans.plan_broadcast(self._place(), buf, root))
+        return self._start(plans.plan_broadcast, buf, root)
 
     def Gather_comp(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Collect equal blocks on ``root``; ``recvbuf`` counts there only. The root's own block stays exact."""
-        self._run(plans.plan_gather(self._place(), sendbuf, recvbuf, root, equal=True))
+        self._run(plans.plan_gather, sendbuf, recvbuf, root, equal=True)
 
     def Igather_comp(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> CompRequest:
         """Start :meth:`Gather_comp`."""
-        return self._start(plans.plan_gather(self._place(), sendbuf, recvbuf, root, equal=True))
+        return self._start(plans.plan_gather, sendbuf, recvbuf, root, equal=True)
 
     def Gatherv_comp(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Collect blocks of any length on ``root``: ``recvbuf`` is ``[data, counts, displs, MPI.FLOAT]`` there."""
-        self._run(plans.plan_gather(self._place(), sendbuf, recvbuf, root, equal=False))
+        self._run(plans.plan_gather, sendbuf, recvbuf, root, equal=False)
 
     def Igatherv_comp(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> CompRequest:
         """Start :meth:`Gatherv_comp`."""
-        return self._start(plans.plan_gather(self._place(), sendbuf, recvbuf, root, equal=False))
+        return self._start(plans.plan_gather, sendbuf, recvbuf, root, equal=False)
 
     def Scatter_comp(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Hand out equal blocks of ``root``; ``sendbuf`` counts there only. The root's own block stays exact."""
-        self._run(plans.plan_scatter(self._place(), sendbuf, recvbuf, root, equal=True))
+        self._run(plans.plan_scatter, sendbuf, recvbuf, root, equal=True)
 
     def Iscatter_comp(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> CompRequest:
         """Start :meth:`Scatter_comp`."""
-        return self._start(plans.plan_scatter(self._place(), sendbuf, recvbuf, root, equal=True))
+        return self._start(plans.plan_scatter, sendbuf, recvbuf, root, equal=True)
 
     def Scatterv_comp(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Hand out blocks of any length: ``sendbuf`` is ``[data, counts, displs, MPI.FLOAT]`` on ``root``."""
-        self._run(plans.plan_scatter(self._place(), sendbuf, recvbuf, root, equal=False))
+        self._run(plans.plan_scatter, sendbuf, recvbuf, root, equal=False)
 
     def Iscatterv_comp(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> CompRequest:
         """Start :meth:`Scatterv_comp`."""
-        return self._start(plans.plan_scatter(self._place(), sendbuf, recvbuf, root, equal=False))
+        return self._start(plans.plan_scatter, sendbuf, recvbuf, root, equal=False)
 
     def Allgather_comp(self, sendbuf: Any, recvbuf: Any) -> None:
         """Give every rank the equal blocks of all; every rank rounds its own as the others receive it."""
-        self._run(plans.plan_allgather(self._place(), sendbuf, recvbuf, equal=True))
+        self._run(plans.plan_allgather, sendbuf, recvbuf, equal=True)
 
     def Iallgather_comp(self, sendbuf: Any, recvbuf: Any) -> CompRequest:
         """Start :meth:`Allgather_comp`."""
-        return self._start(plans.plan_allgather(self._place(), sendbuf, recvbuf, equal=True))
+        return self._start(plans.plan_allgather, sendbuf, recvbuf, equal=True)
 
     def Allgatherv_comp(self, sendbuf: Any, recvbuf: Any) -> None:
         """Give every rank the blocks of all, of any length: ``recvbuf`` is ``[data, counts, displs, MPI.FLOAT]``."""
-        self._run(plans.plan_allgather(self._place(), sendbuf, recvbuf, equal=False))
+        self._run(plans.plan_allgather, sendbuf, recvbuf, equal=False)
 
     def Iallgatherv_comp(self, sendbuf: Any, recvbuf: Any) -> CompRequest:
         """Start :meth:`Allgatherv_comp`."""
-        return self._start(plans.plan_allgather(self._place(), sendbuf, recvbuf, equal=False))
+        return self._start(plans.plan_allgather, sendbuf, recvbuf, equal=False)
 
     def Alltoall_comp(self, sendbuf: Any, recvbuf: Any) -> None:
         """Swap equal blocks between all ranks. The block that stays is exact."""
-        self._run(plans.plan_alltoall(self._place(), sendbuf, recvbuf, equal=True))
+        self._run(plans.plan_alltoall, sendbuf, recvbuf, equal=True)
 
     def Ialltoall_comp(self, sendbuf: Any, recvbuf: Any) -> CompRequest:
         """Start :meth:`Alltoall_comp`."""
-        return self._start(plans.plan_alltoall(self._place(), sendbuf, recvbuf, equal=True))
+        return self._start(plans.plan_alltoall, sendbuf, recvbuf, equal=True)
 
     def Alltoallv_comp(self, sendbuf: Any, recvbuf: Any) -> None:
         """Swap blocks of any length: both buffers are ``[data, counts, displs, MPI.FLOAT]``."""
-        self._run(plans.plan_alltoall(self._place(), sendbuf, recvbuf, equal=False))
+        self._run(plans.plan_alltoall, sendbuf, recvbuf, equal=False)
 
     def Ialltoallv_comp(self, sendbuf: Any, recvbuf: Any) -> CompRequest:
         """Start :meth:`Alltoallv_comp`."""
-        return self._start(plans.plan_alltoall(self._place(), sendbuf, recvbuf, equal=False))
+        return self._start(plans.plan_alltoall, sendbuf, recvbuf, equal=False)
 
     def Barrier_comp(self) -> None:
         """Return when all ranks have entered. Unlike ``Barrier`` it sleeps, and leaves its core to others."""
-        self._run(plans.plan_barrier())
+        self._run(plans.plan_barrier)

@@ -21,13 +21,13 @@ class CompComm(CollectiveComm):
     """A communicator with a ``_comp`` variant of MPI's calls.
 
     Shares the handle of the communicator it is made from; everything without the suffix is mpi4py's. ``Dup``,
-    ``Clone``, ``Split``, ``Create`` and ``Create_group`` keep the settings and get connections of their own, which are
+    ``Clone``, ``Split``, ``Create`` and their like keep the settings and get connections of their own, which are
     made by the first call that needs them; that one is collective. Calls of one communicator come from one thread.
 
     All calls take contiguous float32, by any specification that mpi4py takes (``buffers``), and all raise
 
     - ``BufferTypeError`` (a ``TypeError``) for anything else, before an octet moves; ``UsageError`` for lengths, counts
-      or roots that cannot be;
+      or roots that cannot be. In a collective the other ranks hear of it, unless all refuse theirs;
     - ``CollectiveError`` on all ranks if ranks disagree on a collective, its counts, operation or root;
     - ``PeerLostError`` on all ranks if one is dead, or stuck: see ``dataplane``. After it, and after CollectiveError,
       the connections are closed; ``close()`` on every rank lets the next call connect again. Two errors of
@@ -50,29 +50,21 @@ class CompComm(CollectiveComm):
 
     def Send_comp(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send to ``dest``; returns when ``buf`` may be used again."""
-        self._finish([self.Isend_comp(buf, dest, tag)], self._octets_to(dest, buf))
+        self._finish([self._post_send(buf, dest, tag)], self._octets_to(dest, buf))
 
     def Recv_comp(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
         """Receive into ``buf``, which may be longer than the message; ``status`` says what came."""
-        self._finish([self.Irecv_comp(buf, source, tag)], 0, status)
+        self._finish([self._post_receive(buf, source, tag)], 0, status)
 
     def Isend_comp(self, buf: Any, dest: int, tag: int = 0) -> CompRequest:
         """Start :meth:`Send_comp`."""
-        data = octets_of(float_vector(buf, writable=False))
-        self._check_peer(dest, tag, wildcards=False)
-        if dest == MPI.PROC_NULL:
-            return CompRequest.done()
-        return self.exchange().watch.send(dest, tag, data)
+        return self._post_send(buf, dest, tag).shown_to_mpi()
 
     def Irecv_comp(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> CompRequest:
         """Start :meth:`Recv_comp`."""
-        into = octets_of(float_vector(buf, writable=True))
-        self._check_peer(source, tag, wildcards=True)
-        if source == MPI.PROC_NULL:
-            return CompRequest.done(NOBODY)
-        return self.exchange().watch.receive(*_or_any(source, tag), into)
+        return self._post_receive(buf, source, tag).shown_to_mpi()
 
     def Sendrecv_comp(
         self,
@@ -85,11 +77,12 @@ class CompComm(CollectiveComm):
         status: MPI.Status | None = None,
     ) -> None:
         """Send to one rank and receive from one, at the same time."""
-        octets = self._octets_to(dest, sendbuf)
         self._check_peer(dest, sendtag, wildcards=False)  # before the receive is posted, which nobody would wait for
-        coming = self.Irecv_comp(recvbuf, source, recvtag)
-        going = self.Isend_comp(sendbuf, dest, sendtag)
-        self._finish([coming, going], octets, status)
+        if dest != MPI.PROC_NULL:
+            float_vector(sendbuf, writable=False)
+        coming = self._post_receive(recvbuf, source, recvtag)
+        going = self._post_send(sendbuf, dest, sendtag)
+        self._finish([coming, going], self._octets_to(dest, sendbuf), status)
 
     def Probe_comp(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
@@ -103,6 +96,20 @@ class CompComm(CollectiveComm):
         """Return whether ``Recv_comp`` with the same arguments would get a message now; ``status`` says which."""
         return self._probe(source, tag, status, wait=False)
 
+    def _post_send(self, buf: Any, dest: int, tag: int) -> CompRequest:
+        self._check_peer(dest, tag, wildcards=False)
+        if dest == MPI.PROC_NULL:
+            return CompRequest.done()
+        data = octets_of(float_vector(buf, writable=False))
+        return self.exchange().watch.send(dest, tag, data)
+
+    def _post_receive(self, buf: Any, source: int, tag: int) -> CompRequest:
+        self._check_peer(source, tag, wildcards=True)
+        if source == MPI.PROC_NULL:
+            return CompRequest.done(NOBODY)
+        into = octets_of(float_vector(buf, writable=True))
+        return self.exchange().watch.receive(*_or_any(source, tag), into)
+
     def _probe(self, source: int, tag: int, status: MPI.Status | None, *, wait: bool) -> bool:
         self._check_peer(source, tag, wildcards=True)
         found: Arrival | None = NOBODY
@@ -114,8 +121,9 @@ class CompComm(CollectiveComm):
 
     def _octets_to(self, dest: int, buf: Any) -> int:
         """Return how many octets of ``buf`` go to a socket: none of what this rank sends to itself, or to nobody."""
-        octets = float_vector(buf, writable=False).nbytes
-        return 0 if dest in (MPI.PROC_NULL, self.Get_rank()) else octets
+        if dest in (MPI.PROC_NULL, self.Get_rank()):
+            return 0
+        return float_vector(buf, writable=False).nbytes
 
     def _finish(self, requests: Sequence[CompRequest], octets: int, status: MPI.Status | None = None) -> None:
         """Wait for the requests of one call, whose first one may have a status, and account it."""

@@ -3,23 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from mpi4py import MPI
 
 from netoffload.collectives import Quantise
-from netoffload.errors import NetOffloadError
+from netoffload.collectives.announcement import refuse
+from netoffload.errors import NetOffloadError, UsageError
 from netoffload_mpi.agreement import Precision
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, Lane, TcpExchange
-from netoffload_mpi.driver import prepare
 from netoffload_mpi.info import CommInfo, NicShare, with_nic
 from netoffload_mpi.plane import DataPlane, Settings, set_up
 from netoffload_mpi.plans import Place, Plan
 from netoffload_mpi.progress import CallQueue
-from netoffload_mpi.rendezvous import SET_UP_TIMEOUTS, Rendezvous, duplicate
 from netoffload_mpi.requests import CompRequest
 
 _ACCOUNTING: Final = threading.Lock()
@@ -101,9 +101,28 @@ class PlaneComm(MPI.Intracomm):
         self.close()
         super().Free()
 
+    def Disconnect(self) -> None:
+        """Close the connections, and disconnect the communicator."""
+        self.close()
+        super().Disconnect()
+
     def Dup(self, info: MPI.Info | None = None) -> Self:
         """Return a duplicate with the same settings and connections of its own."""
         return self._like(super().Dup(info))
+
+    def Dup_with_info(self, info: MPI.Info) -> Self:
+        """Do the same with hints."""
+        return self._like(super().Dup_with_info(info))
+
+    def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
+        """Start :meth:`Dup`; the duplicate may be used once the request is complete."""
+        other, request = super().Idup(info)
+        return self._like(other), request
+
+    def Idup_with_info(self, info: MPI.Info) -> tuple[Self, MPI.Request]:
+        """Start :meth:`Dup_with_info`."""
+        other, request = super().Idup_with_info(info)
+        return self._like(other), request
 
     def Clone(self) -> Self:
         """Return a clone with the same settings."""
@@ -112,6 +131,10 @@ class PlaneComm(MPI.Intracomm):
     def Split(self, color: int = 0, key: int = 0) -> Self:
         """Return this rank's part with the same settings; COMM_NULL's handle for ``MPI.UNDEFINED``."""
         return self._like(super().Split(color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Self:
+        """Return the part of the ranks that share, say, memory, with the same settings."""
+        return self._like(super().Split_type(split_type, key, info))
 
     def Create(self, group: MPI.Group) -> Self:
         """Return a communicator of ``group`` with the same settings; COMM_NULL's handle for all others."""
@@ -130,7 +153,8 @@ class PlaneComm(MPI.Intracomm):
         self.close()
 
     def _like(self, other: MPI.Comm) -> Self:
-        # mpi4py gives some of these as plain Intracomm, some as our class; the handle is what counts.
+        # mpi4py gives some of these as plain Intracomm, some as our class; the handle is what counts. That of Idup is
+        # not known yet, but it comes in our class.
         alike = other if isinstance(other, type(self)) else type(self)(other)  # type: ignore[arg-type]
         alike._settings = self._settings
         return alike
@@ -138,27 +162,67 @@ class PlaneComm(MPI.Intracomm):
     def _place(self) -> Place:
         return Place(self.Get_rank(), self.Get_size())
 
-    def _run(self, plan: Plan, lanes: Sequence[Lane] = (Lane.TAGGED,)) -> None:
-        """Carry out a plan whose data goes over ``lanes``, behind those under way."""
-        if self._queue is None or self._queue.is_idle:
-            self._carry_out(plan, self._data_plane(), lanes)
-        else:
-            self._start(plan, lanes).Wait()
+    def _run(
+        self, make: Callable[..., Plan], *arguments: Any, lanes: Sequence[Lane] = (Lane.TAGGED,), **options: Any
+    ) -> None:
+        """Plan a call and carry it out, behind those under way.
 
-    def _start(self, plan: Plan, lanes: Sequence[Lane] = (Lane.TAGGED,)) -> CompRequest:
-        """Carry out a plan in the background."""
+        Args:
+            make: of ``plans``.
+            arguments: of ``make``, behind the place.
+            lanes: that the call's data goes over.
+            options: of ``make``.
+        """
+        try:
+            plan = make(self._place(), *arguments, **options)
+        except Exception:
+            self._refuse(wait=True)
+            raise
+        plane = self._data_plane()
+        if self._queue is None or self._queue.is_idle:
+            self._carry_out(plan, plane, lanes)
+        else:
+            self._queue.start(lambda: self._carry_out(plan, plane, lanes)).Wait()
+
+    def _start(
+        self, make: Callable[..., Plan], *arguments: Any, lanes: Sequence[Lane] = (Lane.TAGGED,), **options: Any
+    ) -> CompRequest:
+        """Plan a call and carry it out in the background; arguments as of :meth:`_run`."""
+        try:
+            plan = make(self._place(), *arguments, **options)
+        except Exception:
+            self._refuse(wait=False)
+            raise
         # Here and not in the thread: set-up is collective and MPI's business, and close() belongs to this plane.
         plane = self._data_plane()
+        return self._calls().start(lambda: self._carry_out(plan, plane, lanes)).shown_to_mpi()
+
+    def _refuse(self, *, wait: bool) -> None:
+        """Let the other ranks hear, in their meeting, that this one does not make the call that they make."""
+        if self.Get_size() == 1:
+            return
+        with contextlib.suppress(NetOffloadError):  # the caller raises the cause
+            exchange = self.exchange()
+            request = self._calls().start(lambda: refuse(exchange))
+            if wait:
+                request.Wait()
+
+    def _calls(self) -> CallQueue:
         if self._queue is None:
             self._queue = CallQueue()
-        return self._queue.start(lambda: self._carry_out(plan, plane, lanes))
+        return self._queue
 
     def _carry_out(self, plan: Plan, plane: DataPlane, lanes: Sequence[Lane]) -> None:
         watch, sent = plane.exchange.stopwatch, plane.exchange.sent_octets(lanes)
         start_s, wire_s, reduce_s, codec_s = watch.now_s(), watch.wire_s, watch.reduce_s, watch.codec_s
         late_s = watch.late_s
-        with plane.exchange.one_call():
-            plan(plane)
+        try:
+            with plane.exchange.one_call():
+                plan(plane)
+        except (UsageError, MemoryError):  # before the meeting; or inside the call, which has closed the connections
+            with contextlib.suppress(NetOffloadError):
+                refuse(plane.exchange)
+            raise
         done = CommInfo(
             calls=1,
             raw_octets=plane.exchange.sent_octets(lanes) - sent,
@@ -188,13 +252,6 @@ class PlaneComm(MPI.Intracomm):
 
     def _data_plane(self) -> DataPlane:
         if self._plane is None:
-            place = self._place()
-            prepare()  # before the others count on this rank: it may compile for a minute
-            mpi = duplicate(self, self._settings.late_s)
-            try:
-                gather = Rendezvous(mpi, SET_UP_TIMEOUTS * self._settings.timeout_s)
-                self._plane = set_up(place.rank, place.size, gather, self._settings)
-            finally:
-                mpi.Free()
+            self._plane = set_up(self, self._settings)
             self._totals = CommInfo()
         return self._plane

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +18,6 @@ from netoffload.collectives.ring import chunk_for
 from netoffload.config import parse_size_octets
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 from netoffload_mpi.agreement import (
-    Gather,
     Marking,
     Offer,
     Precision,
@@ -27,7 +28,9 @@ from netoffload_mpi.agreement import (
     own_nic,
 )
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
+from netoffload_mpi.driver import prepare
 from netoffload_mpi.info import NicAccount
+from netoffload_mpi.rendezvous import SET_UP_TIMEOUTS, Rendezvous, duplicate
 from netoffload_mpi.wiring import Listeners, wire_up
 
 ENV_CHUNK = "NETOFFLOAD_CHUNK"
@@ -86,6 +89,8 @@ class DataPlane:
         addresses: of all ranks' data interfaces.
         account: at this rank's NIC.
         settings: of the communicator.
+        mpi: a duplicate of the communicator that is this plane's alone, so that what MPI does for it meets no call of
+            the user's.
     """
 
     exchange: TcpExchange
@@ -94,6 +99,7 @@ class DataPlane:
     addresses: Sequence[str]
     account: NicAccount
     settings: Settings
+    mpi: MPI.Intracomm
     rate_bps: float = 0.0
     """What the latest long call achieved. (The kernel's own estimate per connection is that of bursts: it said
     gigabits on a path of 50 Mb/s.)"""
@@ -125,13 +131,37 @@ class DataPlane:
         return by_network if len(by_network) > 1 else default_groups(self.exchange.size)
 
 
-def set_up(rank: int, size: int, gather: Gather, settings: Settings) -> DataPlane:
+def set_up(comm: MPI.Intracomm, settings: Settings) -> DataPlane:
     """Agree with all ranks and connect; collective. Every step is one gather, whatever has failed before it.
+
+    Args:
+        comm: the ranks; the first set-up over a communicator duplicates it, later ones do not touch it.
+        settings: of this communicator.
 
     Raises:
         UsageError: a setting of this rank is wrong.
         CollectiveError: some rank could not set up, or ranks differ in what they round by.
     """
+    prepare()  # before the others count on this rank: it may compile for a minute
+    mpi = duplicate(_duplicate_of(comm, settings.late_s), settings.late_s)
+    try:
+        plane = _set_up(mpi, settings)
+    except BaseException:
+        mpi.Free()
+        raise
+    # Not in close(): a call that is under way keeps the plane, and may be inside MPI.
+    weakref.finalize(plane, _free, mpi, os.getpid()).atexit = False
+    return plane
+
+
+def _free(mpi: MPI.Intracomm, owner: int) -> None:
+    if os.getpid() == owner and not MPI.Is_finalized():
+        mpi.Free()
+
+
+def _set_up(mpi: MPI.Intracomm, settings: Settings) -> DataPlane:
+    rank, size = mpi.Get_rank(), mpi.Get_size()
+    gather = Rendezvous(mpi, SET_UP_TIMEOUTS * settings.timeout_s)
     offer, failure = Offer(), None
     with contextlib.ExitStack() as stack:
         listeners = None
@@ -155,4 +185,27 @@ def set_up(rank: int, size: int, gather: Gather, settings: Settings) -> DataPlan
     if quantise is not None:
         quantise(np.zeros(8, dtype=np.float32))  # compiles now rather than in the first timed call
     account = NicAccount.of_environment(exchange.tagged_connections)
-    return DataPlane(exchange, precision, quantise, [offer.address for offer in offers], account, settings)
+    return DataPlane(exchange, precision, quantise, [offer.address for offer in offers], account, settings, mpi)
+
+
+def _duplicate_of(comm: MPI.Intracomm, limit_s: float = LATE_S_DEFAULT) -> MPI.Intracomm:
+    """Return the duplicate that belongs to us; collective where there is none yet.
+
+    It is an attribute of the communicator, as MPI means libraries to do it: all that share the handle share it, no
+    duplicate inherits it, and it ends with the communicator.
+    """
+    found = comm.Get_attr(_duplicate_key())
+    if found is None:
+        found = duplicate(comm, limit_s)
+        comm.Set_attr(_duplicate_key(), found)
+    assert isinstance(found, MPI.Intracomm)
+    return found
+
+
+@functools.cache
+def _duplicate_key() -> int:
+    def end(comm: MPI.Comm, _key: int, duplicate: MPI.Intracomm) -> None:
+        if comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):  # these end in MPI_Finalize, which frees the rest by itself
+            duplicate.Free()
+
+    return MPI.Intracomm.Create_keyval(delete_fn=end)

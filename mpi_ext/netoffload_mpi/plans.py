@@ -6,6 +6,7 @@ own thread even where the plan is carried out by another one.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,8 @@ from netoffload.collectives import (
     scatter,
 )
 from netoffload.collectives.announcement import Announcement, Call, digest_of, meet
-from netoffload.collectives.schedule import Span, consecutive
+from netoffload.collectives.exchange import Exchange
+from netoffload.collectives.schedule import Span, consecutive, partition
 from netoffload.collectives.transfer import aborting_on_error
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
@@ -90,15 +92,8 @@ class AllreduceOptions:
         return (Lane.TAGGED, Lane.UNTAGGED) if has_aggregator else (Lane.TAGGED,)
 
 
-def plan_allreduce(
-    place: Place,
-    sendbuf: Any,
-    recvbuf: Any,
-    op: MPI.Op,
-    options: AllreduceOptions,
-    mpi: Callable[[Any, Any, MPI.Op], None],
-) -> Plan:
-    """Plan an allreduce; ``mpi`` does it by plain MPI in the receive buffer."""
+def plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, options: AllreduceOptions) -> Plan:
+    """Plan an allreduce."""
     operation = operation_of(op)
     check_choice("algorithm", options.algorithm, ALGORITHMS)
     if options.average and operation is not Operation.SUM:
@@ -115,7 +110,7 @@ def plan_allreduce(
         if options.algorithm == "mpi":
             with aborting_on_error(exchange):
                 meet(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation, digest=agreed))
-            mpi(MPI.IN_PLACE, [values, MPI.FLOAT], op)
+            plane.mpi.Allreduce(MPI.IN_PLACE, [values, MPI.FLOAT], op)
         elif options.algorithm == "wa":
             aggregator_allreduce(exchange, values, tagged=tagged, operation=operation, agreed=agreed)
         elif options.algorithm == "hierarchical":
@@ -171,28 +166,31 @@ def plan_reduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int)
 def plan_reduce_scatter(
     place: Place, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: MPI.Op, *, equal: bool
 ) -> Plan:
-    """Plan a reduce-scatter; ``equal``: every rank gets as much as its receive buffer holds."""
+    """Plan a reduce-scatter; ``equal``: every rank gets as much as its receive buffer holds.
+
+    Without ``recvcounts`` ranks tell each other how much their receive buffers hold.
+    """
     operation = operation_of(op)
     target = float_vector(recvbuf, writable=True)
     in_place = is_in_place(sendbuf)
     source = target if in_place else float_vector(sendbuf, writable=False)
+    known: list[int] | None = None
     if recvcounts is not None:
-        counts = [int(count) for count in recvcounts]
+        known = [operator.index(count) for count in recvcounts]
     elif equal:
-        counts = [(source.size // place.size) if in_place else target.size] * place.size
-    else:
-        raise UsageError("give recvcounts, the number of floats that each rank receives")
-    if len(counts) != place.size or min(counts) < 0 or sum(counts) != source.size:
-        raise UsageError(
-            f"counts {counts} for {place.size} ranks do not add up to the {source.size} floats of the send buffer"
-        )
-    if target.size < counts[place.rank]:
-        raise UsageError(
-            f"receive buffer of {target.size} floats is shorter than {counts[place.rank]}, this rank's part"
-        )
-    spans = consecutive(counts)
+        known = [(source.size // place.size) if in_place else target.size] * place.size
+    elif in_place:
+        raise UsageError("give recvcounts, the number of floats that each rank receives: the buffer holds all of them")
+    if known is not None:
+        _check_counts(place, known, source.size, target.size)
 
     def run(plane: DataPlane) -> None:
+        counts = known
+        if counts is None:
+            counts = _gather_counts(plane.exchange, target.size)
+            with aborting_on_error(plane.exchange):
+                _check_counts(place, counts, source.size, target.size)
+        spans = consecutive(counts)
         values, span = plane.work(source.size), spans[place.rank]
         _copy(values, source)
         ring_reduce_scatter(
@@ -201,6 +199,24 @@ def plan_reduce_scatter(
         _copy(target[: len(span)], values[span.start : span.stop])
 
     return run
+
+
+def _check_counts(place: Place, counts: Sequence[int], sent: int, room: int) -> None:
+    """Raise UsageError unless ``counts`` divide what is ``sent``, and this rank's part has ``room``."""
+    if len(counts) != place.size or min(counts) < 0 or sum(counts) != sent:
+        raise UsageError(
+            f"counts {counts} for {place.size} ranks do not add up to the {sent} floats of the send buffer"
+        )
+    if room < counts[place.rank]:
+        raise UsageError(f"receive buffer of {room} floats is shorter than {counts[place.rank]}, this rank's part")
+
+
+def _gather_counts(exchange: Exchange, count: int) -> list[int]:
+    """Return the counts of all ranks; untagged, so the words of an integer travel as they are."""
+    counts = np.zeros(exchange.size, np.int64)
+    counts[exchange.rank] = count
+    ring_allgather(exchange, counts.view(np.float32), partition(2 * exchange.size, exchange.size), tagged=False)
+    return [int(number) for number in counts]
 
 
 def plan_broadcast(place: Place, buf: Any, root: int) -> Plan:
@@ -271,7 +287,7 @@ def plan_alltoall(place: Place, sendbuf: Any, recvbuf: Any, *, equal: bool) -> P
     return run
 
 
-def plan_barrier() -> Plan:
+def plan_barrier(_place: Place) -> Plan:
     """Plan a barrier."""
     return lambda plane: barrier(plane.exchange)
 
@@ -299,7 +315,7 @@ def _source(sendbuf: Any, target: Float32Array) -> Float32Array | None:
 
 def _not_in_place(spec: Any) -> Any:
     if is_in_place(spec):
-        raise UsageError("MPI.IN_PLACE is for the root here: give this rank's buffer")
+        raise UsageError("MPI.IN_PLACE and None are for the root here: give this rank's buffer")
     return spec
 
 

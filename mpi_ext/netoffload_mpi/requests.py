@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 from mpi4py import MPI
 
+from netoffload.errors import NetOffloadError
+
 _ended = threading.Condition()
-"""Told of every request that ends, for whoever waits for any of several; ``CompRequest._done`` says which."""
+"""Held while a request ends, and told of it, for whoever waits for any of several; ``CompRequest._done`` says which."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +39,49 @@ NOBODY = Arrival(MPI.PROC_NULL, MPI.ANY_TAG, 0)
 """What comes from ``MPI.PROC_NULL``."""
 
 
-class CompRequest:
+@dataclass
+class _Outcome:
+    """How a call ended. MPI's part of a request refers to it, so it keeps none of the call's buffers."""
+
+    arrival: Arrival | None = None
+    error: BaseException | None = None
+    cancelled: bool = False
+    told: bool = False
+
+    def describe_in(self, status: MPI.Status | None) -> None:
+        """Write this into a status, where there is one."""
+        (self.arrival or NOBODY).describe_in(status)
+        if status is not None:
+            status.Set_cancelled(self.cancelled)
+
+
+def _answer_mpi(status: MPI.Status, outcome: _Outcome) -> None:
+    """Say how a call ended to an MPI call that found it complete; mpi4py prints an error, and makes MPI's of it."""
+    outcome.describe_in(status)
+    if outcome.error is not None and not outcome.told:
+        raise outcome.error
+
+
+def _cancel_nothing(_completed: bool, _outcome: _Outcome) -> None:
+    """Do nothing: :meth:`CompRequest.Cancel` cancels. Without such a function mpi4py clears ``cancelled``."""
+
+
+class CompRequest(MPI.Request):
     """A call under way; complete when its buffers may be used again.
 
-    Its methods mean what they mean in mpi4py. An error of the call is raised by every ``Wait`` and by the ``Test`` that
-    finds it. What takes several requests and tells some of them from others (``Waitany``, ``Waitsome``, ``Testany``,
-    ``Testsome``) passes over those whose end was told or raised already: MPI's inactive requests.
+    Those that a user gets are generalised requests to MPI: ``MPI.Request.Waitall`` and its like take them among
+    requests of MPI's own. MPI's calls spin, the methods here sleep. An error of the call is raised by every ``Wait``
+    and by the ``Test`` that finds it. MPI's calls raise ``MPI.Exception``, and mpi4py prints what it was. What takes
+    several requests and tells some of them from others (``Waitany``, ``Waitsome``, ``Testany``, ``Testsome``) passes
+    over those whose end was told or raised already: MPI's inactive requests.
+
+    Where MPI was started with less than ``THREAD_MULTIPLE``, no thread of ours may tell it that a call has ended. These
+    requests are then inactive ones to MPI, and only the methods here wait for them.
     """
+
+    def __new__(cls, *_: object) -> Self:
+        """Be no request to MPI."""
+        return super().__new__(cls)
 
     def __init__(self, withdraw: Callable[[CompRequest], bool] | None = None) -> None:
         """Be under way.
@@ -50,11 +90,27 @@ class CompRequest:
             withdraw: takes the call back if it has not begun, and returns whether it did.
         """
         self._done = threading.Event()
-        self._error: BaseException | None = None
-        self._arrival: Arrival | None = None
-        self._cancelled = False
-        self._told = False
+        self._outcome = _Outcome()
         self._withdraw = withdraw
+        self._for_mpi: MPI.Grequest | None = None
+
+    def __del__(self) -> None:
+        """Let go of MPI's part where nobody waited for it."""
+        if self and self._done.is_set() and not MPI.Is_finalized():
+            self.Free()
+
+    def shown_to_mpi(self) -> Self:
+        """Become a request to MPI, and return self; for what a user gets. A blocking call need not pay for it."""
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            return self
+        with _ended:
+            part = MPI.Grequest.Start(_answer_mpi, None, _cancel_nothing, args=(self._outcome,))
+            # A request object's handle is set when it is made, or as here: mpi4py says for C where it is.
+            ctypes.memmove(MPI._addressof(self), MPI._addressof(part), MPI._sizeof(part))
+            self._for_mpi = part
+            if self._done.is_set():
+                part.Complete()
+        return self
 
     @staticmethod
     def done(arrival: Arrival | None = None) -> CompRequest:
@@ -65,14 +121,11 @@ class CompRequest:
 
     def complete(self, arrival: Arrival | None = None) -> None:
         """Note that all is done; for whoever drives the call."""
-        self._arrival = arrival
-        self._end()
+        self._end(arrival=arrival)
 
     def fail(self, error: BaseException) -> None:
         """Note that the call ended with ``error``; for whoever drives the call."""
-        if not self._done.is_set():
-            self._error = error
-            self._end()
+        self._end(error=error)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Return whether the call is complete; never waits for it, but lets others go on (:func:`_incomplete`)."""
@@ -81,7 +134,7 @@ class CompRequest:
         self._finish(status)
         return True
 
-    def Wait(self, status: MPI.Status | None = None) -> bool:
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Sleep until the call is complete, and return True.
 
         Raises:
@@ -97,52 +150,62 @@ class CompRequest:
         A send is announced when it is posted, and stays.
         """
         if not self._done.is_set() and self._withdraw is not None and self._withdraw(self):
-            self._cancelled = True
-            self._end()
+            self._end(cancelled=True)
 
     def Is_cancelled(self) -> bool:
         """Return whether :meth:`Cancel` came in time."""
-        return self._cancelled
+        return self._outcome.cancelled
 
-    @staticmethod
-    def Waitall(requests: Sequence[CompRequest], statuses: Sequence[MPI.Status] | None = None) -> bool:
+    @classmethod
+    def Waitall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
         """Wait for all; the first error is raised after all have ended."""
-        for request in requests:
-            request._done.wait()
+        failure: Exception | None = None
         for index, request in enumerate(requests):
-            request._finish(None if statuses is None else statuses[index])
+            try:
+                request.Wait(_status(statuses, index))
+            except (NetOffloadError, MPI.Exception) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
         return True
 
-    @staticmethod
-    def Testall(requests: Sequence[CompRequest], statuses: Sequence[MPI.Status] | None = None) -> bool:
+    @classmethod
+    def Testall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> bool:
         """Return whether all are complete."""
-        if not all(request._done.is_set() for request in requests):
-            return _incomplete()
-        return CompRequest.Waitall(requests, statuses)
+        for request in requests:
+            if not (request._done.is_set() if isinstance(request, CompRequest) else request.Get_status()):
+                return _incomplete()
+        return cls.Waitall(requests, statuses)
 
-    @staticmethod
-    def Waitany(requests: Sequence[CompRequest], status: MPI.Status | None = None) -> int:
+    @classmethod
+    def Waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> int:
         """Wait until one is complete and return its index; ``MPI.UNDEFINED`` if none is active.
 
         Raises:
             CollectiveError: what went wrong with the one that ended.
         """
+        ours = _all_ours(requests)
+        if ours is None:
+            return super().Waitany(requests, status)
         with _ended:
-            _ended.wait_for(lambda: not _active(requests) or _newly_ended(requests))
-        return CompRequest.Testany(requests, status)[0]
+            _ended.wait_for(lambda: not _active(ours) or _newly_ended(ours))
+        return cls.Testany(ours, status)[0]
 
-    @staticmethod
-    def Testany(requests: Sequence[CompRequest], status: MPI.Status | None = None) -> tuple[int, bool]:
+    @classmethod
+    def Testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
         """Return the index of one that is complete, and True; else ``MPI.UNDEFINED``, and whether none is active."""
-        if not _active(requests):
+        ours = _all_ours(requests)
+        if ours is None:
+            return super().Testany(requests, status)
+        if not _active(ours):
             return MPI.UNDEFINED, True
-        for index in _newly_ended(requests)[:1]:
-            requests[index]._finish(status)
+        for index in _newly_ended(ours)[:1]:
+            ours[index]._finish(status)
             return index, True
         return MPI.UNDEFINED, _incomplete()
 
-    @staticmethod
-    def Waitsome(requests: Sequence[CompRequest], statuses: Sequence[MPI.Status] | None = None) -> list[int] | None:
+    @classmethod
+    def Waitsome(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
         """Wait until some are complete and return their indices; None if none is active.
 
         Args:
@@ -152,36 +215,45 @@ class CompRequest:
         Raises:
             CollectiveError: what went wrong with the first of them, after all that have ended were told.
         """
+        ours = _all_ours(requests)
+        if ours is None:
+            return super().Waitsome(requests, statuses)
         with _ended:
-            _ended.wait_for(lambda: not _active(requests) or _newly_ended(requests))
-        return CompRequest.Testsome(requests, statuses)
+            _ended.wait_for(lambda: not _active(ours) or _newly_ended(ours))
+        return cls.Testsome(ours, statuses)
 
-    @staticmethod
-    def Testsome(requests: Sequence[CompRequest], statuses: Sequence[MPI.Status] | None = None) -> list[int] | None:
+    @classmethod
+    def Testsome(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
         """Do the same without waiting: the list may be empty."""
-        if not _active(requests):
+        ours = _all_ours(requests)
+        if ours is None:
+            return super().Testsome(requests, statuses)
+        if not _active(ours):
             return None
-        indices = _newly_ended(requests)
+        indices = _newly_ended(ours)
         if not indices:
             _incomplete()
-        for index in indices:
-            requests[index]._told = True
-        for place, index in enumerate(indices):
-            requests[index]._finish(None if statuses is None else statuses[place])
+        cls.Waitall([ours[index] for index in indices], statuses)
         return indices
 
-    def _end(self) -> None:
-        self._done.set()
+    def _end(self, **outcome: Any) -> None:
         with _ended:
+            if self._done.is_set():
+                return
+            for name, value in outcome.items():
+                setattr(self._outcome, name, value)
+            if self._for_mpi is not None and not MPI.Is_finalized():
+                self._for_mpi.Complete()
+            self._done.set()
             _ended.notify_all()
 
     def _finish(self, status: MPI.Status | None) -> None:
-        self._told = True
-        if self._error is not None:
-            raise self._error
-        (self._arrival or NOBODY).describe_in(status)
-        if status is not None:
-            status.Set_cancelled(self._cancelled)
+        self._outcome.told = True
+        if self and not MPI.Is_finalized():
+            super().Wait()  # ends MPI's part, which is complete
+        if self._outcome.error is not None:
+            raise self._outcome.error
+        self._outcome.describe_in(status)
 
 
 def _incomplete() -> bool:
@@ -190,8 +262,26 @@ def _incomplete() -> bool:
     return False
 
 
+def _status(statuses: list[MPI.Status] | None, index: int) -> MPI.Status | None:
+    """Return the status at ``index``, made where the list is too short, as in mpi4py."""
+    if statuses is None:
+        return None
+    statuses.extend(MPI.Status() for _ in range(len(statuses), index + 1))
+    return statuses[index]
+
+
+def _all_ours(requests: Sequence[MPI.Request]) -> list[CompRequest] | None:
+    """Return the requests if none is MPI's, which only MPI can wait for."""
+    ours = [request for request in requests if isinstance(request, CompRequest)]
+    return ours if len(ours) == len(requests) else None
+
+
 def _active(requests: Sequence[CompRequest]) -> list[int]:
-    return [index for index, request in enumerate(requests) if not request._told]
+    return [
+        index
+        for index, request in enumerate(requests)
+        if not request._outcome.told and (request or request._for_mpi is None)
+    ]
 
 
 def _newly_ended(requests: Sequence[CompRequest]) -> list[int]:

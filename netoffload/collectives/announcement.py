@@ -48,6 +48,7 @@ class Call(enum.IntEnum):
     PAYLOAD_SERVER = 15
     PAYLOAD_RING = 16
     PLAIN_ALLREDUCE = 17
+    REFUSED = 18
 
 
 NO_ROOT = -1
@@ -93,6 +94,10 @@ class Announcement:
             raise CollectiveError("a rank sent something that is no announcement: do all run the same version?")
         return cls(Call(call), count, bool(tagged), Operation(operation) if operation else None, root, digest)
 
+    def what_is_done(self) -> str:
+        """Say what a rank does that announces this, for an error."""
+        return "refuses its arguments, as its own error says" if self.call is Call.REFUSED else f"calls {self}"
+
     def __str__(self) -> str:
         """Describe the call, for an error."""
         words = ["" if self.call in (Call.BARRIER, Call.CONFIRM) else "tagged " if self.tagged else "untagged "]
@@ -129,8 +134,8 @@ def meet(exchange: Exchange, announcement: Announcement) -> None:
         except CollectiveError as error:  # perhaps the rest of a call that the peer gave up: its reason is on its way
             raise behind.ending() or error from None
         raise CollectiveError(
-            f"ranks disagree: rank {exchange.rank} calls {announcement}, rank {behind.peer} calls {heard}; "
-            "all ranks must make the same calls with the same arguments"
+            f"ranks disagree: rank {exchange.rank} {announcement.what_is_done()}, rank {behind.peer} "
+            f"{heard.what_is_done()}; all ranks must make the same calls with the same arguments"
         )
 
 
@@ -159,6 +164,17 @@ def barrier(exchange: Exchange) -> None:
     """
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.BARRIER))
+
+
+def refuse(exchange: Exchange) -> None:
+    """Meet the others in a call whose arguments this rank refuses; return if all ranks refuse theirs.
+
+    Raises:
+        CollectiveError: a rank has taken its arguments; all others hear of this rank's refusal.
+        PeerLostError: a rank is gone.
+    """
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.REFUSED))
 
 
 def check_pair_counts(exchange: Exchange, sending: dict[int, int], expecting: dict[int, int]) -> None:

@@ -2,7 +2,9 @@
 
 import os
 import socket
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -142,9 +144,79 @@ def check_order(comm: CompComm) -> None:
         assert (value == number * comm.size).all()
     request = comm.Ibcast_comp(values[0])
     request.Cancel()
-    assert request.Wait()
+    if request.Is_cancelled():  # a rank that was late waits for the others, which may have cancelled in time
+        assert request.Wait()
     comm.Barrier()
-    comm.close()  # some may have cancelled in time and some not: begin anew
+    comm.close()  # which ends its call: begin anew
+
+
+def check_one_ranks_refusal(comm: CompComm) -> None:
+    """What one rank refuses all ranks hear of, in a first call and in a later one; then all may begin anew."""
+    if comm.size == 1:
+        return
+    odd = comm.rank == comm.size - 1
+    wrong, right = np.zeros(8), np.zeros(8, np.float32)
+    calls: tuple[Callable[..., object], ...] = (
+        lambda values: comm.Allreduce_comp(MPI.IN_PLACE, values),
+        lambda values: comm.Bcast_comp(values, 0),
+        lambda values: comm.Allreduce_comp(
+            MPI.IN_PLACE, right, algorithm="hierarchical", groups=None if values is right else [[0]]
+        ),
+        lambda values: comm.Scatter_comp(np.ones(comm.size, np.float32), right[: 1 + (values is wrong)], comm.size - 1),
+        lambda values: comm.Alltoall_comp([values, 1], [right, 1]),
+        lambda values: comm.Iallreduce_comp(MPI.IN_PLACE, values).Wait(),
+    )
+    for number, call in enumerate(calls):
+        comm.close()
+        if number % 2:
+            comm.Barrier_comp()
+        try:
+            call(wrong if odd else right)
+        except UsageError:
+            assert odd
+            with suppress(CollectiveError):  # a refusal in the background must not be cut off by close()
+                comm.Barrier_comp()
+        except CollectiveError as error:
+            assert not odd
+            assert f"rank {comm.size - 1} refuses its arguments" in str(error), error
+        else:
+            raise AssertionError("the others did not hear of it")
+    comm.close()
+
+
+def check_counts_from_all(comm: CompComm) -> None:
+    """Without counts each rank receives what its buffer holds."""
+    counts = list(range(1, comm.size + 1))
+    part = np.zeros(counts[comm.rank], np.float32)
+    comm.Reduce_scatter_comp(np.arange(sum(counts), dtype=np.float32), part)
+    first = sum(counts[: comm.rank])
+    assert part.tolist() == [comm.size * (first + place) for place in range(part.size)]
+    request = comm.Ireduce_scatter_comp(np.ones(sum(counts), np.float32), part, None, MPI.MAX)
+    assert MPI.Request.Waitall([request])
+    assert (part == 1).all()
+    try:
+        comm.Reduce_scatter_comp(np.ones(sum(counts) + 1, np.float32), part)
+    except (UsageError, CollectiveError):
+        comm.close()
+    else:
+        raise AssertionError("counts that do not add up were taken")
+
+
+def check_the_users_calls_stay_apart(comm: CompComm) -> None:
+    """MPI carries ours out beside the user's on the same communicator, and a set-up meets no call of the user's."""
+    for round_ in range(20):
+        ours, theirs = np.full(3, round_, np.float32), np.full(50_000, round_, np.int64)
+        request = comm.Iallreduce_comp(MPI.IN_PLACE, ours, algorithm="mpi")
+        comm.Allreduce(MPI.IN_PLACE, theirs)
+        request.Wait()
+        assert (ours == comm.size * round_).all()
+        assert (theirs == comm.size * round_).all()
+    comm.close()
+    setting_up = threading.Thread(target=comm.Barrier_comp)
+    setting_up.start()
+    for number in range(50):
+        assert comm.allgather((comm.rank, number)) == [(rank, number) for rank in range(comm.size)]
+    setting_up.join()
 
 
 def main() -> None:
@@ -156,6 +228,9 @@ def main() -> None:
         check_refusals(comm)
         check_tags(comm)
         check_order(comm)
+        check_counts_from_all(comm)
+        check_the_users_calls_stay_apart(comm)
+        check_one_ranks_refusal(comm)
         duplicate = comm.Dup()
         assert isinstance(duplicate, CompComm)
         check_sums(duplicate)

@@ -32,7 +32,7 @@ def comm_over(exchange: TcpExchange, settings: Settings | None = None) -> CompCo
     """A CompComm whose connections are ``exchange``; of MPI it knows this process only."""
     comm = CompComm(MPI.COMM_SELF)
     account = NicAccount(None, exchange.tagged_connections)
-    comm._plane = DataPlane(exchange, None, None, ["127.0.0.1"] * exchange.size, account, settings or Settings())
+    comm._plane = DataPlane(exchange, None, None, ["127.0.0.1"] * exchange.size, account, settings or Settings(), comm)
     return comm
 
 

@@ -85,7 +85,9 @@ class ThreadComm(CompComm):
         comm = cls(MPI.COMM_SELF)
         account = NicAccount(None, exchange.tagged_connections)
         comm._exchange = exchange
-        comm._plane = DataPlane(exchange, None, None, ["127.0.0.1"] * exchange.size, account, settings or Settings())
+        comm._plane = DataPlane(
+            exchange, None, None, ["127.0.0.1"] * exchange.size, account, settings or Settings(), MPI.COMM_SELF
+        )
         return comm
 
     def Get_rank(self) -> int:  # noqa: N802 - MPI's name

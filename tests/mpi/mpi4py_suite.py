@@ -1,0 +1,261 @@
+"""mpi4py's own tests for buffers, with their float32 calls turned into ``_comp``: a command, not a test module.
+
+    python tests/mpi/mpi4py_suite.py [--ranks 3] [--mpi openmpi] [--tests FOLDER] [--only-float32] [-k WORDS]
+
+The tests are not ours and not kept here. ``--tests`` or ``$NETOFFLOAD_MPI4PY_TESTS`` names the folder ``test`` of
+mpi4py's sources in the version that is installed; without it pip downloads them. ``MPI.COMM_WORLD`` and
+``MPI.COMM_SELF`` become :class:`TurnedComm`: a call with float32 buffers goes to its ``_comp``, everything else to MPI.
+What went where is counted, and why. An error on any rank makes the command fail. Calls of other types beside ours
+show that neither disturbs the other; they are nine of ten, and ``--only-float32`` leaves those of arrays out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import unittest
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ENV_TESTS = "NETOFFLOAD_MPI4PY_TESTS"
+"""Environment variable with the folder of mpi4py's tests."""
+
+MODULES = (
+    "test_cco_buf",
+    "test_cco_nb_buf",
+    "test_cco_vec",
+    "test_cco_nb_vec",
+    "test_p2p_buf",
+    "test_msgspec",
+    "test_msgzero",
+)
+
+STAND_INS = {"Bsend": "Send", "Ssend": "Send", "Rsend": "Send", "Ibsend": "Isend", "Issend": "Isend", "Irsend": "Isend"}
+"""Modes of sending, which are one here: what is received does not depend on them."""
+
+
+CPU = 1
+"""DLPack's number of it."""
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 600
+
+
+def main() -> int:
+    """Launch the ranks, or be one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--mpi", default="mpich", help="mpich or openmpi")
+    parser.add_argument("--tests", type=Path, default=os.environ.get(ENV_TESTS), help=f"folder; default: ${ENV_TESTS}")
+    parser.add_argument("--only-float32", action="store_true", help="no arrays of other types, or in GPU memory")
+    parser.add_argument("-k", dest="words", default="", help="only tests whose name has these letters")
+    parser.add_argument("--be-a-rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.be_a_rank:
+        return run_rank(options.tests, options.words, only_float32=options.only_float32)
+    with tests_folder(options.tests) as folder:
+        passed_on = ["--tests", str(folder), "-k", options.words, *(["--only-float32"] if options.only_float32 else [])]
+        return launch(options.ranks, options.mpi, passed_on)
+
+
+@contextlib.contextmanager
+def tests_folder(given: Path | None) -> Iterator[Path]:
+    """Yield the folder of mpi4py's tests: the one that is given, else one that is downloaded and thrown away."""
+    if given is not None:
+        if not (Path(given) / f"{MODULES[0]}.py").exists():
+            raise SystemExit(f"{given} holds no {MODULES[0]}.py: give the folder test of mpi4py's sources")
+        yield Path(given)
+        return
+    wanted = f"mpi4py=={version('mpi4py')}"
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        done = subprocess.run([*command, "--no-binary", "mpi4py", "-d", scratch, wanted], check=False)
+        if done.returncode != 0:
+            raise SystemExit(
+                f"pip could not download the sources of {wanted}: give their folder test as --tests FOLDER"
+            )
+        (archive,) = Path(scratch).glob("mpi4py-*.tar.gz")
+        with tarfile.open(archive) as sources:
+            sources.extractall(scratch, filter="data")
+        yield Path(scratch) / archive.name.removesuffix(".tar.gz") / "test"
+
+
+def launch(ranks: int, mpi: str, options: Sequence[str]) -> int:
+    """Run the tests on so many ranks and return 0 if all passed on all of them."""
+    from netoffload.testbed.launch_backends import make_local_launch
+
+    program = [sys.executable, "-m", "mpi4py", __file__, "--be-a-rank", *options]
+    start = make_local_launch(mpi, [program] * ranks)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NETOFFLOAD_CONTROL")}
+    environment |= start.default_env | start.env | {"OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in (".", "daemon", "mpi_ext"))
+    try:
+        return subprocess.run(start.argv, env=environment, timeout=LIMIT_S, check=False).returncode
+    except subprocess.TimeoutExpired:
+        print(f"the ranks did not end within {LIMIT_S} s", file=sys.stderr)
+        return 1
+
+
+def run_rank(folder: Path, words: str, *, only_float32: bool) -> int:
+    """Run the tests on this rank beside the others, and return whether any of them failed anywhere."""
+    from mpi4py import MPI
+
+    world, comms = MPI.COMM_WORLD, turn_communicators()
+    start_s = time.monotonic()
+    passed, skipped, failed = 0, [], []
+    for test in load_tests(folder, words, only_float32=only_float32):
+        result = unittest.TestResult()
+        test.run(result)
+        troubles = [text for _, text in (*result.errors, *result.failures)]
+        skipped += [f"{test.id()}: {reason}" for _, reason in result.skipped]
+        for text in troubles:
+            print(f"rank {world.rank}, {test.id()}:\n{text}", file=sys.stderr, flush=True)
+        if any(world.allgather(bool(troubles))):  # none goes on alone
+            failed.append(test.id())
+            for comm in comms:
+                comm.close()
+        else:
+            passed += not result.skipped
+    for comm in comms:
+        comm.close()
+    if world.rank == 0:
+        report(passed, skipped, failed, time.monotonic() - start_s)
+    return len(failed) > 0
+
+
+def turn_communicators() -> list[Any]:
+    """Put a TurnedComm in the place of the communicators that mpi4py's tests begin with."""
+    from mpi4py import MPI
+
+    kind = make_turned_comm()
+    MPI.COMM_WORLD, MPI.COMM_SELF = kind(MPI.COMM_WORLD), kind(MPI.COMM_SELF)  # type: ignore[misc]
+    return [MPI.COMM_WORLD, MPI.COMM_SELF]
+
+
+def load_tests(folder: Path, words: str, *, only_float32: bool) -> list[unittest.TestCase]:
+    """Return the tests whose names have ``words`` in them, in the same order on every rank."""
+    sys.path.insert(0, str(folder))
+    hidden = {name: sys.modules.pop(name, None) for name in ("numba", "numba.cuda", "cupy")}  # they would look for GPUs
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    arrays = importlib.import_module("arrayimpl")
+    for name, module in hidden.items():
+        del sys.modules[name]
+        if module is not None:
+            sys.modules[name] = module
+    if only_float32:
+        arrays.ArrayBackends[:] = [kind for kind in arrays.ArrayBackends if not kind.__name__.startswith("FakeGPU")]
+        for kind in arrays.ArrayBackends:
+            kind.TypeMap = {"f": kind.TypeMap["f"]}
+    loader = unittest.TestLoader()
+    cases = [loader.loadTestsFromModule(importlib.import_module(name)) for name in MODULES]
+    return [test for test in flatten(unittest.TestSuite(cases)) if words in test.id()]
+
+
+def flatten(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    """Yield the tests of a suite of suites."""
+    for item in suite:
+        if isinstance(item, unittest.TestSuite):
+            yield from flatten(item)
+        else:
+            yield item
+
+
+counts: Counter[str] = Counter()
+left: Counter[str] = Counter()
+
+
+def make_turned_comm() -> Any:
+    """Return the class TurnedComm; here, so that the launcher needs no MPI."""
+    from netoffload_mpi import CompComm
+
+    class TurnedComm(CompComm):
+        """A CompComm whose calls with float32 buffers are its ``_comp`` ones."""
+
+    ours = {name.removesuffix("_comp"): name for name in dir(CompComm) if name.endswith("_comp") and name[0].isupper()}
+    for name, target in (ours | {name: f"{stand_in}_comp" for name, stand_in in STAND_INS.items()}).items():
+        setattr(TurnedComm, name, turned(name, getattr(CompComm, name), getattr(CompComm, target)))
+    return TurnedComm
+
+
+def turned(name: str, plain: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call that is ``ours`` for float32 and ``plain`` for the rest."""
+
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        reason = why_plain(name, [*arguments, *named.values()])
+        if reason is None:
+            counts[name] += 1
+            return ours(self, *arguments, **named)
+        left[reason] += 1
+        return plain(self, *arguments, **named)
+
+    return call
+
+
+def why_plain(name: str, arguments: list[Any]) -> str | None:
+    """Return why a call is left to MPI; None: it is ours. Every rank of a call finds the same."""
+    from mpi4py import MPI
+
+    if name == "Barrier" or (arguments and arguments[0] is None and MPI.PROC_NULL in filter(is_integer, arguments)):
+        return None
+    kinds = {kind_of(argument) for argument in arguments} - {None}
+    return None if kinds == {"f"} else next(iter(sorted(map(str, kinds - {"f"}))), "no buffer")
+
+
+def is_integer(value: object) -> bool:
+    """Return whether a value may be a rank; MPI's constants and arrays do not compare as ranks do."""
+    return type(value) is int
+
+
+def kind_of(spec: Any) -> str | None:
+    """Return what a buffer holds: ``f`` or the reason why it is not ours; None: this is no buffer."""
+    from mpi4py import MPI
+
+    from netoffload_mpi import buffers
+
+    if isinstance(spec, list | tuple):
+        for part in spec:
+            if isinstance(part, MPI.Datatype) and part != MPI.FLOAT:
+                return "other types than float32" if part.is_predefined else "types made of others"
+            if isinstance(part, str) and part != "f":
+                return "other types than float32"
+        return "f" if len(spec) == 0 or spec[0] is None else kind_of(spec[0])
+    if spec is None or isinstance(spec, int | MPI.Op | MPI.Status | type(MPI.IN_PLACE)):
+        return None
+    kind: str | None
+    try:
+        kind = memoryview(spec).format
+    except TypeError:
+        if not hasattr(spec, "__dlpack__"):
+            return "GPU memory" if hasattr(spec, "__cuda_array_interface__") else None
+        if spec.__dlpack_device__()[0] != CPU:
+            return "GPU memory"
+        kind = "f" if buffers._dlpack_type(spec) == buffers._FLOAT32 else None
+    return "f" if kind == "f" else "other types than float32"
+
+
+def report(passed: int, skipped: list[str], failed: list[str], seconds: float) -> None:
+    """Print what became of the tests and of their calls."""
+    reasons = Counter(text.rsplit(": ", 1)[1] for text in skipped)
+    for reason, number in reasons.items():
+        print(f"left out by mpi4py for want of {reason}: {number}")
+    for text in failed:
+        print(f"FAILED: {text}")
+    print(
+        f"calls through _comp: {sum(counts.values())}: " + ", ".join(f"{n} {name}" for name, n in counts.most_common())
+    )
+    print("left to MPI: " + ", ".join(f"{n} {reason}" for reason, n in left.most_common()))
+    print(f"{passed} passed, {len(failed)} failed, {len(skipped)} left out, {seconds:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""What a call may be given: every form of a buffer specification and of a request that mpi4py takes."""
+
+from __future__ import annotations
+
+import array
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from netoffload.errors import CollectiveError, UsageError
+from netoffload_mpi import BufferTypeError, CompComm
+from netoffload_mpi.buffers import equal_blocks, float_vector, uneven_blocks
+from netoffload_mpi.plane import _duplicate_of
+from netoffload_mpi.requests import Arrival, CompRequest
+
+SIX = np.arange(6, dtype=np.float32)
+SHORTS = array.array("h", [2, 1])
+
+
+class OldTensor:
+    """A DLPack tensor of a producer that knows nothing of DLPack 1.0, and cannot say what is read-only."""
+
+    def __init__(self, values: np.ndarray[Any, Any]) -> None:
+        self.values = values
+
+    def __dlpack__(self, stream: None = None) -> object:
+        return self.values.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ([SIX, (2, 1), MPI.FLOAT], [1, 2]),
+        ((SIX, [2, 1], MPI.FLOAT), [1, 2]),
+        ([SIX, (2, 1)], [1, 2]),
+        ([SIX, 2, 3, MPI.FLOAT], [3, 4]),
+        ([SIX, None, 4, MPI.FLOAT], [4, 5]),
+        ([SIX, (None, 4), "f"], [4, 5]),
+        ([SIX, 2, None], [0, 1]),
+        ([SIX, np.int64(2), np.array(1), MPI.FLOAT], [1, 2]),
+        ([bytearray(SIX.tobytes()), 1, 5, MPI.FLOAT], [5]),
+        ([None, 0, MPI.FLOAT], []),
+        ([None, MPI.FLOAT], []),
+        ([MPI.BOTTOM, 0, MPI.FLOAT], []),
+        (np.asfortranarray(SIX.reshape(2, 3)), [0, 3, 1, 4, 2, 5]),
+        (OldTensor(SIX.copy()), [0, 1, 2, 3, 4, 5]),
+        (OldTensor(np.asfortranarray(SIX.reshape(2, 3))), [0, 3, 1, 4, 2, 5]),
+    ],
+)
+def test_a_specification_of_one_block_means_what_it_means_to_mpi4py(spec: Any, expected: list[int]) -> None:
+    assert float_vector(spec, writable=True).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        [SIX, 7, MPI.FLOAT],
+        [SIX, (3, 4), MPI.FLOAT],
+        [SIX, -1, MPI.FLOAT],
+        [SIX, 1, -1, MPI.FLOAT],
+        [SIX, (1, 2, 3), MPI.FLOAT],
+        [None, 1, MPI.FLOAT],
+        [None, 0],
+        [SIX, 1, MPI.INT],
+        [SIX, 1.5, MPI.FLOAT],
+        [SIX, 1, 2],
+        OldTensor(np.zeros(3)),
+    ],
+)
+def test_a_specification_that_names_no_floats_is_refused(spec: Any) -> None:
+    with pytest.raises((UsageError, BufferTypeError)):
+        float_vector(spec, writable=True)
+
+
+def test_memory_in_fortrans_order_is_shared() -> None:
+    matrix = np.zeros((2, 3), np.float32, order="F")
+    float_vector(matrix, writable=True)[1] = 1
+    assert matrix[1, 0] == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "places"),
+    [
+        ([SIX, (1, 2), MPI.FLOAT], [(0, 1), (2, 3)]),  # one count, one distance: not two counts
+        ([SIX, 1, 4, MPI.FLOAT], [(0, 1), (4, 5)]),
+        ([SIX, [1, 2], MPI.FLOAT], [(0, 1), (1, 3)]),
+        ([SIX, (SHORTS, [4, 0]), MPI.FLOAT], [(4, 6), (0, 1)]),
+        ([SIX, SHORTS, array.array("i", [3, 0]), MPI.FLOAT], [(3, 5), (0, 1)]),
+        ([SIX, SHORTS], [(0, 2), (2, 3)]),
+        ([SIX, (None, 3), "f"], [(0, 3), (3, 6)]),
+        ([SIX, [0, 1], [99, 5], MPI.FLOAT], [(0, 0), (5, 6)]),
+        ([None, 0, MPI.FLOAT], [(0, 0), (0, 0)]),
+        (SIX[:5], [(0, 3), (3, 5)]),
+    ],
+)
+def test_a_specification_of_uneven_blocks_means_what_it_means_to_mpi4py(
+    spec: Any, places: list[tuple[int, int]]
+) -> None:
+    _, spans = uneven_blocks(spec, 2, writable=True)
+    assert [(span.start, span.stop) for span in spans] == places
+
+
+@pytest.mark.parametrize("spec", [[SIX, (1, 2, 3), MPI.FLOAT], [SIX, [1], MPI.FLOAT], [SIX, [-1, 1], MPI.FLOAT]])
+def test_uneven_blocks_that_cannot_be_are_refused(spec: Any) -> None:
+    with pytest.raises(UsageError):
+        uneven_blocks(spec, 2, writable=True)
+
+
+def test_equal_blocks_begin_at_their_displacement() -> None:
+    vector, spans = equal_blocks([SIX, (2, 1), MPI.FLOAT], 2, writable=True)
+    assert vector.tolist() == [1, 2, 3, 4]
+    assert [len(span) for span in spans] == [2, 2]
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompComm]:
+    """A communicator of one rank without a NIC."""
+    monkeypatch.delenv("NETOFFLOAD_CONTROL", raising=False)
+    with CompComm(MPI.COMM_SELF) as comm:
+        yield comm
+
+
+def test_what_goes_to_nobody_needs_no_buffer(alone: CompComm) -> None:
+    alone.Send_comp(None, MPI.PROC_NULL)
+    alone.Recv_comp(None, MPI.PROC_NULL)
+    assert alone.Isend_comp(None, MPI.PROC_NULL).Wait()
+    assert alone.Irecv_comp(None, MPI.PROC_NULL).Wait()
+    alone.Sendrecv_comp(None, MPI.PROC_NULL, 0, None, MPI.PROC_NULL)
+
+
+def test_none_is_in_place(alone: CompComm) -> None:
+    values = SIX.copy()
+    alone.Allreduce_comp(None, values)
+    alone.Reduce_comp(None, values)
+    alone.Allgather_comp(None, values)
+    alone.Gather_comp(None, values)
+    alone.Scatter_comp(values, None)
+    alone.Alltoall_comp(None, values)
+    alone.Reduce_scatter_comp(None, values, [6])
+    assert values.tolist() == SIX.tolist()
+
+
+def test_mpi_waits_for_our_requests_among_its_own(alone: CompComm) -> None:
+    into, number, status = np.zeros(6, np.float32), np.zeros(1, np.int32), [MPI.Status()]
+    requests = [
+        alone.Irecv_comp(into, 0, 7),
+        MPI.COMM_SELF.Irecv(number, 0, 1),
+        alone.Iallreduce_comp(None, SIX.copy()),
+    ]
+    assert not MPI.Request.Testall(requests[:2])
+    threading.Timer(0.05, alone.Send_comp, [SIX, 0, 7]).start()
+    MPI.COMM_SELF.Send(np.array([5], np.int32), 0, 1)
+    assert MPI.Request.Waitall(requests, status)
+    assert (into.tolist(), number[0]) == (SIX.tolist(), 5)
+    assert (status[0].source, status[0].tag, status[0].Get_count(MPI.FLOAT)) == (0, 7, 6)
+    assert requests == [MPI.REQUEST_NULL] * 3
+    assert requests[0].Wait()
+    assert MPI.Request.Waitany(requests) == MPI.UNDEFINED
+
+
+def test_our_requests_wait_for_mpis_as_well(alone: CompComm) -> None:
+    number, statuses = np.zeros(1, np.int32), []  # type: ignore[var-annotated]
+    requests = [alone.Isend_comp(SIX, MPI.PROC_NULL), MPI.COMM_SELF.Irecv(number, 0, 1)]
+    assert CompRequest.Waitany(requests) == 0
+    assert CompRequest.Testsome(requests) == []
+    assert not CompRequest.Testall(requests)
+    MPI.COMM_SELF.Send(np.array([5], np.int32), 0, 1)
+    assert CompRequest.Waitall(requests, statuses)
+    assert (number[0], len(statuses), statuses[1].tag) == (5, 2, 1)
+
+
+def test_an_error_fails_mpis_calls_too(capfd: pytest.CaptureFixture[str]) -> None:
+    request = CompRequest().shown_to_mpi()
+    request.fail(CollectiveError("what went wrong"))
+    request.complete(Arrival(0, 0, 0))  # too late
+    with pytest.raises(MPI.Exception):
+        MPI.Request.Waitall([request])
+    assert "what went wrong" in capfd.readouterr().err
+    with pytest.raises(CollectiveError, match="what went wrong"):
+        request.Wait()
+
+
+def test_a_cancelled_request_says_so_to_mpi(alone: CompComm) -> None:
+    request, status = alone.Irecv_comp(np.zeros(1, np.float32), 0, 3), MPI.Status()
+    request.Cancel()
+    assert MPI.Request.Test(request, status)
+    assert status.Is_cancelled()
+
+
+@pytest.mark.parametrize("how", ["Dup", "Dup_with_info", "Idup", "Idup_with_info", "Clone", "Split", "Split_type"])
+def test_what_is_made_of_a_communicator_has_its_settings(how: str) -> None:
+    with CompComm(MPI.COMM_SELF, codec="inceptionn", bound_k=6, late_s=77.0) as comm:
+        more: dict[str, list[Any]] = {
+            "Dup_with_info": [MPI.INFO_NULL],
+            "Idup_with_info": [MPI.INFO_NULL],
+            "Split_type": [MPI.COMM_TYPE_SHARED],
+        }
+        made = getattr(comm, how)(*more.get(how, []))
+        if isinstance(made, tuple):
+            made, request = made
+            request.Wait()
+        assert type(made) is CompComm
+        precision = made.precision()
+        assert precision is not None
+        assert (precision.codec, precision.bound_k, made._settings) == ("inceptionn", 6, comm._settings)
+        made.Free()
+
+
+def test_a_communicator_gives_its_duplicates_back() -> None:
+    comm = CompComm(MPI.COMM_SELF.Dup())
+    comm.Barrier_comp()
+    assert comm._plane is not None
+    of_plane, of_handle = comm._plane.mpi, _duplicate_of(comm)
+    assert len({comm.handle, of_plane.handle, of_handle.handle}) == 3
+    comm.close()
+    assert of_plane == MPI.COMM_NULL
+    comm.Barrier_comp()
+    assert _duplicate_of(comm) is of_handle  # the user's is not touched again
+    comm.Free()
+    assert of_handle == MPI.COMM_NULL
