@@ -37,11 +37,12 @@ moves, and the other ranks hear of it in their meeting); against the other ranks
 
 Files, in the order in which a call meets them: ``comm`` (the class; point to point), ``collective_calls`` (its other
 calls), ``buffers`` (specifications as mpi4py takes them -> vectors), ``plans`` (a call's arguments -> a function of the
-data plane), ``lifecycle`` (connections made late; calls carried out and accounted), ``progress`` and ``requests``
-(non-blocking calls), ``plane`` (set-up; settings), ``agreement`` (what ranks tell each other there), ``wiring`` (who
-connects to whom), ``dataplane`` and ``channel`` (sockets -> ``Exchange``), ``driver`` and ``ring_loop`` (whole rounds
-in compiled code), ``watch``, ``peers``, ``frames`` and ``mailbox`` (liveness and messages), ``info`` (the account),
-``bench``, ``bench_overlap`` and ``verify`` (rank programs: how fast it is, what it hides behind, whether it is right).
+data plane), ``lifecycle`` (connections made late; calls carried out and accounted), ``progress`` and ``requests`` (non-
+blocking calls), ``rendezvous`` (MPI with a time limit), ``plane`` (set-up; settings), ``agreement`` (what ranks tell
+each other there), ``wiring`` (who connects to whom), ``dataplane`` and ``channel`` (sockets -> ``Exchange``),
+``driver`` and ``ring_loop`` (whole rounds in compiled code), ``watch``, ``peers``, ``frames`` and ``mailbox`` (liveness
+and messages), ``info`` (the account), ``bench``, ``bench_overlap`` and ``verify`` (rank programs: how fast it is, what
+it hides behind, whether it is right).
 """
 
 from mpi4py import MPI

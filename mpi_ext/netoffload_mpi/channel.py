@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable
 
 from netoffload.errors import CollectiveError
+from netoffload_mpi.watch import Watch
 
 SEND_BUFFER_OCTETS = 1024 * 1024
 """Asked for; the kernel gives at most ``net.core.wmem_max``, and autotuning would begin at 16 KiB. Four chunks of the
@@ -17,14 +17,11 @@ that."""
 CLOSED = "it closed its connection"
 """What the kernel said, in words, where it only said that there is no more."""
 
-Explain = Callable[[int, str], CollectiveError]
-"""From a peer and what the kernel said to the error that tells why the connection ended."""
-
 
 class TcpChannel:
     """One connection; see :class:`~netoffload.collectives.exchange.Channel`."""
 
-    def __init__(self, conn: socket.socket, peer: int, explain: Explain) -> None:
+    def __init__(self, conn: socket.socket, peer: int, watch: Watch) -> None:
         """Own ``conn``, which must be connected, and make it non-blocking."""
         conn.setblocking(False)
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -36,7 +33,7 @@ class TcpChannel:
         """Its addresses and ports: those of the NIC's flow. The kernel forgets them when the connection ends."""
         with contextlib.suppress(OSError):  # it has ended already, which the first call will explain
             self.own, self.other = conn.getsockname(), conn.getpeername()
-        self._explain = explain
+        self._watch = watch
 
     def send_some(self, data: memoryview) -> int:
         """Hand a prefix of ``data`` to the kernel."""
@@ -45,7 +42,7 @@ class TcpChannel:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise self._explain(self.peer, error.strerror or str(error)) from error
+            raise self._watch.explain(self.peer, error.strerror or str(error)) from error
         self.sent_octets += count
         return count
 
@@ -56,10 +53,14 @@ class TcpChannel:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise self._explain(self.peer, error.strerror or str(error)) from error
+            raise self._watch.explain(self.peer, error.strerror or str(error)) from error
         if count == 0:
-            raise self._explain(self.peer, CLOSED)
+            raise self._watch.explain(self.peer, CLOSED)
         return count
+
+    def ending(self) -> CollectiveError | None:
+        """Return why the exchange ended or the peer left, None if neither did."""
+        return self._watch.ending(self.peer)
 
     def fileno(self) -> int:
         """Return the descriptor, -1 once it is closed."""

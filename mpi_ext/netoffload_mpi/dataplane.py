@@ -26,13 +26,13 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from netoffload.collectives import Channel, Float32Array, Stopwatch
 from netoffload.collectives.exchange import Meeting, RingRound
-from netoffload.errors import PeerLostError
+from netoffload.errors import CollectiveError, PeerLostError
 from netoffload_mpi.channel import CLOSED, TcpChannel
 from netoffload_mpi.driver import Driver, standstill
 from netoffload_mpi.watch import Watch
@@ -65,6 +65,7 @@ class TcpExchange:
         rank: this rank.
         size: number of ranks.
         connections: one connected socket per (peer, lane); owned from now on.
+        watch: over those of the control lane, and running.
         timeout_s: silence after which a rank is dead, or stuck.
         late_s: how long a living rank may keep the others waiting for it.
     """
@@ -74,10 +75,11 @@ class TcpExchange:
         rank: int,
         size: int,
         connections: Mapping[Key, socket.socket],
+        watch: Watch,
         timeout_s: float = TIMEOUT_S_DEFAULT,
         late_s: float = LATE_S_DEFAULT,
     ) -> None:
-        """Take over the connections and start the watch."""
+        """Take over the connections."""
         self.rank = rank
         self.size = size
         self.stopwatch = Stopwatch(time.perf_counter)
@@ -85,18 +87,13 @@ class TcpExchange:
         self._late_s = late_s
         self._scratch = np.empty(0, dtype=np.float32)
         of_calls = [conn for (_, lane), conn in connections.items() if lane in (Lane.UNTAGGED, Lane.TAGGED)]
-        self.watch = Watch(
-            rank,
-            size,
-            {peer: conn for (peer, lane), conn in connections.items() if lane is Lane.CONTROL},
-            {peer: conn for (peer, lane), conn in connections.items() if lane is Lane.MESSAGES},
-            timeout_s,
-            on_failure=lambda: _wake_sleeper(of_calls),
-        )
-        self._channels = {key: TcpChannel(conn, key[0], self.watch.explain) for key, conn in connections.items()}
+        self.watch = watch
+        self._channels = {key: TcpChannel(conn, key[0], self.watch) for key, conn in connections.items()}
+        self._calling = threading.Lock()
         driving = threading.RLock()
         self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
-        self.watch.start()
+        messages = {peer: conn for (peer, lane), conn in connections.items() if lane is Lane.MESSAGES}
+        watch.carry(messages, on_failure=lambda: _wake_sleeper(of_calls))
         # Nothing above refers to this object: it may be forgotten without being closed, and a process may end so.
         self._close = weakref.finalize(self, _close, self.watch, list(connections.values()), driving, os.getpid())
 
@@ -107,9 +104,32 @@ class TcpExchange:
             raise PeerLostError(f"rank {self.rank} has closed its connections, by request or after an error{reason}")
         return self._channels[peer, Lane.TAGGED if tagged else Lane.UNTAGGED]
 
+    @contextlib.contextmanager
+    def one_call(self) -> Iterator[None]:
+        """Keep the channels of collectives to one call.
+
+        Raises:
+            CollectiveError: another thread is in a call; on all ranks, because they cannot know which call was meant.
+        """
+        if not self._calling.acquire(blocking=False):
+            error = CollectiveError(
+                f"rank {self.rank} calls collectives of one communicator from two threads at the same time: MPI "
+                "forbids it, give each thread a Dup() of its own"
+            )
+            self.abort(error)
+            raise error
+        try:
+            yield
+        finally:
+            self._calling.release()
+
     def sent_octets(self, lanes: Sequence[Lane]) -> int:
         """Return the octets of collectives handed to all connections of these lanes so far."""
         return sum(channel.sent_octets for (_, lane), channel in self._channels.items() if lane in lanes)
+
+    def connections(self, lane: Lane) -> list[socket.socket]:
+        """Return the sockets of a lane, for whoever sets options of theirs."""
+        return [channel.conn for (_, one), channel in self._channels.items() if one is lane]
 
     def tagged_connections(self) -> list[tuple[int, tuple[str, int], tuple[str, int], int]]:
         """Return peer, own and other (address, port), and octets sent, of what a NIC may compress; [] once closed."""

@@ -1,4 +1,7 @@
-"""What travels on the control lane: heartbeats, farewells and headers of messages, each a fixed part and some text."""
+"""What travels on the control lane: that a rank is connected, heartbeats, farewells, headers of messages.
+
+Each is a fixed part and some text.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ class Kind(enum.IntEnum):
     """I give up: the text says why."""
     MESSAGE = 5
     """A message follows on the messages lane: ``tag``, ``count`` floats."""
+    READY = 6
+    """All my connections stand."""
 
 
 @dataclass(frozen=True)

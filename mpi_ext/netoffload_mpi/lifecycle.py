@@ -217,7 +217,8 @@ class PlaneComm(MPI.Intracomm):
         start_s, wire_s, reduce_s, codec_s = watch.now_s(), watch.wire_s, watch.reduce_s, watch.codec_s
         late_s = watch.late_s
         try:
-            plan(plane)
+            with plane.exchange.one_call():
+                plan(plane)
         except (UsageError, MemoryError):  # before the meeting; or inside the call, which has closed the connections
             with contextlib.suppress(NetOffloadError):
                 refuse(plane.exchange)

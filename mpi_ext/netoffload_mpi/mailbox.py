@@ -81,13 +81,15 @@ class Mailbox:
     """In order of arrival."""
     streams: dict[int, deque[Message]] = field(default_factory=dict)
     """By source, in the order of the stream: messages that are not whole yet."""
+    asked: dict[int, int] = field(default_factory=dict)
+    """By source: how many of those have a receive. There may be thousands, and this is asked at every turn."""
 
     def post(self, receive: Receive) -> None:
         """Add a receive."""
         for index, message in enumerate(self.unasked):
             if receive.takes(message):
                 del self.unasked[index]
-                message.receive = receive
+                self._match(message, receive)
                 message.deliver()
                 return
         self.posted.append(receive)
@@ -111,7 +113,7 @@ class Mailbox:
         for index, receive in enumerate(self.posted):
             if receive.takes(message):
                 del self.posted[index]
-                message.receive = receive
+                self._match(message, receive)
                 break
         else:
             self.unasked.append(message)
@@ -122,7 +124,7 @@ class Mailbox:
     def wanted(self, source: int) -> memoryview | None:
         """Return what to fill next from the stream of ``source``; None: nothing may be read now."""
         stream = self.streams.get(source)
-        if not stream or all(message.receive is None for message in stream):
+        if not stream or not self.asked.get(source):
             return None
         return stream[0].target()[stream[0].got :]
 
@@ -131,6 +133,7 @@ class Mailbox:
         stream = self.streams[source]
         stream[0].got += count
         if stream[0].got == stream[0].octets:
+            self.asked[source] -= stream[0].receive is not None
             stream.popleft().deliver()
 
     def fail_hopeless(self, rank: int, left: Collection[int], everybody_left: bool) -> None:
@@ -161,6 +164,11 @@ class Mailbox:
             request.fail(error)
         self.posted.clear()
         self.streams.clear()
+
+    def _match(self, message: Message, receive: Receive) -> None:
+        message.receive = receive
+        if message.got < message.octets:
+            self.asked[message.source] = self.asked.get(message.source, 0) + 1
 
 
 def hopeless(source: int | None, rank: int, left: Collection[int], everybody_left: bool) -> PeerLostError | None:

@@ -16,7 +16,7 @@ from netoffload.collectives import CHUNK_FLOATS, Float32Array, Quantise
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
 from netoffload.collectives.ring import chunk_for
 from netoffload.config import parse_size_octets
-from netoffload.errors import NetOffloadError, UsageError
+from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 from netoffload_mpi.agreement import (
     Marking,
     Offer,
@@ -30,6 +30,7 @@ from netoffload_mpi.agreement import (
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload_mpi.driver import prepare
 from netoffload_mpi.info import NicAccount
+from netoffload_mpi.rendezvous import SET_UP_TIMEOUTS, Rendezvous, duplicate
 from netoffload_mpi.wiring import Listeners, wire_up
 
 ENV_CHUNK = "NETOFFLOAD_CHUNK"
@@ -141,7 +142,8 @@ def set_up(comm: MPI.Intracomm, settings: Settings) -> DataPlane:
         UsageError: a setting of this rank is wrong.
         CollectiveError: some rank could not set up, or ranks differ in what they round by.
     """
-    mpi = _duplicate_of(comm).Dup()
+    prepare()  # before the others count on this rank: it may compile for a minute
+    mpi = duplicate(_duplicate_of(comm, settings.late_s), settings.late_s)
     try:
         plane = _set_up(mpi, settings)
     except BaseException:
@@ -158,17 +160,19 @@ def _free(mpi: MPI.Intracomm, owner: int) -> None:
 
 
 def _set_up(mpi: MPI.Intracomm, settings: Settings) -> DataPlane:
-    rank, size, gather = mpi.Get_rank(), mpi.Get_size(), mpi.allgather
+    rank, size = mpi.Get_rank(), mpi.Get_size()
+    gather = Rendezvous(mpi, SET_UP_TIMEOUTS * settings.timeout_s)
     offer, failure = Offer(), None
     with contextlib.ExitStack() as stack:
         listeners = None
         try:
             address = own_address(gather, MPI.Get_processor_name())
             settings = settings.with_environment()
-            prepare()
             nic, precision = own_nic(asked_precision(settings.codec, settings.bound_k))
             listeners = stack.enter_context(Listeners(rank, size, address, nic or Marking()))
             offer = Offer(address=address, ports=listeners.ports, marking=nic, precision=precision)
+        except CollectiveError:  # a rank is gone, and no gather can come to its end
+            raise
         except (NetOffloadError, OSError) as error:
             offer, failure = failure_of(error), error
         offers = gather(offer)
@@ -184,7 +188,7 @@ def _set_up(mpi: MPI.Intracomm, settings: Settings) -> DataPlane:
     return DataPlane(exchange, precision, quantise, [offer.address for offer in offers], account, settings, mpi)
 
 
-def _duplicate_of(comm: MPI.Intracomm) -> MPI.Intracomm:
+def _duplicate_of(comm: MPI.Intracomm, limit_s: float = LATE_S_DEFAULT) -> MPI.Intracomm:
     """Return the duplicate that belongs to us; collective where there is none yet.
 
     It is an attribute of the communicator, as MPI means libraries to do it: all that share the handle share it, no
@@ -192,7 +196,7 @@ def _duplicate_of(comm: MPI.Intracomm) -> MPI.Intracomm:
     """
     found = comm.Get_attr(_duplicate_key())
     if found is None:
-        found = MPI.Intracomm(comm).Dup()
+        found = duplicate(comm, limit_s)
         comm.Set_attr(_duplicate_key(), found)
     assert isinstance(found, MPI.Intracomm)
     return found

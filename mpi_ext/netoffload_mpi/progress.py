@@ -3,11 +3,14 @@
 MPI asks that all ranks start their collectives in the same order, so one queue and one thread are enough. Meetings and
 rings are compiled and hold no interpreter lock (``driver``): the thread that computes goes on, and a computation that
 holds the lock does not stop them. A blocking call while others are under way takes its turn behind them.
+
+The thread knows the calls, not the queue: it ends when the queue is forgotten, and that is with its communicator.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -22,46 +25,66 @@ class CallQueue:
 
     def __init__(self) -> None:
         """Hold nothing; the thread starts with the first call."""
-        self._changed = threading.Condition()
-        self._waiting: deque[tuple[CompRequest, Work]] = deque()
-        self._running = False
-        self._thread: threading.Thread | None = None
-        self._ended = False
+        self._calls = _Calls()
+        self._end = weakref.finalize(self, self._calls.end)
+        self._end.atexit = False
 
     @property
     def is_idle(self) -> bool:
         """Whether no call is under way."""
-        with self._changed:
-            return not self._waiting and not self._running
+        with self._calls.changed:
+            return not self._calls.waiting and not self._calls.is_running
 
     def start(self, work: Work) -> CompRequest:
         """Carry out ``work`` after all that was started before it."""
-        request = CompRequest(self._withdraw)
-        with self._changed:
-            self._waiting.append((request, work))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="collectives", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+        request, calls = CompRequest(self._withdraw), self._calls
+        with calls.changed:
+            calls.waiting.append((request, work))
+            if calls.thread is None:
+                calls.thread = threading.Thread(target=calls.run, name="collectives", daemon=True)
+                calls.thread.start()
+            calls.changed.notify()
         return request
 
     def end(self) -> None:
         """Fail what has not begun, and let the thread end after what has."""
-        with self._changed:
-            self._ended = True
-            while self._waiting:
-                self._waiting.popleft()[0].fail(PeerLostError("the communicator was closed before this call began"))
-            self._changed.notify()
+        self._end()
 
-    def _run(self) -> None:
+    def _withdraw(self, request: CompRequest) -> bool:
+        with self._calls.changed:
+            for entry in self._calls.waiting:
+                if entry[0] is request:
+                    self._calls.waiting.remove(entry)
+                    return True
+        return False
+
+
+class _Calls:
+    """What the queue and its thread share."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.waiting: deque[tuple[CompRequest, Work]] = deque()
+        self.is_running = False
+        self.thread: threading.Thread | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        with self.changed:
+            self._ended = True
+            while self.waiting:
+                self.waiting.popleft()[0].fail(PeerLostError("the communicator was closed before this call began"))
+            self.changed.notify()
+
+    def run(self) -> None:
         while True:
-            with self._changed:
-                self._running = False
-                self._changed.wait_for(lambda: self._waiting or self._ended)
-                if not self._waiting:
+            with self.changed:
+                self.is_running = False
+                self.changed.wait_for(lambda: self.waiting or self._ended)
+                if not self.waiting:
                     return
-                request, work = self._waiting.popleft()
-                self._running = True
+                request, work = self.waiting.popleft()
+                self.is_running = True
             try:
                 work()
             except BaseException as error:
@@ -70,11 +93,3 @@ class CallQueue:
                 request.complete()
             # The thread sleeps next, perhaps for long, and must not keep the call's buffers and communicator.
             del request, work
-
-    def _withdraw(self, request: CompRequest) -> bool:
-        with self._changed:
-            for entry in self._waiting:
-                if entry[0] is request:
-                    self._waiting.remove(entry)
-                    return True
-        return False

@@ -145,7 +145,10 @@ class CompRequest(MPI.Request):
         return True
 
     def Cancel(self) -> None:
-        """Take the call back if it has not begun: a receive without a message, a call still in the queue."""
+        """Take the call back if it has not begun: a receive without a message, a collective still in the queue.
+
+        A send is announced when it is posted, and stays.
+        """
         if not self._done.is_set() and self._withdraw is not None and self._withdraw(self):
             self._end(cancelled=True)
 

@@ -1,18 +1,17 @@
 """The watch: a thread per communicator that knows which ranks live, and moves point-to-point messages.
 
-**Liveness.** Every rank sends a heartbeat to every other one four times per ``timeout_s``, and reads theirs. So a rank
-that computes for minutes between two calls is known to live, and one that was killed, stopped, or cut off by a dead
-link or NIC is known to be gone, by every rank and not only by its neighbours in some algorithm. Three things end the
-communicator: a control connection that ends without a farewell (the process died), silence for ``timeout_s`` (host,
-link or NIC died, or the process is stopped), and a farewell that gives a reason (that rank met an error). The first
-reason counts. It is sent on to all ranks, so that all of them raise the same error; then the connections are shut down,
-which wakes a thread that sleeps on one.
+**Liveness.** The watch begins with the first connections of a communicator, while the others are made. Every rank sends
+a heartbeat to every other one four times per ``timeout_s``, and reads theirs. So a rank that computes for minutes
+between two calls is known to live, and one that was killed, stopped, or cut off by a dead link or NIC is known to be
+gone, by every rank and not only by its neighbours in some algorithm. Three things end the communicator: a control
+connection that ends without a farewell (the process died), silence for ``timeout_s`` (host, link or NIC died, or the
+process is stopped), and a farewell that gives a reason (that rank met an error). The first reason counts. It is sent on
+to all ranks, so that all of them raise the same error; then the connections are shut down, which wakes a thread that
+sleeps on one. A process that keeps the interpreter lock for ``timeout_s`` without a break (a C extension that never
+lets go) cannot send heartbeats, and counts as dead.
 
-A process that keeps the interpreter lock for ``timeout_s`` without a break (a C extension that never lets go) cannot
-send heartbeats, and counts as dead.
-
-**Messages.** A header (tag, count) goes on the control lane, the floats on the messages lane; ``mailbox`` decides where
-they go. Sends to one peer follow one another in the order in which they were posted.
+**Messages.** A header (tag, count) goes on the control lane as soon as a message is posted, the floats on the messages
+lane; ``mailbox`` decides where they go. Sends to one peer follow one another in the order in which they were posted.
 """
 
 from __future__ import annotations
@@ -44,10 +43,8 @@ class Watch:
     Args:
         rank: this rank.
         size: number of ranks.
-        control: connected socket per peer; made non-blocking, closed by its owner after :meth:`stop`.
-        messages: likewise.
+        control: connected socket per peer; closed by its owner after :meth:`stop`.
         timeout_s: silence after which a rank is dead.
-        on_failure: called once, from the watch's thread, when ``failure`` is set.
     """
 
     def __init__(
@@ -55,9 +52,7 @@ class Watch:
         rank: int,
         size: int,
         control: Mapping[int, socket.socket],
-        messages: Mapping[int, socket.socket],
         timeout_s: float,
-        on_failure: Callable[[], None],
     ) -> None:
         """Look at nothing yet."""
         self.failure: CollectiveError | None = None
@@ -65,8 +60,8 @@ class Watch:
         self._rank = rank
         self._size = size
         self._timeout_s = timeout_s
-        self._on_failure = on_failure
-        self._peers = {peer: Peer(conn, messages[peer], time.monotonic()) for peer, conn in control.items()}
+        self._on_failure: Callable[[], None] = lambda: None
+        self._peers = {peer: Peer(conn, time.monotonic()) for peer, conn in control.items()}
         self._mailbox = Mailbox()
         self._lock = threading.Lock()  # of everything that both this thread and callers touch
         self._changed = threading.Condition(self._lock)
@@ -79,9 +74,35 @@ class Watch:
         if self._peers:
             self._thread.start()
 
+    def carry(self, messages: Mapping[int, socket.socket], on_failure: Callable[[], None]) -> None:
+        """Move messages from now on.
+
+        Args:
+            messages: connected socket per peer; closed by its owner after :meth:`stop`.
+            on_failure: called once, from the watch's thread, when ``failure`` is set.
+        """
+        with self._lock:
+            for peer, conn in messages.items():
+                self._peers[peer].messages = conn
+            self._on_failure = on_failure
+            self._announce(Frame(Kind.READY))
+            self._flush()  # now: whatever becomes of this rank next, it was ready
+        self._wake()
+
+    def wait_for_all(self) -> None:
+        """Return when all ranks carry messages.
+
+        Raises:
+            CollectiveError: a rank could not connect, or is gone.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.failure is not None or self._is_complete())
+            if self.failure is not None and not self._is_complete():
+                raise self.failure
+
     def send(self, peer: int, tag: int, data: memoryview) -> CompRequest:
-        """Post a message of float32 to ``peer``, this rank included."""
-        request = CompRequest(self._withdraw)
+        """Post a message of float32 to ``peer``, this rank included. It cannot be taken back."""
+        request = CompRequest()
         with self._lock:
             if self._refused(request):
                 return request
@@ -91,8 +112,12 @@ class Watch:
                 self._changed.notify_all()
                 request.complete()
                 return request
-            header = Frame(Kind.MESSAGE, tag=tag, count=len(data) // FLOAT_OCTETS).to_octets()
-            self._peers[peer].outbox.append(Send(data, request, header))
+            # Announced now, however long those before it take: the receiver may ask for this one first.
+            self._peers[peer].outgoing += Frame(Kind.MESSAGE, tag=tag, count=len(data) // FLOAT_OCTETS).to_octets()
+            if data:
+                self._peers[peer].outbox.append(Send(data, request))
+            else:  # no octet of it waits behind those that nobody has asked for
+                request.complete()
         self._wake()
         return request
 
@@ -145,6 +170,10 @@ class Watch:
 
     def explain(self, peer: int, said: str) -> CollectiveError:
         """Return why the connection to ``peer`` ended, the kernel having ``said`` so; wait a moment for the reason."""
+        return self.ending(peer) or PeerLostError(f"rank {peer} is gone: {said}")
+
+    def ending(self, peer: int) -> CollectiveError | None:
+        """Return why the exchange ended or ``peer`` left, waiting a moment for the reason; None if neither did."""
         with self._changed:
             left = self._peers[peer]
             self._changed.wait_for(lambda: self.failure is not None or left.has_left or self._stopping, GRACE_S)
@@ -154,7 +183,7 @@ class Watch:
                 return PeerLostError(f"rank {peer} closed its communicator while rank {self._rank} waited for it")
             if self._stopping:  # by another thread
                 return PeerLostError(f"rank {self._rank} closed its communicator")
-        return PeerLostError(f"rank {peer} is gone: {said}")
+        return None
 
     def verdict(self) -> CollectiveError | None:
         """Return ``failure``, waiting a moment if there is none yet: a silence may be about to be called one."""
@@ -239,13 +268,13 @@ class Watch:
             try:
                 self._hear(rank, self._peers[rank])
                 if self.failure is None:
-                    self._read_message(rank, self._peers[rank])
+                    self._peers[rank].read_message(rank, self._mailbox)
             except CollectiveError as error:
                 self._fail(error)
         if self.failure is None:
             for rank, peer in self._peers.items():
                 try:
-                    self._write_messages(peer)
+                    peer.write_messages()
                 except OSError as error:
                     self._fail(PeerLostError(f"rank {rank} is gone: {error.strerror or error}"))
 
@@ -266,6 +295,9 @@ class Watch:
             if frame.kind is Kind.MESSAGE:
                 self._mailbox.arrive(Message(rank, frame.tag, frame.count * FLOAT_OCTETS))
                 self._changed.notify_all()
+            elif frame.kind is Kind.READY:
+                peer.is_ready = True
+                self._changed.notify_all()
             elif frame.kind is not Kind.BEAT:
                 peer.has_left = True
                 self._changed.notify_all()
@@ -280,36 +312,11 @@ class Watch:
         if left := self._left():
             self._mailbox.fail_hopeless(self._rank, left, len(left) == len(self._peers))
 
+    def _is_complete(self) -> bool:
+        return all(peer.is_ready for peer in self._peers.values())
+
     def _left(self) -> set[int]:
         return {rank for rank, peer in self._peers.items() if peer.has_left}
-
-    def _read_message(self, rank: int, peer: Peer) -> None:
-        into = self._mailbox.wanted(rank)
-        if into is None:
-            return
-        try:
-            count = peer.messages.recv_into(into, 0, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            raise PeerLostError(f"rank {rank} is gone: {error.strerror or error}") from error
-        if count == 0:
-            raise PeerLostError(f"rank {rank} closed its communicator in the middle of a message")
-        self._mailbox.filled(rank, count)
-
-    def _write_messages(self, peer: Peer) -> None:
-        while peer.outbox:
-            first = peer.outbox[0]
-            peer.outgoing += first.header
-            first.header = b""
-            with contextlib.suppress(BlockingIOError):
-                count = peer.messages.send(first.data[first.sent :], socket.MSG_DONTWAIT) if first.data else 0
-                first.sent += count
-                peer.sent_octets += count
-            if first.sent < len(first.data):
-                return
-            peer.outbox.popleft()
-            first.request.complete(Arrival(self._rank, 0, len(first.data) // FLOAT_OCTETS))
 
     def _silence_at_s(self) -> float:
         """Return when the first rank will have been silent for too long."""
@@ -378,14 +385,7 @@ class Watch:
 
     def _withdraw(self, request: CompRequest) -> bool:
         with self._lock:
-            if self._mailbox.withdraw(request):
-                return True
-            for peer in self._peers.values():
-                for send in peer.outbox:
-                    if send.request is request and send.header:
-                        peer.outbox.remove(send)
-                        return True
-        return False
+            return self._mailbox.withdraw(request)
 
     def _wake(self) -> None:
         with self._lock:

@@ -1,8 +1,9 @@
 """Connections between all ranks: who listens, who connects, and which connection is which.
 
 Each rank listens on one port per higher rank and lane, all ranks gather the port tables, each connects to every lower
-rank, then accepts. A connection is known by the port it came to, so nothing needs to be said on it. Afterwards every
-rank says how it went, so that one failure is everybody's.
+rank, then accepts. A connection is known by the port it came to, so nothing needs to be said on it. The control lane
+comes first. All ranks gather how that went, and begin to watch each other; a failure after that is a farewell on this
+lane, and success is ``READY``. So one failure is everybody's, and a rank that dies or stops meanwhile is named.
 
 A NIC judges a tagged connection by its first kilobyte before it compresses anything, and what ranks send first may be
 short. So both ends begin a tagged connection with a *preamble*, floats that are nothing but that.
@@ -18,7 +19,7 @@ import contextlib
 import errno
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -27,9 +28,14 @@ from netoffload.config import format_ports
 from netoffload.errors import CollectiveError
 from netoffload_mpi.agreement import Gather, Marking, Offer
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TAGGED_LANES, TIMEOUT_S_DEFAULT, Key, Lane, TcpExchange
+from netoffload_mpi.watch import Watch
 
 PREAMBLE: Final = np.ones(320, np.float32).tobytes()
 """Exact under every codec, and more than the kilobyte that a NIC looks at."""
+
+
+LOOK_S: Final = 0.1
+"""How often a rank that waits for a connection looks whether it will come."""
 
 
 class Listeners:
@@ -63,16 +69,21 @@ class Listeners:
         """Return the port of each listener."""
         return {(peer, int(lane)): listener.getsockname()[1] for (peer, lane), listener in self._sockets.items()}
 
-    def accept(self, key: Key, address: str, timeout_s: float) -> socket.socket:
+    def accept(self, key: Key, address: str, timeout_s: float, is_over: Callable[[], bool]) -> socket.socket:
         """Return the connection of ``key``, which must come from ``address``.
 
         Raises:
-            TimeoutError: it did not come in time.
+            TimeoutError: it did not come in time, or ``is_over`` says that it will not come.
         """
         listener, deadline = self._sockets[key], time.monotonic() + timeout_s
         while True:
-            listener.settimeout(max(deadline - time.monotonic(), 1e-3))
-            conn, (source, _port) = listener.accept()
+            listener.settimeout(min(LOOK_S, max(deadline - time.monotonic(), 1e-3)))
+            try:
+                conn, (source, _port) = listener.accept()
+            except TimeoutError:
+                if is_over() or time.monotonic() > deadline:
+                    raise
+                continue
             if source == address:
                 return conn
             conn.close()  # a stranger who found the port
@@ -101,7 +112,7 @@ def wire_up(
         rank: this rank.
         offers: of all ranks, in rank order.
         listeners: this rank's, whose ports are in its offer.
-        gather: tells all ranks how it went.
+        gather: tells all ranks how the first lane went.
         tos: of tagged connections.
         timeout_s: for each connection, and later for a silent peer.
         late_s: for a peer that lives but does not come.
@@ -109,28 +120,83 @@ def wire_up(
     Raises:
         CollectiveError: a connection of any rank failed; on all ranks.
     """
-    failure: str | None = None
+    wiring = _Wiring(rank, offers, listeners, tos, timeout_s)
     with contextlib.ExitStack() as undo:
-        connections: dict[Key, socket.socket] = {}
-        try:
-            for peer, offer in enumerate(offers):
-                for lane in Lane:
-                    if peer < rank:
-                        key = (rank, lane)
-                        conn = _connect(offer, key, _tcp_socket(lane, tos), offers[rank].address, timeout_s)
-                    elif peer > rank:
-                        conn = listeners.accept((peer, lane), offer.address, timeout_s)
-                    else:
-                        continue
-                    connections[peer, lane] = undo.enter_context(conn)
-        except OSError as error:
-            failure = f"rank {rank} could not connect with rank {peer} at {offer.address}: {error}"
-        else:
-            failure = _exchange_preambles(rank, connections, timeout_s)
+        undo.callback(wiring.close)
+        failure = wiring.connect([Lane.CONTROL])
         if failures := [text for text in gather(failure) if text]:
-            raise CollectiveError(f"{failures[0]}; set $NETOFFLOAD_ADDRESS if that is the wrong interface")
+            raise CollectiveError(failures[0])
+        watch = wiring.begin_watch()
+        undo.callback(watch.stop)
+        try:
+            others = [lane for lane in Lane if lane is not Lane.CONTROL]
+            failure = wiring.connect(others) or _exchange_preambles(rank, wiring.connections, timeout_s)
+            if failure is not None:  # perhaps because of a rank that is gone
+                raise watch.verdict() or CollectiveError(failure)
+            exchange = TcpExchange(rank, len(offers), wiring.connections, watch, timeout_s, late_s)
+            undo.pop_all()
+            undo.callback(exchange.close)
+            watch.wait_for_all()
+        except BaseException as error:
+            watch.give_up(error)
+            raise
         undo.pop_all()
-    return TcpExchange(rank, len(offers), connections, timeout_s, late_s)
+    return exchange
+
+
+class _Wiring:
+    """This rank's connections, while they are made.
+
+    Args:
+        rank: this rank.
+        offers: of all ranks.
+        listeners: this rank's.
+        tos: of tagged connections.
+        timeout_s: for each connection.
+    """
+
+    def __init__(self, rank: int, offers: Sequence[Offer], listeners: Listeners, tos: int, timeout_s: float) -> None:
+        self.connections: dict[Key, socket.socket] = {}
+        self._rank = rank
+        self._offers = offers
+        self._listeners = listeners
+        self._tos = tos
+        self._timeout_s = timeout_s
+        self._watch: Watch | None = None
+
+    def connect(self, lanes: Sequence[Lane]) -> str | None:
+        """Connect these lanes with all ranks; return what went wrong, None if nothing did."""
+        own = self._offers[self._rank].address
+        for peer, offer in enumerate(self._offers):
+            for lane in lanes if peer != self._rank else ():
+                try:
+                    if peer < self._rank:
+                        fresh = _tcp_socket(lane, self._tos)
+                        conn = _connect(offer, (self._rank, lane), fresh, own, self._timeout_s)
+                    else:
+                        conn = self._listeners.accept((peer, lane), offer.address, self._timeout_s, self._is_over)
+                except OSError as error:
+                    return (
+                        f"rank {self._rank} could not connect with rank {peer} at {offer.address}: {error}; set "
+                        "$NETOFFLOAD_ADDRESS if that is the wrong interface"
+                    )
+                self.connections[peer, lane] = conn
+        return None
+
+    def begin_watch(self) -> Watch:
+        """Watch over the control lane, which is connected."""
+        control = {peer: conn for (peer, lane), conn in self.connections.items() if lane is Lane.CONTROL}
+        self._watch = Watch(self._rank, len(self._offers), control, self._timeout_s)
+        self._watch.start()
+        return self._watch
+
+    def close(self) -> None:
+        """Close what was connected."""
+        for conn in self.connections.values():
+            conn.close()
+
+    def _is_over(self) -> bool:
+        return self._watch is not None and self._watch.failure is not None
 
 
 def _exchange_preambles(rank: int, connections: dict[Key, socket.socket], timeout_s: float) -> str | None:

@@ -1,4 +1,4 @@
-"""``netoffload verify collectives`` and ``verify failures``: CompComm's calls on MPI ranks of this machine."""
+"""``netoffload verify collectives``, ``programs`` and ``failures``: CompComm's calls on MPI ranks of this machine."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ def verify_collectives(
 
     Example: netoffload verify collectives --mpi openmpi --sizes 0,7,1024
     """
-    from netoffload.testbed import run_local_ranks
-
     config.check_choice("codec", codec, config.CODECS)
     config.check_bound_k(bound)
     config.check_timeout_s(timeout)
@@ -57,8 +55,15 @@ def verify_collectives(
     words += ["--codec", codec, "--bound", str(bound), "--seed", str(seed)]
     words += [word for size in sizes.split(",") for word in ("--size", _whole_number(size))]
     words += [word for name in call or () for word in ("--call", name)]
+    _run_shown("calls", ranks, words, mpi, timeout)
+
+
+def _run_shown(what: str, ranks: int, words: list[str], mpi: str, timeout_s: float) -> None:
+    """Run a rank program that says how many of ``what`` it has done, and end as it ends."""
+    from netoffload.testbed import run_local_ranks
+
     said: list[str] = []
-    with shown_progress("calls", None) as show:
+    with shown_progress(what, None) as show:
 
         def hear(_rank: int, lines: bytes) -> None:
             for line in lines.splitlines():
@@ -70,12 +75,41 @@ def verify_collectives(
                     notes.print(line.decode(errors="replace"), highlight=False, markup=False)
 
         try:
-            run_local_ranks(ranks, words, mpi=mpi, timeout_s=timeout, on_stderr=hear)
+            run_local_ranks(ranks, words, mpi=mpi, timeout_s=timeout_s, on_stderr=hear)
         except RunError as error:
             if not said:
                 raise
             print(said[0], file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
+
+
+@verify_app.command("programs")
+def verify_programs(
+    programs: Annotated[str, typer.Option(help="How many: 200, 10k.")] = "10k",
+    ranks: Annotated[int, typer.Option("--ranks", "-n", help="MPI ranks; 1: threads of one process.")] = 1,
+    mpi: Mpi = "mpich",
+    seed: Annotated[int, typer.Option(help="Decides all programs.")] = 1,
+    first: Annotated[int, typer.Option(help="Begin with this program.")] = 0,
+    limit: Annotated[float, typer.Option(help="Seconds after which a program hangs.")] = 60.0,
+    timeout: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 3600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Carry out random legal programs of messages and collectives: right results, and none hangs.
+
+    The writer of a program knows every result. On several ranks mpi4py's own
+    calls carry it out as well. Ends with exit code 1 at the first program that
+    is wrong or hangs, and names it: --first NUMBER --programs 1 repeats it.
+
+    Example: netoffload verify programs -n 3 --programs 200
+    """
+    config.check_timeout_s(limit)
+    config.check_timeout_s(timeout)
+    count = config.parse_count(programs)
+    if ranks < 1 or count < 1 or first < 0:
+        raise UsageError(f"cannot try {count} programs from number {first} on {ranks} ranks: say --programs 200 -n 3")
+    words = ["-m", "netoffload_mpi.verify.random_programs", "--progress", *(["--json"] if as_json else [])]
+    words += ["--programs", str(count), "--seed", str(seed), "--first", str(first), "--limit", str(limit)]
+    _run_shown("programs", ranks, words, mpi, timeout)
 
 
 @verify_app.command("failures")

@@ -129,7 +129,10 @@ def meet(exchange: Exchange, announcement: Announcement) -> None:
         _meet(exchange, meeting)
     if pairs and meeting.heard != ours:
         _, behind = pairs[meeting.done - 1]
-        heard = Announcement.from_octets(bytes(meeting.heard))
+        try:
+            heard = Announcement.from_octets(bytes(meeting.heard))
+        except CollectiveError as error:  # perhaps the rest of a call that the peer gave up: its reason is on its way
+            raise behind.ending() or error from None
         raise CollectiveError(
             f"ranks disagree: rank {exchange.rank} {announcement.what_is_done()}, rank {behind.peer} "
             f"{heard.what_is_done()}; all ranks must make the same calls with the same arguments"

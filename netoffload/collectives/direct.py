@@ -2,7 +2,10 @@
 
 A root's link carries every block once whatever the algorithm, and that link is the limit, so no tree could be faster
 for long vectors. All-to-all goes in p-1 steps; in step s rank r sends to r+s and receives from r-s, so that no two
-ranks send to the same one. Nothing is quantised: the block that stays where it is does not pass a NIC, and is exact.
+ranks send to the same one. Blocks may differ in length, so a peer may be in an earlier step, with another rank, for
+longer than any time limit: it is late, and not stuck.
+
+Nothing is quantised: the block that stays where it is does not pass a NIC, and is exact.
 """
 
 from __future__ import annotations
@@ -134,6 +137,7 @@ def alltoall(
                 exchange,
                 [(exchange.channel(to, tagged=tagged), octets_of(outgoing[to]))],
                 [(exchange.channel(start, tagged=tagged), octets_of(incoming[start]))],
+                may_be_late=True,
             )
 
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import Span
+from netoffload.errors import CollectiveError
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -70,6 +71,13 @@ class Channel(Protocol):
 
         Raises:
             PeerLostError: the peer is gone and everything it sent has been received.
+        """
+        ...
+
+    def ending(self) -> CollectiveError | None:
+        """Return why the exchange ended or the peer left, None if neither did.
+
+        Waits a moment for the reason. Octets that a peer sent for a call which it then gave up still lie in the stream.
         """
         ...
 

@@ -162,6 +162,10 @@ class InProcessChannel:
                 self._fabric.changed.notify_all()
             return count
 
+    def ending(self) -> CollectiveError | None:
+        """Return that the peer has ended, if it has; :func:`run_ranks` finds the reason by itself."""
+        return PeerLostError(f"rank {self.peer} closed its connection") if self._inward.ended else None
+
     def end(self) -> None:
         """Let the peer see the end once it has taken what is queued."""
         with self._fabric.changed:

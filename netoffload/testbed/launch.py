@@ -3,8 +3,9 @@
 Which MPI starts them, and how, stands in ``launch_backends``; what they say comes through ``launch_output``. Three
 things keep a launch honest: each rank has a ``/dev/shm`` and an IPC namespace of its own and MPI is told that no two
 ranks share a node, so no octet can avoid the wire; ``python -m mpi4py`` makes an uncaught exception end all ranks
-instead of hanging the others, once MPI is imported; and a time limit ends what hangs all the same. A rank's output
-comes through pipes of its own, so that lines stay whole and the error can show the words of the rank that failed.
+instead of hanging the others, once MPI is imported; and a time limit ends what hangs all the same. A guard ends the
+ranks of a command that dies. A rank's output comes through pipes of its own, so that lines stay whole and the error can
+show the words of the rank that failed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from netoffload.testbed.launch_output import (
     pass_on_stdout,
 )
 from netoffload.testbed.meter import Meter
-from netoffload.testbed.processes import end, marked
+from netoffload.testbed.processes import guarded
 
 TIMEOUT_S_DEFAULT: Final = 3600.0
 PROGRAM_CHARACTERS: Final = 80
@@ -239,20 +240,22 @@ def _started(
     """Start the launcher; whatever happens, nothing that carries ``mark`` is left afterwards."""
     process: subprocess.Popen[bytes] | None = None
     try:
-        process = subprocess.Popen(
-            command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output.launcher_fd,
-            stderr=output.launcher_fd,
-            start_new_session=True,  # a Ctrl-C reaches us, and we end the ranks
-        )
-        yield process
+        with guarded(mark, GRACE_S):
+            try:
+                process = subprocess.Popen(
+                    command,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output.launcher_fd,
+                    stderr=output.launcher_fd,
+                    start_new_session=True,  # a Ctrl-C reaches us, and we end the ranks
+                )
+                yield process
+            finally:
+                if process is not None and process.poll() is None:
+                    output.mute_launcher()
     except OSError as error:
         raise RunError(f"cannot start {command[0]}: {error}") from error
     finally:
-        if process is not None and process.poll() is None:
-            output.mute_launcher()
-        end(marked(mark), GRACE_S)
         if process is not None:
             process.wait()

@@ -3,6 +3,9 @@
 A pid alone says nothing: it is used again. A process is known by its pid *and* its start time, or by an entry in its
 environment (``NETOFFLOAD_RUN=<run id>``) that everything started in a testbed inherits. Signals go through a pidfd
 that is opened first and checked second, so that none can reach a process that took over a pid in between.
+
+Run as a program, with a mark as its argument, this file is the guard of :func:`guarded`: it needs nothing but the
+standard library, and starts in some milliseconds.
 """
 
 from __future__ import annotations
@@ -11,14 +14,19 @@ import contextlib
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 GRACE_S: Final = 3.0
 """Between SIGTERM and SIGKILL: a NIC drains, a rank leaves its files whole."""
+
+END_ROUNDS: Final = 5
+"""What is being ended may start something until it is gone; but some processes cannot be ended."""
 
 EXEC_LOOKS: Final = 20
 """How often processes without an environment are looked at; some have none for good."""
@@ -103,6 +111,37 @@ def end(processes: Iterable[ProcessId], grace_s: float = GRACE_S, *, kill: bool 
             left = _wait(left, wait_s)
 
 
+def end_marked(mark: str, grace_s: float = GRACE_S) -> None:
+    """End what carries ``mark``, and what it started before it ended."""
+    for _ in range(END_ROUNDS):
+        if not (processes := marked(mark)):
+            return
+        end(processes, grace_s)
+
+
+@contextlib.contextmanager
+def guarded(mark: str, grace_s: float = GRACE_S) -> Iterator[None]:
+    """End what carries ``mark`` when the body ends, and also when this process dies in it, by whatever signal.
+
+    A process of its own sees the death: its standard input is a pipe of which only this process holds the other end.
+
+    Args:
+        mark: entry of the environment (``NAME=value``) of all that is to be ended; not of this process.
+        grace_s: seconds between SIGTERM and SIGKILL.
+    """
+    command = [sys.executable, "-I", "-S", __file__, mark, str(grace_s)]
+    quiet = subprocess.DEVNULL
+    # In a session of its own: a Ctrl-C is for this process, and the guard has to outlive it. With an environment:
+    # processes that show none are looked at again and again.
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True, env={"PATH": os.defpath}
+    ):  # its end closes the pipe, and waits for the guard
+        try:
+            yield
+        finally:
+            end_marked(mark, grace_s)
+
+
 def _ancestors() -> set[int]:
     pids = {os.getpid()}
     pid = os.getppid()
@@ -138,3 +177,8 @@ def _wait(pidfds: set[int], timeout_s: float) -> set[int]:
             poller.unregister(pidfd)
             left.discard(pidfd)
     return left
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()
+    end_marked(sys.argv[1], float(sys.argv[2]))

@@ -15,6 +15,7 @@ from netoffload.collectives import (
     Operation,
     aggregate,
     aggregator_allreduce,
+    alltoall,
     barrier,
     hierarchical_allreduce,
     ring_allreduce,
@@ -23,6 +24,7 @@ from netoffload.collectives import (
 from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.hierarchy import SubExchange
 from netoffload.collectives.reference import ring_sum
+from netoffload.collectives.schedule import consecutive
 from netoffload.config import ENV_CONTROL, TOS_COMPRESS
 from netoffload.control import ControlServer
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
@@ -195,6 +197,33 @@ def test_ranks_between_rounds_are_late_and_not_stuck(
     assert run_tcp(4, body, timeout_s=0.4) == [4.0] * 4
 
 
+def test_ranks_that_are_long_busy_with_others_in_an_alltoall_are_late_and_not_stuck() -> None:
+    counts = [[5, 5_000, 5], [5, 5, 5], [5, 5, 5]]
+
+    def body(exchange: TcpExchange) -> bytes:
+        if exchange.rank == 0:  # its link to rank 1 is slow: five pieces, and rank 2 waits
+            channel = exchange.channel(1, tagged=True)
+            send_some = channel.send_some
+
+            def trickle(data: memoryview) -> int:
+                threading.Event().wait(0.2)
+                return send_some(data[:4000])
+
+            setattr(channel, "send_some", trickle)  # noqa: B010 - mypy refuses the plain assignment
+        rank = exchange.rank
+        source_spans = consecutive(counts[rank])
+        target_spans = consecutive([row[rank] for row in counts])
+        target = np.zeros(target_spans[-1].stop, np.float32)
+        alltoall(exchange, values_of(rank, source_spans[-1].stop), source_spans, target, target_spans, tagged=True)
+        return target.tobytes()
+
+    results = run_tcp(3, body, timeout_s=0.4)
+    sent = [values_of(rank, sum(row)) for rank, row in enumerate(counts)]
+    for rank, result in enumerate(results):
+        spans = [consecutive(row)[rank] for row in counts]
+        assert result == b"".join(one[span.start : span.stop].tobytes() for one, span in zip(sent, spans, strict=True))
+
+
 def test_an_aggregator_that_is_long_in_receiving_is_waited_for() -> None:
     def body(exchange: TcpExchange) -> float:
         values = np.ones(100, np.float32)
@@ -285,11 +314,11 @@ def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
         port = listeners.ports[1, Lane.TAGGED]
         with socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)):
             with socket.create_connection(("127.0.0.1", port)) as friend:
-                conn = listeners.accept((1, Lane.TAGGED), "127.0.0.1", 5.0)
+                conn = listeners.accept((1, Lane.TAGGED), "127.0.0.1", 5.0, lambda: False)
                 with conn:
                     assert conn.getpeername() == friend.getsockname()
             with pytest.raises(TimeoutError):
-                listeners.accept((1, Lane.TAGGED), "127.0.0.1", 0.05)
+                listeners.accept((1, Lane.TAGGED), "127.0.0.1", 0.05, lambda: False)
 
 
 @pytest.mark.parametrize(

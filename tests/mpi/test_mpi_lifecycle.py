@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -22,6 +24,8 @@ from netoffload_mpi.dataplane import TcpExchange
 from netoffload_mpi.info import CommInfo, NicAccount
 from netoffload_mpi.plane import DataPlane, Settings
 from netoffload_mpi.progress import CallQueue
+
+TWO_THREADS = "rank 0 calls collectives of one communicator from two threads at the same time"
 
 
 def comm_over(exchange: TcpExchange, settings: Settings | None = None) -> CompComm:
@@ -175,6 +179,56 @@ def test_a_background_call_that_has_ended_is_let_go() -> None:
         time.sleep(0.001)
     assert gone() is None
     queue.end()
+
+
+def test_a_dropped_duplicate_leaves_no_thread(alone: CompComm) -> None:
+    def ours() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "collectives"}
+
+    before, duplicates = ours(), [alone.Dup() for _ in range(3)]
+    for duplicate in duplicates:
+        duplicate.Iallreduce_comp(MPI.IN_PLACE, np.ones(3, np.float32)).Wait()
+    started = ours() - before
+    assert len(started) == 3
+    handles = [MPI.Intracomm(duplicate) for duplicate in duplicates]
+    del duplicate, duplicates
+    for thread in started:
+        thread.join(10)
+        assert not thread.is_alive()
+    for handle in handles:
+        handle.Free()
+
+
+def test_two_threads_in_one_communicator_are_told_so_on_every_rank() -> None:
+    entered, refused = threading.Event(), threading.Event()
+
+    def body(exchange: TcpExchange) -> None:
+        comm, values = comm_over(exchange), np.ones(9, np.float32)
+        if exchange.rank == 1:
+            assert refused.wait(10)
+            comm.Allreduce_comp(MPI.IN_PLACE, values)
+            return
+
+        def first() -> None:
+            with pytest.raises(CollectiveError, match=TWO_THREADS):
+                comm._carry_out(lambda plane: enter(plane), comm._data_plane(), ())
+
+        def enter(plane: DataPlane) -> None:
+            entered.set()
+            barrier(plane.exchange)
+
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(first)
+            assert entered.wait(10)
+            try:
+                comm.Allreduce_comp(MPI.IN_PLACE, values)
+            finally:
+                refused.set()
+                other.result()
+
+    for error in run_tcp(2, body):
+        assert isinstance(error, CollectiveError)
+        assert re.search(TWO_THREADS, str(error))
 
 
 def test_the_account_of_connections_that_have_ended_names_them_still() -> None:

@@ -31,6 +31,12 @@ def receive(exchange: TcpExchange, source: int | None, tag: int | None, into: Fl
     return exchange.watch.receive(source, tag, octets_of(into))
 
 
+def more_than_buffers_hold() -> int:
+    """Return how many floats cannot be on their way between two ranks, even if the kernel gives all that it may."""
+    limits = [int(Path(f"/proc/sys/net/ipv4/tcp_{which}mem").read_text().split()[2]) for which in "rw"]
+    return sum(limits) // 4 + 500_000
+
+
 @pytest.mark.parametrize("count", [0, 1, 7, 1024, 1_000_003])
 def test_both_directions_at_once_and_receives_posted_first(count: int) -> None:
     def body(exchange: TcpExchange) -> bool:
@@ -66,6 +72,45 @@ def test_messages_of_one_source_and_tag_keep_their_order_and_tags_choose() -> No
     assert run_tcp(2, body)[1] == [2.0, 6.0, 1.0, 5.0, 3.0, 5.0]
 
 
+def test_messages_are_announced_when_they_are_posted() -> None:
+    """A long message stands still, because the receiver first asks for a short one that was posted behind it."""
+    big = more_than_buffers_hold()
+
+    def body(exchange: TcpExchange) -> list[bool]:
+        short, long = values_of(2, 4), values_of(1, big)
+        if exchange.rank == 0:
+            CompRequest.Waitall([send(exchange, 1, 1, long), send(exchange, 1, 2, short)])
+            return []
+        got = []
+        for tag, values in ((2, short), (1, long)):
+            request = receive(exchange, 0, tag, into := np.zeros_like(values))
+            assert request._done.wait(10)  # Wait() would hang with the ranks
+            request.Wait()
+            got.append(into.tobytes() == values.tobytes())
+        return got
+
+    assert run_tcp(2, body, late_s=5.0)[1] == [True, True]
+
+
+def test_an_empty_message_does_not_wait_behind_a_long_one() -> None:
+    """The receiver has all of it, and would not look at the long one before its sender goes on."""
+    big = more_than_buffers_hold()
+
+    def body(exchange: TcpExchange) -> bool:
+        long, nothing = np.ones(big, np.float32), np.zeros(0, np.float32)
+        if exchange.rank == 0:
+            first, second = send(exchange, 1, 1, long), send(exchange, 1, 2, nothing)
+            assert second._done.wait(10)
+            barrier(exchange)
+            return first.Wait()
+        receive(exchange, 0, 2, nothing).Wait()
+        barrier(exchange)
+        receive(exchange, 0, 1, long).Wait()
+        return True
+
+    assert run_tcp(2, body) == [True, True]
+
+
 def test_any_source_takes_from_everyone_and_oneself() -> None:
     def body(exchange: TcpExchange) -> list[float]:
         going = send(exchange, 0, 1, np.full(9, exchange.rank, np.float32))
@@ -93,8 +138,7 @@ def test_one_rank_sends_to_itself() -> None:
 
 
 def test_a_message_nobody_asked_for_does_not_stand_before_a_collective() -> None:
-    limits = [int(Path(f"/proc/sys/net/ipv4/tcp_{which}mem").read_text().split()[2]) for which in "rw"]
-    big = sum(limits) // 4 + 500_000  # more than all socket buffers between two ranks hold
+    big = more_than_buffers_hold()
 
     def body(exchange: TcpExchange) -> float:
         peer, into = 1 - exchange.rank, np.zeros(big, np.float32)

@@ -32,7 +32,7 @@ from netoffload.collectives.hierarchy import SubExchange, hierarchical_allreduce
 from netoffload.collectives.operations import apply
 from netoffload.collectives.reference import reduce_scatter, ring_sum
 from netoffload.collectives.schedule import consecutive
-from netoffload.errors import PeerLostError
+from netoffload.errors import CollectiveError, PeerLostError
 from netoffload_mpi import driver, ring_loop
 from netoffload_mpi.agreement import Quantiser
 from netoffload_mpi.dataplane import Lane, TcpExchange
@@ -41,6 +41,7 @@ SIZES = (1, 2, 3, 4, 5, 8)
 COUNTS = (0, 1, 7, 1024, *(() if JIT_DISABLED else (20_003,)))
 CHUNKS = (3, 1000, 65_536)
 ROUNDED = Quantiser(CodecId.INCEPTIONN, 10)
+GONE = "rank 0 closed its communicator while rank 1 waited for it"
 HARD = np.array([0.0, -0.0, 1e-45, -1e-40, np.inf, -np.inf, np.nan, 3.4e38, -3.4e38, 1.0, -1.0], np.float32)
 
 
@@ -244,6 +245,30 @@ def test_an_interrupt_ends_a_blocking_call_and_the_others_hear_of_it() -> None:
         assert "KeyboardInterrupt" in run_tcp(2, body, timeout_s=30)[1]
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("gives_up", [True, False])
+def test_the_rest_of_a_call_that_was_given_up_is_not_taken_for_an_announcement(gives_up: bool) -> None:
+    """Rank 0 leaves in the middle of a ring, and rank 1 reads the ring's octets before it hears of it."""
+    met = threading.Event()
+
+    class Meets(Watched):
+        def drive(self, round_: RingRound | Meeting) -> bool:
+            result = super().drive(round_)
+            met.set()
+            return result
+
+    def body(exchange: TcpExchange) -> None:
+        if exchange.rank == 1:
+            barrier(Meets(exchange))
+            return
+        exchange.channel(1, tagged=False).send_some(memoryview(bytes(200)))
+        assert met.wait(10)
+        if gives_up:
+            exchange.watch.give_up(CollectiveError("rank 0 has had enough"))
+
+    lost = run_tcp(2, body)[1]
+    assert str(lost) == ("rank 0 has had enough" if gives_up else GONE)
 
 
 def test_closing_from_another_thread_ends_a_round() -> None:

@@ -17,7 +17,7 @@ import pytest
 from mpi4py import MPI
 
 from netoffload.testbed.launch_backends import find_mpiexec, find_openmpi
-from netoffload.testbed.processes import marked
+from netoffload.testbed.processes import guarded, marked
 from netoffload_mpi import CompComm
 from netoffload_mpi.verify.__main__ import packed
 from netoffload_mpi.verify.cases import EXACT, Place
@@ -124,27 +124,40 @@ def test_what_cannot_be_verified_is_one_clear_line(words: list[str], message: st
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["collectives", "failures"])
+@pytest.mark.parametrize("command", ["collectives", "failures", "programs"])
 def test_help_has_an_example(command: str) -> None:
     assert f"Example: netoffload verify {command}" in verify(command, "--help").stdout
 
 
-def test_an_interruption_leaves_no_rank() -> None:
+@pytest.mark.parametrize(
+    ("words", "processes", "number", "code"),
+    [
+        # The command, mpiexec and its proxy, and the ranks; then also shells that would outlive their ranks.
+        (("collectives", "-n", "2", "--sizes", "1000003"), 3 + 2, signal.SIGINT, 130),
+        (("failures", "-n", "3", "--strike", "stop"), 3 + 2 * 3, signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
+def test_a_command_that_is_ended_leaves_no_rank(words: tuple[str, ...], processes: int, number: int, code: int) -> None:
     need("mpich")
-    command, environment = verify_command("collectives", "-n", "2", "--sizes", "1000003")
+    command, environment = verify_command(*words)
     mark = f"{MARK}={os.getpid()}"
     environment |= dict([mark.split("=")])
-    with subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        deadline_s = time.monotonic() + 30
-        while len(marked(mark)) < 5:  # the command, mpiexec and its proxy, two ranks
+    with (
+        guarded(mark, 0.1),
+        subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        deadline_s = time.monotonic() + 20
+        while len(marked(mark)) < processes:
             assert time.monotonic() < deadline_s
             assert process.poll() is None
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, said = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert said.endswith("netoffload: interrupted\n")
-    assert marked(mark) == []
+        assert process.returncode == code
+        assert said.endswith("netoffload: interrupted\n" if code > 0 else "")
+        while marked(mark):  # a guard may still be ending them
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

@@ -9,5 +9,7 @@ mpi4py's own call leaves behind, or what ``netoffload.collectives.reference`` sa
 their digests. Ends with exit code 1 and the first difference.
 
 Files: ``cases`` (a call and its values), ``reductions``, ``movements``, ``messages`` (what is tried), ``run`` (trying
-it), ``__main__`` (the command line); ``failures``, another program, kills a rank in the middle of every kind of call.
+it), ``__main__`` (the command line). Two more programs: ``failures`` kills a rank in the middle of every kind of call,
+and ``random_programs`` carries out random programs, which ``programs`` writes and ``program_runs`` compares;
+``local_ranks`` plays ranks as threads.
 """

@@ -1,0 +1,110 @@
+"""How ranks find each other through MPI: a duplicate of their communicator, and allgathers, all with a time limit.
+
+MPI's own collectives wait for a rank that was stopped as long as it takes, and at full speed. These sleep between two
+looks, name who is missing, and let the others hear of it. They are needed before the first socket only: from then on
+the watch knows who lives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from mpi4py import MPI
+
+from netoffload.errors import PeerLostError
+
+PAUSE_S_MIN: Final = 1e-5
+PAUSE_S_MAX: Final = 0.01
+"""Between two looks; doubled from one to the next."""
+
+SET_UP_TIMEOUTS: Final = 2
+"""Silences that a gather of the set-up may take: a rank may wait for one connection that does not come."""
+
+_TAG: Final = 0
+_abandoned: list[MPI.Request] = []
+"""What MPI may still be reading, because a rank never took it."""
+
+
+def duplicate(comm: MPI.Intracomm, limit_s: float) -> MPI.Intracomm:
+    """Return a duplicate of ``comm``; collective.
+
+    Raises:
+        PeerLostError: not all ranks came within ``limit_s``. MPI does not say which.
+    """
+    other, request = MPI.Intracomm(comm).Idup()
+    if not _wait(request.Test, limit_s):
+        _abandoned.append(request)
+        raise PeerLostError(f"not all ranks came to the first call within {limit_s:g} s (late_s)")
+    return MPI.Intracomm(other)
+
+
+class Rendezvous:
+    """Allgathers over a communicator that nobody else uses; an ``agreement.Gather``.
+
+    Args:
+        comm: the ranks, all of which are about to gather.
+        limit_s: how long one may take.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, limit_s: float) -> None:
+        """Gather nothing yet."""
+        self._comm = comm
+        self._limit_s = limit_s
+        self._came: dict[int, deque[Any]] = {rank: deque() for rank in range(comm.Get_size())}
+
+    def __call__(self, value: Any) -> list[Any]:
+        """Return every rank's value, in rank order.
+
+        Raises:
+            PeerLostError: a rank did not come, or another rank says that one did not; on all ranks.
+        """
+        sent = self._send(value, None)
+        self._came[self._comm.Get_rank()].append(value)
+        try:
+            if not _wait(lambda: self._look() and all(request.Test() for request in sent), self._limit_s):
+                raise self._missing()
+        except PeerLostError:
+            _abandoned.extend(sent)
+            raise
+        return [came.popleft() for came in self._came.values()]
+
+    def _send(self, value: Any, reason: str | None) -> list[MPI.Request]:
+        """Send a value, or the reason why there is none, to all others."""
+        others = [peer for peer in self._came if peer != self._comm.Get_rank()]
+        return [self._comm.isend((value, reason), peer, _TAG) for peer in others]
+
+    def _look(self) -> bool:
+        """Take what has come; return whether that is something of every rank."""
+        status = MPI.Status()
+        while (message := self._comm.improbe(MPI.ANY_SOURCE, _TAG, status)) is not None:
+            value, reason = message.recv()
+            if reason is not None:
+                raise PeerLostError(reason)
+            self._came[status.source].append(value)
+        return all(self._came.values())
+
+    def _missing(self) -> PeerLostError:
+        """Say who did not come, to the others as well."""
+        missing = ", ".join(str(peer) for peer, came in self._came.items() if not came)
+        error = PeerLostError(
+            f"rank {missing} did not come to the set-up within {self._limit_s:g} s: its process is stopped, or its "
+            "host or link is down"
+            if missing
+            else f"a rank took nothing for {self._limit_s:g} s during the set-up: its process is stopped"
+        )
+        _abandoned.extend(self._send(None, str(error)))
+        return error
+
+
+def _wait(is_done: Callable[[], bool], limit_s: float) -> bool:
+    """Look again and again; return whether it was done in time."""
+    deadline_s, pause_s = time.monotonic() + limit_s, PAUSE_S_MIN
+    while not is_done():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+    return True
