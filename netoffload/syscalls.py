@@ -21,6 +21,8 @@ write = types.ExternalFunction("write", types.intp(types.intc, _POINTER, types.u
 send = types.ExternalFunction("send", types.intp(types.intc, _POINTER, types.uintp, types.intc))
 recv = types.ExternalFunction("recv", types.intp(types.intc, _POINTER, types.uintp, types.intc))
 _ppoll = types.ExternalFunction("ppoll", types.intc(_POINTER, types.uintp, _POINTER, _POINTER))
+memcpy = types.ExternalFunction("memcpy", _POINTER(_POINTER, _POINTER, types.uintp))
+sched_yield = types.ExternalFunction("sched_yield", types.intc())
 _clock_gettime = types.ExternalFunction("clock_gettime", types.intc(types.intc, _POINTER))
 _errno_location = types.ExternalFunction("__errno_location", _POINTER())
 

@@ -29,7 +29,7 @@ from netoffload.config import (
 from netoffload.control import request
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 
-VERSION = 5
+VERSION = 6
 """Of the data plane: ranks with different ones do not talk."""
 
 Gather = Callable[[Any], Sequence[Any]]
@@ -178,6 +178,12 @@ def agree(offers: Sequence[Offer]) -> tuple[Precision | None, Marking]:
             first = f"rank {rounding[0][0]} {_describe(rounding[0][1])}"
             raise CollectiveError(f"ranks round differently: {first}, rank {rank} {_describe(precision)}")
     return rounding[0][1] if rounding else None, _agreed_marking(offers)
+
+
+def rounded_hops(offers: Sequence[Offer]) -> tuple[bool, ...]:
+    """Return, per rank, whether NICs round what it sends to its right neighbour: both ranks have one."""
+    has_nic = [offer.marking is not None for offer in offers]
+    return tuple(here and there for here, there in zip(has_nic, has_nic[1:] + has_nic[:1], strict=True))
 
 
 def _agreed_marking(offers: Sequence[Offer]) -> Marking:

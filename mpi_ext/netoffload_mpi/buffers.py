@@ -30,6 +30,9 @@ from netoffload.collectives import Float32Array
 from netoffload.collectives.schedule import Span, consecutive, partition
 from netoffload.errors import UsageError
 
+_FLOAT32_DTYPE = np.dtype(np.float32)
+"""Of nearly every vector; one of another octet order is another object."""
+
 _FORMS = "give x, [x, MPI.FLOAT] or [x, n, MPI.FLOAT]"
 
 
@@ -54,6 +57,10 @@ def float_vector(spec: Any, *, writable: bool) -> Float32Array:
         BufferTypeError: not float32, not contiguous, not in main memory, or read-only where it will be written.
         UsageError: a count or displacement that is negative or more than there is.
     """
+    if type(spec) is np.ndarray and spec.ndim == 1 and spec.dtype is _FLOAT32_DTYPE:  # short calls are many
+        flags = spec.flags
+        if flags.c_contiguous and (flags.writeable or not writable):
+            return spec
     return _block(spec, 1, writable)
 
 

@@ -26,12 +26,12 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from netoffload.collectives import Channel, Float32Array, Stopwatch
-from netoffload.collectives.exchange import Meeting, RingRound
+from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload_mpi.channel import CLOSED, TcpChannel
 from netoffload_mpi.driver import Driver, standstill
@@ -99,14 +99,16 @@ class TcpExchange:
 
     def channel(self, peer: int, *, tagged: bool) -> TcpChannel:
         """Return the connection to ``peer``."""
+        self._refuse_if_closed()
+        return self._channels[peer, Lane.TAGGED if tagged else Lane.UNTAGGED]
+
+    def _refuse_if_closed(self) -> None:
         if not self._close.alive:
             reason = f": {self.watch.failure}" if self.watch.failure else ""
             raise PeerLostError(f"rank {self.rank} has closed its connections, by request or after an error{reason}")
-        return self._channels[peer, Lane.TAGGED if tagged else Lane.UNTAGGED]
 
-    @contextlib.contextmanager
-    def one_call(self) -> Iterator[None]:
-        """Keep the channels of collectives to one call.
+    def begin_call(self) -> threading.Lock:
+        """Keep the channels of collectives to one call, which releases what is returned when it ends.
 
         Raises:
             CollectiveError: another thread is in a call; on all ranks, because they cannot know which call was meant.
@@ -118,14 +120,15 @@ class TcpExchange:
             )
             self.abort(error)
             raise error
-        try:
-            yield
-        finally:
-            self._calling.release()
+        return self._calling
 
     def sent_octets(self, lanes: Sequence[Lane]) -> int:
         """Return the octets of collectives handed to all connections of these lanes so far."""
-        return sum(channel.sent_octets for (_, lane), channel in self._channels.items() if lane in lanes)
+        octets = 0
+        for key, channel in self._channels.items():
+            if key[1] in lanes:
+                octets += channel.sent_octets
+        return octets
 
     def connections(self, lane: Lane) -> list[socket.socket]:
         """Return the sockets of a lane, for whoever sets options of theirs."""
@@ -180,8 +183,11 @@ class TcpExchange:
         if not is_ready:
             raise standstill([channel.peer for channel in events], limit_s, may_be_late)
 
-    def drive(self, round_: RingRound | Meeting) -> bool:
+    def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
         """Carry it out without the interpreter lock; not a ring with an operand that only Python can handle."""
+        if isinstance(round_, Gathering):
+            self._refuse_if_closed()  # its channels were found for an earlier call
+            return self._driver.gather(round_)
         return self._driver.meet(round_) if isinstance(round_, Meeting) else self._driver.go_round(round_)
 
     def scratch(self, count: int) -> Float32Array:

@@ -1,7 +1,8 @@
 """Carries whole rounds out in compiled code, and says in Python's terms what came of them.
 
-The compiled functions (``ring_loop``) hold no interpreter lock, so a rank's own computation, which may hold it, and
-its communication do not wait for each other: a call takes the lock when it begins, when it ends, and once per slice.
+The compiled functions (``ring_loop``, ``meeting_loop``) hold no interpreter lock, so a rank's own computation, which
+may hold it, and its communication do not wait for each other: a call takes the lock when it begins, when it ends, and
+once per slice.
 A slice of the main thread is short, because signals are handled between slices: Ctrl-C ends a blocking call. Another
 thread handles none, and taking the lock from a computing thread costs up to its switch interval (5 ms), so its slice
 is long. The watch need not wait for a slice to end: it shuts the connections down, which wakes the sleeper.
@@ -16,17 +17,19 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from netoffload.codec.jit import JIT_DISABLED
 from netoffload.collectives import Stopwatch
-from netoffload.collectives.exchange import FLOAT_OCTETS, Meeting, RingRound
+from netoffload.collectives.exchange import FLOAT_OCTETS, Gathering, Meeting, Quantise, RingRound
 from netoffload.errors import PeerLostError
-from netoffload_mpi import ring_loop
+from netoffload_mpi import loop_port, meeting_loop, ring_loop
 from netoffload_mpi.agreement import Quantiser
 from netoffload_mpi.channel import CLOSED, TcpChannel
+from netoffload_mpi.loop_port import Port
+from netoffload_mpi.meeting_loop import GatheringPlan
 from netoffload_mpi.ring_loop import RingPlan
 from netoffload_mpi.watch import Watch
 
@@ -38,6 +41,8 @@ OTHER_SLICE_S: Final = 2.0
 
 _NS: Final = 1e9
 
+_TIMES: Final = slice(loop_port.ASLEEP_NS, loop_port.CODEC_NS + 1)
+
 Step = Callable[[int, int], int]
 Sides = tuple[TcpChannel, TcpChannel]
 
@@ -48,11 +53,17 @@ def prepare() -> None:
         return
     nothing = np.empty(0, np.float32)
     no_steps = np.zeros((1, 2), np.int64)
-    plan = RingPlan(nothing, nothing.view(np.uint32), nothing, no_steps, 0, 0, ring_loop.NOT_ROUNDED, 0)
-    port = ring_loop.make_port()
+    plan = RingPlan(nothing, nothing.view(np.uint32), nothing, no_steps, 0, 0, loop_port.NOT_ROUNDED, 0)
+    port = loop_port.make_port()
     ring_loop.run_ring(-1, -1, 0, 0, plan, port)
     octets = np.empty(0, np.uint8)
-    ring_loop.run_meeting(np.empty((0, 2), np.int64), 0, 0, octets, octets, port)
+    nobody = np.empty((0, 2), np.int64)
+    meeting_loop.run_meeting(nobody, 0, 0, octets, octets, port)
+    words = nothing.view(np.uint32)
+    gathering = GatheringPlan(
+        octets, octets, 0, nothing, words, nothing, nobody, octets, 0, 0, loop_port.NOT_ROUNDED, 0
+    )
+    meeting_loop.run_gathering(nobody, 0, 0, gathering, port)
 
 
 def standstill(peers: Sequence[int], limit_s: float, may_be_late: bool) -> PeerLostError:
@@ -83,7 +94,7 @@ class Driver:
         self._watch = watch
         self._timeout_s = timeout_s
         self._late_s = max(late_s, timeout_s)
-        self._port = ring_loop.make_port()
+        self._port = loop_port.make_port()
 
     def go_round(self, ring: RingRound) -> bool:
         """Carry out a ring; see :meth:`~netoffload.collectives.exchange.Exchange.drive`."""
@@ -97,8 +108,8 @@ class Driver:
             try:
                 return ring_loop.run_ring(outward.fileno(), inward.fileno(), slice_ns, limit_ns, plan, port)
             finally:
-                outward.sent_octets += int(port.state[ring_loop.SENT_OCTETS])
-                port.state[ring_loop.SENT_OCTETS] = 0
+                outward.sent_octets += int(port.state[loop_port.SENT_OCTETS])
+                port.state[loop_port.SENT_OCTETS] = 0
 
         with self._lock:
             self._run(step, lambda: (outward, inward), self._timeout_s, may_be_late=False)
@@ -112,72 +123,142 @@ class Driver:
                 return False
             pairs.append((ahead, behind))
         port, state = self._port, self._port.state
-        state[:] = 0
+        state[: loop_port.PATIENCE] = 0
         ours = np.array(list(meeting.ours), np.uint8)
         heard = np.frombuffer(meeting.heard, np.uint8)
 
         def step(slice_ns: int, limit_ns: int) -> int:
             table = np.array([(ahead.fileno(), behind.fileno()) for ahead, behind in pairs], np.int64)
-            return ring_loop.run_meeting(table, slice_ns, limit_ns, ours, heard, port)
+            return meeting_loop.run_meeting(table, slice_ns, limit_ns, ours, heard, port)
 
         with self._lock:
             try:
-                self._run(step, lambda: pairs[int(state[ring_loop.RECEIVING])], self._late_s, may_be_late=True)
+                self._run(step, lambda: pairs[int(state[loop_port.RECEIVING])], self._late_s, may_be_late=True)
             finally:
-                meeting.done = int(state[ring_loop.RECEIVING])
+                meeting.done = int(state[loop_port.RECEIVING])
                 for ahead, _ in pairs[: meeting.done]:
                     ahead.sent_octets += ours.size
+        return True
+
+    def gather(self, gathering: Gathering) -> bool:
+        """Carry out a gathering; likewise."""
+        prepared = gathering.prepared
+        if prepared is None:
+            prepared = gathering.prepared = _prepare_gathering(gathering, self._port)
+        if prepared is False:
+            return False
+        state = self._port.state
+        state[: loop_port.PATIENCE] = 0
+        with self._lock:
+            try:
+                self._run(prepared.step, prepared.sides, self._late_s, may_be_late=True)
+            finally:
+                gathering.done = int(state[loop_port.RECEIVING])
+                prepared.count_octets(gathering.done)
         return True
 
     def _run(self, step: Step, sides: Callable[[], Sides], limit_s: float, *, may_be_late: bool) -> None:
         """Call ``step`` until the round is done.
 
         Args:
-            step: slice and limit of silence in nanoseconds -> a result of ``ring_loop``.
+            step: slice and limit of silence in nanoseconds -> a result of ``loop_port``.
             sides: returns the channels at which the round is: outward, inward.
             limit_s: of silence.
             may_be_late: see :meth:`~netoffload.collectives.exchange.Exchange.wait`.
         """
         state = self._port.state
-        is_main = threading.current_thread() is threading.main_thread()
+        is_main = threading.get_ident() == threading.main_thread().ident
         slice_ns, limit_ns = int((MAIN_SLICE_S if is_main else OTHER_SLICE_S) * _NS), int(limit_s * _NS)
         while True:
             result = step(slice_ns, limit_ns)
             self._count_times(may_be_late)
-            if result == ring_loop.DONE:
+            if result == loop_port.DONE:
                 return
-            if result == ring_loop.BROKEN:
-                number = int(state[ring_loop.ERROR])
-                peer = sides()[int(state[ring_loop.SIDE])].peer
+            if result == loop_port.BROKEN:
+                number = int(state[loop_port.ERROR])
+                peer = sides()[int(state[loop_port.SIDE])].peer
                 raise self._watch.explain(peer, os.strerror(number) if number else CLOSED)
-            failure = self._watch.verdict() if result == ring_loop.SILENT else self._watch.failure
+            failure = self._watch.verdict() if result == loop_port.SILENT else self._watch.failure
             if failure is not None:
                 raise failure
-            if result == ring_loop.SILENT:
-                wanted = int(state[ring_loop.WANTED])
+            if result == loop_port.SILENT:
+                wanted = int(state[loop_port.WANTED])
                 peers = [channel.peer for side, channel in enumerate(sides()) if wanted >> side & 1]
                 raise standstill(peers, limit_s, may_be_late)
 
     def _count_times(self, may_be_late: bool) -> None:
         watch, state = self._stopwatch, self._port.state
-        slept_s = int(state[ring_loop.ASLEEP_NS]) / _NS
-        watch.wire_s += slept_s
-        watch.late_s += slept_s if may_be_late else 0.0
-        watch.reduce_s += int(state[ring_loop.REDUCE_NS]) / _NS
-        watch.codec_s += int(state[ring_loop.CODEC_NS]) / _NS
-        state[[ring_loop.ASLEEP_NS, ring_loop.REDUCE_NS, ring_loop.CODEC_NS]] = 0
+        slept_ns, reduce_ns, codec_ns = state[_TIMES].tolist()
+        watch.wire_s += slept_ns / _NS
+        watch.late_s += slept_ns / _NS if may_be_late else 0.0
+        watch.reduce_s += reduce_ns / _NS
+        watch.codec_s += codec_ns / _NS
+        state[_TIMES] = 0
 
 
 def _plan(ring: RingRound) -> RingPlan | None:
     """Return a ring in numbers; None if Python has to do it."""
-    quantise, flags = ring.quantise, ring.values.flags
-    if JIT_DISABLED or not (flags.aligned and flags.writeable):
-        return None
-    if not (quantise is None or isinstance(quantise, Quantiser)):
+    flags, codec = ring.values.flags, _codec(ring.quantise)
+    if JIT_DISABLED or codec is None or not (flags.aligned and flags.writeable):
         return None
     values = np.asarray(ring.values)
     walk = np.array([(span.start, span.stop) for span in ring.walk], np.int64) * FLOAT_OCTETS
-    codec_id, bound_k = (ring_loop.NOT_ROUNDED, 0) if quantise is None else (int(quantise.codec_id), quantise.bound_k)
-    return RingPlan(
-        values, values.view(np.uint32), ring.staged, walk, ring.reducing, int(ring.operation), codec_id, bound_k
+    return RingPlan(values, values.view(np.uint32), ring.staged, walk, ring.reducing, int(ring.operation), *codec)
+
+
+class _PreparedGathering:
+    """What of a gathering is the same every time."""
+
+    def __init__(self, plan: GatheringPlan, pairs: list[Sides], octets: list[int], port: Port) -> None:
+        self._plan = plan
+        self._pairs = pairs
+        self._octets = octets
+        self._port = port
+        self._table = np.empty((len(pairs), 2), np.int64)
+
+    def step(self, slice_ns: int, limit_ns: int) -> int:
+        table = self._table
+        for index, (ahead, behind) in enumerate(self._pairs):
+            table[index, 0] = ahead.conn.fileno()
+            table[index, 1] = behind.conn.fileno()
+        return meeting_loop.run_gathering(table, slice_ns, limit_ns, self._plan, self._port)
+
+    def sides(self) -> Sides:
+        return self._pairs[int(self._port.state[loop_port.RECEIVING])]
+
+    def count_octets(self, rounds: int) -> None:
+        for index in range(rounds):
+            self._pairs[index][0].sent_octets += self._octets[index]
+
+
+def _prepare_gathering(gathering: Gathering, port: Port) -> _PreparedGathering | Literal[False]:
+    """Return a gathering in numbers; False if Python has to do it."""
+    pairs: list[Sides] = []
+    for ahead, behind in gathering.pairs:
+        if not isinstance(ahead, TcpChannel) or not isinstance(behind, TcpChannel):
+            return False
+        pairs.append((ahead, behind))
+    codec, values = _codec(gathering.quantise), gathering.values.reshape(-1)
+    if JIT_DISABLED or codec is None:
+        return False
+    plan = GatheringPlan(
+        gathering.said,
+        gathering.heard,
+        gathering.word_octets,
+        values,
+        values.view(np.uint32),
+        gathering.result,
+        np.array([(span.start, span.stop) for span in gathering.spans], np.int64),
+        np.array(gathering.rounded_hops, np.uint8),
+        gathering.rank,
+        int(gathering.operation),
+        *codec,
     )
+    return _PreparedGathering(plan, pairs, [gathering.octets_in(number) for number in range(len(pairs))], port)
+
+
+def _codec(quantise: Quantise | None) -> tuple[int, int] | None:
+    """Return codec and bound of a rounding, as plans have them; None if only Python can do it."""
+    if quantise is None:
+        return loop_port.NOT_ROUNDED, 0
+    return (int(quantise.codec_id), quantise.bound_k) if isinstance(quantise, Quantiser) else None

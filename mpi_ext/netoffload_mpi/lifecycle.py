@@ -215,17 +215,20 @@ class PlaneComm(MPI.Intracomm):
     def _carry_out(self, plan: Plan, plane: DataPlane, lanes: Sequence[Lane]) -> None:
         watch, sent = plane.exchange.stopwatch, plane.exchange.sent_octets(lanes)
         start_s, wire_s, reduce_s, codec_s = watch.now_s(), watch.wire_s, watch.reduce_s, watch.codec_s
-        late_s = watch.late_s
+        late_s, aside = watch.late_s, watch.aside_octets
         try:
-            with plane.exchange.one_call():
+            calling = plane.exchange.begin_call()
+            try:
                 plan(plane)
+            finally:
+                calling.release()
         except (UsageError, MemoryError):  # before the meeting; or inside the call, which has closed the connections
             with contextlib.suppress(NetOffloadError):
                 refuse(plane.exchange)
             raise
         done = CommInfo(
             calls=1,
-            raw_octets=plane.exchange.sent_octets(lanes) - sent,
+            raw_octets=plane.exchange.sent_octets(lanes) - sent + watch.aside_octets - aside,
             seconds=watch.now_s() - start_s,
             wire_s=watch.wire_s - wire_s,
             reduce_s=watch.reduce_s - reduce_s,
@@ -245,7 +248,7 @@ class PlaneComm(MPI.Intracomm):
         self._share = reading[0] if reading else None
         if plane.settings.require:
             try:
-                plane.account.require_compression()
+                plane.account.require_compression(plane.exchange.stopwatch.aside_octets)
             except NetOffloadError as error:  # this rank's alone: the others must not wait for it in their next call
                 plane.exchange.abort(error)
                 raise

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from mpi4py import MPI
 
-from netoffload.collectives import CHUNK_FLOATS, Float32Array, Quantise
+from netoffload.collectives import CHUNK_FLOATS, Float32Array, Operation, Quantise, ShortAllreduce
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
 from netoffload.collectives.ring import chunk_for
 from netoffload.config import parse_size_octets
@@ -26,6 +26,7 @@ from netoffload_mpi.agreement import (
     failure_of,
     own_address,
     own_nic,
+    rounded_hops,
 )
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload_mpi.driver import prepare
@@ -41,6 +42,9 @@ ENV_REQUIRE = "NETOFFLOAD_REQUIRE"
 
 
 LONG_OCTETS = 256 * 1024
+
+SHORT_KEPT = 32
+"""Lengths of short vectors for which memory is kept, some 100 KB each at most."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +104,13 @@ class DataPlane:
     account: NicAccount
     settings: Settings
     mpi: MPI.Intracomm
+    rounded_hops: Sequence[bool] = ()
+    """Per rank, whether NICs round what it sends to its right neighbour; empty: nowhere."""
     rate_bps: float = 0.0
     """What the latest long call achieved. (The kernel's own estimate per connection is that of bursts: it said
     gigabits on a path of 50 Mb/s.)"""
     _work: Float32Array = field(default_factory=lambda: np.empty(0, np.float32))
+    _short: dict[tuple[int, bool, Operation, int], ShortAllreduce] = field(default_factory=dict)
 
     def chunk_floats(self) -> int:
         """Return how many floats are added and forwarded at a time: as set, else from the path's rate and delay."""
@@ -124,6 +131,24 @@ class DataPlane:
         if self._work.size < count:
             self._work = np.empty(count, np.float32)
         return self._work[:count]
+
+    def short_allreduce(self, count: int, operation: Operation, *, tagged: bool, agreed: int) -> ShortAllreduce:
+        """Return what reduces ``count`` floats, kept between calls; arguments as of ``ring_allreduce``."""
+        key = count, tagged, operation, agreed
+        found = self._short.get(key)
+        if found is None:
+            if len(self._short) >= SHORT_KEPT:
+                self._short.clear()
+            found = self._short[key] = ShortAllreduce(
+                self.exchange,
+                count,
+                tagged=tagged,
+                operation=operation,
+                quantise=self.quantise if tagged else None,
+                rounded_hops=self.rounded_hops if tagged else (),
+                agreed=agreed,
+            )
+        return found
 
     def groups(self) -> Groups:
         """Return groups of ranks on one network (/24) if there are several networks, else of about sqrt(p) ranks."""
@@ -185,7 +210,8 @@ def _set_up(mpi: MPI.Intracomm, settings: Settings) -> DataPlane:
     if quantise is not None:
         quantise(np.zeros(8, dtype=np.float32))  # compiles now rather than in the first timed call
     account = NicAccount.of_environment(exchange.tagged_connections)
-    return DataPlane(exchange, precision, quantise, [offer.address for offer in offers], account, settings, mpi)
+    addresses, hops = [offer.address for offer in offers], rounded_hops(offers)
+    return DataPlane(exchange, precision, quantise, addresses, account, settings, mpi, hops)
 
 
 def _duplicate_of(comm: MPI.Intracomm, limit_s: float = LATE_S_DEFAULT) -> MPI.Intracomm:

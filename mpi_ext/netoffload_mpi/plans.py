@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -24,6 +24,7 @@ from netoffload.collectives import (
     broadcast,
     gather,
     hierarchical_allreduce,
+    is_short,
     reduce,
     ring_allgather,
     ring_allreduce,
@@ -45,6 +46,9 @@ Plan = Callable[[DataPlane], None]
 ALGORITHMS = ("ring", "hierarchical", "wa", "mpi")
 """Of an allreduce: one ring; rings of rings; an aggregator; plain MPI, uncompressed."""
 
+AVERAGE = digest_of([1])
+"""Announced by ranks that divide the sum."""
+
 _OPERATIONS = (
     (MPI.SUM, Operation.SUM),
     (MPI.MAX, Operation.MAX),
@@ -53,8 +57,7 @@ _OPERATIONS = (
 )
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where this rank is in its communicator."""
 
     rank: int
@@ -100,12 +103,21 @@ def plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, options
         raise UsageError("average=True goes with MPI.SUM only")
     values = float_vector(recvbuf, writable=True)
     source = _source(sendbuf, values)
-    tagged = options.tagged
+    tagged, agreed = options.tagged, AVERAGE if options.average else 0
+    divisor = np.float32(place.size) if options.average else None
+
+    def run_short(plane: DataPlane) -> None:
+        call = plane.short_allreduce(values.size, operation, tagged=tagged, agreed=agreed)
+        call(values if source is None else source, values)
+        if divisor is not None:
+            np.divide(values, divisor, out=values)
+
+    if options.algorithm == "ring" and is_short(values.size, place.size):
+        return run_short
 
     def run(plane: DataPlane) -> None:
         exchange, chunk_floats = plane.exchange, plane.chunk_floats()
         quantise = plane.quantise if tagged else None
-        agreed = digest_of([1]) if options.average else 0
         _copy(values, source)
         if options.algorithm == "mpi":
             with aborting_on_error(exchange):
@@ -136,8 +148,8 @@ def plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, options
                 chunk_floats=chunk_floats,
                 agreed=agreed,
             )
-        if options.average:
-            np.divide(values, np.float32(place.size), out=values)
+        if divisor is not None:
+            np.divide(values, divisor, out=values)
 
     return run
 

@@ -42,12 +42,13 @@ def cpu_features() -> dict[str, bool]:
 def _sources_digest() -> str:
     """Return a digest over the sources of everything compiled that functions of another file are made of."""
     package = Path(__file__).resolve().parents[1]
-    daemon = Path(__file__).resolve().parents[2] / "daemon" / "netoffload_daemon"
+    daemon = package.parent / "daemon" / "netoffload_daemon"
+    mpi = package.parent / "mpi_ext" / "netoffload_mpi"
     if not daemon.is_dir():  # installed as a wheel: the three packages lie side by side
-        daemon = package.parent / "netoffload_daemon"
+        daemon, mpi = package.parent / "netoffload_daemon", package.parent / "netoffload_mpi"
     digest = hashlib.sha256(f"{numba.__version__} {os.environ.get(ENV_KERNEL, '')}".encode())
     folders = (package / "wire", package / "codec", package / "engine", package / "compressors", daemon)
-    files = (package / "syscalls.py", package / "collectives" / "operations.py")
+    files = (package / "syscalls.py", package / "collectives" / "operations.py", mpi / "loop_port.py")
     for path in (*files, *(path for folder in folders for path in sorted(folder.glob("*.py")))):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -60,6 +60,7 @@ barrier), ``ring``, ``tree``, ``direct``, ``worker_aggregator``, ``hierarchy``; 
 from netoffload.collectives.announcement import barrier
 from netoffload.collectives.direct import alltoall, gather, scatter
 from netoffload.collectives.exchange import Channel, Exchange, Float32Array, Quantise, Stopwatch
+from netoffload.collectives.gathering import ShortAllreduce, is_short
 from netoffload.collectives.hierarchy import Groups, hierarchical_allreduce
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.payloads import Payload, allgather_payloads, push_pull, ring_payloads, serve_payloads
@@ -76,6 +77,7 @@ __all__ = [
     "Operation",
     "Payload",
     "Quantise",
+    "ShortAllreduce",
     "Stopwatch",
     "aggregate",
     "aggregator_allreduce",
@@ -85,6 +87,7 @@ __all__ = [
     "broadcast",
     "gather",
     "hierarchical_allreduce",
+    "is_short",
     "push_pull",
     "reduce",
     "ring_allgather",

@@ -7,7 +7,8 @@ same call with the same arguments. Whoever hears something else aborts the excha
 sides, which reaches every rank still in its meeting: nobody moves data, nobody returns garbage, nobody hangs.
 
 It costs ceil(log2 p) small messages on the untagged channels before the first octet of data (about 50 us each between
-namespaces of one machine), and it makes every collective synchronising, which MPI allows. Where ranks do not know
+namespaces of one machine), and it makes every collective synchronising, which MPI allows. Short vectors ride on the
+announcement (``gathering``). Where ranks do not know
 each other's counts (gatherv, scatterv, alltoallv) the counts travel pairwise, and a second meeting, ``CONFIRM``, lets
 all of them hear of a pair that disagrees.
 """
@@ -122,21 +123,30 @@ def meet(exchange: Exchange, announcement: Announcement) -> None:
         PeerLostError: a rank is gone, or so late that it counts as gone.
     """
     ours = announcement.to_octets()
-    distances = [1 << round_ for round_ in range((exchange.size - 1).bit_length())]  # 1, 2, 4, ... below size
-    pairs = [(_untagged(exchange, distance), _untagged(exchange, -distance)) for distance in distances]
+    pairs = pairs_of(exchange)
     meeting = Meeting(ours, pairs, bytearray(len(ours)))
     if pairs and not exchange.drive(meeting):
         _meet(exchange, meeting)
     if pairs and meeting.heard != ours:
-        _, behind = pairs[meeting.done - 1]
-        try:
-            heard = Announcement.from_octets(bytes(meeting.heard))
-        except CollectiveError as error:  # perhaps the rest of a call that the peer gave up: its reason is on its way
-            raise behind.ending() or error from None
-        raise CollectiveError(
-            f"ranks disagree: rank {exchange.rank} {announcement.what_is_done()}, rank {behind.peer} "
-            f"{heard.what_is_done()}; all ranks must make the same calls with the same arguments"
-        )
+        raise disagreement(exchange.rank, announcement, pairs[meeting.done - 1][1], bytes(meeting.heard))
+
+
+def pairs_of(exchange: Exchange) -> list[tuple[Channel, Channel]]:
+    """Return, per round of a meeting, whom this rank tells and from whom it hears: ranks 1, 2, 4, ... away."""
+    distances = [1 << round_ for round_ in range((exchange.size - 1).bit_length())]
+    return [(_untagged(exchange, distance), _untagged(exchange, -distance)) for distance in distances]
+
+
+def disagreement(rank: int, announcement: Announcement, behind: Channel, heard: bytes) -> CollectiveError:
+    """Return what is wrong where ``rank`` heard something else from ``behind`` than it announced itself."""
+    try:
+        theirs = Announcement.from_octets(heard)
+    except CollectiveError as error:  # perhaps the rest of a call that the peer gave up: its reason is on its way
+        return behind.ending() or error
+    return CollectiveError(
+        f"ranks disagree: rank {rank} {announcement.what_is_done()}, rank {behind.peer} "
+        f"{theirs.what_is_done()}; all ranks must make the same calls with the same arguments"
+    )
 
 
 def _untagged(exchange: Exchange, distance: int) -> Channel:

@@ -6,14 +6,14 @@ a tagged one whose octets a NIC may compress (so it carries float32 only). Sendi
 thread per rank drives these channels.
 
 A transport may carry out whole rounds by itself (:meth:`Exchange.drive`): it is handed a plain description,
-:class:`RingRound` or :class:`Meeting`, of what the algorithms would do channel by channel.
+:class:`RingRound`, :class:`Meeting` or :class:`Gathering`, of what the algorithms would do channel by channel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,8 @@ class Stopwatch:
         """Adding, or whatever the operation is."""
         self.codec_s = 0.0
         """Rounding by the codec in the host (not in the NIC)."""
+        self.aside_octets = 0
+        """Sent untagged by tagged calls: short vectors and their announcements (``gathering``)."""
 
 
 class Channel(Protocol):
@@ -124,6 +126,48 @@ class Meeting:
     done: int = 0
 
 
+@dataclass(eq=False)
+class Gathering:
+    """What one rank does in a reduction of short vectors; :mod:`~netoffload.collectives.gathering` says how.
+
+    Peers may be late, as in a meeting. Places are counted backwards from this rank: place j is rank - j's.
+
+    Attributes:
+        said: uint8; the announcement, and behind it a place per rank. This rank's vector is in place 0.
+        heard: uint8; room for the announcement and half of the places.
+        word_octets: length of the announcement.
+        values: float32[ranks, n], the places.
+        result: float32[n], where the reduction goes.
+        rank: this one.
+        spans: the ring's blocks, one per rank.
+        operation: what two values become.
+        quantise: applied to each finished block, and by the hops of the ring that round.
+        rounded_hops: per rank, whether what it sends to its right neighbour is rounded on the way.
+        pairs: per round, whom it tells and from whom it hears.
+        done: rounds that are complete. A round in which another announcement comes is the last one.
+        prepared: what a transport keeps for the next time that this is carried out.
+    """
+
+    said: npt.NDArray[np.uint8]
+    heard: npt.NDArray[np.uint8]
+    word_octets: int
+    values: Float32Array
+    result: Float32Array
+    rank: int
+    spans: Sequence[Span]
+    operation: Operation
+    quantise: Quantise | None
+    rounded_hops: Sequence[bool]
+    pairs: Sequence[tuple[Channel, Channel]]
+    done: int = 0
+    prepared: Any = field(default=None, repr=False)
+
+    def octets_in(self, round_: int) -> int:
+        """Return how long the message of a round is, both ways: a round doubles the places that are filled."""
+        places = min(1 << round_, len(self.spans) - (1 << round_))
+        return self.word_octets + places * self.result.nbytes
+
+
 class Exchange(Protocol):
     """One rank's view of all ranks."""
 
@@ -165,7 +209,7 @@ class Exchange(Protocol):
         """
         ...
 
-    def drive(self, round_: RingRound | Meeting) -> bool:
+    def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
         """Carry out a whole round if this transport has a faster way than channel by channel; else return False.
 
         If it has, times are counted and errors raised as by :meth:`wait` and the channels. If not, nothing was done.

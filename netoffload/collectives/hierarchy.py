@@ -22,6 +22,7 @@ from netoffload.collectives.exchange import (
     Channel,
     Exchange,
     Float32Array,
+    Gathering,
     Meeting,
     Quantise,
     RingRound,
@@ -73,7 +74,7 @@ class SubExchange:
         """Sleep as the whole does."""
         self._whole.wait(readable, writable, may_be_late=may_be_late)
 
-    def drive(self, round_: RingRound | Meeting) -> bool:
+    def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
         """Let the whole do it."""
         return self._whole.drive(round_)
 

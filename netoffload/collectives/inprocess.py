@@ -15,7 +15,15 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Float32Array, Meeting, RingRound, Stopwatch
+from netoffload.collectives.exchange import (
+    FLOAT_OCTETS,
+    Channel,
+    Float32Array,
+    Gathering,
+    Meeting,
+    RingRound,
+    Stopwatch,
+)
 from netoffload.config import BOUND_K_DEFAULT
 from netoffload.errors import CollectiveError, PeerLostError
 
@@ -206,7 +214,7 @@ class InProcessExchange:
                     peers = sorted({one.peer for one in (*reading, *writing)})
                     raise PeerLostError(f"rank {', '.join(map(str, peers))} was silent for {self._timeout_s:g} s")
 
-    def drive(self, round_: RingRound | Meeting) -> bool:
+    def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
         """Leave it to the algorithms."""
         return False
 

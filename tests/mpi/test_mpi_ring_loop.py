@@ -33,7 +33,7 @@ from netoffload.collectives.operations import apply
 from netoffload.collectives.reference import reduce_scatter, ring_sum
 from netoffload.collectives.schedule import consecutive
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi import driver, ring_loop
+from netoffload_mpi import driver, loop_port, meeting_loop
 from netoffload_mpi.agreement import Quantiser
 from netoffload_mpi.dataplane import Lane, TcpExchange
 
@@ -89,7 +89,7 @@ def test_combining_is_what_numpy_does(operation: Operation, count: int) -> None:
     expected = ours.copy()
     apply(operation, expected, theirs)
     with np.errstate(all="ignore"):
-        ring_loop.combine(int(operation), ours, theirs)
+        loop_port.combine(int(operation), ours, theirs)
     assert_same(ours, expected, operation)
 
 
@@ -311,10 +311,10 @@ def test_a_forked_child_leaves_the_connections_to_its_parent() -> None:
 def test_whoever_comes_to_a_meeting_breaks_the_silence() -> None:
     left, right = socket.socketpair()
     with left, right:
-        ours, heard, port = np.arange(24, dtype=np.uint8), np.zeros(24, np.uint8), ring_loop.make_port()
-        port.state[ring_loop.QUIET_NS] = 5  # of slices before
+        ours, heard, port = np.arange(24, dtype=np.uint8), np.zeros(24, np.uint8), loop_port.make_port()
+        port.state[loop_port.QUIET_NS] = 5  # of slices before
         right.sendall(ours.tobytes())
         pairs = np.array([(left.fileno(), left.fileno())], np.int64)
-        assert ring_loop.run_meeting(pairs, 10**9, 10**9, ours, heard, port) == ring_loop.DONE
-        assert port.state[ring_loop.QUIET_NS] == 0
+        assert meeting_loop.run_meeting(pairs, 10**9, 10**9, ours, heard, port) == loop_port.DONE
+        assert port.state[loop_port.QUIET_NS] == 0
         assert heard.tobytes() == right.recv(24) == ours.tobytes()

@@ -1,0 +1,185 @@
+"""What the compiled rounds share: where they have got to, how they sleep, and what they do to floats.
+
+A compiled function polls, sends, receives, combines and rounds by the codec until its round is done, without the
+interpreter lock. Whatever happens is said by a result and numbers in ``Port.state``; ``driver`` makes times, octets and
+errors of them. A function returns ``GO_ON`` after ``slice_ns`` and when a signal has come, so that Python can look
+around, and is then called again with the same arguments: all that it knows is in ``state``.
+
+This file is compiled into others, so ``netoffload.codec.jit`` has it in the digest of its cache.
+"""
+
+from __future__ import annotations
+
+import errno as error_numbers
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.codec.kernels import round_trip
+from netoffload.collectives import Operation
+from netoffload.syscalls import MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, POLLOUT, errno, now_ns, wait
+
+DONE: Final = 0
+GO_ON: Final = 1
+"""Call again."""
+BROKEN: Final = 2
+"""The connection of ``state[SIDE]`` ended, for the reason in ``state[ERROR]``."""
+SILENT: Final = 3
+"""Nothing happened for ``limit_ns``."""
+
+# Port.state, int64.
+SENDING: Final = 0
+"""Step of the sender."""
+SENT: Final = 1
+"""Octet of the vector up to which it has got."""
+RECEIVING: Final = 2
+"""Step of the receiver; of a meeting: rounds that are complete."""
+RECEIVED: Final = 3
+"""Octet of the vector up to which it has got."""
+REDUCED: Final = 4
+"""Octet up to which the block being received is final as far as this rank is concerned."""
+SENT_OCTETS: Final = 5
+"""Of a ring: since whoever counts them put 0 here; likewise the next three."""
+ASLEEP_NS: Final = 6
+REDUCE_NS: Final = 7
+CODEC_NS: Final = 8
+QUIET_NS: Final = 9
+"""Asleep since anything happened."""
+SIDE: Final = 10
+"""``OUT`` or ``IN``: which connection broke."""
+ERROR: Final = 11
+"""Error number, 0: the peer closed."""
+WANTED: Final = 12
+"""Sides slept for, ``1 << OUT | 1 << IN``."""
+PATIENCE: Final = 13
+"""Nanoseconds that a gathering asks before it sleeps; stays from round to round."""
+STATE_FIELDS: Final = 14
+
+PATIENCE_NS: Final = 1_000_000
+"""At most, and in the beginning. Two ranks that sleep wake each other after 0.2 to 0.4 ms on a virtual machine. With
+less they would never find out of it."""
+
+OUT: Final = 0
+IN: Final = 1
+
+NOT_ROUNDED: Final = -1
+"""In place of a codec id."""
+
+NOTHING: Final = 0
+"""What one attempt to send or receive did; likewise the next three."""
+MOVED: Final = 1
+REFUSED: Final = 2
+FAILED: Final = 3
+
+FLAGS: Final = MSG_DONTWAIT | MSG_NOSIGNAL
+_EAGAIN: Final = error_numbers.EAGAIN
+_EINTR: Final = error_numbers.EINTR
+
+_SUM: Final = int(Operation.SUM)
+_MAX: Final = int(Operation.MAX)
+_MIN: Final = int(Operation.MIN)
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class Port(NamedTuple):
+    """What a round works with; made once per communicator.
+
+    Attributes:
+        state: int64[STATE_FIELDS].
+        polled: int32[2, 2], a ``struct pollfd`` per side.
+        clock: int64[2] to work in.
+    """
+
+    state: Int64Array
+    polled: npt.NDArray[np.int32]
+    clock: Int64Array
+
+
+def make_port() -> Port:
+    """Return memory to work in."""
+    state = np.zeros(STATE_FIELDS, np.int64)
+    state[PATIENCE] = PATIENCE_NS
+    return Port(state, np.zeros((2, 2), np.int32), np.zeros(2, np.int64))
+
+
+@inline_kernel
+def failure(side: Any, state: Any) -> Any:
+    """Return what a call that failed means: later, at once again, or never."""
+    number = errno()
+    if number == _EAGAIN:
+        return REFUSED
+    if number == _EINTR:
+        return MOVED
+    state[SIDE], state[ERROR] = side, number
+    return FAILED
+
+
+@inline_kernel
+def closed(state: Any) -> Any:
+    """Return what the end of a stream means."""
+    state[SIDE], state[ERROR] = IN, 0
+    return FAILED
+
+
+@inline_kernel
+def sleep(wanted_out: Any, wanted_in: Any, now: Any, until_ns: Any, limit_ns: Any, port: Any) -> Any:
+    """Sleep until a connection is ready (``DONE``), the slice is over, or nothing has happened for too long.
+
+    Args:
+        wanted_out: descriptor to send to, or -1.
+        wanted_in: descriptor to receive from, or -1.
+        now: the time.
+        until_ns: end of the slice.
+        limit_ns: of silence.
+        port: of the round.
+    """
+    state, polled = port.state, port.polled
+    polled[OUT, 0], polled[OUT, 1] = wanted_out, POLLOUT
+    polled[IN, 0], polled[IN, 1] = wanted_in, POLLIN
+    state[WANTED] = (1 << OUT if wanted_out >= 0 else 0) | (1 << IN if wanted_in >= 0 else 0)
+    ready = wait(polled, 2, max(min(until_ns - now, limit_ns - state[QUIET_NS]), 0), port.clock)
+    number = errno() if ready < 0 else 0
+    slept_ns = now_ns(port.clock) - now
+    state[ASLEEP_NS] += slept_ns
+    if ready > 0:
+        state[QUIET_NS] = 0
+        return DONE
+    if ready < 0 and number != _EINTR:
+        state[SIDE], state[ERROR] = IN, number
+        return BROKEN
+    state[QUIET_NS] += slept_ns
+    return SILENT if state[QUIET_NS] >= limit_ns else GO_ON
+
+
+@kernel
+def combine(operation: int, target: Any, incoming: Any) -> None:
+    """Replace ``target`` by target ∘ incoming, float32 of one length, as ``collectives.operations.apply`` does.
+
+    Of two zeros of different sign, MAX and MIN may keep either.
+    """
+    if operation == _SUM:
+        for index in range(target.size):
+            target[index] += incoming[index]
+    elif operation == _MAX:
+        for index in range(target.size):
+            ours, theirs = target[index], incoming[index]
+            target[index] = ours if (ours >= theirs) | (ours != ours) else theirs
+    elif operation == _MIN:
+        for index in range(target.size):
+            ours, theirs = target[index], incoming[index]
+            target[index] = ours if (ours <= theirs) | (ours != ours) else theirs
+    else:
+        for index in range(target.size):
+            target[index] *= incoming[index]
+
+
+@inline_kernel
+def round_floats(plan: Any, first: Any, last: Any, port: Any) -> None:
+    """Replace ``plan.words[first:last]`` by what the codec makes of them, and count the time."""
+    start_ns = now_ns(port.clock)
+    words = plan.words[first:last]
+    round_trip(plan.codec_id, words, plan.bound_k, words)
+    port.state[CODEC_NS] += now_ns(port.clock) - start_ns

@@ -1,0 +1,214 @@
+"""Meetings and gatherings as compiled functions; ``loop_port`` says what they have in common with rings.
+
+They do what ``_meet`` in :mod:`netoffload.collectives.announcement` and ``_gather`` in
+:mod:`netoffload.collectives.gathering` do channel by channel, which are their oracles.
+
+**Patience.** To wake a sleeping process takes longer than a short message does, and costs its waker about as much. So a
+gathering asks again and again before it sleeps, and yields its core after each time: the peer may wait for just that.
+How long it asks is learnt. A peer that came within ``PATIENCE_NS``, whether this rank slept or not, would have been
+worth that much; one that did not halves the time. So a rank that always waits long sleeps at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.syscalls import memcpy, now_ns, recv, sched_yield, send
+from netoffload_mpi.loop_port import (
+    ASLEEP_NS,
+    BROKEN,
+    CODEC_NS,
+    DONE,
+    FAILED,
+    FLAGS,
+    IN,
+    MOVED,
+    NOT_ROUNDED,
+    NOTHING,
+    OUT,
+    PATIENCE,
+    PATIENCE_NS,
+    QUIET_NS,
+    RECEIVED,
+    RECEIVING,
+    REDUCE_NS,
+    REFUSED,
+    SENT,
+    Int64Array,
+    Port,
+    closed,
+    combine,
+    failure,
+    round_floats,
+    sleep,
+)
+
+
+class GatheringPlan(NamedTuple):
+    """A :class:`~netoffload.collectives.exchange.Gathering` in numbers.
+
+    Attributes:
+        said: see there.
+        heard: see there.
+        word_octets: see there.
+        values: float32[ranks * n], the places.
+        words: uint32[ranks * n], the same memory.
+        result: see there.
+        spans: int64[ranks, 2], first and last-but-one float of each block.
+        rounded_hops: uint8[ranks], 0 or 1.
+        rank: see there.
+        operation: see there.
+        codec_id: of the codec that rounds, or ``NOT_ROUNDED``.
+        bound_k: its bound.
+    """
+
+    said: npt.NDArray[np.uint8]
+    heard: npt.NDArray[np.uint8]
+    word_octets: int
+    values: npt.NDArray[np.float32]
+    words: npt.NDArray[np.uint32]
+    result: npt.NDArray[np.float32]
+    spans: Int64Array
+    rounded_hops: npt.NDArray[np.uint8]
+    rank: int
+    operation: int
+    codec_id: int
+    bound_k: int
+
+
+@kernel
+def run_meeting(pairs: Any, slice_ns: int, limit_ns: int, ours: Any, heard: Any, port: Port) -> int:
+    """Tell and hear, round by round; a round in which something else than ``ours`` is heard is the last.
+
+    Args:
+        pairs: int64[rounds, 2], descriptors to send to and to receive from.
+        slice_ns: as in :func:`run_ring`.
+        limit_ns: likewise.
+        ours: uint8, what to say.
+        heard: uint8, as long.
+        port: where it has got to; ``state`` is zero in the beginning, but for ``PATIENCE``.
+    """
+    until_ns = now_ns(port.clock) + slice_ns
+    while port.state[RECEIVING] < pairs.shape[0]:
+        result = _converse(pairs, until_ns, limit_ns, ours, heard, ours.size, ours.size, port)
+        if result != DONE or not _agree(ours, heard, ours.size):
+            return result
+    return DONE
+
+
+@kernel
+def run_gathering(pairs: Any, slice_ns: int, limit_ns: int, plan: GatheringPlan, port: Port) -> int:
+    """Meet, with everybody's values behind the announcement, and reduce them; arguments as of :func:`run_meeting`."""
+    until_ns = now_ns(port.clock) + slice_ns
+    word, block = plan.word_octets, 4 * plan.result.size
+    while port.state[RECEIVING] < pairs.shape[0]:
+        filled = 1 << port.state[RECEIVING]
+        length = word + min(filled, plan.spans.shape[0] - filled) * block
+        result = _converse(pairs, until_ns, limit_ns, plan.said, plan.heard, word, length, port)
+        if result != DONE or not _agree(plan.said, plan.heard, word):
+            return result
+        target = np.int64(plan.said.ctypes.data) + word + filled * block
+        memcpy(target, np.int64(plan.heard.ctypes.data) + word, length - word)
+    _add_up(plan, port)
+    return DONE
+
+
+@inline_kernel
+def _converse(
+    pairs: Any,
+    until_ns: Any,
+    limit_ns: Any,
+    ours: Any,
+    heard: Any,
+    word: Any,
+    length: Any,
+    port: Any,
+) -> Any:
+    """Send ``length`` octets and receive as many, unless the first ``word`` of them differ: go through one round.
+
+    A meeting, which is ``word`` alone, sleeps at once: it is where late ranks are waited for.
+    """
+    state, is_patient = port.state, length > word
+    ahead, behind = pairs[state[RECEIVING], OUT], pairs[state[RECEIVING], IN]
+    waiting_ns = slept_ns = 0  # since when; of that, asleep
+    while True:
+        said = listened = NOTHING
+        if state[SENT] < length:
+            count = np.int64(send(ahead, np.int64(ours.ctypes.data) + state[SENT], length - state[SENT], FLAGS))
+            said = failure(OUT, state) if count < 0 else MOVED
+            state[SENT] += max(count, 0)
+        if state[RECEIVED] < length:
+            at = np.int64(heard.ctypes.data) + state[RECEIVED]
+            count = np.int64(recv(behind, at, length - state[RECEIVED], FLAGS))
+            listened = failure(IN, state) if count < 0 else MOVED if count else closed(state)
+            state[RECEIVED] += max(count, 0)
+        if said == FAILED or listened == FAILED:
+            return BROKEN
+        if said == MOVED or listened == MOVED:
+            state[QUIET_NS] = 0
+            if waiting_ns:
+                _learn_patience(now_ns(port.clock) - waiting_ns, slept_ns, is_patient, state)
+                waiting_ns = slept_ns = 0
+            is_other = state[SENT] >= word and state[RECEIVED] >= word and not _agree(ours, heard, word)
+            if is_other or (state[SENT] == length and state[RECEIVED] == length):
+                state[RECEIVING] += 1
+                state[SENT] = state[RECEIVED] = 0
+                return DONE
+            continue
+        now = now_ns(port.clock)
+        waiting_ns = waiting_ns or now
+        if is_patient and now - waiting_ns < state[PATIENCE]:
+            sched_yield()
+            continue
+        wanted_out = ahead if said == REFUSED else -1
+        wanted_in = behind if state[RECEIVED] < length else -1
+        result = sleep(wanted_out, wanted_in, now, until_ns, limit_ns, port)
+        slept_ns += now_ns(port.clock) - now
+        if result != DONE:
+            return result
+
+
+@inline_kernel
+def _learn_patience(waited_ns: Any, slept_ns: Any, is_patient: Any, state: Any) -> None:
+    """Count a wait that has ended, and decide how long to ask before the next sleep."""
+    state[ASLEEP_NS] += waited_ns - slept_ns  # the rest is counted already
+    if not is_patient:
+        return
+    if waited_ns < PATIENCE_NS:
+        state[PATIENCE] = PATIENCE_NS
+    else:
+        state[PATIENCE] //= 2
+
+
+@inline_kernel
+def _agree(ours: Any, heard: Any, word: Any) -> Any:
+    differ = 0
+    for index in range(word):
+        differ |= ours[index] ^ heard[index]
+    return differ == 0
+
+
+@inline_kernel
+def _add_up(plan: Any, port: Any) -> None:
+    """Reduce each block in the ring's order, with the ring's roundings."""
+    start_ns, codec_ns = now_ns(port.clock), port.state[CODEC_NS]
+    size, count = plan.spans.shape[0], plan.result.size
+    for block in range(size):
+        first, last = plan.spans[block, 0], plan.spans[block, 1]
+        at = (plan.rank - block) % size * count
+        for hop in range(1, size):
+            if plan.rounded_hops[(block + hop - 1) % size]:
+                round_floats(plan, at + first, at + last, port)
+            following = (plan.rank - block - hop) % size * count
+            own = plan.values[following + first : following + last]
+            combine(plan.operation, own, plan.values[at + first : at + last])
+            at = following
+        if plan.codec_id != NOT_ROUNDED:
+            round_floats(plan, at + first, at + last, port)
+        for index in range(first, last):
+            plan.result[index] = plan.values[at + index]
+    port.state[REDUCE_NS] += now_ns(port.clock) - start_ns - (port.state[CODEC_NS] - codec_ns)

@@ -1,0 +1,151 @@
+"""Short vectors: they ride on the announcement, and every rank makes the ring's sum by itself.
+
+A ring of a few floats is 2(p-1) messages that wait for each other, behind a meeting. So the values go into the meeting
+(``announcement``): in round k a rank sends all vectors that it has to rank + 2^k and gets as many from rank - 2^k.
+After ceil(log2 p) rounds each has them all::
+
+    rank r    places 0        1        2        3        4 ...      place j: the vector of rank r - j
+              own      │ r-1    │ r-2      r-3   │ r-4 ...
+              round 0: send 1   round 1: send 2   round 2: send 4
+
+Then it adds them as the ring does: block b in the order of the ranks b, b+1, ..., rounded on the hops on which NICs
+would round it, and at last by its owner. So the result has the bits that
+:func:`~netoffload.collectives.ring.ring_allreduce` gives, the same on all ranks.
+
+Every message begins with the announcement, so this is a meeting as well: whoever hears another one ends the call on
+all ranks. The announcement is no float, so all goes over the untagged channels, exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from netoffload.collectives.announcement import Announcement, Call, disagreement, pairs_of
+from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Float32Array, Gathering, Quantise
+from netoffload.collectives.operations import Operation, combine, quantise_own
+from netoffload.collectives.schedule import partition
+from netoffload.collectives.transfer import Piece, move_all
+
+SHORT_OCTETS: Final = 32 * 1024
+"""What a rank may get of all others together: 0.26 ms on a link of 1 Gb/s, about as long as a few hops between
+processes. Beyond, the links are the limit, and a ring sends less."""
+
+
+def is_short(count: int, size: int) -> bool:
+    """Return whether an allreduce of ``count`` floats over ``size`` ranks is done here, and not by a ring."""
+    return size > 1 and (size - 1) * count * FLOAT_OCTETS <= SHORT_OCTETS
+
+
+class ShortAllreduce:
+    """An allreduce of one length, to be carried out as often as needed; all that does not change is worked out once.
+
+    Args:
+        exchange: the ranks; all of them make this call.
+        count: floats, the same on all ranks.
+        tagged: announced as in :func:`~netoffload.collectives.ring.ring_allreduce`.
+        operation: what two values become.
+        quantise: as there.
+        rounded_hops: per rank, whether NICs round by ``quantise`` what it sends to its right neighbour on the tagged
+            channel; empty: nowhere.
+        agreed: as there.
+
+    Raises:
+        PeerLostError: the exchange is closed.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        count: int,
+        *,
+        tagged: bool,
+        operation: Operation = Operation.SUM,
+        quantise: Quantise | None = None,
+        rounded_hops: Sequence[bool] = (),
+        agreed: int = 0,
+    ) -> None:
+        """Work it out."""
+        size = exchange.size
+        quantise = quantise if size > 1 else None  # what stays where it is, is not rounded
+        self._exchange = exchange
+        self._announcement = Announcement(Call.RING_ALLREDUCE, count, tagged, operation, digest=agreed)
+        self._word = self._announcement.to_octets()
+        places = np.zeros(size * count * FLOAT_OCTETS, np.uint8)
+        said = np.concatenate([np.frombuffer(self._word, np.uint8), places])
+        heard = np.zeros(len(self._word) + (size + 1) // 2 * count * FLOAT_OCTETS, np.uint8)
+        self._round = Gathering(
+            said,
+            heard,
+            len(self._word),
+            said[len(self._word) :].view(np.float32).reshape(size, count),
+            np.empty(count, np.float32),
+            exchange.rank,
+            partition(count, size),
+            operation,
+            quantise,
+            [bool(rounded_hops) and quantise is not None and rounded_hops[rank] for rank in range(size)],
+            pairs_of(exchange),
+        )
+        self._own: Float32Array = self._round.values[0]
+        sent_octets = sum(self._round.octets_in(number) for number in range(len(self._round.pairs)))
+        self._aside_octets = sent_octets if tagged else 0
+        self._heard = heard.data[: len(self._word)]
+
+    def __call__(self, source: Float32Array, target: Float32Array) -> None:
+        """Replace ``target`` by the reduction of every rank's ``source``, which may be the same vector.
+
+        Raises:
+            CollectiveError: ranks disagree on length or call.
+            PeerLostError: a rank is gone or silent.
+        """
+        round_ = self._round
+        try:
+            np.copyto(self._own, source)
+            if not self._exchange.drive(round_):
+                _gather(self._exchange, round_)
+            if round_.pairs and self._heard != self._word:
+                behind = round_.pairs[round_.done - 1][1]
+                raise disagreement(self._exchange.rank, self._announcement, behind, bytes(self._heard))
+        except BaseException as error:
+            self._exchange.abort(error)
+            raise
+        self._exchange.stopwatch.aside_octets += self._aside_octets
+        np.copyto(target, round_.result)
+
+
+def _gather(exchange: Exchange, round_: Gathering) -> None:
+    """Do what :class:`~netoffload.collectives.exchange.Gathering` describes."""
+    word, count = round_.word_octets, round_.result.nbytes
+    said, heard = round_.said.data, round_.heard.data
+    for number, (ahead, behind) in enumerate(round_.pairs):
+        round_.done = number + 1
+        length = round_.octets_in(number)
+        _both_ways(exchange, (ahead, said[:word]), (behind, heard[:word]))
+        if heard[:word] != said[:word]:  # perhaps of another call, and nothing follows it
+            return
+        _both_ways(exchange, (ahead, said[word:length]), (behind, heard[word:length]))
+        start = word + (1 << number) * count
+        said[start : start + length - word] = heard[word:length]
+    _add_up(exchange, round_)
+
+
+def _both_ways(exchange: Exchange, outward: Piece, inward: Piece) -> None:
+    move_all(exchange, [outward], [inward], may_be_late=True)
+
+
+def _add_up(exchange: Exchange, round_: Gathering) -> None:
+    """Reduce each block in the ring's order, with the ring's roundings."""
+    size = len(round_.spans)
+    for block, span in enumerate(round_.spans):
+        of_rank = [
+            round_.values[(round_.rank - block - hop) % size][span.start : span.stop] for hop in range(size)
+        ]  # in the ring's order
+        for hop in range(1, size):
+            if round_.rounded_hops[(block + hop - 1) % size]:
+                quantise_own(exchange, round_.quantise, of_rank[hop - 1])
+            combine(exchange, round_.operation, of_rank[hop], of_rank[hop - 1])
+        quantise_own(exchange, round_.quantise, of_rank[-1])
+        round_.result[span.start : span.stop] = of_rank[-1]
