@@ -87,6 +87,11 @@ def parse_rate_bps(text: str) -> int:
     return rate_bps
 
 
+def format_ms(time_s: float) -> str:
+    """Return a time in milliseconds, to the microsecond below ten of them."""
+    return f"{time_s * 1e3:.{1 if time_s >= 0.01 else 3}f}"
+
+
 def format_rate(rate_bps: float) -> str:
     """Write a rate for people: ``1 Gb/s``, ``958 Mb/s``."""
     for factor, unit in ((1e9, "Gb/s"), (1e6, "Mb/s"), (1e3, "kb/s")):

@@ -85,8 +85,8 @@ class CommInfo:
     Attributes:
         calls: how many.
         raw_octets: payload that this rank handed to its sockets, before any compression. Where data goes untagged
-            (``Allreduce_ring``, short vectors, and what an aggregator sends down) the words of the calls' meetings, 24 octets each,
-            are in it.
+            (``Allreduce_ring``, short vectors, and what an aggregator sends down) the words of the calls' meetings,
+            24 octets each, are in it.
         seconds: time in the calls.
         wire_s: of that, asleep until data came or went.
         reduce_s: of that, adding (or what the operation is).

@@ -10,10 +10,13 @@ import pytest
 
 from netoffload import codec
 from netoffload.collectives import (
+    Exchange,
     Float32Array,
     Operation,
+    ShortAllreduce,
     aggregator_allreduce,
     alltoall,
+    barrier,
     broadcast,
     gather,
     hierarchical_allreduce,
@@ -273,10 +276,24 @@ def zeros(count: int) -> Float32Array:
     return np.zeros(count, np.float32)
 
 
+def short_sum(exchange: Exchange, count: int) -> None:
+    ShortAllreduce(exchange, count, tagged=False)(zeros(count), zeros(count))
+
+
 DISAGREEMENTS: dict[str, tuple[Body, str]] = {
     "length": (
         lambda e: ring_allreduce(e, zeros(10 + (e.rank == 2)), tagged=False),
         r"ranks disagree: rank \d calls untagged ring-allreduce SUM of 1[01] floats, rank \d calls .* of 1[01] floats",
+    ),
+    "length of a short vector": (
+        lambda e: ShortAllreduce(e, 10 + (e.rank == 2), tagged=False)(
+            zeros(10 + (e.rank == 2)), zeros(10 + (e.rank == 2))
+        ),
+        r"ranks disagree: rank \d calls untagged ring-allreduce SUM of 1[01] floats, rank \d calls .* of 1[01] floats",
+    ),
+    "call instead of a short vector": (
+        lambda e: barrier(e) if e.rank == 1 else short_sum(e, 10),
+        r"(calls barrier, rank \d calls untagged ring-allreduce|SUM of 10 floats, rank \d calls barrier)",
     ),
     "operation": (
         lambda e: ring_allreduce(e, zeros(9), tagged=True, operation=Operation.MAX if e.rank else Operation.SUM),

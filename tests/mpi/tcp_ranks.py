@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import socket
 
+from netoffload.collectives import Exchange
+from netoffload.collectives.exchange import Gathering, Meeting, RingRound
+from netoffload.collectives.hierarchy import SubExchange
 from netoffload_mpi.dataplane import Lane, TcpExchange
 from netoffload_mpi.verify.local_ranks import run_tcp
 
-__all__ = ["die", "run_tcp"]
+__all__ = ["Watched", "die", "run_tcp"]
 
 
 def die(exchange: TcpExchange) -> None:
@@ -16,3 +19,16 @@ def die(exchange: TcpExchange) -> None:
         for (_, lane), channel in exchange._channels.items():
             if lane is Lane.CONTROL:
                 channel.conn.shutdown(socket.SHUT_RDWR)
+
+
+class Watched(SubExchange):
+    """All ranks of an exchange; says which rounds the transport carried out, and may keep it from doing so."""
+
+    def __init__(self, whole: Exchange, *, by_hand: bool = False) -> None:
+        super().__init__(whole, range(whole.size))
+        self.driven: list[bool] = []
+        self._by_hand = by_hand
+
+    def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
+        self.driven.append(not self._by_hand and super().drive(round_))
+        return self.driven[-1]

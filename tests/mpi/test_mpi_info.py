@@ -98,3 +98,15 @@ def test_without_a_nic_nothing_is_known_and_nothing_can_be_required() -> None:
     account(None, sent=0).require_compression()
     with pytest.raises(CollectiveError, match="this rank has no NIC"):
         account(None).require_compression()
+
+
+def test_what_few_octets_took_another_way_is_required_as_well(
+    nic: tuple[str, list[dict[str, Any]], dict[str, int]],
+) -> None:
+    path, flows, _ = nic
+    with pytest.raises(CollectiveError, match="this rank has no NIC"):
+        account(None, sent=0).require_compression(aside_octets=1048)
+    with pytest.raises(CollectiveError, match="the NIC did not see its SYN"):
+        account(path, sent=0).require_compression(aside_octets=1048)
+    flows.append(flow(raw_octets=0))
+    account(path, sent=0).require_compression(aside_octets=1048)

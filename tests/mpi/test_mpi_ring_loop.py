@@ -12,12 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tcp_ranks import run_tcp
+from tcp_ranks import Watched, run_tcp
 
 from netoffload.codec import CodecId
 from netoffload.codec.jit import JIT_DISABLED
 from netoffload.collectives import (
-    Exchange,
     Float32Array,
     Operation,
     Quantise,
@@ -27,8 +26,8 @@ from netoffload.collectives import (
     ring_reduce_scatter,
 )
 from netoffload.collectives.announcement import Announcement, Call, meet
-from netoffload.collectives.exchange import Meeting, RingRound
-from netoffload.collectives.hierarchy import SubExchange, hierarchical_allreduce
+from netoffload.collectives.exchange import Gathering, Meeting, RingRound
+from netoffload.collectives.hierarchy import hierarchical_allreduce
 from netoffload.collectives.operations import apply
 from netoffload.collectives.reference import reduce_scatter, ring_sum
 from netoffload.collectives.schedule import consecutive
@@ -43,19 +42,6 @@ CHUNKS = (3, 1000, 65_536)
 ROUNDED = Quantiser(CodecId.INCEPTIONN, 10)
 GONE = "rank 0 closed its communicator while rank 1 waited for it"
 HARD = np.array([0.0, -0.0, 1e-45, -1e-40, np.inf, -np.inf, np.nan, 3.4e38, -3.4e38, 1.0, -1.0], np.float32)
-
-
-class Watched(SubExchange):
-    """All ranks of an exchange; says which rounds the transport carried out, and may keep it from doing so."""
-
-    def __init__(self, whole: Exchange, *, by_hand: bool = False) -> None:
-        super().__init__(whole, range(whole.size))
-        self.driven: list[bool] = []
-        self._by_hand = by_hand
-
-    def drive(self, round_: RingRound | Meeting) -> bool:
-        self.driven.append(not self._by_hand and super().drive(round_))
-        return self.driven[-1]
 
 
 def values_of(rank: int, count: int) -> Float32Array:
@@ -253,7 +239,7 @@ def test_the_rest_of_a_call_that_was_given_up_is_not_taken_for_an_announcement(g
     met = threading.Event()
 
     class Meets(Watched):
-        def drive(self, round_: RingRound | Meeting) -> bool:
+        def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
             result = super().drive(round_)
             met.set()
             return result

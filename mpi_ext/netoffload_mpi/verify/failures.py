@@ -30,6 +30,7 @@ from netoffload_mpi import MPI, CompComm, CompRequest
 LONG_FLOATS: Final = 60_000
 """More than ``tree.BINOMIAL_FLOATS``: chains are used."""
 SHORT_FLOATS: Final = 1_000
+"""An allreduce is no ring, up to nine ranks (``gathering.is_short``)."""
 CALLS_BEFORE: Final = 2
 """Every family has done so many calls on every rank before anything is struck."""
 DELAY_S: Final = 0.2
@@ -87,6 +88,7 @@ def _scatter(comm: CompComm, values: Float32Array) -> None:
 
 FAMILIES: Final[dict[str, Call]] = {
     "allreduce, ring": lambda comm, values: comm.Allreduce_comp(MPI.IN_PLACE, values),
+    "allreduce, short": lambda comm, values: comm.Allreduce_comp(MPI.IN_PLACE, _short(values)),
     "allreduce, hierarchical": lambda comm, values: comm.Allreduce_comp(
         MPI.IN_PLACE, values, algorithm="hierarchical", groups=[[0, 1], list(range(2, comm.size))]
     ),
