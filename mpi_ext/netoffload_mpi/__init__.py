@@ -40,9 +40,9 @@ calls), ``buffers`` (specifications as mpi4py takes them -> vectors), ``plans`` 
 data plane), ``lifecycle`` (connections made late; calls carried out and accounted), ``progress`` and ``requests`` (non-
 blocking calls), ``rendezvous`` (MPI with a time limit), ``plane`` (set-up; settings), ``agreement`` (what ranks tell
 each other there), ``wiring`` (who connects to whom), ``dataplane`` and ``channel`` (sockets -> ``Exchange``),
-``driver`` and ``ring_loop`` (whole rounds in compiled code), ``watch``, ``peers``, ``frames`` and ``mailbox`` (liveness
-and messages), ``info`` (the account), ``bench``, ``bench_overlap`` and ``verify`` (rank programs: how fast it is, what
-it hides behind, whether it is right).
+``driver``, ``ring_loop``, ``meeting_loop`` and ``loop_port`` (whole rounds in compiled code), ``watch``, ``peers``,
+``frames`` and ``mailbox`` (liveness and messages), ``info`` (the account), ``bench``, ``bench_overlap`` and ``verify``
+(rank programs: how fast it is, what it hides behind, whether it is right).
 """
 
 from mpi4py import MPI

@@ -2,7 +2,7 @@
 
 Between two ranks there are four connections, one per lane::
 
-    untagged   meetings, counts, and data that must stay exact       driven by the thread that calls
+    untagged   meetings, counts, short vectors, what stays exact     driven by the thread that calls
     tagged     float32 of collectives, through the NICs                          "
     control    heartbeats, farewells, headers of messages            driven by the watch (a thread, see ``watch``)
     messages   float32 of point-to-point messages, tagged                        "

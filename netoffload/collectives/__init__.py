@@ -43,6 +43,7 @@ out meetings and rings by its own, faster means (``Exchange.drive``); what is he
 call              algorithm                                                   octets on the busiest link
 ================  ==========================================================  =====================================
 allreduce         ring; rings of rings; aggregator                            2(p-1)/p n; see ``hierarchy``; (p-1) n
+short allreduce   all vectors to everybody (``gathering``)                    (p-1) n
 reduce-scatter    ring, phase 1                                               (p-1)/p n
 allgather(v)      ring, phase 2                                               (p-1)/p n
 broadcast         chain, or binomial tree up to 32 KiB                        n
@@ -53,8 +54,9 @@ all-to-all        p-1 pairwise steps                                          (p
 
 Files, in the order in which data meets them: ``schedule`` (who sends what to whom, pure), ``exchange`` (what a
 transport must offer), ``operations`` (arithmetic), ``transfer`` (whole messages), ``announcement`` (the meeting, the
-barrier), ``ring``, ``tree``, ``direct``, ``worker_aggregator``, ``hierarchy``; ``inprocess`` (a transport);
-``payloads`` (what host-side compressors have packed); ``reference`` (the oracle), ``samples``.
+barrier), ``gathering`` (short vectors), ``ring``, ``tree``, ``direct``, ``worker_aggregator``, ``hierarchy``;
+``inprocess`` (a transport); ``payloads`` (what host-side compressors have packed); ``reference`` (the oracle),
+``samples``.
 """
 
 from netoffload.collectives.announcement import barrier
