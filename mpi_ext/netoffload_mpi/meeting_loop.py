@@ -4,14 +4,14 @@ They do what ``_meet`` in :mod:`netoffload.collectives.announcement` and ``_gath
 :mod:`netoffload.collectives.gathering` do channel by channel, which are their oracles.
 
 **Patience.** To wake a sleeping process takes longer than a short message does, and costs its waker about as much. So a
-gathering asks again and again before it sleeps, and yields its core after each time: the peer may wait for just that.
+gathering asks again and again before it sleeps, and soon yields its core after each time: the peer may wait for it.
 How long it asks is learnt. A peer that came within ``PATIENCE_NS``, whether this rank slept or not, would have been
 worth that much; one that did not halves the time. So a rank that always waits long sleeps at once.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,11 @@ from netoffload_mpi.loop_port import (
     round_floats,
     sleep,
 )
+
+
+ALONE_NS: Final = 15_000
+"""After this a waiting rank yields its core each time it has asked: the peer may need it. Before, it would lose a slice
+of several milliseconds to any busy process for a peer that is a few microseconds behind."""
 
 
 class GatheringPlan(NamedTuple):
@@ -162,7 +167,8 @@ def _converse(
         now = now_ns(port.clock)
         waiting_ns = waiting_ns or now
         if is_patient and now - waiting_ns < state[PATIENCE]:
-            sched_yield()
+            if now - waiting_ns > ALONE_NS:
+                sched_yield()
             continue
         wanted_out = ahead if said == REFUSED else -1
         wanted_in = behind if state[RECEIVED] < length else -1
