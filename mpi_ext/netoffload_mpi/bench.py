@@ -2,9 +2,9 @@
 
 ``mpiexec -n 4 python -m mpi4py -m netoffload_mpi.bench --what ring --what ring_comp --size 25MB --rate 1gbit``
 
-Started once on every rank. Before a time is taken, the answer must have the bits of the oracle. Before each timed call all ranks meet in a
-barrier that sleeps (an MPI barrier spins, and would take cores from the NICs); the time of a call is that of the
-slowest rank. Octets on the wires are known where a testbed's meter is ($NETOFFLOAD_METER).
+Started once on every rank. Before a time is taken, the answer must have the bits of the oracle. Before each timed call
+all ranks meet in a barrier that sleeps (an MPI barrier spins, and would take cores from the NICs); the time of a call is
+that of the slowest rank. Octets on the wires are known where a testbed's meter is ($NETOFFLOAD_METER).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import numpy as np
 import netoffload
 from netoffload.codec.kernels import KERNEL
 from netoffload.collectives import Float32Array, Quantise, aggregate, barrier, worker_exchange
-from netoffload.collectives.hierarchy import default_groups
 from netoffload.collectives.reference import RoundTrip, aggregated, hierarchical_sum, ring_sum
 from netoffload.collectives.samples import Draw, gradients_from, whole_numbers
 from netoffload.config import ENV_CONTROL, ENV_METER, parse_rate_bps, parse_size_octets
@@ -90,7 +89,7 @@ def check_answer(comm: CompComm, what: str, call: Reduce, count: int, draw: Draw
         if digests is not None:
             vectors = [make(rank, count) for rank in range(comm.size)]
             max_error = float(np.abs(values - ring_sum(vectors)).max(initial=0.0))
-            wanted = _model(what, vectors, None if precision is None else _round_trip(precision.quantiser()))
+            wanted = _model(comm, what, vectors, None if precision is None else _round_trip(precision.quantiser()))
             verdict = "ranks hold different sums" if len(set(digests)) > 1 else _difference(values, wanted)
         verdict, max_error = comm.bcast((verdict, max_error))
         if verdict is not None:
@@ -111,12 +110,12 @@ def _round_trip(quantise: Quantise) -> RoundTrip:
     return round_trip
 
 
-def _model(what: str, vectors: Sequence[Float32Array], round_trip: RoundTrip | None) -> Float32Array:
+def _model(comm: CompComm, what: str, vectors: Sequence[Float32Array], round_trip: RoundTrip | None) -> Float32Array:
     """Return what every rank must hold."""
     if what == "wa_comp":
         return aggregated(vectors, AGGREGATOR, round_trip)
     if what == "hierarchical_comp":
-        return hierarchical_sum(vectors, default_groups(len(vectors)), round_trip)
+        return hierarchical_sum(vectors, comm._data_plane().groups(), round_trip)
     return ring_sum(vectors, round_trip)
 
 

@@ -21,7 +21,9 @@ from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan,
 from netoffload.training import data
 from netoffload.training.capture import CAPTURE_FILE
 from netoffload.training.config import RankJob, TrainSettings
-from netoffload.training.measure import FLOAT_OCTETS
+from netoffload.training.data import SHAPES
+from netoffload.training.measure import FLOAT_OCTETS, check_traffic
+from netoffload.training.networks import build
 from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
 from netoffload.training.systems import Way
 
@@ -146,18 +148,22 @@ def run_one(
     argv = ["-m", "netoffload.training.rank", str(job_file), str(result_folder)]
     on_progress(settings.exchange, 0)
     with _watching(result_folder / PROGRESS_FILE, lambda done: on_progress(settings.exchange, done)):
-        run_ranks(bed, range(settings.ranks), argv, timeout_s=_time_limit_s(settings, testbed.rate_bps))
+        run_ranks(bed, range(settings.ranks), argv, timeout_s=time_limit_s(settings, testbed.rate_bps))
     if capture is not None:
         capture.keep(result_folder)
     outcomes = [RankOutcome.read(result_folder, rank) for rank in range(settings.ranks)]
     return make_record(settings, testbed, bed.rate_bps_measured, started, outcomes)
 
 
-def _time_limit_s(settings: TrainSettings, rate_bps: int | None) -> float:
-    """Ten times HDC's slowest exchange at that rate and a second of computing per iteration, and the start."""
-    hdc_bits = 1_149_010 * FLOAT_OCTETS * 8
-    exchange_s = 2 * settings.nodes * hdc_bits / (rate_bps or 1_000_000_000)
-    return START_S + settings.iterations * (1.0 + 10 * exchange_s)
+def time_limit_s(settings: TrainSettings, rate_bps: int | None) -> float:
+    """Return the seconds after which a run is ended as hung.
+
+    They are ten times the model's slowest exchange at that rate and a microsecond of computing per parameter, a second
+    at least, for every iteration; and the start.
+    """
+    parameters = sum(tensor.numel() for tensor in build(settings.model, 0, SHAPES[settings.data]).parameters())
+    exchange_s = 2 * settings.nodes * parameters * FLOAT_OCTETS * 8 / (rate_bps or 1_000_000_000)
+    return START_S + settings.iterations * (max(1.0, 1e-6 * parameters) + 10 * exchange_s)
 
 
 @contextlib.contextmanager
@@ -192,13 +198,15 @@ def make_record(
 
     Raises:
         ReplicaError: the workers' parameters differ.
-        RunError: rank 0 did not leave the traffic, the accuracy or the versions.
+        RunError: rank 0 did not leave the traffic, the accuracy or the versions, or the traffic is not what the ranks
+            sent.
     """
     has_weights = settings.system.way is not Way.SERVER
     check_replicas([outcome for outcome in outcomes if outcome.is_worker or has_weights])
     first = outcomes[0]
     if first.traffic is None or first.accuracy is None or first.versions is None:
         raise RunError("rank 0 left an incomplete result")
+    check_traffic(settings, first.traffic, outcomes)
     return Record(
         format=results.FORMAT,
         started=started,
@@ -214,7 +222,7 @@ def make_record(
 
 
 def _efficiency(settings: TrainSettings, outcomes: Sequence[RankOutcome], traffic: Traffic) -> float:
-    workers = [outcome.vector_octets for outcome in outcomes if outcome.is_worker]
+    workers = [outcome.sent.vector_octets for outcome in outcomes if outcome.is_worker]
     whole = FLOAT_OCTETS * outcomes[0].parameters * settings.iterations
     return sum(workers) / len(workers) / whole / traffic.ratio
 

@@ -63,14 +63,20 @@ def train(settings: TrainSettings, digits: data.Dataset) -> list[tuple[Float32Ar
 
         if exchange.rank == settings.nodes:
             warm_up(replica, new_exchange(), None)
-            return replica.parameters, run_server(replica, new_exchange(), settings.iterations)
+            own = new_exchange()
+            timeline = run_server(replica, own, settings.iterations)
+            own.finish(replica.parameters)
+            return replica.parameters, timeline
         shard = data.shard(digits.train_images, digits.train_labels, exchange.rank, settings.nodes)
 
         def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             return data.batches(*shard, settings.batch, settings.seed, exchange.rank)
 
         warm_up(replica, new_exchange(), batches())
-        return replica.parameters, run_worker(replica, new_exchange(), batches(), settings.iterations)
+        own = new_exchange()
+        timeline = run_worker(replica, own, batches(), settings.iterations)
+        own.finish(replica.parameters)
+        return replica.parameters, timeline
 
     return run_ranks(settings.ranks, one_rank, codec=chosen, bound_k=BOUND_K, timeout_s=60)
 
