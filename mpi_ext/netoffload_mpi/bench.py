@@ -2,9 +2,9 @@
 
 ``mpiexec -n 4 python -m mpi4py -m netoffload_mpi.bench --what ring --what ring_comp --size 25MB --rate 1gbit``
 
-Started once on every rank. Before a time is taken, the answer must have the bits of the oracle. Before each timed call
-all ranks meet in a barrier that sleeps (an MPI barrier spins, and would take cores from the NICs); the time of a call is
-that of the slowest rank. Octets on the wires are known where a testbed's meter is ($NETOFFLOAD_METER).
+Started once on every rank. Before a time is taken, the answer must have the bits of the oracle. Before each timed
+call all ranks meet in a barrier that sleeps (an MPI barrier spins, and would take cores from the NICs); the time of a
+call is that of the slowest rank. Octets on the wires are known where a testbed's meter is ($NETOFFLOAD_METER).
 """
 
 from __future__ import annotations
