@@ -96,16 +96,16 @@ def check_traffic(settings: TrainSettings, traffic: Traffic, outcomes: Sequence[
         rank, sent = outcome.rank, outcome.sent
         if node.tx_octets < sent.octets:
             raise RunError(
-                f"{settings.exchange}: {node.tx_octets} octets crossed the wire of {node.name}, rank {rank} sent "
+                f"{node.tx_octets} octets crossed the wire of {node.name}, rank {rank} sent "
                 f"{sent.octets}: the ranks did not talk over the shaped links"
             )
         compressed = outcome.compressed_octets
         if compressed < COMPRESSED_SHARE_MIN * sent.tagged_octets:
             raise RunError(
-                f"{settings.exchange}: the NIC of {node.name} compressed {compressed} of {sent.tagged_octets} tagged "
-                f"octets of rank {rank}: see its flows and bypass counters with `netoffload stats`"
+                f"the NIC of {node.name} compressed {compressed} of {sent.tagged_octets} tagged octets of rank {rank}: "
+                f"the others crossed raw (frames that NICs dropped: {dict(traffic.drops) or 'none'})"
             )
     if settings.compressed and not any(outcome.sent.tagged_octets for outcome in outcomes):
-        raise RunError(f"{settings.exchange}: compression was asked for, and no rank sent anything tagged")
+        raise RunError("compression was asked for, and no rank sent anything tagged")
     if not settings.compressed and traffic.blocks:
-        raise RunError(f"{settings.exchange}: NICs compressed {traffic.blocks} frames of a run that is not tagged")
+        raise RunError(f"NICs compressed {traffic.blocks} frames of a run that is not tagged")
