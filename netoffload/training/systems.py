@@ -72,7 +72,7 @@ those of ``wgt``, ``bgt`` and ``qgt``."""
 
 THRESHOLDS: Final = {
     "hdc": {"wgt": 0.002, "bgt": 0.05, "qgt": 0.005},
-    "cnn": {"wgt": 0.005, "bgt": 0.01, "qgt": 0.001},
+    "cnn": {"wgt": 0.002, "bgt": 0.2, "qgt": 0.01},
 }
 """By model and method: what `netoffload bench thresholds` found best. docs/training.md has the commands and results."""
 
