@@ -18,7 +18,7 @@ from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.exchanges import Sent
 from netoffload.training.measure import Reading, check_traffic, read_meter, traffic_between
 from netoffload.training.outcome import RankOutcome
-from netoffload.training.run import START_S, make_record, run_all, time_limit_s
+from netoffload.training.run import BASELINES, START_S, make_record, plan_runs, run_all, time_limit_s
 
 PARAMETERS = 1000
 ITERATIONS = 2
@@ -182,3 +182,16 @@ def test_runs_that_do_not_fit_a_testbed_are_refused_before_anything_is_built() -
         run_all([ring, dataclasses.replace(ring, seed=7)], TestbedSettings(2))
     with pytest.raises(UsageError, match="nothing to run"):
         run_all([], TestbedSettings(2))
+
+
+def test_baselines_run_without_nics_unless_asked_otherwise() -> None:
+    runs = [TrainSettings(name, nodes=2) for name in ("inc+c", "inc", "wgt")]
+    plans = {baselines: [(run.name, run.has_nics) for run in plan_runs(runs, baselines)] for baselines in BASELINES}
+    direct, nic = [("inc", False), ("wgt", False)], [("inc via NICs", True), ("wgt via NICs", True)]
+    assert plans == {
+        "direct": [*direct, ("inc+c", True)],
+        "nic": [("inc+c", True), *nic],
+        "both": [*direct, ("inc+c", True), *nic],
+    }
+    with pytest.raises(UsageError, match="baselines 'none' is unknown"):
+        plan_runs(runs, "none")
