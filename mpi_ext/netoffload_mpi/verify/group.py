@@ -18,6 +18,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -76,6 +77,8 @@ def take_part(rank: int, size: int, parent: socket.socket, asked: argparse.Names
         "connections": len(exchange.watch.connections(tuple(Lane))),
     }
     if asked.lose is not None:
+        tell(parent, "ready")
+        hear(parent)  # all are
         found["told_s"], text = lose(exchange, asked.lose)
         wrong += text
     exchange.close()
@@ -126,17 +129,26 @@ def fork_ranks(asked: argparse.Namespace) -> dict[int, tuple[int, socket.socket]
     return ranks
 
 
+def gather(ranks: Mapping[int, tuple[int, socket.socket]], kind: type) -> dict[int, Any]:
+    """Hear something of this kind from all ranks and tell it to all; return who said something else, and what."""
+    said = [hear(conn) for _, conn in ranks.values()]
+    wrong = {rank: one for rank, one in enumerate(said) if not isinstance(one, kind)}
+    for _, conn in ranks.values() if not wrong else ():
+        tell(conn, said)
+    return wrong
+
+
 def run(asked: argparse.Namespace) -> dict[str, Any]:
     """Start the ranks, and return the record."""
     prepare()
     gc.freeze()  # the ranks share what there is now, as long as nobody counts it
     ranks = fork_ranks(asked)
     try:
-        offers = [hear(conn) for _, conn in ranks.values()]
-        early = {rank: one for rank, one in enumerate(offers) if not isinstance(one, Offer)}
-        for _, conn in ranks.values() if not early else ():
-            tell(conn, offers)
-        found = early or {rank: hear(conn) for rank, (_, conn) in ranks.items() if rank != asked.lose}
+        found = gather(ranks, Offer)
+        if not found and asked.lose is not None:
+            found = gather(ranks, str)
+        if not found:
+            found = {rank: hear(conn) for rank, (_, conn) in ranks.items() if rank != asked.lose}
     finally:
         for pid, conn in ranks.values():
             conn.close()
