@@ -131,10 +131,12 @@ class TcpExchange:
 
     def round_trip_s(self) -> float:
         """Return the shortest round trip that the kernel saw towards the right neighbour; 0.0 before any."""
-        channel = self._channels.get(((self.rank + 1) % self.size, Lane.TAGGED))
-        if channel is None:
+        right = (self.rank + 1) % self.size
+        if (right, Lane.TAGGED) not in self._channels:
             return 0.0
-        info = channel.conn.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_MIN_RTT + 4)
+        info = self.channel(right, tagged=True).conn.getsockopt(
+            socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_MIN_RTT + 4
+        )
         rtt_us = int.from_bytes(info[_TCP_INFO_MIN_RTT:], "little")
         return 0.0 if rtt_us == _NO_RTT else rtt_us * 1e-6
 
