@@ -74,6 +74,11 @@ class Links:
         else:
             one.outgoing += Frame(Kind.CONNECT, tag=lane).to_octets()
 
+    def hear_of(self, source: int | None) -> None:
+        """See to it that this rank hears when ``source`` closes; None stands for any."""
+        if source is not None and source != self.rank:
+            self.want(source, Lane.CONTROL)
+
     def want_neighbours(self) -> None:
         """Make the first control lanes; every rank does so."""
         for peer in neighbours(self.rank, self.size):
@@ -171,12 +176,12 @@ class Links:
                 failed.append(event)
         return failed
 
-    def newly_left(self, now_s: float) -> list[int]:
-        """Return who refused a connection, and now counts as closed."""
-        gone = [rank for rank, one in self.peers.items() if not one.has_left and now_s > one.refused_s + REFUSED_S]
-        for rank in gone:
-            self.peers[rank].has_left = True
-        return gone
+    def have_newly_left(self, now_s: float) -> bool:
+        """Return whether a rank that refused a connection counts as closed from now on."""
+        gone = [one for one in self.peers.values() if not one.has_left and now_s > one.refused_s + REFUSED_S]
+        for one in gone:
+            one.has_left = True
+        return bool(gone)
 
     def explain(self, peer: int, reason: str) -> str:
         """Return the error text for a connection that could not be made."""

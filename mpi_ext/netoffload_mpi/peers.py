@@ -61,6 +61,11 @@ class Peer:
         elif lane is Lane.MESSAGES:
             self.messages = conn
 
+    def fail_hopeless(self, rank: int, own_rank: int) -> None:
+        """End the sends for which no connection will be made, because this rank, ``rank``, has closed."""
+        if self.has_left and (self.empty or self.messages is None):
+            self.fail(PeerLostError(f"rank {rank} closed its communicator before rank {own_rank} could send to it"))
+
     def fail(self, error: Exception) -> None:
         """End the sends to it."""
         while self.empty:

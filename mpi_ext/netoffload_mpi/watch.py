@@ -96,7 +96,7 @@ class Watch:
                 return found
         raise PeerLostError(f"rank {peer} closed its communicator while rank {self._rank} waited for it")
 
-    def connections(self, lanes: Collection[Lane]) -> list[tuple[Key, Connection]]:
+    def connections(self, lanes: Collection[Lane] = tuple(Lane)) -> list[tuple[Key, Connection]]:
         """Return those of these lanes that stand."""
         with self._lock:
             return [(key, one) for key, one in self._links.connections.items() if key[1] in lanes]
@@ -119,6 +119,7 @@ class Watch:
             to.outgoing += Frame(Kind.MESSAGE, tag=tag, count=len(data) // FLOAT_OCTETS).to_octets()
             if data:
                 to.outbox.append(Send(data, request))
+                to.fail_hopeless(peer, self._rank)
             elif to.control is None and not to.has_left:
                 to.empty.append(request)
             else:  # no octet of it waits behind those that nobody has asked for
@@ -134,7 +135,7 @@ class Watch:
         request = CompRequest(self._withdraw)
         with self._lock:
             if not self._refused(request):
-                self._listen_for(source)
+                self._links.hear_of(source)
                 self._mailbox.post(Receive(source, tag, into, request))
                 self._fail_hopeless()
             self._wake()
@@ -152,14 +153,14 @@ class Watch:
             CollectiveError: the communicator ended, or nothing can come any more.
         """
         with self._changed:
-            self._listen_for(source)
+            self._links.hear_of(source)
             while (reason := self._why_not()) is None:
                 if (found := self._mailbox.first(source, tag)) is not None:
                     return found
                 all_left = source is None and self._links.all_left()
+                self._wake()
                 if (reason := hopeless(source, self._rank, self._links.left(), all_left)) is not None:
                     break
-                self._wake()
                 if not wait:
                     break
                 self._changed.wait()
@@ -296,14 +297,10 @@ class Watch:
         for failed in links.serve(ready):
             if not self._stopping:
                 self._fail(links.error_of(failed))
-        newly_left = links.newly_left(time.monotonic())
+        if newly_left := links.have_newly_left(time.monotonic()):
+            self._fail_hopeless()
         if newly_left or len(links.connections) > stood:
             self._changed.notify_all()
-        if newly_left and self.failure is None:
-            self._fail_hopeless()
-            for rank in newly_left:
-                if links.peers[rank].outbox:
-                    self._fail(PeerLostError(f"rank {rank} is gone: it takes no connection"))
 
     def _hear(self, rank: int, peer: Peer) -> None:
         """Read the control lane of ``peer``."""
@@ -334,13 +331,12 @@ class Watch:
             peer.has_left = True
             raise PeerLostError(f"rank {rank} died: its connections closed without a farewell")
 
-    def _listen_for(self, source: int | None) -> None:
-        """Hear of it when the only rank from which something is wanted closes."""
-        if source is not None and source != self._rank:
-            self._links.want(source, Lane.CONTROL)
-
     def _fail_hopeless(self) -> None:
-        if (left := self._links.left()) and self._mailbox.posted:
+        if not (left := self._links.left()):
+            return
+        for rank in left:
+            self._links.peers[rank].fail_hopeless(rank, self._rank)
+        if self._mailbox.posted:
             self._mailbox.fail_hopeless(self._rank, left, self._mailbox.waits_for_any() and self._links.all_left())
 
     def _judge_silence(self, now_s: float) -> None:

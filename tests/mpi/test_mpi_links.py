@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -15,7 +16,6 @@ from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.joining import Lane
 from netoffload_mpi.links import neighbours
 from netoffload_mpi.requests import CompRequest
 
@@ -39,7 +39,7 @@ def test_an_allreduce_takes_a_few_sockets_per_doubling_of_the_ranks() -> None:
         values = np.full(1000, exchange.rank, np.float32)
         ring_allreduce(exchange, values, tagged=True)
         assert values[0] == size * (size - 1) // 2
-        return len(exchange.watch.connections(tuple(Lane)))
+        return len(exchange.watch.connections())
 
     doublings = (size - 1).bit_length()
     assert max(run_tcp(size, body)) <= 2 * doublings + 2 * doublings + 2  # control, meetings, ring; once 4 * 23
@@ -122,6 +122,23 @@ def test_a_receive_hears_that_ranks_which_are_no_neighbours_have_closed(
     assert told[1:] == [None] * (SIZE - 1)
     assert isinstance(told[0], PeerLostError)
     assert ("all other ranks closed" if source is None else "rank 3 closed its communicator") in str(told[0])
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_message_to_a_rank_that_has_closed_ends(count: int) -> None:
+    left = threading.Event()
+
+    def body(exchange: TcpExchange) -> None:
+        barrier(exchange)
+        if exchange.rank == 3:
+            exchange.close()
+            left.set()
+        if exchange.rank == 0:
+            assert left.wait(10)
+            exchange.watch.send(3, 1, octets_of(np.ones(count, np.float32))).Wait()
+
+    told = run_tcp(SIZE, body)
+    assert "rank 3 closed its communicator before rank 0 could send to it" in str(told[0])
 
 
 def test_a_reason_to_give_up_reaches_ranks_that_are_no_neighbours() -> None:
