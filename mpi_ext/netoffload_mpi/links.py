@@ -24,7 +24,7 @@ from netoffload_mpi.agreement import Marking, Offer
 from netoffload_mpi.frames import Frame, Kind
 from netoffload_mpi.joining import CALL_LANES, Connection, Failed, Joined, Joiner, Key, Lane, Listeners
 from netoffload_mpi.mailbox import Mailbox
-from netoffload_mpi.peers import Peer
+from netoffload_mpi.peers import Peer, silence
 
 REFUSED_S = 0.5
 """After a refused connection, until the rank counts as closed. That it died would be known by then."""
@@ -114,13 +114,11 @@ class Links:
         """Return since when the most silent rank has been silent."""
         return min((peer.heard_s for peer in self.peers.values() if peer.is_watched), default=float("inf"))
 
-    def silences_s(self, now_s: float) -> dict[int, float]:
-        """Return how long each rank has been silent that has not left."""
-        return {rank: now_s - peer.heard_s for rank, peer in self.peers.items() if peer.is_watched}
-
-    def watched(self) -> int:
-        """Return how many ranks have been heard of."""
-        return sum(peer.control is not None for peer in self.peers.values())
+    def silence(self, now_s: float, timeout_s: float) -> PeerLostError | None:
+        """Return who is lost because it was silent for ``timeout_s``; None: nobody."""
+        watched = sum(peer.control is not None for peer in self.peers.values())
+        silences_s = {rank: now_s - peer.heard_s for rank, peer in self.peers.items() if peer.is_watched}
+        return silence(self.rank, watched, silences_s, timeout_s)
 
     def announce(self, frame: Frame) -> None:
         """Say something to all whom this rank has a control lane to. It has yet to leave."""

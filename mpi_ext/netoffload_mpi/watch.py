@@ -29,7 +29,7 @@ from netoffload_mpi.frames import Frame, Kind, farewell, take_frames
 from netoffload_mpi.joining import Connection, Key, Lane
 from netoffload_mpi.links import Links
 from netoffload_mpi.mailbox import Mailbox, Message, Receive, hopeless
-from netoffload_mpi.peers import Peer, Send, silence
+from netoffload_mpi.peers import Peer, Send
 from netoffload_mpi.requests import Arrival, CompRequest
 
 BEATS_PER_TIMEOUT = 4
@@ -252,11 +252,12 @@ class Watch:
                 self._serve([peers_of[fd] for fd in ready if fd in peers_of])
                 self._connect(ready)
                 now_s = time.monotonic()
-                if self.failure is None and not self._stopping:
-                    self._judge_silence(now_s)
+                is_over = self.failure is not None or self._stopping
+                if not is_over and (lost := self._links.silence(now_s, self._timeout_s)) is not None:
+                    self._fail(lost)
                 if now_s >= next_beat_s:
                     next_beat_s = now_s + beat_s
-                    if self.failure is None and not self._stopping:
+                    if not is_over:
                         self._links.announce(Frame(Kind.BEAT))
                 self._flush()
                 if self._stopping:
@@ -338,11 +339,6 @@ class Watch:
             self._links.peers[rank].fail_hopeless(rank, self._rank)
         if self._mailbox.posted:
             self._mailbox.fail_hopeless(self._rank, left, self._mailbox.waits_for_any() and self._links.all_left())
-
-    def _judge_silence(self, now_s: float) -> None:
-        links = self._links
-        if (error := silence(self._rank, links.watched(), links.silences_s(now_s), self._timeout_s)) is not None:
-            self._fail(error)
 
     def _fail(self, error: CollectiveError) -> None:
         if self.failure is not None:

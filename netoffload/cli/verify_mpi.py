@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -191,19 +190,10 @@ def verify_group(
         raise UsageError(
             f"cannot try {ranks} ranks with {files} files each and lose rank {lose}: say -n 256 --lose 100"
         )
-    words = ["--ranks", str(ranks), "--files", str(files), "--timeout", str(timeout)]
-    words += [] if lose is None else ["--lose", str(lose)]
-    with notes.status(f"connecting {ranks} ranks"):
-        done = subprocess.run(
-            [sys.executable, "-m", "netoffload_mpi.verify.group", *words],
-            env=os.environ | {"MPI4PY_RC_INITIALIZE": "0"},
-            stdout=subprocess.PIPE,
-            check=False,
-        )
-    try:
-        record = json.loads(done.stdout)
-    except ValueError:
-        raise RunError(f"the ranks ended without a record (code {done.returncode})") from None
+    os.environ["MPI4PY_RC_INITIALIZE"] = "0"  # which ranks that are forked could not share
+    from netoffload_mpi.verify import group
+
+    record = group.run(group.Trial(ranks, files, timeout, lose))
     if as_json:
         print(json.dumps(record))
     else:

@@ -1,14 +1,13 @@
-"""Many ranks as processes of this machine, without MPI and NICs: connect, sum, talk, and lose one; a program.
+"""Many ranks as processes of this machine, without MPI and NICs: connect, sum, talk, and lose one.
 
-``netoffload verify group`` starts it. All ranks are forked from one process, which has loaded everything, so that
-hundreds fit into memory. Each of them may open so many files and no more.
+``netoffload verify group`` does it. All ranks are forked from one process, which has loaded everything, so that
+hundreds fit into memory. Each of them has a limit of open files.
 """
 
 from __future__ import annotations
 
-import argparse
+import ctypes
 import gc
-import json
 import os
 import pickle
 import re
@@ -16,9 +15,9 @@ import resource
 import signal
 import socket
 import struct
-import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -37,7 +36,27 @@ ADDRESS: Final = "127.0.0.1"
 COUNT: Final = 10_000
 """Floats of the vector that is summed."""
 
+PR_SET_PDEATHSIG: Final = 1
+"""Of linux/prctl.h."""
+
 _LENGTH: Final = struct.Struct("!Q")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is tried.
+
+    Attributes:
+        ranks: how many.
+        files: that each of them may open (``ulimit -n``).
+        timeout_s: silence after which a rank is lost.
+        lose: the rank that is killed in the end; None: no rank is.
+    """
+
+    ranks: int
+    files: int
+    timeout_s: float
+    lose: int | None = None
 
 
 def tell(conn: socket.socket, what: Any) -> None:
@@ -57,13 +76,14 @@ def hear(conn: socket.socket) -> Any:
     return pickle.loads(octets) if left and len(octets) == left else None
 
 
-def take_part(rank: int, size: int, parent: socket.socket, asked: argparse.Namespace) -> dict[str, Any]:
+def take_part(rank: int, parent: socket.socket, trial: Trial) -> dict[str, Any]:
     """Be one rank; return what it found: times, sockets, and what is wrong."""
+    size = trial.ranks
     listeners = Listeners(size, ADDRESS)
     tell(parent, Offer(address=ADDRESS, ports=listeners.ports))
     offers = hear(parent)
     begun_s = time.monotonic()
-    exchange = wire_up(rank, offers, listeners, timeout_s=asked.timeout)
+    exchange = wire_up(rank, offers, listeners, timeout_s=trial.timeout_s)
     connected_s = time.monotonic()
     values = np.full(COUNT, rank + 1, np.float32)
     ring_allreduce(exchange, values, tagged=True)
@@ -76,10 +96,10 @@ def take_part(rank: int, size: int, parent: socket.socket, asked: argparse.Names
         "files": len(os.listdir("/proc/self/fd")) - 1,  # that of the folder itself
         "connections": len(exchange.watch.connections()),
     }
-    if asked.lose is not None:
+    if trial.lose is not None:
         tell(parent, "ready")
         hear(parent)  # all are
-        found["told_s"], text = lose(exchange, asked.lose)
+        found["told_s"], text = lose(exchange, trial.lose)
         wrong += text
     exchange.close()
     return found | {"wrong": wrong}
@@ -110,20 +130,27 @@ def lose(exchange: TcpExchange, victim: int) -> tuple[float | None, list[str]]:
         return time.monotonic() - begun_s, [] if is_named else [str(error)]
 
 
-def fork_ranks(asked: argparse.Namespace) -> dict[int, tuple[int, socket.socket]]:
+def end_with_parent() -> None:
+    """Let the kernel kill this process when the one that started it ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def fork_ranks(trial: Trial) -> dict[int, tuple[int, socket.socket]]:
     """Start the ranks; return process id and connection of each."""
     ranks: dict[int, tuple[int, socket.socket]] = {}
-    for rank in range(asked.ranks):
+    for rank in range(trial.ranks):
         ours, theirs = socket.socketpair()
         if (pid := os.fork()) == 0:
-            for other in (ours, *(conn for _, conn in ranks.values())):
-                other.close()
-            resource.setrlimit(resource.RLIMIT_NOFILE, (asked.files, asked.files))
             try:
-                tell(theirs, take_part(rank, asked.ranks, theirs, asked))
+                end_with_parent()
+                for other in (ours, *(conn for _, conn in ranks.values())):
+                    other.close()
+                resource.setrlimit(resource.RLIMIT_NOFILE, (trial.files, trial.files))
+                tell(theirs, take_part(rank, theirs, trial))
             except (NetOffloadError, OSError) as error:
                 tell(theirs, {"wrong": [f"{type(error).__name__}: {error}"]})
-            os._exit(0)
+            finally:
+                os._exit(0)
         theirs.close()
         ranks[rank] = pid, ours
     return ranks
@@ -138,17 +165,17 @@ def gather(ranks: Mapping[int, tuple[int, socket.socket]], kind: type) -> dict[i
     return wrong
 
 
-def run(asked: argparse.Namespace) -> dict[str, Any]:
-    """Start the ranks, and return the record."""
+def run(trial: Trial) -> dict[str, Any]:
+    """Start the ranks, and return the record: the most that any of them took, and what is wrong."""
     prepare()
     gc.freeze()  # the ranks share what there is now, as long as nobody counts it
-    ranks = fork_ranks(asked)
+    ranks = fork_ranks(trial)
     try:
         found = gather(ranks, Offer)
-        if not found and asked.lose is not None:
+        if not found and trial.lose is not None:
             found = gather(ranks, str)
         if not found:
-            found = {rank: hear(conn) for rank, (_, conn) in ranks.items() if rank != asked.lose}
+            found = {rank: hear(conn) for rank, (_, conn) in ranks.items() if rank != trial.lose}
     finally:
         for pid, conn in ranks.values():
             conn.close()
@@ -161,24 +188,4 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
 
     record = {name: most(name) for name in ("connections", "files", "set_up_s", "sum_s", "told_s")}
     wrong = [f"rank {rank}: {text}" for rank, one in told.items() for text in one["wrong"]]
-    return {"ranks": asked.ranks, "files_allowed": asked.files, "lost": asked.lose, "most": record, "wrong": wrong}
-
-
-def main(arguments: list[str]) -> int:
-    """Try it, print the record, and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m netoffload_mpi.verify.group",
-        description=(__doc__ or "").partition("\n\n")[0],
-        allow_abbrev=False,
-    )
-    parser.add_argument("--ranks", type=int, default=256, metavar="N")
-    parser.add_argument("--files", type=int, default=1024, metavar="N", help="that each rank may open (ulimit -n)")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="silence after which a rank is lost")
-    parser.add_argument("--lose", type=int, metavar="RANK", help="kill this rank in the end; the others must name it")
-    record = run(parser.parse_args(arguments))
-    print(json.dumps(record))
-    return 1 if record["wrong"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return {"ranks": trial.ranks, "files_allowed": trial.files, "lost": trial.lose, "most": record, "wrong": wrong}
