@@ -82,8 +82,8 @@ class Watch:
         Raises:
             CollectiveError: the communicator ended, or ``peer`` closed it.
         """
-        links = self._links
         with self._changed:
+            links = self._links
             if self._why_not() is None:
                 links.want(peer, lane)
                 self._wake()
@@ -153,13 +153,16 @@ class Watch:
             CollectiveError: the communicator ended, or nothing can come any more.
         """
         with self._changed:
-            self._links.hear_of(source)
+            links = self._links
             while (reason := self._why_not()) is None:
+                known = len(links.peers)
+                links.hear_of(source)
                 if (found := self._mailbox.first(source, tag)) is not None:
                     return found
-                all_left = source is None and self._links.all_left()
-                self._wake()
-                if (reason := hopeless(source, self._rank, self._links.left(), all_left)) is not None:
+                all_left = source is None and links.all_left()
+                if len(links.peers) > known:  # which no thread of ours waits for yet
+                    self._wake()
+                if (reason := hopeless(source, self._rank, links.left(), all_left)) is not None:
                     break
                 if not wait:
                     break
@@ -244,8 +247,8 @@ class Watch:
         next_beat_s, deadline_s = time.monotonic(), float("inf")
         while True:
             poller, peers_of, wake_s = self._poller()
-            wake_s = min(next_beat_s, deadline_s, wake_s)
-            ready = {fd for fd, _ in poller.poll(max(0.0, wake_s - time.monotonic()) * 1000)}
+            sleep_s = max(0.0, min(next_beat_s, deadline_s, wake_s) - time.monotonic())
+            ready = {fd for fd, _ in poller.poll(sleep_s * 1000)}
             with self._changed:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake_fd)
@@ -293,8 +296,7 @@ class Watch:
 
     def _connect(self, ready: set[int]) -> None:
         """Go on with connections that are being made."""
-        links = self._links
-        stood = len(links.connections)
+        links, stood = self._links, len(self._links.connections)
         for failed in links.serve(ready):
             if not self._stopping:
                 self._fail(links.error_of(failed))

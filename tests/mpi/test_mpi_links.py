@@ -124,6 +124,21 @@ def test_a_receive_hears_that_ranks_which_are_no_neighbours_have_closed(
     assert ("all other ranks closed" if source is None else "rank 3 closed its communicator") in str(told[0])
 
 
+def test_a_probe_hears_that_a_rank_which_is_no_neighbour_has_closed() -> None:
+    left = threading.Event()
+
+    def body(exchange: TcpExchange) -> None:
+        barrier(exchange)
+        if exchange.rank == 3:
+            exchange.close()
+            left.set()
+        if exchange.rank == 0:
+            assert left.wait(10)
+            exchange.watch.probe(3, None, wait=True)
+
+    assert "rank 3 closed its communicator" in str(run_tcp(SIZE, body)[0])
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_message_to_a_rank_that_has_closed_ends(count: int) -> None:
     left = threading.Event()
