@@ -197,7 +197,7 @@ class Links:
             )
         if failed.peer is None:
             return CollectiveError(f"rank {self.rank} could not take a connection: {failed.error}")
-        return PeerLostError(self.explain(failed.peer, str(failed.error)))
+        return PeerLostError(self.explain(failed.peer, failed.error.strerror or str(failed.error)))
 
     def shut_down(self, lanes: Collection[Lane] = CALL_LANES) -> None:
         """End connections so that a thread that sleeps on one wakes up; its channel explains the end."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,9 +17,12 @@ from tcp_ranks import die, run_tcp
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import CollectiveError, PeerLostError
+from netoffload_mpi.agreement import Offer
 from netoffload_mpi.dataplane import TcpExchange
+from netoffload_mpi.joining import Listeners
 from netoffload_mpi.links import neighbours
 from netoffload_mpi.requests import CompRequest
+from netoffload_mpi.wiring import wire_up
 
 SIZE = 12
 """Some of so many ranks are no neighbours."""
@@ -77,6 +82,20 @@ def test_who_dies_is_named_by_ranks_that_have_no_connection_to_it_and_make_no_ca
     knew = run_tcp(SIZE, body)
     assert True in knew
     assert False in knew[victim + 1 :]
+
+
+def test_a_rank_that_never_connects_is_named_in_time() -> None:
+    listeners = [Listeners(3, "127.0.0.1") for _ in range(3)]
+    offers = [Offer(address="127.0.0.1", ports=one.ports) for one in listeners]
+
+    def connect(rank: int) -> str:
+        with pytest.raises(CollectiveError) as raised:
+            wire_up(rank, offers, listeners[rank], timeout_s=0.5)
+        return str(raised.value)
+
+    with contextlib.closing(listeners[1]), ThreadPoolExecutor(2) as threads:
+        for text in threads.map(connect, (0, 2)):
+            assert "could not connect with rank 1 at 127.0.0.1: timed out" in text
 
 
 def test_messages_go_between_all_ranks_also_those_that_are_no_neighbours() -> None:
