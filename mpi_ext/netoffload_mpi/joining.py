@@ -2,8 +2,8 @@
 
 Each rank has two listening sockets, one for tagged lanes and one for the others. All ranks know their ports. Of two
 ranks the higher one connects, so a pair never makes a connection twice. A lower rank that wants the first one *knocks*:
-it connects, says hello and closes, and the higher one connects back. For all further lanes it asks over the control
-lane.
+it connects and says hello, and the higher one connects back, which ends the knock. A knock that ends without that was
+at the door of a rank that closes. For all further lanes the lower rank asks over the control lane.
 
 Both ends begin with a *hello*, which names the receiver's token, the sender and the lane. It is made of four powers of
 two that every codec leaves exact, and longer than the kilobyte by which a NIC judges a tagged connection. What ranks
@@ -180,9 +180,10 @@ class Knocked:
 
 @dataclass(frozen=True)
 class Failed:
-    """A connection could not be made. ``peer`` is None if nobody's could be taken."""
+    """A connection could not be made. Peer and lane are None if nobody's could be taken."""
 
     peer: int | None
+    lane: Lane | None
     error: OSError
 
 
@@ -223,6 +224,7 @@ class Joiner:
         self._tos = tos
         self._timeout_s = timeout_s
         self._opening: dict[int, _Opening] = {}
+        self._knocks: dict[int, socket.socket] = {}
         self._events: list[Event] = []
         self._is_deaf = False
         for listener in listeners.sockets.values():
@@ -243,7 +245,7 @@ class Joiner:
         except OSError as error:
             if conn is not None:
                 conn.close()
-            self._events.append(Failed(peer, error))
+            self._events.append(Failed(peer, lane, error))
             return
         self._opening[conn.fileno()] = _Opening(conn, time.monotonic() + self._timeout_s, peer, lane)
 
@@ -271,16 +273,23 @@ class Joiner:
                 self._drop(fd)
                 if one.source == "":  # not a stranger
                     assert one.peer is not None
-                    self._events.append(Failed(one.peer, error))
+                    self._events.append(Failed(one.peer, one.lane, error))
         for listener in self._listeners.sockets.values():
             if listener.fileno() in ready:
                 self._accept(listener)
         events, self._events = self._events, []
         return events
 
+    def end_knock(self, peer: int) -> None:
+        """Let a rank know that its knock is over: the connection stands."""
+        if (conn := self._knocks.pop(peer, None)) is not None:
+            conn.close()
+
     def close(self, farewell: bytes) -> None:
         """Close the listeners, and what does not stand yet; a control lane may stand at its other end."""
         self._listeners.close()
+        for peer in list(self._knocks):
+            self.end_knock(peer)
         for one in list(self._opening.values()):
             if farewell and one.is_connected and one.lane is Lane.CONTROL:
                 with contextlib.suppress(OSError):
@@ -301,7 +310,7 @@ class Joiner:
             pass
         except OSError as error:
             self._is_deaf = True  # the connection would be there again at once
-            self._events.append(Failed(None, error))
+            self._events.append(Failed(None, None, error))
 
     def _go_on(self, one: _Opening) -> None:
         """Do the next thing with a connection that is ready."""
@@ -335,15 +344,15 @@ class Joiner:
         assert one.lane is not None
         one.is_connected = True
         self._say_hello(one.conn, one.peer, one.lane)
-        if one.peer > self._rank:  # that was a knock
-            self._drop(one.conn.fileno())
 
     def _take(self, one: _Opening, hello: Hello) -> None:
         """Answer a stranger who has said who it is."""
         if one.source != self._offers[hello.rank].address or hello.rank == self._rank:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"that is not rank {hello.rank}")
         if hello.rank < self._rank:
-            self._drop(one.conn.fileno())
+            del self._opening[one.conn.fileno()]
+            self.end_knock(hello.rank)
+            self._knocks[hello.rank] = one.conn
             self._events.append(Knocked(hello.rank))
             return
         self._say_hello(one.conn, hello.rank, hello.lane)

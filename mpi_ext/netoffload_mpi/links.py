@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import select
 import socket
 import time
@@ -168,10 +169,12 @@ class Links:
                 self._join(event)
             elif not isinstance(event, Failed):
                 self.want(event.peer, Lane.CONTROL)
-            elif event.peer is not None and isinstance(event.error, ConnectionError):
-                self.peers[event.peer].refused_s = min(self.peers[event.peer].refused_s, time.monotonic())
-            else:
+                if self.peers[event.peer].control is not None:
+                    self._joiner.end_knock(event.peer)
+            elif event.peer is None or not isinstance(event.error, ConnectionError):
                 failed.append(event)
+            elif event.lane is not Lane.CONTROL or self.peers[event.peer].control is None:
+                self.peers[event.peer].refused_s = min(self.peers[event.peer].refused_s, time.monotonic())
         return failed
 
     def have_newly_left(self, now_s: float) -> bool:
@@ -223,3 +226,5 @@ class Links:
         one.stand(lane, event.connection.conn)
         if lane is Lane.CONTROL:
             one.outgoing += self._farewell
+            one.refused_s = math.inf
+            self._joiner.end_knock(peer)
