@@ -133,8 +133,7 @@ def test_a_receive_hears_that_ranks_which_are_no_neighbours_have_closed(
                 time.sleep(0.01)
         request = exchange.watch.receive(source, 1, into)
         if posted_before:
-            for peer in range(1, SIZE):
-                exchange.watch.send(peer, 1, memoryview(bytes(4)))
+            CompRequest.Waitall([exchange.watch.send(peer, 1, memoryview(bytes(4))) for peer in range(1, SIZE)])
         request.Wait()
 
     told = run_tcp(SIZE, body)
