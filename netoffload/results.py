@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from netoffload.errors import UsageError
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Version of the record's keys; a reader refuses any other."""
 
 T = TypeVar("T")
@@ -53,7 +53,10 @@ class Configuration:
 
 @dataclasses.dataclass(frozen=True)
 class Versions:
-    """What it ran on; ``kernel`` is Linux, ``codec_kernel`` the variant of ``netoffload.codec.kernels`` in use."""
+    """What it ran on; ``kernel`` is Linux, ``codec_kernel`` the variant of ``netoffload.codec.kernels`` in use.
+
+    ``machine`` tells machines apart: the start of a SHA-256 of what identifies this one.
+    """
 
     netoffload: str
     python: str
@@ -64,6 +67,7 @@ class Versions:
     codec_kernel: str
     cpu: str
     cores: int
+    machine: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +209,7 @@ def from_line(line: str, where: str = "record") -> Record:
     except ValueError as error:
         raise UsageError(f"{where} is not JSON: {error}") from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise UsageError(f"{where} is not a record of format {FORMAT}")
+        raise UsageError(f"{where} is not a record of format {FORMAT}: run it again with this version")
     return decode_dataclass(Record, value, where)
 
 

@@ -33,7 +33,7 @@ def a_record() -> Record:
         format=results.FORMAT,
         started="2026-01-01T00:00:00+00:00",
         configuration=configuration,
-        versions=Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2),
+        versions=Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab"),
         rate_bps_measured=None,
         timing=Timing(samples, samples, samples),
         traffic=Traffic(nodes, 600, 100, 7, ClassCounts(1, 2, 3, 4), 0.5, {"drop_checksum": 2}),

@@ -13,8 +13,8 @@ carry nothing but float32::
      Watch      ═══ tagged: float32 of messages ══════════ Watch        Send_comp, Recv_comp
                 ─── untagged: heartbeats, headers ───────               who lives; what messages are
 
-Which connection is which is known from the listening port (one per peer and lane), so no word of ours identifies it in
-band. ToS is set before the handshake on both ends: on the connecting socket, and on the listener, from which an
+Two ranks make each of these connections when they first need it, and say on it who they are, in floats that every codec
+leaves exact. ToS is set before the handshake on both ends: on the connecting socket, and on the listener, from which an
 accepted socket inherits it. So the NICs see the tag on the SYN already, and count floats from the first octet.
 
 **Agreement.** What the owner of a block must round by (``netoffload.collectives``) has to be the same on every rank.
@@ -39,10 +39,11 @@ Files, in the order in which a call meets them: ``comm`` (the class; point to po
 calls), ``buffers`` (specifications as mpi4py takes them -> vectors), ``plans`` (a call's arguments -> a function of the
 data plane), ``lifecycle`` (connections made late; calls carried out and accounted), ``progress`` and ``requests`` (non-
 blocking calls), ``rendezvous`` (MPI with a time limit), ``plane`` (set-up; settings), ``agreement`` (what ranks tell
-each other there), ``wiring`` (who connects to whom), ``dataplane`` and ``channel`` (sockets -> ``Exchange``),
-``driver``, ``ring_loop``, ``meeting_loop`` and ``loop_port`` (whole rounds in compiled code), ``watch``, ``peers``,
-``frames`` and ``mailbox`` (liveness and messages), ``info`` (the account), ``bench``, ``bench_overlap`` and ``verify``
-(rank programs: how fast it is, what it hides behind, whether it is right).
+each other there), ``wiring`` (the first connections), ``links`` and ``joining`` (all others, made when they are first
+used), ``dataplane`` and ``channel`` (sockets -> ``Exchange``), ``driver``, ``ring_loop``, ``meeting_loop`` and
+``loop_port`` (whole rounds in compiled code), ``watch``, ``peers``, ``frames`` and ``mailbox`` (liveness and messages),
+``info`` (the account), ``bench``, ``bench_overlap`` and ``verify`` (rank programs: how fast it is, what it hides
+behind, whether it is right).
 """
 
 from mpi4py import MPI

@@ -7,9 +7,10 @@ same, errors included: a rank that cannot offer says why in its offer, and all o
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from netoffload import codec
@@ -29,7 +30,7 @@ from netoffload.config import (
 from netoffload.control import request
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 
-VERSION = 6
+VERSION = 7
 """Of the data plane: ranks with different ones do not talk."""
 
 Gather = Callable[[Any], Sequence[Any]]
@@ -85,7 +86,8 @@ class Offer:
     Attributes:
         version: of the data plane.
         address: IPv4 address where its listeners are.
-        ports: (peer, lane) -> port, for every peer that will connect.
+        ports: of its listeners, by whether their connections are tagged.
+        token: what whoever connects has to know.
         marking: what its NIC takes for tagged; None: it reaches no NIC's control socket.
         precision: its NIC's, or what its caller said; None: exact.
         failure: why it cannot take part; None: it can.
@@ -93,7 +95,8 @@ class Offer:
 
     version: int = VERSION
     address: str = ""
-    ports: Mapping[tuple[int, int], int] | None = None
+    ports: Mapping[bool, int] | None = None
+    token: bytes = field(default_factory=lambda: secrets.token_bytes(16), compare=False)
     marking: Marking | None = None
     precision: Precision | None = None
     failure: str | None = None

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 
 from netoffload.errors import CollectiveError
 from netoffload_mpi.watch import Watch
-
-SEND_BUFFER_OCTETS = 1024 * 1024
-"""Asked for; the kernel gives at most ``net.core.wmem_max``, and autotuning would begin at 16 KiB. Four chunks of the
-ring fit, so a sender seldom sleeps for room. Against 4 MiB no difference could be measured that exceeds the noise, and
-it costs less cache. The receive buffer stays with the kernel's autotuning, which follows the path; setting it would end
-that."""
 
 CLOSED = "it closed its connection"
 """What the kernel said, in words, where it only said that there is no more."""
@@ -22,17 +15,10 @@ class TcpChannel:
     """One connection; see :class:`~netoffload.collectives.exchange.Channel`."""
 
     def __init__(self, conn: socket.socket, peer: int, watch: Watch) -> None:
-        """Own ``conn``, which must be connected, and make it non-blocking."""
-        conn.setblocking(False)
-        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_OCTETS)
+        """Use ``conn``, which belongs to the watch."""
         self.peer = peer
         self.conn = conn
         self.sent_octets = 0
-        self.own = self.other = ("", 0)
-        """Its addresses and ports: those of the NIC's flow. The kernel forgets them when the connection ends."""
-        with contextlib.suppress(OSError):  # it has ended already, which the first call will explain
-            self.own, self.other = conn.getsockname(), conn.getpeername()
         self._watch = watch
 
     def send_some(self, data: memoryview) -> int:

@@ -1,6 +1,6 @@
 """TCP connections as an ``Exchange``.
 
-Between two ranks there are four connections, one per lane::
+Between two ranks there are up to four connections, one per lane, each made when it is first used (``links``)::
 
     untagged   meetings, counts, short vectors, what stays exact     driven by the thread that calls
     tagged     float32 of collectives, through the NICs                          "
@@ -18,15 +18,13 @@ after all ranks have met, though all live, is *stuck*. The last two end the exch
 
 from __future__ import annotations
 
-import contextlib
-import enum
 import os
 import select
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -35,6 +33,7 @@ from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload_mpi.channel import CLOSED, TcpChannel
 from netoffload_mpi.driver import Driver, standstill
+from netoffload_mpi.joining import TAGGED_LANES, Key, Lane
 from netoffload_mpi.watch import Watch
 
 TIMEOUT_S_DEFAULT = 30.0
@@ -43,29 +42,13 @@ LATE_S_DEFAULT = 1800.0
 """Half an hour, which is also what ``torch.distributed`` waits for a rank."""
 
 
-class Lane(enum.IntEnum):
-    """What a connection between two ranks is for."""
-
-    UNTAGGED = 0
-    TAGGED = 1
-    CONTROL = 2
-    MESSAGES = 3
-
-
-TAGGED_LANES = (Lane.TAGGED, Lane.MESSAGES)
-
-Key = tuple[int, Lane]
-"""(peer, lane)."""
-
-
 class TcpExchange:
     """One rank's connections; see :class:`~netoffload.collectives.exchange.Exchange`. Made by ``wiring.wire_up``.
 
     Args:
         rank: this rank.
         size: number of ranks.
-        connections: one connected socket per (peer, lane); owned from now on.
-        watch: over those of the control lane, and running.
+        watch: running; its connections are owned from now on.
         timeout_s: silence after which a rank is dead, or stuck.
         late_s: how long a living rank may keep the others waiting for it.
     """
@@ -74,7 +57,6 @@ class TcpExchange:
         self,
         rank: int,
         size: int,
-        connections: Mapping[Key, socket.socket],
         watch: Watch,
         timeout_s: float = TIMEOUT_S_DEFAULT,
         late_s: float = LATE_S_DEFAULT,
@@ -86,21 +68,25 @@ class TcpExchange:
         self._timeout_s = timeout_s
         self._late_s = late_s
         self._scratch = np.empty(0, dtype=np.float32)
-        of_calls = [conn for (_, lane), conn in connections.items() if lane in (Lane.UNTAGGED, Lane.TAGGED)]
         self.watch = watch
-        self._channels = {key: TcpChannel(conn, key[0], self.watch) for key, conn in connections.items()}
+        self._channels: dict[Key, TcpChannel] = {}
         self._calling = threading.Lock()
         driving = threading.RLock()
         self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
-        messages = {peer: conn for (peer, lane), conn in connections.items() if lane is Lane.MESSAGES}
-        watch.carry(messages, on_failure=lambda: _wake_sleeper(of_calls))
         # Nothing above refers to this object: it may be forgotten without being closed, and a process may end so.
-        self._close = weakref.finalize(self, _close, self.watch, list(connections.values()), driving, os.getpid())
+        self._close = weakref.finalize(self, _close, self.watch, driving, os.getpid())
 
     def channel(self, peer: int, *, tagged: bool) -> TcpChannel:
-        """Return the connection to ``peer``."""
+        """Return the connection to ``peer``, and make it if there is none."""
         self._refuse_if_closed()
-        return self._channels[peer, Lane.TAGGED if tagged else Lane.UNTAGGED]
+        key = peer, Lane.TAGGED if tagged else Lane.UNTAGGED
+        if (found := self._channels.get(key)) is None:
+            start_s = self.stopwatch.now_s()
+            found = self._channels[key] = TcpChannel(self.watch.connection(*key).conn, peer, self.watch)
+            took_s = self.stopwatch.now_s() - start_s
+            self.stopwatch.wire_s += took_s
+            self.stopwatch.late_s += took_s
+        return found
 
     def _refuse_if_closed(self) -> None:
         if not self._close.alive:
@@ -130,30 +116,27 @@ class TcpExchange:
                 octets += channel.sent_octets
         return octets
 
-    def connections(self, lane: Lane) -> list[socket.socket]:
-        """Return the sockets of a lane, for whoever sets options of theirs."""
-        return [channel.conn for (_, one), channel in self._channels.items() if one is lane]
-
     def tagged_connections(self) -> list[tuple[int, tuple[str, int], tuple[str, int], int]]:
         """Return peer, own and other (address, port), and octets sent, of what a NIC may compress; [] once closed."""
         if not self._close.alive:
             return []
         return [
-            (
-                peer,
-                channel.own,
-                channel.other,
-                channel.sent_octets if lane is Lane.TAGGED else self.watch.sent_octets(peer),
-            )
-            for (peer, lane), channel in self._channels.items()
-            if lane in TAGGED_LANES
+            (peer, one.own, one.other, self._sent_octets(peer, lane))
+            for (peer, lane), one in self.watch.connections(TAGGED_LANES)
         ]
+
+    def _sent_octets(self, peer: int, lane: Lane) -> int:
+        if lane is Lane.MESSAGES:
+            return self.watch.sent_octets(peer)
+        channel = self._channels.get((peer, lane))
+        return 0 if channel is None else channel.sent_octets
 
     def round_trip_s(self) -> float:
         """Return the shortest round trip that the kernel saw towards the right neighbour; 0.0 before any."""
-        if self.size == 1:
+        right = (self.rank + 1) % self.size
+        if (right, Lane.TAGGED) not in self._channels:
             return 0.0
-        info = self.channel((self.rank + 1) % self.size, tagged=True).conn.getsockopt(
+        info = self.channel(right, tagged=True).conn.getsockopt(
             socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_MIN_RTT + 4
         )
         rtt_us = int.from_bytes(info[_TCP_INFO_MIN_RTT:], "little")
@@ -207,26 +190,17 @@ class TcpExchange:
         self._close()
 
 
-def _close(watch: Watch, connections: Sequence[socket.socket], driving: threading.RLock, owner: int) -> None:
+def _close(watch: Watch, driving: threading.RLock, owner: int) -> None:
     if os.getpid() != owner:  # a forked child: the connections are its parent's, its locks may be held by no thread
-        for conn in connections:
-            conn.close()
+        watch.close(is_forked=True)
         return
     if watch.is_current_thread():  # the garbage collector runs wherever it likes; the watch cannot wait for itself
-        threading.Thread(target=_close, args=(watch, connections, driving, owner), name="watch-end").start()
+        threading.Thread(target=_close, args=(watch, driving, owner), name="watch-end").start()
         return
     watch.stop()
-    _wake_sleeper(connections)
+    watch.shut_down()
     with driving:  # compiled code that uses these descriptors ends now, for they are shut down
-        for conn in connections:
-            conn.close()
-
-
-def _wake_sleeper(connections: Sequence[socket.socket]) -> None:
-    """End connections so that a thread that sleeps on one wakes up; each of its channels explains the end."""
-    for conn in connections:
-        with contextlib.suppress(OSError):  # it had ended already
-            conn.shutdown(socket.SHUT_RDWR)
+        watch.close()
 
 
 _TCP_INFO_MIN_RTT = 148

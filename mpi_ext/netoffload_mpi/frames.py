@@ -1,4 +1,4 @@
-"""What travels on the control lane: that a rank is connected, heartbeats, farewells, headers of messages.
+"""What travels on the control lane: heartbeats, farewells, headers of messages, requests to connect.
 
 Each is a fixed part and some text.
 """
@@ -29,8 +29,8 @@ class Kind(enum.IntEnum):
     """I give up: the text says why."""
     MESSAGE = 5
     """A message follows on the messages lane: ``tag``, ``count`` floats."""
-    READY = 6
-    """All my connections stand."""
+    CONNECT = 6
+    """Connect to me for the lane ``tag``: you are the higher rank."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Frame:
     Attributes:
         kind: what it says.
         text: of LOST and ERROR.
-        tag: of MESSAGE.
+        tag: of MESSAGE; lane of CONNECT.
         count: floats of MESSAGE.
     """
 

@@ -15,8 +15,9 @@ from netoffload.collectives import Quantise
 from netoffload.collectives.announcement import refuse
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload_mpi.agreement import Precision
-from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, Lane, TcpExchange
+from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload_mpi.info import CommInfo, NicShare, with_nic
+from netoffload_mpi.joining import Lane
 from netoffload_mpi.plane import DataPlane, Settings, set_up
 from netoffload_mpi.plans import Place, Plan
 from netoffload_mpi.progress import CallQueue

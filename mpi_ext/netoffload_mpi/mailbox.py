@@ -101,6 +101,10 @@ class Mailbox:
                 return message.arrival()
         return None
 
+    def waits_for_any(self) -> bool:
+        """Return whether a posted receive takes from any source."""
+        return any(receive.source is None for receive in self.posted)
+
     def withdraw(self, request: CompRequest) -> bool:
         """Take back the receive of ``request``; False if a message is on its way into it."""
         kept = [receive for receive in self.posted if receive.request is not request]

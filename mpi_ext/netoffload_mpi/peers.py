@@ -1,14 +1,17 @@
-"""What the watch keeps of every other rank: two sockets, and what is on its way to it and from it."""
+"""What the watch keeps of another rank: two connections, and what is on its way to it and from it."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from netoffload.errors import PeerLostError
+from netoffload_mpi.joining import Lane
 from netoffload_mpi.mailbox import Mailbox
 from netoffload_mpi.requests import CompRequest
 
@@ -24,22 +27,51 @@ class Send:
 
 @dataclass(eq=False)
 class Peer:
-    """One other rank, as the watch's thread sees it."""
+    """One other rank, as the watch's thread sees it. Its connections are None until they stand."""
 
-    control: socket.socket
-    heard_s: float
-    messages: socket.socket = field(init=False)
-    """Not there before the rank is ready."""
+    control: socket.socket | None = None
+    messages: socket.socket | None = None
+    wanted: set[Lane] = field(default_factory=set)
+    """Lanes that stand, or are being made."""
+    heard_s: float = 0.0
+    refused_s: float = math.inf
+    """When it refused a connection: it has closed, or died."""
     outgoing: bytearray = field(default_factory=bytearray)
     """Control frames that have not left."""
     incoming: bytearray = field(default_factory=bytearray)
     outbox: deque[Send] = field(default_factory=deque)
-    is_ready: bool = False
-    """All its connections stand."""
+    empty: list[CompRequest] = field(default_factory=list)
+    """Sends of messages without data, which end when the control lane stands."""
     has_left: bool = False
-    """It closed, and said so."""
+    """It closed, and said so or refused a connection."""
     sent_octets: int = 0
     """Of messages."""
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether it is to be heard of."""
+        return self.control is not None and not self.has_left
+
+    def stand(self, lane: Lane, conn: socket.socket) -> None:
+        """Take a new connection, if it is one of the watch's."""
+        if lane is Lane.CONTROL:
+            self.control, self.heard_s = conn, time.monotonic()
+            while self.empty:
+                self.empty.pop().complete()
+        elif lane is Lane.MESSAGES:
+            self.messages = conn
+
+    def fail_hopeless(self, rank: int, own_rank: int) -> None:
+        """End the sends for which no connection will be made, because this rank, ``rank``, has closed."""
+        if self.has_left and (self.empty or self.messages is None):
+            self.fail(PeerLostError(f"rank {rank} closed its communicator before rank {own_rank} could send to it"))
+
+    def fail(self, error: Exception) -> None:
+        """End the sends to it."""
+        while self.empty:
+            self.empty.pop().fail(error)
+        while self.outbox:
+            self.outbox.popleft().request.fail(error)
 
     def read_message(self, rank: int, mailbox: Mailbox) -> None:
         """Read once what ``mailbox`` wants from this rank, which is ``rank``.
@@ -48,7 +80,7 @@ class Peer:
             PeerLostError: it is gone.
         """
         into = mailbox.wanted(rank)
-        if into is None:
+        if into is None or self.messages is None:
             return
         try:
             count = self.messages.recv_into(into, 0, socket.MSG_DONTWAIT)
@@ -66,7 +98,7 @@ class Peer:
         Raises:
             OSError: the connection ended.
         """
-        while self.outbox:
+        while self.outbox and self.messages is not None:
             first = self.outbox[0]
             with contextlib.suppress(BlockingIOError):
                 count = self.messages.send(first.data[first.sent :], socket.MSG_DONTWAIT)
@@ -78,7 +110,7 @@ class Peer:
             first.request.complete()
 
 
-def silence(rank: int, size: int, silences_s: Mapping[int, float], timeout_s: float) -> PeerLostError | None:
+def silence(rank: int, watched: int, silences_s: Mapping[int, float], timeout_s: float) -> PeerLostError | None:
     """Return who is lost because nothing was heard of it for ``timeout_s``; None: nobody.
 
     A rank that hears nobody at all takes itself for the one that is cut off. (Others fall silent a heartbeat apart,
@@ -86,15 +118,15 @@ def silence(rank: int, size: int, silences_s: Mapping[int, float], timeout_s: fl
 
     Args:
         rank: this one.
-        size: number of ranks.
-        silences_s: how long each of the others that have not left has been silent.
+        watched: how many it watches, those that have left included.
+        silences_s: how long each of those that have not left has been silent.
         timeout_s: the limit.
     """
     silent = [peer for peer, silence_s in silences_s.items() if silence_s >= timeout_s]
     quiet = [peer for peer, silence_s in silences_s.items() if silence_s > timeout_s / 2]
     if not silent:
         return None
-    if len(quiet) == size - 1 > 1:
+    if len(quiet) == watched > 1:
         return PeerLostError(f"rank {rank} has heard no other rank for {timeout_s:g} s: its link or its NIC is down")
     names = ", ".join(map(str, silent))
     return PeerLostError(

@@ -31,8 +31,9 @@ from netoffload_mpi.agreement import (
 from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload_mpi.driver import prepare
 from netoffload_mpi.info import NicAccount
+from netoffload_mpi.joining import Listeners
 from netoffload_mpi.rendezvous import SET_UP_TIMEOUTS, Rendezvous, duplicate
-from netoffload_mpi.wiring import Listeners, wire_up
+from netoffload_mpi.wiring import wire_up
 
 ENV_CHUNK = "NETOFFLOAD_CHUNK"
 """Environment variable with the size of a chunk: ``256KiB``."""
@@ -194,7 +195,8 @@ def _set_up(mpi: MPI.Intracomm, settings: Settings) -> DataPlane:
             address = own_address(gather, MPI.Get_processor_name())
             settings = settings.with_environment()
             nic, precision = own_nic(asked_precision(settings.codec, settings.bound_k))
-            listeners = stack.enter_context(Listeners(rank, size, address, nic or Marking()))
+            listeners = Listeners(size, address, nic or Marking())
+            stack.callback(listeners.close)
             offer = Offer(address=address, ports=listeners.ports, marking=nic, precision=precision)
         except CollectiveError:  # a rank is gone, and no gather can come to its end
             raise
@@ -205,7 +207,8 @@ def _set_up(mpi: MPI.Intracomm, settings: Settings) -> DataPlane:
             raise failure  # our own is the clearer message; the others hear of it from agree()
         precision, marking = agree(offers)
         assert listeners is not None
-        exchange = wire_up(rank, offers, listeners, gather, marking.tos, settings.timeout_s, settings.late_s)
+        stack.pop_all()
+        exchange = wire_up(rank, offers, listeners, marking.tos, settings.timeout_s, settings.late_s)
     quantise = None if precision is None else precision.quantiser()
     if quantise is not None:
         quantise(np.zeros(8, dtype=np.float32))  # compiles now rather than in the first timed call

@@ -38,7 +38,7 @@ from netoffload.collectives.transfer import aborting_on_error
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload_mpi.buffers import equal_blocks, float_vector, is_in_place, uneven_blocks
-from netoffload_mpi.dataplane import Lane
+from netoffload_mpi.joining import Lane
 from netoffload_mpi.plane import DataPlane
 
 Plan = Callable[[DataPlane], None]

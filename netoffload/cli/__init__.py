@@ -11,6 +11,7 @@ from netoffload.cli import (
     bench_eight_bit,
     bench_nic,
     bench_overlap,
+    bench_thresholds,
     dissect,
     doctor,
     model,
@@ -22,6 +23,7 @@ from netoffload.cli import (
     top,
     train,
     verify,
+    verify_methods,
     verify_mpi,
     verify_soak,
 )
@@ -35,6 +37,7 @@ __all__ = [
     "bench_eight_bit",
     "bench_nic",
     "bench_overlap",
+    "bench_thresholds",
     "dissect",
     "doctor",
     "main",
@@ -47,6 +50,7 @@ __all__ = [
     "top",
     "train",
     "verify",
+    "verify_methods",
     "verify_mpi",
     "verify_soak",
 ]

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from netoffload import config, results
 from netoffload.cli.app import app, console, notes, told_anyway
 from netoffload.cli.report import print_summary
-from netoffload.errors import UsageError
+from netoffload.errors import NetOffloadError, UsageError
 
 if TYPE_CHECKING:
     from netoffload.results import Record
@@ -34,12 +34,17 @@ Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Workers; wa adds an a
 Rate = Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit, 2.5gbit.")]
 Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND of the NICs' codec, 1..16.")]
 Codec = Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")]
-LearningRate = Annotated[float | None, typer.Option(help="At the start. Default: 0.1 for hdc, 0.02 for cnn.")]
+LearningRate = Annotated[
+    float | None, typer.Option(help="At the start. Default: 0.1 for hdc, 0.02 for cnn, 0.01 for terngrad.")
+]
 Packing = Annotated[str, typer.Option(help=f"How NICs fill frames: {', '.join(config.PACKINGS)}.")]
 Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
 Seed = Annotated[int, typer.Option(help="Of weights, batches, and the digits' test set.")]
 LossScale = Annotated[
     float, typer.Option(help="Power of two: scales gradients on the wire, so the bound shrinks by it.")
+]
+Baselines = Annotated[
+    str, typer.Option(help="Uncompressed exchanges run direct (without NICs), through NICs (nic), or both.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -109,12 +114,14 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Append the records to this file of JSON lines.")] = None,
     capture: CaptureFile = None,
     capture_every: Annotated[int, typer.Option(help="Keep that of every so many iterations.")] = 50,
+    baselines: Baselines = "direct",
     show_list: ShowList = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model over emulated NICs, by one or more ways to exchange gradients, and record what it cost.
 
-    The runs that got to their end are reported even if a later one does not.
+    Exchanges that compress in NICs have NICs, others do without: NICs take cores. After one that failed the others are
+    still done; the exit code is then not 0.
 
     Example: netoffload train hdc --exchange inc --exchange inc+c --rate 1gbit --loss-scale 8 --iterations 200
 
@@ -139,31 +146,53 @@ def train(
     )
     runs = _one_per_exchange(first, exchange or ["inc+c"], error_feedback=error_feedback)
     testbed = _testbed_settings(runs, rate, bound, codec, packing, mtu)
-    if out is not None:
-        results.check_writable(out)
-    records: list[Record] = []
-    with told_anyway(lambda reason: _tell(runs, records, reason, as_json=as_json)):
-        _run(runs, testbed, records, out, _capture(capture, capture_every))
+    found = Found.of(runs, baselines)
+    with told_anyway(lambda reason: _tell(found, reason, as_json=as_json)):
+        _run(runs, testbed, found, out, _capture(capture, capture_every), baselines=baselines)
 
 
-def _tell(runs: Sequence[TrainSettings], records: Sequence[Record], reason: str | None, *, as_json: bool) -> None:
+@dataclasses.dataclass
+class Found:
+    """What a series of runs has come to so far.
+
+    Attributes:
+        names: of all runs that were asked for.
+        records: of those that got to their end.
+        failed: why others did not.
+    """
+
+    names: tuple[str, ...]
+    records: list[Record] = dataclasses.field(default_factory=list)
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, runs: Sequence[TrainSettings], baselines: str) -> Found:
+        """Nothing yet."""
+        from netoffload.training.run import plan_runs
+
+        return cls(tuple(run.name for run in plan_runs(runs, baselines)))
+
+    def missing(self, reason: str | None) -> dict[str, str | None]:
+        """Return why there is no record of a run, by its name: its own reason, or that why all ended."""
+        from netoffload import reports
+
+        done = {reports.bar_name(record) for record in self.records}
+        return {name: self.failed.get(name, reason) for name in self.names if name not in done}
+
+
+def _tell(found: Found, reason: str | None, *, as_json: bool) -> None:
     """Print what was found, if anything was, and what was not."""
     from netoffload import reports
 
-    if not records:
+    if not found.records:
         return
-    summary, missing = reports.summarise(records), _missing(runs, records, reason)
+    summary, missing = reports.summarise(found.records), found.missing(reason)
     if as_json:
         told = {**summary.to_json(), "missing": missing}
-        print(json.dumps(told | {"records": [dataclasses.asdict(record) for record in records]}, indent=2))
+        print(json.dumps(told | {"records": [dataclasses.asdict(record) for record in found.records]}, indent=2))
     else:
         print_summary(summary, as_json=False)
         _print_missing(missing)
-
-
-def _missing(runs: Sequence[TrainSettings], records: Sequence[Record], reason: str | None) -> dict[str, str | None]:
-    """Return why there is no record of a run, by its exchange; runs are done in order."""
-    return {run.exchange: reason for run in runs[len(records) :]}
 
 
 def _print_missing(missing: dict[str, str | None]) -> None:
@@ -175,7 +204,7 @@ def _one_per_exchange(first: TrainSettings, asked: Sequence[str], *, error_feedb
     """Return the run that ``first`` describes for every exchange asked for; with a residual where it can be kept."""
     from netoffload.training.systems import expand
 
-    runs = [dataclasses.replace(first, exchange=name) for name in expand(asked)]
+    runs = [dataclasses.replace(first, exchange=name) for name in expand(asked, first.model)]
     if not error_feedback:
         return runs
     if not any(run.system.keeps_residual for run in runs):
@@ -195,11 +224,13 @@ def demo(
     iterations: Annotated[int, typer.Option(help="Batches per worker, in each of the four runs.")] = 240,
     seed: Seed = 1,
     loss_scale: LossScale = 8.0,
+    baselines: Baselines = "direct",
     as_json: AsJson = False,
 ) -> None:
     """Show what a compressing NIC does to training: four ways to exchange gradients, side by side.
 
-    Worker-aggregator and ring, each without and with compression, train HDC on real digits over shaped links. Its
+    Worker-aggregator and ring, each without and with compression, train HDC on real digits over shaped links; what is
+    not compressed has no NICs in its way. Its
     learning rate starts at 0.05 and falls to a fifth after two thirds of the iterations: digits is too small for the
     paper's 0.1 over 10,000. Example: netoffload demo --rate 1gbit --out results/demo
     """
@@ -220,19 +251,18 @@ def demo(
     ]
     settings = _testbed_settings(runs, rate, bound, "inceptionn", packing, 1500)
     records_file = out / RECORDS_FILE
-    records: list[Record] = []
+    found = Found.of(runs, baselines)
 
     def tell(reason: str | None) -> None:
-        if not records:
+        if not found.records:
             return
-        print_summary(reports.write_report(records, out), as_json=as_json)
+        print_summary(reports.write_report(found.records, out), as_json=as_json)
         if not as_json:
-            _print_missing(_missing(runs, records, reason))
+            _print_missing(found.missing(reason))
         notes.print(f"figure, table, summary.json and records are in {out}", highlight=False)
 
     with _folder(out), told_anyway(tell):
-        results.check_writable(records_file)
-        _run(runs, settings, records, records_file, anew=True)
+        _run(runs, settings, found, records_file, anew=True, baselines=baselines)
 
 
 @contextmanager
@@ -270,29 +300,46 @@ def _capture(path: Path | None, every: int) -> Capture | None:
 def _run(
     runs: Sequence[TrainSettings],
     testbed: TestbedSettings,
-    records: list[Record],
+    found: Found,
     out: Path | None,
     capture: Capture | None = None,
     *,
     anew: bool = False,
+    baselines: str,
 ) -> None:
-    """Do the runs with progress on standard error; a record is appended to ``records`` and ``out`` once it exists.
+    """Do the runs with progress on standard error; a record is appended to ``found`` and ``out`` once it exists.
 
     ``anew``: the first one replaces what ``out`` held, which stays if there is none.
     """
     from netoffload.training.run import run_all
 
+    if out is not None:
+        results.check_writable(out)
+
     def keep(record: Record) -> None:
-        records.append(record)
+        found.records.append(record)
         if out is not None:
-            if anew and len(records) == 1:
+            if anew and len(found.records) == 1:
                 out.unlink(missing_ok=True)
             results.append_records(out, [record])
         for remark in _remarks(record):
             notes.print(remark, highlight=False, markup=False, soft_wrap=True)
 
-    with _progress(runs) as (show_phase, show):
-        run_all(runs, testbed, on_phase=show_phase, on_progress=show, on_record=keep, capture=capture)
+    def note_failure(name: str, error: NetOffloadError) -> None:
+        found.failed[name] = str(error)
+        notes.print(f"{name} failed: {error}", highlight=False, markup=False, soft_wrap=True)
+
+    with _progress(found.names, runs[0].iterations) as (show_phase, show):
+        run_all(
+            runs,
+            testbed,
+            baselines=baselines,
+            on_phase=show_phase,
+            on_progress=show,
+            on_record=keep,
+            on_failure=note_failure,
+            capture=capture,
+        )
 
 
 def _remarks(record: Record) -> list[str]:
@@ -311,7 +358,9 @@ def _remarks(record: Record) -> list[str]:
 
 
 @contextmanager
-def _progress(runs: Sequence[TrainSettings]) -> Iterator[tuple[Callable[[str], None], Callable[[str, int], None]]]:
+def _progress(
+    names: Sequence[str], iterations: int
+) -> Iterator[tuple[Callable[[str], None], Callable[[str, int], None]]]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -321,21 +370,18 @@ def _progress(runs: Sequence[TrainSettings]) -> Iterator[tuple[Callable[[str], N
     )
     with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as bars:
         setup = bars.add_task("building the testbed", total=None)
-        tasks = {
-            run.exchange: bars.add_task(f"train {run.exchange}", total=run.iterations, start=False) for run in runs
-        }
+        tasks = {name: bars.add_task(f"train {name}", total=iterations, start=False) for name in names}
 
         def show_phase(phrase: str) -> None:
-            bars.update(setup, description=phrase)
+            bars.update(setup, description=phrase, visible=True)
             if not notes.is_terminal:
                 notes.print(phrase, highlight=False)
 
-        def show(exchange: str, done: int) -> None:
-            if setup in bars.task_ids:
-                bars.remove_task(setup)
-            bars.start_task(tasks[exchange])
-            bars.update(tasks[exchange], completed=done)
+        def show(name: str, done: int) -> None:
+            bars.update(setup, visible=False)
+            bars.start_task(tasks[name])
+            bars.update(tasks[name], completed=done)
             if not notes.is_terminal and done == 0:
-                notes.print(f"training {exchange}", highlight=False)
+                notes.print(f"training {name}", highlight=False)
 
         yield show_phase, show

@@ -1,9 +1,10 @@
-"""``netoffload verify collectives``, ``programs`` and ``failures``: CompComm's calls on MPI ranks of this machine."""
+"""``netoffload verify collectives``, ``programs``, ``failures`` and ``group``: ranks on this machine."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 import tempfile
@@ -167,6 +168,41 @@ def verify_failures(
         console.print(table)
     if not families or any(told["right"] != ranks - 1 for told in families.values()):
         notes.print(b"".join(heard).decode(errors="replace"), highlight=False, markup=False)
+        raise typer.Exit(MISMATCH)
+
+
+@verify_app.command("group")
+def verify_group(
+    ranks: Annotated[int, typer.Option("--ranks", "-n", help="Processes of this machine, at least 2.")] = 256,
+    files: Annotated[int, typer.Option(help="That each rank may open: its ulimit -n.")] = 1024,
+    lose: Annotated[int | None, typer.Option(help="Kill this rank in the end; all others must name it.")] = None,
+    timeout: Annotated[float, typer.Option(help="Silence in seconds after which a rank is lost.")] = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Connect many ranks, without MPI and NICs; sum a vector, send messages, and count sockets.
+
+    Ends with exit code 1 where a rank found something wrong.
+
+    Example: netoffload verify group -n 256 --files 1024 --lose 100
+    """
+    config.check_timeout_s(timeout)
+    if ranks < 2 or files < 1 or (lose is not None and not 0 <= lose < ranks):
+        raise UsageError(
+            f"cannot try {ranks} ranks with {files} files each and lose rank {lose}: say -n 256 --lose 100"
+        )
+    os.environ["MPI4PY_RC_INITIALIZE"] = "0"  # which ranks that are forked could not share
+    from netoffload_mpi.verify import group
+
+    record = group.run(group.Trial(ranks, files, timeout, lose))
+    if as_json:
+        print(json.dumps(record))
+    else:
+        table = Table("ranks", *record["most"], box=None)
+        table.add_row(str(ranks), *("-" if one is None else f"{one:.4g}" for one in record["most"].values()))
+        console.print(table)
+        for text in record["wrong"]:
+            notes.print(text, highlight=False, markup=False)
+    if record["wrong"]:
         raise typer.Exit(MISMATCH)
 
 

@@ -27,7 +27,7 @@ from netoffload.collectives.announcement import Announcement, Call, disagreement
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Float32Array, Gathering, Quantise
 from netoffload.collectives.operations import Operation, combine, quantise_own
 from netoffload.collectives.schedule import partition
-from netoffload.collectives.transfer import Piece, move_all
+from netoffload.collectives.transfer import Piece, aborting_on_error, move_all
 
 SHORT_OCTETS: Final = 32 * 1024
 """What a rank may get of all others together: 0.26 ms on a link of 1 Gb/s, about as long as a few hops between
@@ -53,7 +53,7 @@ class ShortAllreduce:
         agreed: as there.
 
     Raises:
-        PeerLostError: the exchange is closed.
+        PeerLostError: the exchange is closed, or a rank that it needs is gone.
     """
 
     def __init__(
@@ -76,6 +76,8 @@ class ShortAllreduce:
         places = np.zeros(size * count * FLOAT_OCTETS, np.uint8)
         said = np.concatenate([np.frombuffer(self._word, np.uint8), places])
         heard = np.zeros(len(self._word) + (size + 1) // 2 * count * FLOAT_OCTETS, np.uint8)
+        with aborting_on_error(exchange):
+            pairs = pairs_of(exchange)
         self._round = Gathering(
             said,
             heard,
@@ -87,7 +89,7 @@ class ShortAllreduce:
             operation,
             quantise,
             [bool(rounded_hops) and quantise is not None and rounded_hops[rank] for rank in range(size)],
-            pairs_of(exchange),
+            pairs,
         )
         self._own: Float32Array = self._round.values[0]
         sent_octets = sum(self._round.octets_in(number) for number in range(len(self._round.pairs)))

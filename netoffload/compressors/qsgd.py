@@ -17,14 +17,18 @@ mn        sqrt(m N) / 2     with training data partitioned among the workers (q 
 mpn       sqrt(m p N) / 2   the same, exchanging once every p iterations (PQASGD, q <= 1/(m p))
 ========  ================  =======================================================================
 
-s need not be whole. It is at least 1 and at most 32767 (so that a code has 16 bits); the highest level in use is s
-times the largest magnitude over c, rounded up, and that is what bits are paid for: their number is ceil(log2) of it and
-a sign. With norm=l2 it is far less than s, and with s = |v|_2 / |v|_inf it is 1: TernGrad.
+s need not be whole, and is at least 1. The highest level in use is s times the largest magnitude over c, rounded up,
+and that is what bits are paid for: their number is ceil(log2) of it and a sign. With norm=l2 it is far less than s, and
+with s = |v|_2 / |v|_inf it is 1: TernGrad. A code has 16 bits, so the highest level that travels is 32767. VGG-16's fc6
+wants s = 81,097 (N = 102.8 million, m = 256): values above level 32767, of which norm=l2 allows (s / 32767)^2 per
+group at most, travel as they are. norm=max has no such limit and refuses an s above 32767.
 
 Body::
 
     s         float32: of the first group; a decoder that would take another refuses
     scalers   float32 per group: c
+    large     where some s is above 32767 only: number of values above level 32767 (32 bits), their indices (32 bits
+              each, ascending), the values (float32 each); their codes are 0
     widths    8 bits per group: bits of its codes      coding=fixed and norm=l2 only; with norm=max, s tells
     codes     level << 1 | sign, the groups' streams one after the other, each of whole octets; nothing for a group of
               scaler 0; or one Elias stream (``elias``) of all values
@@ -53,6 +57,8 @@ NORMS: Final = {"l2": Scale.LENGTH, "max": Scale.LARGEST}
 CODINGS: Final = ("fixed", *elias.FORMS)
 
 _S_OCTETS: Final = 4
+
+_TOP: Final = np.float32(MAX_LEVEL)
 
 Widths = npt.NDArray[np.uint8]
 
@@ -117,18 +123,37 @@ class Qsgd(Compressor):
         """Coding in bits 0 and 1, norm in bit 2."""
         return CODINGS.index(self.coding) | (self.norm == "max") << 2
 
+    def make_state(self, layout: Layout, *, seed: int = 0, rank: int = 0, error_feedback: bool = False) -> State:
+        """Return the state before the first call.
+
+        Raises:
+            UsageError: as the base, or the layout asks for more levels than a code can hold.
+        """
+        self.levels_of(layout.groups(self.bucket))
+        return super().make_state(layout, seed=seed, rank=rank, error_feedback=error_feedback)
+
     def levels_of(self, bounds: Bounds) -> Float32Array:
-        """Return s of every group, float32[g]."""
+        """Return s of every group, float32[g].
+
+        Raises:
+            UsageError: norm=max, and more levels than a code can hold.
+        """
         if self.rule == "given":
             return np.full(bounds.size - 1, self.levels, np.float32)
         factor = {"n": 1, "mn": self.batch, "mpn": self.batch * self.period}[self.rule]
-        levels = np.sqrt(np.diff(bounds) * float(factor)) / 2
-        return np.clip(levels, 1, MAX_LEVEL).astype(np.float32)
+        levels = np.maximum(np.sqrt(np.diff(bounds) * float(factor)) / 2, 1).astype(np.float32)
+        if self.norm == "max" and (levels > MAX_LEVEL).any():
+            raise UsageError(
+                f"qsgd: rule={self.rule} asks for {levels.max():.0f} levels, norm=max can have {MAX_LEVEL}: "
+                "take norm=l2, for which the rules are made, or smaller buckets"
+            )
+        return levels
 
     def _encode(self, values: Float32Array, state: State) -> Uint8Array:
         bounds, scalers, levels = self._groups(values, state.layout)
+        values, large = _without_large(values, bounds, scalers, levels)
         codes = _rounded(values, bounds, scalers, levels, state.key())
-        head = np.concatenate((_first(levels), scalers)).view(np.uint8)
+        head = np.concatenate((np.concatenate((_first(levels), scalers)).view(np.uint8), large))
         if self.coding == "fixed":
             widths = self._widths(values, bounds, scalers, levels)
             sent_widths = widths if self.norm == "l2" else widths[:0]
@@ -155,18 +180,23 @@ class Qsgd(Compressor):
         if body[:_S_OCTETS].tobytes() != _first(levels).tobytes():
             raise CodecError("QSGD payload was made with another number of levels")
         scalers = scalers_of(body[_S_OCTETS:head])
+        indices, large, body = _large_of(body[head:], layout.count, levels)
         if self.coding == "fixed":
-            codes = self._unpacked(body[head:], bounds, scalers, levels)
+            codes = self._unpacked(body, bounds, scalers, levels)
         else:
-            codes = elias.read_stream(body[head:], layout.count, self.coding)
+            codes = elias.read_stream(body, layout.count, self.coding)
+        if codes[indices].any():
+            raise CodecError("QSGD payload has a level for a value that travels as it is")
         values = np.empty(layout.count, np.float32)
         if values_of_levels(codes, bounds, scalers, levels, values):
             raise CodecError("QSGD payload has a sign without a level, or a level that its s does not have")
+        values[indices] = large
         return values
 
     def _size(self, values: Float32Array, state: State) -> int:
         bounds, scalers, levels = self._groups(values, state.layout)
-        head = _S_OCTETS + scalers.nbytes
+        values, large = _without_large(values, bounds, scalers, levels)
+        head = _S_OCTETS + scalers.nbytes + large.size
         if self.coding != "fixed":
             codes = _rounded(values, bounds, scalers, levels, state.key())
             return head - (-elias.stream_bits(codes, self.coding) // 8)
@@ -189,13 +219,14 @@ class Qsgd(Compressor):
         largest = group_scalers(values, bounds, Scale.LARGEST)
         divisor = np.where(scalers > 0, scalers, np.float32(1))
         # The operations of ``rounding``, which keep the order of values: no level can be higher.
-        return _widths_of(scalers, np.minimum(largest / divisor * levels, levels))
+        # A group that is nothing but large values has the width of level 1.
+        return _widths_of(scalers, np.maximum(np.minimum(largest / divisor * levels, levels), np.float32(1)))
 
     def _unpacked(self, body: Uint8Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array) -> Codes:
         """The codes behind the scalers, at fixed widths."""
         widths = _widths_of(scalers, levels)
         if self.norm == "l2":
-            limits, widths = widths, body[: scalers.size].copy()
+            limits, widths = np.minimum(widths, packing.MAX_WIDTH), body[: scalers.size].copy()
             if (
                 widths.size < scalers.size
                 or ((widths > limits) | (widths == 1) | ((widths == 0) != (scalers == 0))).any()
@@ -213,6 +244,41 @@ class Qsgd(Compressor):
 def _first(levels: Float32Array) -> Float32Array:
     """s of the first group, float32[1]; 0 of none."""
     return levels[:1] if levels.size else np.zeros(1, np.float32)
+
+
+def _without_large(
+    values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array
+) -> tuple[Float32Array, Uint8Array]:
+    """(values with those above MAX_LEVEL set to 0, the octets of ``large``); unchanged and none where no s is above."""
+    if not (levels > MAX_LEVEL).any():
+        return values, np.zeros(0, np.uint8)
+    found = [
+        # The operations of ``rounding``: what they make of a value that stays is MAX_LEVEL at most.
+        bounds[group] + np.flatnonzero(np.abs(values[bounds[group] : bounds[group + 1]]) / scalers[group] * s > _TOP)
+        for group, s in enumerate(levels)
+        if s > MAX_LEVEL and scalers[group] > 0
+    ]
+    indices = np.concatenate([np.zeros(0, np.int64), *found]).astype("<u4")
+    rest = values.copy()
+    rest[indices] = 0
+    parts = (np.array([indices.size], "<u4"), indices, values[indices])
+    return rest, np.concatenate([part.view(np.uint8) for part in parts])
+
+
+def _large_of(
+    body: Uint8Array, count: int, levels: Float32Array
+) -> tuple[npt.NDArray[np.uint32], Float32Array, Uint8Array]:
+    """(indices, values, what follows) of ``large``, which is not there where no s is above MAX_LEVEL."""
+    if not (levels > MAX_LEVEL).any():
+        return np.zeros(0, np.uint32), np.zeros(0, np.float32), body
+    number = int.from_bytes(body[:4].tobytes(), "little")
+    end = 4 + 8 * number
+    if body.size < end:
+        raise CodecError(f"QSGD payload is too short for {number} values above level {MAX_LEVEL}")
+    indices = np.frombuffer(body[4 : 4 + 4 * number], "<u4").astype(np.uint32)
+    if number and (indices[-1] >= count or (indices[1:] <= indices[:-1]).any()):
+        raise CodecError("QSGD payload has indices of large values that do not ascend, or end outside the gradient")
+    return indices, np.frombuffer(body[4 + 4 * number : end], "<f4"), body[end:]
 
 
 def _widths_of(scalers: Float32Array, tops: Float32Array) -> Widths:

@@ -67,7 +67,7 @@ def round_to_levels(values: Any, bounds: Any, scalers: Any, levels: Any, key0: i
         values: float32[n], finite; index i of it takes the random word of i.
         bounds: int64[g + 1], of groups.
         scalers: float32[g], not negative; all codes of a group with scaler 0 are 0.
-        levels: float32[g], s of every group, 1..MAX_LEVEL; need not be whole.
+        levels: float32[g], s of every group, at least 1; need not be whole. No value's level may be above MAX_LEVEL.
         key0: of the randomness, 32 bits.
         key1: likewise.
         codes: uint16[n] to write.

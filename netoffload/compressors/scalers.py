@@ -54,6 +54,19 @@ def group_scalers(values: Float32Array, bounds: Bounds, scale: Scale, clip_facto
     return scalers
 
 
+def clip_groups(values: Float32Array, bounds: Bounds, limits: Float32Array) -> Float32Array:
+    """Return the values with no magnitude above the limit of its group (TernGrad, Eq. 9), float32[n].
+
+    Args:
+        values: float32[n], finite.
+        bounds: int64[g + 1]; what lies behind the last group stays.
+        limits: float32[g], not negative.
+    """
+    clipped = values.copy()
+    _clip(bounds, limits, clipped)
+    return clipped
+
+
 def group_scalers_exact(values: Float32Array, bounds: Bounds, scale: Scale, clip_factor: float = 0.0) -> Float32Array:
     """:func:`group_scalers` in plain NumPy: the oracle."""
     scalers = []
@@ -119,6 +132,15 @@ def _sums(values: Any) -> Any:
         a2 += np.float64(rest[2])
         b2 += np.float64(rest[2]) * np.float64(rest[2])
     return (a0 + a1) + (a2 + a3), (b0 + b1) + (b2 + b3)
+
+
+@kernel
+def _clip(bounds: Any, limits: Any, values: Any) -> None:
+    for group in range(limits.size):
+        limit = limits[group]
+        inside = values[bounds[group] : bounds[group + 1]]
+        for i in range(inside.size):
+            inside[i] = min(max(inside[i], -limit), limit)
 
 
 @kernel

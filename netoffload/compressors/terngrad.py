@@ -13,9 +13,9 @@ Body::
     exempt    float32 per value of the exempt layers
 
 **Scaler sharing** (section 3.1): each worker finds :meth:`TernGrad.scalers`, the largest over all workers of each is
-given to :meth:`TernGrad.encode_shared`. A sum of N ternary vectors then has 2 N + 1 levels, and the server can send it
-back in few bits instead of parameters (**parameter localisation**): :class:`TernarySum`. Workers keep their own
-parameters.
+given to :meth:`TernGrad.encode_shared`, which clips at the worker's own scaler first. A sum of N ternary vectors then
+has 2 N + 1 levels, and the server can send it back in few bits instead of parameters (**parameter localisation**):
+:class:`TernarySum`. Workers keep their own parameters.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from netoffload.compressors.base import (
 from netoffload.compressors.layout import Layout
 from netoffload.compressors.packing import Codes
 from netoffload.compressors.rounding import round_to_levels, values_of_levels
-from netoffload.compressors.scalers import Scale, group_scalers, scalers_of
+from netoffload.compressors.scalers import Scale, clip_groups, group_scalers, scalers_of
 from netoffload.errors import CodecError, UsageError
 
 PACKINGS: Final = ("base3", "bits")
@@ -111,20 +111,24 @@ class TernGrad(Compressor):
     def encode_shared(self, values: Float32Array, scalers: Float32Array, state: State) -> Uint8Array:
         """Return the payload of ``values`` with scalers from outside; otherwise as :meth:`encode`.
 
+        Each worker clips at c standard deviations of its own gradient, however large the shared scaler is (3.3).
+
         Args:
             values: as for :meth:`encode`.
-            scalers: float32[groups], not negative; values above them are clipped.
+            scalers: float32[groups], not negative; values above them are clipped too.
             state: as for :meth:`encode`.
 
         Raises:
             UsageError: as :meth:`encode`, or scalers of another number, type or sign.
         """
-        groups = self._ternary(state.layout).groups(self.bucket).size - 1
+        bounds = self._ternary(state.layout).groups(self.bucket)
+        groups = bounds.size - 1
         if scalers.dtype != np.float32 or scalers.shape != (groups,) or not (scalers >= 0).all():
             raise UsageError(f"scalers must be float32[{groups}], none negative, not {scalers.dtype}{scalers.shape}")
         require_finite(scalers, "the scalers' vector")
         source = self._source(values, state)
-        return self._sent(self._payload(source, np.abs(scalers), state), source, state)
+        clipped = clip_groups(source, bounds, self._scalers(source, state.layout)) if self.clip_factor else source
+        return self._sent(self._payload(clipped, np.abs(scalers), state), source, state)
 
     def split(self, body: Uint8Array, layout: Layout) -> tuple[Float32Array, Codes, Float32Array]:
         """Return (scalers, codes of the ternary values, values of the exempt layers) of a body.

@@ -84,6 +84,20 @@ def rebuild(frame: Any, segment: Any, fitted: Any, target: Any) -> Any:
 
 
 @inline_kernel
+def fit_path(segment: Any, most: Any) -> Any:
+    """Return the segment as one that is cut on the way out, if its datagrams would be longer than ``most`` octets.
+
+    The host's route may allow more than the wire does; its blocks have fitted all the same.
+    """
+    room = most - (segment.payload_at - IP_AT)
+    longest = segment.payload_len if segment.gso_size == 0 else min(segment.gso_size, segment.payload_len)
+    if longest <= room or room < GSO_SIZE_MIN or segment.flags & tcp.URG:
+        return segment
+    at = segment.payload_at
+    return Segment(segment.ip_len, segment.tcp_at, at, segment.payload_len, segment.seq, room & ~3, segment.flags)
+
+
+@inline_kernel
 def finish_headers(frame: Any, segment: Any) -> Any:
     """Set the lengths of a plain segment whose payload has changed; return the length of the frame."""
     payload_len, tcp_at = segment.payload_len, segment.tcp_at

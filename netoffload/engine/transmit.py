@@ -195,9 +195,10 @@ def _send(
     flows[slot, flow_table.BYPASSED] += 1
     if end > first:
         plain.round_in_place(settings, source, part.payload_at + first, end - first, room.wire, counters)
-    if end == first and not is_rebuilt:
+    fitting = plain.fit_path(part, path.datagram_max(flows, slot, settings.mtu[0], now_ns))
+    if end == first and not is_rebuilt and fitting.gso_size == part.gso_size:
         return FORWARD
-    room.spans[0, 0], room.spans[0, 1] = REBUILT_AT, plain.finish_headers(source, part)
+    room.spans[0, 0], room.spans[0, 1] = REBUILT_AT, plain.finish_headers(source, fitting)
     return 1 if is_rebuilt else FORWARD
 
 

@@ -1,8 +1,9 @@
 """Reports: records in; a table, a summary and a figure out.
 
 A report compares runs that differ in their exchange alone (and in their seed, if runs were repeated); anything else
-in one report is refused. Numbers per iteration come from the median of the iterations; repeated runs of one exchange
-are merged by the median of theirs. Every speed-up stands beside the uncompressed ring.
+in one report is refused, and so are records of two machines. Numbers per iteration come from the median of the
+iterations; repeated runs of one exchange are merged by the median of theirs. Every speed-up stands beside the
+uncompressed ring, without NICs if it was run so.
 
 ============================  =======================================================================================
 ``s_per_iteration``           median wall time of an iteration, mean over the workers
@@ -21,13 +22,15 @@ puts all three into a folder.
 
 from netoffload.reports.figure import draw_figure
 from netoffload.reports.folder import write_report
-from netoffload.reports.summary import ExchangeSummary, Summary, summarise
+from netoffload.reports.summary import VIA_NICS, ExchangeSummary, Summary, bar_name, summarise
 from netoffload.reports.table import WIDEST, describe_run, table_header, table_rows, table_text
 
 __all__ = [
+    "VIA_NICS",
     "WIDEST",
     "ExchangeSummary",
     "Summary",
+    "bar_name",
     "describe_run",
     "draw_figure",
     "summarise",

@@ -21,7 +21,7 @@ from netoffload.reports.palette import (
     TEXT_COLOUR,
     WIRE_COLOUR,
 )
-from netoffload.reports.summary import ExchangeSummary, Summary
+from netoffload.reports.summary import VIA_NICS, ExchangeSummary, Summary
 from netoffload.reports.table import TIMES, WIDEST, describe_run
 
 if TYPE_CHECKING:
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 LONG_NAMES: Final = {
     "wa": "worker-aggregator",
+    f"wa{VIA_NICS}": "via idle NICs",
     "wa+c": "with compression",
     "inc": "ring",
+    f"inc{VIA_NICS}": "via idle NICs",
     "inc+c": "with compression",
 }
 

@@ -28,9 +28,17 @@ def describe_run(summary: Summary) -> str:
         parts.append("links not shaped")
     if run.codec is not None:
         parts.append(f"{run.codec} 2^-{run.bound_k}, {run.packing}, MTU {run.mtu}")
+    parts.append(_learning_rates(summary))
     if run.loss_scale != 1:
         parts.append(f"loss scale {run.loss_scale:g}")
     return " · ".join(parts)
+
+
+def _learning_rates(summary: Summary) -> str:
+    rates = list(summary.learning_rates.values())
+    usual = max(rates, key=rates.count)
+    others = [f"{name} {rate:g}" for name, rate in summary.learning_rates.items() if rate != usual]
+    return f"learning rate {usual:g}" + (f" ({', '.join(others)})" if others else "")
 
 
 WIDEST: Final = 6

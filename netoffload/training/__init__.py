@@ -10,12 +10,12 @@
       | testbed.run_ranks      ---- job.json   --->      GradientExchange.step  <-->  sum, Replica.update
       |                                                  Replica.update (inc, inc+c)
       | make_record            <--- rank<r>.json --      meter and NIC counters before and after (rank 0)
-    Record
+    Record (check_traffic holds the meter and every rank's NIC against what it sent)
 
 What makes runs comparable: the same seed gives the same initial weights on every rank and in every exchange, and
 the same batches in the same order to every worker. Gradients are averaged over the workers: the exchange gives their
 sum, and the update divides. Warm-up exchanges move zeros, so nothing that is trained depends on them. After a run the
-parameters of all ranks are compared by their SHA-256; a difference is an error, not a footnote.
+parameters and buffers of all ranks are compared by their SHA-256; a difference is an error, not a footnote.
 
 **Initialisation decides whether the paper's codec can train HDC.** Its 8-bit form cannot express anything below 2^-7,
 whatever the bound says. With torch's default initialisation HDC's gradients start below that, compressed runs see
@@ -32,12 +32,13 @@ this machine's.
 **Every system of the papers is an exchange.** ``systems`` has their names. Some move floats (``exchanges``), some move
 payloads of a host-side compressor (``payload_exchanges``, ``ternary_server``), some average weights now and then
 (``periodic``). All go over the same connections and the same shaped links, and every rank counts what it sent, which is
-held against the wire's counters: a run that took another way is an error.
+held against the counters of its wire and its NIC: a run that took another way is an error.
 
 Files, in the order in which a run meets them: ``systems`` the names; ``config`` what is asked for; ``data``;
 ``networks`` the models, ``model`` the flat replica; ``exchanges``, ``payload_exchanges``, ``ternary_server`` and
 ``periodic``; ``wiring`` picks the one a run asks for; ``capture`` keeps gradients; ``loop`` the iterations; ``measure``
 the meter;
-``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's side. ``sample`` trains without a
-testbed, for gradients to try a codec on; ``gloo`` is what torch itself would do, for `netoffload bench allreduce`.
+``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's side. Without a testbed: ``inprocess``
+trains with threads as ranks, ``search`` finds thresholds with it, ``sample`` keeps gradients to try a codec on.
+``gloo`` is what torch itself would do, for `netoffload bench allreduce`.
 """

@@ -17,6 +17,10 @@ from netoffload.training import systems
 LEARNING_RATES: Final = {"hdc": 0.1, "cnn": 0.02}
 """At the start, by model. INCEPTIONN trains HDC with 0.1, with which the CNN diverges after a few steps."""
 
+SYSTEM_LEARNING_RATES: Final = {"terngrad": 0.01}
+"""At the start at most, by system. Ternary gradients are noise for the most part, and with 0.1 HDC diverges on bright
+images; Wen et al. train on MNIST with 0.01 and this momentum (Fig. 3)."""
+
 MODELS: Final = tuple(LEARNING_RATES)
 DATASETS: Final = ("digits", "mnist", "cifar10")
 SHARINGS: Final = ("partitioned", "shared")
@@ -38,8 +42,9 @@ class TrainSettings:
     they left unsent to the next gradient. ``sharing`` says whose the training data is: :data:`SHARINGS`.
     ``loss_scale`` is the term of mixed-precision training: gradients are multiplied by it before they are exchanged
     and divided after, so that an error bound of 2^-k on the wire is one of 2^-k / loss_scale for the gradient; a power
-    of two, so that it changes no other bit. ``learning_rate`` None is the model's own of :data:`LEARNING_RATES`.
-    ``eval_every`` iterations worker 0 measures the accuracy, outside the timed part; 0 means at the end only.
+    of two, so that it changes no other bit. ``learning_rate`` None is the model's own of :data:`LEARNING_RATES`, or
+    that of :data:`SYSTEM_LEARNING_RATES` if it is less. ``eval_every`` iterations
+    worker 0 measures the accuracy, outside the timed part; 0 means at the end only.
     """
 
     exchange: str
@@ -108,8 +113,11 @@ class TrainSettings:
 
     @property
     def first_learning_rate(self) -> float:
-        """Learning rate at the start."""
-        return LEARNING_RATES[self.model] if self.learning_rate is None else self.learning_rate
+        """Learning rate at the start: as asked for, else the model's own, or less where the system wants less."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        own = LEARNING_RATES[self.model]
+        return min(own, SYSTEM_LEARNING_RATES.get(self.system.family, own))
 
     def learning_rate_at(self, iteration: int) -> float:
         """Learning rate of an iteration, counted from 0: divided once per interval."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
+from netoffload.collectives import Exchange, ring_allreduce
 from netoffload.training.exchanges import GradientExchange
 from netoffload.training.model import Float32Array, Replica
 
@@ -60,17 +61,34 @@ def warm_up(replica: Replica, exchange: GradientExchange, batches: Batches | Non
     """Open connections and touch memory without changing what is trained.
 
     Every rank calls it, with an exchange that is thrown away afterwards, since it has counted and its compressor's
-    state has advanced. The gradients exchanged are zeros, nobody updates, and the weights are a copy.
+    state has advanced. The gradients exchanged are zeros, nobody updates, the weights are a copy, and the model's
+    buffers are put back.
     """
+    buffers = replica.buffers()
     if batches is not None:
         images, labels = next(batches)
         for _ in range(rounds):
             replica.backward(images, labels)
+    replica.set_buffers(buffers)
     parameters = replica.parameters.copy()
     for _ in range(rounds):
         replica.gradient.fill(0)
         exchange.step(replica.gradient, parameters, lambda _sum: None)
     exchange.finish(parameters)
+
+
+def average_buffers(replica: Replica, exchange: Exchange, workers: int) -> None:
+    """Replace the model's buffers on every rank by their mean over the workers, the first ranks; collective.
+
+    What BatchNorm gathers is not exchanged while training: every worker has the statistics of its own batches.
+    """
+    buffers = replica.buffers()
+    if not buffers.size:
+        return
+    if exchange.rank >= workers:
+        buffers.fill(0)
+    ring_allreduce(exchange, buffers, tagged=False)
+    replica.set_buffers(np.divide(buffers, np.float32(workers), out=buffers))
 
 
 def run_worker(
@@ -82,7 +100,7 @@ def run_worker(
     clock: Clock = time.perf_counter,
     after_iteration: AfterIteration = _ignore,
 ) -> Timeline:
-    """Train for a number of iterations.
+    """Train for a number of iterations; the exchange is left to be finished by the caller.
 
     Args:
         replica: changed in place.
@@ -103,7 +121,6 @@ def run_worker(
         timeline.wall_s.append(ended - started)
         timeline.compute_s.append(computed - started + update.seconds)
         after_iteration(iteration + 1)
-    exchange.finish(replica.parameters)
     return timeline
 
 
@@ -115,7 +132,10 @@ def run_server(
     clock: Clock = time.perf_counter,
     after_iteration: AfterIteration = _ignore,
 ) -> Timeline:
-    """Serve the workers' iterations as aggregator or parameter server; ``compute_s`` is the updates."""
+    """Serve the workers' iterations as aggregator or parameter server; ``compute_s`` is the updates.
+
+    The exchange is left to be finished by the caller.
+    """
     timeline = Timeline()
     nothing = np.empty(0, dtype=np.float32)
     for iteration in range(iterations):
@@ -125,5 +145,4 @@ def run_server(
         timeline.wall_s.append(clock() - started)
         timeline.compute_s.append(update.seconds)
         after_iteration(iteration + 1)
-    exchange.finish(replica.parameters)
     return timeline

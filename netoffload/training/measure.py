@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from netoffload import control
 from netoffload.config import ENV_METER
 from netoffload.errors import RunError
 from netoffload.results import ClassCounts, NodeTraffic, Traffic
 from netoffload.training.config import TrainSettings
-from netoffload.training.exchanges import Sent
+from netoffload.training.outcome import RankOutcome
 
-FLOAT_OCTETS = 4
+FLOAT_OCTETS: Final = 4
+
+COMPRESSED_SHARE_MIN: Final = 0.98
+"""Of what a rank hands to tagged sockets. The rest is for segments that compressing would make no smaller."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,29 +80,32 @@ def traffic_between(before: Reading, after: Reading) -> Traffic:
     )
 
 
-def check_traffic(settings: TrainSettings, traffic: Traffic, sent: Sent) -> None:
-    """Hold what crossed the wires against what must have: a run that took another way is no measurement.
+def check_traffic(settings: TrainSettings, traffic: Traffic, outcomes: Sequence[RankOutcome]) -> None:
+    """Hold what crossed every wire, and what every NIC compressed, against what each rank says it sent.
 
     Args:
         settings: the run.
-        traffic: of the timed iterations.
-        sent: by rank 0, which runs on the first node.
+        traffic: of the timed iterations; rank i runs on node i.
+        outcomes: of all ranks, in their order.
 
     Raises:
-        RunError: less crossed the first node's wire than rank 0 sent, or a compressed run was not compressed, or the
-            reverse.
+        RunError: a wire carried less than its rank sent, a rank's tagged connections were not compressed in a
+            compressed run, or a NIC compressed in another one.
     """
-    crossed = traffic.nodes[0].tx_octets
-    if crossed < sent.octets:
-        raise RunError(
-            f"{settings.exchange}: {crossed} octets crossed the wire of {traffic.nodes[0].name}, rank 0 sent "
-            f"{sent.octets}: the ranks did not talk over the shaped links"
-        )
-    tagged = sent.tagged_octets * settings.nodes
-    if settings.compressed and traffic.raw_octets < tagged / 2:
-        raise RunError(
-            f"{settings.exchange}: NICs compressed {traffic.raw_octets} octets of {tagged} tagged ones: "
-            "compression was asked for and did not happen (see the NICs' drop and bypass counters)"
-        )
+    for outcome, node in zip(outcomes, traffic.nodes[: len(outcomes)], strict=True):
+        rank, sent = outcome.rank, outcome.sent
+        if node.tx_octets < sent.octets:
+            raise RunError(
+                f"{node.tx_octets} octets crossed the wire of {node.name}, rank {rank} sent "
+                f"{sent.octets}: the ranks did not talk over the shaped links"
+            )
+        compressed = outcome.compressed_octets
+        if compressed < COMPRESSED_SHARE_MIN * sent.tagged_octets:
+            raise RunError(
+                f"the NIC of {node.name} compressed {compressed} of {sent.tagged_octets} tagged octets of rank {rank}: "
+                f"the others crossed raw (frames that NICs dropped: {dict(traffic.drops) or 'none'})"
+            )
+    if settings.compressed and not any(outcome.sent.tagged_octets for outcome in outcomes):
+        raise RunError("compression was asked for, and no rank sent anything tagged")
     if not settings.compressed and traffic.blocks:
-        raise RunError(f"{settings.exchange}: NICs compressed {traffic.blocks} frames of a run that is not tagged")
+        raise RunError(f"NICs compressed {traffic.blocks} frames of a run that is not tagged")

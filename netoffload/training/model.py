@@ -13,6 +13,8 @@ No copy is made in an iteration. The NumPy arrays and the torch tensors of a rep
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -35,10 +37,10 @@ class Replica:
         layer_sizes: length of every weight and every bias, in the order in which they lie in both.
     """
 
-    def __init__(self, settings: TrainSettings) -> None:
-        """Build the model that ``settings`` names, with the weights of its seed."""
+    def __init__(self, settings: TrainSettings, module: nn.Module | None = None) -> None:
+        """Take ``module``, or build the model that ``settings`` names with the weights of its seed."""
         self._settings = settings
-        self._module = build(settings.model, settings.seed, SHAPES[settings.data])
+        self._module = module or build(settings.model, settings.seed, SHAPES[settings.data])
         # Only FullyConnected overwrites its gradients; torch's own layers add to what is there.
         self._adds_gradients = any(
             list(layer.parameters(recurse=False)) and not isinstance(layer, FullyConnected)
@@ -90,11 +92,42 @@ class Replica:
         self._optimizer_view.grad = torch.from_numpy(gradient_sum)
         self._optimizer.step()
 
+    def seed_layers(self, rank: int) -> None:
+        """Begin the randomness of this rank's layers (dropout) anew; run's seed and rank decide it."""
+        word = np.random.SeedSequence((self._settings.seed, rank)).generate_state(1, np.uint64)[0]
+        torch.manual_seed(int(word >> np.uint64(1)))
+
+    def buffers(self) -> Float32Array:
+        """Return a copy of what the model keeps beside its parameters, BatchNorm's statistics for one, float32[m]."""
+        parts = [buffer.detach().reshape(-1).to(torch.float32) for buffer in self._module.buffers()]
+        return torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
+
+    def set_buffers(self, values: Float32Array) -> None:
+        """Write what :meth:`buffers` returned; where the model counts, the nearest whole number."""
+        offset, flat = 0, torch.from_numpy(values)
+        for buffer in self._module.buffers():
+            part = flat[offset : offset + buffer.numel()].view_as(buffer)
+            buffer.copy_(part if buffer.is_floating_point() else part.round())
+            offset += buffer.numel()
+
+    def digest(self) -> str:
+        """Return the SHA-256 of parameters and buffers, as hexadecimal digits."""
+        digest = hashlib.sha256(self.parameters.data)
+        digest.update(self.buffers().data)
+        return digest.hexdigest()
+
     def accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """Return the share of images, float32[n, features], whose largest output is their label."""
-        with torch.no_grad():
-            hits = sum(
-                int((self._module(images[at : at + 1000]).argmax(1) == labels[at : at + 1000]).sum())
-                for at in range(0, len(labels), 1000)
-            )
+        """Return the share of images, float32[n, features], whose largest output is their label.
+
+        Layers that differ between training and use (dropout, BatchNorm) do as in use.
+        """
+        self._module.eval()
+        try:
+            with torch.no_grad():
+                hits = sum(
+                    int((self._module(images[at : at + 1000]).argmax(1) == labels[at : at + 1000]).sum())
+                    for at in range(0, len(labels), 1000)
+                )
+        finally:
+            self._module.train()
         return hits / len(labels)

@@ -9,6 +9,7 @@ from typing import Final
 
 from netoffload.errors import RunError
 from netoffload.results import Traffic, Versions, decode_dataclass
+from netoffload.training.exchanges import Sent
 
 PROGRESS_FILE: Final = "progress"
 """In the result folder; holds the number of iterations that rank 0 has done, as text."""
@@ -16,7 +17,11 @@ PROGRESS_FILE: Final = "progress"
 
 @dataclasses.dataclass(frozen=True)
 class RankOutcome:
-    """What one rank leaves; ``accuracy`` to ``versions`` are rank 0's alone."""
+    """What one rank leaves; ``accuracy`` to ``versions`` are rank 0's alone.
+
+    ``sent`` and ``compressed_octets`` are of the timed iterations: what the rank handed to its sockets, and what its
+    NIC compressed of its own tagged connections.
+    """
 
     rank: int
     is_worker: bool
@@ -29,8 +34,8 @@ class RankOutcome:
     traffic: Traffic | None
     versions: Versions | None
     parameters: int
-    vector_octets: int
-    """Of :class:`netoffload.training.exchanges.Sent`."""
+    sent: Sent
+    compressed_octets: int
 
     def write(self, folder: Path) -> None:
         """Write it into the result folder."""

@@ -120,7 +120,9 @@ class RingPayloadExchange(GradientExchange):
         super().__init__()
         self._exchange = exchange
         layouts = [_within(layout, span.start, span.stop) for span in partition(layout.count, exchange.size)]
-        states = [compressor.make_state(block, seed=seed, rank=exchange.rank) for block in layouts]
+        # A stream of random words belongs to a state's rank: each block of each rank has one of its own.
+        first = exchange.rank * exchange.size
+        states = [compressor.make_state(block, seed=seed, rank=first + at) for at, block in enumerate(layouts)]
         self._coders = [Coder(compressor, state, self.sent) for state in states]
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:

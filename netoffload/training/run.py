@@ -1,6 +1,7 @@
 """One run, from the parent's side: a testbed, ranks in it, and the record they leave.
 
-Several runs may share a testbed, one after the other; the ring's runs leave the aggregator's node idle.
+Several runs share a testbed, one after the other; the ring's runs leave the aggregator's node idle. What is not
+compressed has a testbed without NICs: on one machine NICs take cores from the ranks, which a baseline must not pay for.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ import dataclasses
 import datetime
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from netoffload import results
-from netoffload.errors import ReplicaError, RunError, UsageError
+from netoffload.config import check_choice
+from netoffload.errors import NetOffloadError, ReplicaError, RunError, UsageError
+from netoffload.reports import VIA_NICS
 from netoffload.results import Record, Spread, Timing, Traffic
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 from netoffload.training import data
 from netoffload.training.capture import CAPTURE_FILE
 from netoffload.training.config import RankJob, TrainSettings
-from netoffload.training.measure import FLOAT_OCTETS
+from netoffload.training.data import SHAPES
+from netoffload.training.measure import FLOAT_OCTETS, check_traffic
+from netoffload.training.networks import build
 from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
 from netoffload.training.systems import Way
 
@@ -30,8 +35,36 @@ PROGRESS_INTERVAL_S: Final = 0.2
 START_S: Final = 120.0
 """Allowance for a run's start and end: importing torch on all ranks of a small machine takes seconds."""
 
+BASELINES: Final = ("direct", "nic", "both")
+"""Where uncompressed exchanges run: on a testbed without NICs, through NICs that leave them alone, or both."""
+
 Progress = Callable[[str, int], None]
-"""Called with the exchange that is running and the iterations it has done."""
+"""Called with the name of the run (:attr:`Planned.name`) and the iterations it has done."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A run, and whether its testbed has NICs."""
+
+    settings: TrainSettings
+    has_nics: bool
+
+    @property
+    def name(self) -> str:
+        """As reports call it."""
+        settings, idle_nics = self.settings, self.has_nics and not self.settings.compressed
+        return settings.exchange + ("+ef" if settings.error_feedback else "") + (VIA_NICS if idle_nics else "")
+
+
+def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> list[Planned]:
+    """Return the runs in the order in which they are done: those without NICs first.
+
+    Raises:
+        UsageError: ``baselines`` is none of :data:`BASELINES`.
+    """
+    check_choice("baselines", baselines, BASELINES)
+    direct = [Planned(run, has_nics=False) for run in runs if not run.compressed and baselines != "nic"]
+    return direct + [Planned(run, has_nics=True) for run in runs if run.compressed or baselines != "direct"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +77,7 @@ class Capture:
     path: Path
     every: int = 50
 
-    def check(self, runs: Sequence[TrainSettings]) -> None:
+    def check(self, runs: Sequence[Planned]) -> None:
         """Refuse before anything is built.
 
         Raises:
@@ -52,8 +85,9 @@ class Capture:
         """
         if len(runs) != 1:
             raise UsageError("gradients are captured of one exchange at a time")
-        if not 1 <= self.every <= runs[0].iterations:
-            raise UsageError(f"no gradient to capture: every {self.every} of {runs[0].iterations} iterations")
+        iterations = runs[0].settings.iterations
+        if not 1 <= self.every <= iterations:
+            raise UsageError(f"no gradient to capture: every {self.every} of {iterations} iterations")
         results.check_writable(self.path)
 
     def keep(self, result_folder: Path) -> None:
@@ -72,43 +106,70 @@ def run_all(
     runs: Sequence[TrainSettings],
     testbed: TestbedSettings,
     *,
+    baselines: str = BASELINES[0],
     on_phase: Callable[[str], None] = lambda _phrase: None,
-    on_progress: Progress = lambda _exchange, _done: None,
+    on_progress: Progress = lambda _name, _done: None,
     on_record: Callable[[Record], None] = lambda _record: None,
+    on_failure: Callable[[str, NetOffloadError], None] = lambda _name, _error: None,
     capture: Capture | None = None,
 ) -> list[Record]:
-    """Build a testbed, do the runs in it one after the other, and undo it.
+    """Do the runs one after the other, in a testbed without NICs and in one with them; undo both.
+
+    A run that fails does not keep the others from being done.
 
     Args:
         runs: at least one; they may differ in everything but data set, seed and number of workers.
-        testbed: with at least as many nodes as the runs need (:func:`nodes_needed`).
-        on_phase: called with a phrase whenever a step of building the testbed begins.
+        testbed: with at least as many nodes as the runs need (:func:`nodes_needed`), and with NICs.
+        baselines: of :data:`BASELINES`.
+        on_phase: called with a phrase whenever a step of building a testbed begins.
         on_progress: called a few times per second, from another thread.
         on_record: called after every run, so that an interrupted series leaves what it has.
+        on_failure: called with the name of a run that failed, and why.
         capture: of one run, where gradients of rank 0 are kept.
 
     Raises:
         UsageError: settings that do not fit each other, or a data set that cannot be read.
-        TestbedError: the testbed could not be built.
-        RunError: a rank failed or hung, or did not talk over the testbed's wires.
-        ReplicaError: the workers ended with different parameters.
+        TestbedError: a testbed could not be built.
+        RunError: at least one run failed; all others were done.
     """
     _check_together(runs, testbed)
+    planned = plan_runs(runs, baselines)
     if capture is not None:
-        capture.check(runs)
+        capture.check(planned)
     dataset = data.load(runs[0])
-    plan = make_plan(testbed, new_run_id())
-    records = []
-    with Testbed(plan, progress=on_phase) as bed:
-        folder = bed.make_scratch()
-        data.save(dataset, folder)
-        for number, settings in enumerate(runs):
-            result_folder = folder / f"run{number}"
-            result_folder.mkdir()
-            record = run_one(settings, testbed, bed, folder, result_folder, on_progress, capture)
-            records.append(record)
-            on_record(record)
+    records: list[Record] = []
+    failed: dict[str, NetOffloadError] = {}
+    for has_nics in (False, True):
+        mine = [run for run in planned if run.has_nics == has_nics]
+        settings = testbed if has_nics else dataclasses.replace(testbed, nic=None)
+        if not mine:
+            continue
+        with Testbed(make_plan(settings, new_run_id()), progress=on_phase) as bed:
+            folder = bed.make_scratch()
+            data.save(dataset, folder)
+            for number, run in enumerate(mine):
+                result_folder = folder / f"run{number}"
+                result_folder.mkdir()
+                try:
+                    record = run_one(run, settings, bed, folder, result_folder, on_progress, capture)
+                except NetOffloadError as error:
+                    failed[run.name] = error
+                    on_failure(run.name, error)
+                else:
+                    records.append(record)
+                    on_record(record)
+    _check_none(failed, len(planned))
     return records
+
+
+def _check_none(failed: Mapping[str, NetOffloadError], planned: int) -> None:
+    if not failed:
+        return
+    first = next(iter(failed.values()))
+    reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
+    error = RunError(f"{len(failed)} of {planned} runs failed: {reasons}")
+    error.exit_code = first.exit_code
+    raise error from first
 
 
 def nodes_needed(runs: Sequence[TrainSettings]) -> int:
@@ -130,7 +191,7 @@ def _check_together(runs: Sequence[TrainSettings], testbed: TestbedSettings) -> 
 
 
 def run_one(
-    settings: TrainSettings,
+    run: Planned,
     testbed: TestbedSettings,
     bed: Testbed,
     dataset_folder: Path,
@@ -138,26 +199,36 @@ def run_one(
     on_progress: Progress,
     capture: Capture | None = None,
 ) -> Record:
-    """Do one run on a testbed that is up; see :func:`run_all`."""
+    """Do one run on a testbed that is up; see :func:`run_all`.
+
+    Raises:
+        RunError: a rank failed or hung, or did not talk over the testbed's wires as it was asked to.
+        ReplicaError: the workers ended with different parameters.
+    """
+    settings = run.settings
     job = RankJob(settings, str(dataset_folder), capture.every if capture else 0)
     job_file = result_folder / "job.json"
     job.write(job_file)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     argv = ["-m", "netoffload.training.rank", str(job_file), str(result_folder)]
-    on_progress(settings.exchange, 0)
-    with _watching(result_folder / PROGRESS_FILE, lambda done: on_progress(settings.exchange, done)):
-        run_ranks(bed, range(settings.ranks), argv, timeout_s=_time_limit_s(settings, testbed.rate_bps))
+    on_progress(run.name, 0)
+    with _watching(result_folder / PROGRESS_FILE, lambda done: on_progress(run.name, done)):
+        run_ranks(bed, range(settings.ranks), argv, timeout_s=time_limit_s(settings, testbed.rate_bps))
     if capture is not None:
         capture.keep(result_folder)
     outcomes = [RankOutcome.read(result_folder, rank) for rank in range(settings.ranks)]
     return make_record(settings, testbed, bed.rate_bps_measured, started, outcomes)
 
 
-def _time_limit_s(settings: TrainSettings, rate_bps: int | None) -> float:
-    """Ten times HDC's slowest exchange at that rate and a second of computing per iteration, and the start."""
-    hdc_bits = 1_149_010 * FLOAT_OCTETS * 8
-    exchange_s = 2 * settings.nodes * hdc_bits / (rate_bps or 1_000_000_000)
-    return START_S + settings.iterations * (1.0 + 10 * exchange_s)
+def time_limit_s(settings: TrainSettings, rate_bps: int | None) -> float:
+    """Return the seconds after which a run is ended as hung.
+
+    They are ten times the model's slowest exchange at that rate and a microsecond of computing per parameter, a second
+    at least, for every iteration; and the start.
+    """
+    parameters = sum(tensor.numel() for tensor in build(settings.model, 0, SHAPES[settings.data]).parameters())
+    exchange_s = 2 * settings.nodes * parameters * FLOAT_OCTETS * 8 / (rate_bps or 1_000_000_000)
+    return START_S + settings.iterations * (max(1.0, 1e-6 * parameters) + 10 * exchange_s)
 
 
 @contextlib.contextmanager
@@ -192,13 +263,15 @@ def make_record(
 
     Raises:
         ReplicaError: the workers' parameters differ.
-        RunError: rank 0 did not leave the traffic, the accuracy or the versions.
+        RunError: rank 0 did not leave the traffic, the accuracy or the versions, or the traffic is not what the ranks
+            sent.
     """
     has_weights = settings.system.way is not Way.SERVER
     check_replicas([outcome for outcome in outcomes if outcome.is_worker or has_weights])
     first = outcomes[0]
     if first.traffic is None or first.accuracy is None or first.versions is None:
         raise RunError("rank 0 left an incomplete result")
+    check_traffic(settings, first.traffic, outcomes)
     return Record(
         format=results.FORMAT,
         started=started,
@@ -214,7 +287,7 @@ def make_record(
 
 
 def _efficiency(settings: TrainSettings, outcomes: Sequence[RankOutcome], traffic: Traffic) -> float:
-    workers = [outcome.vector_octets for outcome in outcomes if outcome.is_worker]
+    workers = [outcome.sent.vector_octets for outcome in outcomes if outcome.is_worker]
     whole = FLOAT_OCTETS * outcomes[0].parameters * settings.iterations
     return sum(workers) / len(workers) / whole / traffic.ratio
 

@@ -67,7 +67,14 @@ PAPERS: Final = (
     *("wgt", "bgt", "qgt"),
     *("8bit-dynamic", "8bit-static", "8bit-mantissa", "8bit-linear"),
 )
-"""One of every system of the five papers, with the parameters they recommend, for one table."""
+"""One of every system of the five papers, with the parameters they recommend, for one table; :data:`THRESHOLDS` has
+those of ``wgt``, ``bgt`` and ``qgt``."""
+
+THRESHOLDS: Final = {
+    "hdc": {"wgt": 0.002, "bgt": 0.05, "qgt": 0.005},
+    "cnn": {"wgt": 0.002, "bgt": 0.2, "qgt": 0.01},
+}
+"""By model and method: what `netoffload bench thresholds` found best. docs/training.md has the commands and results."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,9 +123,16 @@ def names() -> tuple[str, ...]:
     return (*_PLAIN, *_PERIODIC, *registry.names(), *registry.ALIASES)
 
 
-def expand(asked: Sequence[str]) -> tuple[str, ...]:
-    """Return what was asked for, each once, with ``papers`` replaced by one system of every kind."""
-    return tuple(dict.fromkeys(name for given in asked for name in (PAPERS if given == "papers" else (given,))))
+def expand(asked: Sequence[str], model: str) -> tuple[str, ...]:
+    """Return what was asked for, each once, with ``papers`` replaced by one system of every kind.
+
+    Args:
+        asked: names, with their parameters.
+        model: that is trained, which decides the thresholds.
+    """
+    thresholds = THRESHOLDS[model]
+    papers = [f"{name}:threshold={thresholds[name]:g}" if name in thresholds else name for name in PAPERS]
+    return tuple(dict.fromkeys(name for given in asked for name in (papers if given == "papers" else (given,))))
 
 
 def parse(text: str, *, batch: int, shared: bool = False) -> System:

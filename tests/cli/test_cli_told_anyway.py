@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from netoffload.cli.app import Interrupted, told_anyway
-from netoffload.cli.train import _missing
+from netoffload.cli.train import Found
 from netoffload.errors import TestbedError
 from netoffload.training.config import TrainSettings
 
@@ -30,5 +30,8 @@ def test_at_the_end_there_is_no_reason() -> None:
 
 def test_runs_without_a_record_are_missing() -> None:
     runs = [TrainSettings(name, nodes=2) for name in ("wa", "inc", "inc+c")]
-    assert _missing(runs, [], "it broke") == dict.fromkeys(("wa", "inc", "inc+c"), "it broke")
-    assert _missing(runs[:1], [None], None) == {}  # type: ignore[list-item]
+    found = Found.of(runs, "direct")
+    assert found.missing("it broke") == dict.fromkeys(("wa", "inc", "inc+c"), "it broke")
+    found.failed["inc"] = "a rank failed"
+    assert found.missing("it broke") == {"wa": "it broke", "inc": "a rank failed", "inc+c": "it broke"}
+    assert list(Found.of(runs, "both").missing(None)) == ["wa", "inc", "wa via NICs", "inc via NICs", "inc+c"]

@@ -54,6 +54,16 @@ def test_the_table_names_what_was_asked_for() -> None:
     assert "10000 floats of gaussian:0.002" in done.stdout
 
 
+def test_what_the_papers_promise_is_judged() -> None:
+    words = ["verify", "methods", "--draws", "1000", "--workers", "2", "--values", "20000", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["holds"]
+    assert [mean["worker"] for mean in told["terngrad"]] == [0, 1, 2]
+    assert 0 < told["qsgd"]["variance_ratio"] <= told["qsgd"]["bound"] == pytest.approx(1 / 256)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -32,6 +32,8 @@ STOCHASTIC = (
     "qsgd:coding=gamma,bucket=33",
     "qsgd:norm=l2,rule=mn,batch=25,coding=omega",
     "qsgd:norm=l2,levels=1,coding=gaps",
+    "qsgd:norm=l2,rule=mn,batch=4000000000,bucket=0",
+    "qsgd:norm=l2,rule=mn,batch=4000000000,bucket=33,coding=omega",
 )
 SPECS = ("none", "nic", "nic:codec=bounded,bound=7", "nic:codec=truncate22", *STOCHASTIC)
 BY_SPEC = pytest.mark.parametrize("spec", SPECS)
@@ -60,6 +62,17 @@ def layout_of(count: int) -> Layout:
     return Layout((count // 2, 0, count // 3, count - count // 2 - count // 3))
 
 
+def without_large(values: np.ndarray, layout: Layout, compressor: Qsgd) -> tuple[np.ndarray, np.ndarray]:
+    """(values whose level fits a code, or 0; the indices of the others)."""
+    bounds, rest = layout.groups(compressor.bucket), values.copy()
+    scalers, levels = group_scalers_exact(values, bounds, NORMS[compressor.norm]), compressor.levels_of(bounds)
+    for scaler, s, first, last in zip(scalers, levels, bounds[:-1], bounds[1:], strict=True):
+        for at in range(first, last):
+            if scaler > 0 and abs(values[at]) / scaler * s > 32767:
+                rest[at] = 0
+    return rest, np.flatnonzero(rest != values)
+
+
 def oracle_payload(compressor: Compressor, values: np.ndarray, state: State) -> bytes:
     """The payload, put together from the oracles."""
     header = struct.pack("<BBBBI", 0xC7, 1, compressor.method_id, compressor.flags, values.size)
@@ -76,15 +89,19 @@ def oracle_payload(compressor: Compressor, values: np.ndarray, state: State) -> 
     bounds = state.layout.groups(compressor.bucket)
     levels = compressor.levels_of(bounds)
     scalers = group_scalers_exact(values, bounds, NORMS[compressor.norm])
+    rest, large = without_large(values, state.layout, compressor)
+    exact, values = values[large], rest
     codes = round_exact(values, bounds, scalers, levels, state.key())
     head = header + (levels[0] if levels.size else np.float32(0)).tobytes() + scalers.tobytes()
+    if (levels > 32767).any():
+        head += struct.pack("<I", large.size) + large.astype("<u4").tobytes() + exact.tobytes()
     if compressor.coding != "fixed":
         return head + elias.encode_exact(codes, compressor.coding)
     tops = levels
     if compressor.norm == "l2":
         largest = group_scalers_exact(values, bounds, Scale.LARGEST)
         tops = np.minimum(largest / np.where(scalers > 0, scalers, np.float32(1)) * levels, levels)
-    widths = [int(np.ceil(top)).bit_length() + 1 if c > 0 else 0 for top, c in zip(tops, scalers, strict=True)]
+    widths = [int(np.ceil(max(top, 1))).bit_length() + 1 if c > 0 else 0 for top, c in zip(tops, scalers, strict=True)]
     streams = [
         packing.pack_exact(codes[first:last], width)
         for first, last, width in zip(bounds[:-1], bounds[1:], widths, strict=True)
@@ -105,7 +122,10 @@ def oracle_values(compressor: Compressor, values: np.ndarray, state: State) -> n
     assert isinstance(compressor, Qsgd)
     bounds = state.layout.groups(compressor.bucket)
     levels, scalers = compressor.levels_of(bounds), group_scalers_exact(values, bounds, NORMS[compressor.norm])
-    return values_exact(round_exact(values, bounds, scalers, levels, state.key()), bounds, scalers, levels)
+    rest, large = without_large(values, state.layout, compressor)
+    made = values_exact(round_exact(rest, bounds, scalers, levels, state.key()), bounds, scalers, levels)
+    made[large] = values[large]
+    return made
 
 
 @pytest.mark.parametrize("kind", INPUTS)
@@ -265,3 +285,18 @@ def test_a_length_beyond_float32_is_refused() -> None:
     compressor = registry.parse("qsgd:levels=1.5")
     with pytest.raises(UsageError, match="highest level"):
         compressor.encode(np.full(16, 3e38, np.float32), compressor.make_state(Layout((16,))))
+
+
+def test_damaged_indices_of_large_values_are_refused() -> None:
+    compressor = registry.parse("qsgd:norm=l2,rule=mn,batch=4000000000,bucket=0")
+    layout = Layout((6,))
+    payload = compressor.encode(vector([0, 3, 0, 4, 1e-6, 0]), compressor.make_state(layout))
+    number = HEADER_OCTETS + 4 + 4
+    assert payload[number : number + 12].view("<u4").tolist() == [2, 1, 3]
+    for at, word in ((0, 2**30), (4, 3), (8, 6), (4, 4)):  # too many, out of order, outside, and in the others' place
+        damaged = payload.copy()
+        damaged[number + at : number + at + 4] = np.frombuffer(struct.pack("<I", word), np.uint8)
+        with pytest.raises(CodecError):
+            compressor.decode(damaged, layout)
+    with pytest.raises(UsageError, match="norm=max can have 32767"):
+        registry.parse("qsgd:norm=max,rule=mn,batch=4000000000,bucket=0").make_state(layout)

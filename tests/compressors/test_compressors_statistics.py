@@ -13,6 +13,7 @@ from netoffload.compressors import Layout, registry
 from netoffload.compressors.measure import quality, variance_ratio
 from netoffload.compressors.qsgd import Qsgd
 from netoffload.compressors.terngrad import TernGrad
+from netoffload.compressors.verify import gradients_like, qsgd_bound, ternary_means
 from netoffload.errors import UsageError
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="thousands of encodings")
@@ -83,6 +84,14 @@ def test_clipping_is_the_only_bias_of_terngrad() -> None:
     assert np.abs(mean - values).max() > 10 * np.abs(mean - clipped)[np.abs(values) > 2.5 * values.std()].max()
 
 
+def test_the_mean_of_shared_ternary_vectors_is_each_worker_s_own_clipped_gradient() -> None:
+    gradients = gradients_like(2, 150, seed=3)
+    assert gradients[0][0] > 5 * 2.5 * gradients[0][1:].std()  # far outside its own limit, not the other worker's
+    for mean in ternary_means(gradients, 10_000, seed=3):
+        assert mean.values > 100
+        assert mean.holds, mean
+
+
 def test_clipping_moves_a_gaussian_gradient_as_the_paper_says() -> None:
     values = np.random.default_rng(5).normal(0, 1e-3, 1_000_000)
     clipped = np.clip(values, -2.5 * values.std(), 2.5 * values.std())
@@ -151,6 +160,18 @@ def test_the_rules_for_s_keep_q_where_convergence_needs_it(spec: str, bound: flo
     values = np.random.default_rng(8).standard_t(3, 40_000).astype(np.float32)
     compressor = registry.parse(f"qsgd:norm=l2,bucket=0,{spec}")
     assert bound / 4 < variance_ratio(compressor, values) <= bound
+
+
+@pytest.mark.parametrize("batch", [256, 4_000_000, 2**30])
+def test_the_bound_holds_for_any_number_of_levels(batch: int) -> None:
+    # VGG-16's fc6 wants 81,097 levels; 2^15 are what a code holds.
+    random = np.random.default_rng(batch)
+    spread = random.normal(0, 0.01, 4096).astype(np.float32)
+    dominated = np.concatenate(([1.0, -0.5], random.normal(0, 1e-4, 4094))).astype(np.float32)
+    for values in (spread, dominated):
+        check = qsgd_bound(values, batch=batch)
+        assert check.levels == pytest.approx(math.sqrt(batch * 4096) / 2)
+        assert check.holds, check
 
 
 def test_quality_tells_bias_from_variance() -> None:

@@ -79,6 +79,21 @@ def test_wrong_scalers_from_outside_are_refused() -> None:
     assert state.step == 0
 
 
+def test_a_worker_clips_at_its_own_limit_whatever_scaler_is_shared() -> None:
+    values = np.array([0.02, *([0.001, -0.001] * 50)], np.float32)
+    uplink, layout = TernGrad(), Layout((101,))
+    (limit,) = uplink.scalers(values, uplink.make_state(layout))
+    decoded = [
+        uplink.decode(
+            uplink.encode_shared(values, np.array([0.05], np.float32), uplink.make_state(layout, seed=seed)), layout
+        )[0]
+        for seed in range(1000)
+    ]
+    assert limit < 0.006
+    hit = float(limit) / 0.05
+    assert np.mean(decoded) == pytest.approx(limit, abs=5 * 0.05 * (hit * (1 - hit) / 1000) ** 0.5)
+
+
 def test_values_above_a_scaler_from_outside_are_clipped() -> None:
     uplink, layout = TernGrad(), Layout((4,))
     values = np.array([3.0, -5.0, 1.0, 0.0], np.float32)

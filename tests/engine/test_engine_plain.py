@@ -7,7 +7,7 @@ import pytest
 from frames import make_segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linux_tcp import tcp_of
+from linux_tcp import split, tcp_of
 from nic_pair import FIRST_NONCE, Nic, connect
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
@@ -17,9 +17,10 @@ from netoffload.codec.jit import JIT_DISABLED
 from netoffload.engine.flows import HELD, HELD_FIELDS, SLOTS
 from netoffload.wire.capability import emit_capability
 from netoffload.wire.checksum import internet_checksum
+from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.ipv4 import parse_ipv4
 from netoffload.wire.offload import parse_block
-from netoffload.wire.vnet import NEEDS_CSUM
+from netoffload.wire.vnet import NEEDS_CSUM, VNET_LEN
 
 ISN = 1000
 FIRST = ISN + 1
@@ -297,6 +298,21 @@ def test_a_new_interval_waits_for_the_end_of_the_old_one() -> None:
     assert ends.send(900, 1400) == [(900, ROUNDED[900:1000] + SENT[1000:1400])]
     assert ends.acknowledge(1400) == 1400
     assert ends.send(1400, 1800) == [(1400, ROUNDED[1400:1800])]
+
+
+@FAMILIES
+@pytest.mark.parametrize("start", [900, 901])
+def test_a_plain_segment_that_is_too_long_for_the_wire_is_cut_on_the_way_out(ipv6: bool, start: int) -> None:
+    ends = Ends(ipv6, mtu=400)
+    ends.send(0, 1002, "PA")
+    ends.send(1000, 1002, "PA")
+    frame = make_segment(SENT[start:1400], seq=FIRST + start, ipv6=ipv6, gso_size=0)
+    (got,) = ends.sender.from_host(frame)
+    pieces = split(got)
+    assert len(pieces) == 2
+    assert all(len(piece) - VNET_LEN - ETHERNET_LEN <= 400 for piece in pieces)
+    first = (start + 3) // 4 * 4
+    assert b"".join(tcp_of(piece)[1] for piece in pieces) == ROUNDED[first:1000] + SENT[1000:1400]
 
 
 @pytest.mark.parametrize("sends_again", [False, True])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-
 from netoffload.collectives import Exchange
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.collectives.hierarchy import SubExchange
-from netoffload_mpi.dataplane import Lane, TcpExchange
+from netoffload_mpi.dataplane import TcpExchange
+from netoffload_mpi.joining import Lane
 from netoffload_mpi.verify.local_ranks import run_tcp
 
 __all__ = ["Watched", "die", "run_tcp"]
@@ -16,9 +15,7 @@ __all__ = ["Watched", "die", "run_tcp"]
 def die(exchange: TcpExchange) -> None:
     """End the control connections without a farewell: what the kernel does for a killed process."""
     with exchange.watch._lock:  # all of them before its own watch sees one
-        for (_, lane), channel in exchange._channels.items():
-            if lane is Lane.CONTROL:
-                channel.conn.shutdown(socket.SHUT_RDWR)
+        exchange.watch._links.shut_down([Lane.CONTROL])
 
 
 class Watched(SubExchange):

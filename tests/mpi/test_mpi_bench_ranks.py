@@ -19,12 +19,16 @@ pytestmark = pytest.mark.mpi
 ROOT = Path(__file__).parents[2]
 
 
-def bench(*words: str, module: str = "netoffload_mpi.bench", ranks: int = 3) -> subprocess.CompletedProcess[str]:
+def bench(*words: str, module: str = "netoffload_mpi.bench", count: int = 3) -> subprocess.CompletedProcess[str]:
+    return ranks("-m", module, *words, count=count)
+
+
+def ranks(*program: str, count: int = 3) -> subprocess.CompletedProcess[str]:
     mpiexec = find_mpiexec()
     if mpiexec is None:
         pytest.skip("needs MPICH")
     paths = os.pathsep.join(str(ROOT / folder) for folder in ("", "daemon", "mpi_ext"))
-    command = [str(mpiexec), "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", module, *words]
+    command = [str(mpiexec), "-n", str(count), sys.executable, "-m", "mpi4py", *program]
     return subprocess.run(
         command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=90, check=False
     )
@@ -50,8 +54,65 @@ def test_every_way_of_summing_gives_the_sum(tmp_path: Path) -> None:
         assert row["wire_octets"] is row["nic"] is row["nic_cpu_s"] is None
 
 
+BROKEN = """
+import numpy as np
+from netoffload.collectives import reference
+from netoffload.collectives.samples import gradients_from
+from netoffload.errors import ReplicaError
+from netoffload_mpi import MPI, CompComm, bench
+
+comm = CompComm(MPI.COMM_WORLD, "inceptionn", 10)
+draw = gradients_from("gaussian:0.002", 1)
+MODELS = {
+    "ring_comp": reference.ring_sum,
+    "wa_comp": lambda vectors, hop: reference.aggregated(vectors, 0, hop),
+    "hierarchical_comp": lambda vectors, hop: reference.hierarchical_sum(vectors, [[0], [1], [2]], hop),
+    "ring": lambda vectors, hop: reference.ring_sum(vectors),
+}
+
+def hop(values):
+    copy = values.copy()
+    comm.precision().quantiser()(copy)
+    return copy
+
+def right(what, values):
+    values[:] = MODELS[what](comm.allgather(values), hop)
+
+def exact(what, values):
+    values[:] = reference.ring_sum(comm.allgather(values))
+
+def one_sent_as_zero(what, values):
+    right(what, values)
+    values[np.argmax(np.abs(values))] = 0
+
+def zeros(what, values):
+    values.fill(0)
+
+for what in MODELS:
+    for reduction in (right, exact, one_sent_as_zero, zeros):
+        try:
+            bench.check_answer(comm, what, lambda values: reduction(what, values), 4000, draw, 1)
+            verdict = "accepted"
+        except ReplicaError:
+            verdict = "refused"
+        if comm.rank == 0:
+            print(what, reduction.__name__, verdict, flush=True)
+"""
+
+
+def test_a_broken_reduction_is_refused() -> None:
+    done = ranks("-c", BROKEN)
+    assert done.returncode == 0, done.stderr
+    verdicts = {tuple(line.split()[:2]): line.split()[2] for line in done.stdout.splitlines()}
+    assert len(verdicts) == 4 * 4
+    for (what, reduction), verdict in verdicts.items():
+        # Exact sums of what NICs should have rounded: nothing was compressed.
+        good = reduction == "right" or (what, reduction) == ("ring", "exact")
+        assert verdict == ("accepted" if good else "refused"), (what, reduction)
+
+
 def test_a_table_for_people() -> None:
-    done = bench("--what", "ring", "--size", "40KB", "--repeat", "1", ranks=2)
+    done = bench("--what", "ring", "--size", "40KB", "--repeat", "1", count=2)
     assert done.returncode == 0, done.stderr
     first, headings, row = done.stdout.splitlines()
     assert first.startswith("2 ranks, MPICH")
@@ -71,7 +132,7 @@ def test_gloo_gives_the_sum() -> None:
     ("words", "message"), [(["--size", "3"], "nothing to time"), (["--gradients", "none.npy"], "are no file")]
 )
 def test_what_cannot_be_timed_is_one_clear_line(words: list[str], message: str) -> None:
-    done = bench("--what", "ring", *words, ranks=1)
+    done = bench("--what", "ring", *words, count=1)
     assert done.returncode == 2
     assert [line for line in done.stderr.splitlines() if message in line and line.startswith("netoffload: ")]
     assert "Traceback" not in done.stderr
@@ -79,7 +140,7 @@ def test_what_cannot_be_timed_is_one_clear_line(words: list[str], message: str) 
 
 def test_overlap_is_timed_four_ways_and_every_sum_is_the_same() -> None:
     words = ("--buckets", "3", "--size", "40KB", "--compute-ms", "1", "--repeat", "2", "--json")
-    done = bench(*words, module="netoffload_mpi.bench_overlap", ranks=2)
+    done = bench(*words, module="netoffload_mpi.bench_overlap", count=2)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert [result["compute_kind"] for result in record["results"]] == ["numpy", "python", "sleep"]

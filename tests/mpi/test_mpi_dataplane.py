@@ -1,5 +1,6 @@
 """The TCP exchange over real sockets on loopback, one thread per rank."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from tcp_ranks import die, run_tcp
 
+from netoffload import codec
 from netoffload.collectives import (
     Exchange,
     Float32Array,
@@ -27,10 +29,11 @@ from netoffload.collectives.reference import ring_sum
 from netoffload.collectives.schedule import consecutive
 from netoffload.config import ENV_CONTROL, TOS_COMPRESS
 from netoffload.control import ControlServer
+from netoffload.engine import judgement
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
 from netoffload_mpi.agreement import Marking, Offer, Precision, agree, own_address, own_nic
-from netoffload_mpi.dataplane import TAGGED_LANES, Lane, TcpExchange
-from netoffload_mpi.wiring import Listeners
+from netoffload_mpi.dataplane import TcpExchange
+from netoffload_mpi.joining import Hello, Lane, Listeners
 
 
 def values_of(rank: int, count: int) -> Float32Array:
@@ -88,14 +91,11 @@ def test_tagged_listeners_have_ports_that_the_nics_take_and_others_have_any() ->
     with socket.create_server(("127.0.0.1", 0)) as taken:
         first = taken.getsockname()[1]
         ports = ((first, first), (7900, 7999))
-        with Listeners(0, 3, "127.0.0.1", Marking(0x48, ports)) as listeners:
-            tagged = {port for (_, lane), port in listeners.ports.items() if lane in TAGGED_LANES}
-            others = set(listeners.ports.values()) - tagged
-        assert len(tagged) == 2 * len(TAGGED_LANES)
-        assert all(7900 <= port <= 7999 for port in tagged)
-        assert not any(7900 <= port <= 7999 for port in others)
+        with contextlib.closing(Listeners(3, "127.0.0.1", Marking(0x48, ports))) as listeners:
+            assert 7900 <= listeners.ports[True] <= 7999
+            assert not 7900 <= listeners.ports[False] <= 7999
         with pytest.raises(OSError, match=f"no port of {first} is free"):
-            Listeners(0, 2, "127.0.0.1", Marking(0x48, ports[:1]))
+            Listeners(2, "127.0.0.1", Marking(0x48, ports[:1]))
 
 
 def test_a_rank_asks_its_nic_how_to_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,15 +310,36 @@ def test_whoever_waits_for_what_was_closed_meanwhile_hears_so() -> None:
 
 
 def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
-    with Listeners(0, 2, "127.0.0.1") as listeners:
-        port = listeners.ports[1, Lane.TAGGED]
-        with socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)):
-            with socket.create_connection(("127.0.0.1", port)) as friend:
-                conn = listeners.accept((1, Lane.TAGGED), "127.0.0.1", 5.0, lambda: False)
-                with conn:
-                    assert conn.getpeername() == friend.getsockname()
-            with pytest.raises(TimeoutError):
-                listeners.accept((1, Lane.TAGGED), "127.0.0.1", 0.05, lambda: False)
+    def body(exchange: TcpExchange) -> bytes:
+        if exchange.rank == 0:
+            joiner = exchange.watch._links._joiner
+            port = joiner._listeners.ports[True]
+            token = joiner._offers[0].token
+            for source, said in (("127.0.0.2", token), ("127.0.0.1", bytes(16))):
+                with socket.create_connection(("127.0.0.1", port), 10, (source, 0)) as stranger:
+                    stranger.sendall(Hello(said, 1, Lane.TAGGED).to_octets())
+                    with contextlib.suppress(ConnectionResetError):
+                        assert stranger.recv(1) == b""
+        values = np.ones(3, np.float32)
+        ring_allreduce(exchange, values, tagged=True)
+        return values.tobytes()
+
+    assert run_tcp(2, body) == [np.full(3, 2, np.float32).tobytes()] * 2
+
+
+@pytest.mark.parametrize("lane", Lane)
+def test_a_hello_is_floats_that_a_nic_takes_for_floats_and_leaves_exact(lane: Lane) -> None:
+    hello = Hello(bytes(range(240, 256)), 1_000_000, lane)
+    octets = hello.to_octets()
+    assert Hello.from_octets(octets) == hello
+    floats = np.frombuffer(octets, np.float32)
+    judged = np.zeros(judgement.JUDGE_FIELDS, np.int64)
+    judgement.weigh(judged, floats.view(np.uint8), 0, floats.size)
+    assert judged[judgement.JUDGED_VERDICT] == judgement.FLOATS
+    for each in codec.CODECS.values():
+        after = floats.copy()
+        each.round_trip(floats, 10, out=after)
+        assert after.tobytes() == octets
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from netoffload.errors import CollectiveError, UsageError
 from netoffload_mpi import CompComm
 from netoffload_mpi.dataplane import TcpExchange
 from netoffload_mpi.info import CommInfo, NicAccount
+from netoffload_mpi.joining import Lane
 from netoffload_mpi.plane import DataPlane, Settings
 from netoffload_mpi.progress import CallQueue
 
@@ -233,7 +234,11 @@ def test_two_threads_in_one_communicator_are_told_so_on_every_rank() -> None:
 
 def test_the_account_of_connections_that_have_ended_names_them_still() -> None:
     def body(exchange: TcpExchange) -> int:
-        exchange.channel(1 - exchange.rank, tagged=True).conn.shutdown(socket.SHUT_RDWR)
+        peer = 1 - exchange.rank
+        channel = exchange.channel(peer, tagged=True)
+        exchange.watch.connection(peer, Lane.MESSAGES)
+        barrier(exchange)
+        channel.conn.shutdown(socket.SHUT_RDWR)
         barrier(exchange)
         (tagged, messages) = exchange.tagged_connections()
         assert tagged[0] == messages[0] == 1 - exchange.rank

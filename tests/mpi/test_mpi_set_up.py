@@ -27,7 +27,7 @@ if comm.rank == 1 and where == "before":
 elif comm.rank == 1 and where == "gathering":
     plane.Listeners = stop
 elif comm.rank == 1:
-    wiring._exchange_preambles = stop
+    wiring.barrier = stop  # connected, and watched
 try:
     comm.Allreduce_comp(MPI.IN_PLACE, np.ones(3, np.float32))
 except CollectiveError as error:

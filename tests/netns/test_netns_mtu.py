@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from netoffload.devices.netns import in_netns
 from netoffload.devices.packet import open_packet
 from netoffload.netlink import netns_path
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.testbed.soak import Direction, Flow, FlowOptions, Values, add_ipv6, await_progress, ip
 from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.vnet import VNET_LEN
 
@@ -106,3 +110,33 @@ def test_the_watch_sees_the_mtu_at_its_start_and_every_change(wire: str) -> None
             if name == "w0":
                 wait_for(mtu)
     assert set(seen) == {1500, 1280, 9000}
+
+
+def test_a_flow_goes_on_where_its_route_is_locked_above_a_wire_that_became_smaller(
+    bed: Testbed, tmp_path: Path
+) -> None:
+    """Untagged flows stop there. The blocks fit, so what has to leave plain is cut to fit too."""
+    assert add_ipv6(bed)
+    node, plan = bed.plan.nodes[0], bed.plan
+    links = [(plan.switch_netns, plan.bridge)]
+    for each in plan.nodes:
+        links += [(plan.switch_netns, each.port), (each.wire_netns, each.wire_device), (each.netns, each.device)]
+    direction = Direction(octets=1_000_002, write_octets=(4095, 4095, 1), rate_octets_per_s=400_000)
+    values = Values(tmp_path, "inceptionn", 10, seed=3)
+    with contextlib.ExitStack() as stack:
+        options = [
+            FlowOptions(1, 0, (direction, replace(direction, octets=0)), is_ipv6=is_ipv6) for is_ipv6 in (False, True)
+        ]
+        flows = [stack.enter_context(Flow(bed, each, values, 7100 + port)) for port, each in enumerate(options)]
+        for flow in flows:
+            await_progress(flow, 200_000, timeout_s=30)
+        for netns, device in links:
+            ip("-n", netns, "link", "set", device, "mtu", "1400")
+        for family, network in (("-4", plan.network), ("-6", "fd98::/64")):
+            shown = ip("-n", node.netns, family, "route", "show", network).split()
+            ip("-n", node.netns, family, "route", "change", *shown, "mtu", "lock", "1450")
+        for flow in flows:
+            (found,) = [each for each in flow.finish(timeout_s=30) if each.sent_octets]
+            assert (found.received_octets, found.wrong) == (direction.octets, 0)
+    counters = request(str(node.control_path), "counters")["counters"]
+    assert counters["bypass_exact"] > 1

@@ -69,6 +69,18 @@ def test_four_exchanges_on_shaped_links(tmp_path: Path) -> None:
     assert records["inc"].rate_bps_measured == pytest.approx(400e6, rel=0.05)
 
 
+def test_raw_traffic_is_no_compressed_run_and_the_next_one_is_done(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "netoffload", "train", "hdc", "--nodes", "2", "--iterations", "2", "--json"]
+    words += ["--codec", "none", "--baselines", "nic", "--exchange", "inc+c", "--exchange", "inc"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(tmp_path / "state"), timeout=200)
+    assert done.returncode != 0
+    told = json.loads(done.stdout)
+    assert list(told["exchanges"]) == ["inc via NICs"]
+    assert list(told["missing"]) == ["inc+c"]
+    assert "the NIC of n0 compressed 0 of 9192080 tagged octets of rank 0" in told["missing"]["inc+c"]
+    assert "1 of 2 runs failed: inc+c: the NIC of n0" in done.stderr
+
+
 def test_a_run_keeps_the_gradients_it_sent(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "netoffload", "train", "hdc", "--exchange", "inc+c", "--nodes", "2", "--json"]
     words += ["--iterations", "4", "--capture", str(tmp_path / "kept.npy"), "--capture-every", "2", "--bound", "1"]

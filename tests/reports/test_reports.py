@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,14 @@ from netoffload.results import (
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
-def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9) -> Record:
+def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9, via_nics: bool = False) -> Record:
     compressed = exchange.endswith("+c")
     configuration = Configuration(
         "hdc", exchange, 4, 10, seed, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 1.0, "digits", 1149010,
-        "inceptionn", 10, "coalesced", rate_bps, 1500, False, "partitioned",
+        None, None, None, rate_bps, 1500, False, "partitioned",
     )  # fmt: skip
+    if compressed or via_nics:
+        configuration = replace(configuration, codec="inceptionn", bound_k=10, packing="coalesced")
     wall, compute = Spread.of([wall_s]), Spread.of([0.010])
     classes = ClassCounts(70, 20, 9, 1) if compressed else ClassCounts(0, 0, 0, 0)
     traffic = Traffic(
@@ -45,7 +48,7 @@ def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9)
         results.FORMAT,
         "2026-01-01T00:00:00+00:00",
         configuration,
-        Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2),
+        Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab"),
         9.6e8,
         Timing(wall, compute, Spread.of([wall_s - 0.010])),
         traffic,
@@ -93,6 +96,32 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
         reports.summarise([a_run("inc", 0.07), a_run("inc+c", 0.03, rate_bps=10**8)])
     with pytest.raises(UsageError, match="no record"):
         reports.summarise([])
+
+
+@pytest.mark.parametrize("field", ["machine", "cpu", "cores"])
+def test_records_of_two_machines_are_not_compared(field: str) -> None:
+    runs = four_runs()
+    other: Any = {"machine": "ba9876543210", "cpu": "another CPU", "cores": 64}[field]
+    runs[2] = replace(runs[2], versions=replace(runs[2].versions, **{field: other}))
+    with pytest.raises(UsageError, match=f"two machines .*{other}"):
+        reports.summarise(runs)
+
+
+def test_a_speed_up_is_over_the_baseline_without_nics() -> None:
+    runs = [a_run("inc", 0.09, via_nics=True), a_run("inc+c", 0.03), a_run("inc", 0.06)]
+    summary = reports.summarise(runs)
+    assert list(summary.exchanges) == ["inc", "inc via NICs", "inc+c"]
+    assert summary.speedup("inc", "inc+c") == pytest.approx(2)
+    assert reports.summarise(runs[:2]).speedup("inc", "inc+c") == pytest.approx(3)
+    assert "inceptionn 2^-10" in reports.describe_run(summary)
+
+
+def test_learning_rates_may_differ_between_bars_and_are_told() -> None:
+    runs = four_runs()
+    runs[3] = replace(runs[3], configuration=replace(runs[3].configuration, learning_rate=0.01))
+    assert "learning rate 0.1 (wa+c 0.01)" in reports.describe_run(reports.summarise(runs))
+    with pytest.raises(UsageError, match="differ in learning_rate"):
+        reports.summarise([*runs, a_run("wa+c", 0.1)])
 
 
 def test_the_table_says_what_was_measured() -> None:

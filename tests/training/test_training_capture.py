@@ -13,7 +13,7 @@ from netoffload.training.capture import MAX_VECTORS, CapturingExchange
 from netoffload.training.config import TrainSettings
 from netoffload.training.exchanges import GradientExchange, Update
 from netoffload.training.model import Float32Array
-from netoffload.training.run import Capture
+from netoffload.training.run import Capture, Planned
 from netoffload.training.sample import sample_gradients
 
 
@@ -40,7 +40,7 @@ def test_what_goes_in_is_kept_and_passed_on(iterations: int, every: int, kept: l
 
 
 def test_a_capture_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    run = TrainSettings("inc", iterations=10)
+    run = Planned(TrainSettings("inc", iterations=10), has_nics=False)
     Capture(tmp_path / "g.npy", 10).check([run])
     with pytest.raises(UsageError, match="one exchange at a time"):
         Capture(tmp_path / "g.npy", 5).check([run, run])

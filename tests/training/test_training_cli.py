@@ -117,7 +117,7 @@ def a_record() -> Record:
         results.FORMAT,
         "2026-01-01T00:00:00+00:00",
         configuration,
-        results.Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2),
+        results.Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab"),
         None,
         Timing(Spread.of([0.1]), Spread.of([0.02]), Spread.of([0.08])),
         Traffic((NodeTraffic("n0", 1000, 10),), 0, 0, 0, ClassCounts(0, 0, 0, 0), 0.0, {}),

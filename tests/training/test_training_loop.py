@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 
@@ -14,12 +15,13 @@ from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.compressors.registry import get
 from netoffload.errors import UsageError
-from netoffload.training import data
+from netoffload.training import data, inprocess
 from netoffload.training.config import TrainSettings
 from netoffload.training.exchanges import GradientExchange, Update
 from netoffload.training.loop import Timeline, run_server, run_worker, warm_up
 from netoffload.training.model import Float32Array, Replica
-from netoffload.training.systems import PAPERS, Way, expand
+from netoffload.training.payload_exchanges import RingPayloadExchange
+from netoffload.training.systems import PAPERS, THRESHOLDS, Way, expand
 from netoffload.training.wiring import exchange_for
 
 BOUND_K = 10
@@ -63,14 +65,20 @@ def train(settings: TrainSettings, digits: data.Dataset) -> list[tuple[Float32Ar
 
         if exchange.rank == settings.nodes:
             warm_up(replica, new_exchange(), None)
-            return replica.parameters, run_server(replica, new_exchange(), settings.iterations)
+            own = new_exchange()
+            timeline = run_server(replica, own, settings.iterations)
+            own.finish(replica.parameters)
+            return replica.parameters, timeline
         shard = data.shard(digits.train_images, digits.train_labels, exchange.rank, settings.nodes)
 
         def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             return data.batches(*shard, settings.batch, settings.seed, exchange.rank)
 
         warm_up(replica, new_exchange(), batches())
-        return replica.parameters, run_worker(replica, new_exchange(), batches(), settings.iterations)
+        own = new_exchange()
+        timeline = run_worker(replica, own, batches(), settings.iterations)
+        own.finish(replica.parameters)
+        return replica.parameters, timeline
 
     return run_ranks(settings.ranks, one_rank, codec=chosen, bound_k=BOUND_K, timeout_s=60)
 
@@ -181,9 +189,41 @@ def test_a_wrong_number_of_ranks_or_no_codec_is_refused() -> None:
 
 
 def test_one_of_every_system_of_the_papers_can_be_asked_for() -> None:
-    runs = [TrainSettings(name) for name in expand(["papers", "inc"])]
+    runs = [TrainSettings(name) for name in expand(["papers", "inc"], "cnn")]
     assert len(runs) == len({run.exchange for run in runs}) == len(PAPERS)
     assert {run.system.way for run in runs} == set(Way)
+    assert get("qgt", threshold=THRESHOLDS["cnn"]["qgt"]) in [run.system.compressor for run in runs]
+
+
+def test_a_ring_of_payloads_has_a_random_stream_for_every_block_of_every_rank() -> None:
+    def keys(exchange: Exchange) -> list[tuple[int, int]]:
+        own = exchange_for(TrainSettings("qsgd:via=ring", nodes=3), exchange, None, (1000,))
+        assert isinstance(own, RingPayloadExchange)
+        return [coder.state.key() for coder in own._coders]
+
+    streams = [key for of_rank in run_ranks(3, keys) for key in of_rank]
+    assert len(streams) == len(set(streams)) == 3 * 3
+
+
+def test_a_periodic_method_is_charged_for_its_iterations_alone(digits: data.Dataset) -> None:
+    # Jiang and Agrawal, 5.1: a p-th of the weights in every iteration; making one model at the end is not theirs.
+    for name, octets in (("rsgd:p=2", 0.5), ("psgd:p=2", 1 / 3)):
+        learned = inprocess.train(TrainSettings(name, nodes=2, iterations=3, learning_rate=0.05), digits)
+        assert learned.efficiency == pytest.approx(octets, rel=1e-5)
+
+
+def test_ternary_gradients_train_at_their_default_rate(digits: data.Dataset) -> None:
+    # Brighter than photographs of clothes, which diverge sometimes with HDC's own 0.1; this always does.
+    def brighter(images: data.Images) -> data.Images:
+        return np.float32(1.4) * images + np.float32(0.4)
+
+    bright = dataclasses.replace(
+        digits, train_images=brighter(digits.train_images), test_images=brighter(digits.test_images)
+    )
+    learned = inprocess.train(TrainSettings("terngrad", nodes=2, iterations=24), bright)
+    assert learned.accuracy > 0.5
+    learned = inprocess.train(TrainSettings("terngrad", nodes=2, iterations=12, learning_rate=0.1), bright)
+    assert learned.accuracy < 0.2
 
 
 def test_error_feedback_carries_what_was_left_over(digits: data.Dataset) -> None:

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from netoffload.collectives import Exchange
+from netoffload.collectives.inprocess import run_ranks
 from netoffload.training.config import TrainSettings
 from netoffload.training.data import Shape
-from netoffload.training.model import Replica
+from netoffload.training.loop import average_buffers, warm_up
+from netoffload.training.model import Float32Array, Replica
 from netoffload.training.networks import build_cnn, build_hdc
+from netoffload.training.wiring import exchange_for
 
 
 def a_batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,3 +122,71 @@ def test_the_cnn_has_the_gradient_of_torch_s_own_whatever_was_there_before() -> 
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients if gradient is not None])
     np.testing.assert_allclose(replica.gradient, flat.numpy(), rtol=1e-5, atol=1e-7)
     assert sum(replica.layer_sizes) == replica.parameters.size == sum(p.numel() for p in own.parameters())
+
+
+def a_model_with_everything() -> nn.Sequential:
+    """Statistics, counts and chance: what HDC has none of."""
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(784, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10))
+
+
+def batches_of(seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    return (a_batch(seed + at) for at in itertools.count())
+
+
+def test_accuracy_is_that_of_the_model_in_use_and_changes_nothing() -> None:
+    replica = Replica(TrainSettings("inc"), module := a_model_with_everything())
+    replica.backward(*a_batch())
+    before = replica.digest()
+    images, labels = a_batch(1)
+    accuracies = {replica.accuracy(images, labels) for _ in range(20)}
+    assert len(accuracies) == 1  # dropout would make it another one each time
+    assert replica.digest() == before
+    assert module.training
+
+
+def test_the_digest_knows_the_buffers() -> None:
+    first, second = (Replica(TrainSettings("inc"), a_model_with_everything()) for _ in range(2))
+    assert first.digest() == second.digest()
+    buffers = second.buffers()
+    assert buffers.shape == (16 + 16 + 1,)
+    buffers[3] += 1
+    second.set_buffers(buffers)
+    assert first.digest() != second.digest()
+
+
+def test_warming_up_leaves_the_model_as_it_was() -> None:
+    def one_rank(exchange: Exchange) -> tuple[Float32Array, Float32Array]:
+        replica = Replica(settings, a_model_with_everything())
+        before = np.concatenate((replica.parameters, replica.buffers()))
+        warm_up(replica, exchange_for(settings, exchange, None), batches_of(0))
+        return before, np.concatenate((replica.parameters, replica.buffers()))
+
+    settings = TrainSettings("inc", nodes=1)
+    [(before, after)] = run_ranks(1, one_rank)
+    np.testing.assert_array_equal(before, after)
+
+
+def test_dropout_depends_on_seed_and_rank_alone() -> None:
+    def losses(seed: int, rank: int) -> list[float]:
+        replica = Replica(TrainSettings("inc", seed=seed), a_model_with_everything())
+        torch.rand(rank + 3)  # whatever happened before
+        replica.seed_layers(rank)
+        return [replica.backward(*a_batch()) for _ in range(3)]
+
+    assert losses(1, 0) == losses(1, 0)
+    assert losses(1, 0) != losses(1, 1)
+    assert losses(1, 0) != losses(2, 0)
+
+
+def test_workers_end_with_the_mean_of_their_buffers() -> None:
+    def one_rank(exchange: Exchange) -> Float32Array:
+        replica = Replica(settings, a_model_with_everything())
+        if exchange.rank < 2:
+            replica.set_buffers(np.full(33, 2.0 + 4 * exchange.rank, np.float32))
+        average_buffers(replica, exchange, 2)
+        return replica.buffers()
+
+    settings = TrainSettings("wa", nodes=2)
+    for buffers in run_ranks(3, one_rank):  # the aggregator, which sees no batch, has them as well
+        np.testing.assert_array_equal(buffers, np.full(33, 4.0, np.float32))

@@ -18,7 +18,7 @@ from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.exchanges import Sent
 from netoffload.training.measure import Reading, check_traffic, read_meter, traffic_between
 from netoffload.training.outcome import RankOutcome
-from netoffload.training.run import make_record, run_all
+from netoffload.training.run import BASELINES, START_S, make_record, plan_runs, run_all, time_limit_s
 
 PARAMETERS = 1000
 ITERATIONS = 2
@@ -26,8 +26,9 @@ GRADIENT_OCTETS = 4 * PARAMETERS * ITERATIONS
 NO_CLASSES = ClassCounts(0, 0, 0, 0)
 
 
-def some_traffic(wire_octets: int, raw_octets: int = 0, blocks: int = 0) -> Traffic:
-    return Traffic((NodeTraffic("n0", wire_octets, 5),), raw_octets, raw_octets // 4, blocks, NO_CLASSES, 0.0, {})
+def some_traffic(*wire_octets: int, raw_octets: int = 0, blocks: int = 0) -> Traffic:
+    nodes = tuple(NodeTraffic(f"n{at}", octets, 5) for at, octets in enumerate(wire_octets))
+    return Traffic(nodes, raw_octets, raw_octets // 4, blocks, NO_CLASSES, 0.0, {})
 
 
 def test_readings_come_from_the_meter_and_the_nics_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,30 +67,49 @@ def test_traffic_is_the_difference_of_two_readings() -> None:
     assert traffic.drops == {"drop_no_flow": 2}
 
 
-def test_a_run_around_the_wires_is_refused() -> None:
-    ring = TrainSettings("inc", nodes=4, iterations=ITERATIONS)
-    check_traffic(ring, some_traffic(6000), Sent(octets=6000))
-    with pytest.raises(RunError, match="5999 octets crossed the wire of n0, rank 0 sent 6000"):
-        check_traffic(ring, some_traffic(5999), Sent(octets=6000))
+def ranks_that_sent(*sent: Sent, compressed: tuple[int, ...] = ()) -> list[RankOutcome]:
+    first = outcomes_of_wa()[0]
+    return [
+        dataclasses.replace(first, rank=rank, sent=one, compressed_octets=compressed[rank] if compressed else 0)
+        for rank, one in enumerate(sent)
+    ]
+
+
+def test_a_run_around_the_wires_is_refused_whichever_rank_it_was() -> None:
+    ring = TrainSettings("inc", nodes=2, iterations=ITERATIONS)
+    sent = Sent(octets=6000)
+    check_traffic(ring, some_traffic(6000, 6000), ranks_that_sent(sent, sent))
+    with pytest.raises(RunError, match="5999 octets crossed the wire of n1, rank 1 sent 6000"):
+        check_traffic(ring, some_traffic(6000, 5999), ranks_that_sent(sent, sent))
 
 
 def test_a_run_that_was_not_compressed_as_asked_is_refused() -> None:
-    ring = TrainSettings("inc+c", nodes=4, iterations=ITERATIONS)
-    sent = Sent(tagged_octets=1500)
-    check_traffic(ring, some_traffic(1000, 6000, 9), sent)
-    with pytest.raises(RunError, match="compression was asked for and did not happen"):
-        check_traffic(ring, some_traffic(6000, 2000, 9), sent)
-    plain = TrainSettings("inc", nodes=4, iterations=ITERATIONS)
+    ring = TrainSettings("inc+c", nodes=2, iterations=ITERATIONS)
+    sent, traffic = Sent(tagged_octets=1500), some_traffic(1000, 1000, raw_octets=3000, blocks=9)
+    check_traffic(ring, traffic, ranks_that_sent(sent, sent, compressed=(1500, 1490)))
+    with pytest.raises(RunError, match="the NIC of n1 compressed 750 of 1500 tagged octets of rank 1"):
+        check_traffic(ring, traffic, ranks_that_sent(sent, sent, compressed=(2250, 750)))
+    with pytest.raises(RunError, match="no rank sent anything tagged"):
+        check_traffic(ring, traffic, ranks_that_sent(Sent(), Sent()))
+    plain = TrainSettings("inc", nodes=2, iterations=ITERATIONS)
     with pytest.raises(RunError, match="compressed 1 frames of a run that is not tagged"):
-        check_traffic(plain, some_traffic(9000, 100, 1), Sent(octets=9000))
+        check_traffic(plain, some_traffic(9000, 9000, raw_octets=100, blocks=1), ranks_that_sent(Sent(), Sent()))
+
+
+def test_the_time_limit_of_a_run_is_its_model_s() -> None:
+    hdc, cnn = (time_limit_s(TrainSettings("inc", model=model), 10**6) - START_S for model in ("hdc", "cnn"))
+    exchange_s = 2 * 4 * 1_149_010 * 32 / 1e6
+    assert hdc == pytest.approx(200 * (1.149010 + 10 * exchange_s))
+    assert cnn < hdc / 5  # a tenth of the parameters
 
 
 def outcomes_of_wa() -> list[RankOutcome]:
     worker = RankOutcome(
-        0, True, (0.10, 0.20), (0.01, 0.02), "aa", 0.5, None, {}, None, None, PARAMETERS, GRADIENT_OCTETS
-    )
-    versions = Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2)
-    first = dataclasses.replace(worker, accuracy=0.9, traffic=some_traffic(99), versions=versions)
+        0, True, (0.10, 0.20), (0.01, 0.02), "aa", 0.5, None, {}, None, None, PARAMETERS,
+        Sent(vector_octets=GRADIENT_OCTETS), 0,
+    )  # fmt: skip
+    versions = Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab")
+    first = dataclasses.replace(worker, accuracy=0.9, traffic=some_traffic(99, 98, 97), versions=versions)
     second = dataclasses.replace(worker, rank=1, wall_s=(0.12, 0.22), compute_s=(0.03, 0.04))
     server = dataclasses.replace(worker, rank=2, is_worker=False, compute_s=(0.005, 0.005), final_loss=None)
     return [first, second, server]
@@ -112,19 +132,18 @@ def test_a_record_counts_the_aggregator_s_update_as_computing() -> None:
 
 
 def test_compression_efficiency_is_the_share_of_what_plain_gradients_take() -> None:
-    outcomes = [dataclasses.replace(outcome, vector_octets=GRADIENT_OCTETS // 8) for outcome in outcomes_of_wa()]
+    outcomes = [
+        dataclasses.replace(outcome, sent=Sent(vector_octets=GRADIENT_OCTETS // 8)) for outcome in outcomes_of_wa()
+    ]
     assert record_of(outcomes).compression_efficiency == 1 / 8
-    through_nics = dataclasses.replace(outcomes_of_wa()[0], traffic=some_traffic(99, raw_octets=800))
+    through_nics = dataclasses.replace(outcomes_of_wa()[0], traffic=some_traffic(99, 99, 99, raw_octets=800))
     assert record_of([through_nics, *outcomes_of_wa()[1:]]).compression_efficiency == 1 / 4
 
 
 def test_a_periodic_method_is_timed_by_whole_periods() -> None:
     settings = TrainSettings("psgd:p=2", nodes=2, iterations=5)
     wall_s, compute_s = (0.01, 0.11, 0.01, 0.13, 0.01), (0.01,) * 5
-    workers = [
-        dataclasses.replace(outcome, wall_s=wall_s, compute_s=compute_s, vector_octets=GRADIENT_OCTETS)
-        for outcome in outcomes_of_wa()[:2]
-    ]
+    workers = [dataclasses.replace(outcome, wall_s=wall_s, compute_s=compute_s) for outcome in outcomes_of_wa()[:2]]
     record = make_record(settings, TestbedSettings(2), None, "2026-01-01T00:00:00+00:00", workers)
     assert (record.timing.wall_s.minimum, record.timing.wall_s.maximum) == pytest.approx((0.06, 0.07))
     assert record.timing.compute_s.median == pytest.approx(0.01)
@@ -163,3 +182,16 @@ def test_runs_that_do_not_fit_a_testbed_are_refused_before_anything_is_built() -
         run_all([ring, dataclasses.replace(ring, seed=7)], TestbedSettings(2))
     with pytest.raises(UsageError, match="nothing to run"):
         run_all([], TestbedSettings(2))
+
+
+def test_baselines_run_without_nics_unless_asked_otherwise() -> None:
+    runs = [TrainSettings(name, nodes=2) for name in ("inc+c", "inc", "wgt")]
+    plans = {baselines: [(run.name, run.has_nics) for run in plan_runs(runs, baselines)] for baselines in BASELINES}
+    direct, nic = [("inc", False), ("wgt", False)], [("inc via NICs", True), ("wgt via NICs", True)]
+    assert plans == {
+        "direct": [*direct, ("inc+c", True)],
+        "nic": [("inc+c", True), *nic],
+        "both": [*direct, ("inc+c", True), *nic],
+    }
+    with pytest.raises(UsageError, match="baselines 'none' is unknown"):
+        plan_runs(runs, "none")

@@ -16,8 +16,9 @@ from netoffload_mpi.comm import CompComm
 from netoffload_mpi.dataplane import TcpExchange
 from netoffload_mpi.driver import prepare
 from netoffload_mpi.info import NicAccount
+from netoffload_mpi.joining import Listeners
 from netoffload_mpi.plane import DataPlane, Settings
-from netoffload_mpi.wiring import Listeners, wire_up
+from netoffload_mpi.wiring import wire_up
 
 
 def gatherers(size: int) -> list[Gather]:
@@ -61,9 +62,9 @@ def run_tcp(
     def run(rank: int) -> Any:
         address = "127.0.0.1" if addresses is None else addresses[rank]
         try:
-            with Listeners(rank, size, address, marking) as listeners:
-                offers = gathers[rank](Offer(address=address, ports=listeners.ports, marking=marking))
-                exchange = wire_up(rank, offers, listeners, gathers[rank], agree(offers)[1].tos, timeout_s, late_s)
+            listeners = Listeners(size, address, marking)
+            offers = gathers[rank](Offer(address=address, ports=listeners.ports, marking=marking))
+            exchange = wire_up(rank, offers, listeners, agree(offers)[1].tos, timeout_s, late_s)
             with contextlib.closing(exchange):
                 return body(exchange)
         except CollectiveError as error:

@@ -24,7 +24,8 @@ from typing import Any, Final
 from netoffload.config import parse_count
 from netoffload.errors import CollectiveError
 from netoffload_mpi import MPI, CompComm
-from netoffload_mpi.dataplane import Lane, TcpExchange
+from netoffload_mpi.dataplane import TcpExchange
+from netoffload_mpi.joining import Lane
 from netoffload_mpi.verify.local_ranks import ThreadComm, run_tcp
 from netoffload_mpi.verify.messages import Calls
 from netoffload_mpi.verify.program_runs import HangWatch, Run
@@ -133,7 +134,10 @@ def play(programs: Sequence[tuple[str, Program]], limit_s: float, make: MakeComm
 
 def shrink_buffers(exchange: TcpExchange) -> None:
     """Let the message connections of ``exchange`` hold little."""
-    for conn in exchange.connections(Lane.MESSAGES):
+    for peer in range(exchange.size):
+        if peer == exchange.rank:
+            continue
+        conn = exchange.watch.connection(peer, Lane.MESSAGES).conn
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             conn.setsockopt(socket.SOL_SOCKET, option, SMALL_BUFFER_OCTETS)
 

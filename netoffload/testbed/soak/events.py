@@ -126,7 +126,9 @@ class Events:
 
     def _route_mtu(self) -> str:
         node, mtu = self._node(), self._draw.choice(ROUTE_MTUS)
-        locked = ["mtu", *(["lock"] if self._draw.random() < 0.5 else []), str(mtu)]
+        # Locked above the MTU of a link, which may come down later, it would be a path that untagged flows never cross.
+        may_lock = self._draw.random() < 0.5 and mtu <= min(MTUS)
+        locked = ["mtu", *(["lock"] if may_lock else []), str(mtu)]
         networks = {"-4": self.bed.plan.network}
         if mtu >= 1280:
             networks["-6"] = "fd98::/64"

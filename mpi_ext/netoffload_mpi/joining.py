@@ -1,0 +1,394 @@
+"""How two ranks get a connection: who connects to whom, and what they say first.
+
+Each rank has two listening sockets, one for tagged lanes and one for the others. All ranks know their ports. Of two
+ranks the higher one connects, so a pair never makes a connection twice. A lower rank that wants the first one *knocks*:
+it connects and says hello, and the higher one connects back, which ends the knock. A knock that ends without that was
+at the door of a rank that closes. For all further lanes the lower rank asks over the control lane.
+
+Both ends begin with a *hello*, which names the receiver's token, the sender and the lane. It is made of four powers of
+two that every codec leaves exact, and longer than the kilobyte by which a NIC judges a tagged connection. What ranks
+send first may be shorter. A stranger who finds the port does not know the token.
+
+The NICs' ToS is set on the listener before ``listen`` and on the connecting socket before ``connect``: the handshake
+itself is tagged, and Linux gives an accepted socket the ToS of its listener. Where NICs take only some ports for
+tagged, the listener has one of them.
+
+Nothing here blocks. The watch calls :meth:`Joiner.serve` when a socket is ready.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from netoffload.config import format_ports
+from netoffload_mpi.agreement import Marking, Offer
+
+SEND_BUFFER_OCTETS = 1024 * 1024
+"""Asked for; the kernel gives at most ``net.core.wmem_max``, and autotuning would begin at 16 KiB. Four chunks of the
+ring fit, so a sender seldom sleeps for room. Against 4 MiB no difference could be measured that exceeds the noise, and
+it costs less cache. The receive buffer stays with the kernel's autotuning, which follows the path; setting it would end
+that."""
+
+HELLO_FLOATS: Final = 320
+HELLO_OCTETS: Final = 4 * HELLO_FLOATS
+
+_WORD: Final = struct.Struct("!4s16sIB")
+_MAGIC: Final = b"NOFJ"
+_SHIFTS: Final = np.array([6, 4, 2, 0], np.uint8)
+_BIND_ADDRESS_NO_PORT: Final = 24
+"""``IP_BIND_ADDRESS_NO_PORT``, linux/in.h: the port is chosen by ``connect``, for this destination alone."""
+
+
+class Lane(enum.IntEnum):
+    """What a connection between two ranks is for."""
+
+    UNTAGGED = 0
+    TAGGED = 1
+    CONTROL = 2
+    MESSAGES = 3
+
+
+TAGGED_LANES = (Lane.TAGGED, Lane.MESSAGES)
+
+CALL_LANES = (Lane.UNTAGGED, Lane.TAGGED)
+"""Of collectives."""
+
+Key = tuple[int, Lane]
+"""(peer, lane)."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What both ends of a connection say first.
+
+    Attributes:
+        token: of the rank to which it is said.
+        rank: who says it.
+        lane: what the connection is for.
+    """
+
+    token: bytes
+    rank: int
+    lane: Lane
+
+    def to_octets(self) -> bytes:
+        """Return what travels: two bits per float, 2, 8, 32 or 128, and twos behind."""
+        word = np.frombuffer(_WORD.pack(_MAGIC, self.token, self.rank, self.lane), np.uint8)
+        floats = np.full(HELLO_FLOATS, 2, "<f4")
+        floats[: 4 * word.size] = 2.0 ** (1 + 2 * (word[:, None] >> _SHIFTS & 3).ravel().astype(np.float32))
+        return floats.tobytes()
+
+    @classmethod
+    def from_octets(cls, octets: bytes | bytearray) -> Hello | None:
+        """Return what a peer said, None if that is no hello."""
+        exponents = np.frombuffer(octets, "<u4")[: 4 * _WORD.size] >> 23
+        pairs = (exponents - 128 >> 1 & 3).astype(np.uint8).reshape(-1, 4)
+        magic, token, rank, lane = _WORD.unpack((pairs << _SHIFTS).sum(1).astype(np.uint8).tobytes())
+        hello = cls(token, rank, Lane(lane)) if magic == _MAGIC and lane in tuple(Lane) else None
+        return None if hello is None or hello.to_octets() != octets else hello
+
+
+@dataclass(frozen=True, eq=False)
+class Connection:
+    """A connection that stands; non-blocking.
+
+    Attributes:
+        conn: the socket.
+        own: its address and port, those of the NIC's flow. The kernel forgets them when the connection ends.
+        other: likewise.
+    """
+
+    conn: socket.socket
+    own: tuple[str, int] = ("", 0)
+    other: tuple[str, int] = ("", 0)
+
+    @classmethod
+    def of(cls, conn: socket.socket) -> Connection:
+        """Set a connected socket's options, and note where it goes."""
+        conn.setblocking(False)
+        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_OCTETS)
+        try:
+            return cls(conn, conn.getsockname(), conn.getpeername())
+        except OSError:  # it has ended already, which whoever uses it first will explain
+            return cls(conn)
+
+
+class Listeners:
+    """A rank's two listening sockets; none where there is nobody to hear.
+
+    Args:
+        size: number of ranks.
+        address: IPv4 address to listen at.
+        marking: of tagged connections.
+
+    Raises:
+        OSError: the address is not this node's, or none of the marking's ports is free.
+    """
+
+    def __init__(self, size: int, address: str, marking: Marking | None = None) -> None:
+        """Listen."""
+        self.sockets: dict[bool, socket.socket] = {}
+        """By whether their connections are tagged."""
+        marking = marking or Marking()
+        try:
+            for lane in (Lane.CONTROL, Lane.TAGGED) if size > 1 else ():
+                is_tagged = lane in TAGGED_LANES
+                listener = self.sockets[is_tagged] = _tcp_socket(lane, marking.tos)
+                _listen(listener, address, marking if is_tagged else Marking(), size)
+        except OSError:
+            self.close()
+            raise
+
+    @property
+    def ports(self) -> dict[bool, int]:
+        """Return the port of each listener."""
+        return {is_tagged: listener.getsockname()[1] for is_tagged, listener in self.sockets.items()}
+
+    def close(self) -> None:
+        """Stop listening; accepted connections live on."""
+        for listener in self.sockets.values():
+            listener.close()
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A connection stands."""
+
+    key: Key
+    connection: Connection
+
+
+@dataclass(frozen=True)
+class Knocked:
+    """A lower rank wants its first connection."""
+
+    peer: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A connection could not be made. Peer and lane are None if nobody's could be taken."""
+
+    peer: int | None
+    lane: Lane | None
+    error: OSError
+
+
+Event = Joined | Knocked | Failed
+
+
+@dataclass(eq=False)
+class _Opening:
+    """A connection that does not stand yet; ``peer`` and ``lane`` are None until a stranger has said who it is."""
+
+    conn: socket.socket
+    deadline_s: float
+    peer: int | None = None
+    lane: Lane | None = None
+    source: str = ""
+    is_connected: bool = False
+    heard: bytearray = field(default_factory=bytearray)
+
+
+class Joiner:
+    """Makes one rank's connections.
+
+    Args:
+        rank: this rank.
+        offers: of all ranks, in rank order.
+        listeners: this rank's, whose ports are in its offer; owned from now on.
+        tos: of tagged connections.
+        timeout_s: for each connection.
+    """
+
+    def __init__(
+        self, rank: int, offers: Sequence[Offer], listeners: Listeners, tos: int = Marking.tos, timeout_s: float = 30.0
+    ) -> None:
+        """Connect to nobody yet."""
+        self._rank = rank
+        self._offers = offers
+        self._listeners = listeners
+        self._tos = tos
+        self._timeout_s = timeout_s
+        self._opening: dict[int, _Opening] = {}
+        self._knocks: dict[int, socket.socket] = {}
+        self._events: list[Event] = []
+        self._is_deaf = False
+        for listener in listeners.sockets.values():
+            listener.setblocking(False)
+
+    def begin(self, peer: int, lane: Lane) -> None:
+        """Begin to connect to a lower rank, or to knock at a higher one's."""
+        offer, conn = self._offers[peer], None
+        try:
+            conn = _tcp_socket(lane, self._tos)
+            conn.setblocking(False)
+            # The route may prefer another address of this node, which the listener would not take.
+            conn.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
+            conn.bind((self._offers[self._rank].address, 0))
+            number = conn.connect_ex((offer.address, (offer.ports or {})[lane in TAGGED_LANES]))
+            if number not in (0, errno.EINPROGRESS):
+                raise OSError(number, os.strerror(number))
+        except OSError as error:
+            if conn is not None:
+                conn.close()
+            self._events.append(Failed(peer, lane, error))
+            return
+        self._opening[conn.fileno()] = _Opening(conn, time.monotonic() + self._timeout_s, peer, lane)
+
+    def wanted(self) -> dict[int, int]:
+        """Return what to wait for: descriptor -> events of poll(2)."""
+        wanted = {fd: select.POLLIN if one.is_connected else select.POLLOUT for fd, one in self._opening.items()}
+        if not self._is_deaf:
+            wanted |= {listener.fileno(): select.POLLIN for listener in self._listeners.sockets.values()}
+        return wanted
+
+    def deadline_s(self) -> float:
+        """Return when to serve though nothing is ready."""
+        return 0.0 if self._events else min((one.deadline_s for one in self._opening.values()), default=float("inf"))
+
+    def serve(self, ready: Collection[int]) -> list[Event]:
+        """Go on with the descriptors that are ready; return what has happened."""
+        now_s = time.monotonic()
+        for fd, one in list(self._opening.items()):
+            try:
+                if fd in ready:
+                    self._go_on(one)
+                elif now_s > one.deadline_s:
+                    raise TimeoutError(errno.ETIMEDOUT, "timed out")
+            except OSError as error:
+                self._drop(fd)
+                if one.source == "":  # not a stranger
+                    assert one.peer is not None
+                    self._events.append(Failed(one.peer, one.lane, error))
+        for listener in self._listeners.sockets.values():
+            if listener.fileno() in ready:
+                self._accept(listener)
+        events, self._events = self._events, []
+        return events
+
+    def end_knock(self, peer: int) -> None:
+        """Let a rank know that its knock is over: the connection stands."""
+        if (conn := self._knocks.pop(peer, None)) is not None:
+            conn.close()
+
+    def close(self, farewell: bytes) -> None:
+        """Close the listeners, and what does not stand yet; a control lane may stand at its other end."""
+        self._listeners.close()
+        for peer in list(self._knocks):
+            self.end_knock(peer)
+        for one in list(self._opening.values()):
+            if farewell and one.is_connected and one.lane is Lane.CONTROL:
+                with contextlib.suppress(OSError):
+                    one.conn.send(farewell)
+            one.conn.close()
+        self._opening.clear()
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            while not self._is_deaf:
+                conn, (source, _port) = listener.accept()
+                conn.setblocking(False)
+                deadline_s = time.monotonic() + self._timeout_s
+                self._opening[conn.fileno()] = _Opening(conn, deadline_s, source=source, is_connected=True)
+        except BlockingIOError:
+            pass
+        except ConnectionError:  # it ended before it was taken
+            pass
+        except OSError as error:
+            self._is_deaf = True  # the connection would be there again at once
+            self._events.append(Failed(None, None, error))
+
+    def _go_on(self, one: _Opening) -> None:
+        """Do the next thing with a connection that is ready."""
+        if not one.is_connected:
+            self._begin_to_talk(one)
+            return
+        try:
+            octets = one.conn.recv(HELLO_OCTETS - len(one.heard))
+        except BlockingIOError:
+            return
+        if not octets:
+            raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
+        one.heard += octets
+        if len(one.heard) < HELLO_OCTETS:
+            return
+        hello = Hello.from_octets(one.heard)
+        if hello is None or hello.token != self._offers[self._rank].token or hello.rank >= len(self._offers):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "somebody else listens there")
+        if one.peer is None:
+            self._take(one, hello)
+        elif (hello.rank, hello.lane) == (one.peer, one.lane):
+            self._stand(one, hello)
+        else:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"rank {hello.rank} listens there")
+
+    def _begin_to_talk(self, one: _Opening) -> None:
+        """Say hello on a connection that this rank has made."""
+        if number := one.conn.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(number, os.strerror(number))
+        assert one.peer is not None
+        assert one.lane is not None
+        one.is_connected = True
+        self._say_hello(one.conn, one.peer, one.lane)
+
+    def _take(self, one: _Opening, hello: Hello) -> None:
+        """Answer a stranger who has said who it is."""
+        if one.source != self._offers[hello.rank].address or hello.rank == self._rank:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"that is not rank {hello.rank}")
+        if hello.rank < self._rank:
+            del self._opening[one.conn.fileno()]
+            self.end_knock(hello.rank)
+            self._knocks[hello.rank] = one.conn
+            self._events.append(Knocked(hello.rank))
+            return
+        self._say_hello(one.conn, hello.rank, hello.lane)
+        self._stand(one, hello)
+
+    def _say_hello(self, conn: socket.socket, peer: int, lane: Lane) -> None:
+        hello = Hello(self._offers[peer].token, self._rank, lane).to_octets()
+        if conn.send(hello) < len(hello):  # nothing was sent on it before
+            raise OSError(errno.ENOBUFS, "the kernel has no room for the first kilobyte")
+
+    def _stand(self, one: _Opening, hello: Hello) -> None:
+        del self._opening[one.conn.fileno()]
+        self._events.append(Joined((hello.rank, hello.lane), Connection.of(one.conn)))
+
+    def _drop(self, fd: int) -> None:
+        with contextlib.suppress(KeyError):
+            self._opening.pop(fd).conn.close()
+
+
+def _listen(listener: socket.socket, address: str, marking: Marking, backlog: int) -> None:
+    """Listen at the first free port of the marking, or at any."""
+    for first, last in marking.ports or ((0, 0),):
+        for port in range(first, last + 1):
+            try:
+                listener.bind((address, port))
+                listener.listen(backlog)
+            except OSError as error:
+                if not port or error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise
+            else:
+                return
+    ports = format_ports(marking.ports)
+    raise OSError(errno.EADDRINUSE, f"no port of {ports} is free for tagged connections: give the NIC more (--ports)")
+
+
+def _tcp_socket(lane: Lane, tos: int) -> socket.socket:
+    conn = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    conn.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos if lane in TAGGED_LANES else 0)
+    return conn

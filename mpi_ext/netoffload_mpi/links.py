@@ -1,0 +1,230 @@
+"""One rank's connections, each made when it is first wanted.
+
+A rank does not watch every other one. It has a control connection to the ranks at distances 1, 2, 4, ... on either
+side, which are those that it meets in calls (``neighbours``), and to each rank with which it has another connection or
+from which it waits for a message. With p ranks that is about 2 log2 p instead of p - 1. A rank that finds another one
+dead tells all to whom it has a control connection, and so does each of those. The news reaches everybody within
+log2 p hops, and by 2 log2 p ways that no single rank can cut.
+
+So a ring and its meetings take some four sockets per doubling of the number of ranks. What talks to all (a gather's
+root, an all-to-all, messages to everyone) takes up to four per rank, as MPI's own would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import select
+import socket
+import time
+from collections.abc import Collection, Sequence
+
+from netoffload.errors import CollectiveError, PeerLostError
+from netoffload_mpi.agreement import Marking, Offer
+from netoffload_mpi.frames import Frame, Kind
+from netoffload_mpi.joining import CALL_LANES, Connection, Failed, Joined, Joiner, Key, Lane, Listeners
+from netoffload_mpi.mailbox import Mailbox
+from netoffload_mpi.peers import Peer, silence
+
+REFUSED_S = 0.5
+"""After a refused connection, until the rank counts as closed. That it died would be known by then."""
+
+
+def neighbours(rank: int, size: int) -> list[int]:
+    """Return the ranks that ``rank`` watches from the beginning; up to five ranks, all others."""
+    distances = [1 << bit for bit in range((size - 1).bit_length())]
+    return sorted({(rank + way * distance) % size for distance in distances for way in (1, -1)} - {rank})
+
+
+class Links:
+    """One rank's connections. Every method is called under the watch's lock.
+
+    Args:
+        rank: this rank.
+        offers: of all ranks, in rank order.
+        listeners: this rank's; owned from now on.
+        tos: of tagged connections.
+        timeout_s: for each connection.
+    """
+
+    def __init__(
+        self, rank: int, offers: Sequence[Offer], listeners: Listeners, tos: int = Marking.tos, timeout_s: float = 30.0
+    ) -> None:
+        """Connect to nobody yet."""
+        self.rank = rank
+        self.size = len(offers)
+        self.peers: dict[int, Peer] = {}
+        """Those with which there is a connection, or is to be one."""
+        self.connections: dict[Key, Connection] = {}
+        self._farewell = b""
+        self._offers = offers
+        self._joiner = Joiner(rank, offers, listeners, tos, timeout_s)
+
+    def want(self, peer: int, lane: Lane) -> None:
+        """Make a connection, unless it stands or is being made; and the control lane, if there is none."""
+        if (one := self.peers.get(peer)) is None:
+            one = self.peers[peer] = Peer()
+        if lane in one.wanted or one.has_left:
+            return
+        one.wanted.add(lane)
+        if lane is not Lane.CONTROL:
+            self.want(peer, Lane.CONTROL)
+        if peer < self.rank or lane is Lane.CONTROL:
+            self._joiner.begin(peer, lane)
+        else:
+            one.outgoing += Frame(Kind.CONNECT, tag=lane).to_octets()
+
+    def hear_of(self, source: int | None) -> None:
+        """See to it that this rank hears when ``source`` closes; None stands for any."""
+        if source is not None and source != self.rank:
+            self.want(source, Lane.CONTROL)
+
+    def want_neighbours(self) -> None:
+        """Make the first control lanes; every rank does so."""
+        for peer in neighbours(self.rank, self.size):
+            self.peers[peer] = Peer(wanted={Lane.CONTROL})
+            if peer < self.rank:
+                self._joiner.begin(peer, Lane.CONTROL)
+
+    def all_left(self) -> bool:
+        """Return whether all other ranks have closed. Who knows it of all that it watches asks the others."""
+        if not self.peers or any(not peer.has_left for peer in self.peers.values()):
+            return False
+        for peer in range(self.size):
+            if peer != self.rank:
+                self.want(peer, Lane.CONTROL)
+        return all(peer.has_left for peer in self.peers.values())
+
+    def left(self) -> set[int]:
+        """Return the ranks known to have closed."""
+        return {rank for rank, peer in self.peers.items() if peer.has_left}
+
+    def is_begun(self) -> bool:
+        """Return whether the first control lanes stand, or one of them never will."""
+        waiting = [peer for peer in self.peers.values() if peer.control is None]
+        return not waiting or any(peer.has_left for peer in waiting)
+
+    def check_begun(self) -> None:
+        """Raise CollectiveError if a control lane does not stand."""
+        for rank, peer in self.peers.items():
+            if peer.control is None:
+                raise CollectiveError(self.explain(rank, "it takes no connection" if peer.has_left else "timed out"))
+
+    def heard_s(self) -> float:
+        """Return since when the most silent rank has been silent."""
+        return min((peer.heard_s for peer in self.peers.values() if peer.is_watched), default=float("inf"))
+
+    def silence(self, now_s: float, timeout_s: float) -> PeerLostError | None:
+        """Return who is lost because it was silent for ``timeout_s``; None: nobody."""
+        watched = sum(peer.control is not None for peer in self.peers.values())
+        silences_s = {rank: now_s - peer.heard_s for rank, peer in self.peers.items() if peer.is_watched}
+        return silence(self.rank, watched, silences_s, timeout_s)
+
+    def announce(self, frame: Frame) -> None:
+        """Say something to all whom this rank has a control lane to. It has yet to leave."""
+        if frame.kind is not Kind.BEAT:
+            self._farewell = frame.to_octets()
+        for peer in self.peers.values():
+            # A peer that takes nothing, being stopped or cut off, need not have more than one beat waiting.
+            if peer.is_watched and not (frame.kind is Kind.BEAT and peer.outgoing):
+                peer.outgoing += frame.to_octets()
+
+    def deadline_s(self) -> float:
+        """Return when to :meth:`serve` though nothing is ready."""
+        refused_s = min((peer.refused_s for peer in self.peers.values() if not peer.has_left), default=float("inf"))
+        return min(self._joiner.deadline_s(), refused_s + REFUSED_S)
+
+    def register(self, poller: select.poll, mailbox: Mailbox | None, *, is_stopping: bool) -> dict[int, int]:
+        """Let ``poller`` wait for everything; return whose each descriptor is.
+
+        Args:
+            poller: a new one.
+            mailbox: says whose messages are wanted; None: nobody's.
+            is_stopping: only what has yet to leave counts.
+        """
+        peers_of: dict[int, int] = {}
+
+        def add(rank: int, conn: socket.socket | None, events: int) -> None:
+            if conn is not None and events:
+                poller.register(conn, events)
+                peers_of[conn.fileno()] = rank
+
+        for fd, events in self._joiner.wanted().items():
+            poller.register(fd, events)
+        for rank, peer in self.peers.items():
+            leaving = select.POLLOUT if peer.outgoing else 0
+            heard = 0 if peer.has_left or (is_stopping and not leaving) else select.POLLIN
+            add(rank, peer.control, heard | leaving)
+            if mailbox is not None:
+                coming = 0 if mailbox.wanted(rank) is None else select.POLLIN
+                add(rank, peer.messages, coming | (select.POLLOUT if peer.outbox else 0))
+        return peers_of
+
+    def serve(self, ready: Collection[int]) -> list[Failed]:
+        """Go on with what is being made; return what could not be, but for connections that were refused."""
+        failed = []
+        for event in self._joiner.serve(ready):
+            if isinstance(event, Joined):
+                self._join(event)
+            elif not isinstance(event, Failed):
+                self.want(event.peer, Lane.CONTROL)
+                if self.peers[event.peer].control is not None:
+                    self._joiner.end_knock(event.peer)
+            elif event.peer is None or not isinstance(event.error, ConnectionError):
+                failed.append(event)
+            elif event.lane is not Lane.CONTROL or self.peers[event.peer].control is None:
+                self.peers[event.peer].refused_s = min(self.peers[event.peer].refused_s, time.monotonic())
+        return failed
+
+    def have_newly_left(self, now_s: float) -> bool:
+        """Return whether a rank that refused a connection counts as closed from now on."""
+        gone = [one for one in self.peers.values() if not one.has_left and now_s > one.refused_s + REFUSED_S]
+        for one in gone:
+            one.has_left = True
+        return bool(gone)
+
+    def explain(self, peer: int, reason: str) -> str:
+        """Return the error text for a connection that could not be made."""
+        return (
+            f"rank {self.rank} could not connect with rank {peer} at {self._offers[peer].address}: {reason}; set "
+            "$NETOFFLOAD_ADDRESS if that is the wrong interface"
+        )
+
+    def error_of(self, failed: Failed) -> CollectiveError:
+        """Return the error for what :meth:`serve` returned."""
+        if failed.error.errno in (errno.EMFILE, errno.ENFILE):
+            return CollectiveError(
+                f"rank {self.rank} has no file descriptor left for a connection ({len(self.connections)} stand): raise "
+                "`ulimit -n`"
+            )
+        if failed.peer is None:
+            return CollectiveError(f"rank {self.rank} could not take a connection: {failed.error}")
+        return PeerLostError(self.explain(failed.peer, failed.error.strerror or str(failed.error)))
+
+    def shut_down(self, lanes: Collection[Lane] = CALL_LANES) -> None:
+        """End connections so that a thread that sleeps on one wakes up; its channel explains the end."""
+        for (_, lane), one in list(self.connections.items()):
+            if lane in lanes:
+                with contextlib.suppress(OSError):  # it had ended already
+                    one.conn.shutdown(socket.SHUT_RDWR)
+
+    def close(self, *, is_forked: bool = False) -> None:
+        """Close everything; not without a farewell, unless it has been forked from whoever would say it."""
+        self._joiner.close(b"" if is_forked else self._farewell)
+        for one in list(self.connections.values()):
+            one.conn.close()
+
+    def _join(self, event: Joined) -> None:
+        peer, lane = event.key
+        if event.key in self.connections:  # nobody of ours makes one twice
+            event.connection.conn.close()
+            return
+        self.connections[event.key] = event.connection
+        one = self.peers.setdefault(peer, Peer())
+        one.wanted.add(lane)
+        one.stand(lane, event.connection.conn)
+        if lane is Lane.CONTROL:
+            one.outgoing += self._farewell
+            one.refused_s = math.inf
+            self._joiner.end_knock(peer)

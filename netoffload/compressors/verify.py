@@ -1,0 +1,145 @@
+"""What the papers promise of TernGrad and QSGD, held against the methods themselves (``netoffload verify methods``).
+
+TernGrad (Wen et al., sections 3.1 and 3.3): with a scaler shared by all workers, the mean of a worker's ternary vectors
+is its own gradient, clipped at c of its own standard deviations. QSGD (Jiang and Agrawal, Eq. 13): the variance ratio q
+is at most min(N / (4 s^2), sqrt(N) / s), whatever the values are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from netoffload.codec import Float32Array
+from netoffload.compressors.layout import Layout
+from netoffload.compressors.qsgd import Qsgd
+from netoffload.compressors.scalers import clip_groups
+from netoffload.compressors.terngrad import TernarySum, TernGrad
+
+CHUNK: Final = 1 << 22
+"""Floats whose errors are squared at a time, in float64."""
+
+OFTEN: Final = 25
+"""Draws that a value must be expected to differ in: below, its mean is not as good as normal."""
+
+LARGEST_Z: Final = 6.0
+"""Standard errors that the mean of one value may be away: one value in 10^9 is, by chance."""
+
+SPREAD: Final = 5.0
+"""Standard deviations that the mean of z^2 may be away from 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanCheck:
+    """How far the mean of a worker's draws is from its clipped gradient, in standard errors.
+
+    Attributes:
+        worker: whose; the last one is the server's mean over all workers.
+        values: how many were judged: those whose mean is as good as normal.
+        largest_z: of all of them.
+        mean_square: of z; 1 if only chance is left.
+    """
+
+    worker: int
+    values: int
+    largest_z: float
+    mean_square: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether chance explains it."""
+        tolerance = SPREAD * math.sqrt(2.1 / self.values)  # a digit's fourth moment is a little above the normal one
+        return self.largest_z < LARGEST_Z and abs(self.mean_square - 1) < tolerance
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundCheck:
+    """The variance ratio of one payload beside its bound: N values, s levels."""
+
+    values: int
+    levels: float
+    variance_ratio: float
+    bound: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the bound does."""
+        return self.variance_ratio <= self.bound
+
+
+def ternary_means(
+    gradients: list[Float32Array], draws: int, *, seed: int = 1, on_draw: Callable[[], None] = lambda: None
+) -> list[MeanCheck]:
+    """Draw ternary vectors with shared scalers many times and judge each worker's mean, and the server's.
+
+    Args:
+        gradients: float32[n] of each worker, one layer.
+        draws: how many.
+        seed: of the randomness.
+        on_draw: called after each.
+    """
+    method, layout, workers = TernGrad(), Layout.flat(gradients[0].size), len(gradients)
+    states = [method.make_state(layout, seed=seed, rank=rank) for rank in range(workers)]
+    own = [method.scalers(values, state) for values, state in zip(gradients, states, strict=True)]
+    shared, downlink = np.maximum.reduce(own), TernarySum(method, workers)
+    totals = np.zeros((workers + 1, layout.count))
+    for _ in range(draws):
+        payloads = [
+            method.encode_shared(values, shared, state) for values, state in zip(gradients, states, strict=True)
+        ]
+        for total, payload in zip(totals, payloads, strict=False):
+            total += method.decode(payload, layout)
+        totals[workers] += downlink.decode(downlink.encode(payloads, layout), layout)
+        on_draw()
+    clipped = [clip_groups(values, layout.groups(), scaler) for values, scaler in zip(gradients, own, strict=True)]
+    wanted = np.array([*clipped, np.mean(clipped, axis=0, dtype=np.float64)])
+    scaler = float(shared[0])
+    errors = (totals / draws - wanted) / np.array([*[scaler] * workers, scaler / workers])[:, None]
+    chances = np.abs(np.array(clipped, np.float64)) / scaler
+    variances = chances * (1 - chances)
+    variances = np.vstack((variances, variances.sum(0)))
+    return [_judged(worker, errors[worker], variances[worker], draws) for worker in range(workers + 1)]
+
+
+def _judged(worker: int, error: npt.NDArray[np.float64], variance: npt.NDArray[np.float64], draws: int) -> MeanCheck:
+    """Judge errors of means of digits, and the variances of those digits."""
+    often = variance * draws > OFTEN
+    z = error[often] / np.sqrt(variance[often] / draws)
+    certain = np.abs(error[variance < 1e-9])
+    largest = math.inf if (certain > 1e-6).any() else float(np.abs(z).max())
+    return MeanCheck(worker, int(often.sum()), largest, float((z**2).mean()))
+
+
+def qsgd_bound(values: Float32Array, *, batch: int, seed: int = 1) -> BoundCheck:
+    """Encode and decode one layer with s = sqrt(m N) / 2 and return its variance ratio; takes 18 octets per value.
+
+    Args:
+        values: float32[n], not all 0.
+        batch: m.
+        seed: of the randomness.
+    """
+    method, layout = Qsgd(rule="mn", batch=batch, norm="l2", bucket=0), Layout.flat(values.size)
+    levels = float(method.levels_of(layout.groups())[0])
+    decoded = method.decode(method.encode(values, method.make_state(layout, seed=seed)), layout)
+    squares = energy = 0.0
+    for first, last in pairwise([*range(0, values.size, CHUNK), values.size]):
+        exact = values[first:last].astype(np.float64)
+        error = decoded[first:last] - exact
+        squares += float(error @ error)
+        energy += float(exact @ exact)
+    bound = min(values.size / (4 * levels**2), math.sqrt(values.size) / levels)
+    return BoundCheck(values.size, levels, squares / energy, bound)
+
+
+def gradients_like(workers: int, count: int, seed: int) -> list[Float32Array]:
+    """Return a gradient per worker: the later, the larger, and the first one with an outlier of 20 deviations."""
+    random = np.random.default_rng(seed)
+    gradients = [random.normal(0, 0.001 * (1 + 3 * rank), count).astype(np.float32) for rank in range(workers)]
+    gradients[0][0] = 0.02
+    return gradients

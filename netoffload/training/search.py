@@ -1,0 +1,78 @@
+"""Finding the threshold of ``wgt``, ``bgt`` and ``qgt`` by trying, as their paper does (Anoosheh et al., section 3).
+
+There is no rule for T. Each of a grid of thresholds trains a run in this process (``inprocess``); taken is the one that
+sends least among those whose accuracy is as good as the best one's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from netoffload.errors import UsageError
+from netoffload.training import data
+from netoffload.training.config import TrainSettings
+from netoffload.training.inprocess import train
+
+METHODS: Final = ("wgt", "bgt", "qgt")
+
+GRID: Final = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2)
+"""From far below to far above what HDC's gradients are."""
+
+AS_GOOD: Final = 0.01
+"""Accuracies that are closer than this are one: three standard errors on 10,000 images."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One run: with which threshold, what it learnt (0..1; loss None: not finite) and the share of octets it sent."""
+
+    method: str
+    threshold: float
+    accuracy: float
+    final_loss: float | None
+    efficiency: float
+
+
+def search(
+    settings: TrainSettings,
+    dataset: data.Dataset,
+    *,
+    methods: Sequence[str] = METHODS,
+    grid: Sequence[float] = GRID,
+    on_trial: Callable[[Trial], None] = lambda _trial: None,
+) -> list[Trial]:
+    """Train with every threshold of every method.
+
+    Args:
+        settings: of the runs; ``exchange`` is replaced.
+        dataset: that they name.
+        methods: of :data:`METHODS`.
+        grid: the thresholds.
+        on_trial: called after each run.
+    """
+    trials = []
+    for method in methods:
+        for threshold in grid:
+            run = dataclasses.replace(settings, exchange=f"{method}:threshold={threshold:g}")
+            try:
+                learned = train(run, dataset)
+                trial = Trial(method, threshold, learned.accuracy, learned.final_loss, learned.efficiency)
+            except UsageError:  # compressors refuse what is not finite: it diverged
+                trial = Trial(method, threshold, 0.0, None, 0.0)
+            trials.append(trial)
+            on_trial(trial)
+    return trials
+
+
+def best(trials: Sequence[Trial]) -> Trial:
+    """Return the trial that sent least among those as good as the most accurate one.
+
+    Raises:
+        UsageError: no trial.
+    """
+    if not trials:
+        raise UsageError("no threshold was tried")
+    enough = max(trial.accuracy for trial in trials) - AS_GOOD
+    return min((trial for trial in trials if trial.accuracy >= enough), key=lambda trial: trial.efficiency)

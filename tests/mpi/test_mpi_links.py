@@ -1,0 +1,185 @@
+"""Connections that are made when they are first used, and a watch that is no full mesh. Ranks are threads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from tcp_ranks import die, run_tcp
+
+from netoffload.collectives import barrier, ring_allreduce
+from netoffload.collectives.transfer import octets_of
+from netoffload.errors import CollectiveError, PeerLostError
+from netoffload_mpi.agreement import Offer
+from netoffload_mpi.dataplane import TcpExchange
+from netoffload_mpi.joining import Listeners
+from netoffload_mpi.links import neighbours
+from netoffload_mpi.requests import CompRequest
+from netoffload_mpi.wiring import wire_up
+
+SIZE = 12
+"""Some of so many ranks are no neighbours."""
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 6, 12, 256])
+def test_neighbours_are_mutual_few_and_all_ranks_of_a_small_group(size: int) -> None:
+    all_of = [set(neighbours(rank, size)) for rank in range(size)]
+    for rank, ranks in enumerate(all_of):
+        assert rank not in ranks
+        assert all(rank in all_of[other] for other in ranks)
+        assert len(ranks) == size - 1 if size <= 5 else len(ranks) <= 2 * (size - 1).bit_length()
+
+
+def test_an_allreduce_takes_a_few_sockets_per_doubling_of_the_ranks() -> None:
+    size = 24
+
+    def body(exchange: TcpExchange) -> int:
+        values = np.full(1000, exchange.rank, np.float32)
+        ring_allreduce(exchange, values, tagged=True)
+        assert values[0] == size * (size - 1) // 2
+        return len(exchange.watch.connections())
+
+    doublings = (size - 1).bit_length()
+    assert max(run_tcp(size, body)) <= 2 * doublings + 2 * doublings + 2  # control, meetings, ring; once 4 * 23
+
+
+@pytest.mark.parametrize("files", [40, 20])
+def test_ranks_with_few_file_descriptors_connect_or_say_why_they_cannot(files: int) -> None:
+    words = ["-m", "netoffload", "verify", "group", "-n", "16", "--files", str(files), "--lose", "3", "--json"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, check=False)
+    record = json.loads(done.stdout)
+    if files == 40:
+        assert record["wrong"] == []
+        assert record["most"]["files"] <= files
+        assert record["most"]["told_s"] > 0
+    else:
+        assert done.returncode == 1
+        assert "has no file descriptor left" in " ".join(record["wrong"])
+        assert "raise `ulimit -n`" in " ".join(record["wrong"])
+
+
+def test_who_dies_is_named_by_ranks_that_have_no_connection_to_it_and_make_no_call() -> None:
+    victim = 2
+
+    def body(exchange: TcpExchange) -> bool:
+        barrier(exchange)
+        if exchange.rank == victim:
+            die(exchange)
+            return False
+        deadline_s = time.monotonic() + 10
+        while exchange.watch.failure is None and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        assert f"rank {victim} died" in str(exchange.watch.failure)
+        return victim in neighbours(exchange.rank, SIZE)
+
+    knew = run_tcp(SIZE, body)
+    assert True in knew
+    assert False in knew[victim + 1 :]
+
+
+def test_a_rank_that_never_connects_is_named_in_time() -> None:
+    listeners = [Listeners(3, "127.0.0.1") for _ in range(3)]
+    offers = [Offer(address="127.0.0.1", ports=one.ports) for one in listeners]
+
+    def connect(rank: int) -> str:
+        with pytest.raises(CollectiveError) as raised:
+            wire_up(rank, offers, listeners[rank], timeout_s=0.5)
+        return str(raised.value)
+
+    with contextlib.closing(listeners[1]), ThreadPoolExecutor(2) as threads:
+        for text in threads.map(connect, (0, 2)):
+            assert "could not connect with rank 1 at 127.0.0.1: timed out" in text
+
+
+def test_messages_go_between_all_ranks_also_those_that_are_no_neighbours() -> None:
+    def body(exchange: TcpExchange) -> list[float]:
+        rank, others = exchange.rank, [peer for peer in range(SIZE) if peer != exchange.rank]
+        going = [exchange.watch.send(peer, 1, octets_of(np.full(2, rank, np.float32))) for peer in others]
+        going += [exchange.watch.send(peer, 2, memoryview(b"")) for peer in others]
+        into = {peer: np.zeros(2, np.float32) for peer in others}
+        coming = [exchange.watch.receive(peer, 1, octets_of(into[peer])) for peer in others]
+        coming += [exchange.watch.receive(None, 2, memoryview(bytearray())) for _ in others]
+        CompRequest.Waitall([*coming, *going])
+        barrier(exchange)
+        return [float(into[peer][1]) for peer in others]
+
+    assert run_tcp(SIZE, body) == [[peer for peer in range(SIZE) if peer != rank] for rank in range(SIZE)]
+
+
+@pytest.mark.parametrize("source", [None, 3])
+@pytest.mark.parametrize("posted_before", [True, False])
+def test_a_receive_hears_that_ranks_which_are_no_neighbours_have_closed(
+    source: int | None, posted_before: bool
+) -> None:
+    assert 3 not in neighbours(0, SIZE)
+
+    def body(exchange: TcpExchange) -> None:
+        barrier(exchange)
+        if exchange.rank != 0:
+            if posted_before:
+                exchange.watch.receive(0, 1, memoryview(bytearray(4))).Wait()
+            return
+        into = memoryview(bytearray(4))
+        if not posted_before:
+            deadline_s = time.monotonic() + 10
+            while exchange.watch._links.left() != set(neighbours(0, SIZE)) and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+        request = exchange.watch.receive(source, 1, into)
+        if posted_before:
+            CompRequest.Waitall([exchange.watch.send(peer, 1, memoryview(bytes(4))) for peer in range(1, SIZE)])
+        request.Wait()
+
+    told = run_tcp(SIZE, body)
+    assert told[1:] == [None] * (SIZE - 1)
+    assert isinstance(told[0], PeerLostError)
+    assert ("all other ranks closed" if source is None else "rank 3 closed its communicator") in str(told[0])
+
+
+def test_a_probe_hears_that_a_rank_which_is_no_neighbour_has_closed() -> None:
+    left = threading.Event()
+
+    def body(exchange: TcpExchange) -> None:
+        barrier(exchange)
+        if exchange.rank == 3:
+            exchange.close()
+            left.set()
+        if exchange.rank == 0:
+            assert left.wait(10)
+            exchange.watch.probe(3, None, wait=True)
+
+    assert "rank 3 closed its communicator" in str(run_tcp(SIZE, body)[0])
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_message_to_a_rank_that_has_closed_ends(count: int) -> None:
+    left = threading.Event()
+
+    def body(exchange: TcpExchange) -> None:
+        barrier(exchange)
+        if exchange.rank == 3:
+            exchange.close()
+            left.set()
+        if exchange.rank == 0:
+            assert left.wait(10)
+            exchange.watch.send(3, 1, octets_of(np.ones(count, np.float32))).Wait()
+
+    told = run_tcp(SIZE, body)
+    assert "rank 3 closed its communicator before rank 0 could send to it" in str(told[0])
+
+
+def test_a_reason_to_give_up_reaches_ranks_that_are_no_neighbours() -> None:
+    def body(exchange: TcpExchange) -> None:
+        if exchange.rank == 5:
+            exchange.abort(CollectiveError("rank 5 says no"))
+            return
+        barrier(exchange)
+
+    told = run_tcp(SIZE, body)
+    assert {str(error) for rank, error in enumerate(told) if rank != 5} == {"rank 5 says no"}
