@@ -138,12 +138,15 @@ def pairs_of(exchange: Exchange) -> list[tuple[Channel, Channel]]:
 
 
 def disagreement(rank: int, announcement: Announcement, behind: Channel, heard: bytes) -> CollectiveError:
-    """Return what is wrong where ``rank`` heard something else from ``behind`` than it announced itself."""
+    """Return what is wrong where ``rank`` heard something else from ``behind`` than it announced itself.
+
+    It may be a call that the peer has given up, or the rest of one: then its reason is on its way.
+    """
     try:
         theirs = Announcement.from_octets(heard)
-    except CollectiveError as error:  # perhaps the rest of a call that the peer gave up: its reason is on its way
+    except CollectiveError as error:
         return behind.ending() or error
-    return CollectiveError(
+    return behind.ending() or CollectiveError(
         f"ranks disagree: rank {rank} {announcement.what_is_done()}, rank {behind.peer} "
         f"{theirs.what_is_done()}; all ranks must make the same calls with the same arguments"
     )
