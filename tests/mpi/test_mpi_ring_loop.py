@@ -235,9 +235,14 @@ def test_an_interrupt_ends_a_blocking_call_and_the_others_hear_of_it() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize(
+    "octets",
+    [bytes(200), Announcement(Call.RING_ALLREDUCE, 9, True, Operation.SUM).to_octets()],
+    ids=["rest of a ring", "another call"],
+)
 @pytest.mark.parametrize("gives_up", [True, False])
-def test_the_rest_of_a_call_that_was_given_up_is_not_taken_for_an_announcement(gives_up: bool) -> None:
-    """Rank 0 leaves in the middle of a ring, and rank 1 reads the ring's octets before it hears of it."""
+def test_what_a_rank_sent_before_it_gave_up_is_not_taken_for_its_next_call(gives_up: bool, octets: bytes) -> None:
+    """Rank 0 leaves in the middle of a call, and rank 1 reads the call's octets before it hears of it."""
     met = threading.Event()
 
     class Meets(Watched):
@@ -250,7 +255,7 @@ def test_the_rest_of_a_call_that_was_given_up_is_not_taken_for_an_announcement(g
         if exchange.rank == 1:
             barrier(Meets(exchange))
             return
-        exchange.channel(1, tagged=False).send_some(memoryview(bytes(200)))
+        exchange.channel(1, tagged=False).send_some(memoryview(octets))
         assert met.wait(10)
         if gives_up:
             exchange.watch.give_up(CollectiveError("rank 0 has had enough"))
