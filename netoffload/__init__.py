@@ -4,13 +4,15 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
 
     errors                          one exception tree
     config results control netlink  settings, records, the control socket, the kernel's network objects
+    compiled                        Numba's set-up, and what all compiled code shares
     wire                            octets <-> values: Ethernet, IPv4, TCP, the offload block
     codec                           arrays <-> payload: the burst engine's arithmetic
     engine devices testbed          frames in, frames out; frames <-> descriptors; namespaces as data, then kernel state
     collectives reports dissect     schedules over an abstract exchange; records -> tables and figures; captured frames
     compressors                     float32 vectors <-> payloads: the papers' methods on the host
     netoffload_daemon               the NIC process (folder daemon/)
-    netoffload_mpi                  CompComm and the tagged data plane over mpi4py (folder mpi_ext/)
+    transport                       sockets -> exchange: connections, compiled rounds
+    netoffload_mpi                  CompComm over mpi4py (folder mpi_ext/)
     training                        torch: one run = config in, record out
     cli                             what a person types
 

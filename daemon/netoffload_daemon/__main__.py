@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from netoffload.codec import get
+from netoffload.compiled.arrays import Int64Array
 from netoffload.config import (
     TAG_ANY,
     TOS_MASK,
@@ -32,7 +33,6 @@ from netoffload.devices.tap import Tap, keep, open_tap
 from netoffload.engine.authentication import Authenticator
 from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.bypass import socket_program
-from netoffload.engine.counters import Int64Array
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.wire import capability
 from netoffload_daemon.arguments import parse_arguments

@@ -24,8 +24,9 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from netoffload.compiled.arrays import Int64Array
 from netoffload.engine.bypass import redirect_program
-from netoffload.engine.counters import Counter, Int64Array
+from netoffload.engine.counters import Counter
 from netoffload.errors import NetlinkRefusedError
 from netoffload_daemon.settings import NicSettings
 

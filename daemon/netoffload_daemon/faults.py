@@ -26,12 +26,12 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.octets import copy_octets, load_u16, store_u16, u8
-from netoffload.engine.counters import Counter, Int64Array
-from netoffload.engine.fields import be16, be32, put_be16, put_be32
+from netoffload.compiled.arrays import Int64Array, Uint8Array
+from netoffload.compiled.fields import be16, be32, put_be16, put_be32
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import copy_octets, load_u16, store_u16, u8
+from netoffload.engine.counters import Counter
 from netoffload.engine.pack import MTU_MAX
 from netoffload.engine.sums import ones_sum
 from netoffload.faults import FaultSettings
@@ -92,7 +92,7 @@ class Held(NamedTuple):
         random: int64[6], the generator's state.
     """
 
-    octets: npt.NDArray[np.uint8]
+    octets: Uint8Array
     frames: Int64Array
     order: Int64Array
     queue: Int64Array

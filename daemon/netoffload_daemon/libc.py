@@ -1,15 +1,15 @@
-"""System calls of the loop: those of ``netoffload.syscalls``, and what packet sockets and two threads need besides."""
+"""System calls of the loop: ``netoffload.compiled.syscalls``, and what packet sockets and two threads need."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
-from netoffload.codec.jit import inline_kernel
-from netoffload.syscalls import MSG_DONTWAIT, POLLIN, POLLOUT, errno, now_ns, read, wait, write
+from netoffload.compiled.arrays import Uint64Array
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.syscalls import MSG_DONTWAIT, POLLIN, POLLOUT, errno, now_ns, read, wait, write
 
 __all__ = [
     "ADDRESS_ROOM",
@@ -23,7 +23,6 @@ __all__ = [
     "MUTEX_WORDS",
     "POLLIN",
     "POLLOUT",
-    "Uint64Array",
     "draw_random",
     "errno",
     "is_interface_gone",
@@ -66,8 +65,6 @@ _ADDRESS_WORDS: Final = 5
 ADDRESS_ROOM: Final = _ADDRESS_WORDS + 1
 _ADDRESS_IFINDEX: Final = 1
 _NO_INTERFACE: Final = -1
-
-Uint64Array = npt.NDArray[np.uint64]
 
 
 @inline_kernel

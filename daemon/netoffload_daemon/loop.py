@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import FRAME_AT, FRAME_LEN, is_bundle, unwrap
 from netoffload.engine.pack import CACHE_LINE, MAX_WIRE_FRAMES

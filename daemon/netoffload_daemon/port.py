@@ -10,11 +10,11 @@ import secrets
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from netoffload.codec.kernels import DECODE_SLACK
+from netoffload.compiled.arrays import Int32Array, Int64Array, Uint8Array, Uint64Array
 from netoffload.engine.blocks import EngineSettings
-from netoffload.engine.counters import Int64Array, make_counters
+from netoffload.engine.counters import make_counters
 from netoffload.engine.encapsulation import CURSOR_FIELDS, HEADERS_LEN
 from netoffload.engine.pack import CACHE_LINE, MAX_WIRE_FRAMES
 from netoffload.engine.receive import HOST_SEGMENT_LEN, PENDING_FIELDS
@@ -28,8 +28,6 @@ from netoffload.wire.vnet import VNET_LEN
 from netoffload_daemon import libc, vlan
 from netoffload_daemon.faults import FaultPlan, Held, make_held, make_plan
 from netoffload_daemon.trace import RING_WORDS, TraceRing, make_ring, wall_clock_offset_ns
-
-Uint8Array = npt.NDArray[np.uint8]
 
 TX: Final = 1
 """Role: host to wire."""
@@ -125,18 +123,18 @@ class Port(NamedTuple):
     """
 
     host_in: Uint8Array
-    host_messages: libc.Uint64Array
-    host_vectors: libc.Uint64Array
+    host_messages: Uint64Array
+    host_vectors: Uint64Array
     host_controls: Uint8Array
     wire_out: Uint8Array
     spans: Int64Array
-    out_messages: libc.Uint64Array
-    out_vectors: libc.Uint64Array
+    out_messages: Uint64Array
+    out_vectors: Uint64Array
     line: Int64Array
     held: Held
     wire_in: Uint8Array
-    in_messages: libc.Uint64Array
-    in_vectors: libc.Uint64Array
+    in_messages: Uint64Array
+    in_vectors: Uint64Array
     in_controls: Uint8Array
     cursor: Int64Array
     headers: Uint8Array
@@ -148,12 +146,12 @@ class Port(NamedTuple):
     random: Int64Array
     tx_trace: TraceRing
     rx_trace: TraceRing
-    lock: libc.Uint64Array
+    lock: Uint64Array
     counters: Int64Array
     mtu: Int64Array
-    polled: npt.NDArray[np.int32]
+    polled: Int32Array
     clock: Int64Array
-    address: npt.NDArray[np.int32]
+    address: Int32Array
     state: Int64Array
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.engine.counters import Int64Array
+from netoffload.compiled.arrays import Int64Array
 from netoffload.engine.flows import FIELDS, ROWS, SLOTS, make_flows, rekey
 from netoffload.errors import DeviceError
 from netoffload.wire.offload import BLOCK_VERSION

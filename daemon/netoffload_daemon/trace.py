@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec.jit import kernel
-from netoffload.engine.counters import Counter, Int64Array
+from netoffload.compiled.arrays import Int64Array, Uint32Array
+from netoffload.compiled.jit import kernel
+from netoffload.engine.counters import Counter
 from netoffload.errors import DeviceError
 from netoffload.wire import vnet
 from netoffload_daemon import libc
@@ -73,7 +73,7 @@ class TraceRing(NamedTuple):
             the file, 1 if the file takes no more. Here and not in the NIC's counters, which two threads would add to.
     """
 
-    words: npt.NDArray[np.uint32]
+    words: Uint32Array
     state: Int64Array
 
 

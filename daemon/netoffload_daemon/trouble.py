@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno as error_numbers
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload_daemon import libc
 from netoffload_daemon.port import ENDED, SUSPECT
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec.jit import inline_kernel
-from netoffload.codec.octets import load_u16, load_u32
+from netoffload.compiled.arrays import Uint8Array, Uint64Array
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import load_u16, load_u32
 from netoffload.engine.vlan import TAG_LEN, put_tag_back
 from netoffload.wire.ethernet import ETHERTYPE_VLAN
-from netoffload_daemon import libc
-
-Uint8Array = npt.NDArray[np.uint8]
 
 # struct cmsghdr and, behind it, struct tpacket_auxdata (linux/if_packet.h): field offsets, and the room for both.
 CONTROL_LEN: Final = 40
@@ -37,7 +34,7 @@ _MESSAGE_CONTROL: Final = 4
 _MESSAGE_CONTROL_LEN: Final = 5
 
 
-def make_controls(messages: libc.Uint64Array) -> Uint8Array:
+def make_controls(messages: Uint64Array) -> Uint8Array:
     """Return room for the control messages, uint8[messages, CONTROL_LEN], with ``messages`` pointing to it."""
     controls = np.zeros((len(messages), CONTROL_LEN), np.uint8)
     for index in range(len(messages)):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netoffload import codec
-from netoffload.collectives import Float32Array
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import (
     ENV_ADDRESS,
     ENV_CONTROL,

@@ -27,9 +27,10 @@ import numpy as np
 
 import netoffload
 from netoffload.codec.kernels import KERNEL
-from netoffload.collectives import Float32Array, Quantise, aggregate, barrier, is_short, worker_exchange
+from netoffload.collectives import Quantise, aggregate, barrier, is_short, worker_exchange
 from netoffload.collectives.reference import RoundTrip, aggregated, hierarchical_sum, ring_sum
 from netoffload.collectives.samples import Draw, gradients_from, whole_numbers
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import ENV_CONTROL, ENV_METER, format_ms, parse_rate_bps, parse_size_octets
 from netoffload.control import request
 from netoffload.errors import ReplicaError, UsageError

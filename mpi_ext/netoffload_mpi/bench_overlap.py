@@ -23,8 +23,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.collectives import Float32Array, barrier
+from netoffload.collectives import barrier
 from netoffload.collectives.samples import gradients_from
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import parse_size_octets
 from netoffload.errors import ReplicaError, UsageError
 from netoffload_mpi import MPI, CompComm

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from netoffload.collectives import Float32Array
 from netoffload.collectives.schedule import Span, consecutive, partition
+from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 
 _FLOAT32_DTYPE = np.dtype(np.float32)

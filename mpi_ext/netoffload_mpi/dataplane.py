@@ -28,8 +28,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from netoffload.collectives import Channel, Float32Array, Stopwatch
+from netoffload.collectives import Channel, Stopwatch
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
+from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload_mpi.channel import CLOSED, TcpChannel
 from netoffload_mpi.driver import Driver, standstill

@@ -21,16 +21,16 @@ from typing import Final, Literal
 
 import numpy as np
 
-from netoffload.codec.jit import JIT_DISABLED
 from netoffload.collectives import Stopwatch
 from netoffload.collectives.exchange import FLOAT_OCTETS, Gathering, Meeting, Quantise, RingRound
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import PeerLostError
-from netoffload_mpi import loop_port, meeting_loop, ring_loop
+from netoffload.transport import loop_port, meeting_loop, ring_loop
+from netoffload.transport.loop_port import Port
+from netoffload.transport.meeting_loop import GatheringPlan
+from netoffload.transport.ring_loop import RingPlan
 from netoffload_mpi.agreement import Quantiser
 from netoffload_mpi.channel import CLOSED, TcpChannel
-from netoffload_mpi.loop_port import Port
-from netoffload_mpi.meeting_loop import GatheringPlan
-from netoffload_mpi.ring_loop import RingPlan
 from netoffload_mpi.watch import Watch
 
 MAIN_SLICE_S: Final = 0.1

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from mpi4py import MPI
 
-from netoffload.collectives import CHUNK_FLOATS, Float32Array, Operation, Quantise, ShortAllreduce
+from netoffload.collectives import CHUNK_FLOATS, Operation, Quantise, ShortAllreduce
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
 from netoffload.collectives.ring import chunk_for
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import parse_size_octets
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 from netoffload_mpi.agreement import (

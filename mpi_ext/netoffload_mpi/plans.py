@@ -15,7 +15,6 @@ import numpy as np
 from mpi4py import MPI
 
 from netoffload.collectives import (
-    Float32Array,
     Groups,
     Operation,
     aggregator_allreduce,
@@ -35,6 +34,7 @@ from netoffload.collectives.announcement import Announcement, Call, digest_of, m
 from netoffload.collectives.exchange import Exchange
 from netoffload.collectives.schedule import Span, consecutive, partition
 from netoffload.collectives.transfer import aborting_on_error
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload_mpi.buffers import equal_blocks, float_vector, is_in_place, uneven_blocks

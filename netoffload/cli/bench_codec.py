@@ -24,8 +24,9 @@ from netoffload.cli.bench import bench_app
 from netoffload.errors import UsageError
 
 if TYPE_CHECKING:
-    from netoffload.codec import Codec, Float32Array
+    from netoffload.codec import Codec
     from netoffload.codec.measure import Measurement
+    from netoffload.compiled.arrays import Float32Array
 
 DEFAULT_SIZES: Final = ("64KiB", "1MB", "16MB")
 DEFAULT_DATA: Final = ("gaussian:0.001", "gaussian:0.01", "gaussian:0.1")

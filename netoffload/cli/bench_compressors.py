@@ -20,7 +20,7 @@ from netoffload.cli.bench import bench_app
 from netoffload.errors import UsageError
 
 if TYPE_CHECKING:
-    from netoffload.codec import Float32Array
+    from netoffload.compiled.arrays import Float32Array
     from netoffload.compressors import Compressor, Layout
 
 HDC: Final = "hdc"

@@ -18,7 +18,7 @@ from netoffload.cli.bench import bench_app
 from netoffload.errors import UsageError
 
 if TYPE_CHECKING:
-    from netoffload.codec import Float32Array
+    from netoffload.compiled.arrays import Float32Array
 
 BLOCK_OCTETS: Final = 4 * 1024 * 1024
 """Repeated by every stream: too long for a compressor of frames to see the repetition, short enough for the cache."""

@@ -17,7 +17,7 @@ from netoffload.collectives.samples import gradient_of, parse_sigma
 from netoffload.errors import UsageError
 
 if TYPE_CHECKING:
-    from netoffload.codec import Float32Array
+    from netoffload.compiled.arrays import Float32Array
     from netoffload.engine.hardware import Engine
 
 model_app = typer.Typer(no_args_is_help=True, help="Model hardware that is not here.")

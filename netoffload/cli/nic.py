@@ -38,8 +38,8 @@ def warmup() -> None:
     import numpy as np
 
     from netoffload.codec import CODECS
-    from netoffload.codec.cache import remove_stale
-    from netoffload.codec.jit import CACHE_DIR
+    from netoffload.compiled.cache import remove_stale
+    from netoffload.compiled.jit import CACHE_DIR
     from netoffload_daemon.__main__ import compile_loop
 
     if CACHE_DIR is None:

@@ -49,11 +49,11 @@ from typing import Final
 
 from netoffload.codec import reference
 from netoffload.codec.base import Codec
-from netoffload.codec.reference import Float32Array, Oracle, Uint8Array
+from netoffload.codec.reference import Oracle
 from netoffload.errors import UsageError
 from netoffload.wire.offload import CodecId
 
-__all__ = ["CODECS", "Codec", "CodecId", "Float32Array", "Oracle", "Uint8Array", "by_id", "get", "register_all"]
+__all__ = ["CODECS", "Codec", "CodecId", "Oracle", "by_id", "get", "register_all"]
 
 
 def register_all(*codecs: Codec) -> MappingProxyType[CodecId, Codec]:

@@ -16,10 +16,10 @@ from numba.extending import intrinsic
 from netoffload.codec import plain, vectors
 from netoffload.codec.avx2_decode import decode_tagged, decode_tagged_halves
 from netoffload.codec.bursts import LANES, TAGS_LEN, add_classes, long_lanes, tags_len
-from netoffload.codec.jit import inline_kernel, inlined_with, kernel
-from netoffload.codec.octets import store_u16
 from netoffload.codec.shuffles import EVEN, HALF, LENGTH, SQUEEZE, entry, shuffle
 from netoffload.codec.vectors import I8, I16, I32, I64, WORDS, words
+from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
+from netoffload.compiled.octets import store_u16
 
 __all__ = [
     "decode_tagged",

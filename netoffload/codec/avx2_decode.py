@@ -15,10 +15,10 @@ from numba.extending import intrinsic
 
 from netoffload.codec import plain, vectors
 from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN
-from netoffload.codec.jit import inline_kernel, inlined_with, kernel
-from netoffload.codec.octets import load_u16, u8
 from netoffload.codec.shuffles import HALF, LENGTH_AT, SPREAD_AND_LENGTH, entry, shuffle
 from netoffload.codec.vectors import I32, I64, WORDS, words
+from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
+from netoffload.compiled.octets import load_u16, u8
 
 
 def _make_decode_burst(*, same_unit: bool) -> Any:

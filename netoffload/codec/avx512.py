@@ -23,8 +23,8 @@ from numba.extending import intrinsic
 from netoffload.codec import avx2, vectors
 from netoffload.codec.avx2 import decode_tagged, decode_tagged_halves, round_trip_bounded, round_trip_inceptionn
 from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN, add_classes
-from netoffload.codec.jit import inline_kernel, inlined_with, kernel
 from netoffload.codec.vectors import I16, I32, I64, OCTETS, words
+from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
 
 _OCTET_MASK: Final = ir.VectorType(ir.IntType(1), BURST_LEN)
 _NO_OCTETS: Final = ir.Constant(OCTETS, [0] * BURST_LEN)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from netoffload.codec import kernels
-from netoffload.codec.reference import Float32Array, Oracle, Uint8Array
+from netoffload.codec.reference import Oracle
+from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.config import check_bound_k
 from netoffload.errors import CodecError, UsageError
 from netoffload.wire.offload import CodecId

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel
-from netoffload.codec.octets import popcount_u16
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import popcount_u16
 from netoffload.wire.offload import BURST_FLOATS
 
 LANES: Final = BURST_FLOATS

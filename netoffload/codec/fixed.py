@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from netoffload.codec.bursts import LANES, MALFORMED
-from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.octets import copy_octets, load_u16, load_u32, store_u16, store_u32
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import copy_octets, load_u16, load_u32, store_u16, store_u32
 
 
 @inline_kernel

@@ -22,12 +22,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.codec import CODECS, Codec, CodecId, Uint8Array, kernels
+from netoffload.codec import CODECS, Codec, CodecId, kernels
 from netoffload.codec.bursts import BURST_LEN, DECODE_SLACK, ENCODE_SLACK, LANES, MALFORMED, TAGS_LEN
-from netoffload.codec.guarded import guarded_octets
-from netoffload.codec.jit import kernel
-from netoffload.codec.octets import copy_octets, load_u16
-from netoffload.codec.pool import in_order
+from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.guarded import guarded_octets
+from netoffload.compiled.jit import kernel
+from netoffload.compiled.octets import copy_octets, load_u16
+from netoffload.compiled.pool import in_order
 from netoffload.config import BOUND_K_MAX
 from netoffload.errors import CodecError, RunError, UsageError
 

@@ -22,7 +22,7 @@ from netoffload.codec.bursts import (
     TAGS_LEN,
 )
 from netoffload.codec.fixed import decode_fixed, decode_fixed_halves, encode_fixed, round_trip_fixed
-from netoffload.codec.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
+from netoffload.compiled.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
 from netoffload.errors import UsageError
 from netoffload.wire.offload import CodecId
 

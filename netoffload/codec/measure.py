@@ -21,10 +21,11 @@ import llvmlite
 import numba
 import numpy as np
 
-from netoffload.codec import Codec, CodecId, Float32Array, fixed, kernels, plain
+from netoffload.codec import Codec, CodecId, fixed, kernels, plain
 from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST_PAYLOAD
-from netoffload.codec.jit import inlined_with, kernel
-from netoffload.codec.octets import copy_octets
+from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.jit import inlined_with, kernel
+from netoffload.compiled.octets import copy_octets
 from netoffload.errors import RunError
 
 FLOAT_OCTETS: Final = 4

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload.codec.measure import SAMPLE_OCTETS, Speed, errors, interleaved
-from netoffload.codec.reference import Float32Array, Uint8Array
+from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CodecError, RunError
 
 PACKAGES: Final = {"lz4": "cramjam", "snappy": "cramjam", "zstd-1": "cramjam", "zfp": "zfpy"}

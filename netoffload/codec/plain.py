@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, add_classes, long_lanes, tags_len
-from netoffload.codec.jit import inline_kernel, inlined_with, kernel
-from netoffload.codec.octets import bits_float32, float32_bits, load_u16, load_u32, store_u16, store_u32
+from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
+from netoffload.compiled.octets import bits_float32, float32_bits, load_u16, load_u32, store_u16, store_u32
 
 UNIT16: Final = np.float32(2.0**-15)
 """What the last of the 15 magnitude bits of the 16-bit form weighs, in both codecs."""

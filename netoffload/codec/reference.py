@@ -11,13 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
 from netoffload.errors import CodecError
-
-Float32Array = npt.NDArray[np.float32]
-Uint8Array = npt.NDArray[np.uint8]
-Uint32Array = npt.NDArray[np.uint32]
 
 TAG_OCTETS: Final = (0, 1, 2, 4)
 """Octets of a lane per tag."""

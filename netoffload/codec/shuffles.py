@@ -8,17 +8,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 
 from netoffload.codec import vectors
 from netoffload.codec.vectors import I8, I64
+from netoffload.compiled.arrays import Uint8Array
 
 HALF: Final = ir.VectorType(I8, 16)
 _NO_OCTET: Final = 0x80
 """A shuffle control with the top bit set gives 0."""
-
-Uint8Array = npt.NDArray[np.uint8]
 
 
 def _make_tables() -> tuple[Uint8Array, Uint8Array, Uint8Array, Uint8Array]:

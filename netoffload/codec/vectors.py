@@ -16,8 +16,8 @@ from numba.extending import intrinsic
 
 from netoffload.codec import plain
 from netoffload.codec.bursts import BURST_LEN, LANES
-from netoffload.codec.jit import inline_kernel
 from netoffload.codec.plain import MAGNITUDE_BITS, ONE_BITS, ROUNDS_TO_ONE
+from netoffload.compiled.jit import inline_kernel
 
 I8: Final = ir.IntType(8)
 I16: Final = ir.IntType(16)

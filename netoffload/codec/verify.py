@@ -22,10 +22,11 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.codec import Codec, CodecId, Float32Array, Uint8Array, get
+from netoffload.codec import Codec, CodecId, get
 from netoffload.codec.bursts import LANES, TAGS_LEN
-from netoffload.codec.pool import in_order
-from netoffload.codec.reference import TAG_OCTETS, Uint32Array
+from netoffload.codec.reference import TAG_OCTETS
+from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
+from netoffload.compiled.pool import in_order
 from netoffload.config import check_bound_k
 from netoffload.errors import CodecError, UsageError
 

@@ -61,7 +61,7 @@ barrier), ``gathering`` (short vectors), ``ring``, ``tree``, ``direct``, ``worke
 
 from netoffload.collectives.announcement import barrier
 from netoffload.collectives.direct import alltoall, gather, scatter
-from netoffload.collectives.exchange import Channel, Exchange, Float32Array, Quantise, Stopwatch
+from netoffload.collectives.exchange import Channel, Exchange, Quantise, Stopwatch
 from netoffload.collectives.gathering import ShortAllreduce, is_short
 from netoffload.collectives.hierarchy import Groups, hierarchical_allreduce
 from netoffload.collectives.operations import Operation
@@ -74,7 +74,6 @@ __all__ = [
     "CHUNK_FLOATS",
     "Channel",
     "Exchange",
-    "Float32Array",
     "Groups",
     "Operation",
     "Payload",

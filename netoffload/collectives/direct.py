@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from netoffload.collectives.announcement import Announcement, Call, check_pair_counts, check_root, meet
-from netoffload.collectives.exchange import Exchange, Float32Array
+from netoffload.collectives.exchange import Exchange
 from netoffload.collectives.schedule import Span
 from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of
+from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 
 

@@ -15,14 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import Span
+from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CollectiveError
-
-Float32Array = npt.NDArray[np.float32]
 
 Quantise = Callable[[Float32Array], None]
 """Replaces a float32 vector by what the codec makes of it, in place."""
@@ -148,8 +144,8 @@ class Gathering:
         prepared: what a transport keeps for the next time that this is carried out.
     """
 
-    said: npt.NDArray[np.uint8]
-    heard: npt.NDArray[np.uint8]
+    said: Uint8Array
+    heard: Uint8Array
     word_octets: int
     values: Float32Array
     result: Float32Array

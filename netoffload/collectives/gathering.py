@@ -24,10 +24,11 @@ from typing import Final
 import numpy as np
 
 from netoffload.collectives.announcement import Announcement, Call, disagreement, pairs_of
-from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Float32Array, Gathering, Quantise
+from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Gathering, Quantise
 from netoffload.collectives.operations import Operation, combine, quantise_own
 from netoffload.collectives.schedule import partition
 from netoffload.collectives.transfer import Piece, aborting_on_error, move_all
+from netoffload.compiled.arrays import Float32Array
 
 SHORT_OCTETS: Final = 32 * 1024
 """What a rank may get of all others together: 0.26 ms on a link of 1 Gb/s, about as long as a few hops between

@@ -18,22 +18,14 @@ import math
 from collections.abc import Sequence
 
 from netoffload.collectives.announcement import Announcement, Call, digest_of, meet
-from netoffload.collectives.exchange import (
-    Channel,
-    Exchange,
-    Float32Array,
-    Gathering,
-    Meeting,
-    Quantise,
-    RingRound,
-    Stopwatch,
-)
+from netoffload.collectives.exchange import Channel, Exchange, Gathering, Meeting, Quantise, RingRound, Stopwatch
 from netoffload.collectives.operations import Operation, quantise_own
 from netoffload.collectives.ring import CHUNK_FLOATS, allgather_round, allreduce_round, reduce_scatter_round
 from netoffload.collectives.schedule import partition
 from netoffload.collectives.transfer import aborting_on_error, octets_of
 from netoffload.collectives.tree import broadcast_round, reduce_round
 from netoffload.collectives.worker_aggregator import aggregator_round
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 

@@ -13,17 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.collectives.exchange import (
-    FLOAT_OCTETS,
-    Channel,
-    Float32Array,
-    Gathering,
-    Meeting,
-    RingRound,
-    Stopwatch,
-)
+from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Gathering, Meeting, RingRound, Stopwatch
+from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.config import BOUND_K_DEFAULT
 from netoffload.errors import CollectiveError, PeerLostError
 
@@ -36,11 +28,11 @@ CAPACITY_OCTETS = 256 * 1024
 class FloatCodec(Protocol):
     """What a tagged channel asks of a codec (``netoffload.codec.get`` returns one)."""
 
-    def encode(self, values: Float32Array, bound_k: int) -> npt.NDArray[np.uint8]:
+    def encode(self, values: Float32Array, bound_k: int) -> Uint8Array:
         """Compress a vector."""
         ...
 
-    def decode(self, payload: npt.NDArray[np.uint8], count: int, bound_k: int) -> Float32Array:
+    def decode(self, payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
         """Return the ``count`` floats of a compressed vector."""
         ...
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:  # an exchange is described in terms of operations, so the other way round it is names only
-    from netoffload.collectives.exchange import Exchange, Float32Array, Quantise
+    from netoffload.collectives.exchange import Exchange, Quantise
+    from netoffload.compiled.arrays import Float32Array
 
 
 class Operation(enum.IntEnum):

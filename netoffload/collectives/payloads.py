@@ -21,15 +21,15 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from netoffload.collectives.announcement import Announcement, Call, meet
-from netoffload.collectives.exchange import Exchange, Float32Array
+from netoffload.collectives.exchange import Exchange
 from netoffload.collectives.schedule import allreduce_walk, partition
 from netoffload.collectives.transfer import aborting_on_error, move_all
+from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CollectiveError
 
-Payload = npt.NDArray[np.uint8]
+Payload = Uint8Array
 Encode = Callable[[Float32Array, int], Payload]
 """(values, block) -> payload; ``block`` is the index of the part of the vector, for state kept per block."""
 Decode = Callable[[Payload, int], Float32Array]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from netoffload.collectives.exchange import Float32Array
 from netoffload.collectives.operations import Operation, apply
 from netoffload.collectives.schedule import Branch, Span, binomial, chain, partition
 from netoffload.collectives.tree import BINOMIAL_FLOATS
+from netoffload.compiled.arrays import Float32Array
 
 RoundTrip = Callable[[Float32Array], Float32Array]
 

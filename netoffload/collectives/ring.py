@@ -22,10 +22,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from netoffload.collectives.announcement import Announcement, Call, digest_of, meet
-from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Float32Array, Quantise, RingRound
+from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise, RingRound
 from netoffload.collectives.operations import Operation, combine, quantise_own
 from netoffload.collectives.schedule import Span, allgather_walk, allreduce_walk, partition, reduce_scatter_walk
 from netoffload.collectives.transfer import aborting_on_error, octets_of
+from netoffload.compiled.arrays import Float32Array
 
 CHUNK_FLOATS = 64 * 1024
 """Floats that are added and forwarded at a time: 256 KiB.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from netoffload.collectives.exchange import Float32Array
+from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 
 

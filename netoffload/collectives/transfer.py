@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from netoffload.collectives.exchange import Channel, Exchange, Float32Array
+from netoffload.collectives.exchange import Channel, Exchange
+from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 
 Piece = tuple[Channel, memoryview]

@@ -8,11 +8,12 @@ a chain and short ones a binomial tree.
 from __future__ import annotations
 
 from netoffload.collectives.announcement import Announcement, Call, check_root, meet
-from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Exchange, Float32Array, Quantise
+from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Exchange, Quantise
 from netoffload.collectives.operations import Operation, combine, quantise_own
 from netoffload.collectives.ring import CHUNK_FLOATS
 from netoffload.collectives.schedule import Branch, binomial, chain
 from netoffload.collectives.transfer import aborting_on_error, octets_of
+from netoffload.compiled.arrays import Float32Array
 
 BINOMIAL_FLOATS = 8 * 1024
 """Up to so many floats (32 KiB) a tree is binomial. At 1 Gb/s they take 0.26 ms on a link, about as long as a few hops

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from netoffload.collectives.announcement import Announcement, Call, check_root, meet
-from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Float32Array
+from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange
 from netoffload.collectives.operations import Operation, combine
 from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of, send_all
+from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 
 _ADD_FLOATS = 32 * 1024

@@ -26,9 +26,8 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec import Float32Array
+from netoffload.compiled.arrays import Float32Array, Float64Array
 from netoffload.compressors.tables import FIRST_CUT, MIDDLE_CUT, TYPES, magnitudes
 
 PAPER_SAMPLE: Final = 25_000_000
@@ -57,7 +56,6 @@ PRINTED: Final = {
 SIGMAS: Final = {"U(0, 1)": None, "N(0, 1)": 1.0, "N(0, 10^2)": 10.0, "N(0, 0.2^2)": 0.2}
 DISTRIBUTIONS: Final = tuple(SIGMAS)
 
-Float64Array = npt.NDArray[np.float64]
 Rounding = Callable[[Float64Array], Float64Array]
 
 

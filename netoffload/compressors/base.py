@@ -24,8 +24,8 @@ from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 
-from netoffload.codec import Float32Array, Uint8Array
-from netoffload.codec.jit import kernel
+from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.jit import kernel
 from netoffload.compressors.layout import Layout
 from netoffload.compressors.rng import stream_key
 from netoffload.errors import CodecError, UsageError

@@ -27,8 +27,8 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from netoffload.codec import Float32Array, Uint8Array
-from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compressors.base import (
     HEADER_OCTETS,
     INFINITY_WORD,

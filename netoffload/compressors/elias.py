@@ -25,8 +25,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.codec import Uint8Array
-from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compressors.packing import Codes, load_u64, padded, store_u64
 from netoffload.compressors.rounding import MAX_LEVEL
 from netoffload.errors import CodecError

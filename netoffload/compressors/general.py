@@ -17,7 +17,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from netoffload.codec import Float32Array, Uint8Array, peers
+from netoffload.codec import peers
+from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compressors.base import (
     HEADER_OCTETS,
     INFINITY_WORD,

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec import Float32Array, Uint8Array
-from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint16Array
+from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compressors.base import (
     HEADER_OCTETS,
     Compressor,
@@ -118,7 +117,7 @@ class Half(Compressor):
         return 2 * values.size
 
 
-def halves_exact(values: Float32Array, which: str) -> npt.NDArray[np.uint16]:
+def halves_exact(values: Float32Array, which: str) -> Uint16Array:
     """Return the bits of every float in a format: the oracle; NumPy's own conversion, and for bf16 a comparison."""
     if which == "fp16":
         with np.errstate(over="ignore"):

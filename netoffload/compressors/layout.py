@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from netoffload.compiled.arrays import Int64Array
 from netoffload.errors import UsageError
 
 MAX_COUNT: Final = 2**32 - 1
@@ -50,7 +50,7 @@ class Layout:
         """Floats in all layers."""
         return self.offsets[-1]
 
-    def groups(self, bucket: int = 0) -> npt.NDArray[np.int64]:
+    def groups(self, bucket: int = 0) -> Int64Array:
         """Return where groups start, and behind them where the last one ends: int64[g + 1].
 
         A group is a layer, or with ``bucket`` > 0 up to that many consecutive floats of one layer. No group is empty.

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec import Float32Array
+from netoffload.compiled.arrays import Float32Array, Float64Array
 from netoffload.compressors.base import Compressor
 from netoffload.compressors.layout import Layout
 from netoffload.errors import UsageError
@@ -139,7 +138,7 @@ def speeds(compressor: Compressor, values: Float32Array, layout: Layout | None =
     return Speeds(values.nbytes / statistics.median(encoding) / 1e9, values.nbytes / statistics.median(decoding) / 1e9)
 
 
-def _bias(mean_error: npt.NDArray[np.float64], squares: float, repeats: int, energy: float) -> float:
+def _bias(mean_error: Float64Array, squares: float, repeats: int, energy: float) -> float:
     of_mean = float(mean_error @ mean_error)
     spread = (squares - repeats * of_mean) / (repeats - 1)
     return float(np.sqrt(max(of_mean - spread / repeats, 0.0) / energy)) if energy else 0.0

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from netoffload import codec as codecs
-from netoffload.codec import Float32Array, Uint8Array
+from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compressors.base import HEADER_OCTETS, Compressor, MethodId, State, empty_payload
 from netoffload.compressors.layout import Layout
 from netoffload.config import BOUND_K_DEFAULT, check_bound_k

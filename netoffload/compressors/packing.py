@@ -17,11 +17,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from netoffload.codec import Uint8Array
-from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.octets import load_u32, store_u32
+from netoffload.compiled.arrays import Uint8Array, Uint16Array
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import load_u32, store_u32
 
-Codes = npt.NDArray[np.uint16]
+Codes = Uint16Array
 
 MAX_WIDTH: Final = 16
 TRITS: Final = 5

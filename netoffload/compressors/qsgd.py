@@ -40,10 +40,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec import Float32Array, Uint8Array
-from netoffload.codec.jit import kernel
+from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
+from netoffload.compiled.jit import kernel
 from netoffload.compressors import elias, packing
 from netoffload.compressors.base import HEADER_OCTETS, Compressor, MethodId, State, empty_payload, require_finite
 from netoffload.compressors.layout import Layout
@@ -60,7 +59,7 @@ _S_OCTETS: Final = 4
 
 _TOP: Final = np.float32(MAX_LEVEL)
 
-Widths = npt.NDArray[np.uint8]
+Widths = Uint8Array
 
 
 @dataclass(frozen=True)
@@ -265,9 +264,7 @@ def _without_large(
     return rest, np.concatenate([part.view(np.uint8) for part in parts])
 
 
-def _large_of(
-    body: Uint8Array, count: int, levels: Float32Array
-) -> tuple[npt.NDArray[np.uint32], Float32Array, Uint8Array]:
+def _large_of(body: Uint8Array, count: int, levels: Float32Array) -> tuple[Uint32Array, Float32Array, Uint8Array]:
     """(indices, values, what follows) of ``large``, which is not there where no s is above MAX_LEVEL."""
     if not (levels > MAX_LEVEL).any():
         return np.zeros(0, np.uint32), np.zeros(0, np.float32), body

@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec.jit import inline_kernel, kernel
+from netoffload.compiled.arrays import Uint32Array
+from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.errors import UsageError
 
 MASK32: Final = 0xFFFFFFFF
@@ -61,7 +61,7 @@ def mix_exact(word: int) -> int:
     return word ^ word >> 15
 
 
-def words_exact(key: tuple[int, int], first: int, count: int) -> npt.NDArray[np.uint32]:
+def words_exact(key: tuple[int, int], first: int, count: int) -> Uint32Array:
     """Return the words of ``count`` indices from ``first`` on: the oracle of :func:`fill_words`."""
     words = [mix_exact(mix_exact(index ^ key[0]) ^ key[1]) for index in range(first, first + count)]
     return np.array(words, np.uint32)

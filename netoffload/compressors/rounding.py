@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.codec import Float32Array
-from netoffload.codec.jit import kernel
+from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.jit import kernel
 from netoffload.compressors.packing import Codes
 from netoffload.compressors.rng import random_word, words_exact
 from netoffload.compressors.scalers import Bounds

@@ -13,15 +13,14 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec import Float32Array
-from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.octets import bits_float32
+from netoffload.compiled.arrays import Float32Array, Float64Array, Int64Array, Uint8Array
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import bits_float32
 from netoffload.compressors.base import INFINITY_WORD, largest_word
 from netoffload.errors import CodecError, UsageError
 
-Bounds = npt.NDArray[np.int64]
+Bounds = Int64Array
 """Where groups start, and where the last one ends: ``Layout.groups``."""
 
 LANES: Final = 4
@@ -85,7 +84,7 @@ def group_scalers_exact(values: Float32Array, bounds: Bounds, scale: Scale, clip
     return np.array(scalers, np.float32)
 
 
-def scalers_of(octets: npt.NDArray[np.uint8]) -> Float32Array:
+def scalers_of(octets: Uint8Array) -> Float32Array:
     """Return the scalers that a peer sent.
 
     Raises:
@@ -97,7 +96,7 @@ def scalers_of(octets: npt.NDArray[np.uint8]) -> Float32Array:
     return scalers
 
 
-def _lane_sum(terms: npt.NDArray[np.float64]) -> float:
+def _lane_sum(terms: Float64Array) -> float:
     padded = np.zeros(-(-max(terms.size, 1) // LANES) * LANES)
     padded[: terms.size] = terms
     lanes = [0.0] * LANES

@@ -24,11 +24,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec import Uint8Array
-from netoffload.codec.jit import kernel
-from netoffload.codec.octets import trailing_zeros
+from netoffload.compiled.arrays import Uint8Array, Uint32Array
+from netoffload.compiled.jit import kernel
+from netoffload.compiled.octets import trailing_zeros
 from netoffload.errors import CodecError
 
 GAPS: Final = 0
@@ -56,7 +55,7 @@ class Index:
     sent: int
     octets: int
     bitmap: Uint8Array
-    places: npt.NDArray[np.uint32] | None = None
+    places: Uint32Array | None = None
 
     @classmethod
     def of(cls, codes: Uint8Array) -> Index:

@@ -34,9 +34,8 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec import Float32Array, Uint8Array
+from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
 from netoffload.errors import UsageError
 
 TYPES: Final = ("dynamic", "static", "mantissa", "linear")
@@ -71,7 +70,7 @@ class Table:
     values: Float32Array
     ranked: Float32Array
     octets: Uint8Array
-    limits: npt.NDArray[np.uint32]
+    limits: Uint32Array
     cells: Uint8Array
 
 
@@ -142,7 +141,7 @@ def table_of(kind: str, offset: int = 0, first_cut: Fraction = FIRST_CUT) -> Tab
     return Table(values, ranked, octets, limits, cells)
 
 
-def _limits(ranked: Float32Array) -> npt.NDArray[np.uint32]:
+def _limits(ranked: Float32Array) -> Uint32Array:
     """Return the bits of the largest float32 that is not above the middle between each number and the next."""
     limits = np.full(MAGNITUDES, 0xFFFFFFFF, np.uint32)
     for rank in range(ranked.size - 1):
@@ -156,7 +155,7 @@ def _limits(ranked: Float32Array) -> npt.NDArray[np.uint32]:
     return limits
 
 
-def _check_cells(limits: npt.NDArray[np.uint32]) -> None:
+def _check_cells(limits: Uint32Array) -> None:
     # A limit that is the last float of its cell does not split it.
     split = (limits >> np.uint32(CELL_SHIFT))[(limits & np.uint32((1 << CELL_SHIFT) - 1)) != (1 << CELL_SHIFT) - 1]
     if np.unique(split).size != split.size:

@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec import Float32Array, Uint8Array
+from netoffload.compiled.arrays import Float32Array, Float64Array, Uint8Array
 from netoffload.compressors import packing
 from netoffload.compressors.base import (
     HEADER_OCTETS,
@@ -301,9 +300,7 @@ class TernarySum:
         stream = packing.stream_octets(ternary.count, self.width)
         return HEADER_OCTETS + 4 * groups + stream + 4 * (layout.count - ternary.count)
 
-    def _added(
-        self, payloads: Sequence[Uint8Array], layout: Layout
-    ) -> tuple[Float32Array, Codes, npt.NDArray[np.float64]]:
+    def _added(self, payloads: Sequence[Uint8Array], layout: Layout) -> tuple[Float32Array, Codes, Float64Array]:
         """(shared scalers, sums of digits plus N, sums of the exempt values in float64)."""
         for worker, payload in enumerate(payloads):
             body = body_of(payload, layout, self.uplink.method_id, self.uplink.flags)

@@ -39,8 +39,8 @@ from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 
-from netoffload.codec import Float32Array, Uint8Array
-from netoffload.codec.jit import kernel
+from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.jit import kernel
 from netoffload.compressors import sparse
 from netoffload.compressors.base import (
     HEADER_OCTETS,

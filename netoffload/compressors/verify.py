@@ -14,9 +14,8 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec import Float32Array
+from netoffload.compiled.arrays import Float32Array, Float64Array
 from netoffload.compressors.layout import Layout
 from netoffload.compressors.qsgd import Qsgd
 from netoffload.compressors.scalers import clip_groups
@@ -107,7 +106,7 @@ def ternary_means(
     return [_judged(worker, errors[worker], variances[worker], draws) for worker in range(workers + 1)]
 
 
-def _judged(worker: int, error: npt.NDArray[np.float64], variance: npt.NDArray[np.float64], draws: int) -> MeanCheck:
+def _judged(worker: int, error: Float64Array, variance: Float64Array, draws: int) -> MeanCheck:
     """Judge errors of means of digits, and the variances of those digits."""
     often = variance * draws > OFTEN
     z = error[often] / np.sqrt(variance[often] / draws)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload import codec
-from netoffload.codec import Float32Array
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN, TOS_COMPRESS
 from netoffload.dissect import layers
 from netoffload.dissect.layers import BlockTCP, IPComp, OffloadBlock

@@ -20,7 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload import codec
-from netoffload.codec import CodecId, Float32Array
+from netoffload.codec import CodecId
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.errors import CodecError, UsageError, WireError
 from netoffload.wire import encapsulation

@@ -18,9 +18,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from netoffload.codec.jit import JIT_DISABLED, inline_kernel
-from netoffload.codec.octets import load_u32
-from netoffload.engine.counters import Int64Array
+from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.jit import JIT_DISABLED, inline_kernel
+from netoffload.compiled.octets import load_u32
 from netoffload.engine.libcrypto import SipHashContext
 from netoffload.errors import UsageError
 from netoffload.wire.authentication import KEY_LEN, MAC_LEN, SIPHASH_KEY_LEN, siphash_key

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from netoffload.codec.jit import inline_kernel
 from netoffload.codec.kernels import LANES, is_known
-from netoffload.codec.octets import u8
+from netoffload.compiled.fields import be16, be32, put_be32
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import u8
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.engine import network
 from netoffload.engine.authentication import has_mac, is_on
 from netoffload.engine.blocks import block_crc
 from netoffload.engine.counters import Counter
-from netoffload.engine.fields import be16, be32, put_be32
 from netoffload.engine.network import IP_AT
 from netoffload.wire import offload, tcp
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from netoffload.codec.jit import inline_kernel
 from netoffload.codec.kernels import LANES, encode_fit
-from netoffload.codec.octets import copy_octets, u8
+from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.fields import put_be16, put_be32
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import copy_octets, u8
 from netoffload.engine import network
 from netoffload.engine.authentication import put_mac
-from netoffload.engine.counters import Int64Array
-from netoffload.engine.fields import put_be16, put_be32
 from netoffload.engine.network import IP_AT
 from netoffload.engine.sums import crc32c
 from netoffload.wire import offload, tcp, vnet

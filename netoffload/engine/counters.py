@@ -10,9 +10,8 @@ import enum
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-Int64Array = npt.NDArray[np.int64]
+from netoffload.compiled.arrays import Int64Array
 
 
 class Counter(enum.IntEnum):

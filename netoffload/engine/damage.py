@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.codec.jit import inline_kernel
+from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.fields import be16, put_be16, put_be32
+from netoffload.compiled.jit import inline_kernel
 from netoffload.engine import network
-from netoffload.engine.counters import Int64Array
-from netoffload.engine.fields import be16, put_be16, put_be32
 from netoffload.engine.network import IP_AT
 from netoffload.engine.samples import ISN, Samples
 from netoffload.engine.sums import crc32c

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.octets import copy_octets, store_u16, u8
+from netoffload.compiled.fields import be16, be32, put_be16
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import copy_octets, store_u16, u8
 from netoffload.engine import network
 from netoffload.engine.counters import Counter
-from netoffload.engine.fields import be16, be32, put_be16
 from netoffload.engine.network import IP_AT
 from netoffload.wire import encapsulation, ethernet, ipv6, offload, tcp, udp, vnet
 

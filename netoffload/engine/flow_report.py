@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from netoffload.compiled.arrays import Int64Array
 from netoffload.engine import flows as table
 from netoffload.engine import forms, judgement
-from netoffload.engine.counters import Int64Array
 
 VERDICTS = {judgement.UNDECIDED: "undecided", judgement.FLOATS: "floats", judgement.NOT_FLOATS: "not floats"}
 FORMS = {forms.EXACT: "exact", forms.ROUNDED: "rounded", forms.CLOSING: "closing"}

@@ -24,9 +24,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from netoffload.codec.jit import inline_kernel
-from netoffload.engine.counters import Int64Array
-from netoffload.engine.fields import be32, be64
+from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.fields import be32, be64
+from netoffload.compiled.jit import inline_kernel
 from netoffload.engine.judgement import JUDGE_FIELDS
 from netoffload.engine.network import IP_AT
 from netoffload.wire import ipv4, ipv6

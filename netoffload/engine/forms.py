@@ -31,8 +31,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from netoffload.codec.jit import inline_kernel
-from netoffload.codec.octets import u8
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import u8
 from netoffload.engine.flows import (
     EXACT_FROM,
     FORM,

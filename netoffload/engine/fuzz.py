@@ -24,15 +24,16 @@ import numpy as np
 
 from netoffload.codec import CODECS
 from netoffload.codec.bursts import DECODE_SLACK
-from netoffload.codec.guarded import guarded_octets
-from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.octets import copy_octets
-from netoffload.codec.pool import in_order
+from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.guarded import guarded_octets
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import copy_octets
+from netoffload.compiled.pool import in_order
 from netoffload.config import BOUND_K_MAX, TOS_COMPRESS, TOS_MASK
 from netoffload.engine import network
 from netoffload.engine.authentication import Authenticator
 from netoffload.engine.blocks import EngineSettings
-from netoffload.engine.counters import Counter, Int64Array, make_counters
+from netoffload.engine.counters import Counter, make_counters
 from netoffload.engine.damage import (
     FRAME,
     FRAME_ROOM,

@@ -28,11 +28,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel
-from netoffload.codec.octets import copy_octets, load_u16, store_u16, u8
+from netoffload.compiled.fields import be16, be32, put_be16, put_be32
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import copy_octets, load_u16, store_u16, u8
 from netoffload.engine import flows as flow_table
 from netoffload.engine import network
-from netoffload.engine.fields import be16, be32, put_be16, put_be32
 from netoffload.engine.flows import NOT_FOUND, key_of, reversed_key
 from netoffload.engine.network import IP_AT
 from netoffload.engine.options import NO_OPTION, find_option, has_signature

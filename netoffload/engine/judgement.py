@@ -26,8 +26,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.octets import load_u32, u8
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import load_u32, u8
 
 # Fields of a flow's accumulators.
 JUDGED_WORDS: Final = 0

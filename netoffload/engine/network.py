@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel
-from netoffload.codec.octets import store_u16, u8
-from netoffload.engine.fields import be16, be32, put_be16
+from netoffload.compiled.fields import be16, be32, put_be16
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import store_u16, u8
 from netoffload.engine.sums import ones_sum
 from netoffload.wire import ethernet, ipv4, ipv6, tcp, vnet
 

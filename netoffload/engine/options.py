@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel
-from netoffload.codec.octets import u8
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import u8
 from netoffload.wire import tcp
 
 NO_OPTION: Final = 0

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel
 from netoffload.codec.kernels import ENCODE_SLACK
+from netoffload.compiled.jit import inline_kernel
 from netoffload.engine import flows as flow_table
 from netoffload.engine import path
 from netoffload.engine.authentication import is_on

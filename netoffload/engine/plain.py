@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel
 from netoffload.codec.kernels import decode, encode_fit
-from netoffload.codec.octets import copy_octets, load_u16, store_u16, u8
+from netoffload.compiled.fields import be16, be32, put_be16, put_be32
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import copy_octets, load_u16, store_u16, u8
 from netoffload.engine import forms, network
 from netoffload.engine.blocks import Segment
 from netoffload.engine.counters import Counter
-from netoffload.engine.fields import be16, be32, put_be16, put_be32
 from netoffload.engine.flows import EXACT_FROM, FORM, PEER_CODECS, PEER_ISN, ROUNDED_FROM, WINDOW_SHIFT
 from netoffload.engine.network import IP_AT
 from netoffload.engine.sequence import advance, distance

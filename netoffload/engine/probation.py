@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel
+from netoffload.compiled.jit import inline_kernel
 from netoffload.engine.counters import Counter
 from netoffload.engine.flows import (
     BACK_OFF_NS,

@@ -22,14 +22,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel, kernel
 from netoffload.codec.kernels import decode_halves
-from netoffload.codec.octets import copy_octets, store_u16, u8
+from netoffload.compiled.fields import be16, be32, put_be16, put_be32
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import copy_octets, store_u16, u8
 from netoffload.engine import flows as flow_table
 from netoffload.engine import forms, handshake, network, path, plain, probation, router_errors
 from netoffload.engine.block_view import check, find_block, is_ours
 from netoffload.engine.counters import Counter
-from netoffload.engine.fields import be16, be32, put_be16, put_be32
 from netoffload.engine.flows import NOT_FOUND, key_of, reversed_key
 from netoffload.engine.network import IP_AT
 from netoffload.engine.sequence import distance

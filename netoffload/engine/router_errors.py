@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel
-from netoffload.codec.octets import store_u16, u8
+from netoffload.compiled.fields import be16, be32, be64, put_be16, put_be32
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import store_u16, u8
 from netoffload.engine import flows as flow_table
 from netoffload.engine import network, path, probation
 from netoffload.engine.counters import Counter
-from netoffload.engine.fields import be16, be32, be64, put_be16, put_be32
 from netoffload.engine.flows import NOT_FOUND, SLOTS, FlowKey
 from netoffload.engine.network import IP_AT
 from netoffload.engine.sequence import is_before

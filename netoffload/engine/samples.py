@@ -6,15 +6,12 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from netoffload.codec import CODECS
+from netoffload.compiled.arrays import Float64Array, Int64Array, Uint8Array
 from netoffload.config import TOS_COMPRESS
-from netoffload.engine.counters import Int64Array
 from netoffload.wire import capability, encapsulation, ethernet, icmp, ipv4, ipv6, offload, tcp, udp, vnet
 from netoffload.wire.checksum import internet_checksum
-
-Uint8Array = npt.NDArray[np.uint8]
 
 ISN: Final = 1000
 PEER_ISN: Final = 5000
@@ -56,7 +53,7 @@ class Samples(NamedTuple):
 
     octets: Uint8Array
     lengths: Int64Array
-    shares: npt.NDArray[np.float64]
+    shares: Float64Array
 
 
 def make_samples() -> Samples:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netoffload.codec.jit import inline_kernel
+from netoffload.compiled.jit import inline_kernel
 
 
 @inline_kernel

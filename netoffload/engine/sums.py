@@ -21,8 +21,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from netoffload.codec.jit import cpu_features, inline_kernel
-from netoffload.codec.octets import load_u16, u8
+from netoffload.compiled.jit import cpu_features, inline_kernel
+from netoffload.compiled.octets import load_u16, u8
 from netoffload.wire.checksum import CRC32C_POLYNOMIAL, CRC32C_TABLE
 
 _FEATURES: Final = cpu_features()

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.codec.octets import load_u16, u8
+from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.fields import be32, put_be32
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import load_u16, u8
 from netoffload.engine import flows as flow_table
 from netoffload.engine import forms, handshake, judgement, network, path, plain, probation
 from netoffload.engine.blocks import Segment
-from netoffload.engine.counters import Counter, Int64Array
+from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import bundle, is_block
-from netoffload.engine.fields import be32, put_be32
 from netoffload.engine.flows import NOT_FOUND, key_of
 from netoffload.engine.network import IP_AT
 from netoffload.engine.options import has_signature

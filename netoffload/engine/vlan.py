@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from netoffload.codec.jit import inline_kernel
-from netoffload.codec.octets import load_u16, store_u16, u8
-from netoffload.engine.fields import put_be16
+from netoffload.compiled.fields import put_be16
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import load_u16, store_u16, u8
 from netoffload.wire import ethernet, vnet
 
 TAG_LEN: Final = ethernet.VLAN_TAG_LEN

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from netoffload.codec import Float32Array, get
+from netoffload.codec import get
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import format_rate
 from netoffload.errors import NetOffloadError, RunError
 from netoffload.testbed import vpn_peers

@@ -30,7 +30,8 @@ from netoffload.testbed.journal import read_run
 from netoffload.testbed.plan import NicSettings
 
 if TYPE_CHECKING:
-    from netoffload.codec import Codec, Float32Array
+    from netoffload.codec import Codec
+    from netoffload.compiled.arrays import Float32Array
     from netoffload.testbed.build import Testbed
 
 PORT: Final = 49_778

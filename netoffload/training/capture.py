@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
+from netoffload.compiled.arrays import Float32Array
 from netoffload.training.exchanges import GradientExchange, Update
-from netoffload.training.model import Float32Array
 
 CAPTURE_FILE: Final = "gradients.npy"
 """In the result folder."""

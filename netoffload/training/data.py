@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
 from netoffload.errors import UsageError
 from netoffload.training.config import TrainSettings
 
@@ -55,8 +55,8 @@ MNIST_FILES: Final = (
 IDX_UINT8: Final = 0x08
 """Type code of unsigned bytes in the third octet of an IDX file; the fourth is the number of dimensions."""
 
-Images = npt.NDArray[np.float32]
-Labels = npt.NDArray[np.int64]
+Images = Float32Array
+Labels = Int64Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _find_idx(folder: Path, name: str) -> Path:
     raise UsageError(f"{folder} has no {name}[.gz]: MNIST is the four files {', '.join(MNIST_FILES)} (gzip or not)")
 
 
-def read_idx(path: Path) -> npt.NDArray[np.uint8]:
+def read_idx(path: Path) -> Uint8Array:
     """Read an IDX file of unsigned bytes, gzip by its suffix.
 
     Raises:

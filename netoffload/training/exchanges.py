@@ -21,7 +21,7 @@ import dataclasses
 from collections.abc import Callable
 
 from netoffload.collectives import Exchange, Quantise, aggregate, ring_allreduce, worker_exchange
-from netoffload.training.model import Float32Array
+from netoffload.compiled.arrays import Float32Array
 
 Update = Callable[[Float32Array], None]
 """Takes the sum of all workers' gradients and changes the parameters it was made for."""

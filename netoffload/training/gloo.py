@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not declared so
 
-from netoffload.training.model import Float32Array
+from netoffload.compiled.arrays import Float32Array
 from netoffload_mpi import MPI, bench
 from netoffload_mpi.agreement import own_address
 

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 
 from netoffload.collectives import Exchange, ring_allreduce
+from netoffload.compiled.arrays import Float32Array
 from netoffload.training.exchanges import GradientExchange
-from netoffload.training.model import Float32Array, Replica
+from netoffload.training.model import Replica
 
 Clock = Callable[[], float]
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]

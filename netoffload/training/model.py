@@ -16,16 +16,14 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from netoffload.compiled.arrays import Float32Array
 from netoffload.training.config import TrainSettings
 from netoffload.training.data import SHAPES
 from netoffload.training.networks import FullyConnected, build
-
-Float32Array = npt.NDArray[np.float32]
 
 
 class Replica:

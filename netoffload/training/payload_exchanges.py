@@ -24,9 +24,9 @@ from netoffload.collectives import (
     serve_payloads,
 )
 from netoffload.collectives.schedule import partition
+from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout, State
 from netoffload.training.exchanges import GradientExchange, Sent, Update
-from netoffload.training.model import Float32Array
 
 
 @dataclasses.dataclass

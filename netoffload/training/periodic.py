@@ -17,8 +17,8 @@ import numpy as np
 
 from netoffload.collectives import Exchange, ring_allreduce
 from netoffload.collectives.schedule import partition
+from netoffload.compiled.arrays import Float32Array
 from netoffload.training.exchanges import GradientExchange, Update, ring_octets
-from netoffload.training.model import Float32Array
 from netoffload.training.payload_exchanges import GatherExchange
 
 

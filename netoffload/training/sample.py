@@ -7,9 +7,10 @@ from typing import Final
 import numpy as np
 import torch
 
+from netoffload.compiled.arrays import Float32Array
 from netoffload.training import data
 from netoffload.training.config import TrainSettings
-from netoffload.training.model import Float32Array, Replica
+from netoffload.training.model import Replica
 
 SAMPLE_EVERY: Final = 50
 """Iterations from one gradient of a sample to the next."""

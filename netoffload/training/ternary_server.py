@@ -17,10 +17,10 @@ from __future__ import annotations
 import numpy as np
 
 from netoffload.collectives import Exchange, Payload, push_pull, serve_payloads
+from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, State
 from netoffload.compressors.terngrad import TernarySum, TernGrad
 from netoffload.training.exchanges import GradientExchange, Update
-from netoffload.training.model import Float32Array
 
 
 class TernaryWorker(GradientExchange):

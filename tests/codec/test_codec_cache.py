@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from netoffload.cli import app
-from netoffload.codec import jit
-from netoffload.codec.cache import IN_USE_S, KEPT_FOLDERS, KEPT_S, make_cache_dir, remove_stale
+from netoffload.compiled import jit
+from netoffload.compiled.cache import IN_USE_S, KEPT_FOLDERS, KEPT_S, make_cache_dir, remove_stale
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
@@ -91,7 +91,8 @@ def test_a_user_without_home_whose_folder_was_taken_runs_without_a_cache(tmp_pat
     for name in ("netoffload", f"netoffload-{os.geteuid()}"):
         _open_to_all(tmp_path / name)
     environment = {"HOME": "/nonexistent", "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", "from netoffload.codec import jit, kernels; print(jit.CACHE_DIR)"]
+    code = "from netoffload.codec import kernels; from netoffload.compiled import jit; print(jit.CACHE_DIR)"
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("None\n", "")
 

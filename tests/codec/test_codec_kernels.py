@@ -11,19 +11,16 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netoffload.codec import bursts, get, kernels, plain, reference
-from netoffload.codec.jit import JIT_DISABLED
 from netoffload.codec.kernels import CPU_FEATURES, KERNEL, usable_kernels
 from netoffload.codec.reference import Oracle
+from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import CodecError
-
-Float32Array = npt.NDArray[np.float32]
-Uint8Array = npt.NDArray[np.uint8]
 
 CANARY = 0xA5
 SCALES = st.sampled_from([0.0, 1e-3, 1e-2, 1e-1, 10.0])

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from netoffload.codec import CODECS, get, measure, peers
-from netoffload.codec.jit import JIT_DISABLED
 from netoffload.codec.kernels import usable_kernels
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import RunError
 
 VALUES = np.random.default_rng(1).normal(0, 0.05, 1003).astype(np.float32)

@@ -15,10 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from netoffload.cli import app
-from netoffload.codec import CODECS, Codec, Float32Array, Uint8Array, fuzz, get, reference, verify
-from netoffload.codec.guarded import guarded_octets
-from netoffload.codec.jit import JIT_DISABLED
-from netoffload.codec.pool import in_order
+from netoffload.codec import CODECS, Codec, fuzz, get, reference, verify
+from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.guarded import guarded_octets
+from netoffload.compiled.jit import JIT_DISABLED
+from netoffload.compiled.pool import in_order
 from netoffload.errors import RunError, UsageError
 
 AROUND_2_TO_MINUS_10 = 0x3A800000 - 2048
@@ -139,7 +140,8 @@ def test_ranges_outside_are_refused(first: int, count: int) -> None:
 @pytest.mark.skipif(JIT_DISABLED, reason="without compiled kernels nothing can leave an array")
 @pytest.mark.parametrize("at", ["-1", "size"])
 def test_a_guarded_array_ends_where_memory_ends(at: str) -> None:
-    code = "from netoffload.codec.guarded import guarded_octets; import ctypes; a = guarded_octets(100); size = a.size;"
+    code = "from netoffload.compiled.guarded import guarded_octets; import ctypes\n"
+    code += "a = guarded_octets(100); size = a.size\n"
     code += f"print(size, flush=True); ctypes.string_at(a.ctypes.data + {at}, 1)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "4096\n"

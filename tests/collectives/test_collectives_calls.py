@@ -11,7 +11,6 @@ import pytest
 from netoffload import codec
 from netoffload.collectives import (
     Exchange,
-    Float32Array,
     Operation,
     ShortAllreduce,
     aggregator_allreduce,
@@ -31,6 +30,7 @@ from netoffload.collectives.hierarchy import default_groups, groups_by_network
 from netoffload.collectives.inprocess import InProcessExchange, run_ranks
 from netoffload.collectives.ring import chunk_for
 from netoffload.collectives.schedule import Span, consecutive, partition
+from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, NetOffloadError, PeerLostError, UsageError
 
 SIZES = (1, 2, 3, 4, 5, 8)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netoffload import codec
-from netoffload.collectives import Float32Array, aggregate, barrier, ring_allreduce, worker_exchange
+from netoffload.collectives import aggregate, barrier, ring_allreduce, worker_exchange
 from netoffload.collectives.inprocess import InProcessExchange, run_ranks
+from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import PeerLostError, UsageError
 
 SIZES = (1, 2, 3, 4, 5, 8)

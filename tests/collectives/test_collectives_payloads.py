@@ -12,9 +12,10 @@ from netoffload.collectives import (
     ring_payloads,
     serve_payloads,
 )
-from netoffload.collectives.exchange import Exchange, Float32Array
+from netoffload.collectives.exchange import Exchange
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.collectives.payloads import Payload
+from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError
 
 SIZES = (1, 2, 3, 5)

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from netoffload import codec
-from netoffload.collectives import Float32Array, ring_allreduce
+from netoffload.collectives import ring_allreduce
 from netoffload.collectives.inprocess import InProcessExchange, run_ranks
 from netoffload.collectives.reference import ring_sum
 from netoffload.collectives.samples import gradient_of, parse_sigma, whole_numbers
+from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 
 BOUND_K = 8

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from netoffload.cli import app
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Layout, measure, registry
 from netoffload.errors import UsageError
 

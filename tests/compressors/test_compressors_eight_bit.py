@@ -6,17 +6,16 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Layout, State, registry
 from netoffload.compressors.base import HEADER_OCTETS
 from netoffload.compressors.eight_bit import EightBit, octets_exact
 from netoffload.compressors.tables import MIDDLE_CUT, TYPES, magnitudes, table_of, tree_number
 from netoffload.errors import CodecError, UsageError
 
-Float32Array = npt.NDArray[np.float32]
 EVERY_TYPE = pytest.mark.parametrize("kind", TYPES)
 LARGE = 2_003 if JIT_DISABLED else 1_000_003
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Compressor, Layout, State, elias, packing, registry
 from netoffload.compressors.base import HEADER_OCTETS
 from netoffload.compressors.qsgd import NORMS, Qsgd

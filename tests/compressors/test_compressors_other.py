@@ -5,18 +5,17 @@ from __future__ import annotations
 import struct
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from netoffload.codec import peers
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Compressor, Layout, State, registry
 from netoffload.compressors.base import HEADER_OCTETS
 from netoffload.compressors.general import General
 from netoffload.compressors.halves import OVERFLOWS, Half, halves_exact
 from netoffload.errors import CodecError, UsageError
 
-Float32Array = npt.NDArray[np.float32]
 HALVES = (Half("fp16"), Half("bf16"))
 EVERY_HALF = pytest.mark.parametrize("compressor", HALVES, ids=["fp16", "bf16"])
 LIBRARIES = [General(library) for library in peers.available()]
@@ -28,7 +27,7 @@ def gradient(count: int, seed: int = 1) -> Float32Array:
     return np.random.default_rng([seed, count]).standard_normal(count, np.float32) * np.float32(0.01)
 
 
-def encoded(compressor: Compressor, values: Float32Array) -> npt.NDArray[np.uint8]:
+def encoded(compressor: Compressor, values: Float32Array) -> Uint8Array:
     return compressor.encode(values, compressor.make_state(Layout.flat(values.size)))
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors.rng import fill_words, stream_key, words_exact
 from netoffload.errors import UsageError
 

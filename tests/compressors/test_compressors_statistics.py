@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Layout, registry
 from netoffload.compressors.measure import quality, variance_ratio
 from netoffload.compressors.qsgd import Qsgd

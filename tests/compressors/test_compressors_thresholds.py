@@ -5,18 +5,17 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Layout, State, registry, sparse
 from netoffload.compressors.base import HEADER_OCTETS
 from netoffload.compressors.thresholds import Bgt, Qgt, Threshold, Wgt, rounded_threshold, sent_exact, values_exact
 from netoffload.errors import CodecError, UsageError
 
-Float32Array = npt.NDArray[np.float32]
 METHODS = (Wgt, Bgt, Qgt)
 EVERY = pytest.mark.parametrize("method", METHODS)
 LARGE = 3_003 if JIT_DISABLED else 1_000_003
@@ -229,7 +228,7 @@ def test_what_no_encoder_makes_is_refused(method: type[Threshold], threshold: fl
             compressor.decode(broken, layout)
 
 
-def broken_index(form: int, sent: int, index: bytes, values: bytes) -> npt.NDArray[np.uint8]:
+def broken_index(form: int, sent: int, index: bytes, values: bytes) -> Uint8Array:
     """A QGT payload of 20 values with a hand-made index."""
     compressor, layout = Qgt(0.5), Layout.flat(20)
     head = compressor.encode(np.zeros(20, np.float32), compressor.make_state(layout))[: HEADER_OCTETS + 4].tobytes()

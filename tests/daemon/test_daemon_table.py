@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from netoffload.compiled.arrays import Int64Array
 from netoffload.engine import flows
-from netoffload.engine.counters import Int64Array
 from netoffload.errors import DeviceError
 from netoffload_daemon import table
 

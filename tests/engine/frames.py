@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.engine.transmit import HOST_BUFFER_LEN
 from netoffload.wire import vnet
 from netoffload.wire.checksum import ones_sum
-
-Uint8Array = npt.NDArray[np.uint8]
 
 MSS = 1448
 IPV4_ADDRESSES = "10.9.0.1", "10.9.0.2"

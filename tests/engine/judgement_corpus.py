@@ -22,11 +22,12 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+
+from netoffload.compiled.arrays import Float64Array
 
 ROOT = Path(__file__).parents[2]
 LEN = 32768
-FloatArray = npt.NDArray[np.float64]
+FloatArray = Float64Array
 
 CYRILLIC = "Съешь же ещё этих мягких французских булок, да выпей чаю. Широкая электрификация южных губерний. "
 CHINESE = "人人生而自由,在尊严和权利上一律平等。他们赋有理性和良心,并应以兄弟关系的精神相对待。"

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netoffload.codec.jit import JIT_DISABLED, inlined_with
-from netoffload.codec.reference import Uint8Array
+from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.jit import JIT_DISABLED, inlined_with
 from netoffload.engine import libcrypto
 from netoffload.engine.authentication import Authenticator, has_mac, is_on, put_mac
 from netoffload.errors import SystemRefusedError, UsageError
@@ -158,7 +158,7 @@ def test_two_threads_with_an_authenticator_each() -> None:
 KEPT = """
 import sys
 import numpy as np
-from netoffload.codec.jit import kernel
+from netoffload.compiled.jit import kernel
 from netoffload.engine.authentication import Authenticator, has_mac, is_on, put_mac
 from netoffload.wire.authentication import block_mac
 

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netoffload.compiled.fields import be16, be32, be64, put_be16, put_be32
 from netoffload.engine.counters import MEANING, Counter, as_dict, make_counters
-from netoffload.engine.fields import be16, be32, be64, put_be16, put_be32
 from netoffload.engine.network import pseudo_sum, put_datagram
 from netoffload.wire import checksum, ipv4, ipv6
 

@@ -7,9 +7,9 @@ import pytest
 from frames import make_segment
 from nic_pair import Nic, connect
 
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine import flows
-from netoffload.engine.counters import Int64Array
 from netoffload.engine.flows import CLOSED, OPEN, OPENING, SLOTS, FlowKey
 from netoffload.wire.capability import emit_capability
 

@@ -18,7 +18,7 @@ from linux_tcp import PEER_ISN, Receiver, Sender, split
 from nic_pair import Nic, connect
 
 from netoffload.codec import CodecId, get
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.jit import JIT_DISABLED
 
 ISN = 2**32 - 9000  # the sequence number wraps in the stream
 FLOATS = 3000 if JIT_DISABLED else 8000

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from netoffload.cli.app import app
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.config import parse_count
 from netoffload.engine import fuzz
 from netoffload.engine.counters import Counter

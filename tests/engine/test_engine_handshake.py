@@ -13,7 +13,7 @@ from nic_pair import FIRST_NONCE, Nic, connect
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine import flows
 from netoffload.engine.flows import SLOTS
 from netoffload.wire.capability import ALL_CODECS, TAKES_UDP, Capability, emit_capability, parse_capability

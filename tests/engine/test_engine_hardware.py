@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netoffload.codec import Float32Array, get
+from netoffload.codec import get
+from netoffload.compiled.arrays import Float32Array
 from netoffload.engine import hardware
 from netoffload.engine.hardware import MEANING, MODELLED, Engine, Port, Wait, paced
 from netoffload.engine.hardware.blocks import blocks_of

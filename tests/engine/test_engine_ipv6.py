@@ -15,7 +15,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
 from netoffload.codec import get
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.wire.checksum import internet_checksum, ones_sum
 from netoffload.wire.ethernet import Ethernet, emit_ethernet, parse_ethernet
 from netoffload.wire.ipv6 import Ipv6, emit_ipv6, parse_ipv6

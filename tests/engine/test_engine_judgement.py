@@ -13,16 +13,16 @@ from typing import Any
 import judgement_corpus as corpus
 import judgement_oracle as oracle
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine import judgement
 from netoffload.engine.judgement import FLOATS, JUDGE_FIELDS, NOT_FLOATS, UNDECIDED
 
-Octets = npt.NDArray[np.uint8]
+Octets = Uint8Array
 
 DATA = Path(os.environ.get("NETOFFLOAD_DATA", "/usr/local/share/netoffload-data"))
 """Holds ``mnist/`` (IDX files) and ``cifar10-subset/`` (one .npz)."""

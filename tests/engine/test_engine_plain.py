@@ -13,7 +13,7 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
 from netoffload.codec import get
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine.flows import HELD, HELD_FIELDS, SLOTS
 from netoffload.wire.capability import emit_capability
 from netoffload.wire.checksum import internet_checksum

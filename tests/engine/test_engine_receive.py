@@ -15,7 +15,7 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
 from netoffload.codec import get
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine.flows import IP_VERSION, SLOTS
 from netoffload.wire.checksum import ones_sum
 from netoffload.wire.ethernet import emit_ethernet, parse_ethernet

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netoffload.codec.jit import JIT_DISABLED, inlined_with
+from netoffload.compiled.jit import JIT_DISABLED, inlined_with
 from netoffload.engine.sums import USABLE_LANES, crc32c, make_fold
 from netoffload.wire import checksum
 

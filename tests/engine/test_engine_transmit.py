@@ -14,7 +14,7 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 
 from netoffload.codec import get
 from netoffload.codec.bursts import LANES, MAX_BURST_PAYLOAD
-from netoffload.codec.jit import JIT_DISABLED
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine.flows import IP_VERSION
 from netoffload.engine.pack import MAX_WIRE_FRAMES
 from netoffload.wire.ethernet import parse_ethernet

@@ -9,8 +9,9 @@ from contextlib import suppress
 import numpy as np
 import torch
 
-from netoffload.collectives import Float32Array, is_short
+from netoffload.collectives import is_short
 from netoffload.collectives.reference import ring_sum
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import TOS_COMPRESS
 from netoffload.errors import CollectiveError, UsageError
 from netoffload_mpi import MPI, BufferTypeError, CompComm

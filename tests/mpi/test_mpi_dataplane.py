@@ -13,7 +13,6 @@ from tcp_ranks import die, run_tcp
 from netoffload import codec
 from netoffload.collectives import (
     Exchange,
-    Float32Array,
     Operation,
     aggregate,
     aggregator_allreduce,
@@ -27,6 +26,7 @@ from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.hierarchy import SubExchange
 from netoffload.collectives.reference import ring_sum
 from netoffload.collectives.schedule import consecutive
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import ENV_CONTROL, TOS_COMPRESS
 from netoffload.control import ControlServer
 from netoffload.engine import judgement

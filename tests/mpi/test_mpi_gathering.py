@@ -12,16 +12,18 @@ import pytest
 from tcp_ranks import Watched, die, run_tcp
 
 from netoffload.codec import CodecId
-from netoffload.codec.jit import JIT_DISABLED
-from netoffload.collectives import Float32Array, Operation, Quantise, ShortAllreduce, is_short
+from netoffload.collectives import Operation, Quantise, ShortAllreduce, is_short
 from netoffload.collectives.gathering import SHORT_OCTETS
 from netoffload.collectives.reference import RoundTrip, ring_sum
+from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi import MPI, meeting_loop
+from netoffload.transport import meeting_loop
+from netoffload.transport.loop_port import ASLEEP_NS, PATIENCE, PATIENCE_NS, make_port
+from netoffload_mpi import MPI
 from netoffload_mpi.agreement import Marking, Offer, Quantiser, rounded_hops
 from netoffload_mpi.dataplane import TcpExchange
 from netoffload_mpi.joining import Lane
-from netoffload_mpi.loop_port import ASLEEP_NS, PATIENCE, PATIENCE_NS, make_port
 from netoffload_mpi.verify.local_ranks import ThreadComm
 
 ROUNDED = Quantiser(CodecId.INCEPTIONN, 10)

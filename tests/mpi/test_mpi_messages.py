@@ -11,8 +11,9 @@ import pytest
 from mpi4py import MPI
 from tcp_ranks import die, run_tcp
 
-from netoffload.collectives import Float32Array, barrier, ring_allreduce
+from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
+from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload_mpi.dataplane import TcpExchange
 from netoffload_mpi.mailbox import Mailbox, Message, Receive

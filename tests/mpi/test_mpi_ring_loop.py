@@ -15,24 +15,18 @@ import pytest
 from tcp_ranks import Watched, run_tcp
 
 from netoffload.codec import CodecId
-from netoffload.codec.jit import JIT_DISABLED
-from netoffload.collectives import (
-    Float32Array,
-    Operation,
-    Quantise,
-    barrier,
-    ring_allgather,
-    ring_allreduce,
-    ring_reduce_scatter,
-)
+from netoffload.collectives import Operation, Quantise, barrier, ring_allgather, ring_allreduce, ring_reduce_scatter
 from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.collectives.hierarchy import hierarchical_allreduce
 from netoffload.collectives.operations import apply
 from netoffload.collectives.reference import reduce_scatter, ring_sum
 from netoffload.collectives.schedule import consecutive
+from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi import driver, loop_port, meeting_loop
+from netoffload.transport import loop_port, meeting_loop
+from netoffload_mpi import driver
 from netoffload_mpi.agreement import Quantiser
 from netoffload_mpi.dataplane import TcpExchange
 from netoffload_mpi.joining import Lane

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from netoffload.codec import get
-from netoffload.codec.reference import Float32Array, Uint32Array
+from netoffload.compiled.arrays import Float32Array, Uint32Array
 from netoffload.control import request
 from netoffload.devices.packet import open_packet
 from netoffload.devices.tap import open_tap

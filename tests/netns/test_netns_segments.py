@@ -19,7 +19,7 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
 from netoffload.codec import get
-from netoffload.codec.reference import Float32Array
+from netoffload.compiled.arrays import Float32Array
 from netoffload.control import request
 from netoffload.devices.packet import open_packet
 from netoffload.netlink import netns_path

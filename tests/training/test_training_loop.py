@@ -13,13 +13,14 @@ import torch
 from netoffload import codec
 from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
+from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors.registry import get
 from netoffload.errors import UsageError
 from netoffload.training import data, inprocess
 from netoffload.training.config import TrainSettings
 from netoffload.training.exchanges import GradientExchange, Update
 from netoffload.training.loop import Timeline, run_server, run_worker, warm_up
-from netoffload.training.model import Float32Array, Replica
+from netoffload.training.model import Replica
 from netoffload.training.payload_exchanges import RingPayloadExchange
 from netoffload.training.systems import PAPERS, THRESHOLDS, Way, expand
 from netoffload.training.wiring import exchange_for

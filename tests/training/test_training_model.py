@@ -11,10 +11,11 @@ from torch.nn import functional as F
 
 from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
+from netoffload.compiled.arrays import Float32Array
 from netoffload.training.config import TrainSettings
 from netoffload.training.data import Shape
 from netoffload.training.loop import average_buffers, warm_up
-from netoffload.training.model import Float32Array, Replica
+from netoffload.training.model import Replica
 from netoffload.training.networks import build_cnn, build_hdc
 from netoffload.training.wiring import exchange_for
 

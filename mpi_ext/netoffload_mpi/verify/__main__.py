@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from netoffload import config
-from netoffload.collectives import Float32Array
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import ENV_CONTROL
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload_mpi import MPI, CompComm, verify

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from mpi4py import MPI
 
-from netoffload.collectives import Float32Array
 from netoffload.collectives.reference import RoundTrip
+from netoffload.compiled.arrays import Float32Array
 
 OPS: Final = (MPI.SUM, MPI.MAX, MPI.MIN, MPI.PROD)
 WEIGHTS: Final = (2, 0, 1, 3)

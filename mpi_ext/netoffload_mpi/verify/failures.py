@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.collectives import Float32Array
+from netoffload.compiled.arrays import Float32Array
 from netoffload_mpi import MPI, CompComm, CompRequest
 
 LONG_FLOATS: Final = 60_000

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from netoffload.collectives import Float32Array
+from netoffload.compiled.arrays import Float32Array
 from netoffload_mpi.verify.cases import EXACT, Observed, Place, Rounding, nothing
 
 FROM_ANYBODY = 40

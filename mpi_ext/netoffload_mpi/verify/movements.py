@@ -8,9 +8,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from netoffload.collectives import Float32Array
 from netoffload.collectives.reference import RoundTrip
 from netoffload.collectives.schedule import Span, consecutive
+from netoffload.compiled.arrays import Float32Array
 from netoffload_mpi.verify.cases import WEIGHTS, Case, Place, Prepared, Rounding, nothing
 
 

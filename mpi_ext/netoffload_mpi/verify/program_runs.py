@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from mpi4py import MPI
 
-from netoffload.collectives import Float32Array
+from netoffload.compiled.arrays import Float32Array
 from netoffload_mpi.verify.cases import nothing
 from netoffload_mpi.verify.messages import Calls, told
 from netoffload_mpi.verify.programs import Op, Program, Sent

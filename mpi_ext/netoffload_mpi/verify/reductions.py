@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from netoffload.collectives import Float32Array, Operation, reference
+from netoffload.collectives import Operation, reference
 from netoffload.collectives.hierarchy import default_groups
 from netoffload.collectives.schedule import Span, consecutive
+from netoffload.compiled.arrays import Float32Array
 from netoffload_mpi.plans import ALGORITHMS, operation_of
 from netoffload_mpi.verify.cases import OPS, WEIGHTS, Case, Observed, Place, Prepared, Rounding, nothing
 

@@ -61,7 +61,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netoffload.codec import Float32Array, Uint8Array
+from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.engine.hardware.blocks import MODELLED, blocks_of
 from netoffload.engine.hardware.engines import LANES, Compressor, Decompressor, Engine, clocked
 from netoffload.engine.hardware.ports import (

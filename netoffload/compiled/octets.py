@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from netoffload.codec.jit import JIT_DISABLED, inline_kernel
+from netoffload.compiled.jit import JIT_DISABLED, inline_kernel
 
 if JIT_DISABLED:
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.syscalls import memcpy, now_ns, recv, sched_yield, send
-from netoffload_mpi.loop_port import (
+from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uint32Array
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.syscalls import memcpy, now_ns, recv, sched_yield, send
+from netoffload.transport.loop_port import (
     ASLEEP_NS,
     BROKEN,
     CODEC_NS,
@@ -38,7 +38,6 @@ from netoffload_mpi.loop_port import (
     REDUCE_NS,
     REFUSED,
     SENT,
-    Int64Array,
     Port,
     closed,
     combine,
@@ -70,14 +69,14 @@ class GatheringPlan(NamedTuple):
         bound_k: its bound.
     """
 
-    said: npt.NDArray[np.uint8]
-    heard: npt.NDArray[np.uint8]
+    said: Uint8Array
+    heard: Uint8Array
     word_octets: int
-    values: npt.NDArray[np.float32]
-    words: npt.NDArray[np.uint32]
-    result: npt.NDArray[np.float32]
+    values: Float32Array
+    words: Uint32Array
+    result: Float32Array
     spans: Int64Array
-    rounded_hops: npt.NDArray[np.uint8]
+    rounded_hops: Uint8Array
     rank: int
     operation: int
     codec_id: int

@@ -16,7 +16,7 @@ import llvmlite.binding
 import numba
 from numba.core import config as numba_config
 
-from netoffload.codec.cache import make_cache_dir
+from netoffload.compiled.cache import make_cache_dir
 
 ENV_KERNEL: Final = "NETOFFLOAD_KERNEL"
 """Environment variable that forces a kernel variant (see ``netoffload.codec.kernels``)."""
@@ -43,13 +43,12 @@ def _sources_digest() -> str:
     """Return a digest over the sources of everything compiled that functions of another file are made of."""
     package = Path(__file__).resolve().parents[1]
     daemon = package.parent / "daemon" / "netoffload_daemon"
-    mpi = package.parent / "mpi_ext" / "netoffload_mpi"
-    if not daemon.is_dir():  # installed as a wheel: the three packages lie side by side
-        daemon, mpi = package.parent / "netoffload_daemon", package.parent / "netoffload_mpi"
+    if not daemon.is_dir():  # installed as a wheel: the packages lie side by side
+        daemon = package.parent / "netoffload_daemon"
     digest = hashlib.sha256(f"{numba.__version__} {os.environ.get(ENV_KERNEL, '')}".encode())
-    folders = (package / "wire", package / "codec", package / "engine", package / "compressors", daemon)
-    files = (package / "syscalls.py", package / "collectives" / "operations.py", mpi / "loop_port.py")
-    for path in (*files, *(path for folder in folders for path in sorted(folder.glob("*.py")))):
+    folders = [package / name for name in ("compiled", "wire", "codec", "engine", "compressors")]
+    files = (package / "collectives" / "operations.py", package / "transport" / "loop_port.py")
+    for path in (*files, *(path for folder in (*folders, daemon) for path in sorted(folder.glob("*.py")))):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

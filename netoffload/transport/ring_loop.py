@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec.jit import inline_kernel, kernel
-from netoffload.syscalls import now_ns, recv, send
-from netoffload_mpi.loop_port import (
+from netoffload.compiled.arrays import Float32Array, Int64Array, Uint32Array
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.syscalls import now_ns, recv, send
+from netoffload.transport.loop_port import (
     BROKEN,
     DONE,
     FAILED,
@@ -34,7 +34,6 @@ from netoffload_mpi.loop_port import (
     SENDING,
     SENT,
     SENT_OCTETS,
-    Int64Array,
     Port,
     closed,
     combine,
@@ -58,9 +57,9 @@ class RingPlan(NamedTuple):
         bound_k: its bound.
     """
 
-    values: npt.NDArray[np.float32]
-    words: npt.NDArray[np.uint32]
-    staged: npt.NDArray[np.float32]
+    values: Float32Array
+    words: Uint32Array
+    staged: Float32Array
     walk: Int64Array
     reducing: int
     operation: int

@@ -5,7 +5,7 @@ interpreter lock. Whatever happens is said by a result and numbers in ``Port.sta
 errors of them. A function returns ``GO_ON`` after ``slice_ns`` and when a signal has come, so that Python can look
 around, and is then called again with the same arguments: all that it knows is in ``state``.
 
-This file is compiled into others, so ``netoffload.codec.jit`` has it in the digest of its cache.
+This file is compiled into others, so ``netoffload.compiled.jit`` has it in the digest of its cache.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import errno as error_numbers
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from netoffload.codec.jit import inline_kernel, kernel
 from netoffload.codec.kernels import round_trip
 from netoffload.collectives import Operation
-from netoffload.syscalls import MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, POLLOUT, errno, now_ns, wait
+from netoffload.compiled.arrays import Int32Array, Int64Array
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.syscalls import MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, POLLOUT, errno, now_ns, wait
 
 DONE: Final = 0
 GO_ON: Final = 1
@@ -81,8 +81,6 @@ _SUM: Final = int(Operation.SUM)
 _MAX: Final = int(Operation.MAX)
 _MIN: Final = int(Operation.MIN)
 
-Int64Array = npt.NDArray[np.int64]
-
 
 class Port(NamedTuple):
     """What a round works with; made once per communicator.
@@ -94,7 +92,7 @@ class Port(NamedTuple):
     """
 
     state: Int64Array
-    polled: npt.NDArray[np.int32]
+    polled: Int32Array
     clock: Int64Array
 
 

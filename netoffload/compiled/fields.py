@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from netoffload.codec.jit import inline_kernel
-from netoffload.codec.octets import load_u16, load_u32, store_u16, store_u32
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import load_u16, load_u32, store_u16, store_u32
 
 
 @inline_kernel

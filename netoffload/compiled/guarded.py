@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.codec.reference import Uint8Array
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.errors import SystemRefusedError
 
 PROT_NONE: Final = 0

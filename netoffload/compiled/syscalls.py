@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from numba import types
 
-from netoffload.codec.jit import inline_kernel
-from netoffload.codec.octets import int32_at
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import int32_at
 
 _POINTER: Final = types.uintp
 
