@@ -25,8 +25,8 @@ answers the control socket from the counters, which are plain arrays that the lo
 changes of the wire's MTU, and writes it where the loop looks for every batch.
 
 **Two threads.** Each has its direction's buffers for itself, and writes its direction's counters. Both write the
-transmit flow table: the host's SYNs and segments on one side, a peer's SYN (what it decodes) on the other. A mutex
-guards it; the receiving thread takes it for SYNs only, so that decoding never waits for encoding.
+flow table: the host's SYNs and segments on one side, a peer's SYN (what it decodes) on the other. A mutex
+guards it; the receiving thread takes it while it notes what a frame says, so decoding never waits for encoding.
 
 **Devices.** The host's is a TAP, or the NIC's end of a veth pair through a packet socket; the wire's is a packet
 socket. An error of a frame is counted; a deleted interface ends the NIC.

@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 
 from netoffload.codec import get
-from netoffload.compiled.arrays import Int64Array
 from netoffload.config import (
     TAG_ANY,
     TOS_MASK,
@@ -30,11 +29,11 @@ from netoffload.devices.netns import arp_ignore, is_same_netns
 from netoffload.devices.packet import open_packet, takes_bundles
 from netoffload.devices.qdisc import has_clsact
 from netoffload.devices.tap import Tap, keep, open_tap
+from netoffload.engine import nic as engine_nic
 from netoffload.engine.authentication import Authenticator
 from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.bypass import socket_program
 from netoffload.errors import NetOffloadError, UsageError
-from netoffload.wire import capability
 from netoffload_daemon.arguments import parse_arguments
 from netoffload_daemon.bypass import KernelBypass
 from netoffload_daemon.control import make_handlers
@@ -84,13 +83,13 @@ def run(settings: NicSettings) -> int:
         stack.callback(os.close, event)
         sides = SIDES[settings.trace_side] if settings.trace else 0
         compile_loop()
-        port = make_port(open_table(settings.flow_table), settings.faults, mtu, traced=sides != 0)
         # Closed when no thread of the loop runs any more; each direction may have one.
         key = None if settings.key is None else load_key(settings.key)
         signer, checker = (stack.enter_context(Authenticator(key)) for _ in range(2))
-        engine = _engine_settings(settings, port.mtu, signer, checker)
-        told = make_settings(engine, settings.faults, settings.busy_poll_us, settings.host_is_veth, sides)
-        stack.enter_context(MtuWatch(settings.wire, settings.wire_netns, partial(port.mtu.__setitem__, 0)))
+        engine = _engine_settings(settings, mtu, signer, checker)
+        port = make_port(engine, open_table(settings.flow_table), settings.faults, traced=sides != 0)
+        told = make_settings(settings.faults, settings.busy_poll_us, settings.host_is_veth, sides)
+        stack.enter_context(MtuWatch(settings.wire, settings.wire_netns, partial(engine.mtu.__setitem__, 0)))
         if settings.trace is not None:
             names = (settings.host, settings.wire)
             stack.enter_context(TraceFile(settings.trace, names, (port.tx_trace, port.rx_trace)))
@@ -116,13 +115,9 @@ def run(settings: NicSettings) -> int:
     return _exit_code(outcome, settings)
 
 
-def _engine_settings(
-    settings: NicSettings, mtu: Int64Array, signer: Authenticator, checker: Authenticator
-) -> EngineSettings:
-    return EngineSettings(
-        codec_id=int(get(settings.codec).codec_id),
-        bound_k=settings.bound_k,
-        mtu=mtu,
+def _engine_settings(settings: NicSettings, mtu: int, signer: Authenticator, checker: Authenticator) -> EngineSettings:
+    key = (signer, checker) if settings.key else None
+    return engine_nic.make_settings(get(settings.codec).codec_id, settings.bound_k, mtu, key)._replace(
         per_segment=int(settings.packing == "per-segment"),
         in_udp=int(settings.encapsulation == "udp"),
         # A fault hits, and a trace shows, what one would see on the wire: datagrams.
@@ -130,9 +125,6 @@ def _engine_settings(
         tag=max(settings.tag, 0),
         tag_mask=0 if settings.tag == TAG_ANY else TOS_MASK,
         ports=np.array(settings.ports, np.int64).reshape(-1, 2),
-        ways=capability.TAKES_UDP | (capability.WANTS_MAC if settings.key else 0),
-        tx_mac=signer.words,
-        rx_mac=checker.words,
     )
 
 
@@ -245,12 +237,8 @@ def _say_ready(ready_fd: int) -> None:
 def compile_loop() -> None:
     """Compile the loop, or load it from the cache, by running it on no devices with the stop already given."""
     event = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    nothing = np.zeros((0, 2), np.int64)
-    silent = Authenticator(None).words
-    engine = EngineSettings(0, 0, np.zeros(1, np.int64), 0, 0, 0, 0, 0, nothing, 0, tx_mac=silent, rx_mac=silent)
-    settings = make_settings(engine)
     try:
-        serve(-1, -1, event, TX | RX, settings, make_port(open_table(None)))
+        serve(-1, -1, event, TX | RX, make_settings(), make_port(engine_nic.make_settings()))
     finally:
         os.close(event)
 

@@ -56,19 +56,19 @@ def make_handlers(
             "ports": format_ports(settings.ports),
             "kernel": KERNEL,
             "bypass": settings.bypass,
-            "mtu": int(port.mtu[0]),
+            "mtu": int(port.nic.settings.mtu[0]),
         }
 
     def read_counters(_: Mapping[str, Any]) -> dict[str, Any]:
         if bypass is not None:
-            bypass.read_into(port.counters)
-        return {"counters": counters.as_dict(with_traced(port.counters, rings))}
+            bypass.read_into(port.nic.counters)
+        return {"counters": counters.as_dict(with_traced(port.nic.counters, rings))}
 
     def read_flows(_: Mapping[str, Any]) -> dict[str, Any]:
-        return {"flows": flow_report.as_dicts(port.flows)}
+        return {"flows": flow_report.as_dicts(port.nic.flows)}
 
     def metrics(_: Mapping[str, Any]) -> dict[str, Any]:
-        directions = [row["direction"] for row in flow_report.as_dicts(port.flows)]
+        directions = [row["direction"] for row in flow_report.as_dicts(port.nic.flows)]
         known = {name: directions.count(name) for name in ("tx", "rx")}
         return {"metrics": exposition(info({}), read_counters({})["counters"], known)}
 

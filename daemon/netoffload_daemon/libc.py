@@ -20,7 +20,6 @@ __all__ = [
     "MESSAGE_WORDS",
     "MSG_DONTWAIT",
     "MSG_TRUNC",
-    "MUTEX_WORDS",
     "POLLIN",
     "POLLOUT",
     "draw_random",
@@ -28,8 +27,6 @@ __all__ = [
     "is_interface_gone",
     "make_messages",
     "memcpy",
-    "mutex_lock",
-    "mutex_unlock",
     "now_ns",
     "read",
     "recvmmsg",
@@ -43,8 +40,6 @@ _POINTER: Final = types.uintp
 recvmmsg = types.ExternalFunction("recvmmsg", types.intc(types.intc, _POINTER, types.uintc, types.intc, _POINTER))
 sendmmsg = types.ExternalFunction("sendmmsg", types.intc(types.intc, _POINTER, types.uintc, types.intc))
 memcpy = types.ExternalFunction("memcpy", _POINTER(_POINTER, _POINTER, types.uintp))
-mutex_lock = types.ExternalFunction("pthread_mutex_lock", types.intc(_POINTER))
-mutex_unlock = types.ExternalFunction("pthread_mutex_unlock", types.intc(_POINTER))
 _getrandom = types.ExternalFunction("getrandom", types.intp(_POINTER, types.uintp, types.uintc))
 _getsockname = types.ExternalFunction("getsockname", types.intc(types.intc, _POINTER, _POINTER))
 
@@ -56,9 +51,6 @@ MESSAGE_IOV: Final = 2
 MESSAGE_IOV_COUNT: Final = 3
 MESSAGE_FLAGS: Final = 6
 MESSAGE_LEN: Final = 7
-
-MUTEX_WORDS: Final = 8
-"""A pthread_mutex_t takes 40 octets on x86-64 and 48 on AArch64; all zeros is an open one, as its initializer says."""
 
 # struct sockaddr_ll as 32-bit words (linux/if_packet.h), and room for the length behind it.
 _ADDRESS_WORDS: Final = 5

@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.engine import nic as engine
 from netoffload.engine.counters import Counter
-from netoffload.engine.encapsulation import FRAME_AT, FRAME_LEN, is_bundle, unwrap
+from netoffload.engine.encapsulation import is_bundle
 from netoffload.engine.pack import CACHE_LINE, MAX_WIRE_FRAMES
-from netoffload.engine.receive import CROSSES, DROPPED, FLUSH_FIRST, MERGED_LAST, finish, inspect, note, take
-from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN, Room, transmit
+from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
 from netoffload.engine.vlan import TAG_LEN
 from netoffload.wire import vnet
 from netoffload_daemon import faults, libc, trace, vlan
@@ -28,7 +28,6 @@ from netoffload_daemon.port import (
     LINE_FIRST,
     LINE_OCTETS,
     LINE_PIECES,
-    REBUILT_BATCH,
     RX,
     SUSPECT,
     TX,
@@ -101,7 +100,7 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
             active_ns = libc.now_ns(port.clock)
     if roles & TX:
         reason = Counter.DROP_WIRE_DOWN if port.state[ENDED] == WIRE_GONE else Counter.DROP_WIRE_FULL
-        port.counters[reason] += _count_unsent(port)
+        port.nic.counters[reason] += _count_unsent(port)
     return int(port.state[ENDED])
 
 
@@ -137,7 +136,7 @@ def _timeout_ns(settings: Any, port: Any, active_ns: Any, waits_for_wire: Any) -
 @kernel
 def _from_wire(host: Any, wire: Any, settings: Any, port: Any) -> None:
     """Take one batch from the wire to the host."""
-    messages = port.in_messages
+    messages, nic = port.in_messages, port.nic
     taken = libc.recvmmsg(wire, messages.ctypes.data, WIRE_BATCH, libc.MSG_DONTWAIT, 0)
     if taken < 0:
         read_failed(host, wire, port)
@@ -146,69 +145,44 @@ def _from_wire(host: Any, wire: Any, settings: Any, port: Any) -> None:
         start = vlan.restore_tag(port.wire_in[index], messages[index], port.in_controls[index])
         frame = port.wire_in[index, start:]
         length = np.int64(messages[index, libc.MESSAGE_LEN] & np.uint64(0xFFFFFFFF)) + TAG_LEN - start
-        port.counters[Counter.RX_WIRE_FRAMES] += 1
-        port.counters[Counter.RX_WIRE_OCTETS] += length - vnet.VNET_LEN
+        port.nic.counters[Counter.RX_WIRE_FRAMES] += 1
+        port.nic.counters[Counter.RX_WIRE_OCTETS] += length - vnet.VNET_LEN
         if settings.trace_sides & trace.WIRE_SIDE:
             now_ns = libc.now_ns(port.clock)
             _trace(settings, port.rx_trace, 1, trace.INBOUND, frame.ctypes.data, length, now_ns)
         if np.int64(messages[index, libc.MESSAGE_FLAGS]) & libc.MSG_TRUNC or length < vnet.VNET_LEN:
-            port.counters[Counter.DROP_RUNT] += 1
+            port.nic.counters[Counter.DROP_RUNT] += 1
             continue
-        port.cursor[:] = 0
-        while unwrap(frame, length, port.cursor, port.headers, port.counters):
-            at = port.cursor[FRAME_AT]
-            _take(host, wire, frame[at:], port.cursor[FRAME_LEN], settings, port)
-    _hand_over(host, wire, settings, port)  # nothing waits for the next batch
+        engine.begin_frame(nic)
+        while engine.has_part(nic, frame, length):
+            _take(host, wire, frame[engine.part_at(nic) :], engine.part_len(nic), settings, port)
+    engine.flush(nic)  # nothing waits for the next batch
     _deliver_rebuilt(host, wire, settings, port)
 
 
 @inline_kernel
 def _take(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port: Any) -> None:
-    """Receive one frame, or one block of a bundle, and hand over to the host what is complete."""
+    """Receive one frame, or one block of a bundle, and hand over to the host what has to go now."""
     before = libc.now_ns(port.clock)
-    kind = inspect(settings.engine, frame, length, port.flows, port.counters, port.pending)
-    if kind == DROPPED:
+    crossing = engine.from_wire(port.nic, frame, length, before)
+    if crossing >= 0:
+        _deliver_rebuilt(host, wire, settings, port)  # what was rebuilt goes before a frame that crosses
+        _deliver(host, wire, frame, crossing, settings, port)
         return
-    libc.mutex_lock(port.lock.ctypes.data)
-    length = note(settings.engine, frame, length, before, port.flows, port.counters, port.pending)
-    libc.mutex_unlock(port.lock.ctypes.data)
-    if kind == CROSSES:
-        if length >= 0:
-            _hand_over(host, wire, settings, port)  # what was rebuilt goes before a frame that crosses
-            _deliver_rebuilt(host, wire, settings, port)
-            _deliver(host, wire, frame, length, settings, port)
-        return
-    status = _take_block(frame, length, port)
-    if status == FLUSH_FIRST:
-        _hand_over(host, wire, settings, port)
-        status = _take_block(frame, length, port)
-    port.counters[Counter.RX_CODEC_NS] += libc.now_ns(port.clock) - before
-    if status == MERGED_LAST:
-        _hand_over(host, wire, settings, port)
-
-
-@inline_kernel
-def _hand_over(host: Any, wire: Any, settings: Any, port: Any) -> None:
-    """Complete the segment that is being rebuilt, if there is one, and put it in line for the host."""
-    row = port.rebuilt_count[0]
-    port.rebuilt_lens[row] = finish(port.counters, port.pending, port.host_out[row])
-    port.rebuilt_count[0] += int(port.rebuilt_lens[row] > 0)
-    if port.rebuilt_count[0] == REBUILT_BATCH:
+    if crossing == engine.TAKEN:
+        port.nic.counters[Counter.RX_CODEC_NS] += libc.now_ns(port.clock) - before
+    if engine.count_rebuilt(port.nic) >= engine.REBUILT_BATCH:
         _deliver_rebuilt(host, wire, settings, port)
 
 
 @inline_kernel
 def _deliver_rebuilt(host: Any, wire: Any, settings: Any, port: Any) -> None:
-    """Write the segments in line to the host, one right behind the other: its TCP then acknowledges several at once."""
-    for row in range(port.rebuilt_count[0]):
-        _deliver(host, wire, port.host_out[row], port.rebuilt_lens[row], settings, port)
-    port.rebuilt_count[0] = 0
-
-
-@inline_kernel
-def _take_block(frame: Any, length: Any, port: Any) -> Any:
-    """Decode a block behind the segment that is being rebuilt."""
-    return take(frame, length, port.flows, port.counters, port.pending, port.host_out[port.rebuilt_count[0]])
+    """Write complete segments to the host, one right behind the other: its TCP then acknowledges several at once."""
+    nic = port.nic
+    for index in range(engine.count_rebuilt(nic)):
+        row = engine.row_of(nic, index)
+        _deliver(host, wire, nic.rebuilt[row], nic.rebuilt_lens[row], settings, port)
+    engine.forget_rebuilt(nic)
 
 
 @kernel
@@ -224,12 +198,12 @@ def _deliver(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port:
         if number == _EBADFD:
             port.state[ENDED] = HOST_GONE
         elif number in (_EIO, _ENETDOWN, _ENXIO):
-            port.counters[Counter.DROP_HOST_DOWN] += 1
+            port.nic.counters[Counter.DROP_HOST_DOWN] += 1
             suspect(host, wire, port)
         elif number in (_EAGAIN, _ENOBUFS):
-            port.counters[Counter.DROP_HOST_FULL] += 1
+            port.nic.counters[Counter.DROP_HOST_FULL] += 1
         else:
-            port.counters[Counter.DROP_HOST_REFUSED] += 1
+            port.nic.counters[Counter.DROP_HOST_REFUSED] += 1
         break
 
 
@@ -260,8 +234,8 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
     for the blocks of one more segment.
     """
     row = 0
-    if port.random[0] > RANDOM_WORDS // 2:
-        libc.draw_random(port.random)
+    if port.nic.random[0] > RANDOM_WORDS // 2:
+        libc.draw_random(port.nic.random)
     for _ in range(HOST_BATCH):
         if settings.faults.is_on and not faults.has_room(port.held):
             return
@@ -280,19 +254,16 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
         if settings.trace_sides & trace.HOST_SIDE:
             _trace(settings, port.tx_trace, 0, trace.INBOUND, frame.ctypes.data, length, before)
         blocks = port.wire_out[port.line[LINE_OCTETS] :]
-        room = Room(blocks, port.spans, port.random)
-        libc.mutex_lock(port.lock.ctypes.data)
-        frames = transmit(settings.engine, frame, length, before, port.flows, port.counters, room)
-        libc.mutex_unlock(port.lock.ctypes.data)
+        frames = engine.from_host(port.nic, frame, length, before, blocks)
         if frames == FORWARD:
-            port.spans[0, 0], port.spans[0, 1] = 0, length
+            port.nic.spans[0, 0], port.nic.spans[0, 1] = 0, length
             _put_in_line(frame, 1, False, before, settings, port)
             row += 1
         elif frames > 0:
-            port.counters[Counter.TX_CODEC_NS] += libc.now_ns(port.clock) - before
-            _put_in_line(blocks, frames, is_bundle(blocks, port.spans, frames), before, settings, port)
+            port.nic.counters[Counter.TX_CODEC_NS] += libc.now_ns(port.clock) - before
+            _put_in_line(blocks, frames, is_bundle(blocks, port.nic.spans, frames), before, settings, port)
             if not settings.faults.is_on:  # the fault stage has copied them
-                end = port.spans[frames - 1, 0] + port.spans[frames - 1, 1]
+                end = port.nic.spans[frames - 1, 0] + port.nic.spans[frames - 1, 1]
                 port.line[LINE_OCTETS] += end + CACHE_LINE - 1 & ~(CACHE_LINE - 1)
 
 
@@ -300,9 +271,9 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
 def _put_in_line(octets: Any, count: Any, is_one: Any, now_ns: Any, settings: Any, port: Any) -> None:
     """Put the frames in ``spans`` in line for the wire, or one frame that the kernel gathers from its pieces there."""
     for index in range(count):
-        at, octets_len = port.spans[index, 0], port.spans[index, 1]
+        at, octets_len = port.nic.spans[index, 0], port.nic.spans[index, 1]
         if settings.faults.is_on:
-            faults.disturb(settings.faults, octets, at, octets_len, now_ns, port.held, port.counters)
+            faults.disturb(settings.faults, octets, at, octets_len, now_ns, port.held, port.nic.counters)
             continue
         vector = port.out_vectors[port.line[LINE_PIECES]]
         vector[0] = octets.ctypes.data + at
@@ -341,26 +312,26 @@ def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
         if taken > 0:
             for index in range(first, first + taken):
                 length = np.int64(messages[index - first, libc.MESSAGE_LEN] & np.uint64(0xFFFFFFFF))
-                port.counters[Counter.TX_WIRE_OCTETS] += length - vnet.VNET_LEN
+                port.nic.counters[Counter.TX_WIRE_OCTETS] += length - vnet.VNET_LEN
                 if settings.trace_sides & trace.WIRE_SIDE:  # then nothing is bundled: one vector per frame
                     now_ns, at = libc.now_ns(port.clock), port.out_vectors[index, 0]
                     _trace(settings, port.tx_trace, 1, trace.OUTBOUND, at, length, now_ns)
-            port.counters[Counter.TX_WIRE_FRAMES] += taken
+            port.nic.counters[Counter.TX_WIRE_FRAMES] += taken
             port.line[LINE_FIRST] = first + taken
             continue
         number = libc.errno()
         if number == _EINTR:
             continue
         if number == _EAGAIN:
-            port.counters[Counter.TX_WIRE_WAITS] += 1
+            port.nic.counters[Counter.TX_WIRE_WAITS] += 1
             return False
         if number == _ENOBUFS:
-            port.counters[Counter.DROP_WIRE_FULL] += 1
+            port.nic.counters[Counter.DROP_WIRE_FULL] += 1
         elif number in (_ENETDOWN, _ENXIO):
-            port.counters[Counter.DROP_WIRE_DOWN] += 1
+            port.nic.counters[Counter.DROP_WIRE_DOWN] += 1
             suspect(host, wire, port)
         else:
-            port.counters[Counter.DROP_WIRE_REFUSED] += 1
+            port.nic.counters[Counter.DROP_WIRE_REFUSED] += 1
         port.line[LINE_FIRST] = first + 1
     port.line[:] = 0
     return True

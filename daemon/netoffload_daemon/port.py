@@ -6,7 +6,6 @@ direction's buffers are used by that direction alone, so only poll set, clock an
 
 from __future__ import annotations
 
-import secrets
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,11 +13,10 @@ import numpy as np
 from netoffload.codec.kernels import DECODE_SLACK
 from netoffload.compiled.arrays import Int32Array, Int64Array, Uint8Array, Uint64Array
 from netoffload.engine.blocks import EngineSettings
-from netoffload.engine.counters import make_counters
-from netoffload.engine.encapsulation import CURSOR_FIELDS, HEADERS_LEN
+from netoffload.engine.nic import REBUILT_ROWS, NicState, make_state
 from netoffload.engine.pack import CACHE_LINE, MAX_WIRE_FRAMES
-from netoffload.engine.receive import HOST_SEGMENT_LEN, PENDING_FIELDS
-from netoffload.engine.transmit import HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
+from netoffload.engine.receive import HOST_SEGMENT_LEN
+from netoffload.engine.transmit import HOST_BUFFER_LEN, WIRE_BUFFER_LEN
 from netoffload.engine.vlan import TAG_LEN
 from netoffload.faults import FaultSettings
 from netoffload.wire.ethernet import ETHERNET_LEN
@@ -39,9 +37,6 @@ WIRE_BATCH: Final = 64
 
 HOST_BATCH: Final = 8
 """Frames taken from the host at once, each up to 64 KiB; and how often that is done before the wire's turn comes."""
-
-REBUILT_BATCH: Final = 4
-"""Segments rebuilt before they are written to the host; all of them stay in the processor's cache."""
 
 _PAYLOAD_AT: Final = VNET_LEN + ETHERNET_LEN + IPV4_MIN_LEN + TCP_MIN_LEN + 12
 """Where the payload of most frames begins: TCP over IPv4 with timestamps."""
@@ -69,7 +64,6 @@ class LoopSettings(NamedTuple):
     """What the loop is told once.
 
     Attributes:
-        engine: for the engine; its MTU is ``Port.mtu``.
         faults: what happens to frames on their way to the wire.
         busy_ns: how long to look for frames without sleeping after the last one, nanoseconds.
         host_is_packet: 1 if the host's device is read through a packet socket, 0 for a TAP.
@@ -77,7 +71,6 @@ class LoopSettings(NamedTuple):
         wall_offset_ns: what makes the loop's time one since 1970.
     """
 
-    engine: EngineSettings
     faults: FaultPlan
     busy_ns: int
     host_is_packet: int
@@ -89,12 +82,12 @@ class Port(NamedTuple):
     """Everything the loop works on; arrays, made once.
 
     Attributes:
+        nic: what the engine remembers, and what it works in.
         host_in: frames from the host, one row each, from ``TAG_LEN`` on.
         host_messages: message headers for them, where the host's device is a packet socket.
         host_vectors: their addresses and room.
         host_controls: what the kernel says about each.
         wire_out: the wire frames that they became, of two segments at least.
-        spans: where those of one are.
         out_messages: message headers for frames on their way out.
         out_vectors: their addresses and lengths.
         line: which of them wait: ``LINE_FIRST``, ``LINE_END``, ``LINE_PIECES``, ``LINE_OCTETS``.
@@ -103,31 +96,20 @@ class Port(NamedTuple):
         in_messages: message headers for them.
         in_vectors: their addresses and room.
         in_controls: what the kernel says about each.
-        cursor: which block of a frame from the wire is next.
-        headers: of that frame.
-        host_out: segments for the host, the last of which is being rebuilt.
-        rebuilt_lens: lengths of those that are complete.
-        rebuilt_count: [how many they are].
-        pending: its state.
-        flows: the flow table.
-        random: words for handshakes, behind how many are used.
         tx_trace: frames that crossed on their way to the wire.
         rx_trace: frames that crossed on their way to the host.
-        lock: a pthread mutex around ``flows``.
-        counters: indexed by ``Counter``.
-        mtu: [MTU of the wire as it is now, in octets].
         polled: three ``struct pollfd``: host, wire, event.
         clock: room for the time.
         address: room for a socket's address.
         state: ``ENDED`` and ``SUSPECT``.
     """
 
+    nic: NicState
     host_in: Uint8Array
     host_messages: Uint64Array
     host_vectors: Uint64Array
     host_controls: Uint8Array
     wire_out: Uint8Array
-    spans: Int64Array
     out_messages: Uint64Array
     out_vectors: Uint64Array
     line: Int64Array
@@ -136,19 +118,8 @@ class Port(NamedTuple):
     in_messages: Uint64Array
     in_vectors: Uint64Array
     in_controls: Uint8Array
-    cursor: Int64Array
-    headers: Uint8Array
-    host_out: Uint8Array
-    rebuilt_lens: Int64Array
-    rebuilt_count: Int64Array
-    pending: Int64Array
-    flows: Int64Array
-    random: Int64Array
     tx_trace: TraceRing
     rx_trace: TraceRing
-    lock: Uint64Array
-    counters: Int64Array
-    mtu: Int64Array
     polled: Int32Array
     clock: Int64Array
     address: Int32Array
@@ -156,7 +127,6 @@ class Port(NamedTuple):
 
 
 def make_settings(
-    engine: EngineSettings,
     faults: FaultSettings | None = None,
     busy_poll_us: int = 0,
     host_is_packet: bool = False,
@@ -164,21 +134,21 @@ def make_settings(
 ) -> LoopSettings:
     """Return the loop's settings."""
     plan = make_plan(faults or FaultSettings())
-    return LoopSettings(engine, plan, busy_poll_us * 1000, int(host_is_packet), trace_sides, wall_clock_offset_ns())
+    return LoopSettings(plan, busy_poll_us * 1000, int(host_is_packet), trace_sides, wall_clock_offset_ns())
 
 
 def make_port(
-    flows: Int64Array,
+    engine: EngineSettings,
+    flows: Int64Array | None = None,
     faults: FaultSettings | None = None,
-    mtu: int = 1500,
     traced: bool = False,
 ) -> Port:
-    """Return buffers and counters at zero, around a flow table.
+    """Return buffers, and counters at zero.
 
     Args:
-        flows: the flow table.
+        engine: what the NIC does; the loop reads the MTU of the wire there.
+        flows: the flow table; default: an empty one.
         faults: decide how many frames the fault stage may hold.
-        mtu: of the wire, in octets.
         traced: whether there is room for a trace.
     """
     ring_words = RING_WORDS if traced else 1
@@ -192,44 +162,27 @@ def make_port(
     for index in range(HOST_BATCH):
         host_vectors[index] = host_in[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
     return Port(
+        nic=make_state(engine, flows, _make_rows(REBUILT_ROWS, HOST_SEGMENT_LEN, _PAYLOAD_AT)),
         host_in=host_in,
         host_messages=host_messages,
         host_vectors=host_vectors,
         host_controls=vlan.make_controls(host_messages),
         wire_out=_make_rows(1, 2 * WIRE_BUFFER_LEN, 0)[0],
-        spans=np.zeros((MAX_WIRE_FRAMES, 2), np.int64),
         out_messages=out_messages,
         out_vectors=out_vectors,
         line=np.zeros(LINE_FIELDS, np.int64),
-        held=make_held(faults or FaultSettings(), mtu),
+        held=make_held(faults or FaultSettings(), int(engine.mtu[0])),
         wire_in=wire_in,
         in_messages=in_messages,
         in_vectors=in_vectors,
         in_controls=vlan.make_controls(in_messages),
-        cursor=np.zeros(CURSOR_FIELDS, np.int64),
-        headers=np.zeros(HEADERS_LEN, np.uint8),
-        host_out=_make_rows(REBUILT_BATCH, HOST_SEGMENT_LEN, _PAYLOAD_AT),
-        rebuilt_lens=np.zeros(REBUILT_BATCH, np.int64),
-        rebuilt_count=np.zeros(1, np.int64),
-        pending=np.zeros(PENDING_FIELDS, np.int64),
-        flows=flows,
-        random=_draw_random(),
         tx_trace=make_ring(ring_words),
         rx_trace=make_ring(ring_words),
-        lock=np.zeros(libc.MUTEX_WORDS, np.uint64),
-        counters=make_counters(),
-        mtu=np.array([mtu], np.int64),
         polled=np.zeros((3, 2), np.int32),
         clock=np.zeros(2, np.int64),
         address=np.zeros(libc.ADDRESS_ROOM, np.int32),
         state=np.zeros(STATE_FIELDS, np.int64),
     )
-
-
-def _draw_random() -> Int64Array:
-    words = np.frombuffer(secrets.token_bytes(8 * (1 + RANDOM_WORDS)), np.int64) & 0xFFFFFFFF
-    words[0] = 0
-    return words
 
 
 def _make_rows(count: int, row_len: int, line_at: int) -> Uint8Array:

@@ -2,7 +2,7 @@
 
 ``types.ExternalFunction`` names a symbol that LLVM resolves, so the caller can be cached on disk, which ctypes pointers
 prevent. Structures are NumPy arrays with the layout of 64-bit Linux (x86-64 and AArch64 agree on these). Here is what
-more than one loop needs; packet sockets and mutexes are the daemon's alone (``netoffload_daemon.libc``).
+more than one loop needs; packet sockets are the daemon's alone (``netoffload_daemon.libc``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from numba import types
 
-from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.jit import JIT_DISABLED, inline_kernel
 from netoffload.compiled.octets import int32_at
 
 _POINTER: Final = types.uintp
@@ -27,6 +27,20 @@ _clock_gettime = types.ExternalFunction("clock_gettime", types.intc(types.intc, 
 _errno_location = types.ExternalFunction("__errno_location", _POINTER())
 
 _CLOCK_MONOTONIC: Final = 1
+
+MUTEX_WORDS: Final = 8
+"""A pthread_mutex_t takes 40 octets on x86-64 and 48 on AArch64; all zeros is an open one, as its initializer says."""
+
+if JIT_DISABLED:  # plain Python has one thread here, and cannot call a symbol of libc
+
+    def mutex_lock(address: int) -> int:
+        """Lock nothing."""
+        return 0
+
+    mutex_unlock = mutex_lock
+else:
+    mutex_lock = types.ExternalFunction("pthread_mutex_lock", types.intc(_POINTER))
+    mutex_unlock = types.ExternalFunction("pthread_mutex_unlock", types.intc(_POINTER))
 
 MSG_DONTWAIT: Final = 0x40
 MSG_NOSIGNAL: Final = 0x4000

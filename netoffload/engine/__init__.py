@@ -2,9 +2,12 @@
 
 ::
 
-    host ──► transmit ─► forms ─► pack, blocks ─► encapsulation ──► wire     a tagged segment becomes blocks
-                             └──► plain ─────────────────────────► wire     or stays a segment
-    host ◄── finish ◄─── take ◄─── note ◄── inspect ◄── unwrap ◄─── wire     blocks become one large segment again
+    nic.from_host   transmit ─► forms ─► pack, blocks ─► encapsulation ──► wire   a tagged segment becomes blocks
+                           └──► plain ─────────────────────────────────► wire   or stays a segment
+    nic.from_wire   unwrap ─► inspect ─► note ─► take ─► finish ──► host          blocks become one large segment again
+
+``nic`` holds the state of one NIC and these calls. The daemon's loop, the fuzzers and ``pair``, two NICs back to back
+in memory, use nothing below it.
 
 Both directions take one frame with its virtio-net header and write into buffers the caller made once; nothing is
 allocated per frame. What is not ours crosses unchanged, by the caller writing the very buffer it has read.
@@ -35,11 +38,11 @@ errors about the host's segments.
 **What may be lost.** Every frame that ends here has a reason (``Counter.DROP_...``). Every tagged segment that leaves
 plain or crosses has one too (``Counter.BYPASS_...``).
 
-Files: ``counters`` the list of what can happen; ``fields``, ``sequence``, ``options`` and ``sums`` header access;
-``network`` IPv4 and IPv6; ``flows`` the table, ``flow_report`` for people; ``handshake``; ``transmit``; ``judgement``;
-``forms``; ``plain``; ``probation``; ``path``; ``pack`` and ``blocks``; ``authentication`` and ``libcrypto`` the MAC;
-``encapsulation`` into UDP and out of it; ``receive`` and ``block_view``; ``router_errors``; ``vlan`` for the loop;
-``fuzz`` damaged frames into both directions; ``summary`` what follows from the counters, in plain Python; ``bypass``
-which frames the kernel may carry past it. Apart from all this, ``hardware`` models the burst engine as a circuit, in
-plain Python too.
+Files: ``nic`` and ``pair``; ``counters`` the list of what can happen; ``sequence``, ``options`` and ``sums`` header
+access; ``network`` IPv4 and IPv6; ``flows`` the table, ``flow_report`` for people; ``handshake``; ``transmit``;
+``judgement``; ``forms``; ``plain``; ``probation``; ``path``; ``pack`` and ``blocks``; ``authentication`` and
+``libcrypto`` the MAC; ``encapsulation`` into UDP and out of it; ``receive`` and ``block_view``; ``router_errors``;
+``vlan`` for the loop; ``fuzz`` damaged frames into both directions; ``summary`` what follows from the counters, in
+plain Python; ``bypass`` which frames the kernel may carry past it. Apart from all this, ``hardware`` models the burst
+engine as a circuit, in plain Python too.
 """

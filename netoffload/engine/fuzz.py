@@ -29,10 +29,10 @@ from netoffload.compiled.guarded import guarded_octets
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import copy_octets
 from netoffload.compiled.pool import in_order
-from netoffload.config import BOUND_K_MAX, TOS_COMPRESS, TOS_MASK
+from netoffload.compiled.syscalls import MUTEX_WORDS
+from netoffload.config import BOUND_K_MAX
 from netoffload.engine import network
 from netoffload.engine.authentication import Authenticator
-from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.counters import Counter, make_counters
 from netoffload.engine.damage import (
     FRAME,
@@ -45,32 +45,32 @@ from netoffload.engine.damage import (
 )
 from netoffload.engine.encapsulation import (
     CURSOR_FIELDS,
-    FRAME_AT,
-    FRAME_LEN,
     HEADERS_LEN,
     is_bundle,
-    unwrap,
 )
 from netoffload.engine.flows import FIELDS, JUDGED, KEY_ROW, ROWS, SLOTS
 from netoffload.engine.judgement import FLOATS, JUDGED_VERDICT, NOT_FLOATS, UNDECIDED
 from netoffload.engine.network import IP_AT
-from netoffload.engine.pack import MAX_WIRE_FRAMES
-from netoffload.engine.receive import (
-    CROSSES,
-    DROPPED,
-    FLUSH_FIRST,
-    HOST_SEGMENT_LEN,
-    MERGED_LAST,
-    PENDING_FIELDS,
-    finish,
-    inspect,
-    note,
-    take,
+from netoffload.engine.nic import (
+    REBUILT_ROWS,
+    NicState,
+    begin_frame,
+    count_rebuilt,
+    forget_rebuilt,
+    from_host,
+    from_wire,
+    has_part,
+    make_settings,
+    part_at,
+    part_len,
+    row_of,
 )
+from netoffload.engine.pack import MAX_WIRE_FRAMES
+from netoffload.engine.receive import HOST_SEGMENT_LEN, PENDING_FIELDS, PENDING_LEN
 from netoffload.engine.samples import FROM_PEER, HANDSHAKE_STEPS, Samples, make_handshakes, make_samples
-from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN, Room, transmit
+from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
 from netoffload.errors import RunError, UsageError
-from netoffload.wire import capability, tcp
+from netoffload.wire import tcp
 from netoffload.wire.authentication import KEY_LEN
 
 BATCH: Final = 4096
@@ -125,30 +125,16 @@ class Memory(NamedTuple):
     """Everything the engine works on, each part with its end where a page ends.
 
     Attributes:
+        nic: what the engine remembers.
         frame: the frame of the moment, at its end.
         wire: what transmit writes.
-        spans: where its frames are.
-        host: what receive writes.
-        pending: the segment being rebuilt.
-        flows: flow table.
-        random: words for handshakes.
-        counters: indexed by ``Counter``.
         gathered: a bundle in one piece.
-        cursor: of ``unwrap``.
-        headers: of ``unwrap``.
     """
 
+    nic: NicState
     frame: Any
     wire: Any
-    spans: Any
-    host: Any
-    pending: Any
-    flows: Any
-    random: Any
-    counters: Any
     gathered: Any
-    cursor: Any
-    headers: Any
 
 
 def make_memory() -> Memory:
@@ -164,19 +150,24 @@ def make_memory() -> Memory:
     def words(*shape: int) -> Any:
         return octets(8 * int(np.prod(shape))).view(np.int64).reshape(shape)
 
-    return Memory(
-        frame=octets(FRAME_ROOM),
-        wire=octets(WIRE_BUFFER_LEN),
-        spans=words(MAX_WIRE_FRAMES, 2),
-        host=octets(HOST_SEGMENT_LEN),
-        pending=words(PENDING_FIELDS),
+    def rows(count: int, length: int) -> Any:
+        return octets(count * length).reshape(count, length)
+
+    nic = NicState(
+        settings=make_settings(),
         flows=words(ROWS, FIELDS),
-        random=words(1 + RANDOM_WORDS),
         counters=words(len(Counter)),
-        gathered=octets(HOST_BUFFER_LEN),
+        lock=octets(8 * MUTEX_WORDS).view(np.uint64),
+        random=words(1 + RANDOM_WORDS),
+        spans=words(MAX_WIRE_FRAMES, 2),
         cursor=words(CURSOR_FIELDS),
         headers=octets(HEADERS_LEN),
+        pending=words(PENDING_FIELDS),
+        rebuilt=rows(REBUILT_ROWS, HOST_SEGMENT_LEN),
+        rebuilt_lens=words(REBUILT_ROWS),
+        rebuilt_rows=words(2),
     )
+    return Memory(nic, octets(FRAME_ROOM), octets(WIRE_BUFFER_LEN), octets(HOST_BUFFER_LEN))
 
 
 def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Array]:
@@ -191,24 +182,14 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
         rng = np.random.default_rng((seed, number))
         mac = authenticators[number // 8 % 4].words  # behind every combination of what comes below
         codec_ids = [int(codec_id) for codec_id in CODECS]
-        settings = EngineSettings(
-            codec_id=int(rng.choice(codec_ids)),
-            bound_k=int(rng.integers(1, BOUND_K_MAX + 1)),
-            mtu=np.array([rng.choice(_MTUS)], np.int64),
-            per_segment=number % 2,
-            in_udp=number // 2 % 2,
-            bundles=number // 4 % 2,
-            tag=TOS_COMPRESS,
-            tag_mask=TOS_MASK,
-            ports=np.zeros((0, 2), np.int64),
-            ways=capability.TAKES_UDP,
-            tx_mac=mac,
-            rx_mac=mac,
-        )
-        memory.flows[KEY_ROW] = rng.integers(0, 2**62, FIELDS)
+        settings = make_settings(
+            int(rng.choice(codec_ids)), int(rng.integers(1, BOUND_K_MAX + 1)), int(rng.choice(_MTUS))
+        )._replace(per_segment=number % 2, in_udp=number // 2 % 2, bundles=number // 4 % 2, tx_mac=mac, rx_mac=mac)
+        memory = memory._replace(nic=memory.nic._replace(settings=settings))
+        memory.nic.flows[KEY_ROW] = rng.integers(0, 2**62, FIELDS)
         recipes = make_recipes(rng, samples, min(BATCH, count - start))
         memory.frame[:] = rng.integers(0, 256, FRAME_ROOM, np.uint8)
-        wrong = _send_all(settings, recipes, samples, handshakes, OUTCOME, memory)
+        wrong = _send_all(recipes, samples, handshakes, OUTCOME, memory)
         if wrong >= 0:
             length = int(recipes[wrong, LENGTH])
             frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length : FRAME_ROOM - FRAME_SLACK]
@@ -216,12 +197,11 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
                 f"seed {seed}, batch {number}, frame {wrong}: not accounted for, or an impossible result; "
                 f"{settings}, now {frame.tobytes().hex()}"
             )
-    return count, np.array(memory.counters)
+    return count, np.array(memory.nic.counters)
 
 
 @kernel
 def _send_all(
-    settings: EngineSettings,
     recipes: Any,
     samples: Samples,
     handshakes: Any,
@@ -231,40 +211,40 @@ def _send_all(
     """Make and send every frame, into both directions; return the first one that went wrong, or -1."""
     for index in range(recipes.shape[0]):
         if index % FRAMES_PER_CONNECTION == 0:
-            _connect(settings, handshakes, _VERDICTS[index // FRAMES_PER_CONNECTION % 16], outcome, memory)
+            _connect(handshakes, _VERDICTS[index // FRAMES_PER_CONNECTION % 16], outcome, memory)
         recipe = recipes[index]
         length = recipe[LENGTH]
         frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length :]
         copy_octets(samples.octets[recipe[FRAME]], 0, frame, 0, min(length, samples.lengths[recipe[FRAME]]))
         damage(recipe, frame, length)
-        before = _accounted(memory.counters, outcome)
-        status = _transmit(settings, frame, length, index, memory)
-        if _accounted(memory.counters, outcome) != before + 1 or not _come_back(settings, status, outcome, memory):
+        before = _accounted(memory.nic.counters, outcome)
+        status = from_host(memory.nic, frame, length, index, memory.wire)
+        if _accounted(memory.nic.counters, outcome) != before + 1 or not _come_back(status, outcome, memory):
             return index
-        if not _receive(settings, frame, length, outcome, memory):
+        if not _receive(frame, length, outcome, memory):
             return index
     return -1
 
 
 @inline_kernel
-def _connect(settings: Any, handshakes: Any, verdict: Any, outcome: Any, memory: Any) -> None:
+def _connect(handshakes: Any, verdict: Any, outcome: Any, memory: Any) -> None:
     """Forget all flows and let the host connect, over both families, to a peer that decodes everything.
 
     The blocks of the samples have no nonce, and so has what the host sends to itself. The stream has its ``verdict``
     already. A SYN of the peer makes the table its own as well, so that blocks may come back.
     """
-    memory.flows[:KEY_ROW] = 0
-    memory.random[:] = 0
+    memory.nic.flows[:KEY_ROW] = 0
+    memory.nic.random[:] = 0
     length = handshakes.shape[2]
     frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length :]
     for index in range(handshakes.shape[1]):
         for step in range(HANDSHAKE_STEPS):
             copy_octets(handshakes[step, index], 0, frame, 0, length)
             if step == FROM_PEER:
-                _receive(settings, frame, length, outcome, memory)
+                _receive(frame, length, outcome, memory)
             else:
-                _transmit(settings, frame, length, 0, memory)
-    memory.flows[:SLOTS, JUDGED + JUDGED_VERDICT] = verdict
+                from_host(memory.nic, frame, length, 0, memory.wire)
+    memory.nic.flows[:SLOTS, JUDGED + JUDGED_VERDICT] = verdict
 
 
 @inline_kernel
@@ -277,67 +257,59 @@ def _accounted(counters: Any, outcome: Any) -> Any:
 
 
 @inline_kernel
-def _receive(settings: Any, frame: Any, length: Any, outcome: Any, memory: Any) -> Any:
+def _receive(frame: Any, length: Any, outcome: Any, memory: Any) -> Any:
     """Give a frame to receive as the loop does; return whether all that was in it is accounted for, once."""
-    memory.cursor[:] = 0
-    first = before = _accounted(memory.counters, outcome)
-    while unwrap(frame, length, memory.cursor, memory.headers, memory.counters):
-        at, part_len = memory.cursor[FRAME_AT], memory.cursor[FRAME_LEN]
-        if at < 0 or at + part_len > length:
+    nic = memory.nic
+    begin_frame(nic)
+    first = before = _accounted(nic.counters, outcome)
+    while has_part(nic, frame, length):
+        at, own_len = part_at(nic), part_len(nic)
+        if at < 0 or at + own_len > length:
             return False
-        is_possible = _receive_part(settings, frame[at:], part_len, memory)
-        if _accounted(memory.counters, outcome) != before + 1 or not is_possible:
+        crossing = from_wire(nic, frame[at:], own_len, 0)
+        if _accounted(nic.counters, outcome) != before + 1 or crossing > own_len or not _has_possible_segments(nic):
             return False
         before += 1
-    after = _accounted(memory.counters, outcome)  # one more where the rest of a bundle was dropped
+    after = _accounted(nic.counters, outcome)  # one more where the rest of a bundle was dropped
     return first < after <= before + 1
 
 
 @inline_kernel
-def _transmit(settings: Any, frame: Any, length: Any, now_ns: Any, memory: Any) -> Any:
-    room = Room(memory.wire, memory.spans, memory.random)
-    return transmit(settings, frame, length, now_ns, memory.flows, memory.counters, room)
+def _has_possible_segments(nic: Any) -> Any:
+    """Whether the complete segments fit their rows; they are forgotten, as if the host had them.
+
+    The next segment is rebuilt in the last row, whose end is the end of memory.
+    """
+    for index in range(count_rebuilt(nic)):
+        if not 0 < nic.rebuilt_lens[row_of(nic, index)] <= HOST_SEGMENT_LEN:
+            return False
+    forget_rebuilt(nic)
+    if nic.pending[PENDING_LEN] == 0:
+        nic.rebuilt_rows[0] = REBUILT_ROWS - 1
+    return True
 
 
 @inline_kernel
-def _receive_part(settings: Any, frame: Any, length: Any, memory: Any) -> Any:
-    """Take one frame or block as the loop does; return whether what became of it is possible."""
-    kind = inspect(settings, frame, length, memory.flows, memory.counters, memory.pending)
-    if kind == DROPPED:
-        return True
-    noted = note(settings, frame, length, 0, memory.flows, memory.counters, memory.pending)
-    if kind == CROSSES:
-        return -1 <= noted <= length
-    status = take(frame, length, memory.flows, memory.counters, memory.pending, memory.host)
-    if status == FLUSH_FIRST:
-        finish(memory.counters, memory.pending, memory.host)
-        status = take(frame, length, memory.flows, memory.counters, memory.pending, memory.host)
-    if status == MERGED_LAST:
-        return 0 < finish(memory.counters, memory.pending, memory.host) <= HOST_SEGMENT_LEN
-    return status != FLUSH_FIRST
-
-
-@inline_kernel
-def _come_back(settings: Any, frames: Any, outcome: Any, memory: Any) -> Any:
+def _come_back(frames: Any, outcome: Any, memory: Any) -> Any:
     """Whether the wire frames of one transmit lie in their buffer, and receive takes every block."""
     if frames == FORWARD or frames == 0:
         return True
     if not 0 < frames <= MAX_WIRE_FRAMES:
         return False
     for index in range(frames):
-        start, length = memory.spans[index, 0], memory.spans[index, 1]
+        start, length = memory.nic.spans[index, 0], memory.nic.spans[index, 1]
         if start < 0 or length < 0 or start + length > WIRE_BUFFER_LEN - DECODE_SLACK:
             return False
-    if is_bundle(memory.wire, memory.spans, frames):
-        return _takes_blocks(settings, memory.gathered, _gather(frames, memory), frames, outcome, memory)
+    if is_bundle(memory.wire, memory.nic.spans, frames):
+        return _takes_blocks(memory.gathered, _gather(frames, memory), frames, outcome, memory)
     for index in range(frames):
-        start, length = memory.spans[index, 0], memory.spans[index, 1]
+        start, length = memory.nic.spans[index, 0], memory.nic.spans[index, 1]
         wire = memory.wire[start:]
         if length < IP_AT:
             return False
         if network.get_protocol(wire, network.find_ip_len(wire, length)) == tcp.PROTO_TCP:
             continue  # a SYN with the word
-        if not _takes_blocks(settings, wire, length, 1, outcome, memory):
+        if not _takes_blocks(wire, length, 1, outcome, memory):
             return False
     return True
 
@@ -347,15 +319,15 @@ def _gather(pieces: Any, memory: Any) -> Any:
     """Put a bundle together, as the kernel does; return its length."""
     length = 0
     for index in range(pieces):
-        copy_octets(memory.wire, memory.spans[index, 0], memory.gathered, length, memory.spans[index, 1])
-        length += memory.spans[index, 1]
+        copy_octets(memory.wire, memory.nic.spans[index, 0], memory.gathered, length, memory.nic.spans[index, 1])
+        length += memory.nic.spans[index, 1]
     return length
 
 
 @inline_kernel
-def _takes_blocks(settings: Any, frame: Any, length: Any, blocks: Any, outcome: Any, memory: Any) -> Any:
+def _takes_blocks(frame: Any, length: Any, blocks: Any, outcome: Any, memory: Any) -> Any:
     """Whether receive takes all blocks of a frame that transmit has made, unless a SYN ended the way back."""
-    before = memory.counters[Counter.RX_BLOCKS] + memory.counters[Counter.DROP_UNKNOWN_FLOW]
-    is_accounted = _receive(settings, frame, length, outcome, memory)
-    after = memory.counters[Counter.RX_BLOCKS] + memory.counters[Counter.DROP_UNKNOWN_FLOW]
+    before = memory.nic.counters[Counter.RX_BLOCKS] + memory.nic.counters[Counter.DROP_UNKNOWN_FLOW]
+    is_accounted = _receive(frame, length, outcome, memory)
+    after = memory.nic.counters[Counter.RX_BLOCKS] + memory.nic.counters[Counter.DROP_UNKNOWN_FLOW]
     return is_accounted and after == before + blocks

@@ -64,18 +64,18 @@ _FLAGS_OF_LAST: Final = tcp.FIN | tcp.PSH
 
 
 @kernel
-def inspect(settings: Any, frame: Any, length: int, flows: Any, counters: Any, pending: Any) -> int:
+def inspect(settings: Any, frame: Any, length: int, ip_len: int, flows: Any, counters: Any, pending: Any) -> int:
     """Find out what a frame from the wire is; return ``CROSSES``, ``IS_BLOCK`` or ``DROPPED``.
 
     Args:
         settings: ``blocks.EngineSettings``.
         frame: uint8, virtio-net header and frame, with DECODE_SLACK octets of room behind ``length``.
         length: octets in ``frame``.
+        ip_len: of its network header, as ``network.find_ip_len`` says.
         flows: the flow table.
         counters: int64, indexed by :class:`Counter`.
         pending: int64[PENDING_FIELDS]; ``FOUND_SLOT`` is set.
     """
-    ip_len = network.find_ip_len(frame, length)
     pending[FOUND_SLOT] = NOT_FOUND
     if not is_ours(frame, length, ip_len):
         if network.is_tcp(frame, length, ip_len):
@@ -99,19 +99,21 @@ def inspect(settings: Any, frame: Any, length: int, flows: Any, counters: Any, p
 
 
 @kernel
-def note(settings: Any, frame: Any, length: int, now_ns: int, flows: Any, counters: Any, pending: Any) -> int:
+def note(
+    settings: Any, frame: Any, length: int, ip_len: int, now_ns: int, flows: Any, counters: Any, pending: Any
+) -> int:
     """Tell the table what a frame says; return its length, which may have changed, or -1 where it ends here.
 
     Args:
         settings: ``blocks.EngineSettings``.
         frame: uint8; its capability word is taken out, its acknowledgement may be changed.
         length: octets in ``frame``.
+        ip_len: of its network header.
         now_ns: the time.
         flows: the flow table.
         counters: int64, indexed by :class:`Counter`.
         pending: int64[PENDING_FIELDS], as :func:`inspect` left it.
     """
-    ip_len = network.find_ip_len(frame, length)
     slot = pending[FOUND_SLOT]
     if is_ours(frame, length, ip_len):
         _heed(frame, IP_AT + ip_len + offload.TCP_HEADER, flows, slot, counters, True)
@@ -156,18 +158,18 @@ def _heed(frame: Any, tcp_at: Any, flows: Any, slot: Any, counters: Any, is_bloc
 
 
 @kernel
-def take(frame: Any, length: int, flows: Any, counters: Any, pending: Any, host: Any) -> int:
+def take(frame: Any, ip_len: int, flows: Any, counters: Any, pending: Any, host: Any) -> int:
     """Decode a block; return ``MERGED``, ``MERGED_LAST``, ``FLUSH_FIRST`` or ``DROPPED``.
 
     Args:
         frame: uint8, with the block that :func:`inspect` found good.
-        length: octets in ``frame``.
+        ip_len: of its network header.
         flows: the flow table.
         counters: int64, indexed by :class:`Counter`.
         pending: int64[PENDING_FIELDS], the segment being rebuilt.
         host: uint8[HOST_SEGMENT_LEN], its octets.
     """
-    block = find_block(frame, network.find_ip_len(frame, length))
+    block = find_block(frame, ip_len)
     begins = pending[PENDING_LEN] == 0
     if begins:
         _start(frame, block, pending, host)

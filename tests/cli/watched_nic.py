@@ -32,4 +32,4 @@ def used_nic() -> Nic:
 
 def port_of(nic: Nic) -> Port:
     """The daemon's arrays around this NIC's."""
-    return make_port(nic.table)._replace(counters=nic.counters)
+    return make_port(nic.settings)._replace(nic=nic.state)

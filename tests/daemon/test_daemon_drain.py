@@ -30,8 +30,8 @@ class Bench:
     """A host with frames to send, a wire whose far end is ours, and a stop that has been given already."""
 
     def __init__(self, faults: FaultSettings) -> None:
-        self.port: Port = make_port(open_table(None), faults)
-        self.settings = make_settings(ENGINE, faults)
+        self.port: Port = make_port(ENGINE, open_table(None), faults)
+        self.settings = make_settings(faults)
         self.host, self.hosts_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.wire, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         for end in (self.host, self.wire):
@@ -72,7 +72,7 @@ def test_a_full_wire_is_waited_for() -> None:
 
     def read() -> None:
         deadline = time.monotonic() + 10
-        while bench.port.counters[Counter.TX_WIRE_WAITS] == 0 and time.monotonic() < deadline:
+        while bench.port.nic.counters[Counter.TX_WIRE_WAITS] == 0 and time.monotonic() < deadline:
             time.sleep(0.001)
         bench.far_end.settimeout(10)
         got.extend(bench.far_end.recv(2000) for _ in range(before + len(FRAMES)))
@@ -82,7 +82,7 @@ def test_a_full_wire_is_waited_for() -> None:
     assert bench.serve() == STOPPED
     reader.join()
     assert got[before:] == FRAMES
-    assert bench.port.counters[Counter.DROP_WIRE_FULL] == 0
+    assert bench.port.nic.counters[Counter.DROP_WIRE_FULL] == 0
     bench.close()
 
 
@@ -90,7 +90,7 @@ def test_held_frames_are_waited_for() -> None:
     bench = Bench(FaultSettings(delay_ns=20_000_000))
     assert bench.serve() == STOPPED
     assert [bench.far_end.recv(2000)[VNET_LEN:] for _ in FRAMES] == [frame[VNET_LEN:] for frame in FRAMES]
-    assert bench.port.counters[Counter.DROP_WIRE_FULL] == 0
+    assert bench.port.nic.counters[Counter.DROP_WIRE_FULL] == 0
     bench.close()
 
 
@@ -98,6 +98,6 @@ def test_a_wire_that_stays_full_costs_the_frames_and_they_are_counted() -> None:
     bench = Bench(FaultSettings())
     bench.fill_wire()
     assert bench.serve() == STOPPED
-    assert bench.port.counters[Counter.DROP_WIRE_FULL] == len(FRAMES)
-    assert bench.port.counters[Counter.TX_WIRE_FRAMES] == 0
+    assert bench.port.nic.counters[Counter.DROP_WIRE_FULL] == len(FRAMES)
+    assert bench.port.nic.counters[Counter.TX_WIRE_FRAMES] == 0
     bench.close()

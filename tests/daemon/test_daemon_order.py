@@ -15,10 +15,11 @@ from frames import make_segment
 from nic_pair import Nic, connect
 
 from netoffload.engine.counters import Counter
+from netoffload.engine.nic import REBUILT_BATCH
 from netoffload.faults import FaultSettings
 from netoffload_daemon.__main__ import compile_loop
 from netoffload_daemon.loop import serve
-from netoffload_daemon.port import REBUILT_BATCH, RX, TX, make_port, make_settings
+from netoffload_daemon.port import RX, TX, make_port, make_settings
 from netoffload_daemon.table import open_table
 from netoffload_daemon.trouble import STOPPED
 
@@ -43,8 +44,8 @@ class Bench:
         chosen = {"mtu": 1500, "per_segment": 0, "in_udp": 0, "bundles": 0} | engine
         per_segment, in_udp, bundles = (bool(chosen[name]) for name in ("per_segment", "in_udp", "bundles"))
         self.nic = Nic(10, chosen["mtu"], per_segment, in_udp, bundles)
-        self.port = make_port(open_table(None), faults, chosen["mtu"])
-        self.settings = make_settings(self.nic.settings._replace(mtu=self.port.mtu), faults)
+        self.port = make_port(self.nic.settings, open_table(None), faults)
+        self.settings = make_settings(faults)
         self.host, self.hosts_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.wire, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         for end in (self.host, self.wire):
@@ -54,7 +55,7 @@ class Bench:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
         self.peer = Nic(in_udp=bool(chosen["in_udp"]))
         connect(self.nic, self.peer, ISN)
-        self.port.flows[:] = self.nic.table
+        self.port.nic.flows[:] = self.nic.table
         self.event = os.eventfd(0)
 
     def run(self, enter: socket.socket, leave: socket.socket, frames: list[bytes], expected: int) -> list[bytes]:
@@ -131,7 +132,7 @@ def test_host_to_wire(make_bench: Callable[..., Bench], engine: dict[str, int]) 
 
 def test_wire_to_host(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench()
-    bench.port.flows[:] = bench.peer.table
+    bench.port.nic.flows[:] = bench.peer.table
     lengths = [200] * (REBUILT_BATCH + 2) + [0] + [200] * (REBUILT_BATCH - 1) + [0, 0, 200]
     frames = [sent for frame in segments(lengths * 3) for sent in bench.nic.from_host(frame)]
     assert len(frames) == 3 * len(lengths)  # one block each: a batch may end behind any of them
@@ -147,5 +148,5 @@ def test_the_fault_stage_does_not_fill_the_line(make_bench: Callable[..., Bench]
     connect(whole, Nic(), ISN)
     expected = 0 if faults.loss else sum(len(whole.from_host(frame)) for frame in frames)
     bench.run(bench.hosts_end, bench.far_end, frames, expected)
-    assert bench.port.counters[Counter.TX_HOST_FRAMES] == len(frames)
-    assert bench.port.counters[Counter.DROP_WIRE_FULL] == 0
+    assert bench.port.nic.counters[Counter.TX_HOST_FRAMES] == len(frames)
+    assert bench.port.nic.counters[Counter.DROP_WIRE_FULL] == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from netoffload.codec.kernels import DECODE_SLACK
-from netoffload.engine.flows import make_flows
+from netoffload.engine.nic import make_settings
 from netoffload.engine.transmit import WIRE_BUFFER_LEN
 from netoffload.engine.vlan import TAG_LEN
 from netoffload_daemon.port import Port, make_port
@@ -15,12 +15,12 @@ IPV4_WITH_TIMESTAMPS = 10 + 14 + 20 + 32
 
 @pytest.fixture(scope="module")
 def port() -> Port:
-    return make_port(make_flows())
+    return make_port(make_settings())
 
 
-@pytest.mark.parametrize(("name", "frame_at"), [("host_in", TAG_LEN), ("wire_in", TAG_LEN), ("host_out", 0)])
+@pytest.mark.parametrize(("name", "frame_at"), [("host_in", TAG_LEN), ("wire_in", TAG_LEN), ("rebuilt", 0)])
 def test_the_payload_of_every_row_begins_a_cache_line(port: Port, name: str, frame_at: int) -> None:
-    rows = getattr(port, name)
+    rows = getattr(port.nic if name == "rebuilt" else port, name)
     assert rows.flags.c_contiguous
     assert {(row.ctypes.data + frame_at + IPV4_WITH_TIMESTAMPS) % 64 for row in rows} == {0}
 

@@ -1,0 +1,274 @@
+"""One NIC: all that the engine remembers, and the three calls that move frames through it.
+
+::
+
+    from_host   a frame of the host  -> frames in the room for the wire, or the frame itself
+    from_wire   a frame of the wire  -> segments that are rebuilt for the host, or the frame itself
+    flush       the wire is empty    -> the segment that is being rebuilt ends here
+
+The daemon's loop, the fuzzers and :mod:`netoffload.engine.pair` call these and nothing below them. A segment is rebuilt
+in one row of ``NicState.rebuilt`` after the other, in turn. The caller hands complete rows to the host
+(:func:`count_rebuilt`, :func:`row_of`, :func:`forget_rebuilt`), at the latest when there are :data:`REBUILT_BATCH`.
+
+Both directions write the flow table: a SYN from the wire says what its sender decodes. A mutex guards it. ``from_host``
+holds it throughout, ``from_wire`` while a frame is noted, which is short.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from netoffload.compiled.arrays import Int64Array, Uint8Array, Uint64Array
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.syscalls import MUTEX_WORDS, mutex_lock, mutex_unlock
+from netoffload.config import BOUND_K_DEFAULT, TOS_COMPRESS, TOS_MASK
+from netoffload.engine import network
+from netoffload.engine.authentication import Authenticator
+from netoffload.engine.blocks import EngineSettings
+from netoffload.engine.counters import make_counters
+from netoffload.engine.encapsulation import CURSOR_FIELDS, FRAME_AT, FRAME_LEN, HEADERS_LEN, unwrap
+from netoffload.engine.flows import make_flows
+from netoffload.engine.pack import MAX_WIRE_FRAMES
+from netoffload.engine.receive import (
+    CROSSES,
+    DROPPED,
+    FLUSH_FIRST,
+    HOST_SEGMENT_LEN,
+    MERGED_LAST,
+    PENDING_FIELDS,
+    finish,
+    inspect,
+    note,
+    take,
+)
+from netoffload.engine.transmit import RANDOM_WORDS, Room, transmit
+from netoffload.wire import capability
+from netoffload.wire.offload import CodecId
+
+REBUILT_BATCH: Final = 4
+"""Segments rebuilt before they are written to the host; all of them stay in the processor's cache."""
+
+REBUILT_ROWS: Final = REBUILT_BATCH + 2
+"""One frame may complete two segments, and a third one is begun."""
+
+# Results of from_wire; another one is the length of a frame that crosses.
+TAKEN: Final = -1
+"""The frame is part of a segment for the host, or ends here."""
+REFUSED: Final = -2
+"""The frame is dropped, under a counter."""
+
+Keyed = tuple[Authenticator, Authenticator]
+"""One of each direction, with the same key."""
+
+NO_KEY: Final = Authenticator(None)
+
+_FIRST: Final = 0
+_COUNT: Final = 1
+
+
+class NicState(NamedTuple):
+    """All that one NIC remembers, and the room that its calls work in; arrays, made once.
+
+    Attributes:
+        settings: what it does.
+        flows: the flow table, int64[ROWS, FIELDS].
+        counters: int64, indexed by ``Counter``.
+        lock: a pthread mutex around ``flows``, uint64[MUTEX_WORDS].
+        random: words for handshakes, behind how many are used, int64[1 + RANDOM_WORDS].
+        spans: where the wire frames of one segment are in their room, int64[MAX_WIRE_FRAMES, 2].
+        cursor: which block of a frame from the wire is next, int64[CURSOR_FIELDS].
+        headers: of that frame, uint8[HEADERS_LEN].
+        pending: the segment that is being rebuilt, int64[PENDING_FIELDS].
+        rebuilt: uint8[REBUILT_ROWS, at least HOST_SEGMENT_LEN], segments for the host.
+        rebuilt_lens: their lengths, int64[REBUILT_ROWS].
+        rebuilt_rows: the first complete row and how many are complete, int64[2]; the next one is being rebuilt.
+    """
+
+    settings: EngineSettings
+    flows: Int64Array
+    counters: Int64Array
+    lock: Uint64Array
+    random: Int64Array
+    spans: Int64Array
+    cursor: Int64Array
+    headers: Uint8Array
+    pending: Int64Array
+    rebuilt: Uint8Array
+    rebuilt_lens: Int64Array
+    rebuilt_rows: Int64Array
+
+
+def make_settings(
+    codec_id: int = CodecId.INCEPTIONN, bound_k: int = BOUND_K_DEFAULT, mtu: int = 1500, key: Keyed | None = None
+) -> EngineSettings:
+    """Return what a NIC does by default: coalesced blocks in IPComp for segments of ToS 0x28, whatever their ports.
+
+    ``_replace`` changes the rest.
+
+    Args:
+        codec_id: of the blocks that it makes.
+        bound_k: their error bound is 2**-bound_k.
+        mtu: of its wire, octets.
+        key: what signs and checks blocks, open as long as the NIC is used; None: no MAC.
+    """
+    signer, checker = (NO_KEY, NO_KEY) if key is None else key
+    return EngineSettings(
+        codec_id=int(codec_id),
+        bound_k=bound_k,
+        mtu=np.array([mtu], np.int64),
+        per_segment=0,
+        in_udp=0,
+        bundles=0,
+        tag=TOS_COMPRESS,
+        tag_mask=TOS_MASK,
+        ports=np.zeros((0, 2), np.int64),
+        ways=capability.TAKES_UDP | (capability.WANTS_MAC if key else 0),
+        tx_mac=signer.words,
+        rx_mac=checker.words,
+    )
+
+
+def make_state(
+    settings: EngineSettings,
+    flows: Int64Array | None = None,
+    rebuilt: Uint8Array | None = None,
+    random: Int64Array | None = None,
+) -> NicState:
+    """Return the state of a NIC that has seen nothing.
+
+    Args:
+        settings: what it does.
+        flows: its flow table; default: an empty one.
+        rebuilt: room for rebuilt segments; default: some, not aligned to anything.
+        random: int64[1 + RANDOM_WORDS], 0 and words of 32 bits; default: drawn from the system.
+    """
+    return NicState(
+        settings=settings,
+        flows=make_flows() if flows is None else flows,
+        counters=make_counters(),
+        lock=np.zeros(MUTEX_WORDS, np.uint64),
+        random=_draw_random() if random is None else random,
+        spans=np.zeros((MAX_WIRE_FRAMES, 2), np.int64),
+        cursor=np.zeros(CURSOR_FIELDS, np.int64),
+        headers=np.zeros(HEADERS_LEN, np.uint8),
+        pending=np.zeros(PENDING_FIELDS, np.int64),
+        rebuilt=np.zeros((REBUILT_ROWS, HOST_SEGMENT_LEN), np.uint8) if rebuilt is None else rebuilt,
+        rebuilt_lens=np.zeros(REBUILT_ROWS, np.int64),
+        rebuilt_rows=np.zeros(2, np.int64),
+    )
+
+
+def _draw_random() -> Int64Array:
+    words = np.frombuffer(secrets.token_bytes(8 * (1 + RANDOM_WORDS)), np.int64) & 0xFFFFFFFF
+    words[0] = 0
+    return words
+
+
+@inline_kernel
+def from_host(nic: Any, frame: Any, length: Any, now_ns: Any, wire: Any) -> Any:
+    """Take one frame of the host; return how many wire frames it became (0: it is dropped), or ``transmit.FORWARD``.
+
+    Args:
+        nic: :class:`NicState`; its ``spans`` say where the wire frames are.
+        frame: uint8, virtio-net header and frame; ``FORWARD``: it crosses, as it lies here.
+        length: octets in ``frame``.
+        now_ns: the time.
+        wire: uint8[WIRE_BUFFER_LEN], room for the wire frames.
+    """
+    room = Room(wire, nic.spans, nic.random)
+    mutex_lock(nic.lock.ctypes.data)
+    frames = transmit(nic.settings, frame, length, now_ns, nic.flows, nic.counters, room)
+    mutex_unlock(nic.lock.ctypes.data)
+    return frames
+
+
+@inline_kernel
+def begin_frame(nic: Any) -> None:
+    """Begin with a new frame of the wire, which may be a bundle: see :func:`has_part`."""
+    nic.cursor[:] = 0
+
+
+@inline_kernel
+def has_part(nic: Any, frame: Any, length: Any) -> Any:
+    """Find the next part of a frame of the wire; return whether there is one.
+
+    A part is the frame itself, or one block of a bundle. :func:`from_wire` takes ``frame[part_at(nic):]``, of
+    ``part_len(nic)`` octets.
+    """
+    return unwrap(frame, length, nic.cursor, nic.headers, nic.counters)
+
+
+@inline_kernel
+def part_at(nic: Any) -> Any:
+    """Return where the part starts."""
+    return nic.cursor[FRAME_AT]
+
+
+@inline_kernel
+def part_len(nic: Any) -> Any:
+    """Return the octets of the part."""
+    return nic.cursor[FRAME_LEN]
+
+
+@kernel
+def from_wire(nic: NicState, frame: Any, length: int, now_ns: int) -> int:
+    """Take one part of a frame of the wire; return the length of a frame that crosses, ``TAKEN`` or ``REFUSED``.
+
+    A frame that crosses goes to the host behind all segments that are complete then.
+
+    Args:
+        nic: :class:`NicState`.
+        frame: uint8 with DECODE_SLACK octets of room behind it; what crosses lies here, perhaps changed.
+        length: octets in ``frame``.
+        now_ns: the time.
+    """
+    ip_len = network.find_ip_len(frame, length)
+    kind = inspect(nic.settings, frame, length, ip_len, nic.flows, nic.counters, nic.pending)
+    if kind == DROPPED:
+        return REFUSED
+    mutex_lock(nic.lock.ctypes.data)
+    left = note(nic.settings, frame, length, ip_len, now_ns, nic.flows, nic.counters, nic.pending)
+    mutex_unlock(nic.lock.ctypes.data)
+    if kind == CROSSES:
+        if left < 0:
+            return TAKEN
+        flush(nic)
+        return left
+    status = take(frame, ip_len, nic.flows, nic.counters, nic.pending, nic.rebuilt[row_of(nic, count_rebuilt(nic))])
+    if status == FLUSH_FIRST:
+        flush(nic)
+        status = take(frame, ip_len, nic.flows, nic.counters, nic.pending, nic.rebuilt[row_of(nic, count_rebuilt(nic))])
+    if status == MERGED_LAST:
+        flush(nic)
+    return TAKEN
+
+
+@inline_kernel
+def flush(nic: Any) -> None:
+    """Complete the segment that is being rebuilt, if there is one."""
+    row = row_of(nic, nic.rebuilt_rows[_COUNT])
+    length = finish(nic.counters, nic.pending, nic.rebuilt[row])
+    nic.rebuilt_lens[row] = length
+    nic.rebuilt_rows[_COUNT] += int(length > 0)
+
+
+@inline_kernel
+def count_rebuilt(nic: Any) -> Any:
+    """Return how many segments are complete."""
+    return nic.rebuilt_rows[_COUNT]
+
+
+@inline_kernel
+def row_of(nic: Any, index: Any) -> Any:
+    """Return the row of the complete segment ``index``, or of the one that is being rebuilt, behind them."""
+    return (nic.rebuilt_rows[_FIRST] + index) % REBUILT_ROWS
+
+
+@inline_kernel
+def forget_rebuilt(nic: Any) -> None:
+    """Note that the host has all complete segments."""
+    nic.rebuilt_rows[_FIRST] = row_of(nic, nic.rebuilt_rows[_COUNT])
+    nic.rebuilt_rows[_COUNT] = 0
