@@ -1,4 +1,4 @@
-"""docs/plain_socket.py, typed wrongly or with nobody at the other end: one clear line. What it sends: tests/netns."""
+"""docs/guide/plain_socket.py, typed wrongly or with nobody at the other end: one clear line. What it sends: tests/netns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[1] / "docs" / "plain_socket.py"
+SCRIPT = Path(__file__).parents[1] / "docs" / "guide" / "plain_socket.py"
 PORT = 5028
 
 

@@ -79,7 +79,7 @@ def run(
     once MPI is imported. A rank finds its address in $NETOFFLOAD_ADDRESS, its NIC's control socket in
     $NETOFFLOAD_CONTROL and the wires' counters in $NETOFFLOAD_METER.
 
-    Example: netoffload run -n 4 --rate 1gbit -- python docs/allreduce.py
+    Example: netoffload run -n 4 --rate 1gbit -- python docs/guide/allreduce.py
     """
     from netoffload.testbed import NicSettings, launch_backends, run_ranks
 

@@ -63,7 +63,7 @@ CACHE_DIR: Final = Path(numba_config.CACHE_DIR) if numba_config.CACHE_DIR else N
 _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 """Without Numba's run time (``_nrt``) a kernel cannot make an array, and counts no references to those it is given: its
 caller holds them. Counting them, with two locked instructions for every array that a function takes out of a named
-tuple or hands on, took a third of the receiving NIC's time (docs/architecture.md)."""
+tuple or hands on, took a third of the receiving NIC's time (docs/design/data-path.md)."""
 
 
 def kernel(function: F) -> F:

@@ -71,10 +71,10 @@ def test_an_unknown_codec_is_one_line() -> None:
 
 
 def test_the_example_of_the_page_runs() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "nic.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "nic.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(from netoffload\.engine\.pair.*?)```", page, re.DOTALL)
     names: dict[str, object] = {}
-    exec(compile(code, "docs/nic.md", "exec"), names)
+    exec(compile(code, "docs/guide/nic.md", "exec"), names)
     ratio = names["ratio"]
     assert isinstance(ratio, float)
     assert ratio > 3

@@ -25,7 +25,7 @@ from netoffload.testbed.plan import NodePlan
 
 pytestmark = pytest.mark.netns
 
-PLAIN_SOCKET = Path(__file__).parents[2] / "docs" / "plain_socket.py"
+PLAIN_SOCKET = Path(__file__).parents[2] / "docs" / "guide" / "plain_socket.py"
 VALUES = np.random.default_rng(3).normal(0, 2e-3, 500_000).astype(np.float32)
 
 

@@ -16,7 +16,7 @@ from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 
 pytestmark = pytest.mark.netns
 
-PLAIN_SOCKET = Path(__file__).parents[2] / "docs" / "plain_socket.py"
+PLAIN_SOCKET = Path(__file__).parents[2] / "docs" / "guide" / "plain_socket.py"
 UNTAGGED_OCTETS = 200_000_000
 
 SEND_UNEVENLY = """

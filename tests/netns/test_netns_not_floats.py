@@ -64,7 +64,7 @@ def transfer(bed: Testbed, octets: bytes) -> tuple[bytes, int]:
 
 
 def text() -> bytes:
-    pages = b"".join(path.read_bytes() for path in sorted((ROOT / "docs").glob("*.md")))
+    pages = b"".join(path.read_bytes() for path in sorted((ROOT / "docs").rglob("*.md")))
     return (pages * (OCTETS // len(pages) + 1))[:OCTETS]
 
 

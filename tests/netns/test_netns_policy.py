@@ -37,7 +37,7 @@ table inet netoffload {
     }
 }
 """
-"""As in docs/nic.md: a user's SYN or SYN/ACK marks the connection, and the connection's segments get the ToS."""
+"""As in docs/guide/nic.md: a user's SYN or SYN/ACK marks the connection, and the connection's segments get the ToS."""
 
 RANKS = """
 import numpy as np

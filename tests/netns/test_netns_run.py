@@ -125,7 +125,7 @@ def test_lines_begin_with_their_node_and_the_exit_code_is_the_programs() -> None
 
 
 def test_the_example_sums_on_every_rank() -> None:
-    example = Path(__file__).parents[2] / "docs" / "allreduce.py"
+    example = Path(__file__).parents[2] / "docs" / "guide" / "allreduce.py"
     ran = netoffload("run", "-n", "2", "--", "python", str(example))
     assert ran.returncode == 0, ran.stderr
     assert sorted(line.partition(":")[0] for line in ran.stdout.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]

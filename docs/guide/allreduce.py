@@ -1,7 +1,7 @@
 """Sum a gradient over all ranks, compressed where there are NICs, and say what it took and how far off it is.
 
-netoffload run -n 4 --rate 1gbit -- python docs/allreduce.py
-mpiexec -n 4 python -m mpi4py docs/allreduce.py
+netoffload run -n 4 --rate 1gbit -- python docs/guide/allreduce.py
+mpiexec -n 4 python -m mpi4py docs/guide/allreduce.py
 """
 
 import time

@@ -1,7 +1,7 @@
 """An unmodified program profits: a plain socket that sends float32 with ToS 0x28. Two nodes, no library of ours.
 
-netoffload exec n1 -- python docs/plain_socket.py receive out.bin
-netoffload exec n0 -- python docs/plain_socket.py send 10.98.1.2 in.bin
+netoffload exec n1 -- python docs/guide/plain_socket.py receive out.bin
+netoffload exec n0 -- python docs/guide/plain_socket.py send 10.98.1.2 in.bin
 """
 
 import argparse
