@@ -1,4 +1,4 @@
-"""docs/guide/plain_socket.py, typed wrongly or with nobody at the other end: one clear line. What it sends: tests/netns."""
+"""The example plain_socket.py, typed wrongly or with nobody at the other end: one clear line. What it sends: tests/netns."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def warmup() -> None:
 def unit(
     name: Annotated[str, typer.Argument(help="nic: the NIC's process; link: its interfaces.")],
 ) -> None:
-    """Print a systemd unit for NICs on a real host, made for this Python; docs/guide/cluster.md says what belongs to it.
+    """Print a systemd unit for NICs on a real host, made for this Python. docs/guide/cluster.md has the settings.
 
     Example: netoffload unit nic > /etc/systemd/system/netoffload-nic@.service
     """

@@ -14,8 +14,8 @@ grow a hundredfold where every error grows tenfold. Two assumptions explain both
    number for three quarters of the values.
 
 With both, 13 of the 16 relative errors of ``search`` are within 2.1 % of the printed ones and all within 8.4 %
-(docs/lab/compressors.md has the table). They also settle what the text leaves open: the first cut is at 0.45, the static
-tree has four bits, the mantissa counts from 0 to 15, and linear quantisation has 0 and 1 among its numbers.
+(docs/lab/compressors.md has the table). They also settle what the text leaves open: the first cut is at 0.45, the
+static tree has four bits, the mantissa counts from 0 to 15, and linear quantisation has 0 and 1 among its numbers.
 """
 
 from __future__ import annotations

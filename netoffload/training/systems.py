@@ -74,7 +74,7 @@ THRESHOLDS: Final = {
     "hdc": {"wgt": 0.002, "bgt": 0.05, "qgt": 0.005},
     "cnn": {"wgt": 0.002, "bgt": 0.2, "qgt": 0.01},
 }
-"""By model and method: what `netoffload bench thresholds` found best. docs/lab/training.md has the commands and results."""
+"""By model and method: what `netoffload bench thresholds` found best; docs/lab/training.md has all results."""
 
 
 @dataclasses.dataclass(frozen=True)

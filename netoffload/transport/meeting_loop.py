@@ -89,7 +89,7 @@ def run_meeting(pairs: Any, slice_ns: int, limit_ns: int, ours: Any, heard: Any,
 
     Args:
         pairs: int64[rounds, 2], descriptors to send to and to receive from.
-        slice_ns: as in :func:`run_ring`.
+        slice_ns: as in :func:`~netoffload.transport.ring_loop.run_ring`.
         limit_ns: likewise.
         ours: uint8, what to say.
         heard: uint8, as long.

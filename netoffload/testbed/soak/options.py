@@ -1,8 +1,8 @@
 """What a connection of a soak does, as data: the values it carries, and the options an application may choose.
 
 :class:`Values` writes the files that endpoints send and compare with: one pair per distribution, the second through
-:meth:`Codec.round_trip`. :func:`draw_options` draws a connection from a seed: writes that keep floats whole or cut
-them, small buffers, odd MSS, pauses, either IP version.
+:meth:`~netoffload.codec.base.Codec.round_trip`. :func:`draw_options` draws a connection from a seed: writes that keep
+floats whole or cut them, small buffers, odd MSS, pauses, either IP version.
 """
 
 from __future__ import annotations

@@ -1,0 +1,168 @@
+"""What a reader relies on: links lead somewhere, tables match the code, docstrings name what exists."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.test_layers import HOMES, LEVELS, ROOT, SOURCES
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*_ext/**/*.md")])
+ARCHITECTURE = ROOT / "docs" / "design" / "architecture.md"
+ARCHITECTURE_WORDS_MAX = 1800
+PROSE_COLUMNS_MAX = 100
+HISTORY = re.compile(r"`[0-9a-f]{7,40}`|\b(previously|no\s+longer|used\s+to|any\s+more)\b", re.IGNORECASE)
+
+BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+
+
+def prose(text: str) -> str:
+    """Return a page without its code blocks; lines keep their numbers."""
+    return re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """Return what GitHub makes of a page's headings."""
+    found: dict[str, int] = {}
+    for heading in re.findall(r"^#+ +(.*)$", prose(page.read_text(encoding="utf-8")), re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        found[slug] = found.get(slug, -1) + 1
+    return {f"{slug}-{again}" if again else slug for slug, last in found.items() for again in range(last + 1)}
+
+
+def broken_links(page: Path) -> list[str]:
+    """Return the relative links of a page that lead nowhere."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page.read_text(encoding="utf-8"))):
+        path, _, anchor = target.partition("#")
+        if ":" in path:
+            continue
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    return broken
+
+
+@BY_PAGE
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def test_a_broken_link_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A `b`: c\n[x](page.md#a-b-c) [x](#a) [x](none.md) [x](https://example.org)\n```\n[x](no.md)\n```\n"
+    )
+    assert broken_links(page) == ["#a", "none.md"]
+
+
+def test_paths_of_documents_exist() -> None:
+    """Docstrings, messages and commands name pages and examples too."""
+    files = [*(path for _, path in SOURCES), *PAGES, *ROOT.glob("scripts/*"), *ROOT.glob("daemon/**/*.service")]
+    texts = {str(file): file.read_text(encoding="utf-8") for file in files}
+    named = {(file, path) for file, text in texts.items() for path in re.findall(r"\bdocs/[\w./-]+\.(?:md|py)\b", text)}
+    assert {(file, path) for file, path in named if not (ROOT / path).exists()} == set()
+
+
+@BY_PAGE
+def test_lines_of_prose_are_short(page: Path) -> None:
+    if page.name == "CHANGELOG.md":
+        return
+    lines = prose(page.read_text(encoding="utf-8")).splitlines()
+    assert [line for line in lines if len(line) > PROSE_COLUMNS_MAX and not line.startswith(("|", "!["))] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "docs" in page.parts], ids=lambda page: page.name)
+def test_pages_tell_no_history(page: Path) -> None:
+    assert [found[0] for found in HISTORY.finditer(page.read_text(encoding="utf-8"))] == []
+
+
+def test_history_is_seen() -> None:
+    found = [found[0] for found in HISTORY.finditer("It is used at `8bd256b`, and no\nlonger at `0x28`.")]
+    assert found == ["`8bd256b`", "no\nlonger"]
+
+
+def test_the_layer_table_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.*?) \| (.*?)\|$", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE)
+    levels, homes = {}, {}
+    for level, modules, libraries in rows:
+        for module in re.findall(r"`([\w.]+)`", modules):
+            levels[module if module.startswith("netoffload") else f"netoffload.{module}"] = int(level)
+        homes[int(level)] = set(re.findall(r"`(\w+)`", libraries))
+    assert levels == LEVELS
+    assert homes == {
+        level: {library for library, places in HOMES.items() if level in map(LEVELS.get, places)}
+        for level in set(LEVELS.values())
+    }
+
+
+def test_the_architecture_is_short() -> None:
+    assert len(ARCHITECTURE.read_text(encoding="utf-8").split()) <= ARCHITECTURE_WORDS_MAX
+
+
+MODULES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES}
+REFERENCE = re.compile(r":(?:func|class|meth|mod|data|attr|exc|obj):`~?\.?([\w.]+?)(?:\(\))?`")
+MODULE_PATH = re.compile(r"``(netoffload(?:_daemon|_mpi)?(?:\.\w+)+)(?:\(\))?``")
+
+
+def members(node: ast.AST) -> dict[str, ast.AST]:
+    """Return what a module or class binds: names, and attributes that its methods set."""
+    found: dict[str, ast.AST] = {}
+    for part in ast.walk(node):
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.setdefault(part.name, part)
+        elif isinstance(part, ast.Import | ast.ImportFrom):
+            found.update({(alias.asname or alias.name).split(".")[0]: part for alias in part.names})
+        elif isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Store):
+            found.setdefault(part.id if isinstance(part, ast.Name) else part.attr, part)
+    return found
+
+
+@cache
+def bound(module: str) -> dict[str, ast.AST]:
+    return members(MODULES[module])
+
+
+def resolves(target: str, module: str) -> bool:
+    """Say whether a name in a docstring of a module leads to a module, or to what one binds."""
+    parts = target.split(".")
+    if parts[0] in {"netoffload", "netoffload_daemon", "netoffload_mpi"}:
+        cut = max((at for at in range(1, len(parts) + 1) if ".".join(parts[:at]) in MODULES), default=0)
+        if cut == len(parts):
+            return True
+        module, parts = ".".join(parts[:cut]), parts[cut:]
+        if module not in MODULES:
+            return False
+    names = bound(module)
+    if parts[0] not in names:
+        return len(parts) == 1 and hasattr(builtins, parts[0])
+    node = names[parts[0]]
+    return len(parts) == 1 or not isinstance(node, ast.ClassDef) or bool(node.bases) or parts[1] in members(node)
+
+
+def dangling(module: str, tree: ast.AST) -> list[str]:
+    """Return the references in docstrings that lead nowhere."""
+    parts = (part.value for part in ast.walk(tree) if isinstance(part, ast.Expr))
+    texts = [str(part.value) for part in parts if isinstance(part, ast.Constant)]
+    targets = [target for text in texts for form in (REFERENCE, MODULE_PATH) for target in form.findall(text)]
+    return [target for target in targets if not resolves(target, module) and target != "netoffload.lua"]
+
+
+def test_references_in_docstrings_resolve() -> None:
+    found = {module: dangling(module, tree) for module, tree in MODULES.items()}
+    assert {module: targets for module, targets in found.items() if targets} == {}
+
+
+def test_a_dangling_reference_is_seen() -> None:
+    text = ":func:`none` :class:`~netoffload.errors.UsageError` :mod:`netoffload.none` ``netoffload.wire.tcp.NONE``"
+    assert dangling("netoffload.config", ast.parse(repr(text))) == [
+        "none",
+        "netoffload.none",
+        "netoffload.wire.tcp.NONE",
+    ]
