@@ -3,7 +3,8 @@
 The layers, from the bottom; imports point down, never sideways (``tests/test_layers.py`` holds the table)::
 
     errors                          one exception tree
-    config results control netlink  settings, records, the control socket, the kernel's network objects
+    config faults results           settings, damage on purpose, records
+    control netlink                 the control socket, the kernel's network objects
     compiled                        Numba's set-up, and what all compiled code shares
     wire                            octets <-> values: Ethernet, IPv4, TCP, the offload block
     codec                           arrays <-> payload: the burst engine's arithmetic
