@@ -23,7 +23,7 @@ integers: one seed gives one sequence of faults for one sequence of frames. A fa
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from netoffload.engine.pack import MTU_MAX
 from netoffload.engine.sums import ones_sum
 from netoffload.faults import FaultSettings
 from netoffload.wire import ethernet, ipv4, tcp, udp, vnet
+
+if TYPE_CHECKING:
+    from netoffload.engine.counters import Counters
 
 HELD_FRAMES: Final = 4096
 """At 1 Gb/s and 1500 octets, 50 ms of delay."""
@@ -126,13 +129,15 @@ def make_held(settings: FaultSettings, mtu: int) -> Held:
 
 
 @inline_kernel
-def has_room(held: Any) -> Any:
+def has_room(held: Held) -> bool:
     """Whether another segment of 64 KiB fits, whatever happens to it."""
     return held.order.size - (held.queue[_TAIL] - held.queue[_FREED]) >= HELD_ROOM
 
 
 @kernel
-def disturb(plan: FaultPlan, frame: Any, at: int, length: int, now_ns: int, held: Held, counters: Any) -> None:
+def disturb(
+    plan: FaultPlan, frame: Uint8Array, at: int, length: int, now_ns: int, held: Held, counters: Counters
+) -> None:
     """Take one frame on its way to the wire, and put what becomes of it into the queue.
 
     Args:
@@ -164,16 +169,16 @@ def disturb(plan: FaultPlan, frame: Any, at: int, length: int, now_ns: int, held
 
 @kernel
 def _disturb_one(
-    plan: Any,
-    frame: Any,
-    at: Any,
-    length: Any,
-    payload_at: Any,
-    first: Any,
-    size: Any,
-    now_ns: Any,
-    held: Any,
-    counters: Any,
+    plan: FaultPlan,
+    frame: Uint8Array,
+    at: int,
+    length: int,
+    payload_at: int,
+    first: int,
+    size: int,
+    now_ns: int,
+    held: Held,
+    counters: Counters,
 ) -> None:
     """One wire frame: the whole one (``size`` 0), or the part of a GSO frame whose payload starts at ``first``."""
     if _happens(plan.loss, held.random):
@@ -207,12 +212,12 @@ def _disturb_one(
 
 
 @inline_kernel
-def _happens(chance: Any, random: Any) -> Any:
+def _happens(chance: Any, random: Int64Array) -> bool:
     return chance > 0 and draw(random) < chance
 
 
 @kernel
-def draw(random: Any) -> Any:
+def draw(random: Int64Array) -> int:
     """Return 32 random bits."""
     mixed = int(random[0]) ^ int(random[0]) >> 2
     for index in range(4):
@@ -225,7 +230,7 @@ def draw(random: Any) -> Any:
 
 
 @inline_kernel
-def _split(frame: Any, at: Any, length: Any, payload_at: Any, first: Any, size: Any, octets: Any) -> None:
+def _split(frame: Uint8Array, at: int, length: int, payload_at: int, first: int, size: int, octets: Uint8Array) -> None:
     """Write the wire frame whose payload starts at ``first`` of a GSO frame, as the kernel's own segmentation would."""
     payload_len = min(size, length - first)
     copy_octets(frame, at, octets, 0, payload_at)
@@ -262,7 +267,7 @@ def _split(frame: Any, at: Any, length: Any, payload_at: Any, first: Any, size: 
 
 
 @inline_kernel
-def _fill_in_checksum(octets: Any, length: Any) -> None:
+def _fill_in_checksum(octets: Uint8Array, length: int) -> None:
     """Do what ``NEEDS_CSUM`` asks the interface to do, and clear the virtio-net header."""
     start = vnet.VNET_LEN + load_u16(octets, vnet.CSUM_START)
     at = start + load_u16(octets, vnet.CSUM_OFFSET)
@@ -279,7 +284,7 @@ def _fill_in_checksum(octets: Any, length: Any) -> None:
 
 
 @inline_kernel
-def _damage(plan: Any, octets: Any, length: Any, random: Any, counters: Any) -> Any:
+def _damage(plan: FaultPlan, octets: Uint8Array, length: int, random: Int64Array, counters: Counters) -> int:
     """Cut the frame short and flip a bit of it, perhaps; return its length."""
     ethertype = be16(octets, vnet.VNET_LEN + ethernet.ETHERTYPE)
     is_ip = ethertype == ethernet.ETHERTYPE_IPV4 or ethertype == _ETHERTYPE_IPV6
@@ -296,7 +301,7 @@ def _damage(plan: Any, octets: Any, length: Any, random: Any, counters: Any) -> 
 
 
 @inline_kernel
-def count_held(held: Any) -> Any:
+def count_held(held: Held) -> int:
     """Return how many frames were not released yet."""
     return held.queue[_TAIL] - held.queue[_HEAD]
 

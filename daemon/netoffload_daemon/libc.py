@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from netoffload.compiled.arrays import Uint64Array
+from netoffload.compiled.arrays import Int32Array, Int64Array, Uint64Array
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.syscalls import MSG_DONTWAIT, POLLIN, POLLOUT, errno, now_ns, read, wait, write
 
@@ -27,6 +27,7 @@ __all__ = [
     "is_interface_gone",
     "make_messages",
     "memcpy",
+    "message_len",
     "now_ns",
     "read",
     "recvmmsg",
@@ -60,7 +61,7 @@ _NO_INTERFACE: Final = -1
 
 
 @inline_kernel
-def is_interface_gone(descriptor: Any, address: Any) -> Any:
+def is_interface_gone(descriptor: int, address: Int32Array) -> bool:
     """Whether this is a packet socket whose interface was deleted: the kernel has then bound it to interface -1.
 
     ``address`` is int32[ADDRESS_ROOM] to work in.
@@ -73,7 +74,13 @@ def is_interface_gone(descriptor: Any, address: Any) -> Any:
 
 
 @inline_kernel
-def draw_random(words: Any) -> None:
+def message_len(message: Uint64Array) -> Any:
+    """Return the octets that ``recvmmsg`` or ``sendmmsg`` moved for a message header, as int64."""
+    return np.int64(message[MESSAGE_LEN] & np.uint64(0xFFFFFFFF))
+
+
+@inline_kernel
+def draw_random(words: Int64Array) -> None:
     """Fill int64[1 + n] with random words of 32 bits behind the count of those that are used, which becomes 0."""
     _getrandom(words.ctypes.data, 8 * words.size, 0)
     for index in range(words.size):

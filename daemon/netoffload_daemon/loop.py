@@ -8,10 +8,11 @@ that neither direction can starve the other. ``_from_wire`` and ``_from_host`` a
 from __future__ import annotations
 
 import errno as error_numbers
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.engine import nic as engine
 from netoffload.engine.counters import Counter
@@ -36,6 +37,9 @@ from netoffload_daemon.port import (
     Port,
 )
 from netoffload_daemon.trouble import BACK_OFF_NS, HOST_GONE, STOPPED, WIRE_GONE, look_again, read_failed, suspect
+
+if TYPE_CHECKING:
+    from netoffload_daemon.trace import TraceRing
 
 DRAIN_ROUNDS: Final = 256
 """Batches per direction taken when stopping; a host that goes on sending cannot keep the NIC alive."""
@@ -105,13 +109,13 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
 
 
 @inline_kernel
-def _count_unsent(port: Any) -> Any:
+def _count_unsent(port: Port) -> int:
     """How many frames were read from the host and not given to the wire yet."""
     return port.line[LINE_END] - port.line[LINE_FIRST] + faults.count_held(port.held)
 
 
 @inline_kernel
-def _drain_timeout_ns(port: Any, has_frames: Any, waits_for_wire: Any) -> Any:
+def _drain_timeout_ns(port: Port, has_frames: bool, waits_for_wire: bool) -> int:
     """How long to sleep at most when stopping: not at all, unless for the wire or until a held frame is due."""
     if not has_frames:
         return 0
@@ -121,7 +125,7 @@ def _drain_timeout_ns(port: Any, has_frames: Any, waits_for_wire: Any) -> Any:
 
 
 @inline_kernel
-def _timeout_ns(settings: Any, port: Any, active_ns: Any, waits_for_wire: Any) -> Any:
+def _timeout_ns(settings: LoopSettings, port: Port, active_ns: Any, waits_for_wire: bool) -> int:
     """How long to sleep at most: not at all while busy polling, until the next held frame is due, or for ever (-1)."""
     timeout_ns = BACK_OFF_NS if port.state[SUSPECT] else -1
     if settings.busy_ns and libc.now_ns(port.clock) - active_ns < settings.busy_ns:
@@ -134,7 +138,7 @@ def _timeout_ns(settings: Any, port: Any, active_ns: Any, waits_for_wire: Any) -
 
 
 @kernel
-def _from_wire(host: Any, wire: Any, settings: Any, port: Any) -> None:
+def _from_wire(host: int, wire: int, settings: LoopSettings, port: Port) -> None:
     """Take one batch from the wire to the host."""
     messages, nic = port.in_messages, port.nic
     taken = libc.recvmmsg(wire, messages.ctypes.data, WIRE_BATCH, libc.MSG_DONTWAIT, 0)
@@ -144,7 +148,7 @@ def _from_wire(host: Any, wire: Any, settings: Any, port: Any) -> None:
     for index in range(taken):
         start = vlan.restore_tag(port.wire_in[index], messages[index], port.in_controls[index])
         frame = port.wire_in[index, start:]
-        length = np.int64(messages[index, libc.MESSAGE_LEN] & np.uint64(0xFFFFFFFF)) + TAG_LEN - start
+        length = libc.message_len(messages[index]) + TAG_LEN - start
         port.nic.counters[Counter.RX_WIRE_FRAMES] += 1
         port.nic.counters[Counter.RX_WIRE_OCTETS] += length - vnet.VNET_LEN
         if settings.trace_sides & trace.WIRE_SIDE:
@@ -161,7 +165,7 @@ def _from_wire(host: Any, wire: Any, settings: Any, port: Any) -> None:
 
 
 @inline_kernel
-def _take(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port: Any) -> None:
+def _take(host: int, wire: int, frame: Uint8Array, length: int, settings: LoopSettings, port: Port) -> None:
     """Receive one frame, or one block of a bundle, and hand over to the host what has to go now."""
     before = libc.now_ns(port.clock)
     crossing = engine.from_wire(port.nic, frame, length, before)
@@ -176,7 +180,7 @@ def _take(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port: An
 
 
 @inline_kernel
-def _deliver_rebuilt(host: Any, wire: Any, settings: Any, port: Any) -> None:
+def _deliver_rebuilt(host: int, wire: int, settings: LoopSettings, port: Port) -> None:
     """Write complete segments to the host, one right behind the other: its TCP then acknowledges several at once."""
     nic = port.nic
     for index in range(engine.count_rebuilt(nic)):
@@ -186,7 +190,7 @@ def _deliver_rebuilt(host: Any, wire: Any, settings: Any, port: Any) -> None:
 
 
 @kernel
-def _deliver(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port: Any) -> None:
+def _deliver(host: int, wire: int, frame: Uint8Array, length: int, settings: LoopSettings, port: Port) -> None:
     """Write one frame to the host."""
     if settings.trace_sides & trace.HOST_SIDE:
         now_ns = libc.now_ns(port.clock)
@@ -208,7 +212,7 @@ def _deliver(host: Any, wire: Any, frame: Any, length: Any, settings: Any, port:
 
 
 @inline_kernel
-def _to_wire(host: Any, wire: Any, takes_from_host: Any, settings: Any, port: Any) -> None:
+def _to_wire(host: int, wire: int, takes_from_host: bool, settings: LoopSettings, port: Port) -> None:
     """Send what waits, then what the host has.
 
     That is one batch if blocks are made, which takes as long as a batch from the wire; of frames that only cross at
@@ -226,7 +230,7 @@ def _to_wire(host: Any, wire: Any, takes_from_host: Any, settings: Any, port: An
 
 
 @kernel
-def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
+def _from_host(host: int, wire: int, settings: LoopSettings, port: Port) -> None:
     """Take frames from the host and put what becomes of them in line for the wire, so that a batch is one system call
     and wakes the other NIC once.
 
@@ -268,7 +272,7 @@ def _from_host(host: Any, wire: Any, settings: Any, port: Any) -> None:
 
 
 @inline_kernel
-def _put_in_line(octets: Any, count: Any, is_one: Any, now_ns: Any, settings: Any, port: Any) -> None:
+def _put_in_line(octets: Uint8Array, count: int, is_one: bool, now_ns: int, settings: LoopSettings, port: Port) -> None:
     """Put the frames in ``spans`` in line for the wire, or one frame that the kernel gathers from its pieces there."""
     for index in range(count):
         at, octets_len = port.nic.spans[index, 0], port.nic.spans[index, 1]
@@ -287,7 +291,7 @@ def _put_in_line(octets: Any, count: Any, is_one: Any, now_ns: Any, settings: An
 
 
 @inline_kernel
-def _read_host(host: Any, row: Any, settings: Any, port: Any) -> Any:
+def _read_host(host: int, row: Any, settings: LoopSettings, port: Port) -> Any:
     """Read one frame of the host into its row; return where it starts and its length, negative if there is none.
 
     A TAP hands over tags as they are; a packet socket says them beside the frame.
@@ -299,11 +303,11 @@ def _read_host(host: Any, row: Any, settings: Any, port: Any) -> Any:
     if taken < 0:
         return TAG_LEN, np.int64(taken)
     start = vlan.restore_tag(port.host_in[row], message, port.host_controls[row])
-    return start, np.int64(message[libc.MESSAGE_LEN] & np.uint64(0xFFFFFFFF)) + TAG_LEN - start
+    return start, libc.message_len(message) + TAG_LEN - start
 
 
 @kernel
-def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
+def _send(host: int, wire: int, settings: LoopSettings, port: Port) -> bool:
     """Give the unsent frames to the wire; False if it is full and some are left."""
     while port.line[LINE_FIRST] < port.line[LINE_END]:
         first = port.line[LINE_FIRST]
@@ -311,7 +315,7 @@ def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
         taken = libc.sendmmsg(wire, messages.ctypes.data, port.line[LINE_END] - first, libc.MSG_DONTWAIT)
         if taken > 0:
             for index in range(first, first + taken):
-                length = np.int64(messages[index - first, libc.MESSAGE_LEN] & np.uint64(0xFFFFFFFF))
+                length = libc.message_len(messages[index - first])
                 port.nic.counters[Counter.TX_WIRE_OCTETS] += length - vnet.VNET_LEN
                 if settings.trace_sides & trace.WIRE_SIDE:  # then nothing is bundled: one vector per frame
                     now_ns, at = libc.now_ns(port.clock), port.out_vectors[index, 0]
@@ -338,5 +342,7 @@ def _send(host: Any, wire: Any, settings: Any, port: Any) -> Any:
 
 
 @inline_kernel
-def _trace(settings: Any, ring: Any, interface: Any, way: Any, address: Any, length: Any, now_ns: Any) -> None:
+def _trace(
+    settings: LoopSettings, ring: TraceRing, interface: int, way: int, address: int, length: int, now_ns: int
+) -> None:
     trace.record(ring, interface, way, address, length, now_ns + settings.wall_offset_ns)

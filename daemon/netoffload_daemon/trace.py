@@ -83,7 +83,7 @@ def make_ring(words: int = RING_WORDS) -> TraceRing:
 
 
 @kernel
-def record(ring: Any, interface: Any, way: Any, address: Any, length: Any, time_ns: Any) -> None:
+def record(ring: TraceRing, interface: int, way: int, address: int, length: int, time_ns: Any) -> None:
     """Write one frame into the ring, or count that there was no room.
 
     Args:

@@ -7,11 +7,14 @@ anything to go on with: only a device that is gone ends the loop.
 from __future__ import annotations
 
 import errno as error_numbers
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload_daemon import libc
 from netoffload_daemon.port import ENDED, SUSPECT
+
+if TYPE_CHECKING:
+    from netoffload_daemon.port import Port
 
 STOPPED: Final = 0
 """``Port.state[ENDED]``: nothing happened. The loop's result: asked to stop, and drained."""
@@ -32,7 +35,7 @@ _EBADFD: Final = error_numbers.EBADFD
 
 
 @kernel
-def read_failed(host: Any, wire: Any, port: Any) -> None:
+def read_failed(host: int, wire: int, port: Port) -> None:
     """Look at why a device gave no frame; do not spin on one that is down."""
     number = libc.errno()
     if number in (_EAGAIN, _EINTR):
@@ -46,14 +49,14 @@ def read_failed(host: Any, wire: Any, port: Any) -> None:
 
 
 @kernel
-def suspect(host: Any, wire: Any, port: Any) -> None:
+def suspect(host: int, wire: int, port: Port) -> None:
     """Look whether a device is gone that said it is down, now and in the rounds that follow."""
     port.state[SUSPECT] = _LOOKS
     _look(host, wire, port)
 
 
 @inline_kernel
-def look_again(host: Any, wire: Any, port: Any) -> None:
+def look_again(host: int, wire: int, port: Port) -> None:
     """Look once more, as long as a device is suspected."""
     if port.state[SUSPECT]:
         port.state[SUSPECT] -= 1
@@ -61,7 +64,7 @@ def look_again(host: Any, wire: Any, port: Any) -> None:
 
 
 @kernel
-def _look(host: Any, wire: Any, port: Any) -> None:
+def _look(host: int, wire: int, port: Port) -> None:
     """End the loop if the interface of a packet socket was deleted."""
     if libc.is_interface_gone(host, port.address):
         port.state[ENDED] = HOST_GONE

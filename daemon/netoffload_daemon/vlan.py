@@ -44,7 +44,7 @@ def make_controls(messages: Uint64Array) -> Uint8Array:
 
 
 @inline_kernel
-def restore_tag(octets: Any, message: Any, control: Any) -> Any:
+def restore_tag(octets: Uint8Array, message: Any, control: Any) -> int:
     """Put back the tag of a frame just received, if it had one; return where the frame now starts.
 
     Args:

@@ -28,3 +28,6 @@ Int32Array = npt.NDArray[np.int32]
 
 Int64Array = npt.NDArray[np.int64]
 """Counters, sizes and times in nanoseconds."""
+
+BoolArray = npt.NDArray[np.bool_]
+"""Choices, one per element."""

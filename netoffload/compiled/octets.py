@@ -16,47 +16,48 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.jit import JIT_DISABLED, inline_kernel
 
 if JIT_DISABLED:
 
-    def load_u16(octets: Any, at: Any) -> Any:
+    def load_u16(octets: Uint8Array, at: int) -> int:
         """Return the 16-bit little-endian word at ``at``."""
         return int(octets[at]) | int(octets[at + 1]) << 8
 
-    def load_u32(octets: Any, at: Any) -> Any:
+    def load_u32(octets: Uint8Array, at: int) -> int:
         """Return the 32-bit little-endian word at ``at``."""
         return int.from_bytes(bytes(octets[at : at + 4]).ljust(4, b"\0"), "little")
 
-    def store_u16(octets: Any, at: Any, word: Any) -> None:
+    def store_u16(octets: Uint8Array, at: int, word: int) -> None:
         """Store the low 16 bits of ``word`` at ``at``, little-endian."""
         octets[at : at + 2] = np.frombuffer((int(word) & 0xFFFF).to_bytes(2, "little"), np.uint8)
 
-    def store_u32(octets: Any, at: Any, word: Any) -> None:
+    def store_u32(octets: Uint8Array, at: int, word: int) -> None:
         """Store the low 32 bits of ``word`` at ``at``, little-endian."""
         octets[at : at + 4] = np.frombuffer((int(word) & 0xFFFFFFFF).to_bytes(4, "little"), np.uint8)
 
-    def popcount_u16(word: Any) -> Any:
+    def popcount_u16(word: int) -> int:
         """Return how many of the low 16 bits are set."""
         return (int(word) & 0xFFFF).bit_count()
 
-    def trailing_zeros(word: Any) -> Any:
+    def trailing_zeros(word: int) -> int:
         """Return the number of the lowest bit set in a 64-bit word that is not 0."""
         return (int(word) & -int(word)).bit_length() - 1
 
-    def float32_bits(value: Any) -> Any:
+    def float32_bits(value: Any) -> int:
         """Return the bits of a float32."""
         return int(np.float32(value).view(np.uint32))
 
-    def bits_float32(word: Any) -> Any:
+    def bits_float32(word: int) -> Any:
         """Return the float32 with these bits."""
         return np.uint32(word).view(np.float32)
 
-    def copy_octets(source: Any, source_at: Any, target: Any, target_at: Any, count: Any) -> None:
+    def copy_octets(source: Uint8Array, source_at: int, target: Uint8Array, target_at: int, count: int) -> None:
         """Copy ``count`` octets between two arrays that do not overlap."""
         target[target_at : target_at + count] = source[source_at : source_at + count]
 
-    def int32_at(address: Any) -> Any:
+    def int32_at(address: int) -> int:
         """Return the 32-bit integer at an address of memory."""
         return ctypes.c_int32.from_address(int(address)).value
 
@@ -160,6 +161,6 @@ else:
 
 
 @inline_kernel
-def u8(octets: Any, at: Any) -> Any:
+def u8(octets: Uint8Array, at: int) -> Any:
     """Return the octet at ``at`` as a signed 64-bit integer, so that arithmetic with it cannot wrap."""
     return np.int64(octets[at])

@@ -7,10 +7,11 @@ more than one loop needs; packet sockets are the daemon's alone (``netoffload_da
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from numba import types
 
+from netoffload.compiled.arrays import Int32Array, Int64Array
 from netoffload.compiled.jit import JIT_DISABLED, inline_kernel
 from netoffload.compiled.octets import int32_at
 
@@ -50,20 +51,20 @@ POLLOUT: Final = 0x04
 
 
 @inline_kernel
-def errno() -> Any:
+def errno() -> int:
     """Return the error number of the last failed call of this thread."""
     return int32_at(_errno_location())
 
 
 @inline_kernel
-def now_ns(clock: Any) -> Any:
+def now_ns(clock: Int64Array) -> int:
     """Return the monotonic time; ``clock`` is int64[2] to work in."""
     _clock_gettime(_CLOCK_MONOTONIC, clock.ctypes.data)
     return clock[0] * 1_000_000_000 + clock[1]
 
 
 @inline_kernel
-def wait(polled: Any, count: Any, timeout_ns: Any, room: Any) -> Any:
+def wait(polled: Int32Array, count: int, timeout_ns: int, room: Int64Array) -> int:
     """Wait until one of the first ``count`` descriptors in ``polled`` is ready; return how many are.
 
     Args:

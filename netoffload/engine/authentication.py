@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.jit import JIT_DISABLED, inline_kernel
 from netoffload.compiled.octets import load_u32
 from netoffload.engine.libcrypto import SipHashContext
@@ -117,7 +117,7 @@ else:
 
 
 @inline_kernel
-def is_on(words: Any) -> Any:
+def is_on(words: Int64Array) -> bool:
     """Return whether there is a key: blocks have MACs."""
     return words[_CONTEXT] != 0
 
@@ -129,7 +129,7 @@ def _address(array: Any) -> Any:
 
 
 @inline_kernel
-def _make_mac(words: Any, octets: Any, at: Any, length: Any, out: Any) -> Any:
+def _make_mac(words: Int64Array, octets: Uint8Array, at: int, length: int, out: int) -> bool:
     """Write the MAC of ``length`` octets from ``at`` to the address ``out``; return whether that was possible."""
     context, room = words[_CONTEXT], _address(words)
     if context == 0:
@@ -141,7 +141,7 @@ def _make_mac(words: Any, octets: Any, at: Any, length: Any, out: Any) -> Any:
 
 
 @inline_kernel
-def put_mac(words: Any, octets: Any, at: Any, length: Any, out_at: Any) -> None:
+def put_mac(words: Int64Array, octets: Uint8Array, at: int, length: int, out_at: int) -> None:
     """Write the MAC of ``length`` octets from ``at`` to ``out_at``, 16 octets.
 
     The bounds are not checked: the caller has done so. Only after :func:`is_on`. Where OpenSSL refuses, which it has no
@@ -153,7 +153,7 @@ def put_mac(words: Any, octets: Any, at: Any, length: Any, out_at: Any) -> None:
 
 
 @inline_kernel
-def has_mac(words: Any, octets: Any, at: Any, length: Any, mac_at: Any) -> Any:
+def has_mac(words: Int64Array, octets: Uint8Array, at: int, length: int, mac_at: int) -> bool:
     """Return whether the 16 octets at ``mac_at`` are the MAC of ``length`` octets from ``at``.
 
     It takes as long for a wrong MAC as for a right one, wherever the first difference is. The bounds are not checked:

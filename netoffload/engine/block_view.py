@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from netoffload.codec.kernels import LANES, is_known
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import u8
@@ -15,6 +16,9 @@ from netoffload.engine.blocks import block_crc
 from netoffload.engine.counters import Counter
 from netoffload.engine.network import IP_AT
 from netoffload.wire import offload, tcp
+
+if TYPE_CHECKING:
+    from netoffload.engine.blocks import EngineSettings
 
 
 class BlockView(NamedTuple):
@@ -46,7 +50,7 @@ class BlockView(NamedTuple):
 
 
 @inline_kernel
-def is_ours(frame: Any, length: Any, ip_len: Any) -> Any:
+def is_ours(frame: Uint8Array, length: int, ip_len: int) -> bool:
     """Whether this is an IPComp datagram with our CPI; every other frame belongs to the host."""
     return (
         ip_len != 0
@@ -57,7 +61,7 @@ def is_ours(frame: Any, length: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
-def check(settings: Any, frame: Any, ip_len: Any, block_len: Any, nonce: Any) -> Any:
+def check(settings: EngineSettings, frame: Uint8Array, ip_len: int, block_len: int, nonce: int) -> int:
     """Return the counter of the reason to drop this block, or 0; nothing is trusted before CRC and MAC."""
     comp_at = IP_AT + ip_len
     if network.is_fragment(frame, ip_len) or not network.is_summed_right(frame, ip_len):
@@ -92,7 +96,7 @@ def check(settings: Any, frame: Any, ip_len: Any, block_len: Any, nonce: Any) ->
 
 
 @inline_kernel
-def _check_lengths(frame: Any, ip_len: Any, block_len: Any) -> Any:
+def _check_lengths(frame: Uint8Array, ip_len: int, block_len: int) -> int:
     """The part of :func:`check` that looks behind the block header."""
     tcp_at = IP_AT + ip_len + offload.TCP_HEADER
     tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
@@ -115,7 +119,7 @@ def _check_lengths(frame: Any, ip_len: Any, block_len: Any) -> Any:
 
 
 @inline_kernel
-def find_block(frame: Any, ip_len: Any) -> Any:
+def find_block(frame: Uint8Array, ip_len: int) -> BlockView:
     """Return the block of a frame; its lengths are what it says, until :func:`_check_lengths` has looked at them."""
     comp_at = IP_AT + ip_len
     tcp_at = comp_at + offload.TCP_HEADER

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from netoffload.codec.kernels import LANES, encode_fit
-from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import copy_octets, u8
@@ -102,7 +102,14 @@ class Piece(NamedTuple):
 
 @inline_kernel
 def emit_block(
-    settings: Any, sending: Any, frame: Any, segment: Any, piece: Any, classes: Any, wire: Any, wire_at: Any
+    settings: EngineSettings,
+    sending: Sending,
+    frame: Uint8Array,
+    segment: Segment,
+    piece: Piece,
+    classes: Int64Array,
+    wire: Uint8Array,
+    wire_at: int,
 ) -> Any:
     """Write one frame of IPComp at ``wire_at``, of at most ``sending.datagram_max`` octets from the network header on.
 
@@ -146,7 +153,14 @@ def emit_block(
 
 @inline_kernel
 def _encode_halves(
-    settings: Any, frame: Any, source_at: Any, floats: Any, wire: Any, bursts_at: Any, capacity: Any, classes: Any
+    settings: EngineSettings,
+    frame: Uint8Array,
+    source_at: int,
+    floats: Any,
+    wire: Uint8Array,
+    bursts_at: Any,
+    capacity: Any,
+    classes: Int64Array,
 ) -> Any:
     """Encode as many floats as fit; return how many are in the first half, its octets, and both for the whole.
 
@@ -173,7 +187,9 @@ def _encode_halves(
 
 
 @inline_kernel
-def _seal(settings: Any, sending: Any, wire: Any, comp_at: Any, ip_len: Any, block_len: Any) -> None:
+def _seal(
+    settings: EngineSettings, sending: Sending, wire: Uint8Array, comp_at: int, ip_len: int, block_len: int
+) -> None:
     """Write the IPComp header and what is always the same of the block header, the CRC over it all, and the MAC."""
     wire[comp_at + offload.NEXT_HEADER] = offload.IPCOMP_NEXT_TCP
     wire[comp_at + offload.IPCOMP_FLAGS] = 0
@@ -189,7 +205,7 @@ def _seal(settings: Any, sending: Any, wire: Any, comp_at: Any, ip_len: Any, blo
 
 
 @inline_kernel
-def block_crc(octets: Any, comp_at: Any, ip_len: Any, block_len: Any) -> Any:
+def block_crc(octets: Uint8Array, comp_at: int, ip_len: int, block_len: int) -> int:
     """Return the CRC of the block at ``comp_at``; its CRC field is overwritten.
 
     The field holds protocol and length meanwhile, and the addresses end where the block starts, so pseudo-header and

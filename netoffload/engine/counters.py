@@ -13,6 +13,9 @@ import numpy as np
 
 from netoffload.compiled.arrays import Int64Array
 
+Counters = Int64Array
+"""int64, indexed by :class:`Counter`."""
+
 
 class Counter(enum.IntEnum):
     """Index into the counters; ``tx`` is host to wire, ``rx`` is wire to host.

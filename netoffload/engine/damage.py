@@ -6,11 +6,11 @@ block is made right again more often than not, so that what comes behind that ch
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.engine import network
@@ -65,7 +65,7 @@ def make_recipes(rng: np.random.Generator, samples: Samples, count: int) -> Int6
 
 
 @inline_kernel
-def damage(recipe: Any, frame: Any, length: Any) -> None:
+def damage(recipe: Int64Array, frame: Uint8Array, length: int) -> None:
     """Do to a good frame what the recipe says."""
     ip_len = network.find_ip_len(frame, length)
     comp_at = _find_block(frame, length, ip_len)
@@ -93,7 +93,7 @@ def damage(recipe: Any, frame: Any, length: Any) -> None:
 
 
 @inline_kernel
-def _find_block(frame: Any, length: Any, ip_len: Any) -> Any:
+def _find_block(frame: Uint8Array, length: int, ip_len: int) -> int:
     """Return where the first block of a frame starts, in IPComp or in UDP; 0 where there is none."""
     if ip_len == 0 or length < IP_AT + ip_len + _BEFORE_TCP_MAX:
         return 0

@@ -13,8 +13,9 @@ it lies, by putting the header before it, so ``receive`` knows nothing of UDP.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import copy_octets, store_u16, u8
@@ -22,6 +23,10 @@ from netoffload.engine import network
 from netoffload.engine.counters import Counter
 from netoffload.engine.network import IP_AT
 from netoffload.wire import encapsulation, ethernet, ipv6, offload, tcp, udp, vnet
+
+if TYPE_CHECKING:
+    from netoffload.engine.blocks import Segment
+    from netoffload.engine.counters import Counters
 
 PAD_MAX: Final = 48
 """Zeros behind a block of a bundle. Coalesced packing leaves less than a burst and what is cut of a float, 37 octets;
@@ -49,7 +54,7 @@ CURSOR_FIELDS: Final = 4
 
 
 @inline_kernel
-def wrap(frame: Any, segment: Any, wire: Any, wire_at: Any, span: Any, index: Any) -> Any:
+def wrap(frame: Uint8Array, segment: Segment, wire: Uint8Array, wire_at: int, span: Any, index: int) -> int:
     """Make a UDP datagram of the IPComp frame that starts ``DATAGRAM_OVERHEAD`` behind ``wire_at``.
 
     Args:
@@ -82,7 +87,7 @@ def wrap(frame: Any, segment: Any, wire: Any, wire_at: Any, span: Any, index: An
 
 
 @inline_kernel
-def _put_lengths(wire: Any, wire_at: Any, ip_len: Any, datagram_len: Any, index: Any) -> None:
+def _put_lengths(wire: Uint8Array, wire_at: int, ip_len: int, datagram_len: int, index: int) -> None:
     """Set the lengths of IP, UDP and virtio-net header, and leave the checksum of UDP to be filled in."""
     udp_at = wire_at + IP_AT + ip_len
     network.put_datagram(wire, wire_at + IP_AT, ip_len, ip_len + datagram_len, index, udp.PROTO_UDP)
@@ -96,7 +101,7 @@ def _put_lengths(wire: Any, wire_at: Any, ip_len: Any, datagram_len: Any, index:
 
 
 @inline_kernel
-def bundle(wire: Any, spans: Any, frames: Any, ip_len: Any) -> Any:
+def bundle(wire: Uint8Array, spans: Int64Array, frames: int, ip_len: int) -> int:
     """Make pieces of one frame of the wrapped frames in ``spans``, if that is worth it.
 
     Returns:
@@ -130,13 +135,13 @@ def bundle(wire: Any, spans: Any, frames: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
-def is_bundle(wire: Any, spans: Any, frames: Any) -> Any:
+def is_bundle(wire: Uint8Array, spans: Int64Array, frames: int) -> bool:
     """Whether the ``frames`` that transmit has put into ``spans`` are pieces of one; a SYN may say what it likes."""
     return frames > 1 and u8(wire, spans[0, 0] + vnet.GSO_TYPE) == vnet.GSO_UDP_L4
 
 
 @kernel
-def unwrap(frame: Any, length: int, cursor: Any, headers: Any, counters: Any) -> bool:
+def unwrap(frame: Uint8Array, length: int, cursor: Int64Array, headers: Uint8Array, counters: Counters) -> bool:
     """Find the next block of a frame from the wire, and make an IPComp frame of it where it lies.
 
     A frame without blocks in UDP is its own and only result. Call it until it says False; the frame is overwritten.
@@ -168,7 +173,7 @@ def unwrap(frame: Any, length: int, cursor: Any, headers: Any, counters: Any) ->
 
 
 @inline_kernel
-def is_block(frame: Any, length: Any, ip_len: Any) -> Any:
+def is_block(frame: Uint8Array, length: int, ip_len: int) -> bool:
     """Whether a frame of the host itself is to be taken for blocks: by protocol and CPI, or by the port of UDP.
 
     A NIC makes blocks, a host does not. The other NIC would make TCP segments of them, from whatever port they say,
@@ -184,7 +189,7 @@ def is_block(frame: Any, length: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
-def _find_datagram(frame: Any, length: Any) -> Any:
+def _find_datagram(frame: Uint8Array, length: int) -> int:
     """Return the length of the network header before a datagram of ours; 0 for every other frame."""
     ip_len = network.find_ip_len(frame, length)
     udp_at = IP_AT + ip_len
@@ -203,7 +208,7 @@ def _find_datagram(frame: Any, length: Any) -> Any:
 
 
 @inline_kernel
-def _next_block(frame: Any, cursor: Any, headers: Any, counters: Any) -> Any:
+def _next_block(frame: Uint8Array, cursor: Int64Array, headers: Uint8Array, counters: Counters) -> bool:
     entry_at, end_at = cursor[NEXT_AT], cursor[END_AT]
     if entry_at >= end_at:
         return False

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be32, be64
 from netoffload.compiled.jit import inline_kernel
 from netoffload.engine.judgement import JUDGE_FIELDS
@@ -138,6 +138,9 @@ RX_IS_CLOSED: Final = 55
 JUDGED: Final = 62
 FIELDS: Final = JUDGED + JUDGE_FIELDS
 
+FlowTable = Int64Array
+"""int64[ROWS, FIELDS]: a row per connection."""
+
 KEY_FIELDS: Final = 6
 _KEY_MASK: Final = (1 << 40) - 1
 _MIXED_MASK: Final = (1 << 30) - 1
@@ -182,7 +185,7 @@ def rekey(flows: Int64Array) -> None:
 
 
 @inline_kernel
-def key_of(frame: Any, ip_len: Any, tcp_at: Any) -> Any:
+def key_of(frame: Uint8Array, ip_len: int, tcp_at: int) -> FlowKey:
     """Return the key of a frame with virtio-net header whose TCP header is at ``tcp_at``."""
     ports = be32(frame, tcp_at)
     if ip_len == ipv4.IPV4_MIN_LEN:
@@ -192,14 +195,14 @@ def key_of(frame: Any, ip_len: Any, tcp_at: Any) -> Any:
 
 
 @inline_kernel
-def reversed_key(key: Any) -> Any:
+def reversed_key(key: FlowKey) -> FlowKey:
     """Return the key of the same connection seen from the other end."""
     ports = (key.ports & 0xFFFF) << 16 | key.ports >> 16
     return FlowKey(key.ip_version, key.dst_high, key.dst_low, key.src_high, key.src_low, ports)
 
 
 @inline_kernel
-def _mixed(word: Any, keys: Any, first: Any) -> Any:
+def _mixed(word: int, keys: Any, first: int) -> int:
     """Return the sum of four products, of 16 bits of ``word`` and 40 bits of a key each: below 2**58."""
     total = (word & 0xFFFF) * (keys[first] & _KEY_MASK) + (word >> 16 & 0xFFFF) * (keys[first + 1] & _KEY_MASK)
     total += (word >> 32 & 0xFFFF) * (keys[first + 2] & _KEY_MASK)
@@ -207,7 +210,7 @@ def _mixed(word: Any, keys: Any, first: Any) -> Any:
 
 
 @inline_kernel
-def _hash(flows: Any, key: Any) -> Any:
+def _hash(flows: FlowTable, key: FlowKey) -> int:
     """Return 24 bits of a multilinear hash (Carter and Wegman, 1979).
 
     Who does not know the words of the last row cannot choose keys that meet. Ports that follow each other have sums
@@ -221,7 +224,7 @@ def _hash(flows: Any, key: Any) -> Any:
 
 
 @inline_kernel
-def _scattered(total: Any) -> Any:
+def _scattered(total: int) -> int:
     """Return 24 bits that depend on all 58 bits of a sum; sums in equal steps fall anywhere."""
     mixed = ((total ^ total >> 29) & _MIXED_MASK) * 0x2C1B3C6D
     mixed = ((mixed ^ mixed >> 27) & _MIXED_MASK) * 0x297A2D39
@@ -229,7 +232,7 @@ def _scattered(total: Any) -> Any:
 
 
 @inline_kernel
-def _holds(flows: Any, slot: Any, key: Any) -> Any:
+def _holds(flows: FlowTable, slot: int, key: FlowKey) -> bool:
     return (
         flows[slot, PORTS] == key.ports
         and flows[slot, SRC_LOW] == key.src_low
@@ -241,7 +244,7 @@ def _holds(flows: Any, slot: Any, key: Any) -> Any:
 
 
 @inline_kernel
-def find(flows: Any, key: Any) -> Any:
+def find(flows: FlowTable, key: FlowKey) -> int:
     """Return the slot of a connection, or ``NOT_FOUND``."""
     first = _hash(flows, key)
     for probe in range(PROBES):
@@ -252,14 +255,14 @@ def find(flows: Any, key: Any) -> Any:
 
 
 @inline_kernel
-def find_candidate(flows: Any, key: Any) -> Any:
+def find_candidate(flows: FlowTable, key: FlowKey) -> int:
     """Return the row of a SYN from the wire, or ``NOT_FOUND``."""
     row = SLOTS + (_hash(flows, key) & (CANDIDATES - 1))
     return row if _holds(flows, row, key) else NOT_FOUND
 
 
 @inline_kernel
-def make_candidate(flows: Any, key: Any) -> Any:
+def make_candidate(flows: FlowTable, key: FlowKey) -> int:
     """Return the row of a SYN from the wire, empty but for the key."""
     row = SLOTS + (_hash(flows, key) & (CANDIDATES - 1))
     _take(flows, row, key)
@@ -267,7 +270,7 @@ def make_candidate(flows: Any, key: Any) -> Any:
 
 
 @inline_kernel
-def _rank(flows: Any, slot: Any, now_ns: Any) -> Any:
+def _rank(flows: FlowTable, slot: int, now_ns: int) -> int:
     """How ready a slot is to be taken over, 0: not at all."""
     if flows[slot, IP_VERSION] == 0:
         return 4
@@ -279,7 +282,7 @@ def _rank(flows: Any, slot: Any, now_ns: Any) -> Any:
 
 
 @inline_kernel
-def make_slot(flows: Any, key: Any, now_ns: Any) -> Any:
+def make_slot(flows: FlowTable, key: FlowKey, now_ns: int) -> int:
     """Return an empty slot for a connection that is about to begin, or ``NOT_FOUND`` where all are taken.
 
     If the connection has a slot, from an earlier life with the same addresses and ports, it is that one.
@@ -302,7 +305,7 @@ def make_slot(flows: Any, key: Any, now_ns: Any) -> Any:
 
 
 @inline_kernel
-def _take(flows: Any, row: Any, key: Any) -> None:
+def _take(flows: FlowTable, row: Any, key: FlowKey) -> None:
     for field in range(KEY_FIELDS, FIELDS):
         flows[row, field] = 0
     flows[row, IP_VERSION] = key.ip_version
@@ -314,7 +317,7 @@ def _take(flows: Any, row: Any, key: Any) -> None:
 
 
 @inline_kernel
-def forget(flows: Any, key: Any) -> None:
+def forget(flows: FlowTable, key: FlowKey) -> None:
     """Free the slot of a connection, if it has one."""
     slot = find(flows, key)
     if slot != NOT_FOUND:
@@ -322,7 +325,7 @@ def forget(flows: Any, key: Any) -> None:
 
 
 @inline_kernel
-def begin(flows: Any, slot: Any, isn: Any) -> None:
+def begin(flows: FlowTable, slot: int, isn: int) -> None:
     """Note the host's initial sequence number."""
     flows[slot, ISN] = isn
     flows[slot, NEXT_SEQ] = flows[slot, UNA] = (isn + 1) & 0xFFFFFFFF

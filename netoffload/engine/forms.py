@@ -29,8 +29,9 @@ them, in a table that outlives its process. The next acknowledgement that the ho
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import u8
 from netoffload.engine.flows import (
@@ -50,6 +51,10 @@ from netoffload.engine.flows import (
     WINDOW_EDGE,
 )
 from netoffload.engine.sequence import advance, distance, is_before
+
+if TYPE_CHECKING:
+    from netoffload.engine.blocks import Segment
+    from netoffload.engine.flows import FlowTable
 
 EXACT: Final = 0
 ROUNDED: Final = 1
@@ -88,7 +93,7 @@ class Fit(NamedTuple):
 
 
 @inline_kernel
-def is_rounded(flows: Any, slot: Any, seq: Any) -> Any:
+def is_rounded(flows: FlowTable, slot: int, seq: int) -> bool:
     """Whether the float that begins at ``seq`` is sent as the codec makes it."""
     form = flows[slot, FORM]
     if form == EXACT or is_before(seq, flows[slot, ROUNDED_FROM]):
@@ -97,13 +102,13 @@ def is_rounded(flows: Any, slot: Any, seq: Any) -> Any:
 
 
 @inline_kernel
-def cut_of(flows: Any, slot: Any, seq: Any) -> Any:
+def cut_of(flows: FlowTable, slot: int, seq: int) -> int:
     """Return how many octets into a float ``seq`` is, 0..3; floats are counted from the first octet after the SYN."""
     return (seq - flows[slot, ISN] - 1) & 3
 
 
 @inline_kernel
-def begin_rounding(flows: Any, slot: Any, seq: Any) -> None:
+def begin_rounding(flows: FlowTable, slot: int, seq: int) -> None:
     """Round every float that begins at ``seq`` or behind."""
     flows[slot, ROUNDED_FROM] = advance(seq, -seq + flows[slot, ISN] + 1 & 3)
     flows[slot, FORM] = ROUNDED
@@ -111,7 +116,7 @@ def begin_rounding(flows: Any, slot: Any, seq: Any) -> None:
 
 
 @inline_kernel
-def end_rounding(flows: Any, slot: Any, seq: Any) -> None:
+def end_rounding(flows: FlowTable, slot: int, seq: int) -> None:
     """Send the float that begins at ``seq`` and all behind it exact; none of them may have been sent before."""
     flows[slot, EXACT_FROM] = seq
     flows[slot, FORM] = CLOSING
@@ -119,7 +124,7 @@ def end_rounding(flows: Any, slot: Any, seq: Any) -> None:
 
 
 @inline_kernel
-def fit(frame: Any, segment: Any, flows: Any, slot: Any, is_last: Any, gives_up: Any) -> Any:
+def fit(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int, is_last: bool, gives_up: bool) -> Fit:
     """Return what of a segment goes out now (:class:`Fit`), and hold what does not.
 
     Args:
@@ -174,12 +179,12 @@ def fit(frame: Any, segment: Any, flows: Any, slot: Any, is_last: Any, gives_up:
 
 
 @inline_kernel
-def _is_lent(flows: Any, slot: Any, at: Any) -> Any:
+def _is_lent(flows: FlowTable, slot: int, at: int) -> bool:
     return flows[slot, LENT_LEN] > 0 and flows[slot, LENT_SEQ] == at
 
 
 @inline_kernel
-def _place_of(flows: Any, slot: Any, at: Any) -> Any:
+def _place_of(flows: FlowTable, slot: int, at: int) -> int:
     """Return where octets of the float at ``at`` are held, or ``_NOWHERE``."""
     if flows[slot, HELD + _MASK] and flows[slot, HELD + _SEQ] == at:
         return HELD
@@ -189,13 +194,13 @@ def _place_of(flows: Any, slot: Any, at: Any) -> Any:
 
 
 @inline_kernel
-def _hold_nothing(flows: Any, slot: Any) -> None:
+def _hold_nothing(flows: FlowTable, slot: int) -> None:
     flows[slot, HELD + _MASK] = 0
     flows[slot, HELD_AGAIN + _MASK] = 0
 
 
 @inline_kernel
-def _known(flows: Any, slot: Any, at: Any) -> Any:
+def _known(flows: FlowTable, slot: int, at: int) -> Any:
     """Return what is known of the float at ``at``: its octets as a word, and which ones they are."""
     word = mask = 0
     place = _place_of(flows, slot, at)
@@ -208,7 +213,7 @@ def _known(flows: Any, slot: Any, at: Any) -> Any:
 
 
 @inline_kernel
-def _remember(flows: Any, slot: Any, at: Any, word: Any, mask: Any, only_more: Any) -> None:
+def _remember(flows: FlowTable, slot: int, at: int, word: int, mask: int, only_more: bool) -> None:
     """Hold the octets of a float; with ``only_more`` only if some of it are held already.
 
     What TCP sends again must not displace the float at the end, whose rest is in the next segment.
@@ -224,7 +229,7 @@ def _remember(flows: Any, slot: Any, at: Any, word: Any, mask: Any, only_more: A
 
 
 @inline_kernel
-def note_write_end(flows: Any, slot: Any, end_seq: Any) -> None:
+def note_write_end(flows: FlowTable, slot: int, end_seq: int) -> None:
     """Note that what the application wrote ends at ``end_seq``, inside a float that is held."""
     cut = cut_of(flows, slot, end_seq)
     place = _place_of(flows, slot, advance(end_seq, -cut))
@@ -233,27 +238,27 @@ def note_write_end(flows: Any, slot: Any, end_seq: Any) -> None:
 
 
 @inline_kernel
-def _note_window(flows: Any, slot: Any, ack: Any, window: Any) -> None:
+def _note_window(flows: FlowTable, slot: int, ack: int, window: int) -> None:
     edge = advance(ack, window << flows[slot, PEER_SHIFT])
     if flows[slot, WINDOW_EDGE] == NO_EDGE or is_before(flows[slot, WINDOW_EDGE], edge):
         flows[slot, WINDOW_EDGE] = edge
 
 
 @inline_kernel
-def fills_window(flows: Any, slot: Any, end_seq: Any) -> Any:
+def fills_window(flows: FlowTable, slot: int, end_seq: int) -> bool:
     """Whether the host may send nothing behind ``end_seq``: it is TCP that cuts there."""
     return flows[slot, WINDOW_EDGE] != NO_EDGE and not is_before(end_seq, flows[slot, WINDOW_EDGE])
 
 
 @inline_kernel
-def is_write_end(flows: Any, slot: Any, end_seq: Any, ends_write: Any) -> Any:
+def is_write_end(flows: FlowTable, slot: int, end_seq: int, ends_write: bool) -> bool:
     """Whether what the application wrote ends at ``end_seq``: this segment says so, or one before did."""
     place = _place_of(flows, slot, advance(end_seq, -cut_of(flows, slot, end_seq)))
     return ends_write or (place != _NOWHERE and flows[slot, place + _MASK] & ENDS_WRITE != 0)
 
 
 @inline_kernel
-def ends_at_held(flows: Any, slot: Any, seq: Any) -> Any:
+def ends_at_held(flows: FlowTable, slot: int, seq: int) -> bool:
     """Whether octets that are held or lent end right before ``seq``: a FIN there must bring them along."""
     cut = cut_of(flows, slot, seq)
     if cut == 0:
@@ -263,7 +268,7 @@ def ends_at_held(flows: Any, slot: Any, seq: Any) -> Any:
 
 
 @inline_kernel
-def needs_lead(flows: Any, slot: Any, seq: Any) -> Any:
+def needs_lead(flows: FlowTable, slot: int, seq: int) -> bool:
     """Whether a segment from ``seq`` on begins behind octets that are lent, which nobody else will send."""
     if flows[slot, LENT_LEN] == 0:
         return False
@@ -271,7 +276,7 @@ def needs_lead(flows: Any, slot: Any, seq: Any) -> Any:
 
 
 @inline_kernel
-def acknowledge(flows: Any, slot: Any, ack: Any, window: Any) -> Any:
+def acknowledge(flows: FlowTable, slot: int, ack: int, window: int) -> int:
     """Take an acknowledgement of the peer and its window, as in the header; return the one that the host is to get.
 
     That is the edge of a whole float where floats are rounded, or the end of what was lent.
@@ -294,7 +299,7 @@ def acknowledge(flows: Any, slot: Any, ack: Any, window: Any) -> Any:
 
 
 @inline_kernel
-def lend(flows: Any, slot: Any) -> None:
+def lend(flows: FlowTable, slot: int) -> None:
     """Keep what is held of the first float that the peer does not have; later segments hold other floats."""
     una = flows[slot, UNA]
     lent_len = _count_lendable(flows, slot, una)
@@ -305,7 +310,7 @@ def lend(flows: Any, slot: Any) -> None:
 
 
 @inline_kernel
-def _count_lendable(flows: Any, slot: Any, una: Any) -> Any:
+def _count_lendable(flows: FlowTable, slot: int, una: int) -> int:
     """Return how many octets from ``una`` on can be lent, 0..3: those that are held and that the host gets past.
 
     At the end of what the application wrote one octet must stay with the host. It sends that one again, and then all
@@ -324,7 +329,7 @@ def _count_lendable(flows: Any, slot: Any, una: Any) -> Any:
 
 
 @inline_kernel
-def _settle(flows: Any, slot: Any, una: Any) -> None:
+def _settle(flows: FlowTable, slot: int, una: int) -> None:
     """Forget what nobody sends again."""
     if flows[slot, FORM] == EXACT:
         return

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from netoffload.codec import CODECS
 from netoffload.codec.bursts import DECODE_SLACK
-from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.arrays import BoolArray, Int64Array, Uint8Array
 from netoffload.compiled.guarded import guarded_octets
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import copy_octets
@@ -72,6 +72,9 @@ from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, W
 from netoffload.errors import RunError, UsageError
 from netoffload.wire import tcp
 from netoffload.wire.authentication import KEY_LEN
+
+if TYPE_CHECKING:
+    from netoffload.engine.counters import Counters
 
 BATCH: Final = 4096
 BATCHES_PER_TASK: Final = 32
@@ -202,10 +205,10 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
 
 @kernel
 def _send_all(
-    recipes: Any,
+    recipes: Int64Array,
     samples: Samples,
-    handshakes: Any,
-    outcome: Any,
+    handshakes: Uint8Array,
+    outcome: BoolArray,
     memory: Memory,
 ) -> int:
     """Make and send every frame, into both directions; return the first one that went wrong, or -1."""
@@ -227,7 +230,7 @@ def _send_all(
 
 
 @inline_kernel
-def _connect(handshakes: Any, verdict: Any, outcome: Any, memory: Any) -> None:
+def _connect(handshakes: Uint8Array, verdict: int, outcome: BoolArray, memory: Memory) -> None:
     """Forget all flows and let the host connect, over both families, to a peer that decodes everything.
 
     The blocks of the samples have no nonce, and so has what the host sends to itself. The stream has its ``verdict``
@@ -248,7 +251,7 @@ def _connect(handshakes: Any, verdict: Any, outcome: Any, memory: Any) -> None:
 
 
 @inline_kernel
-def _accounted(counters: Any, outcome: Any) -> Any:
+def _accounted(counters: Counters, outcome: BoolArray) -> int:
     total = 0
     for counter in range(counters.size):
         if outcome[counter]:
@@ -257,7 +260,7 @@ def _accounted(counters: Any, outcome: Any) -> Any:
 
 
 @inline_kernel
-def _receive(frame: Any, length: Any, outcome: Any, memory: Any) -> Any:
+def _receive(frame: Uint8Array, length: int, outcome: BoolArray, memory: Memory) -> bool:
     """Give a frame to receive as the loop does; return whether all that was in it is accounted for, once."""
     nic = memory.nic
     begin_frame(nic)
@@ -275,7 +278,7 @@ def _receive(frame: Any, length: Any, outcome: Any, memory: Any) -> Any:
 
 
 @inline_kernel
-def _has_possible_segments(nic: Any) -> Any:
+def _has_possible_segments(nic: NicState) -> bool:
     """Whether the complete segments fit their rows; they are forgotten, as if the host had them.
 
     The next segment is rebuilt in the last row, whose end is the end of memory.
@@ -290,7 +293,7 @@ def _has_possible_segments(nic: Any) -> Any:
 
 
 @inline_kernel
-def _come_back(frames: Any, outcome: Any, memory: Any) -> Any:
+def _come_back(frames: int, outcome: BoolArray, memory: Memory) -> bool:
     """Whether the wire frames of one transmit lie in their buffer, and receive takes every block."""
     if frames == FORWARD or frames == 0:
         return True
@@ -315,7 +318,7 @@ def _come_back(frames: Any, outcome: Any, memory: Any) -> Any:
 
 
 @inline_kernel
-def _gather(pieces: Any, memory: Any) -> Any:
+def _gather(pieces: int, memory: Memory) -> int:
     """Put a bundle together, as the kernel does; return its length."""
     length = 0
     for index in range(pieces):
@@ -325,7 +328,7 @@ def _gather(pieces: Any, memory: Any) -> Any:
 
 
 @inline_kernel
-def _takes_blocks(frame: Any, length: Any, blocks: Any, outcome: Any, memory: Any) -> Any:
+def _takes_blocks(frame: Uint8Array, length: int, blocks: Any, outcome: BoolArray, memory: Memory) -> bool:
     """Whether receive takes all blocks of a frame that transmit has made, unless a SYN ended the way back."""
     before = memory.nic.counters[Counter.RX_BLOCKS] + memory.nic.counters[Counter.DROP_UNKNOWN_FLOW]
     is_accounted = _receive(frame, length, outcome, memory)

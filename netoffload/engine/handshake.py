@@ -26,8 +26,9 @@ floats.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import copy_octets, load_u16, store_u16, u8
@@ -40,6 +41,10 @@ from netoffload.engine.sums import ones_sum
 from netoffload.wire import capability, tcp, vnet
 from netoffload.wire.offload import BLOCK_VERSION
 
+if TYPE_CHECKING:
+    from netoffload.engine.flows import FlowKey, FlowTable
+    from netoffload.engine.transmit import Room
+
 OFFERS_MAX: Final = 2
 """A lost SYN is sent again after 1 s, then 2, then 4 (RFC 6298): the connection is there after 3 s."""
 
@@ -49,7 +54,7 @@ _MSS_MIN: Final = 8
 
 
 @inline_kernel
-def offer(frame: Any, ip_len: Any, ways: Any, flows: Any, now_ns: Any, room: Any) -> Any:
+def offer(frame: Uint8Array, ip_len: int, ways: int, flows: FlowTable, now_ns: int, room: Room) -> int:
     """Learn a tagged SYN from the host; if it may carry the word, write it with the word into ``room.wire``.
 
     Returns:
@@ -76,7 +81,7 @@ def offer(frame: Any, ip_len: Any, ways: Any, flows: Any, now_ns: Any, room: Any
 
 
 @inline_kernel
-def _learn(frame: Any, tcp_at: Any, key: Any, flows: Any, now_ns: Any, random: Any) -> Any:
+def _learn(frame: Uint8Array, tcp_at: int, key: FlowKey, flows: FlowTable, now_ns: int, random: Int64Array) -> int:
     """Return the slot of the connection that a SYN or SYN/ACK of the host begins, or ``NOT_FOUND``: no word then."""
     isn = be32(frame, tcp_at + tcp.SEQ)
     is_answer = u8(frame, tcp_at + tcp.FLAGS) & tcp.ACK_FLAG != 0
@@ -112,7 +117,7 @@ def _learn(frame: Any, tcp_at: Any, key: Any, flows: Any, now_ns: Any, random: A
 
 
 @inline_kernel
-def _adopt(flows: Any, slot: Any, candidate: Any, peer_shift: Any) -> None:
+def _adopt(flows: FlowTable, slot: int, candidate: int, peer_shift: int) -> None:
     """Take over what the row of a SYN from the wire says about its sender; scaling holds if both ends offer it."""
     for field in (
         flow_table.PEER_ISN,
@@ -125,7 +130,7 @@ def _adopt(flows: Any, slot: Any, candidate: Any, peer_shift: Any) -> None:
 
 
 @inline_kernel
-def _settle_shift(flows: Any, slot: Any, peer_shift: Any) -> None:
+def _settle_shift(flows: FlowTable, slot: int, peer_shift: int) -> None:
     own = flows[slot, flow_table.WINDOW_SHIFT]
     scales = own != NO_SHIFT and peer_shift != NO_SHIFT
     flows[slot, flow_table.WINDOW_SHIFT] = min(own, _SHIFT_MAX) if scales else 0
@@ -133,21 +138,21 @@ def _settle_shift(flows: Any, slot: Any, peer_shift: Any) -> None:
 
 
 @inline_kernel
-def _read_shift(frame: Any, tcp_at: Any, tcp_len: Any) -> Any:
+def _read_shift(frame: Uint8Array, tcp_at: int, tcp_len: int) -> int:
     """Return the window scale that a SYN offers, or ``NO_SHIFT``."""
     at = find_option(frame, tcp_at, tcp_len, tcp.OPTION_WINDOW_SCALE)
     return u8(frame, at + 2) if at > NO_OPTION and u8(frame, at + 1) == tcp.OPTION_WINDOW_SCALE_LEN else NO_SHIFT
 
 
 @inline_kernel
-def _read_mss(frame: Any, tcp_at: Any, tcp_len: Any) -> Any:
+def _read_mss(frame: Uint8Array, tcp_at: int, tcp_len: int) -> int:
     """Return the MSS of a SYN; 0 where it says none."""
     at = find_option(frame, tcp_at, tcp_len, tcp.OPTION_MSS)
     return be16(frame, at + 2) if at > NO_OPTION and u8(frame, at + 1) == tcp.OPTION_MSS_LEN else 0
 
 
 @inline_kernel
-def _limit_mss(frame: Any, tcp_at: Any, tcp_len: Any, most: Any) -> None:
+def _limit_mss(frame: Uint8Array, tcp_at: int, tcp_len: int, most: int) -> None:
     """Round the MSS of a SYN down to whole floats, and to ``most`` where that is not 0."""
     at = find_option(frame, tcp_at, tcp_len, tcp.OPTION_MSS)
     mss = _read_mss(frame, tcp_at, tcp_len)
@@ -158,7 +163,7 @@ def _limit_mss(frame: Any, tcp_at: Any, tcp_len: Any, most: Any) -> None:
 
 
 @inline_kernel
-def _write(frame: Any, ip_len: Any, tcp_len: Any, ways: Any, nonce: Any, wire: Any) -> None:
+def _write(frame: Uint8Array, ip_len: int, tcp_len: int, ways: int, nonce: int, wire: Uint8Array) -> None:
     """Write the host's SYN with the word behind its options into ``wire``."""
     tcp_at = IP_AT + ip_len
     copy_octets(frame, 0, wire, 0, tcp_at + tcp_len)
@@ -179,7 +184,7 @@ def _write(frame: Any, ip_len: Any, tcp_len: Any, ways: Any, nonce: Any, wire: A
 
 
 @inline_kernel
-def accept(frame: Any, ip_len: Any, length: Any, ways: Any, flows: Any) -> Any:
+def accept(frame: Uint8Array, ip_len: int, length: int, ways: int, flows: FlowTable) -> int:
     """Note what a SYN from the wire says about its sender, and take the word out of it.
 
     Returns:
@@ -210,7 +215,9 @@ def accept(frame: Any, ip_len: Any, length: Any, ways: Any, flows: Any) -> Any:
 
 
 @inline_kernel
-def _take_offer(frame: Any, tcp_at: Any, tcp_len: Any, word_at: Any, ways: Any, flows: Any, key: Any) -> None:
+def _take_offer(
+    frame: Uint8Array, tcp_at: int, tcp_len: int, word_at: int, ways: int, flows: FlowTable, key: FlowKey
+) -> None:
     """Keep what a SYN says until the host answers it; a copy without the word takes nothing back."""
     peer_isn = be32(frame, tcp_at + tcp.SEQ)
     row = flow_table.find_candidate(flows, key)
@@ -224,7 +231,9 @@ def _take_offer(frame: Any, tcp_at: Any, tcp_len: Any, word_at: Any, ways: Any, 
 
 
 @inline_kernel
-def _take_answer(frame: Any, tcp_at: Any, tcp_len: Any, word_at: Any, ways: Any, flows: Any, slot: Any) -> None:
+def _take_answer(
+    frame: Uint8Array, tcp_at: int, tcp_len: int, word_at: int, ways: int, flows: FlowTable, slot: int
+) -> None:
     """Believe a SYN/ACK that answers the host's SYN; one that comes later changes nothing."""
     asked = (flows[slot, flow_table.ISN] + 1) & 0xFFFFFFFF
     if flows[slot, flow_table.STATE] != flow_table.OPENING or be32(frame, tcp_at + tcp.ACK) != asked:
@@ -237,7 +246,7 @@ def _take_answer(frame: Any, tcp_at: Any, tcp_len: Any, word_at: Any, ways: Any,
 
 
 @inline_kernel
-def _read_word(frame: Any, at: Any, ways: Any, flows: Any, row: Any) -> None:
+def _read_word(frame: Uint8Array, at: int, ways: int, flows: FlowTable, row: Any) -> None:
     """Note what a word says. A NIC with a key and one without do not understand each other's blocks."""
     differ = (u8(frame, at + capability.WAYS_AT) ^ ways) & capability.WANTS_MAC
     if u8(frame, at + capability.VERSION_AT) == BLOCK_VERSION and not differ:
@@ -247,7 +256,7 @@ def _read_word(frame: Any, at: Any, ways: Any, flows: Any, row: Any) -> None:
 
 
 @inline_kernel
-def _is_sound(frame: Any, ip_len: Any, tcp_len: Any) -> Any:
+def _is_sound(frame: Uint8Array, ip_len: int, tcp_len: int) -> bool:
     """Whether the sums of a SYN are right, as far as they can be told: nothing that follows from it may be wrong."""
     if not network.is_summed_right(frame, ip_len):
         return False
@@ -259,7 +268,7 @@ def _is_sound(frame: Any, ip_len: Any, tcp_len: Any) -> Any:
 
 
 @inline_kernel
-def _find_word(frame: Any, ip_len: Any, tcp_len: Any) -> Any:
+def _find_word(frame: Uint8Array, ip_len: int, tcp_len: int) -> int:
     """Return where the capability word is, or ``NO_OPTION``; only in a SYN without payload."""
     if network.get_datagram_len(frame, ip_len) != ip_len + tcp_len:
         return NO_OPTION
@@ -274,7 +283,7 @@ def _find_word(frame: Any, ip_len: Any, tcp_len: Any) -> Any:
 
 
 @inline_kernel
-def _put_lengths(frame: Any, ip_len: Any, tcp_len: Any) -> None:
+def _put_lengths(frame: Uint8Array, ip_len: int, tcp_len: int) -> None:
     """Set every length and sum of a SYN without payload whose options have changed."""
     tcp_at = IP_AT + ip_len
     frame[tcp_at + tcp.DATA_OFFSET] = tcp_len // 4 << 4 | (u8(frame, tcp_at + tcp.DATA_OFFSET) & 0x0F)

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import load_u32, u8
 
@@ -87,39 +88,39 @@ _SHORT_MASK: Final = 0x3FFF
 
 
 @inline_kernel
-def is_neutral(word: Any) -> Any:
+def is_neutral(word: int) -> bool:
     """Whether a word says nothing: ±0, ±inf, or the NaN that processors make."""
     magnitude = word & 0x7FFFFFFF
     return magnitude == 0 or magnitude == 0x7F800000 or magnitude == 0x7FC00000
 
 
 @inline_kernel
-def exponent_of(word: Any) -> Any:
+def exponent_of(word: int) -> int:
     """Return the biased exponent of a word's float32."""
     return word >> 23 & 0xFF
 
 
 @inline_kernel
-def is_odd(word: Any) -> Any:
+def is_odd(word: int) -> bool:
     """Whether a word is not a plausible float32."""
     exponent = exponent_of(word)
     return exponent < EXPONENT_MIN or exponent > EXPONENT_MAX
 
 
 @inline_kernel
-def is_integer(word: Any) -> Any:
+def is_integer(word: int) -> bool:
     """Whether a word is a small integer of either sign: a subnormal, or a NaN of unusual bits."""
     exponent = exponent_of(word)
     return exponent == 0 or exponent == 0xFF
 
 
 @inline_kernel
-def _is_printable(octet: Any) -> Any:
+def _is_printable(octet: Any) -> bool:
     return 0x20 <= octet <= 0x7E or 0x09 <= octet <= 0x0D
 
 
 @inline_kernel
-def is_text(word: Any) -> Any:
+def is_text(word: int) -> bool:
     """Whether a word is four octets of text, close to each other, two equal halves, or a character of UTF-32."""
     a, b, c, d = word & 0xFF, word >> 8 & 0xFF, word >> 16 & 0xFF, word >> 24
     if _is_printable(a) and _is_printable(b) and _is_printable(c) and _is_printable(d):
@@ -130,14 +131,14 @@ def is_text(word: Any) -> Any:
 
 
 @inline_kernel
-def is_alike(word: Any) -> Any:
+def is_alike(word: int) -> bool:
     """Whether both halves of a word have nearly the same magnitude."""
     low, high = word & 0x7FFF, word >> 16 & 0x7FFF
     return word & _SHORT_MASK != 0 and abs(high - low) < HALVES_DIFFER
 
 
 @inline_kernel
-def _is_refuted(row: Any, word: Any) -> Any:
+def _is_refuted(row: Any, word: int) -> bool:
     """Whether the words so far, the last of which is ``word``, cannot be floats."""
     told = row[JUDGED_WORDS] - row[JUDGED_ZEROS]
     if is_odd(word) and (told == 1 or (told <= FIRST_WORDS and is_integer(word))):
@@ -146,7 +147,7 @@ def _is_refuted(row: Any, word: Any) -> Any:
 
 
 @inline_kernel
-def _final(row: Any) -> Any:
+def _final(row: Any) -> int:
     """Return the verdict on words that were not refuted one by one."""
     told = row[JUDGED_WORDS] - row[JUDGED_ZEROS]
     fresh = row[JUDGED_FRESH]
@@ -162,7 +163,7 @@ def _final(row: Any) -> Any:
 
 
 @inline_kernel
-def _weigh_word(row: Any, word: Any) -> None:
+def _weigh_word(row: Any, word: int) -> None:
     if is_neutral(word):
         if row[JUDGED_WORDS] > 0:
             row[JUDGED_WORDS] += 1
@@ -184,7 +185,7 @@ def _weigh_word(row: Any, word: Any) -> None:
 
 
 @kernel
-def weigh(row: Any, octets: Any, at: Any, words: Any) -> None:
+def weigh(row: Int64Array, octets: Uint8Array, at: int, words: int) -> None:
     """Look at the next words of a flow, until there is a verdict.
 
     Args:
@@ -200,13 +201,13 @@ def weigh(row: Any, octets: Any, at: Any, words: Any) -> None:
 
 
 @inline_kernel
-def verdict(row: Any) -> Any:
+def verdict(row: Any) -> int:
     """Return ``UNDECIDED``, ``FLOATS`` or ``NOT_FLOATS``; the last two are final."""
     return row[JUDGED_VERDICT]
 
 
 @inline_kernel
-def is_all_zero(octets: Any, at: Any, length: Any) -> Any:
+def is_all_zero(octets: Uint8Array, at: int, length: int) -> bool:
     """Whether ``length`` octets from index ``at`` are 0, which every codec keeps exact."""
     whole = length & ~3
     found = 0

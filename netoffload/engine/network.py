@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import store_u16, u8
@@ -26,7 +27,7 @@ _V6: Final = ipv6.IPV6_LEN
 
 
 @inline_kernel
-def find_ip_len(frame: Any, length: Any) -> Any:
+def find_ip_len(frame: Uint8Array, length: int) -> int:
     """Return the length of the network header; 0 where it is neither IPv4 without options nor IPv6, or not whole."""
     if length < IP_AT + _V4:
         return 0
@@ -40,7 +41,7 @@ def find_ip_len(frame: Any, length: Any) -> Any:
 
 
 @inline_kernel
-def get_tos(frame: Any, ip_len: Any) -> Any:
+def get_tos(frame: Uint8Array, ip_len: int) -> int:
     """Return the type of service or traffic class, with its two ECN bits."""
     if ip_len == _V4:
         return u8(frame, IP_AT + ipv4.TOS)
@@ -48,13 +49,13 @@ def get_tos(frame: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
-def get_protocol(frame: Any, ip_len: Any) -> Any:
+def get_protocol(frame: Uint8Array, ip_len: int) -> int:
     """Return what follows the network header; an IPv6 extension header has a number of its own."""
     return u8(frame, IP_AT + (ipv4.PROTOCOL if ip_len == _V4 else ipv6.NEXT_HEADER))
 
 
 @inline_kernel
-def get_datagram_len(frame: Any, ip_len: Any) -> Any:
+def get_datagram_len(frame: Uint8Array, ip_len: int) -> int:
     """Return how long the datagram says that it is, octets with its header."""
     if ip_len == _V4:
         return be16(frame, IP_AT + ipv4.TOTAL_LEN)
@@ -62,19 +63,19 @@ def get_datagram_len(frame: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
-def addresses_len(ip_len: Any) -> Any:
+def addresses_len(ip_len: int) -> int:
     """Return the octets of source and destination address, with which the header ends."""
     return 2 * ipv6.ADDRESS_LEN if ip_len == _V6 else _V4 - ipv4.SRC
 
 
 @inline_kernel
-def is_fragment(frame: Any, ip_len: Any) -> Any:
+def is_fragment(frame: Uint8Array, ip_len: int) -> bool:
     """Whether this is a part of a datagram; in IPv6 that is an extension header, so another protocol."""
     return ip_len == _V4 and be16(frame, IP_AT + ipv4.FRAGMENT) & ipv4.FRAGMENT_MASK != 0
 
 
 @inline_kernel
-def is_tcp(frame: Any, length: Any, ip_len: Any) -> Any:
+def is_tcp(frame: Uint8Array, length: int, ip_len: int) -> bool:
     """Whether a frame holds a whole TCP segment over a network header of ``ip_len`` octets, 0 where there is none."""
     tcp_at = IP_AT + ip_len
     if ip_len == 0 or length < tcp_at + tcp.TCP_MIN_LEN or get_protocol(frame, ip_len) != tcp.PROTO_TCP:
@@ -89,19 +90,19 @@ def is_tcp(frame: Any, length: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
-def is_summed_right(frame: Any, ip_len: Any) -> Any:
+def is_summed_right(frame: Uint8Array, ip_len: int) -> bool:
     """Whether the header's own checksum is right; IPv6 has none."""
     return ip_len == _V6 or ones_sum(frame, IP_AT, _V4) == 0xFFFF
 
 
 @inline_kernel
-def gso_type(ip_len: Any) -> Any:
+def gso_type(ip_len: int) -> int:
     """Return how the virtio-net header names a large TCP segment of this family."""
     return vnet.GSO_TCPV4 if ip_len == _V4 else vnet.GSO_TCPV6
 
 
 @inline_kernel
-def is_same_path(frame: Any, other: Any, ip_len: Any) -> Any:
+def is_same_path(frame: Uint8Array, other: Any, ip_len: int) -> bool:
     """Whether two headers of a family agree in everything that one large segment has only once.
 
     Addresses, ToS and TTL, or traffic class, flow label and hop limit.
@@ -123,7 +124,7 @@ def is_same_path(frame: Any, other: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
-def put_datagram(octets: Any, at: Any, ip_len: Any, datagram_len: Any, ident_step: Any, protocol: Any) -> None:
+def put_datagram(octets: Uint8Array, at: int, ip_len: int, datagram_len: int, ident_step: Any, protocol: int) -> None:
     """Change length and protocol in the network header at ``at``; IPv4 is summed anew.
 
     Args:
@@ -146,7 +147,7 @@ def put_datagram(octets: Any, at: Any, ip_len: Any, datagram_len: Any, ident_ste
 
 
 @inline_kernel
-def pseudo_sum(octets: Any, at: Any, ip_len: Any, protocol: Any, length: Any) -> Any:
+def pseudo_sum(octets: Uint8Array, at: int, ip_len: int, protocol: int, length: int) -> int:
     """Return the folded sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1), as a field value.
 
     Args:

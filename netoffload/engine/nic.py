@@ -17,7 +17,7 @@ holds it throughout, ``from_wire`` while a frame is noted, which is short.
 from __future__ import annotations
 
 import secrets
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -168,7 +168,7 @@ def _draw_random() -> Int64Array:
 
 
 @inline_kernel
-def from_host(nic: Any, frame: Any, length: Any, now_ns: Any, wire: Any) -> Any:
+def from_host(nic: NicState, frame: Uint8Array, length: int, now_ns: int, wire: Uint8Array) -> int:
     """Take one frame of the host; return how many wire frames it became (0: it is dropped), or ``transmit.FORWARD``.
 
     Args:
@@ -186,13 +186,13 @@ def from_host(nic: Any, frame: Any, length: Any, now_ns: Any, wire: Any) -> Any:
 
 
 @inline_kernel
-def begin_frame(nic: Any) -> None:
+def begin_frame(nic: NicState) -> None:
     """Begin with a new frame of the wire, which may be a bundle: see :func:`has_part`."""
     nic.cursor[:] = 0
 
 
 @inline_kernel
-def has_part(nic: Any, frame: Any, length: Any) -> Any:
+def has_part(nic: NicState, frame: Uint8Array, length: int) -> int:
     """Find the next part of a frame of the wire; return whether there is one.
 
     A part is the frame itself, or one block of a bundle. :func:`from_wire` takes ``frame[part_at(nic):]``, of
@@ -202,19 +202,19 @@ def has_part(nic: Any, frame: Any, length: Any) -> Any:
 
 
 @inline_kernel
-def part_at(nic: Any) -> Any:
+def part_at(nic: NicState) -> int:
     """Return where the part starts."""
     return nic.cursor[FRAME_AT]
 
 
 @inline_kernel
-def part_len(nic: Any) -> Any:
+def part_len(nic: NicState) -> int:
     """Return the octets of the part."""
     return nic.cursor[FRAME_LEN]
 
 
 @kernel
-def from_wire(nic: NicState, frame: Any, length: int, now_ns: int) -> int:
+def from_wire(nic: NicState, frame: Uint8Array, length: int, now_ns: int) -> int:
     """Take one part of a frame of the wire; return the length of a frame that crosses, ``TAKEN`` or ``REFUSED``.
 
     A frame that crosses goes to the host behind all segments that are complete then.
@@ -247,7 +247,7 @@ def from_wire(nic: NicState, frame: Any, length: int, now_ns: int) -> int:
 
 
 @inline_kernel
-def flush(nic: Any) -> None:
+def flush(nic: NicState) -> None:
     """Complete the segment that is being rebuilt, if there is one."""
     row = row_of(nic, nic.rebuilt_rows[_COUNT])
     length = finish(nic.counters, nic.pending, nic.rebuilt[row])
@@ -256,19 +256,19 @@ def flush(nic: Any) -> None:
 
 
 @inline_kernel
-def count_rebuilt(nic: Any) -> Any:
+def count_rebuilt(nic: NicState) -> int:
     """Return how many segments are complete."""
     return nic.rebuilt_rows[_COUNT]
 
 
 @inline_kernel
-def row_of(nic: Any, index: Any) -> Any:
+def row_of(nic: NicState, index: int) -> int:
     """Return the row of the complete segment ``index``, or of the one that is being rebuilt, behind them."""
     return (nic.rebuilt_rows[_FIRST] + index) % REBUILT_ROWS
 
 
 @inline_kernel
-def forget_rebuilt(nic: Any) -> None:
+def forget_rebuilt(nic: NicState) -> None:
     """Note that the host has all complete segments."""
     nic.rebuilt_rows[_FIRST] = row_of(nic, nic.rebuilt_rows[_COUNT])
     nic.rebuilt_rows[_COUNT] = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import u8
 from netoffload.wire import tcp
@@ -14,7 +15,7 @@ UNREADABLE: Final = -1
 
 
 @inline_kernel
-def find_option(frame: Any, tcp_at: Any, tcp_len: Any, wanted: Any) -> Any:
+def find_option(frame: Uint8Array, tcp_at: int, tcp_len: int, wanted: Any) -> int:
     """Return where the first option of a kind is, or ``NO_OPTION``, or ``UNREADABLE``.
 
     Args:
@@ -41,7 +42,7 @@ def find_option(frame: Any, tcp_at: Any, tcp_len: Any, wanted: Any) -> Any:
 
 
 @inline_kernel
-def has_signature(frame: Any, tcp_at: Any, tcp_len: Any) -> Any:
+def has_signature(frame: Uint8Array, tcp_at: int, tcp_len: int) -> bool:
     """Whether an option signs the segment (TCP-MD5, TCP-AO), or the options cannot be read."""
     return (
         find_option(frame, tcp_at, tcp_len, tcp.OPTION_MD5) != NO_OPTION

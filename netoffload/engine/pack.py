@@ -8,9 +8,10 @@ itself. Where the blocks together are not smaller than the raw frames the segmen
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from netoffload.codec.kernels import ENCODE_SLACK
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.jit import inline_kernel
 from netoffload.engine import flows as flow_table
 from netoffload.engine import path
@@ -23,6 +24,12 @@ from netoffload.wire import offload, vnet
 from netoffload.wire.capability import TAKES_UDP
 from netoffload.wire.encapsulation import DATAGRAM_OVERHEAD
 from netoffload.wire.ethernet import ETHERNET_LEN
+
+if TYPE_CHECKING:
+    from netoffload.engine.blocks import EngineSettings, Segment
+    from netoffload.engine.counters import Counters
+    from netoffload.engine.flows import FlowTable
+    from netoffload.engine.transmit import Room
 
 MAX_WIRE_FRAMES: Final = 256
 """Frames one segment may become; one that would need more (an MSS below 256 octets) crosses raw. Coalesced on an
@@ -40,7 +47,9 @@ most 64 KiB and a header of at most 146 octets per block; one more frame, alignm
 
 
 @inline_kernel
-def find_sending(settings: Any, segment: Any, now_ns: Any, flows: Any, slot: Any, is_small: Any) -> Any:
+def find_sending(
+    settings: EngineSettings, segment: Segment, now_ns: int, flows: FlowTable, slot: int, is_small: bool
+) -> Sending:
     """Return how blocks of a connection travel (``blocks.Sending``); ``is_small``: in datagrams that any path takes."""
     in_udp = int(settings.in_udp and flows[slot, flow_table.PEER_WAYS] & TAKES_UDP)
     longest = path.datagram_max(flows, slot, min(settings.mtu[0], MTU_MAX), now_ns)
@@ -55,7 +64,16 @@ def find_sending(settings: Any, segment: Any, now_ns: Any, flows: Any, slot: Any
 
 
 @inline_kernel
-def pack(settings: Any, sending: Any, frame: Any, segment: Any, flows: Any, slot: Any, counters: Any, room: Any) -> Any:
+def pack(
+    settings: EngineSettings,
+    sending: Sending,
+    frame: Uint8Array,
+    segment: Segment,
+    flows: FlowTable,
+    slot: int,
+    counters: Counters,
+    room: Room,
+) -> int:
     """Fill wire frames with the segment's blocks; return how many, or 0 if it had better cross plain.
 
     Args:
@@ -101,7 +119,9 @@ def pack(settings: Any, sending: Any, frame: Any, segment: Any, flows: Any, slot
 
 
 @inline_kernel
-def account(segment: Any, sending: Any, flows: Any, slot: Any, counters: Any, spans: Any, blocks: Any) -> None:
+def account(
+    segment: Segment, sending: Sending, flows: FlowTable, slot: int, counters: Counters, spans: Int64Array, blocks: Any
+) -> None:
     """Count one compressed segment, in all and for its connection."""
     raw_octets = segment.payload_len
     wire_octets = 0

@@ -11,7 +11,7 @@ A limit is forgotten after ten minutes, as Linux forgets the MTU of a path (``ip
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from netoffload.compiled.jit import inline_kernel
 from netoffload.engine.counters import Counter
@@ -28,6 +28,11 @@ from netoffload.engine.flows import (
 )
 from netoffload.engine.sequence import advance, is_before
 
+if TYPE_CHECKING:
+    from netoffload.engine.blocks import Segment
+    from netoffload.engine.counters import Counters
+    from netoffload.engine.flows import FlowTable
+
 SMALL: Final = 576
 """Every IPv4 path takes this much (RFC 791, 3.2), so no limit is lower."""
 STEPS: Final = (1500, 1280, SMALL)
@@ -37,7 +42,7 @@ EXPIRES_NS: Final = 600 * 1_000_000_000
 
 
 @inline_kernel
-def datagram_max(flows: Any, slot: Any, mtu: Any, now_ns: Any) -> Any:
+def datagram_max(flows: FlowTable, slot: int, mtu: int, now_ns: int) -> int:
     """Return the length of the largest datagram to send on a connection over a wire with this MTU."""
     if flows[slot, DATAGRAM_MAX] and now_ns > flows[slot, DATAGRAM_MAX_UNTIL_NS]:
         flows[slot, DATAGRAM_MAX] = 0
@@ -45,14 +50,14 @@ def datagram_max(flows: Any, slot: Any, mtu: Any, now_ns: Any) -> Any:
 
 
 @inline_kernel
-def limit(flows: Any, slot: Any, datagram_len: Any, now_ns: Any) -> None:
+def limit(flows: FlowTable, slot: int, datagram_len: int, now_ns: int) -> None:
     """Send nothing longer on a connection for ten minutes."""
     flows[slot, DATAGRAM_MAX] = max(datagram_len, SMALL)
     flows[slot, DATAGRAM_MAX_UNTIL_NS] = now_ns + EXPIRES_NS
 
 
 @inline_kernel
-def note_again(flows: Any, slot: Any, segment: Any, now_ns: Any, counters: Any) -> None:
+def note_again(flows: FlowTable, slot: int, segment: Segment, now_ns: int, counters: Counters) -> None:
     """Note that a segment is sent again: the large block that is watched may have been a part of it."""
     if flows[slot, LARGE_LEN] == 0 or not is_before(segment.seq, flows[slot, LARGE_END]):
         return
@@ -76,7 +81,7 @@ def note_again(flows: Any, slot: Any, segment: Any, now_ns: Any, counters: Any) 
 
 
 @inline_kernel
-def watch(flows: Any, slot: Any, seq: Any, octets: Any, datagram_len: Any) -> None:
+def watch(flows: FlowTable, slot: int, seq: int, octets: int, datagram_len: int) -> None:
     """Watch the block with ``octets`` of the stream from ``seq`` on, unless another one is watched."""
     if flows[slot, LARGE_LEN] == 0 and datagram_len > SMALL:
         flows[slot, LARGE_LEN] = datagram_len
@@ -85,7 +90,7 @@ def watch(flows: Any, slot: Any, seq: Any, octets: Any, datagram_len: Any) -> No
 
 
 @inline_kernel
-def note_progress(flows: Any, slot: Any) -> None:
+def note_progress(flows: FlowTable, slot: int) -> None:
     """Note that the peer has acknowledged something, perhaps the large block that is watched."""
     if flows[slot, LARGE_LEN] and not is_before(flows[slot, UNA], flows[slot, LARGE_END]):
         if flows[slot, LARGE_LEN] >= flows[slot, FAILED_LEN]:

@@ -9,9 +9,10 @@ anything else is done. Afterwards the checksum is left to whoever fills it in la
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from netoffload.codec.kernels import decode, encode_fit
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import copy_octets, load_u16, store_u16, u8
@@ -24,6 +25,12 @@ from netoffload.engine.sequence import advance, distance
 from netoffload.engine.sums import ones_sum
 from netoffload.wire import tcp, vnet
 
+if TYPE_CHECKING:
+    from netoffload.engine.blocks import EngineSettings
+    from netoffload.engine.counters import Counters
+    from netoffload.engine.flows import FlowTable
+    from netoffload.engine.forms import Fit
+
 _FLOATS: Final = 1024
 """Rounded at a time; a multiple of a burst."""
 
@@ -35,7 +42,7 @@ GSO_SIZE_MIN: Final = 64
 
 
 @inline_kernel
-def has_right_sum(frame: Any, ip_len: Any) -> Any:
+def has_right_sum(frame: Uint8Array, ip_len: int) -> bool:
     """Whether the checksum of a TCP segment is right, known to be, or left to be filled in."""
     if u8(frame, vnet.VNET_FLAGS) & (vnet.NEEDS_CSUM | vnet.DATA_VALID):
         return True
@@ -51,7 +58,7 @@ def has_right_sum(frame: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
-def rebuild(frame: Any, segment: Any, fitted: Any, target: Any) -> Any:
+def rebuild(frame: Uint8Array, segment: Segment, fitted: Fit, target: Uint8Array) -> Segment:
     """Write the segment that goes out instead of ``segment`` into ``target``; return where its parts are.
 
     Args:
@@ -84,7 +91,7 @@ def rebuild(frame: Any, segment: Any, fitted: Any, target: Any) -> Any:
 
 
 @inline_kernel
-def fit_path(segment: Any, most: Any) -> Any:
+def fit_path(segment: Segment, most: int) -> Segment:
     """Return the segment as one that is cut on the way out, if its datagrams would be longer than ``most`` octets.
 
     The host's route may allow more than the wire does; its blocks have fitted all the same.
@@ -98,7 +105,7 @@ def fit_path(segment: Any, most: Any) -> Any:
 
 
 @inline_kernel
-def finish_headers(frame: Any, segment: Any) -> Any:
+def finish_headers(frame: Uint8Array, segment: Segment) -> int:
     """Set the lengths of a plain segment whose payload has changed; return the length of the frame."""
     payload_len, tcp_at = segment.payload_len, segment.tcp_at
     end = segment.payload_at + payload_len
@@ -121,7 +128,7 @@ def finish_headers(frame: Any, segment: Any) -> Any:
 
 
 @inline_kernel
-def rounded_part(flows: Any, slot: Any, segment: Any) -> Any:
+def rounded_part(flows: FlowTable, slot: int, segment: Segment) -> Any:
     """Return the octets of a segment's payload from and to which floats are rounded; both 0 where none is."""
     if flows[slot, FORM] == forms.EXACT:
         return 0, 0
@@ -133,7 +140,14 @@ def rounded_part(flows: Any, slot: Any, segment: Any) -> Any:
 
 
 @inline_kernel
-def round_in_place(settings: Any, frame: Any, first_at: Any, octets: Any, scratch: Any, counters: Any) -> None:
+def round_in_place(
+    settings: EngineSettings,
+    frame: Uint8Array,
+    first_at: int,
+    octets: int,
+    scratch: Uint8Array,
+    counters: Counters,
+) -> None:
     """Replace floats by what the codec makes of them.
 
     Args:
@@ -159,7 +173,7 @@ def round_in_place(settings: Any, frame: Any, first_at: Any, octets: Any, scratc
 
 
 @inline_kernel
-def align_window(frame: Any, segment: Any, flows: Any, slot: Any) -> None:
+def align_window(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int) -> None:
     """Round the window that the host offers down to whole floats, so that its peer does not cut one at the edge.
 
     Windows counted in four octets or more are left alone: their edge is as even as the acknowledgement.
@@ -176,7 +190,7 @@ def align_window(frame: Any, segment: Any, flows: Any, slot: Any) -> None:
 
 
 @inline_kernel
-def replace_u16(frame: Any, tcp_at: Any, field: Any, value: Any) -> None:
+def replace_u16(frame: Uint8Array, tcp_at: int, field: int, value: int) -> None:
     """Change a 16-bit field of a TCP header, and the checksum accordingly (RFC 1624)."""
     if u8(frame, vnet.VNET_FLAGS) & vnet.NEEDS_CSUM == 0:
         total = (load_u16(frame, tcp_at + tcp.CHECKSUM) ^ 0xFFFF) + (load_u16(frame, tcp_at + field) ^ 0xFFFF)

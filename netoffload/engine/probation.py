@@ -14,7 +14,7 @@ one of the blocks ends probation. A link that is down lets nothing arrive at all
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from netoffload.compiled.jit import inline_kernel
 from netoffload.engine.counters import Counter
@@ -32,6 +32,11 @@ from netoffload.engine.flows import (
 )
 from netoffload.engine.sequence import advance, is_before
 
+if TYPE_CHECKING:
+    from netoffload.engine.blocks import Segment
+    from netoffload.engine.counters import Counters
+    from netoffload.engine.flows import FlowTable
+
 RETRIES_MAX: Final = 3
 SPACING_NS: Final = 100_000_000
 """Half of Linux' smallest time-out: several copies within a round trip are one try."""
@@ -45,7 +50,7 @@ PLAIN: Final = 2
 
 
 @inline_kernel
-def choose(flows: Any, slot: Any, segment: Any, again: Any, now_ns: Any, counters: Any) -> Any:
+def choose(flows: FlowTable, slot: int, segment: Segment, again: int, now_ns: int, counters: Counters) -> int:
     """Return how a segment leaves that could be compressed; notes that it is about to be sent.
 
     Args:
@@ -81,14 +86,14 @@ def choose(flows: Any, slot: Any, segment: Any, again: Any, now_ns: Any, counter
 
 
 @inline_kernel
-def note_no_gain(flows: Any, slot: Any, counters: Any) -> None:
+def note_no_gain(flows: FlowTable, slot: int, counters: Counters) -> None:
     """Note that a segment went plain for want of gain: whether it arrives says nothing about blocks."""
     counters[Counter.TX_PROBES] -= flows[slot, IS_PROBING]
     flows[slot, IS_PROBING] = flows[slot, RETRIES] = 0
 
 
 @inline_kernel
-def note_progress(flows: Any, slot: Any) -> None:
+def note_progress(flows: FlowTable, slot: int) -> None:
     """Note that the peer has acknowledged something, perhaps the probe."""
     if flows[slot, IS_PROBING] and not is_before(flows[slot, UNA], flows[slot, PROBE_END]):
         flows[slot, IS_PROBING] = flows[slot, PLAIN_UNTIL_NS] = flows[slot, BACK_OFF_NS] = 0
@@ -96,7 +101,7 @@ def note_progress(flows: Any, slot: Any) -> None:
 
 
 @inline_kernel
-def put_on_probation(flows: Any, slot: Any, now_ns: Any) -> None:
+def put_on_probation(flows: FlowTable, slot: int, now_ns: int) -> None:
     """Send a connection's segments plain: until one arrives, or for a while, longer than the last time."""
     flows[slot, PLAIN_UNTIL_NS] = max(now_ns + flows[slot, BACK_OFF_NS], 1)
     flows[slot, BACK_OFF_NS] = min(max(2 * flows[slot, BACK_OFF_NS], PLAIN_NS), PLAIN_NS_MAX)
@@ -105,7 +110,7 @@ def put_on_probation(flows: Any, slot: Any, now_ns: Any) -> None:
 
 
 @inline_kernel
-def _count(flows: Any, slot: Any, now_ns: Any) -> None:
+def _count(flows: FlowTable, slot: int, now_ns: int) -> None:
     """Count a segment that is sent again at the edge of what is acknowledged."""
     if flows[slot, RETRY_UNA] != flows[slot, UNA]:
         flows[slot, RETRY_UNA] = flows[slot, UNA]
@@ -116,7 +121,7 @@ def _count(flows: Any, slot: Any, now_ns: Any) -> None:
 
 
 @inline_kernel
-def _take_turns(flows: Any, slot: Any, seq: Any, end_seq: Any, counters: Any) -> Any:
+def _take_turns(flows: FlowTable, slot: int, seq: int, end_seq: int, counters: Counters) -> int:
     """Nothing has arrived since probation began: try a block after every plain segment."""
     flows[slot, RETRIES] += 1
     if flows[slot, RETRIES] & 1:
@@ -127,7 +132,7 @@ def _take_turns(flows: Any, slot: Any, seq: Any, end_seq: Any, counters: Any) ->
 
 
 @inline_kernel
-def _begin_probe(flows: Any, slot: Any, seq: Any, end_seq: Any, counters: Any) -> None:
+def _begin_probe(flows: FlowTable, slot: int, seq: int, end_seq: int, counters: Counters) -> None:
     counters[Counter.TX_PROBES] += 1
     flows[slot, IS_PROBING] = 1
     flows[slot, PROBE_SEQ], flows[slot, PROBE_END] = seq, end_seq

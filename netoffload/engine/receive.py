@@ -20,9 +20,10 @@ and the sequence number follows on: the rules of generic receive offload. A bloc
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from netoffload.codec.kernels import decode_halves
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import copy_octets, store_u16, u8
@@ -34,6 +35,12 @@ from netoffload.engine.flows import NOT_FOUND, key_of, reversed_key
 from netoffload.engine.network import IP_AT
 from netoffload.engine.sequence import distance
 from netoffload.wire import ethernet, offload, tcp, vnet
+
+if TYPE_CHECKING:
+    from netoffload.engine.block_view import BlockView
+    from netoffload.engine.blocks import EngineSettings
+    from netoffload.engine.counters import Counters
+    from netoffload.engine.flows import FlowTable
 
 # Results of inspect.
 DROPPED: Final = 0
@@ -64,7 +71,15 @@ _FLAGS_OF_LAST: Final = tcp.FIN | tcp.PSH
 
 
 @kernel
-def inspect(settings: Any, frame: Any, length: int, ip_len: int, flows: Any, counters: Any, pending: Any) -> int:
+def inspect(
+    settings: EngineSettings,
+    frame: Uint8Array,
+    length: int,
+    ip_len: int,
+    flows: FlowTable,
+    counters: Counters,
+    pending: Int64Array,
+) -> int:
     """Find out what a frame from the wire is; return ``CROSSES``, ``IS_BLOCK`` or ``DROPPED``.
 
     Args:
@@ -100,7 +115,14 @@ def inspect(settings: Any, frame: Any, length: int, ip_len: int, flows: Any, cou
 
 @kernel
 def note(
-    settings: Any, frame: Any, length: int, ip_len: int, now_ns: int, flows: Any, counters: Any, pending: Any
+    settings: EngineSettings,
+    frame: Uint8Array,
+    length: int,
+    ip_len: int,
+    now_ns: int,
+    flows: FlowTable,
+    counters: Counters,
+    pending: Int64Array,
 ) -> int:
     """Tell the table what a frame says; return its length, which may have changed, or -1 where it ends here.
 
@@ -137,7 +159,7 @@ def note(
 
 
 @inline_kernel
-def _heed(frame: Any, tcp_at: Any, flows: Any, slot: Any, counters: Any, is_block: Any) -> None:
+def _heed(frame: Uint8Array, tcp_at: int, flows: FlowTable, slot: int, counters: Counters, is_block: bool) -> None:
     """Take the acknowledgement of a segment, and put the one for the host in its place."""
     if u8(frame, tcp_at + tcp.FLAGS) & tcp.ACK_FLAG == 0:
         return
@@ -158,7 +180,9 @@ def _heed(frame: Any, tcp_at: Any, flows: Any, slot: Any, counters: Any, is_bloc
 
 
 @kernel
-def take(frame: Any, ip_len: int, flows: Any, counters: Any, pending: Any, host: Any) -> int:
+def take(
+    frame: Uint8Array, ip_len: int, flows: FlowTable, counters: Counters, pending: Int64Array, host: Uint8Array
+) -> int:
     """Decode a block; return ``MERGED``, ``MERGED_LAST``, ``FLUSH_FIRST`` or ``DROPPED``.
 
     Args:
@@ -188,7 +212,7 @@ def take(frame: Any, ip_len: int, flows: Any, counters: Any, pending: Any, host:
 
 
 @inline_kernel
-def _continues(frame: Any, block: Any, pending: Any, host: Any) -> Any:
+def _continues(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Uint8Array) -> bool:
     """Whether the block belongs right behind the pending segment."""
     ip_len, tcp_len = block.ip_len, block.tcp_len
     host_tcp_at = IP_AT + ip_len
@@ -211,7 +235,7 @@ def _continues(frame: Any, block: Any, pending: Any, host: Any) -> Any:
 
 
 @inline_kernel
-def _start(frame: Any, block: Any, pending: Any, host: Any) -> None:
+def _start(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Uint8Array) -> None:
     """Begin a segment with the headers of its first block."""
     host_tcp_at = IP_AT + block.ip_len
     copy_octets(frame, vnet.VNET_LEN, host, vnet.VNET_LEN, host_tcp_at - vnet.VNET_LEN)
@@ -224,7 +248,7 @@ def _start(frame: Any, block: Any, pending: Any, host: Any) -> None:
 
 
 @inline_kernel
-def _append(frame: Any, block: Any, pending: Any, host: Any) -> Any:
+def _append(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Uint8Array) -> bool:
     """Decode the block's payload behind what is pending; False if tags and length contradict each other."""
     head, tail, raw_len = block.head, block.tail, block.raw_len
     head_at = block.tcp_at + block.tcp_len
@@ -259,7 +283,7 @@ def _append(frame: Any, block: Any, pending: Any, host: Any) -> Any:
 
 
 @inline_kernel
-def _account(block: Any, flags: Any, flows: Any, counters: Any, slot: Any) -> None:
+def _account(block: BlockView, flags: int, flows: FlowTable, counters: Counters, slot: int) -> None:
     payload_octets = block.head + block.bursts_len + block.tail
     counters[Counter.RX_BLOCKS] += 1
     counters[Counter.RX_RAW_OCTETS] += block.raw_len
@@ -273,7 +297,7 @@ def _account(block: Any, flags: Any, flows: Any, counters: Any, slot: Any) -> No
 
 
 @kernel
-def finish(counters: Any, pending: Any, host: Any) -> int:
+def finish(counters: Counters, pending: Int64Array, host: Uint8Array) -> int:
     """Complete the headers of the pending segment and return its length in ``host``; 0 where nothing is pending.
 
     The TCP checksum field gets the sum of the pseudo-header and the virtio-net header says where the rest belongs

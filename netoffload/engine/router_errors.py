@@ -18,8 +18,9 @@ more: they put the connection on probation, and are no business of the host's.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.fields import be16, be32, be64, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import store_u16, u8
@@ -32,6 +33,10 @@ from netoffload.engine.sequence import is_before
 from netoffload.engine.sums import ones_sum
 from netoffload.wire import encapsulation, icmp, ipv4, ipv6, offload, tcp, udp, vnet
 
+if TYPE_CHECKING:
+    from netoffload.engine.counters import Counters
+    from netoffload.engine.flows import FlowTable
+
 ENDS: Final = -1
 """Result: the frame is not for the host."""
 
@@ -40,7 +45,7 @@ _TCP_QUOTED_MIN: Final = 8
 
 
 @inline_kernel
-def translate(frame: Any, length: Any, ip_len: Any, now_ns: Any, flows: Any, counters: Any) -> Any:
+def translate(frame: Uint8Array, length: int, ip_len: int, now_ns: int, flows: FlowTable, counters: Counters) -> int:
     """Rewrite an error about a block where it lies; return the length of the frame, or ``ENDS``.
 
     Every other frame is left as it is.
@@ -78,7 +83,7 @@ def translate(frame: Any, length: Any, ip_len: Any, now_ns: Any, flows: Any, cou
 
 
 @inline_kernel
-def _find_end(frame: Any, length: Any, ip_len: Any) -> Any:
+def _find_end(frame: Uint8Array, length: int, ip_len: int) -> int:
     """Return where an ICMP error of either family ends; 0 for every other frame."""
     at = IP_AT + ip_len
     if ip_len == 0 or length < at + icmp.ICMP_LEN or network.is_fragment(frame, ip_len):
@@ -96,7 +101,7 @@ def _find_end(frame: Any, length: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
-def _sum(frame: Any, ip_len: Any, end: Any) -> Any:
+def _sum(frame: Uint8Array, ip_len: int, end: int) -> int:
     """Return the sum of an ICMP message, in the octets' own order; that of ICMPv6 has a pseudo-header."""
     at = IP_AT + ip_len
     even = (end - at) & ~1
@@ -110,14 +115,14 @@ def _sum(frame: Any, ip_len: Any, end: Any) -> Any:
 
 
 @inline_kernel
-def _is_right(frame: Any, ip_len: Any, end: Any) -> Any:
+def _is_right(frame: Uint8Array, ip_len: int, end: int) -> bool:
     if not network.is_summed_right(frame, ip_len):
         return False
     return u8(frame, vnet.VNET_FLAGS) & (vnet.NEEDS_CSUM | vnet.DATA_VALID) != 0 or _sum(frame, ip_len, end) == 0xFFFF
 
 
 @inline_kernel
-def _find_tcp(frame: Any, at: Any, end: Any, protocol: Any) -> Any:
+def _find_tcp(frame: Uint8Array, at: int, end: int, protocol: int) -> int:
     """Return where the TCP header of a quoted datagram is, or would be; 0 where it is neither a block nor TCP."""
     if protocol == tcp.PROTO_TCP:
         return at
@@ -129,7 +134,7 @@ def _find_tcp(frame: Any, at: Any, end: Any, protocol: Any) -> Any:
 
 
 @inline_kernel
-def _quoted_key(frame: Any, at: Any, ip_len: Any, ports: Any) -> Any:
+def _quoted_key(frame: Uint8Array, at: int, ip_len: int, ports: int) -> FlowKey:
     """Return the key of the connection whose datagram is quoted at ``at``."""
     if ip_len == ipv4.IPV4_MIN_LEN:
         return FlowKey(4, 0, be32(frame, at + ipv4.SRC), 0, be32(frame, at + ipv4.DST), ports)
@@ -138,7 +143,7 @@ def _quoted_key(frame: Any, at: Any, ip_len: Any, ports: Any) -> Any:
 
 
 @inline_kernel
-def _search(frame: Any, quoted_at: Any, ip_len: Any, protocol: Any, flows: Any) -> Any:
+def _search(frame: Uint8Array, quoted_at: int, ip_len: int, protocol: int, flows: FlowTable) -> int:
     """Return the first connection whose block an error may be about that quotes no more than a UDP header."""
     wanted = _quoted_key(frame, quoted_at, ip_len, 0)
     for slot in range(SLOTS):
@@ -160,7 +165,7 @@ def _search(frame: Any, quoted_at: Any, ip_len: Any, protocol: Any, flows: Any) 
 
 
 @inline_kernel
-def _is_refusal(frame: Any, ip_len: Any) -> Any:
+def _is_refusal(frame: Uint8Array, ip_len: int) -> bool:
     """Whether the peer says that it knows no blocks."""
     kind, code = u8(frame, IP_AT + ip_len + icmp.TYPE), u8(frame, IP_AT + ip_len + icmp.CODE)
     if ip_len == ipv4.IPV4_MIN_LEN:
@@ -171,7 +176,7 @@ def _is_refusal(frame: Any, ip_len: Any) -> Any:
 
 
 @inline_kernel
-def _quote_tcp(frame: Any, quoted_at: Any, ip_len: Any, tcp_at: Any, quoted_len: Any, flow: Any) -> Any:
+def _quote_tcp(frame: Uint8Array, quoted_at: int, ip_len: int, tcp_at: int, quoted_len: int, flow: Any) -> int:
     """Put the TCP header right behind the quoted IP header; return where the frame ends now."""
     at = quoted_at + ip_len
     if quoted_len >= _TCP_QUOTED_MIN:
@@ -190,7 +195,7 @@ def _quote_tcp(frame: Any, quoted_at: Any, ip_len: Any, tcp_at: Any, quoted_len:
 
 
 @inline_kernel
-def _round_mtu(frame: Any, ip_len: Any, now_ns: Any, flows: Any, slot: Any) -> None:
+def _round_mtu(frame: Uint8Array, ip_len: int, now_ns: int, flows: FlowTable, slot: int) -> None:
     """Limit the connection's blocks to what a "too big" says, and round that down for the host."""
     at = IP_AT + ip_len
     kind, code = u8(frame, at + icmp.TYPE), u8(frame, at + icmp.CODE)
@@ -206,7 +211,7 @@ def _round_mtu(frame: Any, ip_len: Any, now_ns: Any, flows: Any, slot: Any) -> N
 
 
 @inline_kernel
-def _put_sums(frame: Any, ip_len: Any, end: Any) -> None:
+def _put_sums(frame: Uint8Array, ip_len: int, end: int) -> None:
     at = IP_AT + ip_len
     protocol = icmp.PROTO_ICMP if ip_len == ipv4.IPV4_MIN_LEN else icmp.PROTO_ICMPV6
     network.put_datagram(frame, IP_AT, ip_len, end - IP_AT, 0, protocol)

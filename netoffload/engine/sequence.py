@@ -5,24 +5,22 @@ Numbers are compared by their distance, so they must be less than 2**31 apart.
 
 from __future__ import annotations
 
-from typing import Any
-
 from netoffload.compiled.jit import inline_kernel
 
 
 @inline_kernel
-def advance(seq: Any, octets: Any) -> Any:
+def advance(seq: int, octets: int) -> int:
     """Return the number ``octets`` after ``seq``; negative ones go back."""
     return (seq + octets) & 0xFFFFFFFF
 
 
 @inline_kernel
-def distance(first: Any, second: Any) -> Any:
+def distance(first: int, second: int) -> int:
     """Return how many octets ``second`` is behind ``first`` in the stream: -2**31 .. 2**31 - 1."""
     return ((second - first + 0x80000000) & 0xFFFFFFFF) - 0x80000000
 
 
 @inline_kernel
-def is_before(first: Any, second: Any) -> Any:
+def is_before(first: int, second: int) -> bool:
     """Whether ``first`` comes before ``second``."""
     return (first - second) & 0x80000000 != 0

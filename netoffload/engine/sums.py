@@ -21,6 +21,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.jit import cpu_features, inline_kernel
 from netoffload.compiled.octets import load_u16, u8
 from netoffload.wire.checksum import CRC32C_POLYNOMIAL, CRC32C_TABLE
@@ -139,7 +140,7 @@ if HAS_CRC32C:
         return types.int64(types.int64, octets, types.int64), codegen
 
     @inline_kernel
-    def _crc_words(crc: Any, octets: Any, at: Any, words: Any) -> Any:
+    def _crc_words(crc: int, octets: Uint8Array, at: int, words: Int64Array) -> int:
         for index in range(at, at + 8 * words, 8):
             crc = _crc32c_u64(crc, octets, index)
         return crc
@@ -147,7 +148,7 @@ if HAS_CRC32C:
 else:
 
     @inline_kernel
-    def _crc_words(crc: Any, octets: Any, at: Any, words: Any) -> Any:
+    def _crc_words(crc: int, octets: Uint8Array, at: int, words: Int64Array) -> int:
         for index in range(at, at + 8 * words):
             crc = crc >> 8 ^ _TABLE[(crc ^ u8(octets, index)) & 0xFF]
         return crc
@@ -158,7 +159,7 @@ if USABLE_LANES:
     _fold = make_fold(USABLE_LANES[0])
 
     @inline_kernel
-    def _crc_most(crc: Any, octets: Any, at: Any, length: Any) -> Any:
+    def _crc_most(crc: int, octets: Uint8Array, at: int, length: int) -> Any:
         """Add as many octets as are folded; return the CRC and how many they are."""
         registers = length // _REGISTER_LEN
         if registers < _REGISTERS:
@@ -168,12 +169,12 @@ if USABLE_LANES:
 else:
 
     @inline_kernel
-    def _crc_most(crc: Any, octets: Any, at: Any, length: Any) -> Any:
+    def _crc_most(crc: int, octets: Uint8Array, at: int, length: int) -> Any:
         return crc, 0
 
 
 @inline_kernel
-def crc32c(octets: Any, at: int, length: int, crc: int) -> int:
+def crc32c(octets: Uint8Array, at: int, length: int, crc: int) -> int:
     """Return the CRC32C of ``length`` octets from ``at``, going on from ``crc`` (0 to start)."""
     crc, done = _crc_most(crc ^ 0xFFFFFFFF, octets, at, length)
     words = (length - done) // 8
@@ -184,7 +185,7 @@ def crc32c(octets: Any, at: int, length: int, crc: int) -> int:
 
 
 @inline_kernel
-def ones_sum(octets: Any, at: Any, length: Any) -> Any:
+def ones_sum(octets: Uint8Array, at: int, length: int) -> int:
     """Return the folded ones' complement sum of an even number of octets, in the octets' own (little-endian) order.
 
     A ones' complement sum may be taken in either order and swapped at the end (RFC 1071, 2 B).

@@ -8,9 +8,9 @@ yet, ``forms`` trims the segment to whole floats, ``pack`` makes blocks, and wha
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be32, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import load_u16, u8
@@ -26,6 +26,11 @@ from netoffload.engine.pack import BLOCKS_ROOM, account, find_sending, pack
 from netoffload.engine.sequence import advance, is_before
 from netoffload.wire import offload, tcp, vnet
 from netoffload.wire.ethernet import ETHERNET_LEN
+
+if TYPE_CHECKING:
+    from netoffload.engine.blocks import EngineSettings, Sending
+    from netoffload.engine.counters import Counters
+    from netoffload.engine.flows import FlowTable
 
 FORWARD: Final = -1
 """Result of :func:`transmit`: the frame crosses, as it lies in its buffer."""
@@ -82,7 +87,15 @@ class Sent(NamedTuple):
 
 
 @kernel
-def transmit(settings: Any, frame: Any, length: int, now_ns: int, flows: Any, counters: Any, room: Room) -> int:
+def transmit(
+    settings: EngineSettings,
+    frame: Uint8Array,
+    length: int,
+    now_ns: int,
+    flows: FlowTable,
+    counters: Counters,
+    room: Room,
+) -> int:
     """Take one frame from the host; return how many wire frames it became (0: it was dropped), or ``FORWARD``.
 
     Args:
@@ -128,7 +141,7 @@ def transmit(settings: Any, frame: Any, length: int, now_ns: int, flows: Any, co
 
 
 @inline_kernel
-def _is_of_ports(ranges: Any, ports: Any) -> Any:
+def _is_of_ports(ranges: Any, ports: int) -> bool:
     """Whether one of two ports is in a range, or there are no ranges."""
     for index in range(ranges.shape[0]):
         first, last = ranges[index, 0], ranges[index, 1]
@@ -138,7 +151,7 @@ def _is_of_ports(ranges: Any, ports: Any) -> Any:
 
 
 @inline_kernel
-def _find_segment(frame: Any, ip_len: Any) -> Any:
+def _find_segment(frame: Uint8Array, ip_len: int) -> Segment:
     """Return the :class:`~netoffload.engine.blocks.Segment` of a TCP frame."""
     tcp_at = IP_AT + ip_len
     tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
@@ -150,8 +163,15 @@ def _find_segment(frame: Any, ip_len: Any) -> Any:
 
 @inline_kernel
 def _send(
-    settings: Any, frame: Any, segment: Any, known: Any, now_ns: Any, flows: Any, counters: Any, room: Any
-) -> Any:
+    settings: EngineSettings,
+    frame: Uint8Array,
+    segment: Segment,
+    known: Known,
+    now_ns: int,
+    flows: FlowTable,
+    counters: Counters,
+    room: Room,
+) -> int:
     """Send a segment of a known connection; the result is that of :func:`transmit`."""
     slot = known.slot
     mss = 0 if u8(frame, vnet.GSO_TYPE) == vnet.GSO_NONE else load_u16(frame, vnet.VNET_GSO_SIZE)
@@ -204,7 +224,7 @@ def _send(
 
 
 @inline_kernel
-def _note(segment: Any, mss: Any, now_ns: Any, flows: Any, slot: Any) -> Any:
+def _note(segment: Segment, mss: int, now_ns: int, flows: FlowTable, slot: int) -> Sent:
     """Note in its connection that a segment is about to be sent; return where it stands in the stream.
 
     ``mss`` is what the host says of a TSO frame, else 0.
@@ -223,7 +243,7 @@ def _note(segment: Any, mss: Any, now_ns: Any, flows: Any, slot: Any) -> Any:
 
 
 @inline_kernel
-def _refuse(settings: Any, frame: Any, segment: Any, known: Any, flows: Any) -> Any:
+def _refuse(settings: EngineSettings, frame: Uint8Array, segment: Segment, known: Known, flows: FlowTable) -> int:
     """Return the counter of the reason why this segment must cross as it is; or 0."""
     if segment.payload_len == 0 and not (
         segment.flags & tcp.FIN and forms.ends_at_held(flows, known.slot, segment.seq)
@@ -241,7 +261,7 @@ def _refuse(settings: Any, frame: Any, segment: Any, known: Any, flows: Any) -> 
 
 
 @inline_kernel
-def _open(frame: Any, segment: Any, known: Any, sent: Any, flows: Any) -> Any:
+def _open(frame: Uint8Array, segment: Segment, known: Known, sent: Sent, flows: FlowTable) -> int:
     """Begin to round with this segment if there is a reason to; else return the counter of the reason not to."""
     row = flows[known.slot, flow_table.JUDGED :]
     if not known.is_tagged:
@@ -262,7 +282,7 @@ def _open(frame: Any, segment: Any, known: Any, sent: Any, flows: Any) -> Any:
 
 
 @inline_kernel
-def _is_zeros(frame: Any, segment: Any, flows: Any, slot: Any) -> Any:
+def _is_zeros(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int) -> bool:
     """Whether a segment is nothing but the float 0, which is the same exact and rounded."""
     if (forms.cut_of(flows, slot, segment.seq) | segment.payload_len) & 3:
         return False
@@ -270,7 +290,7 @@ def _is_zeros(frame: Any, segment: Any, flows: Any, slot: Any) -> Any:
 
 
 @inline_kernel
-def _fit(frame: Any, segment: Any, sent: Any, flows: Any, slot: Any) -> Any:
+def _fit(frame: Uint8Array, segment: Segment, sent: Sent, flows: FlowTable, slot: int) -> forms.Fit:
     """Return what of a segment goes out now (``forms.Fit``)."""
     end_seq = advance(segment.seq, segment.payload_len)
     is_full = segment.payload_len % max(flows[slot, flow_table.MSS_SEEN], 1) == 0
@@ -285,7 +305,7 @@ def _fit(frame: Any, segment: Any, sent: Any, flows: Any, slot: Any) -> Any:
 
 
 @inline_kernel
-def _send_nothing(source: Any, part: Any, sent: Any, flows: Any, slot: Any, room: Any) -> Any:
+def _send_nothing(source: Uint8Array, part: Segment, sent: Sent, flows: FlowTable, slot: int, room: Room) -> int:
     """Send the header of a segment whose octets are held.
 
     The host may be waiting for them to be acknowledged before it sends more. An octet that the peer has makes it
@@ -304,12 +324,12 @@ def _send_nothing(source: Any, part: Any, sent: Any, flows: Any, slot: Any, room
 
 
 @inline_kernel
-def _may_be_block(part: Any, known: Any) -> Any:
+def _may_be_block(part: Segment, known: Known) -> bool:
     return known.is_tagged and part.payload_len > 0 and part.flags & ~offload.SEGMENT_FLAGS == 0
 
 
 @inline_kernel
-def _why_plain(part: Any, known: Any) -> Any:
+def _why_plain(part: Segment, known: Known) -> int:
     if not known.is_tagged:
         return Counter.BYPASS_UNTAGGED.value
     if part.flags & ~offload.SEGMENT_FLAGS:
@@ -318,7 +338,7 @@ def _why_plain(part: Any, known: Any) -> Any:
 
 
 @inline_kernel
-def _has_signature(frame: Any, segment: Any) -> Any:
+def _has_signature(frame: Uint8Array, segment: Segment) -> int:
     """Whether an option signs the payload (TCP-MD5, TCP-AO), or the options cannot be read."""
     tcp_at, tcp_len = segment.tcp_at, segment.payload_at - segment.tcp_at
     return has_signature(frame, tcp_at, tcp_len)
@@ -326,8 +346,15 @@ def _has_signature(frame: Any, segment: Any) -> Any:
 
 @inline_kernel
 def _send_blocks(
-    settings: Any, sending: Any, source: Any, part: Any, flows: Any, slot: Any, counters: Any, room: Any
-) -> Any:
+    settings: EngineSettings,
+    sending: Sending,
+    source: Uint8Array,
+    part: Segment,
+    flows: FlowTable,
+    slot: int,
+    counters: Counters,
+    room: Room,
+) -> int:
     """Make blocks of a segment; return how many wire frames they are, 0 if they would not make it smaller."""
     blocks = pack(settings, sending, source, part, flows, slot, counters, room)
     if blocks == 0:

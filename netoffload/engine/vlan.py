@@ -10,8 +10,9 @@ The caller has left :data:`TAG_LEN` octets free in front of the frame, so only t
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.fields import put_be16
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import load_u16, store_u16, u8
@@ -23,7 +24,7 @@ _TAG_AT: Final = vnet.VNET_LEN + ethernet.ETHERTYPE
 
 
 @inline_kernel
-def put_tag_back(octets: Any, ethertype: Any, tci: Any) -> None:
+def put_tag_back(octets: Uint8Array, ethertype: int, tci: int) -> None:
     """Insert a tag into the frame with virtio-net header that starts at ``TAG_LEN``; then it starts at 0.
 
     Args:

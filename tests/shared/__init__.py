@@ -1,0 +1,1 @@
+"""What tests share: fakes, builders, and ways to run programs."""

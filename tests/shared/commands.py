@@ -1,0 +1,69 @@
+"""Command lines: in this process, which has imported everything, or as a process that starts from nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+Done = subprocess.CompletedProcess[str]
+
+ROOT = Path(__file__).parents[2]
+SOURCE_PATHS = [str(ROOT / folder) for folder in ("", "daemon", "mpi_ext")]
+
+
+def netoffload(*words: str, env: Mapping[str, str] | None = None) -> Done:
+    """``netoffload WORDS``, here: for what is refused, printed or computed in this process."""
+    from netoffload.cli import main
+
+    with _arguments("netoffload", *words):
+        return _called(main, words, env)
+
+
+def netoffloadd(*words: str, env: Mapping[str, str] | None = None) -> Done:
+    """``netoffloadd WORDS``, here: for what is refused before it opens anything."""
+    from netoffload_daemon.__main__ import main
+
+    return _called(lambda: sys.exit(main(words)), words, env)
+
+
+def started(
+    *words: str, env: Mapping[str, str] | None = None, timeout_s: float = 60, module: str = "netoffload"
+) -> Done:
+    """``python -m MODULE WORDS`` as a process that starts from nothing."""
+    whole = {**os.environ, "PYTHONPATH": os.pathsep.join(SOURCE_PATHS), **(env or {})}
+    command = [sys.executable, "-m", module, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=whole, check=False)
+
+
+@contextlib.contextmanager
+def _arguments(*argv: str) -> Iterator[None]:
+    before, sys.argv = sys.argv, list(argv)
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def _called(command: Callable[[], object], words: tuple[str, ...], env: Mapping[str, str] | None) -> Done:
+    """Return what ``command`` prints and exits with; signal handlers and environment are afterwards as they were."""
+    out, err = io.StringIO(), io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+                command()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    code = ended.value.code
+    return Done(list(words), code if isinstance(code, int) else int(code is not None), out.getvalue(), err.getvalue())
