@@ -102,6 +102,15 @@ def test_the_layer_table_is_that_of_the_code() -> None:
     }
 
 
+def test_the_map_of_the_layers_is_that_of_the_code() -> None:
+    """The package's own docstring lists every layer, from the bottom."""
+    rows = re.findall(r"^    ([a-z_]+(?: [a-z_]+)*)  ", ast.get_docstring(MODULES["netoffload"]) or "", re.MULTILINE)
+    levels = {name.removeprefix("netoffload."): level for name, level in LEVELS.items()}
+    listed = [name for row in rows for name in row.split()]
+    assert {name for name in levels if "." not in name} == {*listed, "netoffload", "__main__"}
+    assert [levels[name] for name in listed] == sorted(levels[name] for name in listed)
+
+
 def test_the_architecture_is_short() -> None:
     assert len(ARCHITECTURE.read_text(encoding="utf-8").split()) <= ARCHITECTURE_WORDS_MAX
 
