@@ -74,7 +74,7 @@ CaptureFile = Annotated[
 def _list_exchanges(asked: bool) -> None:
     if asked:
         from netoffload.compressors import registry
-        from netoffload.training import systems
+        from netoffload.methods import registry as systems
 
         console.print(
             "\n".join((systems.__doc__ or "").splitlines()[2:]), highlight=False, markup=False, soft_wrap=True
@@ -202,7 +202,7 @@ def _print_missing(missing: dict[str, str | None]) -> None:
 
 def _one_per_exchange(first: TrainSettings, asked: Sequence[str], *, error_feedback: bool) -> list[TrainSettings]:
     """Return the run that ``first`` describes for every exchange asked for; with a residual where it can be kept."""
-    from netoffload.training.systems import expand
+    from netoffload.methods.registry import expand
 
     runs = [dataclasses.replace(first, exchange=name) for name in expand(asked, first.model)]
     if not error_feedback:

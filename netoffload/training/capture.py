@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from netoffload.compiled.arrays import Float32Array
-from netoffload.training.exchanges import GradientExchange, Update
+from netoffload.methods.floats import GradientExchange, Update
 
 CAPTURE_FILE: Final = "gradients.npy"
 """In the result folder."""

@@ -12,7 +12,7 @@ from typing import Final
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.results import decode_dataclass
-from netoffload.training import systems
+from netoffload.methods import registry as systems
 
 LEARNING_RATES: Final = {"hdc": 0.1, "cnn": 0.02}
 """At the start, by model. INCEPTIONN trains HDC with 0.1, with which the CNN diverges after a few steps."""
@@ -37,7 +37,7 @@ MAX_WORKERS: Final = 63
 class TrainSettings:
     """One training run.
 
-    ``exchange`` is a name of :mod:`netoffload.training.systems` with its parameters. ``nodes`` is the number of
+    ``exchange`` is a name of :mod:`netoffload.methods.registry` with its parameters. ``nodes`` is the number of
     workers; an aggregator or a parameter server comes on top. ``error_feedback`` lets host-side compressors add what
     they left unsent to the next gradient. ``sharing`` says whose the training data is: :data:`SHARINGS`.
     ``loss_scale`` is the term of mixed-precision training: gradients are multiplied by it before they are exchanged

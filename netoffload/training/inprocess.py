@@ -17,10 +17,10 @@ from netoffload.collectives.inprocess import run_ranks
 from netoffload.errors import UsageError
 from netoffload.training import data
 from netoffload.training.config import TrainSettings
-from netoffload.training.exchanges import Sent
+from netoffload.methods.floats import Sent
 from netoffload.training.loop import Batches, run_server, run_worker
 from netoffload.training.model import Replica
-from netoffload.training.wiring import exchange_for
+from netoffload.methods.member import exchange_for
 
 TIMEOUT_S: Final = 120.0
 """A rank waits that long for another one's computing."""

@@ -21,7 +21,7 @@ import torch
 
 from netoffload.collectives import Exchange, ring_allreduce
 from netoffload.compiled.arrays import Float32Array
-from netoffload.training.exchanges import GradientExchange
+from netoffload.methods.floats import GradientExchange
 from netoffload.training.model import Replica
 
 Clock = Callable[[], float]

@@ -9,7 +9,7 @@ from typing import Final
 
 from netoffload.errors import RunError
 from netoffload.results import Traffic, Versions, decode_dataclass
-from netoffload.training.exchanges import Sent
+from netoffload.methods.floats import Sent
 
 PROGRESS_FILE: Final = "progress"
 """In the result folder; holds the number of iterations that rank 0 has done, as text."""

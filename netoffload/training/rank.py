@@ -27,12 +27,12 @@ from netoffload.results import Versions
 from netoffload.training import data
 from netoffload.training.capture import CapturingExchange
 from netoffload.training.config import RankJob, TrainSettings
-from netoffload.training.exchanges import GradientExchange
+from netoffload.methods.floats import GradientExchange
 from netoffload.training.loop import Batches, Timeline, average_buffers, run_server, run_worker, warm_up
 from netoffload.training.measure import read_meter, traffic_between
 from netoffload.training.model import Replica
 from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
-from netoffload.training.wiring import exchange_for
+from netoffload.methods.member import exchange_for
 from netoffload_mpi import MPI, CompComm
 
 

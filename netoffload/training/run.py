@@ -28,7 +28,7 @@ from netoffload.training.data import SHAPES
 from netoffload.training.measure import FLOAT_OCTETS, check_traffic
 from netoffload.training.networks import build
 from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
-from netoffload.training.systems import Way
+from netoffload.methods.registry import Way
 
 PROGRESS_INTERVAL_S: Final = 0.2
 

@@ -12,7 +12,7 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.training.capture import MAX_VECTORS, CapturingExchange
 from netoffload.training.config import TrainSettings
-from netoffload.training.exchanges import GradientExchange, Update
+from netoffload.methods.floats import GradientExchange, Update
 from netoffload.training.run import Capture, Planned
 from netoffload.training.sample import sample_gradients
 

@@ -18,12 +18,12 @@ from netoffload.compressors.registry import get
 from netoffload.errors import UsageError
 from netoffload.training import data, inprocess
 from netoffload.training.config import TrainSettings
-from netoffload.training.exchanges import GradientExchange, Update
+from netoffload.methods.floats import GradientExchange, Update
 from netoffload.training.loop import Timeline, run_server, run_worker, warm_up
 from netoffload.training.model import Replica
-from netoffload.training.payload_exchanges import RingPayloadExchange
-from netoffload.training.systems import PAPERS, THRESHOLDS, Way, expand
-from netoffload.training.wiring import exchange_for
+from netoffload.methods.payloads import RingPayloadExchange
+from netoffload.methods.registry import PAPERS, THRESHOLDS, Way, expand
+from netoffload.methods.member import exchange_for
 
 BOUND_K = 10
 

@@ -17,7 +17,7 @@ from netoffload.training.data import Shape
 from netoffload.training.loop import average_buffers, warm_up
 from netoffload.training.model import Replica
 from netoffload.training.networks import build_cnn, build_hdc
-from netoffload.training.wiring import exchange_for
+from netoffload.methods.member import exchange_for
 
 
 def a_batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

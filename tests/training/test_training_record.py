@@ -15,7 +15,7 @@ from netoffload.errors import ReplicaError, RunError, UsageError
 from netoffload.results import ClassCounts, NodeTraffic, Traffic, Versions, from_line, to_line
 from netoffload.testbed import NicSettings, TestbedSettings
 from netoffload.training.config import RankJob, TrainSettings
-from netoffload.training.exchanges import Sent
+from netoffload.methods.floats import Sent
 from netoffload.training.measure import Reading, check_traffic, read_meter, traffic_between
 from netoffload.training.outcome import RankOutcome
 from netoffload.training.run import BASELINES, START_S, make_record, plan_runs, run_all, time_limit_s

@@ -18,8 +18,8 @@ import numpy as np
 from netoffload.collectives import Exchange, ring_allreduce
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
-from netoffload.training.exchanges import GradientExchange, Update, ring_octets
-from netoffload.training.payload_exchanges import GatherExchange
+from netoffload.methods.floats import GradientExchange, Update, ring_octets
+from netoffload.methods.payloads import GatherExchange
 
 
 class AveragingExchange(GradientExchange):

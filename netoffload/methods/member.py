@@ -7,11 +7,11 @@ from netoffload.compressors import Compressor, Layout
 from netoffload.compressors.terngrad import TernGrad
 from netoffload.errors import UsageError
 from netoffload.training.config import TrainSettings
-from netoffload.training.exchanges import AggregatorExchange, GradientExchange, RingExchange, WorkerExchange
-from netoffload.training.payload_exchanges import GatherExchange, RingPayloadExchange, ServedExchange, ServerExchange
-from netoffload.training.periodic import AveragingExchange, QuantisedAveragingExchange
-from netoffload.training.systems import System, Way
-from netoffload.training.ternary_server import TernaryServer, TernaryWorker
+from netoffload.methods.floats import AggregatorExchange, GradientExchange, RingExchange, WorkerExchange
+from netoffload.methods.payloads import GatherExchange, RingPayloadExchange, ServedExchange, ServerExchange
+from netoffload.methods.averaging import AveragingExchange, QuantisedAveragingExchange
+from netoffload.methods.registry import System, Way
+from netoffload.methods.ternary_server import TernaryServer, TernaryWorker
 
 
 def exchange_for(

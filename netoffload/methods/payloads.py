@@ -26,7 +26,7 @@ from netoffload.collectives import (
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout, State
-from netoffload.training.exchanges import GradientExchange, Sent, Update
+from netoffload.methods.floats import GradientExchange, Sent, Update
 
 
 @dataclasses.dataclass

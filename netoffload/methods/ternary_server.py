@@ -20,7 +20,7 @@ from netoffload.collectives import Exchange, Payload, push_pull, serve_payloads
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, State
 from netoffload.compressors.terngrad import TernarySum, TernGrad
-from netoffload.training.exchanges import GradientExchange, Update
+from netoffload.methods.floats import GradientExchange, Update
 
 
 class TernaryWorker(GradientExchange):
