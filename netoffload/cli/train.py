@@ -35,7 +35,10 @@ Rate = Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit, 2.5
 Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND of the NICs' codec, 1..16.")]
 Codec = Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")]
 LearningRate = Annotated[
-    float | None, typer.Option(help="At the start. Default: 0.1 for hdc, 0.02 for cnn, 0.01 for terngrad.")
+    float | None, typer.Option(help="At the start. Default: the model's own (see --list), 0.01 for terngrad.")
+]
+LearningRateInterval = Annotated[
+    int | None, typer.Option(help="Iterations after which it is divided by 5. Default: the model's own, 2000.")
 ]
 Packing = Annotated[str, typer.Option(help=f"How NICs fill frames: {', '.join(config.PACKINGS)}.")]
 Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
@@ -50,7 +53,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 
 Model = Annotated[
-    str, typer.Argument(help="hdc (INCEPTIONN's five-layer perceptron) or cnn (a small one).", show_default=False)
+    str, typer.Argument(help="The model: hdc (INCEPTIONN's perceptron), or another of --list.", show_default=False)
 ]
 Exchanges = Annotated[
     list[str] | None,
@@ -73,20 +76,21 @@ CaptureFile = Annotated[
 
 def _list_exchanges(asked: bool) -> None:
     if asked:
-        from netoffload.compressors import registry
-        from netoffload.methods import registry as systems
+        from netoffload import compressors, methods
+        from netoffload.training.models import MODELS
 
-        console.print(
-            "\n".join((systems.__doc__ or "").splitlines()[2:]), highlight=False, markup=False, soft_wrap=True
+        known = compressors.registry
+        text = "\n".join((methods.registry.__doc__ or "").splitlines()[2:])
+        text += "compressors: " + ", ".join((*known.names(), *known.ALIASES)) + "\n\n"
+        text += "\n".join(
+            f"model {one.name}: {one.summary}; learning rate {one.optimizer.learning_rate:g}" for one in MODELS.values()
         )
-        console.print(
-            "compressors: " + ", ".join((*registry.names(), *registry.ALIASES)), highlight=False, soft_wrap=True
-        )
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit
 
 
 ShowList = Annotated[
-    bool, typer.Option("--list", is_eager=True, callback=_list_exchanges, help="List the exchanges and stop.")
+    bool, typer.Option("--list", is_eager=True, callback=_list_exchanges, help="List exchanges and models, and stop.")
 ]
 
 
@@ -106,7 +110,7 @@ def train(
     data_dir: DataDir = None,
     batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 25,
     learning_rate: LearningRate = None,
-    learning_rate_interval: Annotated[int, typer.Option(help="Iterations after which it is divided by 5.")] = 2000,
+    learning_rate_interval: LearningRateInterval = None,
     loss_scale: LossScale = 1.0,
     error_feedback: ErrorFeedback = False,
     sharing: Sharing = "partitioned",
@@ -130,7 +134,7 @@ def train(
     from netoffload.training.config import TrainSettings
 
     first = TrainSettings(
-        exchange="inc",
+        method="inc",
         model=model,
         nodes=nodes,
         iterations=iterations,
@@ -202,14 +206,14 @@ def _print_missing(missing: dict[str, str | None]) -> None:
 
 def _one_per_exchange(first: TrainSettings, asked: Sequence[str], *, error_feedback: bool) -> list[TrainSettings]:
     """Return the run that ``first`` describes for every exchange asked for; with a residual where it can be kept."""
-    from netoffload.methods.registry import expand
+    from netoffload.methods import expand
 
-    runs = [dataclasses.replace(first, exchange=name) for name in expand(asked, first.model)]
+    runs = [dataclasses.replace(first, method=name) for name in expand(asked, first.model_spec.thresholds)]
     if not error_feedback:
         return runs
-    if not any(run.system.keeps_residual for run in runs):
+    if not any(run.spec.keeps_residual for run in runs):
         raise UsageError(f"none of {', '.join(asked)} can keep a residual: --error-feedback is for compressors")
-    return [dataclasses.replace(run, error_feedback=run.system.keeps_residual) for run in runs]
+    return [dataclasses.replace(run, error_feedback=run.spec.keeps_residual) for run in runs]
 
 
 @app.command()
@@ -239,7 +243,7 @@ def demo(
 
     runs = [
         TrainSettings(
-            exchange=name,
+            method=name,
             nodes=nodes,
             iterations=iterations,
             seed=seed,

@@ -1,12 +1,12 @@
-"""The methods that exchange weights instead of gradients (Jiang and Agrawal, sections 3.2 and 4).
+"""Methods that average weights instead of gradients (Jiang and Agrawal, sections 3.2 and 4).
 
-Every worker updates its own weights with its own gradient. Between exchanges the replicas differ; ``finish`` averages
-them a last time, so that a run ends with one model::
+Every worker updates its own weights with its own gradient. Between two averagings the replicas differ;
+``finish`` averages them a last time, so a run ends with one model::
 
     iteration        0     1     2     3     4     5     6     7
     PSGD, p = 4                        all                     all      average of the weights
     RSGD, p = 4      1/4   2/4   3/4   4/4   1/4   2/4   3/4   4/4      a quarter of the weights in turn
-    PQASGD, p = 4                      Q                       Q        quantised changes since the last exchange
+    PQASGD, p = 4                      Q                       Q        quantised changes since the last time
 
 An optimizer's momentum stays with its worker.
 """
@@ -18,11 +18,12 @@ import numpy as np
 from netoffload.collectives import Exchange, ring_allreduce
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
-from netoffload.methods.floats import GradientExchange, Update, ring_octets
-from netoffload.methods.payloads import GatherExchange
+from netoffload.methods.base import Member, Method, MethodSpec, Update, WeightExchange
+from netoffload.methods.floats import ring_octets
+from netoffload.methods.payloads import GatherReducer
 
 
-class AveragingExchange(GradientExchange):
+class Averaging(WeightExchange):
     """PSGD and RSGD: Algorithm 1 with "every p-th iteration all" or "in iteration j the (j mod p)-th part"."""
 
     def __init__(self, exchange: Exchange, *, period: int, rotates: bool) -> None:
@@ -32,7 +33,7 @@ class AveragingExchange(GradientExchange):
         self._iteration = 0
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`GradientExchange.step`."""
+        """See :meth:`Method.step`."""
         _update_alone(gradient, update, self._exchange.size)
         turn = self._iteration % self._period
         self._iteration += 1
@@ -54,11 +55,11 @@ class AveragingExchange(GradientExchange):
         self.sent.vector_octets += part.nbytes
 
 
-class QuantisedAveragingExchange(GradientExchange):
+class QuantisedAveraging(WeightExchange):
     """PQASGD: Algorithm 2."""
 
-    def __init__(self, exchange: Exchange, gather: GatherExchange, *, period: int) -> None:
-        """Exchange what ``gather`` makes of the changes of the weights, every ``period`` iterations."""
+    def __init__(self, exchange: Exchange, gather: GatherReducer, *, period: int) -> None:
+        """Let ``gather`` sum the changes of the weights, every ``period`` iterations."""
         super().__init__()
         self._exchange, self._gather, self._period = exchange, gather, period
         self._iteration = 0
@@ -66,7 +67,7 @@ class QuantisedAveragingExchange(GradientExchange):
         self.sent = gather.sent
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`GradientExchange.step`."""
+        """See :meth:`Method.step`."""
         if self._synchronised is None:
             self._synchronised = parameters.copy()
         _update_alone(gradient, update, self._exchange.size)
@@ -75,15 +76,30 @@ class QuantisedAveragingExchange(GradientExchange):
             self._synchronise(parameters, self._synchronised)
 
     def finish(self, parameters: Float32Array) -> None:
-        """Exchange the changes of an unfinished period."""
+        """Sum the changes of an unfinished period."""
         if self._synchronised is not None and self._iteration % self._period:
             self._synchronise(parameters, self._synchronised)
 
     def _synchronise(self, parameters: Float32Array, synchronised: Float32Array) -> None:
-        mean = self._gather.sum(parameters - synchronised)
+        mean = self._gather.reduce(parameters - synchronised)
         np.divide(mean, np.float32(self._exchange.size), out=mean)
         np.add(synchronised, mean, out=synchronised)
         parameters[:] = synchronised
+
+
+def averaging(spec: MethodSpec, member: Member) -> Method:
+    """Return a worker's side of PSGD."""
+    return Averaging(member.exchange, period=spec.period, rotates=False)
+
+
+def rotation(spec: MethodSpec, member: Member) -> Method:
+    """Return a worker's side of RSGD."""
+    return Averaging(member.exchange, period=spec.period, rotates=True)
+
+
+def quantised_averaging(spec: MethodSpec, member: Member) -> Method:
+    """Return a worker's side of PQASGD."""
+    return QuantisedAveraging(member.exchange, GatherReducer(spec.compressor_of(), member), period=spec.period)
 
 
 def _update_alone(gradient: Float32Array, update: Update, workers: int) -> None:

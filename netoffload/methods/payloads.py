@@ -1,139 +1,143 @@
-"""The exchanges of host-side compressors: payloads of gradients, gathered, served or passed round a ring.
+"""Reducers with a host-side compressor: payloads of gradients, gathered, served or passed round a ring.
 
 ::
 
-    gradient ── encode ──► payload ── gather | server | ring ──► payloads ── decode, add ──► update
+    gradient ── encode ──► payload ── gather | server | ring ──► payloads ── decode, add ──► sum
 
 Every rank decodes the same octets in the same order, its own among them, so the replicas stay bit-identical. What a
-compressor leaves unsent stays in its state on the worker that left it (error feedback).
+compressor leaves unsent stays on the worker that left it (error feedback).
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
 
-from netoffload.collectives import (
-    Exchange,
-    Payload,
-    allgather_payloads,
-    push_pull,
-    ring_payloads,
-    serve_payloads,
-)
+from netoffload.collectives import Payload, allgather_payloads, push_pull, ring_payloads, serve_payloads
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout, State
-from netoffload.methods.floats import GradientExchange, Sent, Update
+from netoffload.compressors.terngrad import TernGrad
+from netoffload.methods.base import Bucket, GradientReducer, GradientServer, Member, Method, MethodSpec
+from netoffload.methods.buckets import BucketStates, first_layer, layout_of
+from netoffload.methods.ternary_server import TernaryServer, TernaryWorker
 
 
-@dataclasses.dataclass
-class Coder:
-    """A compressor with this rank's state, which counts what it encodes.
-
-    Attributes:
-        compressor: the method.
-        state: of this rank.
-        sent: where the payloads' octets are counted.
-    """
-
-    compressor: Compressor
-    state: State
-    sent: Sent
-
-    def encode(self, values: Float32Array) -> Payload:
-        """Return the payload of ``values``."""
-        payload = self.compressor.encode(values, self.state)
-        self.sent.vector_octets += payload.size
-        return payload
-
-    def decode(self, payload: Payload) -> Float32Array:
-        """Return the values of a payload of any rank."""
-        return self.compressor.decode(payload, self.state.layout)
-
-    def total(self, payloads: Iterable[Payload]) -> Float32Array:
-        """Return the sum of payloads, added in their order."""
-        total = np.zeros(self.state.layout.count, np.float32)
-        for payload in payloads:
-            np.add(total, self.decode(payload), out=total)
-        return total
-
-
-class GatherExchange(GradientExchange):
+class GatherReducer(GradientReducer):
     """Everybody's payload to everybody."""
 
-    def __init__(self, exchange: Exchange, compressor: Compressor, state: State) -> None:
-        """Encode with this rank's ``state``."""
+    def __init__(self, compressor: Compressor, member: Member) -> None:
+        """Nothing is sent yet."""
         super().__init__()
-        self._exchange = exchange
-        self._coder = Coder(compressor, state, self.sent)
+        self._exchange, self._compressor = member.exchange, compressor
+        self._states = BucketStates(compressor, member)
 
-    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`GradientExchange.step`."""
-        update(self.sum(gradient))
-
-    def sum(self, values: Float32Array) -> Float32Array:
-        """Return the sum of what all ranks' payloads of ``values`` decode to; all ranks call it together."""
-        payload = self._coder.encode(values)
+    def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
+        """See :meth:`GradientReducer.reduce`; ``gradient`` is not changed."""
+        state = self._states.of(bucket)
+        payload = self._compressor.encode(gradient, state)
+        self.sent.vector_octets += payload.size
         self.sent.octets += payload.size * (self._exchange.size - 1)
-        return self._coder.total(allgather_payloads(self._exchange, payload))
+        return _total(self._compressor, allgather_payloads(self._exchange, payload), state.layout)
 
 
-class ServedExchange(GradientExchange):
+class ServedReducer(GradientReducer):
     """A worker of a parameter server, the last rank: its payload goes, the float32 sum comes."""
 
-    def __init__(self, exchange: Exchange, compressor: Compressor, state: State) -> None:
-        """Encode with this rank's ``state``."""
+    def __init__(self, compressor: Compressor, member: Member) -> None:
+        """Nothing is sent yet."""
         super().__init__()
-        self._exchange = exchange
-        self._coder = Coder(compressor, state, self.sent)
+        self._exchange, self._compressor = member.exchange, compressor
+        self._states = BucketStates(compressor, member)
 
-    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`GradientExchange.step`."""
-        payload = self._coder.encode(gradient)
+    def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
+        """See :meth:`GradientReducer.reduce`."""
+        payload = self._compressor.encode(gradient, self._states.of(bucket))
+        self.sent.vector_octets += payload.size
         self.sent.octets += payload.size
-        update(push_pull(self._exchange, payload, server=self._exchange.size - 1).view(np.float32))
+        return push_pull(self._exchange, payload, server=self._exchange.size - 1).view(np.float32)
 
 
-class ServerExchange(GradientExchange):
-    """The parameter server: it adds what comes, and has no weights."""
+class PayloadServer(GradientServer):
+    """The parameter server: it adds what comes."""
 
-    def __init__(self, exchange: Exchange, compressor: Compressor, layout: Layout) -> None:
+    def __init__(self, compressor: Compressor, member: Member) -> None:
         """Decode with ``compressor``."""
         super().__init__()
-        self._exchange = exchange
-        self._coder = Coder(compressor, compressor.make_state(layout), self.sent)
+        self._exchange, self._compressor, self._layout = member.exchange, compressor, member.layout
 
-    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`GradientExchange.step`; ``update`` is not called."""
-        answer = serve_payloads(self._exchange, lambda pushed: self._coder.total(pushed).view(np.uint8))
+    def serve(self, bucket: Bucket | None = None) -> None:
+        """See :meth:`GradientServer.serve`."""
+        layout = layout_of(self._layout, bucket)
+        answer = serve_payloads(self._exchange, lambda pushed: _total(self._compressor, pushed, layout).view(np.uint8))
         self.sent.octets += answer.size * (self._exchange.size - 1)
 
 
-class RingPayloadExchange(GradientExchange):
-    """A ring in which every hop decodes, adds and encodes; a state per block, since each is encoded by itself."""
+class PayloadRingReducer(GradientReducer):
+    """A ring in which every hop decodes, adds and encodes; each block of a bucket has a state of its own."""
 
-    def __init__(self, exchange: Exchange, compressor: Compressor, layout: Layout, seed: int) -> None:
-        """Make one state per block; there is no error feedback, because what a hop encodes is not its own gradient."""
+    def __init__(self, compressor: Compressor, member: Member) -> None:
+        """There is no error feedback, because what a hop encodes is not its own gradient."""
         super().__init__()
-        self._exchange = exchange
-        layouts = [_within(layout, span.start, span.stop) for span in partition(layout.count, exchange.size)]
-        # A stream of random words belongs to a state's rank: each block of each rank has one of its own.
-        first = exchange.rank * exchange.size
-        states = [compressor.make_state(block, seed=seed, rank=first + at) for at, block in enumerate(layouts)]
-        self._coders = [Coder(compressor, state, self.sent) for state in states]
+        self._compressor, self._member = compressor, member
+        self._states: dict[Bucket | None, list[State]] = {}
 
-    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`GradientExchange.step`."""
+    def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
+        """See :meth:`GradientReducer.reduce`."""
+        states = self.states_of(bucket)
+
+        def encode(values: Float32Array, block: int) -> Payload:
+            payload = self._compressor.encode(values, states[block])
+            self.sent.vector_octets += payload.size
+            return payload
+
         self.sent.octets += ring_payloads(
-            self._exchange,
+            self._member.exchange,
             gradient,
-            lambda values, block: self._coders[block].encode(values),
-            lambda payload, block: self._coders[block].decode(payload),
+            encode,
+            lambda payload, block: self._compressor.decode(payload, states[block].layout),
         )
-        update(gradient)
+        return gradient
+
+    def states_of(self, bucket: Bucket | None) -> list[State]:
+        """Return the states of a bucket's blocks; each block of each rank has a stream of random words of its own."""
+        if bucket not in self._states:
+            exchange = self._member.exchange
+            layout = layout_of(self._member.layout, bucket)
+            blocks = [_within(layout, span.start, span.stop) for span in partition(layout.count, exchange.size)]
+            first = (first_layer(bucket) * exchange.size + exchange.rank) * exchange.size
+            self._states[bucket] = [
+                self._compressor.make_state(block, seed=self._member.seed, rank=first + at)
+                for at, block in enumerate(blocks)
+            ]
+        return self._states[bucket]
+
+
+def gathered(spec: MethodSpec, member: Member) -> Method:
+    """Return a rank's side where payloads are gathered."""
+    return GatherReducer(spec.compressor_of(), member)
+
+
+def ringed(spec: MethodSpec, member: Member) -> Method:
+    """Return a rank's side of a ring of payloads."""
+    return PayloadRingReducer(spec.compressor_of(), member)
+
+
+def served(spec: MethodSpec, member: Member) -> Method:
+    """Return a worker's or the parameter server's side."""
+    compressor = spec.compressor_of()
+    if isinstance(compressor, TernGrad):
+        return (TernaryServer if member.is_last else TernaryWorker)(compressor, member)
+    return (PayloadServer if member.is_last else ServedReducer)(compressor, member)
+
+
+def _total(compressor: Compressor, payloads: Iterable[Payload], layout: Layout) -> Float32Array:
+    """Return the sum of payloads, added in their order."""
+    total = np.zeros(layout.count, np.float32)
+    for payload in payloads:
+        np.add(total, compressor.decode(payload, layout), out=total)
+    return total
 
 
 def _within(layout: Layout, start: int, stop: int) -> Layout:
