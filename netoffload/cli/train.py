@@ -81,10 +81,8 @@ def _list_exchanges(asked: bool) -> None:
 
         known = compressors.registry
         text = "\n".join((methods.registry.__doc__ or "").splitlines()[2:])
-        text += "compressors: " + ", ".join((*known.names(), *known.ALIASES)) + "\n\n"
-        text += "\n".join(
-            f"model {one.name}: {one.summary}; learning rate {one.optimizer.learning_rate:g}" for one in MODELS.values()
-        )
+        text += "\ncompressors: " + ", ".join((*known.names(), *known.ALIASES)) + "\n\n"
+        text += "\n".join(f"model {model}" for model in MODELS.values())
         console.print(text, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit
 

@@ -35,10 +35,14 @@ GREY_28: Final = Shape(1, 28)
 
 @dataclasses.dataclass(frozen=True)
 class PrintedSize:
-    """The size that a paper prints for a model: octets, and where and how it says so."""
+    """The size that a paper prints for a model: octets, and where."""
 
     octets: int
     place: str
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        return f"{self.octets / 1e6:g} MB in {self.place}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +98,11 @@ class ModelSpec:
     printed: PrintedSize | None = None
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
     thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Say in a line what it is."""
+        printed = f"; {self.printed}" if self.printed else ""
+        return f"{self.name}: {self.summary}; learning rate {self.optimizer.learning_rate:g}{printed}"
 
     def takes(self, shape: Shape) -> bool:
         """Whether it can be built for such images."""

@@ -33,7 +33,7 @@ SPEC: Final = ModelSpec(
     summary="INCEPTIONN's five-layer perceptron",
     build=build_hdc,
     input_shape=GREY_28,
-    printed=PrintedSize(2_500_000, "INCEPTIONN, VII-A: five layers, 2.5 MB; five layers have 4.6 MB"),
+    printed=PrintedSize(2_500_000, "INCEPTIONN, VII-A"),
     optimizer=Sgd(learning_rate=0.1, momentum=0.9, weight_decay=5e-5),
     schedule=StepDecay(divisor=5.0, interval=2000),
     thresholds={"wgt": 0.002, "bgt": 0.05, "qgt": 0.005},
