@@ -178,7 +178,7 @@ class Found:
         """Return why there is no record of a run, by its name: its own reason, or that why all ended."""
         from netoffload import reports
 
-        done = {reports.bar_name(record) for record in self.records}
+        done = {reports.method_name(record) for record in self.records}
         return {name: self.failed.get(name, reason) for name in self.names if name not in done}
 
 

@@ -11,6 +11,7 @@ import torch
 from netoffload.errors import UsageError
 from netoffload.training import models
 from netoffload.training.config import DATASETS, TrainSettings
+from netoffload.training.model_spec import ModelSpec
 from netoffload.training.replica import Replica
 from netoffload.training.run import START_S, time_limit_s
 
@@ -55,7 +56,7 @@ def test_a_new_model_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("spec", models.MODELS.values(), ids=lambda spec: spec.name)
-def test_what_a_model_declares_holds(spec: models.ModelSpec) -> None:
+def test_what_a_model_declares_holds(spec: ModelSpec) -> None:
     assert all(0 < threshold < 1 for threshold in spec.thresholds.values())
     shapes = {known.shape for known in DATASETS.values() if spec.takes(known.shape)}
     assert shapes
