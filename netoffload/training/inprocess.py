@@ -1,4 +1,4 @@
-"""A run without a testbed: the ranks are threads, what they exchange goes through memory.
+"""A run without a testbed: the ranks are threads, and their octets go through memory.
 
 The methods are those of a real run, so a run learns what it would learn over links, and each rank counts what it
 sends. There are no NICs: only methods of the hosts themselves work here.
