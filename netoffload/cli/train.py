@@ -47,7 +47,7 @@ LossScale = Annotated[
     float, typer.Option(help="Power of two: scales gradients on the wire, so the bound shrinks by it.")
 ]
 Baselines = Annotated[
-    str, typer.Option(help="Uncompressed exchanges run direct (without NICs), through NICs (nic), or both.")
+    str, typer.Option(help="Uncompressed methods run direct (without NICs), through NICs (nic), or both.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -74,7 +74,7 @@ CaptureFile = Annotated[
 ]
 
 
-def _list_exchanges(asked: bool) -> None:
+def _list_methods(asked: bool) -> None:
     if asked:
         from netoffload import compressors, methods
         from netoffload.training.models import MODELS
@@ -88,7 +88,7 @@ def _list_exchanges(asked: bool) -> None:
 
 
 ShowList = Annotated[
-    bool, typer.Option("--list", is_eager=True, callback=_list_exchanges, help="List exchanges and models, and stop.")
+    bool, typer.Option("--list", is_eager=True, callback=_list_methods, help="List methods and models, and stop.")
 ]
 
 
@@ -120,9 +120,9 @@ def train(
     show_list: ShowList = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model over emulated NICs, by one or more ways to exchange gradients, and record what it cost.
+    """Train a model over emulated NICs, by one or more methods, and record what it cost.
 
-    Exchanges that compress in NICs have NICs, others do without: NICs take cores. After one that failed the others are
+    Methods that compress in NICs have NICs, others do without: NICs take cores. After one that failed the others are
     still done; the exit code is then not 0.
 
     Example: netoffload train hdc --exchange inc --exchange inc+c --rate 1gbit --loss-scale 8 --iterations 200
@@ -198,12 +198,12 @@ def _tell(found: Found, reason: str | None, *, as_json: bool) -> None:
 
 
 def _print_missing(missing: dict[str, str | None]) -> None:
-    for exchange, reason in missing.items():
-        console.print(f"{exchange}: missing: {reason}", highlight=False, markup=False, soft_wrap=True)
+    for name, reason in missing.items():
+        console.print(f"{name}: missing: {reason}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _one_per_exchange(first: TrainSettings, asked: Sequence[str], *, error_feedback: bool) -> list[TrainSettings]:
-    """Return the run that ``first`` describes for every exchange asked for; with a residual where it can be kept."""
+    """Return the run that ``first`` describes for every method asked for; with a residual where it can be kept."""
     from netoffload.methods import expand
 
     runs = [dataclasses.replace(first, method=name) for name in expand(asked, first.model_spec.thresholds)]
@@ -229,7 +229,7 @@ def demo(
     baselines: Baselines = "direct",
     as_json: AsJson = False,
 ) -> None:
-    """Show what a compressing NIC does to training: four ways to exchange gradients, side by side.
+    """Show what a compressing NIC does to training: four methods, side by side.
 
     Worker-aggregator and ring, each without and with compression, train HDC on real digits over shaped links; what is
     not compressed has no NICs in its way. Its
@@ -345,7 +345,7 @@ def _run(
 
 
 def _remarks(record: Record) -> list[str]:
-    """Return a line for everything that makes a run's accuracy say nothing about its exchange."""
+    """Return a line for everything that makes a run's accuracy say nothing about its method."""
     asked, classes = record.configuration, record.traffic.classes
     remarks = []
     if record.learning.final_loss is None:

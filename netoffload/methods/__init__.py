@@ -26,6 +26,7 @@ is a file and its line in ``registry.FAMILIES``; a compressor needs neither.
 
 from netoffload.methods.base import (
     Bucket,
+    Family,
     GradientReducer,
     GradientServer,
     Member,
@@ -42,6 +43,7 @@ __all__ = [
     "FAMILIES",
     "PAPERS",
     "Bucket",
+    "Family",
     "GradientReducer",
     "GradientServer",
     "Member",

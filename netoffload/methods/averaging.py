@@ -15,38 +15,38 @@ from __future__ import annotations
 
 import numpy as np
 
-from netoffload.collectives import Exchange, ring_allreduce
+from netoffload.collectives import ring_allreduce
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
-from netoffload.methods.base import Member, Method, MethodSpec, Update, WeightExchange
+from netoffload.methods.base import Member, MethodSpec, Update, WeightExchange
 from netoffload.methods.floats import ring_octets
 from netoffload.methods.payloads import GatherReducer
 
 
 class Averaging(WeightExchange):
-    """PSGD and RSGD: Algorithm 1 with "every p-th iteration all" or "in iteration j the (j mod p)-th part"."""
+    """PSGD: Algorithm 1, "every p-th iteration all"."""
 
-    def __init__(self, exchange: Exchange, *, period: int, rotates: bool) -> None:
-        """Average every ``period`` iterations, or a ``period``-th of the weights in each if it ``rotates``."""
-        super().__init__()
-        self._exchange, self._period, self._rotates = exchange, period, rotates
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
+        """No iteration is done yet."""
+        super().__init__(spec, member)
         self._iteration = 0
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`Method.step`."""
         _update_alone(gradient, update, self._exchange.size)
-        turn = self._iteration % self._period
+        part = self._part(parameters, self._iteration % self._spec.period)
         self._iteration += 1
-        if self._rotates:
-            part = partition(parameters.size, self._period)[turn]
-            self._average(parameters[part.start : part.stop])
-        elif turn == self._period - 1:
-            self._average(parameters)
+        if part is not None:
+            self._average(part)
 
     def finish(self, parameters: Float32Array) -> None:
         """Average all weights, unless the last iteration has done so."""
-        if self._rotates or self._iteration % self._period:
+        if self._iteration % self._spec.period:
             self._average(parameters)
+
+    def _part(self, parameters: Float32Array, turn: int) -> Float32Array | None:
+        """Return what is averaged in an iteration, a view: all, in the last of a period."""
+        return parameters if turn == self._spec.period - 1 else None
 
     def _average(self, part: Float32Array) -> None:
         ring_allreduce(self._exchange, part, tagged=False)
@@ -55,16 +55,28 @@ class Averaging(WeightExchange):
         self.sent.vector_octets += part.nbytes
 
 
+class Rotation(Averaging):
+    """RSGD: Algorithm 1, "in iteration j the (j mod p)-th part"."""
+
+    def finish(self, parameters: Float32Array) -> None:
+        """Average all weights: every iteration has changed all of them."""
+        self._average(parameters)
+
+    def _part(self, parameters: Float32Array, turn: int) -> Float32Array | None:
+        part = partition(parameters.size, self._spec.period)[turn]
+        return parameters[part.start : part.stop]
+
+
 class QuantisedAveraging(WeightExchange):
     """PQASGD: Algorithm 2."""
 
-    def __init__(self, exchange: Exchange, gather: GatherReducer, *, period: int) -> None:
-        """Let ``gather`` sum the changes of the weights, every ``period`` iterations."""
-        super().__init__()
-        self._exchange, self._gather, self._period = exchange, gather, period
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
+        """No iteration is done yet; the changes of the weights are gathered as gradients are."""
+        super().__init__(spec, member)
+        self._gather = GatherReducer(spec, member)
         self._iteration = 0
         self._synchronised: Float32Array | None = None
-        self.sent = gather.sent
+        self.sent = self._gather.sent
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`Method.step`."""
@@ -72,12 +84,12 @@ class QuantisedAveraging(WeightExchange):
             self._synchronised = parameters.copy()
         _update_alone(gradient, update, self._exchange.size)
         self._iteration += 1
-        if self._iteration % self._period == 0:
+        if self._iteration % self._spec.period == 0:
             self._synchronise(parameters, self._synchronised)
 
     def finish(self, parameters: Float32Array) -> None:
         """Sum the changes of an unfinished period."""
-        if self._synchronised is not None and self._iteration % self._period:
+        if self._synchronised is not None and self._iteration % self._spec.period:
             self._synchronise(parameters, self._synchronised)
 
     def _synchronise(self, parameters: Float32Array, synchronised: Float32Array) -> None:
@@ -85,21 +97,6 @@ class QuantisedAveraging(WeightExchange):
         np.divide(mean, np.float32(self._exchange.size), out=mean)
         np.add(synchronised, mean, out=synchronised)
         parameters[:] = synchronised
-
-
-def averaging(spec: MethodSpec, member: Member) -> Method:
-    """Return a worker's side of PSGD."""
-    return Averaging(member.exchange, period=spec.period, rotates=False)
-
-
-def rotation(spec: MethodSpec, member: Member) -> Method:
-    """Return a worker's side of RSGD."""
-    return Averaging(member.exchange, period=spec.period, rotates=True)
-
-
-def quantised_averaging(spec: MethodSpec, member: Member) -> Method:
-    """Return a worker's side of PQASGD."""
-    return QuantisedAveraging(member.exchange, GatherReducer(spec.compressor_of(), member), period=spec.period)
 
 
 def _update_alone(gradient: Float32Array, update: Update, workers: int) -> None:

@@ -37,41 +37,63 @@ class Way(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
+class Family:
+    """What all parameters of a method have in common.
+
+    Attributes:
+        way: how the ranks are connected.
+        worker: a worker's side.
+        server: the side of the aggregator or server, one rank more than the workers; None: there is none.
+        tagged: gradients travel through the NICs' codec.
+        periodic: it takes ``p``, the iterations from one averaging to the next.
+        compressor: the one that it always uses, by name; empty: none, or any.
+    """
+
+    way: Way
+    worker: type[Method]
+    server: type[Method] | None = None
+    tagged: bool = False
+    periodic: bool = False
+    compressor: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class MethodSpec:
     """What a method's name stands for (:func:`netoffload.methods.registry.parse`).
 
     Attributes:
         name: as the user wrote it.
-        family: the name without its parameters.
-        way: how the ranks are connected.
-        build: makes a rank's side.
-        tagged: gradients travel through the NICs' codec.
-        period: iterations from one exchange of weights to the next; 1 for all but the periodic methods.
+        short: the name without its parameters.
+        family: what the parameters do not change.
+        period: iterations from one averaging to the next; 1 for all but the periodic methods.
         compressor: makes the payloads; None where floats travel.
     """
 
     name: str
-    family: str
-    way: Way
-    build: Callable[[MethodSpec, Member], Method] = dataclasses.field(repr=False)
-    tagged: bool = False
+    short: str
+    family: Family
     period: int = 1
     compressor: Compressor | None = None
 
     @property
+    def way(self) -> Way:
+        """How the ranks are connected."""
+        return self.family.way
+
+    @property
+    def tagged(self) -> bool:
+        """Whether gradients travel through the NICs' codec."""
+        return self.family.tagged
+
+    @property
     def has_server(self) -> bool:
         """Whether one rank more than the workers takes part."""
-        return self.way in (Way.AGGREGATOR, Way.SERVER)
+        return self.family.server is not None
 
     @property
     def keeps_residual(self) -> bool:
         """Whether error feedback is possible: each payload is made of a worker's own vector."""
         return self.compressor is not None and self.way is not Way.PAYLOAD_RING
-
-    def compressor_of(self) -> Compressor:
-        """Return the compressor of a method that has one."""
-        assert self.compressor is not None, f"{self.name} moves floats"
-        return self.compressor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +113,6 @@ class Member:
     layout: Layout = NO_LAYERS
     seed: int = 0
     error_feedback: bool = False
-
-    @property
-    def is_last(self) -> bool:
-        """Whether this rank is the aggregator or server of a method that has one."""
-        return self.exchange.rank == self.exchange.size - 1
 
 
 @dataclasses.dataclass
@@ -128,8 +145,9 @@ class Method(abc.ABC):
         sent: what this rank has sent.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
         """Nothing is sent yet."""
+        self._spec, self._member, self._exchange = spec, member, member.exchange
         self.sent = Sent()
 
     @abc.abstractmethod

@@ -18,20 +18,22 @@ from netoffload.collectives import Payload, allgather_payloads, push_pull, ring_
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout, State
-from netoffload.compressors.terngrad import TernGrad
-from netoffload.methods.base import Bucket, GradientReducer, GradientServer, Member, Method, MethodSpec
+from netoffload.methods.base import Bucket, GradientReducer, GradientServer, Member, MethodSpec
 from netoffload.methods.buckets import BucketStates, first_layer, layout_of
-from netoffload.methods.ternary_server import TernaryServer, TernaryWorker
 
 
-class GatherReducer(GradientReducer):
+class PayloadReducer(GradientReducer):
+    """What workers with a compressor share: a state per bucket."""
+
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
+        """Nothing is encoded yet."""
+        super().__init__(spec, member)
+        self._compressor = compressor_of(spec)
+        self._states = BucketStates(self._compressor, member)
+
+
+class GatherReducer(PayloadReducer):
     """Everybody's payload to everybody."""
-
-    def __init__(self, compressor: Compressor, member: Member) -> None:
-        """Nothing is sent yet."""
-        super().__init__()
-        self._exchange, self._compressor = member.exchange, compressor
-        self._states = BucketStates(compressor, member)
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`GradientReducer.reduce`; ``gradient`` is not changed."""
@@ -42,14 +44,8 @@ class GatherReducer(GradientReducer):
         return _total(self._compressor, allgather_payloads(self._exchange, payload), state.layout)
 
 
-class ServedReducer(GradientReducer):
+class ServedReducer(PayloadReducer):
     """A worker of a parameter server, the last rank: its payload goes, the float32 sum comes."""
-
-    def __init__(self, compressor: Compressor, member: Member) -> None:
-        """Nothing is sent yet."""
-        super().__init__()
-        self._exchange, self._compressor = member.exchange, compressor
-        self._states = BucketStates(compressor, member)
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`GradientReducer.reduce`."""
@@ -62,25 +58,23 @@ class ServedReducer(GradientReducer):
 class PayloadServer(GradientServer):
     """The parameter server: it adds what comes."""
 
-    def __init__(self, compressor: Compressor, member: Member) -> None:
-        """Decode with ``compressor``."""
-        super().__init__()
-        self._exchange, self._compressor, self._layout = member.exchange, compressor, member.layout
-
     def serve(self, bucket: Bucket | None = None) -> None:
         """See :meth:`GradientServer.serve`."""
-        layout = layout_of(self._layout, bucket)
-        answer = serve_payloads(self._exchange, lambda pushed: _total(self._compressor, pushed, layout).view(np.uint8))
+        compressor, layout = compressor_of(self._spec), layout_of(self._member.layout, bucket)
+        answer = serve_payloads(self._exchange, lambda pushed: _total(compressor, pushed, layout).view(np.uint8))
         self.sent.octets += answer.size * (self._exchange.size - 1)
 
 
 class PayloadRingReducer(GradientReducer):
-    """A ring in which every hop decodes, adds and encodes; each block of a bucket has a state of its own."""
+    """A ring in which every hop decodes, adds and encodes; each block of a bucket has a state of its own.
 
-    def __init__(self, compressor: Compressor, member: Member) -> None:
-        """There is no error feedback, because what a hop encodes is not its own gradient."""
-        super().__init__()
-        self._compressor, self._member = compressor, member
+    There is no error feedback, because what a hop encodes is not its own gradient.
+    """
+
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
+        """Nothing is encoded yet."""
+        super().__init__(spec, member)
+        self._compressor = compressor_of(spec)
         self._states: dict[Bucket | None, list[State]] = {}
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
@@ -93,7 +87,7 @@ class PayloadRingReducer(GradientReducer):
             return payload
 
         self.sent.octets += ring_payloads(
-            self._member.exchange,
+            self._exchange,
             gradient,
             encode,
             lambda payload, block: self._compressor.decode(payload, states[block].layout),
@@ -103,7 +97,7 @@ class PayloadRingReducer(GradientReducer):
     def states_of(self, bucket: Bucket | None) -> list[State]:
         """Return the states of a bucket's blocks; each block of each rank has a stream of random words of its own."""
         if bucket not in self._states:
-            exchange = self._member.exchange
+            exchange = self._exchange
             layout = layout_of(self._member.layout, bucket)
             blocks = [_within(layout, span.start, span.stop) for span in partition(layout.count, exchange.size)]
             first = (first_layer(bucket) * exchange.size + exchange.rank) * exchange.size
@@ -112,24 +106,6 @@ class PayloadRingReducer(GradientReducer):
                 for at, block in enumerate(blocks)
             ]
         return self._states[bucket]
-
-
-def gathered(spec: MethodSpec, member: Member) -> Method:
-    """Return a rank's side where payloads are gathered."""
-    return GatherReducer(spec.compressor_of(), member)
-
-
-def ringed(spec: MethodSpec, member: Member) -> Method:
-    """Return a rank's side of a ring of payloads."""
-    return PayloadRingReducer(spec.compressor_of(), member)
-
-
-def served(spec: MethodSpec, member: Member) -> Method:
-    """Return a worker's or the parameter server's side."""
-    compressor = spec.compressor_of()
-    if isinstance(compressor, TernGrad):
-        return (TernaryServer if member.is_last else TernaryWorker)(compressor, member)
-    return (PayloadServer if member.is_last else ServedReducer)(compressor, member)
 
 
 def _total(compressor: Compressor, payloads: Iterable[Payload], layout: Layout) -> Float32Array:
@@ -148,3 +124,9 @@ def _within(layout: Layout, start: int, stop: int) -> Layout:
         if min(stop, end) > max(start, begin)
     ]
     return Layout(tuple(parts) or (0,))
+
+
+def compressor_of(spec: MethodSpec) -> Compressor:
+    """Return the compressor of a method that has one."""
+    assert spec.compressor is not None, f"{spec.name} moves floats"
+    return spec.compressor

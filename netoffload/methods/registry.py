@@ -21,56 +21,36 @@ and 2 and section 5 (fullsgd, psgd, rsgd, pqasgd); TernGrad, Fig. 1 (the server)
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from netoffload.compressors import Compressor, registry
 from netoffload.errors import UsageError
-from netoffload.methods.averaging import averaging, quantised_averaging, rotation
-from netoffload.methods.base import Member, Method, MethodSpec, Way
-from netoffload.methods.floats import aggregation, ring
-from netoffload.methods.payloads import gathered, ringed, served
-
-Build = Callable[[MethodSpec, Member], Method]
-
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """A method that is not just a compressor.
-
-    Attributes:
-        way: how the ranks are connected.
-        build: makes a rank's side.
-        tagged: gradients travel through the NICs' codec.
-        periodic: it takes ``p``, the iterations from one exchange of weights to the next.
-        compressor: the one that it always uses, by name; empty: none.
-    """
-
-    way: Way
-    build: Build
-    tagged: bool = False
-    periodic: bool = False
-    compressor: str = ""
-
+from netoffload.methods.averaging import Averaging, QuantisedAveraging, Rotation
+from netoffload.methods.base import Family, Member, Method, MethodSpec, Way
+from netoffload.methods.floats import Aggregator, RingReducer, Worker
+from netoffload.methods.payloads import GatherReducer, PayloadRingReducer, PayloadServer, ServedReducer
+from netoffload.methods.ternary_server import TernaryServer, TernaryWorker
 
 FAMILIES: Final[Mapping[str, Family]] = {
-    "wa": Family(Way.AGGREGATOR, aggregation),
-    "wa+c": Family(Way.AGGREGATOR, aggregation, tagged=True),
-    "inc": Family(Way.RING, ring),
-    "inc+c": Family(Way.RING, ring, tagged=True),
-    "fullsgd": Family(Way.RING, ring),
-    "psgd": Family(Way.RING, averaging, periodic=True),
-    "rsgd": Family(Way.RING, rotation, periodic=True),
-    "pqasgd": Family(Way.GATHER, quantised_averaging, periodic=True, compressor="qsgd"),
+    "wa": Family(Way.AGGREGATOR, Worker, Aggregator),
+    "wa+c": Family(Way.AGGREGATOR, Worker, Aggregator, tagged=True),
+    "inc": Family(Way.RING, RingReducer),
+    "inc+c": Family(Way.RING, RingReducer, tagged=True),
+    "fullsgd": Family(Way.RING, RingReducer),
+    "psgd": Family(Way.RING, Averaging, periodic=True),
+    "rsgd": Family(Way.RING, Rotation, periodic=True),
+    "pqasgd": Family(Way.GATHER, QuantisedAveraging, periodic=True, compressor="qsgd"),
 }
 """Every method by its name, one line each; all other names are compressors."""
 
-_VIA: Final[Mapping[str, tuple[Way, Build]]] = {
-    "gather": (Way.GATHER, gathered),
-    "server": (Way.SERVER, served),
-    "ring": (Way.PAYLOAD_RING, ringed),
+_VIA: Final[Mapping[str, Family]] = {
+    "gather": Family(Way.GATHER, GatherReducer),
+    "server": Family(Way.SERVER, ServedReducer, PayloadServer),
+    "ring": Family(Way.PAYLOAD_RING, PayloadRingReducer),
 }
+_SERVED_OTHERWISE: Final = {"terngrad": Family(Way.SERVER, TernaryWorker, TernaryServer)}
+"""Compressors whose server does more than add."""
 _OWN_VIA: Final = {
     "terngrad": "server",
     **dict.fromkeys(("half", "fp16", "bf16", "16b-T", "22b-T", "24b-T"), "ring"),
@@ -131,8 +111,8 @@ def parse(text: str, *, batch: int, shared: bool = False) -> MethodSpec:
         raise UsageError(f"exchange {name!r} is unknown: choose from {', '.join(names())}")
     family = FAMILIES.get(name)
     if family is None:
-        way, build, items = _way(name, items)
-        return MethodSpec(text, name, way, build, compressor=_compressor(name, items, batch, 1))
+        family, items = _via(name, items)
+        return MethodSpec(text, name, family, compressor=_compressor(name, items, batch, 1))
     period = 1
     if family.periodic:
         period, items = _period(name, items)
@@ -144,7 +124,7 @@ def parse(text: str, *, batch: int, shared: bool = False) -> MethodSpec:
         raise UsageError(f"{name} takes p=ITERATIONS and nothing else, not {','.join(items)}")
     elif items:
         raise UsageError(f"exchange {name!r} takes no parameters")
-    return MethodSpec(text, name, family.way, family.build, family.tagged, period, compressor)
+    return MethodSpec(text, name, family, period, compressor)
 
 
 def method_for(spec: MethodSpec, member: Member) -> Method:
@@ -153,7 +133,9 @@ def method_for(spec: MethodSpec, member: Member) -> Method:
     Raises:
         UsageError: a tagged ring has nothing to round by.
     """
-    return spec.build(spec, member)
+    is_last = member.exchange.rank == member.exchange.size - 1
+    side = spec.family.server if is_last and spec.family.server else spec.family.worker
+    return side(spec, member)
 
 
 def _compressor(name: str, items: list[str], batch: int, period: int) -> Compressor:
@@ -174,17 +156,17 @@ def _period(name: str, items: list[str]) -> tuple[int, list[str]]:
     return int(text), rest
 
 
-def _way(name: str, items: list[str]) -> tuple[Way, Build, list[str]]:
+def _via(name: str, items: list[str]) -> tuple[Family, list[str]]:
     """Take ``via=...`` out of a compressor's parameters."""
     given, rest = _taken("via=", items)
     via = _OWN_VIA.get(name, "gather") if given is None else given
     if via not in _VIA:
         raise UsageError(f"{name}: via={via} is unknown: choose from {', '.join(_VIA)}")
-    way, build = _VIA[via]
+    family = _VIA[via]
     by_layer = [item for item in rest if item.startswith(("exempt=", "layers="))]
-    if way is Way.PAYLOAD_RING and by_layer:
+    if family.way is Way.PAYLOAD_RING and by_layer:
         raise UsageError(f"{name}: {by_layer[0]} names layers of the model, via=ring encodes blocks that cut them")
-    return way, build, rest
+    return (_SERVED_OTHERWISE.get(name, family) if family.way is Way.SERVER else family), rest
 
 
 def _gathered_items(name: str, items: list[str]) -> list[str]:

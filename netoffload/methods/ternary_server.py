@@ -19,26 +19,26 @@ import numpy as np
 from netoffload.collectives import Payload, push_pull, serve_payloads
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors.terngrad import TernarySum, TernGrad
-from netoffload.methods.base import Bucket, GradientReducer, GradientServer, Member
+from netoffload.methods.base import Bucket, GradientReducer, GradientServer, Member, MethodSpec
 from netoffload.methods.buckets import BucketStates, layout_of
 
 
 class TernaryWorker(GradientReducer):
     """A worker; the last rank is the server."""
 
-    def __init__(self, compressor: TernGrad, member: Member) -> None:
-        """Nothing is sent yet."""
-        super().__init__()
-        self._exchange, self._compressor = member.exchange, compressor
-        self._states = BucketStates(compressor, member)
-        self._sum = TernarySum(compressor, member.exchange.size - 1)
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
+        """Nothing is encoded yet."""
+        super().__init__(spec, member)
+        self._sum = _sum_of(spec, member)
+        self._states = BucketStates(self._sum.uplink, member)
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`GradientReducer.reduce`."""
         state = self._states.of(bucket)
-        own = self._compressor.scalers(gradient, state)
+        ternary = self._sum.uplink
+        own = ternary.scalers(gradient, state)
         shared = self._ask(own.view(np.uint8)).view(np.float32)
-        payload = self._compressor.encode_shared(gradient, shared, state)
+        payload = ternary.encode_shared(gradient, shared, state)
         self.sent.vector_octets += payload.size + own.nbytes
         mean = self._sum.decode(self._ask(payload), state.layout)
         return np.multiply(mean, np.float32(self._sum.workers), out=mean)
@@ -51,18 +51,17 @@ class TernaryWorker(GradientReducer):
 class TernaryServer(GradientServer):
     """The server."""
 
-    def __init__(self, compressor: TernGrad, member: Member) -> None:
-        """Serve all other ranks."""
-        super().__init__()
-        self._exchange, self._layout = member.exchange, member.layout
-        self._sum = TernarySum(compressor, member.exchange.size - 1)
-
     def serve(self, bucket: Bucket | None = None) -> None:
         """See :meth:`GradientServer.serve`."""
-        layout = layout_of(self._layout, bucket)
+        total, layout = _sum_of(self._spec, self._member), layout_of(self._member.layout, bucket)
         shared = serve_payloads(self._exchange, _largest)
-        answer = serve_payloads(self._exchange, lambda pushed: self._sum.encode(pushed, layout))
+        answer = serve_payloads(self._exchange, lambda pushed: total.encode(pushed, layout))
         self.sent.octets += (shared.size + answer.size) * (self._exchange.size - 1)
+
+
+def _sum_of(spec: MethodSpec, member: Member) -> TernarySum:
+    assert isinstance(spec.compressor, TernGrad), f"{spec.name} has no ternary gradients"
+    return TernarySum(spec.compressor, member.exchange.size - 1)
 
 
 def _largest(pushed: list[Payload]) -> Payload:

@@ -64,7 +64,7 @@ EXCHANGE: Final = Axis(
     method_name,
     _place,
     varies=frozenset({"exchange", "error_feedback"}),
-    title="ways to exchange gradients",
+    title="methods",
     marked=frozenset({"learning_rate"}),
     optional=frozenset({"codec", "bound_k", "packing"}),
 )

@@ -124,7 +124,15 @@ def draw_times(axes: Axes, summary: Summary) -> None:
     axes.set_title("Time per iteration")
     axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.legend(frameon=False, loc="upper right", fontsize=9)
+    axes.legend(
+        ncols=3,
+        frameon=False,
+        fontsize=8,
+        loc="lower right",
+        bbox_to_anchor=(1.01, 0.99),
+        columnspacing=1,
+        handlelength=1.2,
+    )
 
 
 def _speedup_note(summary: Summary, name: str) -> str:

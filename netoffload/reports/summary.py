@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from netoffload.errors import UsageError
-from netoffload.reports.axis import EXCHANGE, VIA_NICS, Axis
+from netoffload.reports.axis import AXES, EXCHANGE, VIA_NICS, Axis
 from netoffload.results import Configuration, Record, Versions
 
 SPEEDUPS: Final = (("wa", "wa+c"), ("wa", "inc"), ("inc", "inc+c"), ("wa", "inc+c"))
@@ -133,7 +133,7 @@ def _check_alike(records: Sequence[Record], axis: Axis) -> None:
         if mine != other:
             raise UsageError(
                 f"records are of two machines ({mine} and {other}): a speed-up between them says nothing about "
-                "exchanges; report them one by one"
+                "what was compared; report them one by one"
             )
 
 
@@ -141,7 +141,8 @@ def _check_fields(first: Record, other: Record, names: Collection[str]) -> None:
     for name in sorted(names):
         one, two = getattr(first.configuration, name), getattr(other.configuration, name)
         if one != two:
-            raise UsageError(f"records differ in {name} ({one} and {two}): report them one by one")
+            axis = next((f", or with --axis {axis.name}" for axis in AXES.values() if name in axis.varies), "")
+            raise UsageError(f"records differ in {name} ({one} and {two}): report them one by one{axis}")
 
 
 def _merge(records: Sequence[Record]) -> Bar:

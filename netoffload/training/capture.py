@@ -26,7 +26,6 @@ class CapturingMethod(Method):
 
     def __init__(self, method: Method, every: int) -> None:
         """Keep the gradient of iteration ``every``, 2 * ``every``, ...; nothing is kept yet."""
-        super().__init__()
         self.sent = method.sent
         self._method, self._every = method, every
         self._iteration = 0

@@ -149,7 +149,7 @@ class TrainSettings:
     def optimizer(self) -> Sgd:
         """The optimizer, with the model's defaults; its learning rate is no more than the method takes."""
         own = self.model_spec.optimizer
-        first = min(own.learning_rate, LEARNING_RATE_MAX.get(self.spec.family, own.learning_rate))
+        first = min(own.learning_rate, LEARNING_RATE_MAX.get(self.spec.short, own.learning_rate))
         return Sgd(
             first if self.learning_rate is None else self.learning_rate,
             own.momentum if self.momentum is None else self.momentum,

@@ -177,7 +177,7 @@ def nodes_needed(runs: Sequence[TrainSettings]) -> int:
 
 def _check_together(runs: Sequence[TrainSettings], testbed: TestbedSettings) -> None:
     if not runs:
-        raise UsageError("nothing to run: name at least one exchange")
+        raise UsageError("nothing to run: name at least one method")
     if len({(run.data, run.data_dir, run.seed, run.nodes) for run in runs}) > 1:
         raise UsageError("runs on one testbed share their data set, seed and number of workers")
     if alone := [run.method for run in runs if run.ranks == 1]:
@@ -185,7 +185,7 @@ def _check_together(runs: Sequence[TrainSettings], testbed: TestbedSettings) -> 
     if testbed.nodes < nodes_needed(runs):
         raise UsageError(f"the runs need {nodes_needed(runs)} nodes, the testbed has {testbed.nodes}")
     if testbed.nic is None and any(run.compressed for run in runs):
-        raise UsageError("a compressed exchange needs NICs")
+        raise UsageError("a compressed method needs NICs")
 
 
 def run_one(

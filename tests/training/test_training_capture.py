@@ -10,7 +10,7 @@ import pytest
 from netoffload.collectives.samples import read_gradients
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
-from netoffload.methods import Method, Update
+from netoffload.methods import Method, Sent, Update
 from netoffload.training.capture import MAX_VECTORS, CapturingMethod
 from netoffload.training.config import TrainSettings
 from netoffload.training.run import Capture, Planned
@@ -19,6 +19,9 @@ from netoffload.training.sample import sample_gradients
 
 class Doubling(Method):
     """A method that overwrites the gradient, as a real one does."""
+
+    def __init__(self) -> None:
+        self.sent = Sent()
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         gradient *= 2

@@ -158,6 +158,9 @@ def test_time_is_split_by_the_clock_that_is_given() -> None:
     done: list[int] = []
 
     class UpdatesAtOnce(Method):
+        def __init__(self) -> None:
+            """It sends nothing."""
+
         def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
             update(gradient)
 
