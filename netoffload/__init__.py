@@ -12,13 +12,14 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
     collectives reports dissect     schedules over an abstract exchange; records -> tables and figures; captured frames
     compressors                     float32 vectors <-> payloads: the papers' methods on the host
     netoffload_daemon               the NIC process (folder daemon/)
+    methods                         gradients of all ranks -> the same next weights, over an exchange
     transport                       sockets -> exchange: connections, compiled rounds
     netoffload_mpi                  CompComm over mpi4py (folder mpi_ext/)
     training                        torch: one run = config in, record out
     cli                             what a person types
 
 Two journeys explain the rest. A frame: device -> daemon loop -> engine -> codec -> engine -> daemon loop -> device.
-A run: cli -> testbed -> ranks -> training -> collectives -> exchange -> record -> reports.
+A run: cli -> testbed -> ranks -> training -> methods -> collectives -> exchange -> record -> reports.
 """
 
 __version__ = "0.1.0"

@@ -1,9 +1,14 @@
 """The record a run leaves: what was asked for, what ran it, what was measured.
 
-One run is one :class:`Record`, one line of JSON; a file of records is JSON lines and grows by appending. Reading is
-strict: a key that is unknown, missing or of the wrong type is a :class:`~netoffload.errors.UsageError` with the path
-to it, because a record that is read half is a figure that is half wrong. Times are seconds, sizes octets, rates bits
-per second; totals are over the timed iterations of the run, and a field that is per iteration says so.
+One run is one :class:`Record`, one line of JSON; a file of records is JSON lines and grows by appending. Times are
+seconds, sizes octets, rates bits per second; totals are over the timed iterations of the run, and a field that is per
+iteration says so.
+
+A record has a format number. A change of the keys raises :data:`FORMAT` and adds to :data:`MIGRATIONS` the function
+that brings a record of the format before to the new one; a record of any older format goes through all of them in turn,
+and what it does not know becomes ``unknown``. After that reading is strict: a key that is unknown, missing or of the
+wrong type is a :class:`~netoffload.errors.UsageError` with the path to it, because a record that is read half is a
+figure that is half wrong.
 """
 
 from __future__ import annotations
@@ -12,14 +17,17 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from netoffload.errors import UsageError
 
 FORMAT: Final = 3
-"""Version of the record's keys; a reader refuses any other."""
+"""Version of the record's keys; a newer one is refused."""
+
+UNKNOWN: Final = "unknown"
+"""What a record of an older format says where it does not know."""
 
 T = TypeVar("T")
 
@@ -55,7 +63,7 @@ class Configuration:
 class Versions:
     """What it ran on; ``kernel`` is Linux, ``codec_kernel`` the variant of ``netoffload.codec.kernels`` in use.
 
-    ``machine`` tells machines apart: the start of a SHA-256 of what identifies this one.
+    ``machine`` tells machines apart: the start of a SHA-256 of what identifies this one, or :data:`UNKNOWN`.
     """
 
     netoffload: str
@@ -68,6 +76,11 @@ class Versions:
     cpu: str
     cores: int
     machine: str
+
+    @property
+    def computer(self) -> str:
+        """The machine in words."""
+        return f"{self.machine}, {self.cores} cores of {self.cpu}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,19 +211,64 @@ def to_line(record: Record) -> str:
     return json.dumps(dataclasses.asdict(record), allow_nan=False, sort_keys=False)
 
 
-def from_line(line: str, where: str = "record") -> Record:
-    """Read what :func:`to_line` wrote.
+def _to_format_2(record: dict[str, Any]) -> None:
+    """Only INCEPTIONN's four methods had format 1; their vectors go through NICs whole, without error feedback."""
+    traffic = record["traffic"]
+    raw, payload = traffic["raw_octets"], traffic["payload_octets"]
+    _add(record, compression_efficiency=payload / raw if payload else 1.0)
+    _add(record["configuration"], error_feedback=False)
+
+
+def _to_format_3(record: dict[str, Any]) -> None:
+    """All training data was partitioned, until runs of format 2 began to say so; ``codec_kernel`` came as silently."""
+    record["configuration"].setdefault("sharing", "partitioned")
+    record["versions"].setdefault("codec_kernel", UNKNOWN)
+    _add(record["versions"], machine=UNKNOWN)
+
+
+def _add(place: dict[str, Any], **new: object) -> None:
+    if known := sorted(place.keys() & new.keys()):
+        raise KeyError(f"it has {', '.join(known)} of a later format")
+    place.update(new)
+
+
+MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], None]]] = {1: _to_format_2, 2: _to_format_3}
+"""By format: what brings a record of it to the next one, in place."""
+assert list(MIGRATIONS) == list(range(1, FORMAT))
+
+
+def _migrated(record: dict[str, Any], where: str) -> dict[str, Any]:
+    """Bring a record of an older format to :data:`FORMAT`, in place, and return it.
 
     Raises:
-        UsageError: not JSON, another format, or a key that is unknown, missing or of the wrong type.
+        UsageError: no format that was ever written, a newer one, or a key that its format has is missing.
+    """
+    written = record.get("format")
+    if type(written) is not int or written < 1:
+        raise UsageError(f"{where} is not a record of format 1 to {FORMAT}")
+    if written > FORMAT:
+        raise UsageError(f"{where} has format {written}; this version reads 1 to {FORMAT}: update netoffload")
+    try:
+        for step in range(written, FORMAT):
+            MIGRATIONS[step](record)
+    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise UsageError(f"{where} is not a record of format {written}: {error!r}") from error
+    return record | {"format": FORMAT}
+
+
+def from_line(line: str, where: str = "record") -> Record:
+    """Read what :func:`to_line` wrote, in this version or an older one.
+
+    Raises:
+        UsageError: not JSON, a newer format, or a key that is unknown, missing or of the wrong type.
     """
     try:
         value = json.loads(line)
     except ValueError as error:
         raise UsageError(f"{where} is not JSON: {error}") from error
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise UsageError(f"{where} is not a record of format {FORMAT}: run it again with this version")
-    return decode_dataclass(Record, value, where)
+    if not isinstance(value, dict):
+        raise UsageError(f"{where} is not a record of format 1 to {FORMAT}")
+    return decode_dataclass(Record, _migrated(value, where), where)
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:

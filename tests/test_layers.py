@@ -34,6 +34,7 @@ LEVELS = {
     "netoffload.reports": 3,
     "netoffload.dissect": 3,
     "netoffload.transport": 4,
+    "netoffload.methods": 4,
     "netoffload_daemon": 4,
     "netoffload_mpi": 5,
     "netoffload.training": 6,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from netoffload import results
+from netoffload import reports, results
 from netoffload.errors import UsageError
 from netoffload.results import (
     ClassCounts,
@@ -104,6 +104,54 @@ def changed(path: tuple[str, ...], value: Any) -> str:
 def test_a_line_that_is_no_record_is_refused_with_the_place(line: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         results.from_line(line)
+
+
+def of_format(written: int, *, early: bool = False) -> dict[str, Any]:
+    """A record as a version of that format wrote it; ``early``: before a key came that did not raise the number."""
+    old: dict[str, Any] = json.loads(results.to_line(a_record())) | {"format": written}
+    if written < 3:
+        del old["versions"]["machine"]
+        if early and written == 2:
+            del old["configuration"]["sharing"]
+    if written < 2:
+        del old["configuration"]["sharing"], old["configuration"]["error_feedback"], old["compression_efficiency"]
+        if early:
+            del old["versions"]["codec_kernel"]
+    return old
+
+
+@pytest.mark.parametrize(("written", "early"), [(1, True), (1, False), (2, True), (2, False), (3, False)])
+def test_a_record_of_an_older_format_is_read_and_reported(written: int, early: bool, tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_text(json.dumps(of_format(written, early=early)) + "\n")
+    [record] = results.read_records(path)
+    whole = a_record()
+    if written < 3:
+        codec_kernel = "unknown" if early and written == 1 else whole.versions.codec_kernel
+        versions = dataclasses.replace(whole.versions, machine="unknown", codec_kernel=codec_kernel)
+        whole = dataclasses.replace(whole, versions=versions)
+    if written == 1:  # its ring's vectors went through NICs whole, so the efficiency is the ratio's inverse
+        whole = dataclasses.replace(whole, compression_efficiency=1 / 6)
+    assert record == whole
+    assert results.from_line(results.to_line(record)) == record
+    summary = reports.summarise([record])
+    assert summary.bars["inc+c"].compression_efficiency == whole.compression_efficiency
+    assert summary.to_json()["machine"].startswith(whole.versions.machine)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (of_format(results.FORMAT + 1), "has format 4; this version reads 1 to 3: update netoffload"),
+        (of_format(3) | {"format": "3"}, "not a record of format 1 to 3"),
+        ({"format": 1}, "not a record of format 1: KeyError"),
+        (of_format(3) | {"format": 2}, "not a record of format 2: .*machine of a later format"),
+        ({key: value for key, value in of_format(2).items() if key != "learning"}, "lacks keys: learning"),
+    ],
+)
+def test_what_no_version_wrote_is_refused(line: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        results.from_line(json.dumps(line))
 
 
 def test_a_file_without_records_is_refused(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def _layout(layers: str | None, count: int) -> Layout:
         return Layout.flat(count)
     if layers == HDC:
         try:
-            from netoffload.training.networks import build_hdc
+            from netoffload.training.models.hdc import build_hdc
         except ImportError as error:
             raise UsageError(f"the layers of hdc need torch: pip install 'netoffload[train]' ({error})") from error
         layout = Layout(tuple(parameter.numel() for parameter in build_hdc(1).parameters()))

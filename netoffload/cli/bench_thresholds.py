@@ -82,9 +82,9 @@ def bench_thresholds(
 
 
 def _report(asked: TrainSettings, trials: list[Trial], best: dict[str, Trial]) -> dict[str, Any]:
-    asked_for = {key: value for key, value in asdict(asked).items() if key not in ("exchange", "data_dir")}
+    asked_for = {key: value for key, value in asdict(asked.resolved()).items() if key not in ("method", "data_dir")}
     return {
-        "configuration": asked_for | {"learning_rate": asked.first_learning_rate},
+        "configuration": asked_for,
         "best": {method: trial.threshold for method, trial in best.items()},
         "trials": [asdict(trial) for trial in trials],
         "netoffload": netoffload.__version__,

@@ -35,7 +35,10 @@ Rate = Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit, 2.5
 Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND of the NICs' codec, 1..16.")]
 Codec = Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")]
 LearningRate = Annotated[
-    float | None, typer.Option(help="At the start. Default: 0.1 for hdc, 0.02 for cnn, 0.01 for terngrad.")
+    float | None, typer.Option(help="At the start. Default: the model's own (see --list), 0.01 for terngrad.")
+]
+LearningRateInterval = Annotated[
+    int | None, typer.Option(help="Iterations after which it is divided by 5. Default: the model's own, 2000.")
 ]
 Packing = Annotated[str, typer.Option(help=f"How NICs fill frames: {', '.join(config.PACKINGS)}.")]
 Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
@@ -44,13 +47,13 @@ LossScale = Annotated[
     float, typer.Option(help="Power of two: scales gradients on the wire, so the bound shrinks by it.")
 ]
 Baselines = Annotated[
-    str, typer.Option(help="Uncompressed exchanges run direct (without NICs), through NICs (nic), or both.")
+    str, typer.Option(help="Uncompressed methods run direct (without NICs), through NICs (nic), or both.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 Model = Annotated[
-    str, typer.Argument(help="hdc (INCEPTIONN's five-layer perceptron) or cnn (a small one).", show_default=False)
+    str, typer.Argument(help="The model: hdc (INCEPTIONN's perceptron), or another of --list.", show_default=False)
 ]
 Exchanges = Annotated[
     list[str] | None,
@@ -71,22 +74,21 @@ CaptureFile = Annotated[
 ]
 
 
-def _list_exchanges(asked: bool) -> None:
+def _list_methods(asked: bool) -> None:
     if asked:
-        from netoffload.compressors import registry
-        from netoffload.training import systems
+        from netoffload import compressors, methods
+        from netoffload.training.models import MODELS
 
-        console.print(
-            "\n".join((systems.__doc__ or "").splitlines()[2:]), highlight=False, markup=False, soft_wrap=True
-        )
-        console.print(
-            "compressors: " + ", ".join((*registry.names(), *registry.ALIASES)), highlight=False, soft_wrap=True
-        )
+        known = compressors.registry
+        text = "\n".join((methods.registry.__doc__ or "").splitlines()[2:])
+        text += "\ncompressors: " + ", ".join((*known.names(), *known.ALIASES)) + "\n\n"
+        text += "\n".join(f"model {model}" for model in MODELS.values())
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit
 
 
 ShowList = Annotated[
-    bool, typer.Option("--list", is_eager=True, callback=_list_exchanges, help="List the exchanges and stop.")
+    bool, typer.Option("--list", is_eager=True, callback=_list_methods, help="List methods and models, and stop.")
 ]
 
 
@@ -106,7 +108,7 @@ def train(
     data_dir: DataDir = None,
     batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 25,
     learning_rate: LearningRate = None,
-    learning_rate_interval: Annotated[int, typer.Option(help="Iterations after which it is divided by 5.")] = 2000,
+    learning_rate_interval: LearningRateInterval = None,
     loss_scale: LossScale = 1.0,
     error_feedback: ErrorFeedback = False,
     sharing: Sharing = "partitioned",
@@ -118,9 +120,9 @@ def train(
     show_list: ShowList = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model over emulated NICs, by one or more ways to exchange gradients, and record what it cost.
+    """Train a model over emulated NICs, by one or more methods, and record what it cost.
 
-    Exchanges that compress in NICs have NICs, others do without: NICs take cores. After one that failed the others are
+    Methods that compress in NICs have NICs, others do without: NICs take cores. After one that failed the others are
     still done; the exit code is then not 0.
 
     Example: netoffload train hdc --exchange inc --exchange inc+c --rate 1gbit --loss-scale 8 --iterations 200
@@ -130,7 +132,7 @@ def train(
     from netoffload.training.config import TrainSettings
 
     first = TrainSettings(
-        exchange="inc",
+        method="inc",
         model=model,
         nodes=nodes,
         iterations=iterations,
@@ -176,7 +178,7 @@ class Found:
         """Return why there is no record of a run, by its name: its own reason, or that why all ended."""
         from netoffload import reports
 
-        done = {reports.bar_name(record) for record in self.records}
+        done = {reports.method_name(record) for record in self.records}
         return {name: self.failed.get(name, reason) for name in self.names if name not in done}
 
 
@@ -196,20 +198,20 @@ def _tell(found: Found, reason: str | None, *, as_json: bool) -> None:
 
 
 def _print_missing(missing: dict[str, str | None]) -> None:
-    for exchange, reason in missing.items():
-        console.print(f"{exchange}: missing: {reason}", highlight=False, markup=False, soft_wrap=True)
+    for name, reason in missing.items():
+        console.print(f"{name}: missing: {reason}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _one_per_exchange(first: TrainSettings, asked: Sequence[str], *, error_feedback: bool) -> list[TrainSettings]:
-    """Return the run that ``first`` describes for every exchange asked for; with a residual where it can be kept."""
-    from netoffload.training.systems import expand
+    """Return the run that ``first`` describes for every method asked for; with a residual where it can be kept."""
+    from netoffload.methods import expand
 
-    runs = [dataclasses.replace(first, exchange=name) for name in expand(asked, first.model)]
+    runs = [dataclasses.replace(first, method=name) for name in expand(asked, first.model_spec.thresholds)]
     if not error_feedback:
         return runs
-    if not any(run.system.keeps_residual for run in runs):
+    if not any(run.spec.keeps_residual for run in runs):
         raise UsageError(f"none of {', '.join(asked)} can keep a residual: --error-feedback is for compressors")
-    return [dataclasses.replace(run, error_feedback=run.system.keeps_residual) for run in runs]
+    return [dataclasses.replace(run, error_feedback=run.spec.keeps_residual) for run in runs]
 
 
 @app.command()
@@ -227,7 +229,7 @@ def demo(
     baselines: Baselines = "direct",
     as_json: AsJson = False,
 ) -> None:
-    """Show what a compressing NIC does to training: four ways to exchange gradients, side by side.
+    """Show what a compressing NIC does to training: four methods, side by side.
 
     Worker-aggregator and ring, each without and with compression, train HDC on real digits over shaped links; what is
     not compressed has no NICs in its way. Its
@@ -239,7 +241,7 @@ def demo(
 
     runs = [
         TrainSettings(
-            exchange=name,
+            method=name,
             nodes=nodes,
             iterations=iterations,
             seed=seed,
@@ -343,7 +345,7 @@ def _run(
 
 
 def _remarks(record: Record) -> list[str]:
-    """Return a line for everything that makes a run's accuracy say nothing about its exchange."""
+    """Return a line for everything that makes a run's accuracy say nothing about its method."""
     asked, classes = record.configuration, record.traffic.classes
     remarks = []
     if record.learning.final_loss is None:

@@ -1,8 +1,9 @@
 """Reports: records in; a table, a summary and a figure out.
 
-A report compares runs that differ in their exchange alone (and in their seed, if runs were repeated); anything else
-in one report is refused, and so are records of two machines. Numbers per iteration come from the median of the
-iterations; repeated runs of one exchange are merged by the median of theirs. Every speed-up stands beside the
+A report declares its axis: what varies from bar to bar (method, error bound, or number of workers). Everything else
+agrees, or the records are refused, and so are records of two machines; seeds may differ, if runs were repeated. A
+report says in which versions and learning rates its bars differ. Numbers per iteration come from the median of the
+iterations; repeated runs of one bar are merged by the median of theirs. Every speed-up of a method stands beside the
 uncompressed ring, without NICs if it was run so.
 
 ============================  =======================================================================================
@@ -16,23 +17,25 @@ uncompressed ring, without NICs if it was run so.
 ``classes``                   shares of floats that became 0, 8, 16, 32 bits; absent without compression
 ============================  =======================================================================================
 
-Files: ``summary`` merges records into numbers, ``table`` writes them as text, ``figure`` draws them, ``folder``
-puts all three into a folder.
+Files: ``axis`` what varies, ``summary`` merges records into numbers, ``table`` writes them as text, ``figure`` draws
+them, ``folder`` puts all three into a folder.
 """
 
+from netoffload.reports.axis import VIA_NICS, get, method_name
 from netoffload.reports.figure import draw_figure
 from netoffload.reports.folder import write_report
-from netoffload.reports.summary import VIA_NICS, ExchangeSummary, Summary, bar_name, summarise
+from netoffload.reports.summary import Bar, Summary, summarise
 from netoffload.reports.table import WIDEST, describe_run, table_header, table_rows, table_text
 
 __all__ = [
     "VIA_NICS",
     "WIDEST",
-    "ExchangeSummary",
+    "Bar",
     "Summary",
-    "bar_name",
     "describe_run",
     "draw_figure",
+    "get",
+    "method_name",
     "summarise",
     "table_header",
     "table_rows",

@@ -1,11 +1,11 @@
-"""Many exchanges in one figure, one row each: time per iteration, octets on the wires, accuracy."""
+"""Many bars in one figure, one row each: time per iteration, octets on the wires, accuracy."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from netoffload.reports.palette import COMMUNICATE_COLOUR, COMPUTE_COLOUR, MUTED_COLOUR, TEXT_COLOUR, WIRE_COLOUR
-from netoffload.reports.summary import ExchangeSummary, Summary
+from netoffload.reports.summary import Bar, Summary
 from netoffload.reports.table import describe_run
 
 if TYPE_CHECKING:
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LONGEST_NAME: Final = 24
-"""Characters of an exchange's name and parameters that fit beside its row."""
+"""Characters of a bar's name that fit beside its row."""
 
-Rows = list[tuple[str, ExchangeSummary]]
+Rows = list[tuple[str, Bar]]
 
 
 def draw_comparison(figure: Figure, summary: Summary) -> None:
-    """Draw a summary of more exchanges than bars fit side by side, the fastest first; the figure grows with them."""
-    rows = sorted(summary.exchanges.items(), key=lambda item: item[1].s_per_iteration)
+    """Draw a summary of more bars than fit side by side, the fastest first; the figure grows with them."""
+    rows = sorted(summary.bars.items(), key=lambda item: item[1].s_per_iteration)
     height = 2.0 + 0.3 * len(rows)
     figure.set_size_inches(12, height)
     grid = figure.add_gridspec(
@@ -36,7 +36,7 @@ def draw_comparison(figure: Figure, summary: Summary) -> None:
         axes.tick_params(axis="y", length=0, labelsize=8.5, labelcolor=TEXT_COLOUR)
         axes.tick_params(axis="x", labelsize=8)
         axes.set_axisbelow(True)
-    title = f"{len(rows)} ways to exchange gradients"
+    title = f"{len(rows)} {summary.axis.title}"
     figure.text(0.02, 1 - 0.4 / height, title, fontsize=15, fontweight="bold")
     figure.text(0.02, 1 - 0.65 / height, describe_run(summary), fontsize=9, color=MUTED_COLOUR)
 

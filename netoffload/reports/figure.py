@@ -1,4 +1,4 @@
-"""A few bars, drawn; many exchanges are drawn by ``comparison``.
+"""A few bars, drawn; ``comparison`` draws many.
 
 Communication is hatched, so that the bars can be read in grey. The codec's time is a bracket beside its bar, because it
 overlaps with communication.
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from netoffload.errors import UsageError
+from netoffload.reports.axis import VIA_NICS
 from netoffload.reports.comparison import draw_comparison
 from netoffload.reports.palette import (
     CLASS_COLOURS,
@@ -21,7 +22,7 @@ from netoffload.reports.palette import (
     TEXT_COLOUR,
     WIRE_COLOUR,
 )
-from netoffload.reports.summary import VIA_NICS, ExchangeSummary, Summary
+from netoffload.reports.summary import Bar, Summary
 from netoffload.reports.table import TIMES, WIDEST, describe_run
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def draw_figure(summary: Summary, path: Path) -> None:
         raise UsageError("the figure needs matplotlib: pip install 'netoffload[report]'") from error
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11, 6.2), dpi=160, facecolor="white")
-        if len(summary.exchanges) > WIDEST:
+        if len(summary.bars) > WIDEST:
             draw_comparison(figure, summary)
         else:
             _draw_few(figure, summary)
@@ -82,7 +83,7 @@ def _headline(summary: Summary) -> str:
 
 
 def _footnote(summary: Summary) -> str:
-    low_high = [bar.s_per_iteration_quartiles for bar in summary.exchanges.values()]
+    low_high = [bar.s_per_iteration_quartiles for bar in summary.bars.values()]
     spread = max((high - low) / 2 for low, high in low_high)
     return (
         "Bars: medians over iterations of the workers' mean; half of all iterations lie within "
@@ -94,7 +95,7 @@ def _footnote(summary: Summary) -> str:
 
 def draw_times(axes: Axes, summary: Summary) -> None:
     """Draw the stacked bars: computation below, communication above, the codec's time beside."""
-    bars = list(summary.exchanges.items())
+    bars = list(summary.bars.items())
     tallest_ms = max(1e3 * bar.s_per_iteration for _, bar in bars)
     for at, (name, bar) in enumerate(bars):
         compute_ms, communicate_ms = 1e3 * bar.compute_s, 1e3 * bar.communicate_s
@@ -123,20 +124,29 @@ def draw_times(axes: Axes, summary: Summary) -> None:
     axes.set_title("Time per iteration")
     axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.legend(frameon=False, loc="upper right", fontsize=9)
+    axes.legend(
+        ncols=3,
+        frameon=False,
+        fontsize=8,
+        loc="lower right",
+        bbox_to_anchor=(1.01, 0.99),
+        columnspacing=1,
+        handlelength=1.2,
+    )
 
 
 def _speedup_note(summary: Summary, name: str) -> str:
-    factor = summary.speedup("wa", name)
-    return "" if factor is None or name == "wa" else f"{factor:.1f}{TIMES} faster than wa"
+    baseline = summary.baselines[-1]
+    factor = summary.speedup(baseline, name)
+    return "" if factor is None or name == baseline else f"{factor:.1f}{TIMES} faster than {baseline}"
 
 
-def _tick(name: str, bar: ExchangeSummary) -> str:
+def _tick(name: str, bar: Bar) -> str:
     numbers = f"computation {1e3 * bar.compute_s:.1f} ms\naccuracy {100 * bar.accuracy:.1f} %"
     return f"{name}\n{LONG_NAMES.get(name, '')}\n{numbers}"
 
 
-def _draw_codec(axes: Axes, at: int, bar: ExchangeSummary, bottom_ms: float, *, first: bool) -> None:
+def _draw_codec(axes: Axes, at: int, bar: Bar, bottom_ms: float, *, first: bool) -> None:
     if not bar.classes:
         return
     codec_ms = 1e3 * bar.codec_s
@@ -153,7 +163,7 @@ def _draw_codec(axes: Axes, at: int, bar: ExchangeSummary, bottom_ms: float, *, 
 
 def draw_wire(axes: Axes, summary: Summary) -> None:
     """Draw what crossed the wires per iteration: octets as bars, frames and ratio in words."""
-    bars = list(summary.exchanges.items())
+    bars = list(summary.bars.items())
     widest_mb = max(bar.wire_bytes_per_iteration for _, bar in bars) / 1e6
     for at, (_, bar) in enumerate(bars):
         megabytes = bar.wire_bytes_per_iteration / 1e6
@@ -172,7 +182,7 @@ def draw_wire(axes: Axes, summary: Summary) -> None:
 
 def draw_classes(axes: Axes, summary: Summary) -> None:
     """Draw what compressed floats became, in shares."""
-    compressed = [(name, bar) for name, bar in summary.exchanges.items() if bar.classes]
+    compressed = [(name, bar) for name, bar in summary.bars.items() if bar.classes]
     axes.set_title("Bits per float")
     if not compressed:
         axes.text(0.5, 0.5, "nothing was compressed", ha="center", va="center", color=MUTED_COLOUR)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.errors import UsageError
+from netoffload.reports.axis import EXCHANGE, Axis
 from netoffload.reports.figure import draw_figure
 from netoffload.reports.summary import Summary, summarise
 from netoffload.reports.table import table_text
@@ -18,13 +19,18 @@ SUMMARY_FILE: Final = "summary.json"
 FIGURE_FILE: Final = "figure.png"
 
 
-def write_report(records: Sequence[Record], folder: Path) -> Summary:
+def write_report(records: Sequence[Record], folder: Path, axis: Axis = EXCHANGE) -> Summary:
     """Write the report of some runs into a folder, made if missing; files of an earlier report are replaced.
+
+    Args:
+        records: that differ along ``axis`` alone.
+        folder: where to.
+        axis: what the bars differ in.
 
     Raises:
         UsageError: the records do not belong together, the folder cannot be written, or matplotlib is missing.
     """
-    summary = summarise(records)
+    summary = summarise(records, axis)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TABLE_FILE).write_text(table_text(summary), encoding="utf-8")

@@ -8,25 +8,14 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from netoffload.errors import UsageError
-from netoffload.results import Configuration, Record
-
-VIA_NICS: Final = " via NICs"
-"""Behind the name of an exchange that went through NICs which had nothing to compress."""
-
-EXCHANGE_ORDER: Final = ("wa", f"wa{VIA_NICS}", "wa+c", "inc", f"inc{VIA_NICS}", "inc+c")
-"""The order of bars and rows, each exchange beside its compressed form; what is not here follows as it was run."""
-
-MAY_DIFFER: Final = frozenset({"exchange", "seed", "error_feedback", "learning_rate"})
-"""Fields of the configuration that runs of one report need not share; runs of one bar share the learning rate."""
-
-OF_NICS: Final = frozenset({"codec", "bound_k", "packing"})
-"""Fields that runs without NICs do not have."""
+from netoffload.reports.axis import AXES, EXCHANGE, VIA_NICS, Axis
+from netoffload.results import Configuration, Record, Versions
 
 SPEEDUPS: Final = (("wa", "wa+c"), ("wa", "inc"), ("inc", "inc+c"), ("wa", "inc+c"))
 
 
 @dataclasses.dataclass(frozen=True)
-class ExchangeSummary:
+class Bar:
     """One bar. Times are seconds per iteration, traffic is that of all nodes per iteration."""
 
     s_per_iteration: float
@@ -45,11 +34,17 @@ class ExchangeSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """A whole report: bars in :data:`EXCHANGE_ORDER`, and what they share."""
+    """A whole report: the bars in their order, and what they share."""
 
-    exchanges: dict[str, ExchangeSummary]
+    axis: Axis
+    """What the bars differ in."""
+    bars: dict[str, Bar]
     configuration: Configuration
-    """Of the first record through NICs, else of the first; its ``exchange`` and ``seed`` are not the others'."""
+    """Of the first record through NICs, else of the first; what :attr:`axis` lets differ is not the others'."""
+    machine: str
+    """Of all records, in words."""
+    differences: dict[str, list[str]]
+    """By version that the records do not share: its values."""
     rate_bps_measured: float | None
     learning_rates: dict[str, float]
     """At the start, by bar."""
@@ -59,54 +54,65 @@ class Summary:
 
         What is uncompressed is ``slow`` without NICs, which cost time, or through them if it was only run so.
         """
-        slow = slow if slow in self.exchanges else slow + VIA_NICS
-        if slow not in self.exchanges or fast not in self.exchanges:
+        slow = slow if slow in self.bars else slow + VIA_NICS
+        if slow not in self.bars or fast not in self.bars:
             return None
-        return self.exchanges[slow].s_per_iteration / self.exchanges[fast].s_per_iteration
+        return self.bars[slow].s_per_iteration / self.bars[fast].s_per_iteration
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """The bars that the others are held against: the papers' two baselines, or the axis' first one."""
+        return ("inc", "wa") if self.axis is EXCHANGE else tuple(self.bars)[:1]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``summary.json`` holds; a speed-up is left out where one of its exchanges was not run."""
+        """Return what ``summary.json`` holds; a speed-up is left out where one of its methods was not run."""
         speedups = {f"speedup_{slow}_to_{fast}": self.speedup(slow, fast) for slow, fast in SPEEDUPS}
         return {
-            "exchanges": {name: dataclasses.asdict(bar) for name, bar in self.exchanges.items()},
+            "axis": self.axis.name,
+            "exchanges": {name: dataclasses.asdict(bar) for name, bar in self.bars.items()},
             "rate_bps_asked": self.configuration.rate_bps,
             "rate_bps_measured": self.rate_bps_measured,
             "learning_rates": self.learning_rates,
             **{key: value for key, value in speedups.items() if value is not None},
             "configuration": {
-                key: value for key, value in dataclasses.asdict(self.configuration).items() if key not in MAY_DIFFER
+                key: value
+                for key, value in dataclasses.asdict(self.configuration).items()
+                if key not in self.axis.may_differ
             },
+            "machine": self.machine,
+            "differences": self.differences,
         }
 
 
-def summarise(records: Sequence[Record]) -> Summary:
-    """Merge records; several of one exchange become the median of theirs.
+def summarise(records: Sequence[Record], axis: Axis = EXCHANGE) -> Summary:
+    """Merge records; several of one bar become the median of theirs.
+
+    Args:
+        records: at least one.
+        axis: what they may differ in, beside their seeds.
 
     Raises:
-        UsageError: no record, or records of two machines, or that differ in more than exchange and seed.
+        UsageError: no record, or records of two machines, or that differ in anything else.
     """
     if not records:
         raise UsageError("nothing to report: no record")
-    _check_alike(records)
-    present = dict.fromkeys(bar_name(record) for record in records)
-    order = [name for name in EXCHANGE_ORDER if name in present] + [
-        name for name in present if name not in EXCHANGE_ORDER
-    ]
-    by_exchange = {name: [record for record in records if bar_name(record) == name] for name in order}
+    _check_alike(records, axis)
+    by_bar = {name: [one for one in records if axis.bar_name(one) == name] for name in axis.order(records)}
     measured = [record.rate_bps_measured for record in records if record.rate_bps_measured is not None]
     return Summary(
-        exchanges={name: _merge(same) for name, same in by_exchange.items()},
+        axis=axis,
+        bars={name: _merge(same) for name, same in by_bar.items()},
         configuration=_leading(records).configuration,
+        machine=records[0].versions.computer,
+        differences=_differences([record.versions for record in records]),
         rate_bps_measured=statistics.median(measured) if measured else None,
-        learning_rates={name: same[0].configuration.learning_rate for name, same in by_exchange.items()},
+        learning_rates={name: same[0].configuration.learning_rate for name, same in by_bar.items()},
     )
 
 
-def bar_name(record: Record) -> str:
-    """Return the name of a record's bar: its exchange, and what else sets it apart."""
-    configuration = record.configuration
-    idle_nics = configuration.codec is not None and not record.traffic.raw_octets
-    return configuration.exchange + ("+ef" if configuration.error_feedback else "") + (VIA_NICS if idle_nics else "")
+def _differences(versions: Sequence[Versions]) -> dict[str, list[str]]:
+    values = {field.name: {str(getattr(one, field.name)) for one in versions} for field in dataclasses.fields(Versions)}
+    return {name: sorted(found) for name, found in values.items() if len(found) > 1}
 
 
 def _leading(records: Sequence[Record]) -> Record:
@@ -114,20 +120,20 @@ def _leading(records: Sequence[Record]) -> Record:
     return next((record for record in records if record.configuration.codec is not None), records[0])
 
 
-def _check_alike(records: Sequence[Record]) -> None:
+def _check_alike(records: Sequence[Record], axis: Axis) -> None:
     leading = _leading(records)
     of_bar: dict[str, Record] = {}
+    names = {field.name for field in dataclasses.fields(Configuration)} - axis.may_differ
     for record in records:
-        first = of_bar.setdefault(bar_name(record), record)
-        _check_fields(first, record, frozenset({"learning_rate"}))
+        first = of_bar.setdefault(axis.bar_name(record), record)
+        _check_fields(first, record, axis.marked)
         has_nics = record.configuration.codec is not None
-        names = {field.name for field in dataclasses.fields(Configuration)} - MAY_DIFFER
-        _check_fields(leading, record, names if has_nics else names - OF_NICS)
-        mine, other = (_machine(one) for one in (leading, record))
+        _check_fields(leading, record, names if has_nics else names - axis.optional)
+        mine, other = leading.versions.computer, record.versions.computer
         if mine != other:
             raise UsageError(
                 f"records are of two machines ({mine} and {other}): a speed-up between them says nothing about "
-                "exchanges; report them one by one"
+                "what was compared; report them one by one"
             )
 
 
@@ -135,15 +141,11 @@ def _check_fields(first: Record, other: Record, names: Collection[str]) -> None:
     for name in sorted(names):
         one, two = getattr(first.configuration, name), getattr(other.configuration, name)
         if one != two:
-            raise UsageError(f"records differ in {name} ({one} and {two}): report them one by one")
+            axis = next((f", or with --axis {axis.name}" for axis in AXES.values() if name in axis.varies), "")
+            raise UsageError(f"records differ in {name} ({one} and {two}): report them one by one{axis}")
 
 
-def _machine(record: Record) -> str:
-    versions = record.versions
-    return f"{versions.machine}, {versions.cores} cores of {versions.cpu}"
-
-
-def _merge(records: Sequence[Record]) -> ExchangeSummary:
+def _merge(records: Sequence[Record]) -> Bar:
     def median(values: list[float]) -> float:
         return float(statistics.median(values))
 
@@ -158,7 +160,7 @@ def _merge(records: Sequence[Record]) -> ExchangeSummary:
     def per_iteration(name: str) -> float:
         return median([getattr(record.traffic, name) / record.configuration.iterations for record in records])
 
-    return ExchangeSummary(
+    return Bar(
         s_per_iteration=wall_s,
         compute_s=compute_s,
         communicate_s=wall_s - compute_s,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from netoffload.config import format_rate
-from netoffload.reports.summary import ExchangeSummary, Summary
+from netoffload.reports.summary import Bar, Summary
 
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 
@@ -14,9 +14,12 @@ TIMES: Final = "\N{MULTIPLICATION SIGN}"
 def describe_run(summary: Summary) -> str:
     """Say in one line what was run: model, data, workers, link, codec."""
     run = summary.configuration
+    fixed = {"nodes": f"{run.nodes} workers", "exchange": run.exchange, "bound_k": f" 2^-{run.bound_k}"}
+    fixed |= dict.fromkeys(summary.axis.varies, "")
     parts = [
         f"{run.model.upper()} on {run.data}, {run.parameters / 1e6:.2f} M parameters",
-        f"{run.nodes} workers of batch {run.batch}",
+        fixed["exchange"],
+        f"{fixed['nodes']} of batch {run.batch}" if fixed["nodes"] else f"batch {run.batch}",
         f"{run.iterations} iterations",
     ]
     if run.rate_bps is not None:
@@ -27,11 +30,12 @@ def describe_run(summary: Summary) -> str:
     else:
         parts.append("links not shaped")
     if run.codec is not None:
-        parts.append(f"{run.codec} 2^-{run.bound_k}, {run.packing}, MTU {run.mtu}")
+        parts.append(f"{run.codec}{fixed['bound_k']}, {run.packing}, MTU {run.mtu}")
     parts.append(_learning_rates(summary))
     if run.loss_scale != 1:
         parts.append(f"loss scale {run.loss_scale:g}")
-    return " · ".join(parts)
+    parts += [f"differing {name}: {', '.join(values)}" for name, values in summary.differences.items()]
+    return " · ".join(part for part in parts if part)
 
 
 def _learning_rates(summary: Summary) -> str:
@@ -42,42 +46,48 @@ def _learning_rates(summary: Summary) -> str:
 
 
 WIDEST: Final = 6
-"""With more exchanges than this, exchanges become rows and quantities columns."""
+"""With more bars than this, bars become rows and quantities columns."""
 
-Cell = Callable[[Summary, str, ExchangeSummary], str]
+Cell = Callable[[Bar], str]
 
 QUANTITIES: Final[tuple[tuple[str, str, Cell], ...]] = (
-    ("time, ms", "time ms", lambda _, __, bar: f"{1e3 * bar.s_per_iteration:.1f}"),
-    ("  computation, ms", "compute", lambda _, __, bar: f"{1e3 * bar.compute_s:.1f}"),
-    ("  communication, ms", "communicate", lambda _, __, bar: f"{1e3 * bar.communicate_s:.1f}"),
-    ("  codec in busiest NIC, ms", "", lambda _, __, bar: f"{1e3 * bar.codec_s:.1f}" if bar.classes else "-"),
-    ("on the wires, MB", "wires MB", lambda _, __, bar: f"{bar.wire_bytes_per_iteration / 1e6:.3g}"),
-    ("on the wires, frames", "frames", lambda _, __, bar: f"{bar.wire_frames_per_iteration:.0f}"),
-    ("compression ratio in NICs", "", lambda _, __, bar: f"{bar.ratio:.2f}" if bar.classes else "-"),
-    ("compression efficiency, %", "efficiency %", lambda _, __, bar: f"{100 * bar.compression_efficiency:.3g}"),
-    ("floats of 0/8/16/32 bit, %", "", lambda _, __, bar: "/".join(_percent(bar.classes.values())) or "-"),
-    ("accuracy on test set, %", "accuracy %", lambda _, __, bar: f"{100 * bar.accuracy:.1f}"),
-    ("faster than inc", "than inc", lambda summary, name, _: _times(summary.speedup("inc", name))),
-    ("faster than wa", "than wa", lambda summary, name, _: _times(summary.speedup("wa", name))),
+    ("time, ms", "time ms", lambda bar: f"{1e3 * bar.s_per_iteration:.1f}"),
+    ("  computation, ms", "compute", lambda bar: f"{1e3 * bar.compute_s:.1f}"),
+    ("  communication, ms", "communicate", lambda bar: f"{1e3 * bar.communicate_s:.1f}"),
+    ("  codec in busiest NIC, ms", "", lambda bar: f"{1e3 * bar.codec_s:.1f}" if bar.classes else "-"),
+    ("on the wires, MB", "wires MB", lambda bar: f"{bar.wire_bytes_per_iteration / 1e6:.3g}"),
+    ("on the wires, frames", "frames", lambda bar: f"{bar.wire_frames_per_iteration:.0f}"),
+    ("compression ratio in NICs", "", lambda bar: f"{bar.ratio:.2f}" if bar.classes else "-"),
+    ("compression efficiency, %", "efficiency %", lambda bar: f"{100 * bar.compression_efficiency:.3g}"),
+    ("floats of 0/8/16/32 bit, %", "", lambda bar: "/".join(_percent(bar.classes.values())) or "-"),
+    ("accuracy on test set, %", "accuracy %", lambda bar: f"{100 * bar.accuracy:.1f}"),
 )
 """Name with unit, the same in short (empty: left out of wide tables), and a cell's text."""
 
 
 def table_header(summary: Summary) -> tuple[str, ...]:
-    """Return the names of the columns: one per exchange, or one per quantity if there are many exchanges."""
-    if len(summary.exchanges) > WIDEST:
-        return ("per iteration", *(short for _, short, _ in QUANTITIES if short))
-    return ("per iteration", *summary.exchanges)
+    """Return the names of the columns: one per bar, or one per quantity if there are many bars."""
+    if len(summary.bars) > WIDEST:
+        shorts = [short for _, short, _ in QUANTITIES if short]
+        return ("per iteration", *shorts, *(f"than {baseline}" for baseline in summary.baselines))
+    return ("per iteration", *summary.bars)
 
 
 def table_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """Return one row per quantity, or one per exchange if there are many, under :func:`table_header`."""
-    if len(summary.exchanges) > WIDEST:
+    """Return one row per quantity, or one per bar if there are many, under :func:`table_header`."""
+    if len(summary.bars) > WIDEST:
         return [
-            (name, *(cell(summary, name, bar) for _, short, cell in QUANTITIES if short))
-            for name, bar in summary.exchanges.items()
+            (
+                name,
+                *(cell(bar) for _, short, cell in QUANTITIES if short),
+                *(_times(summary.speedup(baseline, name)) for baseline in summary.baselines),
+            )
+            for name, bar in summary.bars.items()
         ]
-    return [(label, *(cell(summary, *item) for item in summary.exchanges.items())) for label, _, cell in QUANTITIES]
+    return [(label, *(cell(bar) for bar in summary.bars.values())) for label, _, cell in QUANTITIES] + [
+        (f"faster than {baseline}", *(_times(summary.speedup(baseline, name)) for name in summary.bars))
+        for baseline in summary.baselines
+    ]
 
 
 def _percent(shares: Iterable[float]) -> list[str]:

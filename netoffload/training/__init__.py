@@ -7,21 +7,21 @@
     TrainSettings                                      worker w                    aggregator (wa, wa+c)
       | data.load, data.save   ---- .npy files --->      batch of its shard w, w+N, ...
       | Testbed                                          Replica.backward
-      | testbed.run_ranks      ---- job.json   --->      GradientExchange.step  <-->  sum, Replica.update
+      | testbed.run_ranks      ---- job.json   --->      Method.step  <------------>  sum, Replica.update
       |                                                  Replica.update (inc, inc+c)
       | make_record            <--- rank<r>.json --      meter and NIC counters before and after (rank 0)
     Record (check_traffic holds the meter and every rank's NIC against what it sent)
 
-What makes runs comparable: the same seed gives the same initial weights on every rank and in every exchange, and
-the same batches in the same order to every worker. Gradients are averaged over the workers: the exchange gives their
-sum, and the update divides. Warm-up exchanges move zeros, so nothing that is trained depends on them. After a run the
+What makes runs comparable: the same seed gives the same initial weights on every rank and with every method, and
+the same batches in the same order to every worker. Gradients are averaged over the workers: the method gives their
+sum, and the update divides. Warming up moves zeros, so nothing that is trained depends on it. After a run the
 parameters and buffers of all ranks are compared by their SHA-256; a difference is an error, not a footnote.
 
 **Initialisation decides whether the paper's codec can train HDC.** Its 8-bit form cannot express anything below 2^-7,
 whatever the bound says. With torch's default initialisation HDC's gradients start below that, compressed runs see
 zeros and stay at chance level; with He initialisation (normal, biases 0), which this package uses, they learn. The
 loss scale, a term of mixed-precision training, is the other lever: gradients are multiplied by a power of two before
-they are exchanged and divided after, which makes the error bound 2^-k / scale for the gradient itself and costs
+the method has them and divided after, which makes the error bound 2^-k / scale for the gradient itself and costs
 compression ratio.
 
 **Where the time goes.** A worker's iteration is computing (forward, backward, update) and communicating (the rest,
@@ -29,16 +29,17 @@ waiting included). In ``wa`` the update happens at the aggregator while workers 
 communicating to computing. Ranks that share two cores compute slower than ranks that have their own: the split is
 this machine's.
 
-**Every system of the papers is an exchange.** ``systems`` has their names. Some move floats (``exchanges``), some move
-payloads of a host-side compressor (``payload_exchanges``, ``ternary_server``), some average weights now and then
-(``periodic``). All go over the same connections and the same shaped links, and every rank counts what it sent, which is
-held against the counters of its wire and its NIC: a run that took another way is an error.
+**How replicas agree** is :mod:`netoffload.methods`' business; a run names one. All methods go over the same
+connections and the same shaped links. Every rank counts what it sent, which is held against the counters of its wire
+and its NIC: a run that took another way is an error.
 
-Files, in the order in which a run meets them: ``systems`` the names; ``config`` what is asked for; ``data``;
-``networks`` the models, ``model`` the flat replica; ``exchanges``, ``payload_exchanges``, ``ternary_server`` and
-``periodic``; ``wiring`` picks the one a run asks for; ``capture`` keeps gradients; ``loop`` the iterations; ``measure``
-the meter;
-``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's side. Without a testbed: ``inprocess``
-trains with threads as ranks, ``search`` finds thresholds with it, ``sample`` keeps gradients to try a codec on.
-``gloo`` is what torch itself would do, for `netoffload bench allreduce`.
+**A model is a file** of ``models`` with a :class:`~netoffload.training.model_spec.ModelSpec`: how it is built, the
+images that it takes, the size in its paper, optimizer, learning rates and their schedule, loss. Nothing else knows a
+model by its name.
+
+Files, in the order in which a run meets them: ``config`` what is asked for; ``data``; ``model_spec``, ``models`` and
+``layers`` the networks, ``replica`` one of them over flat buffers; ``capture`` keeps gradients; ``loop`` the
+iterations; ``measure`` the meter; ``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's
+side. Without a testbed: ``inprocess`` trains with threads as ranks, ``search`` finds thresholds with it, ``sample``
+keeps gradients to try a codec on. ``gloo`` is what torch itself would do, for `netoffload bench allreduce`.
 """

@@ -1,4 +1,4 @@
-"""What a worker sends, kept for later: its gradient before the exchange, every so many iterations.
+"""What a worker sends, kept for later: its gradient before the method has it, in some iterations.
 
 Copying one of HDC's gradients takes about a millisecond of an iteration that is timed; a run that captures is one to
 look at, not one to quote.
@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from netoffload.compiled.arrays import Float32Array
-from netoffload.training.exchanges import GradientExchange, Update
+from netoffload.methods import Method, Update
 
 CAPTURE_FILE: Final = "gradients.npy"
 """In the result folder."""
@@ -21,27 +21,26 @@ MAX_VECTORS: Final = 32
 """Later gradients are not kept: 32 of HDC's are 147 MB."""
 
 
-class CapturingExchange(GradientExchange):
-    """A gradient exchange that keeps copies of what goes into it."""
+class CapturingMethod(Method):
+    """A method that keeps copies of what goes into another one."""
 
-    def __init__(self, exchange: GradientExchange, every: int) -> None:
+    def __init__(self, method: Method, every: int) -> None:
         """Keep the gradient of iteration ``every``, 2 * ``every``, ...; nothing is kept yet."""
-        super().__init__()
-        self.sent = exchange.sent
-        self._exchange, self._every = exchange, every
+        self.sent = method.sent
+        self._method, self._every = method, every
         self._iteration = 0
         self._kept: list[Float32Array] = []
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`GradientExchange.step`."""
+        """See :meth:`Method.step`."""
         self._iteration += 1
         if self._iteration % self._every == 0 and len(self._kept) < MAX_VECTORS:
             self._kept.append(gradient.copy())
-        self._exchange.step(gradient, parameters, update)
+        self._method.step(gradient, parameters, update)
 
     def finish(self, parameters: Float32Array) -> None:
-        """See :meth:`GradientExchange.finish`."""
-        self._exchange.finish(parameters)
+        """See :meth:`Method.finish`."""
+        self._method.finish(parameters)
 
     def write(self, folder: Path) -> None:
         """Write float32[vectors, n] into the result folder."""

@@ -15,7 +15,7 @@ import gzip
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -24,26 +24,15 @@ import torch
 
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
 from netoffload.errors import UsageError
-from netoffload.training.config import TrainSettings
+from netoffload.training.config import DATASETS, TrainSettings
+from netoffload.training.model_spec import CLASSES, GREY_28
 
-SIDE: Final = 28
-FEATURES: Final = SIDE * SIDE
-CLASSES: Final = 10
+SIDE: Final = GREY_28.side
+FEATURES: Final = GREY_28.features
 
-CIFAR_SIDE: Final = 32
+CIFAR_SIDE: Final = DATASETS["cifar10"].shape.side
 CIFAR_KEYS: Final = ("x_train", "y_train", "x_test", "y_test")
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """What one image of a data set is: ``channels`` planes of ``side`` × ``side`` values."""
-
-    channels: int
-    side: int
-
-
-SHAPES: Final = {"digits": Shape(1, SIDE), "mnist": Shape(1, SIDE), "cifar10": Shape(3, CIFAR_SIDE)}
-"""By the data set's name."""
 
 MNIST_FILES: Final = (
     "train-images-idx3-ubyte",
@@ -75,13 +64,7 @@ def load(settings: TrainSettings) -> Dataset:
     Raises:
         UsageError: files missing or damaged, or a worker's share is smaller than a batch.
     """
-    folder = Path(settings.data_dir or ".")
-    if settings.data == "digits":
-        dataset = load_digits(settings.seed)
-    elif settings.data == "mnist":
-        dataset = load_mnist(folder)
-    else:
-        dataset = load_cifar10(folder)
+    dataset = LOADERS[settings.data](Path(settings.data_dir or "."), settings.seed)
     share = len(dataset.train_labels) // settings.nodes
     if share < settings.batch:
         raise UsageError(
@@ -193,6 +176,15 @@ def load_cifar10(path: Path) -> Dataset:
         np.ascontiguousarray(flat[1]),
         arrays["y_test"].astype(np.int64),
     )
+
+
+LOADERS: Final[Mapping[str, Callable[[Path, int], Dataset]]] = {
+    "digits": lambda _folder, seed: load_digits(seed),
+    "mnist": lambda folder, _seed: load_mnist(folder),
+    "cifar10": lambda path, _seed: load_cifar10(path),
+}
+"""By the name of :data:`~netoffload.training.config.DATASETS`: folder and seed in, the data set out."""
+assert LOADERS.keys() == DATASETS.keys()
 
 
 def save(dataset: Dataset, folder: Path) -> None:

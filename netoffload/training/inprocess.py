@@ -1,7 +1,7 @@
-"""A run without a testbed: the ranks are threads, what they exchange goes through memory.
+"""A run without a testbed: the ranks are threads, and their octets go through memory.
 
-The exchanges are those of a real run, so a run learns what it would learn over links, and each rank counts what it
-sends. There are no NICs: only what the hosts do themselves can be asked for.
+The methods are those of a real run, so a run learns what it would learn over links, and each rank counts what it
+sends. There are no NICs: only methods of the hosts themselves work here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import torch
 from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.errors import UsageError
+from netoffload.methods import Sent
 from netoffload.training import data
 from netoffload.training.config import TrainSettings
-from netoffload.training.exchanges import Sent
-from netoffload.training.loop import Batches, run_server, run_worker
-from netoffload.training.model import Replica
-from netoffload.training.wiring import exchange_for
+from netoffload.training.loop import Batches, method_of, run_server, run_worker
+from netoffload.training.replica import Replica
 
 TIMEOUT_S: Final = 120.0
 """A rank waits that long for another one's computing."""
@@ -47,16 +46,16 @@ def train(settings: TrainSettings, dataset: data.Dataset) -> Learned:
     """Train as ``settings`` say and return what came out; torch's threads are set to one.
 
     Raises:
-        UsageError: the exchange needs NICs.
+        UsageError: the method needs NICs.
     """
     if settings.compressed:
-        raise UsageError(f"{settings.exchange} needs NICs: it cannot be trained in one process")
+        raise UsageError(f"{settings.method} needs NICs: it cannot be trained in one process")
     torch.set_num_threads(1)
 
     def one_rank(exchange: Exchange) -> tuple[Replica, float | None, Sent]:
         torch.set_num_threads(1)
         replica = Replica(settings)
-        own = exchange_for(settings, exchange, None, replica.layer_sizes)
+        own = method_of(settings, exchange, None, replica.layer_sizes)
         if exchange.rank >= settings.nodes:
             run_server(replica, own, settings.iterations)
             loss = None

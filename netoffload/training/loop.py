@@ -2,7 +2,7 @@
 
 A worker's iteration::
 
-    |- batch, forward, backward -|- exchange ..........[update].. -|
+    |- batch, forward, backward -|- method ............[update].. -|
     |<-------- compute --------->|<- communicate ->|<compute>|< " >|
 
 ``communicate`` is what is left of the wall time: it contains waiting for the slowest worker, and at a worker of
@@ -19,10 +19,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from netoffload.collectives import Exchange, ring_allreduce
+from netoffload.collectives import Exchange, Quantise, ring_allreduce
 from netoffload.compiled.arrays import Float32Array
-from netoffload.training.exchanges import GradientExchange
-from netoffload.training.model import Replica
+from netoffload.compressors import Layout
+from netoffload.errors import UsageError
+from netoffload.methods import Member, Method, method_for
+from netoffload.training.config import TrainSettings
+from netoffload.training.replica import Replica
 
 Clock = Callable[[], float]
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
@@ -58,12 +61,33 @@ def _ignore(_done: int) -> None:
     pass
 
 
-def warm_up(replica: Replica, exchange: GradientExchange, batches: Batches | None, rounds: int = 3) -> None:
+def method_of(
+    settings: TrainSettings, exchange: Exchange, quantise: Quantise | None, layer_sizes: tuple[int, ...] = ()
+) -> Method:
+    """Return this rank's side of a run's method; the last rank is the aggregator or server, if there is one.
+
+    Args:
+        settings: the run.
+        exchange: the transport between all ranks of the run.
+        quantise: what the NICs round by (``CompComm.quantiser``).
+        layer_sizes: lengths of the model's weights and biases, for compressors.
+
+    Raises:
+        UsageError: the number of ranks is not the run's, or a tagged ring has nothing to round by.
+    """
+    if exchange.size != settings.ranks:
+        raise UsageError(
+            f"{settings.method} with {settings.nodes} workers needs {settings.ranks} ranks, not {exchange.size}"
+        )
+    member = Member(exchange, quantise, Layout(layer_sizes), settings.seed, settings.error_feedback)
+    return method_for(settings.spec, member)
+
+
+def warm_up(replica: Replica, method: Method, batches: Batches | None, rounds: int = 3) -> None:
     """Open connections and touch memory without changing what is trained.
 
-    Every rank calls it, with an exchange that is thrown away afterwards, since it has counted and its compressor's
-    state has advanced. The gradients exchanged are zeros, nobody updates, the weights are a copy, and the model's
-    buffers are put back.
+    Every rank calls it, with a method that it throws away afterwards: that has counted, and its compressor's state has
+    advanced. All gradients are zeros, nobody updates, the weights are a copy, and the model's buffers are put back.
     """
     buffers = replica.buffers()
     if batches is not None:
@@ -74,14 +98,14 @@ def warm_up(replica: Replica, exchange: GradientExchange, batches: Batches | Non
     parameters = replica.parameters.copy()
     for _ in range(rounds):
         replica.gradient.fill(0)
-        exchange.step(replica.gradient, parameters, lambda _sum: None)
-    exchange.finish(parameters)
+        method.step(replica.gradient, parameters, lambda _sum: None)
+    method.finish(parameters)
 
 
 def average_buffers(replica: Replica, exchange: Exchange, workers: int) -> None:
     """Replace the model's buffers on every rank by their mean over the workers, the first ranks; collective.
 
-    What BatchNorm gathers is not exchanged while training: every worker has the statistics of its own batches.
+    What BatchNorm gathers does not travel while training: every worker has the statistics of its own batches.
     """
     buffers = replica.buffers()
     if not buffers.size:
@@ -94,18 +118,18 @@ def average_buffers(replica: Replica, exchange: Exchange, workers: int) -> None:
 
 def run_worker(
     replica: Replica,
-    exchange: GradientExchange,
+    method: Method,
     batches: Batches,
     iterations: int,
     *,
     clock: Clock = time.perf_counter,
     after_iteration: AfterIteration = _ignore,
 ) -> Timeline:
-    """Train for a number of iterations; the exchange is left to be finished by the caller.
+    """Train for a number of iterations; the caller finishes the method.
 
     Args:
         replica: changed in place.
-        exchange: this worker's side of the exchange.
+        method: this worker's side.
         batches: where the samples come from.
         iterations: how many; the same on every rank.
         clock: seconds, monotonic.
@@ -117,7 +141,7 @@ def run_worker(
         started = clock()
         timeline.last_loss = replica.backward(*next(batches))
         computed = clock()
-        exchange.step(replica.gradient, replica.parameters, update)
+        method.step(replica.gradient, replica.parameters, update)
         ended = clock()
         timeline.wall_s.append(ended - started)
         timeline.compute_s.append(computed - started + update.seconds)
@@ -127,7 +151,7 @@ def run_worker(
 
 def run_server(
     replica: Replica,
-    exchange: GradientExchange,
+    method: Method,
     iterations: int,
     *,
     clock: Clock = time.perf_counter,
@@ -135,14 +159,14 @@ def run_server(
 ) -> Timeline:
     """Serve the workers' iterations as aggregator or parameter server; ``compute_s`` is the updates.
 
-    The exchange is left to be finished by the caller.
+    The caller finishes the method.
     """
     timeline = Timeline()
     nothing = np.empty(0, dtype=np.float32)
     for iteration in range(iterations):
         update = TimedUpdate(replica, iteration, clock)
         started = clock()
-        exchange.step(nothing, replica.parameters, update)
+        method.step(nothing, replica.parameters, update)
         timeline.wall_s.append(clock() - started)
         timeline.compute_s.append(update.seconds)
         after_iteration(iteration + 1)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from netoffload.errors import RunError
+from netoffload.methods import Sent
 from netoffload.results import Traffic, Versions, decode_dataclass
-from netoffload.training.exchanges import Sent
 
 PROGRESS_FILE: Final = "progress"
 """In the result folder; holds the number of iterations that rank 0 has done, as text."""

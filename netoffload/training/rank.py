@@ -23,16 +23,15 @@ import netoffload
 from netoffload.codec.kernels import KERNEL
 from netoffload.collectives import Exchange, barrier
 from netoffload.errors import UsageError
+from netoffload.methods import Method
 from netoffload.results import Versions
 from netoffload.training import data
-from netoffload.training.capture import CapturingExchange
+from netoffload.training.capture import CapturingMethod
 from netoffload.training.config import RankJob, TrainSettings
-from netoffload.training.exchanges import GradientExchange
-from netoffload.training.loop import Batches, Timeline, average_buffers, run_server, run_worker, warm_up
+from netoffload.training.loop import Batches, Timeline, average_buffers, method_of, run_server, run_worker, warm_up
 from netoffload.training.measure import read_meter, traffic_between
-from netoffload.training.model import Replica
 from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
-from netoffload.training.wiring import exchange_for
+from netoffload.training.replica import Replica
 from netoffload_mpi import MPI, CompComm
 
 
@@ -75,8 +74,8 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     dataset = data.open_saved(Path(job.dataset))
     replica = Replica(settings)
 
-    def new_exchange() -> GradientExchange:
-        return exchange_for(settings, exchange, comm.quantiser(), replica.layer_sizes)
+    def new_method() -> Method:
+        return method_of(settings, exchange, comm.quantiser(), replica.layer_sizes)
 
     is_worker = rank < settings.nodes
     part = (rank, settings.nodes) if settings.sharing == "partitioned" else (0, 1)
@@ -88,21 +87,21 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     evaluation = Evaluation(settings, replica, dataset, exchange)
     if rank == 0:
         evaluation.show_progress_in(folder)
-    warm_up(replica, new_exchange(), new_batches())
-    gradient_exchange = new_exchange()
+    warm_up(replica, new_method(), new_batches())
+    method = new_method()
     replica.seed_layers(rank)
     barrier(exchange)
     compressed_before = _compressed_octets(comm)
     before = read_meter() if rank == 0 else None
     barrier(exchange)
-    capture = CapturingExchange(gradient_exchange, job.capture_every) if job.capture_every and rank == 0 else None
-    timeline = _iterate(job, replica, capture or gradient_exchange, new_batches(), evaluation)
+    capture = CapturingMethod(method, job.capture_every) if job.capture_every and rank == 0 else None
+    timeline = _iterate(job, replica, capture or method, new_batches(), evaluation)
     barrier(exchange)
     traffic = traffic_between(before, read_meter()) if before is not None else None
-    compressed, sent = _compressed_octets(comm) - compressed_before, dataclasses.replace(gradient_exchange.sent)
+    compressed, sent = _compressed_octets(comm) - compressed_before, dataclasses.replace(method.sent)
     barrier(exchange)
     # Behind the readings: the papers charge a method for its iterations, not for making one model of the replicas.
-    gradient_exchange.finish(replica.parameters)
+    method.finish(replica.parameters)
     average_buffers(replica, exchange, settings.nodes)
     if capture is not None:
         capture.write(folder)
@@ -131,12 +130,12 @@ def _compressed_octets(comm: CompComm) -> int:
 
 
 def _iterate(
-    job: RankJob, replica: Replica, exchange: GradientExchange, batches: Batches | None, evaluation: Evaluation
+    job: RankJob, replica: Replica, method: Method, batches: Batches | None, evaluation: Evaluation
 ) -> Timeline:
     iterations = job.settings.iterations
     if batches is None:
-        return run_server(replica, exchange, iterations, after_iteration=evaluation.after_iteration)
-    return run_worker(replica, exchange, batches, iterations, after_iteration=evaluation.after_iteration)
+        return run_server(replica, method, iterations, after_iteration=evaluation.after_iteration)
+    return run_worker(replica, method, batches, iterations, after_iteration=evaluation.after_iteration)
 
 
 def _versions() -> Versions:

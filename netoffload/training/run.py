@@ -18,17 +18,15 @@ from typing import Final
 from netoffload import results
 from netoffload.config import check_choice
 from netoffload.errors import NetOffloadError, ReplicaError, RunError, UsageError
+from netoffload.methods import Way
 from netoffload.reports import VIA_NICS
 from netoffload.results import Record, Spread, Timing, Traffic
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 from netoffload.training import data
 from netoffload.training.capture import CAPTURE_FILE
 from netoffload.training.config import RankJob, TrainSettings
-from netoffload.training.data import SHAPES
 from netoffload.training.measure import FLOAT_OCTETS, check_traffic
-from netoffload.training.networks import build
 from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
-from netoffload.training.systems import Way
 
 PROGRESS_INTERVAL_S: Final = 0.2
 
@@ -36,7 +34,7 @@ START_S: Final = 120.0
 """Allowance for a run's start and end: importing torch on all ranks of a small machine takes seconds."""
 
 BASELINES: Final = ("direct", "nic", "both")
-"""Where uncompressed exchanges run: on a testbed without NICs, through NICs that leave them alone, or both."""
+"""Where methods run that use no codec of a NIC: without NICs, through NICs that leave them alone, or both."""
 
 Progress = Callable[[str, int], None]
 """Called with the name of the run (:attr:`Planned.name`) and the iterations it has done."""
@@ -53,7 +51,7 @@ class Planned:
     def name(self) -> str:
         """As reports call it."""
         settings, idle_nics = self.settings, self.has_nics and not self.settings.compressed
-        return settings.exchange + ("+ef" if settings.error_feedback else "") + (VIA_NICS if idle_nics else "")
+        return settings.method + ("+ef" if settings.error_feedback else "") + (VIA_NICS if idle_nics else "")
 
 
 def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> list[Planned]:
@@ -179,15 +177,15 @@ def nodes_needed(runs: Sequence[TrainSettings]) -> int:
 
 def _check_together(runs: Sequence[TrainSettings], testbed: TestbedSettings) -> None:
     if not runs:
-        raise UsageError("nothing to run: name at least one exchange")
+        raise UsageError("nothing to run: name at least one method")
     if len({(run.data, run.data_dir, run.seed, run.nodes) for run in runs}) > 1:
         raise UsageError("runs on one testbed share their data set, seed and number of workers")
-    if alone := [run.exchange for run in runs if run.ranks == 1]:
+    if alone := [run.method for run in runs if run.ranks == 1]:
         raise UsageError(f"1 worker exchanges nothing by {alone[0]}: use at least 2")
     if testbed.nodes < nodes_needed(runs):
         raise UsageError(f"the runs need {nodes_needed(runs)} nodes, the testbed has {testbed.nodes}")
     if testbed.nic is None and any(run.compressed for run in runs):
-        raise UsageError("a compressed exchange needs NICs")
+        raise UsageError("a compressed method needs NICs")
 
 
 def run_one(
@@ -223,12 +221,12 @@ def run_one(
 def time_limit_s(settings: TrainSettings, rate_bps: int | None) -> float:
     """Return the seconds after which a run is ended as hung.
 
-    They are ten times the model's slowest exchange at that rate and a microsecond of computing per parameter, a second
-    at least, for every iteration; and the start.
+    They are the start, and per iteration ten times the model's slowest method at that rate and a microsecond of
+    computing per parameter, a second at least.
     """
-    parameters = sum(tensor.numel() for tensor in build(settings.model, 0, SHAPES[settings.data]).parameters())
-    exchange_s = 2 * settings.nodes * parameters * FLOAT_OCTETS * 8 / (rate_bps or 1_000_000_000)
-    return START_S + settings.iterations * (max(1.0, 1e-6 * parameters) + 10 * exchange_s)
+    parameters = sum(settings.model_spec.layer_sizes(settings.image_shape))
+    slowest_s = 2 * settings.nodes * parameters * FLOAT_OCTETS * 8 / (rate_bps or 1_000_000_000)
+    return START_S + settings.iterations * (max(1.0, 1e-6 * parameters) + 10 * slowest_s)
 
 
 @contextlib.contextmanager
@@ -266,7 +264,7 @@ def make_record(
         RunError: rank 0 did not leave the traffic, the accuracy or the versions, or the traffic is not what the ranks
             sent.
     """
-    has_weights = settings.system.way is not Way.SERVER
+    has_weights = settings.spec.way is not Way.SERVER
     check_replicas([outcome for outcome in outcomes if outcome.is_worker or has_weights])
     first = outcomes[0]
     if first.traffic is None or first.accuracy is None or first.versions is None:
@@ -278,7 +276,7 @@ def make_record(
         configuration=_configuration(settings, testbed, first.parameters),
         versions=first.versions,
         rate_bps_measured=rate_bps_measured,
-        timing=_timing(outcomes, settings.system.period),
+        timing=_timing(outcomes, settings.spec.period),
         traffic=first.traffic,
         compression_efficiency=_efficiency(settings, outcomes, first.traffic),
         learning=results.Learning(first.accuracy, first.accuracy_after, first.final_loss),
@@ -333,16 +331,16 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
     nic: NicSettings | None = testbed.nic
     return results.Configuration(
         model=settings.model,
-        exchange=settings.exchange,
+        exchange=settings.method,
         nodes=settings.nodes,
         iterations=settings.iterations,
         seed=settings.seed,
         batch=settings.batch,
-        learning_rate=settings.first_learning_rate,
-        learning_rate_divisor=settings.learning_rate_divisor,
-        learning_rate_interval=settings.learning_rate_interval,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
+        learning_rate=settings.optimizer.learning_rate,
+        learning_rate_divisor=settings.schedule.divisor,
+        learning_rate_interval=settings.schedule.interval,
+        momentum=settings.optimizer.momentum,
+        weight_decay=settings.optimizer.weight_decay,
         loss_scale=settings.loss_scale,
         data=settings.data,
         parameters=parameters,

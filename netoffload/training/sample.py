@@ -10,7 +10,7 @@ import torch
 from netoffload.compiled.arrays import Float32Array
 from netoffload.training import data
 from netoffload.training.config import TrainSettings
-from netoffload.training.model import Replica
+from netoffload.training.replica import Replica
 
 SAMPLE_EVERY: Final = 50
 """Iterations from one gradient of a sample to the next."""

@@ -46,7 +46,7 @@ def search(
     """Train with every threshold of every method.
 
     Args:
-        settings: of the runs; ``exchange`` is replaced.
+        settings: of the runs; ``method`` is replaced.
         dataset: that they name.
         methods: of :data:`METHODS`.
         grid: the thresholds.
@@ -55,7 +55,7 @@ def search(
     trials = []
     for method in methods:
         for threshold in grid:
-            run = dataclasses.replace(settings, exchange=f"{method}:threshold={threshold:g}")
+            run = dataclasses.replace(settings, method=f"{method}:threshold={threshold:g}")
             try:
                 learned = train(run, dataset)
                 trial = Trial(method, threshold, learned.accuracy, learned.final_loss, learned.efficiency)

@@ -10,6 +10,7 @@ import pytest
 
 from netoffload import reports, results
 from netoffload.errors import UsageError
+from netoffload.reports.table import TIMES
 from netoffload.results import (
     ClassCounts,
     Configuration,
@@ -86,8 +87,8 @@ def test_summary_has_the_keys_that_others_read() -> None:
 def test_repeated_runs_become_their_median() -> None:
     runs = [a_run("inc", wall_s, seed=seed) for seed, wall_s in enumerate((0.07, 0.09, 0.2))]
     summary = reports.summarise(runs)
-    assert summary.exchanges["inc"].s_per_iteration == 0.09
-    assert summary.exchanges["inc"].runs == 3
+    assert summary.bars["inc"].s_per_iteration == 0.09
+    assert summary.bars["inc"].runs == 3
     assert "speedup_inc_to_inc+c" not in summary.to_json()
 
 
@@ -110,7 +111,7 @@ def test_records_of_two_machines_are_not_compared(field: str) -> None:
 def test_a_speed_up_is_over_the_baseline_without_nics() -> None:
     runs = [a_run("inc", 0.09, via_nics=True), a_run("inc+c", 0.03), a_run("inc", 0.06)]
     summary = reports.summarise(runs)
-    assert list(summary.exchanges) == ["inc", "inc via NICs", "inc+c"]
+    assert list(summary.bars) == ["inc", "inc via NICs", "inc+c"]
     assert summary.speedup("inc", "inc+c") == pytest.approx(2)
     assert reports.summarise(runs[:2]).speedup("inc", "inc+c") == pytest.approx(3)
     assert "inceptionn 2^-10" in reports.describe_run(summary)
@@ -137,6 +138,53 @@ def test_the_table_says_what_was_measured() -> None:
     assert max(len(line) for line in text.splitlines()[2:]) <= 80
 
 
+def bounds() -> list[Record]:
+    runs = [a_run("inc+c", 0.02 + 0.005 * bound_k) for bound_k in (10, 6, 8)]
+    return [
+        replace(run, configuration=replace(run.configuration, bound_k=bound_k))
+        for run, bound_k in zip(runs, (10, 6, 8), strict=True)
+    ]
+
+
+def test_a_comparison_of_bounds_shares_everything_else() -> None:
+    summary = reports.summarise(bounds(), reports.get("bound"))
+    assert list(summary.bars) == ["2^-6", "2^-8", "2^-10"]
+    assert reports.describe_run(summary).startswith("HDC on digits, 1.15 M parameters · inc+c · 4 workers")
+    assert "inceptionn, coalesced" in reports.describe_run(summary)
+    assert reports.table_rows(summary)[-1] == (
+        "faster than 2^-6",
+        *(f"{0.05 / (0.02 + 0.005 * k):.2f}{TIMES}" for k in (6, 8, 10)),
+    )
+    written = summary.to_json()
+    assert (written["axis"], written["machine"]) == ("bound", "0123456789ab, 2 cores of a CPU")
+    assert written["configuration"].keys() >= {"exchange", "learning_rate"}
+    assert "bound_k" not in written["configuration"]
+    for other, field in (
+        (a_run("inc", 0.1, via_nics=True), "exchange"),
+        (a_run("inc+c", 0.1, rate_bps=10), "rate_bps"),
+    ):
+        with pytest.raises(UsageError, match=f"differ in {field}"):
+            reports.summarise([*bounds(), other], reports.get("bound"))
+    with pytest.raises(UsageError, match=r"differ in bound_k .* one by one, or with --axis bound"):
+        reports.summarise(bounds())
+
+
+def test_a_comparison_of_numbers_of_workers_is_in_their_order() -> None:
+    runs = [a_run("inc", 0.05), a_run("inc", 0.04)]
+    runs[1] = replace(runs[1], configuration=replace(runs[1].configuration, nodes=2))
+    assert list(reports.summarise(runs, reports.get("nodes")).bars) == ["2 workers", "4 workers"]
+    with pytest.raises(UsageError, match="axis 'colour' is unknown: choose from exchange, bound, nodes"):
+        reports.get("colour")
+
+
+def test_a_report_says_which_versions_differ() -> None:
+    runs = four_runs()
+    runs[2] = replace(runs[2], versions=replace(runs[2].versions, torch="2.4"))
+    summary = reports.summarise(runs)
+    assert summary.to_json()["differences"] == {"torch": ["2.3", "2.4"]}
+    assert reports.describe_run(summary).endswith("differing torch: 2.3, 2.4")
+
+
 def many_runs() -> list[Record]:
     names = ("inc", "terngrad", "qsgd:levels=7", "psgd", "rsgd", "pqasgd:p=4", "wgt", "inc+c")
     return [a_run(name, 0.01 * (at + 2)) for at, name in enumerate(names)]
@@ -144,7 +192,7 @@ def many_runs() -> list[Record]:
 
 def test_many_exchanges_are_rows() -> None:
     summary = reports.summarise(many_runs())
-    assert list(summary.exchanges)[:3] == ["inc", "inc+c", "terngrad"]
+    assert list(summary.bars)[:3] == ["inc", "inc+c", "terngrad"]
     assert len(reports.table_header(summary)) == len(reports.table_rows(summary)[0])
     rows = {row[0]: row[1:] for row in reports.table_rows(summary)}
     columns = reports.table_header(summary)[1:]
@@ -155,7 +203,7 @@ def test_many_exchanges_are_rows() -> None:
 def test_a_residual_is_part_of_a_row_s_name() -> None:
     plain = a_run("qsgd", 0.1)
     kept = replace(plain, configuration=replace(plain.configuration, error_feedback=True))
-    assert list(reports.summarise([plain, kept]).exchanges) == ["qsgd", "qsgd+ef"]
+    assert list(reports.summarise([plain, kept]).bars) == ["qsgd", "qsgd+ef"]
 
 
 @pytest.mark.parametrize("runs", [four_runs(), many_runs(), [a_run("inc", 0.07)], [a_run("inc+c", 0.03)]], ids=len)

@@ -10,15 +10,18 @@ import pytest
 from netoffload.collectives.samples import read_gradients
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
-from netoffload.training.capture import MAX_VECTORS, CapturingExchange
+from netoffload.methods import Method, Sent, Update
+from netoffload.training.capture import MAX_VECTORS, CapturingMethod
 from netoffload.training.config import TrainSettings
-from netoffload.training.exchanges import GradientExchange, Update
 from netoffload.training.run import Capture, Planned
 from netoffload.training.sample import sample_gradients
 
 
-class Doubling(GradientExchange):
-    """An exchange that overwrites the gradient, as a real one does."""
+class Doubling(Method):
+    """A method that overwrites the gradient, as a real one does."""
+
+    def __init__(self) -> None:
+        self.sent = Sent()
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         gradient *= 2
@@ -27,7 +30,7 @@ class Doubling(GradientExchange):
 
 @pytest.mark.parametrize(("iterations", "every", "kept"), [(7, 3, [3, 6]), (2, 1, [1, 2]), (40, 1, range(1, 33))])
 def test_what_goes_in_is_kept_and_passed_on(iterations: int, every: int, kept: list[int], tmp_path: Path) -> None:
-    capturing = CapturingExchange(Doubling(), every)
+    capturing = CapturingMethod(Doubling(), every)
     sums: list[float] = []
     for iteration in range(1, iterations + 1):
         gradient = np.full(3, iteration, np.float32)

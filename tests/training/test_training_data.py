@@ -138,7 +138,7 @@ def test_too_many_workers_for_the_data_are_refused() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"exchange": "star"}, "exchange 'star' is unknown: choose from wa, wa\\+c, inc, inc\\+c"),
+        ({"method": "star"}, "exchange 'star' is unknown: choose from wa, wa\\+c, inc, inc\\+c"),
         ({"nodes": 0}, "0 workers"),
         ({"nodes": 64}, "64 workers"),
         ({"iterations": 0}, "iterations is 0"),

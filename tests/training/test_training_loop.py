@@ -1,4 +1,4 @@
-"""The exchanges among threads of one process, with the codec's arithmetic on tagged channels."""
+"""The methods among threads of one process, with the codec's arithmetic on tagged channels."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors.registry import get
 from netoffload.errors import UsageError
+from netoffload.methods import PAPERS, Method, Update, Way, expand
+from netoffload.methods.payloads import PayloadRingReducer
 from netoffload.training import data, inprocess
 from netoffload.training.config import TrainSettings
-from netoffload.training.exchanges import GradientExchange, Update
-from netoffload.training.loop import Timeline, run_server, run_worker, warm_up
-from netoffload.training.model import Replica
-from netoffload.training.payload_exchanges import RingPayloadExchange
-from netoffload.training.systems import PAPERS, THRESHOLDS, Way, expand
-from netoffload.training.wiring import exchange_for
+from netoffload.training.loop import Timeline, method_of, run_server, run_worker, warm_up
+from netoffload.training.models import MODELS
+from netoffload.training.replica import Replica
 
 BOUND_K = 10
 
@@ -61,12 +60,12 @@ def train(settings: TrainSettings, digits: data.Dataset) -> list[tuple[Float32Ar
         torch.set_num_threads(1)
         replica = Replica(settings)
 
-        def new_exchange() -> GradientExchange:
-            return exchange_for(settings, exchange, quantise, replica.layer_sizes)
+        def new_method() -> Method:
+            return method_of(settings, exchange, quantise, replica.layer_sizes)
 
         if exchange.rank == settings.nodes:
-            warm_up(replica, new_exchange(), None)
-            own = new_exchange()
+            warm_up(replica, new_method(), None)
+            own = new_method()
             timeline = run_server(replica, own, settings.iterations)
             own.finish(replica.parameters)
             return replica.parameters, timeline
@@ -75,8 +74,8 @@ def train(settings: TrainSettings, digits: data.Dataset) -> list[tuple[Float32Ar
         def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             return data.batches(*shard, settings.batch, settings.seed, exchange.rank)
 
-        warm_up(replica, new_exchange(), batches())
-        own = new_exchange()
+        warm_up(replica, new_method(), batches())
+        own = new_method()
         timeline = run_worker(replica, own, batches(), settings.iterations)
         own.finish(replica.parameters)
         return replica.parameters, timeline
@@ -92,7 +91,7 @@ def test_replicas_end_bit_identical_and_have_moved(exchange: str, nodes: int, di
     assert len(ranks) == settings.ranks
     initial = Replica(settings).parameters
     assert np.count_nonzero(ranks[0][0] != initial) > initial.size // 2
-    for parameters, _ in ranks[1 : nodes if settings.system.way is Way.SERVER else None]:
+    for parameters, _ in ranks[1 : nodes if settings.spec.way is Way.SERVER else None]:
         np.testing.assert_array_equal(parameters.view(np.uint32), ranks[0][0].view(np.uint32))
 
 
@@ -158,7 +157,10 @@ def test_time_is_split_by_the_clock_that_is_given() -> None:
     replica = Replica(settings)
     done: list[int] = []
 
-    class UpdatesAtOnce(GradientExchange):
+    class UpdatesAtOnce(Method):
+        def __init__(self) -> None:
+            """It sends nothing."""
+
         def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
             update(gradient)
 
@@ -178,10 +180,10 @@ def test_time_is_split_by_the_clock_that_is_given() -> None:
 
 def test_a_wrong_number_of_ranks_or_no_codec_is_refused() -> None:
     def wrong_size(exchange: Exchange) -> None:
-        exchange_for(TrainSettings("wa", nodes=2), exchange, None)
+        method_of(TrainSettings("wa", nodes=2), exchange, None)
 
     def no_codec(exchange: Exchange) -> None:
-        exchange_for(TrainSettings("inc+c", nodes=2), exchange, None)
+        method_of(TrainSettings("inc+c", nodes=2), exchange, None)
 
     with pytest.raises(UsageError, match="wa with 2 workers needs 3 ranks, not 2"):
         run_ranks(2, wrong_size)
@@ -190,17 +192,17 @@ def test_a_wrong_number_of_ranks_or_no_codec_is_refused() -> None:
 
 
 def test_one_of_every_system_of_the_papers_can_be_asked_for() -> None:
-    runs = [TrainSettings(name) for name in expand(["papers", "inc"], "cnn")]
-    assert len(runs) == len({run.exchange for run in runs}) == len(PAPERS)
-    assert {run.system.way for run in runs} == set(Way)
-    assert get("qgt", threshold=THRESHOLDS["cnn"]["qgt"]) in [run.system.compressor for run in runs]
+    runs = [TrainSettings(name) for name in expand(["papers", "inc"], MODELS["cnn"].thresholds)]
+    assert len(runs) == len({run.method for run in runs}) == len(PAPERS)
+    assert {run.spec.way for run in runs} == set(Way)
+    assert get("qgt", threshold=MODELS["cnn"].thresholds["qgt"]) in [run.spec.compressor for run in runs]
 
 
 def test_a_ring_of_payloads_has_a_random_stream_for_every_block_of_every_rank() -> None:
     def keys(exchange: Exchange) -> list[tuple[int, int]]:
-        own = exchange_for(TrainSettings("qsgd:via=ring", nodes=3), exchange, None, (1000,))
-        assert isinstance(own, RingPayloadExchange)
-        return [coder.state.key() for coder in own._coders]
+        own = method_of(TrainSettings("qsgd:via=ring", nodes=3), exchange, None, (1000,))
+        assert isinstance(own, PayloadRingReducer)
+        return [state.key() for state in own.states_of(None)]
 
     streams = [key for of_rank in run_ranks(3, keys) for key in of_rank]
     assert len(streams) == len(set(streams)) == 3 * 3
@@ -238,6 +240,6 @@ def test_error_feedback_carries_what_was_left_over(digits: data.Dataset) -> None
 
 
 def test_pqasgd_needs_fewer_levels_for_shared_data() -> None:
-    own, shared = (TrainSettings("pqasgd:p=4", sharing=sharing).system for sharing in ("partitioned", "shared"))
+    own, shared = (TrainSettings("pqasgd:p=4", sharing=sharing).spec for sharing in ("partitioned", "shared"))
     assert own.compressor == get("qsgd", rule="mpn", norm="l2", bucket=0, batch=25, period=4)
     assert shared.compressor == get("qsgd", rule="n", norm="l2", bucket=0, batch=25, period=4)

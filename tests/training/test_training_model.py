@@ -13,11 +13,11 @@ from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
 from netoffload.training.config import TrainSettings
-from netoffload.training.data import Shape
-from netoffload.training.loop import average_buffers, warm_up
-from netoffload.training.model import Replica
-from netoffload.training.networks import build_cnn, build_hdc
-from netoffload.training.wiring import exchange_for
+from netoffload.training.loop import average_buffers, method_of, warm_up
+from netoffload.training.model_spec import Shape
+from netoffload.training.models.cnn import build_cnn
+from netoffload.training.models.hdc import build_hdc
+from netoffload.training.replica import Replica
 
 
 def a_batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -160,7 +160,7 @@ def test_warming_up_leaves_the_model_as_it_was() -> None:
     def one_rank(exchange: Exchange) -> tuple[Float32Array, Float32Array]:
         replica = Replica(settings, a_model_with_everything())
         before = np.concatenate((replica.parameters, replica.buffers()))
-        warm_up(replica, exchange_for(settings, exchange, None), batches_of(0))
+        warm_up(replica, method_of(settings, exchange, None), batches_of(0))
         return before, np.concatenate((replica.parameters, replica.buffers()))
 
     settings = TrainSettings("inc", nodes=1)

@@ -12,10 +12,10 @@ import pytest
 from netoffload.config import ENV_METER
 from netoffload.control import ControlServer
 from netoffload.errors import ReplicaError, RunError, UsageError
+from netoffload.methods import Sent
 from netoffload.results import ClassCounts, NodeTraffic, Traffic, Versions, from_line, to_line
 from netoffload.testbed import NicSettings, TestbedSettings
 from netoffload.training.config import RankJob, TrainSettings
-from netoffload.training.exchanges import Sent
 from netoffload.training.measure import Reading, check_traffic, read_meter, traffic_between
 from netoffload.training.outcome import RankOutcome
 from netoffload.training.run import BASELINES, START_S, make_record, plan_runs, run_all, time_limit_s

@@ -16,50 +16,52 @@ from __future__ import annotations
 
 import numpy as np
 
-from netoffload.collectives import Exchange, Payload, push_pull, serve_payloads
+from netoffload.collectives import Payload, push_pull, serve_payloads
 from netoffload.compiled.arrays import Float32Array
-from netoffload.compressors import Layout, State
 from netoffload.compressors.terngrad import TernarySum, TernGrad
-from netoffload.training.exchanges import GradientExchange, Update
+from netoffload.methods.base import Bucket, GradientReducer, GradientServer, Member, MethodSpec
+from netoffload.methods.buckets import BucketStates, layout_of
 
 
-class TernaryWorker(GradientExchange):
+class TernaryWorker(GradientReducer):
     """A worker; the last rank is the server."""
 
-    def __init__(self, exchange: Exchange, method: TernGrad, state: State) -> None:
-        """Encode with this rank's ``state``."""
-        super().__init__()
-        self._exchange, self._method, self._state = exchange, method, state
-        self._sum = TernarySum(method, exchange.size - 1)
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
+        """Nothing is encoded yet."""
+        super().__init__(spec, member)
+        self._sum = _sum_of(spec, member)
+        self._states = BucketStates(self._sum.uplink, member)
 
-    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`GradientExchange.step`."""
-        own = self._method.scalers(gradient, self._state)
+    def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
+        """See :meth:`GradientReducer.reduce`."""
+        state = self._states.of(bucket)
+        ternary = self._sum.uplink
+        own = ternary.scalers(gradient, state)
         shared = self._ask(own.view(np.uint8)).view(np.float32)
-        payload = self._method.encode_shared(gradient, shared, self._state)
+        payload = ternary.encode_shared(gradient, shared, state)
         self.sent.vector_octets += payload.size + own.nbytes
-        mean = self._sum.decode(self._ask(payload), self._state.layout)
-        update(np.multiply(mean, np.float32(self._sum.workers), out=mean))
+        mean = self._sum.decode(self._ask(payload), state.layout)
+        return np.multiply(mean, np.float32(self._sum.workers), out=mean)
 
     def _ask(self, payload: Payload) -> Payload:
         self.sent.octets += payload.size
         return push_pull(self._exchange, payload, server=self._exchange.size - 1)
 
 
-class TernaryServer(GradientExchange):
-    """The server; it has no weights."""
+class TernaryServer(GradientServer):
+    """The server."""
 
-    def __init__(self, exchange: Exchange, method: TernGrad, layout: Layout) -> None:
-        """Serve all other ranks."""
-        super().__init__()
-        self._exchange, self._layout = exchange, layout
-        self._sum = TernarySum(method, exchange.size - 1)
-
-    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`GradientExchange.step`; ``update`` is not called."""
+    def serve(self, bucket: Bucket | None = None) -> None:
+        """See :meth:`GradientServer.serve`."""
+        total, layout = _sum_of(self._spec, self._member), layout_of(self._member.layout, bucket)
         shared = serve_payloads(self._exchange, _largest)
-        answer = serve_payloads(self._exchange, lambda pushed: self._sum.encode(pushed, self._layout))
+        answer = serve_payloads(self._exchange, lambda pushed: total.encode(pushed, layout))
         self.sent.octets += (shared.size + answer.size) * (self._exchange.size - 1)
+
+
+def _sum_of(spec: MethodSpec, member: Member) -> TernarySum:
+    assert isinstance(spec.compressor, TernGrad), f"{spec.name} has no ternary gradients"
+    return TernarySum(spec.compressor, member.exchange.size - 1)
 
 
 def _largest(pushed: list[Payload]) -> Payload:

@@ -1,6 +1,6 @@
 """A replica: one model whose parameters, gradients and momentum are three flat buffers.
 
-The exchange wants one contiguous float32 array and the update wants few long vector operations, so the tensors that
+A method wants one contiguous float32 array and the update wants few long vector operations, so the tensors that
 torch trains are views::
 
     parameters  |W1          |b1|W2       |b2| ... |W5|b5|    float32[1,149,010]
@@ -18,12 +18,10 @@ import hashlib
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from netoffload.compiled.arrays import Float32Array
 from netoffload.training.config import TrainSettings
-from netoffload.training.data import SHAPES
-from netoffload.training.networks import FullyConnected, build
+from netoffload.training.layers import FullyConnected
 
 
 class Replica:
@@ -31,14 +29,14 @@ class Replica:
 
     Attributes:
         parameters: float32[n], what the workers must agree on bit for bit.
-        gradient: float32[n], written by :meth:`backward`, summed in place by the exchange, read by :meth:`update`.
+        gradient: float32[n], written by :meth:`backward`, summed by the method, read by :meth:`update`.
         layer_sizes: length of every weight and every bias, in the order in which they lie in both.
     """
 
     def __init__(self, settings: TrainSettings, module: nn.Module | None = None) -> None:
         """Take ``module``, or build the model that ``settings`` names with the weights of its seed."""
         self._settings = settings
-        self._module = module or build(settings.model, settings.seed, SHAPES[settings.data])
+        self._module = module or settings.model_spec.build(settings.seed, settings.image_shape)
         # Only FullyConnected overwrites its gradients; torch's own layers add to what is there.
         self._adds_gradients = any(
             list(layer.parameters(recurse=False)) and not isinstance(layer, FullyConnected)
@@ -61,8 +59,8 @@ class Replica:
         self._optimizer_view = nn.Parameter(self._flat_parameters)
         self._optimizer = torch.optim.SGD(
             [self._optimizer_view],
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay * settings.nodes * settings.loss_scale,
+            momentum=settings.optimizer.momentum,
+            weight_decay=settings.optimizer.weight_decay * settings.nodes * settings.loss_scale,
             fused=True,
         )
         self.parameters: Float32Array = self._flat_parameters.numpy()
@@ -72,7 +70,7 @@ class Replica:
         """Put the gradient of a batch's mean loss, times the loss scale, into ``gradient``; return the loss."""
         if self._adds_gradients:
             self._flat_gradient.zero_()
-        loss = F.cross_entropy(self._module(images), labels)
+        loss = self._settings.model_spec.loss(self._module(images), labels)
         scale = self._settings.loss_scale
         (loss if scale == 1 else loss * scale).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())

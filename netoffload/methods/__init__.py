@@ -1,0 +1,60 @@
+"""How replicas agree: methods that turn every worker's gradients into the same next weights.
+
+A method knows neither torch nor sockets. It talks through an :class:`~netoffload.collectives.Exchange`, the transport
+between the ranks; threads of one process (``collectives.inprocess``) and tagged TCP are both fine::
+
+    spec = parse("qsgd:levels=15,via=server", batch=25)
+    method = method_for(spec, Member(exchange, layout=Layout(sizes), seed=1))
+    method.step(gradient, parameters, update)         every iteration, all ranks together
+    method.finish(parameters)                         after the last one
+
+There are two kinds. Both count what they hand to sockets (:class:`Sent`), so a wire's counters can be held against it.
+
+:class:`GradientReducer`
+    A bucket of gradient goes in, its sum over all workers comes out (``reduce``); whoever calls it updates the
+    weights. A bucket may be some layers only. A compressor's memory belongs to the layers (``buckets``).
+    Rings of floats, and payloads that are gathered, served or passed round a ring. A server has the mirror image,
+    :class:`GradientServer`.
+
+:class:`WeightExchange`
+    Weights travel, or their changes: to and from an aggregator (wa), or as averages now and then (psgd, rsgd, pqasgd).
+
+Files: ``base`` the interface; ``floats`` INCEPTIONN's ring and aggregator; ``payloads``, ``buckets`` and
+``ternary_server`` the host-side compressors; ``averaging`` the periodic methods; ``registry`` the names. A new method
+is a file and its line in ``registry.FAMILIES``; a compressor needs neither.
+"""
+
+from netoffload.methods.base import (
+    Bucket,
+    Family,
+    GradientReducer,
+    GradientServer,
+    Member,
+    Method,
+    MethodSpec,
+    Sent,
+    Update,
+    Way,
+    WeightExchange,
+)
+from netoffload.methods.registry import FAMILIES, PAPERS, expand, method_for, names, parse
+
+__all__ = [
+    "FAMILIES",
+    "PAPERS",
+    "Bucket",
+    "Family",
+    "GradientReducer",
+    "GradientServer",
+    "Member",
+    "Method",
+    "MethodSpec",
+    "Sent",
+    "Update",
+    "Way",
+    "WeightExchange",
+    "expand",
+    "method_for",
+    "names",
+    "parse",
+]

@@ -1,0 +1,105 @@
+"""Methods that average weights instead of gradients (Jiang and Agrawal, sections 3.2 and 4).
+
+Every worker updates its own weights with its own gradient. Between two averagings the replicas differ;
+``finish`` averages them a last time, so a run ends with one model::
+
+    iteration        0     1     2     3     4     5     6     7
+    PSGD, p = 4                        all                     all      average of the weights
+    RSGD, p = 4      1/4   2/4   3/4   4/4   1/4   2/4   3/4   4/4      a quarter of the weights in turn
+    PQASGD, p = 4                      Q                       Q        quantised changes since the last time
+
+An optimizer's momentum stays with its worker.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from netoffload.collectives import ring_allreduce
+from netoffload.collectives.schedule import partition
+from netoffload.compiled.arrays import Float32Array
+from netoffload.methods.base import Member, MethodSpec, Update, WeightExchange
+from netoffload.methods.floats import ring_octets
+from netoffload.methods.payloads import GatherReducer
+
+
+class Averaging(WeightExchange):
+    """PSGD: Algorithm 1, "every p-th iteration all"."""
+
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
+        """No iteration is done yet."""
+        super().__init__(spec, member)
+        self._iteration = 0
+
+    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
+        """See :meth:`~netoffload.methods.base.Method.step`."""
+        _update_alone(gradient, update, self._exchange.size)
+        part = self._part(parameters, self._iteration % self._spec.period)
+        self._iteration += 1
+        if part is not None:
+            self._average(part)
+
+    def finish(self, parameters: Float32Array) -> None:
+        """Average all weights, unless the last iteration has done so."""
+        if self._iteration % self._spec.period:
+            self._average(parameters)
+
+    def _part(self, parameters: Float32Array, turn: int) -> Float32Array | None:
+        """Return what is averaged in an iteration, a view: all, in the last of a period."""
+        return parameters if turn == self._spec.period - 1 else None
+
+    def _average(self, part: Float32Array) -> None:
+        ring_allreduce(self._exchange, part, tagged=False)
+        np.divide(part, np.float32(self._exchange.size), out=part)
+        self.sent.octets += ring_octets(part.nbytes, self._exchange.size)
+        self.sent.vector_octets += part.nbytes
+
+
+class Rotation(Averaging):
+    """RSGD: Algorithm 1, "in iteration j the (j mod p)-th part"."""
+
+    def finish(self, parameters: Float32Array) -> None:
+        """Average all weights: every iteration has changed all of them."""
+        self._average(parameters)
+
+    def _part(self, parameters: Float32Array, turn: int) -> Float32Array | None:
+        part = partition(parameters.size, self._spec.period)[turn]
+        return parameters[part.start : part.stop]
+
+
+class QuantisedAveraging(WeightExchange):
+    """PQASGD: Algorithm 2."""
+
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
+        """No iteration is done yet; the changes of the weights are gathered as gradients are."""
+        super().__init__(spec, member)
+        self._gather = GatherReducer(spec, member)
+        self._iteration = 0
+        self._synchronised: Float32Array | None = None
+        self.sent = self._gather.sent
+
+    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
+        """See :meth:`~netoffload.methods.base.Method.step`."""
+        if self._synchronised is None:
+            self._synchronised = parameters.copy()
+        _update_alone(gradient, update, self._exchange.size)
+        self._iteration += 1
+        if self._iteration % self._spec.period == 0:
+            self._synchronise(parameters, self._synchronised)
+
+    def finish(self, parameters: Float32Array) -> None:
+        """Sum the changes of an unfinished period."""
+        if self._synchronised is not None and self._iteration % self._spec.period:
+            self._synchronise(parameters, self._synchronised)
+
+    def _synchronise(self, parameters: Float32Array, synchronised: Float32Array) -> None:
+        mean = self._gather.reduce(parameters - synchronised)
+        np.divide(mean, np.float32(self._exchange.size), out=mean)
+        np.add(synchronised, mean, out=synchronised)
+        parameters[:] = synchronised
+
+
+def _update_alone(gradient: Float32Array, update: Update, workers: int) -> None:
+    """Update with this worker's gradient alone: ``update`` divides what it gets by the number of workers."""
+    np.multiply(gradient, np.float32(workers), out=gradient)
+    update(gradient)

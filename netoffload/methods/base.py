@@ -1,0 +1,204 @@
+"""What a method is: its name and parameters, what a rank brings to it, and what the rank then calls."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Final
+
+from netoffload.collectives import Exchange, Quantise
+from netoffload.compiled.arrays import Float32Array
+from netoffload.compressors import Compressor, Layout
+
+Update = Callable[[Float32Array], None]
+"""Takes the sum of all workers' gradients and changes the parameters it was made for."""
+
+NO_LAYERS: Final = Layout(())
+
+Bucket = tuple[int, ...]
+"""Layers by their index in the model's layout, in the order in which they lie in one vector."""
+
+
+class Way(enum.Enum):
+    """How a method connects its ranks."""
+
+    AGGREGATOR = "aggregator"
+    """One more rank updates the weights."""
+    RING = "ring"
+    """Floats, partial sums."""
+    GATHER = "gather"
+    """Payloads to everybody."""
+    SERVER = "server"
+    """One more rank adds payloads."""
+    PAYLOAD_RING = "payload-ring"
+    """Payloads, decoded, added and encoded on every hop."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """What all parameters of a method have in common.
+
+    Attributes:
+        way: how the ranks are connected.
+        worker: a worker's side.
+        server: the side of the aggregator or server, one rank more than the workers; None: there is none.
+        tagged: gradients travel through the NICs' codec.
+        periodic: it takes ``p``, the iterations from one averaging to the next.
+        compressor: the one that it always uses, by name; empty: none, or any.
+    """
+
+    way: Way
+    worker: type[Method]
+    server: type[Method] | None = None
+    tagged: bool = False
+    periodic: bool = False
+    compressor: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodSpec:
+    """What a method's name stands for (:func:`netoffload.methods.registry.parse`).
+
+    Attributes:
+        name: as the user wrote it.
+        short: the name without its parameters.
+        family: what the parameters do not change.
+        period: iterations from one averaging to the next; 1 for all but the periodic methods.
+        compressor: makes the payloads; None where floats travel.
+    """
+
+    name: str
+    short: str
+    family: Family
+    period: int = 1
+    compressor: Compressor | None = None
+
+    @property
+    def way(self) -> Way:
+        """How the ranks are connected."""
+        return self.family.way
+
+    @property
+    def tagged(self) -> bool:
+        """Whether gradients travel through the NICs' codec."""
+        return self.family.tagged
+
+    @property
+    def has_server(self) -> bool:
+        """Whether one rank more than the workers takes part."""
+        return self.family.server is not None
+
+    @property
+    def keeps_residual(self) -> bool:
+        """Whether error feedback is possible: each payload is made of a worker's own vector."""
+        return self.compressor is not None and self.way is not Way.PAYLOAD_RING
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """What a rank brings to a method.
+
+    Attributes:
+        exchange: the transport between all ranks; the last rank is the aggregator or server, if there is one.
+        quantise: what the NICs round by; only a tagged ring uses it.
+        layout: the model's weights and biases; compressors need it.
+        seed: of the compressors' randomness, equal on all ranks.
+        error_feedback: a compressor adds what it left unsent to the next vector.
+    """
+
+    exchange: Exchange
+    quantise: Quantise | None = None
+    layout: Layout = NO_LAYERS
+    seed: int = 0
+    error_feedback: bool = False
+
+
+@dataclasses.dataclass
+class Sent:
+    """What a rank has sent, counted at the host; the wire's counters are held against it.
+
+    Attributes:
+        octets: octets handed to sockets that no NIC compresses: the wire must have carried them.
+        tagged_octets: octets handed to tagged sockets.
+        vector_octets: octets of this worker's vectors as they went into the method, each counted once however often
+            it travels: float32, or what a host-side compressor made of them.
+    """
+
+    octets: int = 0
+    tagged_octets: int = 0
+    vector_octets: int = 0
+
+    def count(self, octets: int, *, tagged: bool) -> None:
+        """Add octets that went to a socket."""
+        if tagged:
+            self.tagged_octets += octets
+        else:
+            self.octets += octets
+
+
+class Method(abc.ABC):
+    """What a rank does between its gradient and its next weights.
+
+    Attributes:
+        sent: what this rank has sent.
+    """
+
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
+        """Nothing is sent yet."""
+        self._spec, self._member, self._exchange = spec, member, member.exchange
+        self.sent = Sent()
+
+    @abc.abstractmethod
+    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
+        """Do one iteration; all ranks call it together.
+
+        Args:
+            gradient: float32[n], this worker's; its content afterwards is undefined.
+            parameters: float32[n], the next weights afterwards.
+            update: called with the sum of the gradients where this rank updates its own ``parameters``.
+        """
+
+    def finish(self, parameters: Float32Array) -> None:  # noqa: B027 - most methods leave nothing to do
+        """Make all replicas equal after the last iteration; all ranks call it together."""
+
+
+class GradientReducer(Method):
+    """A method that sums gradients: a bucket goes in, its sum over all workers comes out.
+
+    A bucket is a vector of some layers of the model, or of all of them. What a compressor remembers belongs to the
+    layers, so buckets may be cut anew between two iterations.
+    """
+
+    @abc.abstractmethod
+    def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
+        """Return the sum of all workers' gradients; all ranks call it together, with the same bucket.
+
+        Args:
+            gradient: float32[n], this worker's; its content afterwards is undefined.
+            bucket: the layers in it; None: all.
+
+        Returns:
+            float32[n], the same bits on every worker; it may be ``gradient``'s own memory.
+        """
+
+    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
+        """See :meth:`Method.step`."""
+        update(self.reduce(gradient))
+
+
+class GradientServer(Method):
+    """The server of a reducer: it has no gradient and no weights."""
+
+    @abc.abstractmethod
+    def serve(self, bucket: Bucket | None = None) -> None:
+        """Answer one :meth:`GradientReducer.reduce` of all workers, of the same bucket."""
+
+    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
+        """See :meth:`Method.step`; ``update`` is not called."""
+        self.serve()
+
+
+class WeightExchange(Method):
+    """A method that moves weights (or their changes), now and then or in every iteration: ``step`` is all of it."""

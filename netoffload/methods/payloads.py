@@ -1,0 +1,132 @@
+"""Reducers with a host-side compressor: payloads of gradients, gathered, served or passed round a ring.
+
+::
+
+    gradient ── encode ──► payload ── gather | server | ring ──► payloads ── decode, add ──► sum
+
+Every rank decodes the same octets in the same order, its own among them, so the replicas stay bit-identical. What a
+compressor leaves unsent stays on the worker that left it (error feedback).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from netoffload.collectives import Payload, allgather_payloads, push_pull, ring_payloads, serve_payloads
+from netoffload.collectives.schedule import partition
+from netoffload.compiled.arrays import Float32Array
+from netoffload.compressors import Compressor, Layout, State
+from netoffload.methods.base import Bucket, GradientReducer, GradientServer, Member, MethodSpec
+from netoffload.methods.buckets import BucketStates, first_layer, layout_of
+
+
+class PayloadReducer(GradientReducer):
+    """What workers with a compressor share: a state per bucket."""
+
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
+        """Nothing is encoded yet."""
+        super().__init__(spec, member)
+        self._compressor = compressor_of(spec)
+        self._states = BucketStates(self._compressor, member)
+
+
+class GatherReducer(PayloadReducer):
+    """Everybody's payload to everybody."""
+
+    def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
+        """See :meth:`GradientReducer.reduce`; ``gradient`` is not changed."""
+        state = self._states.of(bucket)
+        payload = self._compressor.encode(gradient, state)
+        self.sent.vector_octets += payload.size
+        self.sent.octets += payload.size * (self._exchange.size - 1)
+        return _total(self._compressor, allgather_payloads(self._exchange, payload), state.layout)
+
+
+class ServedReducer(PayloadReducer):
+    """A worker of a parameter server, the last rank: its payload goes, the float32 sum comes."""
+
+    def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
+        """See :meth:`GradientReducer.reduce`."""
+        payload = self._compressor.encode(gradient, self._states.of(bucket))
+        self.sent.vector_octets += payload.size
+        self.sent.octets += payload.size
+        return push_pull(self._exchange, payload, server=self._exchange.size - 1).view(np.float32)
+
+
+class PayloadServer(GradientServer):
+    """The parameter server: it adds what comes."""
+
+    def serve(self, bucket: Bucket | None = None) -> None:
+        """See :meth:`GradientServer.serve`."""
+        compressor, layout = compressor_of(self._spec), layout_of(self._member.layout, bucket)
+        answer = serve_payloads(self._exchange, lambda pushed: _total(compressor, pushed, layout).view(np.uint8))
+        self.sent.octets += answer.size * (self._exchange.size - 1)
+
+
+class PayloadRingReducer(GradientReducer):
+    """A ring in which every hop decodes, adds and encodes; each block of a bucket has a state of its own.
+
+    There is no error feedback, because what a hop encodes is not its own gradient.
+    """
+
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
+        """Nothing is encoded yet."""
+        super().__init__(spec, member)
+        self._compressor = compressor_of(spec)
+        self._states: dict[Bucket | None, list[State]] = {}
+
+    def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
+        """See :meth:`GradientReducer.reduce`."""
+        states = self.states_of(bucket)
+
+        def encode(values: Float32Array, block: int) -> Payload:
+            payload = self._compressor.encode(values, states[block])
+            self.sent.vector_octets += payload.size
+            return payload
+
+        self.sent.octets += ring_payloads(
+            self._exchange,
+            gradient,
+            encode,
+            lambda payload, block: self._compressor.decode(payload, states[block].layout),
+        )
+        return gradient
+
+    def states_of(self, bucket: Bucket | None) -> list[State]:
+        """Return the states of a bucket's blocks; each block of each rank has a stream of random words of its own."""
+        if bucket not in self._states:
+            exchange = self._exchange
+            layout = layout_of(self._member.layout, bucket)
+            blocks = [_within(layout, span.start, span.stop) for span in partition(layout.count, exchange.size)]
+            first = (first_layer(bucket) * exchange.size + exchange.rank) * exchange.size
+            self._states[bucket] = [
+                self._compressor.make_state(block, seed=self._member.seed, rank=first + at)
+                for at, block in enumerate(blocks)
+            ]
+        return self._states[bucket]
+
+
+def _total(compressor: Compressor, payloads: Iterable[Payload], layout: Layout) -> Float32Array:
+    """Return the sum of payloads, added in their order."""
+    total = np.zeros(layout.count, np.float32)
+    for payload in payloads:
+        np.add(total, compressor.decode(payload, layout), out=total)
+    return total
+
+
+def _within(layout: Layout, start: int, stop: int) -> Layout:
+    """Return the part of a layout from float ``start`` to ``stop``: whole and cut layers, empty ones left out."""
+    parts = [
+        min(stop, end) - max(start, begin)
+        for begin, end in zip(layout.offsets[:-1], layout.offsets[1:], strict=True)
+        if min(stop, end) > max(start, begin)
+    ]
+    return Layout(tuple(parts) or (0,))
+
+
+def compressor_of(spec: MethodSpec) -> Compressor:
+    """Return the compressor of a method that has one."""
+    assert spec.compressor is not None, f"{spec.name} moves floats"
+    return spec.compressor

@@ -1,0 +1,185 @@
+"""The methods by their names, as ``--exchange`` takes them.
+
+=============================  =======================================================  ==================
+name                           what travels                                             way
+=============================  =======================================================  ==================
+wa, wa+c                       gradients up, weights down; +c: gradients through NICs   aggregator
+inc, inc+c; fullsgd            sums of gradients; +c: through NICs; fullsgd is inc      ring
+psgd, rsgd                     weights every p iterations, or a p-th of them in each    ring
+pqasgd                         quantised changes of the weights every p iterations      gather
+a compressor's name            payloads of gradients                                    see below
+=============================  =======================================================  ==================
+
+Parameters may follow a name: ``psgd:p=4``, ``qsgd:levels=15,norm=max,via=ring``. ``p`` is the period of the
+periodic methods. ``via`` is the way of payloads: ``gather`` (everybody's payload to everybody; the default), ``server``
+(a parameter server adds and answers; TernGrad's default) or ``ring`` (every hop decodes, adds and encodes; the
+default of types as wide as 16 bits, whose sums stay in their range). All other parameters are the compressor's.
+
+Sources: INCEPTIONN, Algorithm 1 and Fig. 1 (wa, inc); Jiang and Agrawal, "A Linear Speedup Analysis ...", Algorithms 1
+and 2 and section 5 (fullsgd, psgd, rsgd, pqasgd); TernGrad, Fig. 1 (the server); Anoosheh et al. (wgt, bgt, qgt).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from netoffload.compressors import Compressor, registry
+from netoffload.errors import UsageError
+from netoffload.methods.averaging import Averaging, QuantisedAveraging, Rotation
+from netoffload.methods.base import Family, Member, Method, MethodSpec, Way
+from netoffload.methods.floats import Aggregator, RingReducer, Worker
+from netoffload.methods.payloads import GatherReducer, PayloadRingReducer, PayloadServer, ServedReducer
+from netoffload.methods.ternary_server import TernaryServer, TernaryWorker
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "wa": Family(Way.AGGREGATOR, Worker, Aggregator),
+    "wa+c": Family(Way.AGGREGATOR, Worker, Aggregator, tagged=True),
+    "inc": Family(Way.RING, RingReducer),
+    "inc+c": Family(Way.RING, RingReducer, tagged=True),
+    "fullsgd": Family(Way.RING, RingReducer),
+    "psgd": Family(Way.RING, Averaging, periodic=True),
+    "rsgd": Family(Way.RING, Rotation, periodic=True),
+    "pqasgd": Family(Way.GATHER, QuantisedAveraging, periodic=True, compressor="qsgd"),
+}
+"""Every method by its name, one line each; all other names are compressors."""
+
+_VIA: Final[Mapping[str, Family]] = {
+    "gather": Family(Way.GATHER, GatherReducer),
+    "server": Family(Way.SERVER, ServedReducer, PayloadServer),
+    "ring": Family(Way.PAYLOAD_RING, PayloadRingReducer),
+}
+_SERVED_OTHERWISE: Final = {"terngrad": Family(Way.SERVER, TernaryWorker, TernaryServer)}
+"""Compressors whose server does more than add."""
+_OWN_VIA: Final = {
+    "terngrad": "server",
+    **dict.fromkeys(("half", "fp16", "bf16", "16b-T", "22b-T", "24b-T"), "ring"),
+}
+"""The way of a compressor's payloads where it is not ``gather``."""
+
+PERIOD_DEFAULT: Final = 8
+"""Jiang and Agrawal, 5.1: the period with which PQASGD matches FULLSGD."""
+
+PQASGD_ITEMS: Final = ("norm=l2", "bucket=0")
+"""Jiang and Agrawal, sections 4 and 5: s = sqrt(m p N) / 2 for partitioned data, sqrt(N) / 2 for shared; N here is a
+layer's."""
+
+LEARNING_RATE_MAX: Final = {"terngrad": 0.01}
+"""By name, where a method wants less than a model does at the start. Ternary gradients are noise for the most part,
+and with 0.1 HDC diverges on bright images; Wen et al. train on MNIST with 0.01 and momentum 0.9 (Fig. 3)."""
+
+PAPERS: Final = (
+    *("wa", "wa+c", "inc", "inc+c", "16b-T"),
+    "terngrad",
+    *("qsgd:rule=mn,norm=l2,bucket=0", "psgd", "rsgd", "pqasgd"),
+    *("wgt", "bgt", "qgt"),
+    *("8bit-dynamic", "8bit-static", "8bit-mantissa", "8bit-linear"),
+)
+"""One of every kind in the five papers, with the parameters they recommend, for one table."""
+
+
+def names() -> tuple[str, ...]:
+    """Return every name without parameters, those of :data:`FAMILIES` first."""
+    return (*FAMILIES, *registry.names(), *registry.ALIASES)
+
+
+def expand(asked: Sequence[str], thresholds: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the names in ``asked``, each once, with ``papers`` replaced by :data:`PAPERS`.
+
+    Args:
+        asked: names with their parameters.
+        thresholds: by name, the threshold that ``papers`` takes.
+    """
+    papers = [f"{name}:threshold={thresholds[name]:g}" if name in thresholds else name for name in PAPERS]
+    return tuple(dict.fromkeys(name for given in asked for name in (papers if given == "papers" else (given,))))
+
+
+def parse(text: str, *, batch: int, shared: bool = False) -> MethodSpec:
+    """Return what ``text`` stands for.
+
+    Args:
+        text: a name, or ``name:key=value,...``.
+        batch: samples per worker and iteration, m in the rules for QSGD's levels.
+        shared: all workers draw from the whole training set, so PQASGD needs fewer levels.
+
+    Raises:
+        UsageError: an unknown name or parameter, or a value that cannot be.
+    """
+    name, _, rest = text.partition(":")
+    items = [item for item in rest.split(",") if item]
+    if name not in names():
+        raise UsageError(f"exchange {name!r} is unknown: choose from {', '.join(names())}")
+    family = FAMILIES.get(name)
+    if family is None:
+        family, items = _via(name, items)
+        return MethodSpec(text, name, family, compressor=_compressor(name, items, batch, 1))
+    period = 1
+    if family.periodic:
+        period, items = _period(name, items)
+    compressor = None
+    if family.compressor:
+        items = _gathered_items(name, items) or [f"rule={'n' if shared else 'mpn'}", *PQASGD_ITEMS]
+        compressor = _compressor(family.compressor, items, batch, period)
+    elif items and family.periodic:
+        raise UsageError(f"{name} takes p=ITERATIONS and nothing else, not {','.join(items)}")
+    elif items:
+        raise UsageError(f"exchange {name!r} takes no parameters")
+    return MethodSpec(text, name, family, period, compressor)
+
+
+def method_for(spec: MethodSpec, member: Member) -> Method:
+    """Return a rank's side of a method.
+
+    Raises:
+        UsageError: a tagged ring has nothing to round by.
+    """
+    is_last = member.exchange.rank == member.exchange.size - 1
+    side = spec.family.server if is_last and spec.family.server else spec.family.worker
+    return side(spec, member)
+
+
+def _compressor(name: str, items: list[str], batch: int, period: int) -> Compressor:
+    """Return a compressor; QSGD's rules for the levels know the batch and the period."""
+    if name == "qsgd":
+        given = {item.partition("=")[0] for item in items}
+        known = (("batch", batch), ("period", period))
+        items = [*items, *(f"{key}={value}" for key, value in known if key not in given)]
+    return registry.parse(f"{name}:{','.join(items)}")
+
+
+def _period(name: str, items: list[str]) -> tuple[int, list[str]]:
+    """Take ``p=...`` out of a periodic method's parameters."""
+    given, rest = _taken("p=", items)
+    text = str(PERIOD_DEFAULT) if given is None else given
+    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
+        raise UsageError(f"{name}: p={text} is not a number of iterations, 1 or more")
+    return int(text), rest
+
+
+def _via(name: str, items: list[str]) -> tuple[Family, list[str]]:
+    """Take ``via=...`` out of a compressor's parameters."""
+    given, rest = _taken("via=", items)
+    via = _OWN_VIA.get(name, "gather") if given is None else given
+    if via not in _VIA:
+        raise UsageError(f"{name}: via={via} is unknown: choose from {', '.join(_VIA)}")
+    family = _VIA[via]
+    by_layer = [item for item in rest if item.startswith(("exempt=", "layers="))]
+    if family.way is Way.PAYLOAD_RING and by_layer:
+        raise UsageError(f"{name}: {by_layer[0]} names layers of the model, via=ring encodes blocks that cut them")
+    return (_SERVED_OTHERWISE.get(name, family) if family.way is Way.SERVER else family), rest
+
+
+def _gathered_items(name: str, items: list[str]) -> list[str]:
+    """Take ``via=gather`` out of the parameters of a method that knows no other way."""
+    given, rest = _taken("via=", items)
+    if given is not None and given not in _VIA:
+        raise UsageError(f"{name}: via={given} is unknown: choose from {', '.join(_VIA)}")
+    if given not in (None, "gather"):
+        raise UsageError(f"{name} gathers its payloads: via={given} is not for it")
+    return rest
+
+
+def _taken(key: str, items: list[str]) -> tuple[str | None, list[str]]:
+    """Return the last value of ``key`` (None: it is not there), and the other items."""
+    given = [item.removeprefix(key) for item in items if item.startswith(key)]
+    return (given[-1] if given else None), [item for item in items if not item.startswith(key)]

@@ -1,0 +1,95 @@
+"""What a comparison varies: the bars of a report differ along one axis, and agree in everything else."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from netoffload.config import check_choice
+from netoffload.results import Record
+
+VIA_NICS: Final = " via NICs"
+"""Behind the name of a method that went through NICs which had nothing to compress."""
+
+EXCHANGE_ORDER: Final = ("wa", f"wa{VIA_NICS}", "wa+c", "inc", f"inc{VIA_NICS}", "inc+c")
+"""The order of bars and rows, each method beside its compressed form; what is not here follows as it was run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """What varies from bar to bar.
+
+    Attributes:
+        name: on the command line.
+        bar_name: a record's bar.
+        place: where the bar stands; bars of one place follow as they were run.
+        varies: fields of the configuration that the bars differ in.
+        marked: fields that may differ between bars too, but not within one; the report says so.
+        optional: fields that do not count between runs with NICs and without.
+        title: what a figure of many bars is called; they have the bars' number before it.
+    """
+
+    name: str
+    bar_name: Callable[[Record], str]
+    place: Callable[[Record], int]
+    varies: frozenset[str]
+    title: str
+    marked: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+
+    @property
+    def may_differ(self) -> frozenset[str]:
+        """Fields that are no part of what a report's runs share; runs of any bar may be repeated with other seeds."""
+        return self.varies | self.marked | {"seed"}
+
+    def order(self, records: Sequence[Record]) -> list[str]:
+        """Return the bars' names in their order."""
+        return list(dict.fromkeys(self.bar_name(record) for record in sorted(records, key=self.place)))
+
+
+def method_name(record: Record) -> str:
+    """Return a record's method, and what else sets it apart: error feedback, NICs with nothing to compress."""
+    configuration = record.configuration
+    idle_nics = configuration.codec is not None and not record.traffic.raw_octets
+    return configuration.exchange + ("+ef" if configuration.error_feedback else "") + (VIA_NICS if idle_nics else "")
+
+
+def _place(record: Record) -> int:
+    return EXCHANGE_ORDER.index(method_name(record)) if method_name(record) in EXCHANGE_ORDER else len(EXCHANGE_ORDER)
+
+
+EXCHANGE: Final = Axis(
+    "exchange",
+    method_name,
+    _place,
+    varies=frozenset({"exchange", "error_feedback"}),
+    title="methods",
+    marked=frozenset({"learning_rate"}),
+    optional=frozenset({"codec", "bound_k", "packing"}),
+)
+BOUND: Final = Axis(
+    "bound",
+    lambda record: f"2^-{record.configuration.bound_k}",
+    lambda record: record.configuration.bound_k or 0,
+    varies=frozenset({"bound_k"}),
+    title="error bounds",
+)
+NODES: Final = Axis(
+    "nodes",
+    lambda record: f"{record.configuration.nodes} workers",
+    lambda record: record.configuration.nodes,
+    varies=frozenset({"nodes"}),
+    title="numbers of workers",
+)
+AXES: Final = {axis.name: axis for axis in (EXCHANGE, BOUND, NODES)}
+
+
+def get(name: str) -> Axis:
+    """Return an axis by its name.
+
+    Raises:
+        UsageError: no such axis.
+    """
+    check_choice("axis", name, tuple(AXES))
+    return AXES[name]
