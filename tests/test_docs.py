@@ -71,6 +71,17 @@ def test_paths_of_documents_exist() -> None:
 
 
 @BY_PAGE
+def test_modules_and_counters_of_a_page_exist(page: Path) -> None:
+    text = "" if page.name == "CHANGELOG.md" else page.read_text(encoding="utf-8")
+    modules = re.findall(r"`((?:\w+/)+\w+\.py)`", text)
+    roots = (ROOT, ROOT / "netoffload", ROOT / "daemon", ROOT / "mpi_ext")
+    assert [module for module in modules if not any((root / module).exists() for root in roots)] == []
+    counters = re.findall(r"`((?:[tr]x|drop|fault|bypass(?!_kernel))_[a-z_]+)`", text)
+    known = members(MODULES["netoffload.engine.counters"])
+    assert [counter for counter in counters if counter.upper() not in known] == []
+
+
+@BY_PAGE
 def test_lines_of_prose_are_short(page: Path) -> None:
     if page.name == "CHANGELOG.md":
         return
