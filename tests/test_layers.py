@@ -33,10 +33,14 @@ LEVELS = {
     "netoffload.compressors": 3,
     "netoffload.reports": 3,
     "netoffload.dissect": 3,
+    "netoffload.environment": 3,
     "netoffload.transport": 4,
     "netoffload_daemon": 4,
     "netoffload_mpi": 5,
     "netoffload.training": 6,
+    "netoffload.bench": 7,
+    "netoffload_mpi.bench": 8,  # doors: where users start the rank programs of netoffload.bench
+    "netoffload_mpi.bench_overlap": 8,
     "netoffload.cli": 8,
     "netoffload.__main__": 9,
 }
@@ -55,14 +59,15 @@ HOMES = {
     "sklearn": {"netoffload.training"},
     "mpi4py": {"netoffload_mpi"},
     "matplotlib": {"netoffload.reports"},
-    "cramjam": {"netoffload.codec"},
-    "zfpy": {"netoffload.codec"},
+    "cramjam": {"netoffload.compressors", "netoffload.bench"},
+    "zfpy": {"netoffload.compressors", "netoffload.bench"},
     "typer": {"netoffload.cli"},
     "rich": {"netoffload.cli"},
     "scapy": {"netoffload.dissect"},
     "hypothesis": set(),
     "pytest": set(),
     "socket": {
+        "netoffload.bench",
         "netoffload.control",
         "netoffload.devices",
         "netoffload.testbed",
@@ -70,7 +75,7 @@ HOMES = {
         "netoffload_mpi",
     },
     "http": {"netoffload_daemon"},
-    "subprocess": {"netoffload.testbed"},
+    "subprocess": {"netoffload.bench", "netoffload.testbed"},
 }
 
 MAX_FILE_LINES = 399
@@ -98,6 +103,8 @@ BY_NAME = pytest.mark.parametrize(("name", "path"), SOURCES, ids=[name for name,
 
 
 def layer(module: str) -> str:
+    if module in LEVELS:
+        return module
     parts = module.split(".")
     return ".".join(parts[:2]) if parts[0] == "netoffload" else parts[0]
 

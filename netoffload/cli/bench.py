@@ -73,7 +73,6 @@ CONTENDERS: Final = {
     "gloo": Contender(
         "gloo",
         env={"GLOO_SOCKET_IFNAME": NODE_DEVICE, "TORCH_CPP_LOG_LEVEL": "ERROR"},
-        program="netoffload.training.gloo",
         missing=_lacks_torch,
     ),
 }

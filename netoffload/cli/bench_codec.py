@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,15 +16,14 @@ from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-import netoffload
 from netoffload import config
 from netoffload.cli.app import add_columns, console, notes, told_anyway
 from netoffload.cli.bench import bench_app
 from netoffload.errors import UsageError
 
 if TYPE_CHECKING:
+    from netoffload.bench.codec_speed import Measurement
     from netoffload.codec import Codec
-    from netoffload.codec.measure import Measurement
     from netoffload.compiled.arrays import Float32Array
 
 DEFAULT_SIZES: Final = ("64KiB", "1MB", "16MB")
@@ -60,7 +58,8 @@ def bench_codec(
 
     Example: netoffload bench codec --codec inceptionn --codec bounded --size 16MB
     """
-    from netoffload.codec import get, kernels, peers
+    from netoffload.codec import get, kernels
+    from netoffload.compressors import libraries as peers
 
     for name in kernel or []:
         config.check_choice("kernel (on this CPU)", name, tuple(kernels.usable_kernels()))
@@ -134,7 +133,8 @@ def _vectors(data: list[str] | None, gradients: Path | None, floats: int, seed: 
 
 
 def _measure(asked: Asked, vectors: dict[str, Float32Array], found: Findings) -> None:
-    from netoffload.codec import measure, peers
+    from netoffload.bench import codec_speed as measure
+    from netoffload.compressors import libraries as peers
 
     contenders = measure.contenders(asked.codecs, asked.kernels)
     steps = len(vectors) * (len(asked.codecs) * len(asked.bounds) + 1)
@@ -158,7 +158,8 @@ def _measure(asked: Asked, vectors: dict[str, Float32Array], found: Findings) ->
 
 def _report(asked: Asked, found: Findings, reason: str | None) -> dict[str, Any]:
     """Return what was measured, and why that is not everything."""
-    from netoffload.codec import kernels, measure
+    from netoffload import environment
+    from netoffload.codec import kernels
 
     largest = [row["memcpy_GBps"] for row in found.results if row["size_octets"] == 4 * max(asked.floats)]
     return {
@@ -168,8 +169,8 @@ def _report(asked: Asked, found: Findings, reason: str | None) -> dict[str, Any]
         "missing": reason,
         "configuration": {"repeat": asked.repeat, "bounds": asked.bounds},
         "kernel": kernels.KERNEL,
-        "versions": _versions(),
-        "cpu": measure.cpu_model(),
+        "versions": environment.versions("numba", "llvmlite", "cramjam", "zfpy"),
+        "cpu": environment.cpu_model(),
     }
 
 
@@ -199,9 +200,9 @@ def _figures(measured: Measurement, floats: int) -> dict[str, Any]:
 
 
 def _peer(peer: str, data: str, values: Float32Array, asked: Asked) -> dict[str, Any]:
-    from netoffload.codec import peers
+    from netoffload.bench import library_speed
 
-    measured = peers.measure_peer(peer, values, asked.bounds[0], asked.repeat)
+    measured = library_speed.measure_library(peer, values, asked.bounds[0], asked.repeat)
     return {
         "name": peer,
         "k": asked.bounds[0] if peer == "zfp" else None,
@@ -212,13 +213,6 @@ def _peer(peer: str, data: str, values: Float32Array, asked: Asked) -> dict[str,
         "ratio": measured.ratio,
         "max_error": measured.max_error,
     }
-
-
-def _versions() -> dict[str, str]:
-    from netoffload.codec import measure, peers
-
-    own = {"netoffload": netoffload.__version__, "python": platform.python_version(), "numpy": np.__version__}
-    return {**own, **measure.versions(), **peers.versions()}
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,7 +12,6 @@ from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-import netoffload
 from netoffload import config
 from netoffload.cli.app import add_columns, console, notes
 from netoffload.cli.bench import bench_app
@@ -51,6 +49,7 @@ def bench_compressors(
 
     Example: netoffload bench compressors --compressor terngrad --compressor qsgd:levels=15,norm=max --json
     """
+    from netoffload import environment
     from netoffload.compressors import registry
 
     asked = [registry.parse(spec) for spec in dict.fromkeys(compressor or registry.specs())]
@@ -60,8 +59,8 @@ def bench_compressors(
         "results": _measure(asked, values, layout, repeat, seed),
         "configuration": {"data": name, "values": values.size, "layers": list(layout.sizes), "repeat": repeat}
         | {"seed": seed},
-        "versions": _versions(),
-        "cpu": _cpu(),
+        "versions": environment.versions("numba", "llvmlite"),
+        "cpu": environment.cpu_model(),
     }
     if as_json:
         print(json.dumps(report, indent=2))
@@ -115,7 +114,7 @@ def _layout(layers: str | None, count: int) -> Layout:
 def _measure(
     asked: list[Compressor], values: Float32Array, layout: Layout, repeat: int, seed: int
 ) -> list[dict[str, Any]]:
-    from netoffload.compressors import measure
+    from netoffload.bench import compressor_quality as measure
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     if not notes.is_terminal:
@@ -134,19 +133,6 @@ def _measure(
                 | vars(speeds)
             )
     return rows
-
-
-def _versions() -> dict[str, str]:
-    from netoffload.codec import measure
-
-    own = {"netoffload": netoffload.__version__, "python": platform.python_version(), "numpy": np.__version__}
-    return {**own, **measure.versions()}
-
-
-def _cpu() -> str:
-    from netoffload.codec import measure
-
-    return measure.cpu_model()
 
 
 def _print_table(report: dict[str, Any]) -> None:

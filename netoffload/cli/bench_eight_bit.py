@@ -15,7 +15,7 @@ from netoffload.cli.app import add_columns, console, notes
 from netoffload.cli.bench import bench_app
 
 if TYPE_CHECKING:
-    from netoffload.compressors.approximation import Row
+    from netoffload.bench.eight_bit import Row
 
 
 @bench_app.command("eight-bit")
@@ -34,7 +34,7 @@ def bench_eight_bit(
 
     Example: netoffload bench eight-bit --sample 25000000 --json
     """
-    from netoffload.compressors.approximation import PRINTED, measure_table
+    from netoffload.bench.eight_bit import PRINTED, measure_table
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     if not notes.is_terminal:

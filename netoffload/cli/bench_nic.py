@@ -58,7 +58,9 @@ def bench_nic(
 
     Example: netoffload bench nic --rates 1gbit --peers openvpn-lz4 --json
     """
-    from netoffload.testbed import NicSettings, build, nic_bench, nic_report
+    from netoffload.bench import nic as nic_bench
+    from netoffload.bench import nic_report
+    from netoffload.testbed import NicSettings, build
 
     build.check_root()
     asked = nic_bench.Asked(
@@ -95,7 +97,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _peers(text: str) -> tuple[str, ...]:
-    from netoffload.testbed.vpn_peers import PEERS, missing
+    from netoffload.bench.vpn_peers import PEERS, missing
 
     names = {PEERS_ALL: tuple(PEERS), PEERS_NONE: ()}.get(text) or (() if text == PEERS_NONE else _words(text))
     for name in names:

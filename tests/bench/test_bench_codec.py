@@ -12,9 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from netoffload.codec import CODECS, get, measure, peers
+from netoffload.bench import codec_speed as measure
+from netoffload.bench import library_speed
+from netoffload.codec import CODECS, get
 from netoffload.codec.kernels import usable_kernels
 from netoffload.compiled.jit import JIT_DISABLED
+from netoffload.compressors import libraries as peers
 from netoffload.errors import RunError
 
 VALUES = np.random.default_rng(1).normal(0, 0.05, 1003).astype(np.float32)
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="times compiled kernels")
 @pytest.fixture(autouse=True)
 def one_call_per_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "SAMPLE_OCTETS", 1)
-    monkeypatch.setattr(peers, "SAMPLE_OCTETS", 1)
+    monkeypatch.setattr(library_speed, "SAMPLE_OCTETS", 1)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,7 @@ def test_peers_return_what_they_got(name: str) -> None:
     if importlib.util.find_spec(peers.PACKAGES[name]) is None:
         assert peers.PACKAGES[name] in peers.missing()
         pytest.skip(f"{peers.PACKAGES[name]} is not installed")
-    measured = peers.measure_peer(name, VALUES, 10, 1)
+    measured = library_speed.measure_library(name, VALUES, 10, 1)
     assert measured.ratio > 0.9
     assert measured.max_error <= (2.0**-10 if name == "zfp" else 0)
     assert dataclasses.asdict(measured)["compress"]["best_GBps"] > 0

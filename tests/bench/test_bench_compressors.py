@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from netoffload.bench import compressor_quality as measure
 from netoffload.cli import app
 from netoffload.compiled.jit import JIT_DISABLED
-from netoffload.compressors import Layout, measure, registry
+from netoffload.compressors import Layout, registry
 from netoffload.errors import UsageError
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="times compiled kernels")

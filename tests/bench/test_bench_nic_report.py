@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from netoffload.testbed import NicSettings, nic_report, vpn_peers
-from netoffload.testbed.nic_bench import Asked, Findings, Samples, Stage
-from netoffload.testbed.throughput import Payload, StreamResult
+from netoffload.bench import nic_report, vpn_peers
+from netoffload.bench.nic import Asked, Findings, Samples, Stage
+from netoffload.bench.throughput import Payload, StreamResult
+from netoffload.testbed import NicSettings
 
 PAYLOAD = Payload(4096, 4.5, Path("sent.bin"), Path("rounded.bin"))
 ASKED = Asked(

@@ -25,23 +25,18 @@ over those of the coalesced one. Untagged goodput times this ratio is what a lin
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-import netoffload
-from netoffload.codec.kernels import KERNEL
-from netoffload.codec.measure import cpu_model
+from netoffload.bench import vpn_peers
+from netoffload.bench.throughput import StreamResult, percentile
+from netoffload.environment import cpu_model, system_versions
 from netoffload.results import Spread
-from netoffload.testbed import vpn_peers
-from netoffload.testbed.throughput import StreamResult, percentile
 
 if TYPE_CHECKING:
-    from netoffload.testbed.nic_bench import Asked, Findings, Samples, Stage
+    from netoffload.bench.nic import Asked, Findings, Samples, Stage
 
 FULL_SHARE: Final = 0.95
 """A link or the cores count as full from here on."""
@@ -82,13 +77,7 @@ def report(asked: Asked, found: Findings, reason: str | None = None) -> dict[str
         ],
         "missing": {_rate_word(rate_bps): reason for rate_bps in asked.rates_bps[len(shaped) :]},
         "configuration": asdict(asked) | {"block_octets": unshaped.payload.block_octets},
-        "versions": {
-            "netoffload": netoffload.__version__,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "kernel": platform.release(),
-            "codec_kernel": KERNEL,
-        },
+        "versions": system_versions(),
         "cpu": {"model": cpu_model(), "cores": os.cpu_count()},
         "load_average": {"before": found.load_before, "after": os.getloadavg()[0]},
     }

@@ -20,14 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from netoffload.codec import get
-from netoffload.compiled.arrays import Float32Array
-from netoffload.config import format_rate
-from netoffload.errors import NetOffloadError, RunError
-from netoffload.testbed import vpn_peers
-from netoffload.testbed.build import Testbed
-from netoffload.testbed.plan import NicSettings, TestbedSettings, make_plan, new_run_id
-from netoffload.testbed.throughput import (
+from netoffload.bench import vpn_peers
+from netoffload.bench.throughput import (
     Payload,
     StreamResult,
     nic_pids,
@@ -35,6 +29,12 @@ from netoffload.testbed.throughput import (
     run_stream,
     write_payload,
 )
+from netoffload.codec import get
+from netoffload.compiled.arrays import Float32Array
+from netoffload.config import format_rate
+from netoffload.errors import NetOffloadError, RunError
+from netoffload.testbed.build import Testbed
+from netoffload.testbed.plan import NicSettings, TestbedSettings, make_plan, new_run_id
 
 WARM_UP_S: Final = 0.3
 WARM_UP_OCTETS: Final = 64 * 10**6
@@ -93,7 +93,7 @@ class Asked:
         size_octets: of a stream over unshaped wires; a multiple of four.
         seconds: that a stream over shaped wires should take.
         repeat: timed rounds.
-        peers: names of :data:`~netoffload.testbed.vpn_peers.PEERS`, installed or not.
+        peers: names of :data:`~netoffload.bench.vpn_peers.PEERS`, installed or not.
         mtu: of every link.
         nic: codec and bound of the NICs; the packing is chosen by the kind of testbed.
         round_trips: timed round trips per round.

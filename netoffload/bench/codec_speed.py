@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import importlib
 import math
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import llvmlite
-import numba
 import numpy as np
 
 from netoffload.codec import Codec, CodecId, fixed, kernels, plain
@@ -182,20 +178,6 @@ def errors(values: Float32Array, decoded: Float32Array) -> tuple[float, float]:
     finite = np.isfinite(values)
     difference = np.abs(values[finite].astype(np.float64) - decoded[finite])
     return float(difference.max(initial=0.0)), float(difference.mean()) if difference.size else 0.0
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what compiles the kernels."""
-    return {"numba": numba.__version__, "llvmlite": llvmlite.__version__}
-
-
-def cpu_model() -> str:
-    """Return the CPU's name as the kernel tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 @inlined_with
