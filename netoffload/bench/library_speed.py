@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netoffload.bench.codec_speed import SAMPLE_OCTETS, Speed, errors, interleaved
+from netoffload.bench.codec_speed import SAMPLE_OCTETS, Speed, errors, speeds
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compressors.libraries import load
 from netoffload.errors import RunError
@@ -64,8 +64,8 @@ def measure_library(name: str, values: Float32Array, bound_k: int, repeat: int) 
     def repeatedly(task: Callable[[], int]) -> Callable[[], object]:
         return lambda: [task() for _ in range(times)]
 
-    speeds = interleaved([repeatedly(compress), repeatedly(decompress)], times * source.size, repeat)
-    return LibraryMeasurement(speeds[0], speeds[1], source.size / length, worst)
+    tasks = {"compress": repeatedly(compress), "decompress": repeatedly(decompress)}
+    return LibraryMeasurement(**speeds(tasks, times * source.size, repeat), ratio=source.size / length, max_error=worst)
 
 
 def _lossless(name: str, buffers: _Buffers) -> tuple[Callable[[], int], Callable[[], int]]:

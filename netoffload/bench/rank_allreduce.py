@@ -20,11 +20,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from netoffload.bench.bound import least_s
+from netoffload.bench.cpu_time import process_cpu_s
+from netoffload.bench.experiment import Contender, Finding, take_turns
+from netoffload.bench.jobs import WHATS
+from netoffload.bench.records import AllreduceRecord, AllreduceResult
 from netoffload.collectives import Quantise, aggregate, barrier, is_short, worker_exchange
 from netoffload.collectives.reference import RoundTrip, aggregated, hierarchical_sum, ring_sum
 from netoffload.collectives.samples import Draw, gradients_from, whole_numbers
@@ -35,16 +41,15 @@ from netoffload.environment import system_versions
 from netoffload.errors import ReplicaError, UsageError
 from netoffload_mpi import MPI, CompComm
 
-WHATS: Final = ("ring", "ring_comp", "wa", "wa_comp", "hierarchical_comp", "mpi", "gloo")
-"""The ring untagged and tagged; a worker-aggregator exchange, rank 0 being a worker and the aggregator; rings of rings;
-MPI's own Allreduce; and torch's gloo. Of ``wa_comp`` only the gradients are tagged, as in the paper."""
-
 WHATS_DEFAULT: Final = ("ring", "ring_comp", "mpi")
 
 AGGREGATOR: Final = 0
+"""This rank is a worker as well."""
 
 IN_A_ROW: Final = 100
 """Calls on short vectors that are timed together: one by itself would show how ranks wake up from the barrier."""
+
+R = TypeVar("R", bound=Finding)
 
 Reduce = Callable[[Float32Array], None]
 """Sums a vector over all ranks in place."""
@@ -88,8 +93,8 @@ def _through_aggregator(comm: CompComm, values: Float32Array, *, tagged: bool) -
         aggregate(exchange, values, add_own, tagged=tagged)
 
 
-def check_answer(comm: CompComm, what: str, call: Reduce, count: int, draw: Draw, seed: int) -> dict[str, Any]:
-    """Reduce vectors whose sum is known and compare with the oracle; return what was seen.
+def check_answer(comm: CompComm, what: str, call: Reduce, count: int, draw: Draw, seed: int) -> float:
+    """Reduce vectors whose sum is known and compare with the oracle; return the largest error.
 
     Whole numbers have one sum in any order. What goes through NICs is also held to what their codec makes of ``draw``'s
     vectors hop by hop, bit for bit: a tolerance of the codec's step is wider than the sum of small gradients.
@@ -113,7 +118,7 @@ def check_answer(comm: CompComm, what: str, call: Reduce, count: int, draw: Draw
         verdict, max_error = comm.bcast((verdict, max_error))
         if verdict is not None:
             raise ReplicaError(f"{what}: {verdict}")
-    return {"max_error": max_error}
+    return max_error
 
 
 def _whole_numbers_of(seed: int) -> Draw:
@@ -150,20 +155,18 @@ def _difference(values: Float32Array, wanted: Float32Array) -> str | None:
     )
 
 
-def measure(
-    comm: CompComm, what: str, call: Reduce, size_octets: int, repeat: int, draw: Draw, seed: int
-) -> dict[str, Any]:
+def measure(comm: CompComm, what: str, call: Reduce, asked: Asked, size_octets: int) -> AllreduceResult:
     """Check, warm up and time reductions of one size; return one result, the same on every rank."""
     count = size_octets // 4
-    verdict = check_answer(comm, what, call, count, draw, seed)  # warms up too: opens the windows, touches the pages
+    # Warms up too: opens the windows, touches the pages.
+    max_error = check_answer(comm, what, call, count, asked.draw, asked.seed)
     exchange = comm.exchange()
-    gradient = draw(comm.rank, count)
+    gradient = asked.draw(comm.rank, count)
     values = gradient.copy()
     call(values)
-    seconds, rank_cpu_s = [], 0.0
-    before, nic_before, nic_cpu_s_before = _wire_totals(comm), _nic_counters(), _nic_cpu_s()
     in_a_row = IN_A_ROW if is_short(count, comm.size) else 1
-    for _ in range(repeat):
+
+    def turn(_number: int) -> tuple[float, float]:
         np.copyto(values, gradient)
         barrier(exchange)
         start_s, cpu_before_s = time.perf_counter(), _own_cpu_s()
@@ -171,26 +174,30 @@ def measure(
         for _ in range(in_a_row - 1):
             np.copyto(values, gradient)
             call(values)
-        seconds.append((time.perf_counter() - start_s) / in_a_row)
-        rank_cpu_s += (_own_cpu_s() - cpu_before_s) / in_a_row
+        return (time.perf_counter() - start_s) / in_a_row, (_own_cpu_s() - cpu_before_s) / in_a_row
+
+    contender = Contender(what, turn)
+    before, nic_before, nic_cpu_s_before = _wire_totals(comm), _nic_counters(), _nic_cpu_s()
+    take_turns([contender], asked.repeat)
     barrier(exchange)
-    calls = repeat * in_a_row
+    calls = asked.repeat * in_a_row
     after, nic_after, nic_cpu_s_after = _wire_totals(comm), _nic_counters(), _nic_cpu_s()
-    slowest = [max(times) for times in zip(*comm.allgather(seconds), strict=True)]
+    slowest = [max(times) for times in zip(*comm.allgather([wall_s for wall_s, _ in contender.samples]), strict=True)]
     nics = comm.allgather(None if nic_before is None else _delta(nic_before, nic_after or {}))
     nic_cpu_s = comm.allgather(
         None if nic_cpu_s_before is None or nic_cpu_s_after is None else nic_cpu_s_after - nic_cpu_s_before
     )
-    return {
-        "what": what,
-        "size_octets": 4 * count,
-        "times_s": slowest,
-        "wire_octets": None if before is None or after is None else (after - before) / calls,
-        "rank_cpu_s": sum(comm.allgather(rank_cpu_s)) / repeat,
-        "nic_cpu_s": None if None in nic_cpu_s else sum(nic_cpu_s) / calls,
-        "nic": None if None in nics else {name: sum(nic[name] for nic in nics) / calls for name in nics[0]},
-        **verdict,
-    }
+    return AllreduceResult(
+        what=what,
+        size_octets=size_octets,
+        times_s=tuple(slowest),
+        wire_octets=None if before is None or after is None else (after - before) / calls,
+        rank_cpu_s=sum(comm.allgather(sum(cpu_s for _, cpu_s in contender.samples))) / asked.repeat,
+        nic_cpu_s=None if None in nic_cpu_s else sum(nic_cpu_s) / calls,
+        nic=None if None in nics else {name: sum(nic[name] for nic in nics) / calls for name in nics[0]},
+        max_error=max_error,
+        bound_s=None if asked.rate_bps is None else least_s(comm.size, size_octets, asked.rate_bps),
+    )
 
 
 def _wire_totals(comm: CompComm) -> int | None:
@@ -214,24 +221,13 @@ def _nic_counters() -> dict[str, int] | None:
 
 
 def _nic_cpu_s() -> float | None:
-    """Return the CPU seconds of this node's NIC so far, None without one; proc(5), fields 14 and 15 of stat."""
+    """Return the CPU seconds of this node's NIC so far; None without one, or where they cannot be read."""
     path = os.environ.get(ENV_CONTROL)
-    if not path:
-        return None
-    try:
-        fields = Path("/proc", str(request(path, "info")["pid"]), "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None  # of another user, or behind another PID namespace
-    return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
+    return process_cpu_s(request(path, "info")["pid"]) if path else None
 
 
 def _delta(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     return {name: value - before.get(name, 0) for name, value in after.items()}
-
-
-def least_s(ranks: int, size_octets: int, rate_bps: float) -> float:
-    """Return the least time of an allreduce over links of that rate: 2(p-1)/p · size / rate."""
-    return 2 * (ranks - 1) / ranks * size_octets * 8 / rate_bps
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -258,44 +254,68 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def run(comm: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Asked:
+    """What every rank shall sum, and how often.
+
+    Raises:
+        UsageError: there is nothing to time.
+    """
+
+    whats: tuple[str, ...]
+    sizes_octets: tuple[int, ...]
+    repeat: int
+    draw: Draw
+    seed: int
+    rate_bps: int | None
+
+    def __post_init__(self) -> None:
+        """Refuse before anything moves."""
+        if self.repeat < 1 or 0 in self.sizes_octets:
+            raise UsageError("nothing to time: repeat at least once, and sum at least 4 octets")
+
+
+def run(comm: CompComm, options: argparse.Namespace) -> AllreduceRecord:
     """Measure everything that was asked for; return the record, the same on every rank."""
-    whats: list[str] = list(dict.fromkeys(asked.what or WHATS_DEFAULT))
-    sizes = [parse_size_octets(text) // 4 * 4 for text in asked.size or ["25MB"]]
-    rate_bps = None if asked.rate is None else parse_rate_bps(asked.rate)
-    draw = gradients_from(asked.gradients, asked.seed)
-    if asked.repeat < 1 or 0 in sizes:
-        raise UsageError("nothing to time: repeat at least once, and sum at least 4 octets")
-    precision = comm.precision()
-    results = []
+    asked = Asked(
+        tuple(dict.fromkeys(options.what or WHATS_DEFAULT)),
+        tuple(parse_size_octets(text) // 4 * 4 for text in options.size or ["25MB"]),
+        options.repeat,
+        gradients_from(options.gradients, options.seed),
+        options.seed,
+        None if options.rate is None else parse_rate_bps(options.rate),
+    )
     with contextlib.ExitStack() as stack:
-        calls = {what: stack.enter_context(reduction(comm, what)) for what in whats}
-        for size in sizes:
-            for what, call in calls.items():
-                result = measure(comm, what, call, size, asked.repeat, draw, asked.seed)
-                if rate_bps is not None:
-                    result["bound_s"] = least_s(comm.size, size, rate_bps)
-                results.append(result)
+        calls = {what: stack.enter_context(reduction(comm, what)) for what in asked.whats}
+        results = [
+            measure(comm, what, call, asked, size) for size in asked.sizes_octets for what, call in calls.items()
+        ]
+    return AllreduceRecord(**described(comm), results=tuple(results))
+
+
+def described(comm: CompComm) -> dict[str, Any]:
+    """Return what every record of ranks begins with; the same on every rank."""
+    precision = comm.precision()
     return {
         "ranks": comm.size,
         "codec": precision and precision.codec,
         "bound_k": precision and precision.bound_k,
         "versions": system_versions(MPI.Get_library_version()),
-        "results": results,
     }
 
 
-def print_table(record: dict[str, Any]) -> None:
+def print_table(record: AllreduceRecord) -> None:
     """Print one line per result; times in ms."""
-    print(f"{record['ranks']} ranks, {record['versions']['mpi']}, codec {record['codec'] or 'none'}; times in ms")
+    print(f"{record.ranks} ranks, {record.versions['mpi']}, codec {record.codec or 'none'}; times in ms")
     print(f"{'what':<18}{'MB':>8}{'median':>10}{'min':>10}{'max':>10}{'x bound':>9}{'wire MB':>9}{'error':>9}")
-    for result in record["results"]:
-        times_s, wire, least = result["times_s"], result["wire_octets"], result.get("bound_s")
-        row = "".join(f"{format_ms(time_s):>10}" for time_s in (statistics.median(times_s), min(times_s), max(times_s)))
-        over = "-" if least is None else f"{statistics.median(times_s) / least:.3f}"
+    for result in record.results:
+        times_s, wire = result.times_s, result.wire_octets
+        median_s = statistics.median(times_s)
+        row = "".join(f"{format_ms(time_s):>10}" for time_s in (median_s, min(times_s), max(times_s)))
+        over = "-" if result.bound_s is None else f"{median_s / result.bound_s:.3f}"
         on_wire = "-" if wire is None else f"{wire / 1e6:.2f}"
-        size = f"{result['size_octets'] / 1e6:.4g}"
-        print(f"{result['what']:<18}{size:>8}{row}{over:>9}{on_wire:>9}{result['max_error']:>9.2g}")
+        size = f"{result.size_octets / 1e6:.4g}"
+        print(f"{result.what:<18}{size:>8}{row}{over:>9}{on_wire:>9}{result.max_error:>9.2g}")
 
 
 def main(arguments: list[str]) -> None:
@@ -306,8 +326,8 @@ def main(arguments: list[str]) -> None:
 
 def measure_and_tell(
     asked: argparse.Namespace,
-    measure: Callable[[CompComm], dict[str, Any]],
-    show: Callable[[dict[str, Any]], None],
+    measure: Callable[[CompComm], R],
+    show: Callable[[R], None],
 ) -> None:
     """Measure on every rank of MPI's world; rank 0 writes the record to ``asked.out``, prints it as JSON or shows it.
 
@@ -326,8 +346,8 @@ def measure_and_tell(
         if comm.rank != 0:
             return
         if asked.out is not None:
-            asked.out.write_text(json.dumps(record), encoding="utf-8")
+            asked.out.write_text(json.dumps(record.to_record()), encoding="utf-8")
         elif asked.json:
-            print(json.dumps(record, indent=2))
+            print(json.dumps(record.to_record(), indent=2))
         else:
             show(record)

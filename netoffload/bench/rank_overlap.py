@@ -18,23 +18,21 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from netoffload.bench.rank_allreduce import measure_and_tell
+from netoffload.bench.experiment import Contender, take_turns
+from netoffload.bench.jobs import COMPUTE
+from netoffload.bench.rank_allreduce import described, measure_and_tell
+from netoffload.bench.records import OverlapRecord, OverlapResult
 from netoffload.collectives import barrier
 from netoffload.collectives.samples import gradients_from
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import parse_size_octets
-from netoffload.environment import system_versions
 from netoffload.errors import ReplicaError, UsageError
 from netoffload_mpi import MPI, CompComm
 from netoffload_mpi.requests import CompRequest
-
-COMPUTE: Final = ("numpy", "python", "sleep")
-"""What computes: NumPy, which lets go of the interpreter lock; a loop in Python, which holds it; nothing, which leaves
-its core to others."""
 
 CALIBRATION_S: Final = 0.1
 
@@ -130,12 +128,12 @@ class Step:
         return hashlib.sha256(self.values.tobytes()).hexdigest()
 
 
-def measure(comm: CompComm, kind: str, gradients: Float32Array, compute_s: float | None, repeat: int) -> dict[str, Any]:
+def measure(comm: CompComm, kind: str, gradients: Float32Array, compute_s: float | None, repeat: int) -> OverlapResult:
     """Check, warm up and time all ways with one kind of computation; return the result, the same on every rank.
 
     Args:
         comm: the ranks.
-        kind: of :data:`COMPUTE`.
+        kind: of :data:`~netoffload.bench.jobs.COMPUTE`.
         gradients: float32[buckets, n], of this rank.
         compute_s: what computing one bucket takes; None: what communicating one takes.
         repeat: timed rounds.
@@ -145,34 +143,41 @@ def measure(comm: CompComm, kind: str, gradients: Float32Array, compute_s: float
     """
     plain = Step(comm, gradients, lambda: None)
     plain.time_s(plain.communicate_alone)  # warms up
-    per_bucket_s = plain.time_s(plain.communicate_alone) / len(gradients) if compute_s is None else compute_s
-    expected = plain.digest() if compute_s is None else None
+    bucket_s = plain.time_s(plain.communicate_alone) / len(gradients)
+    per_bucket_s = bucket_s if compute_s is None else compute_s
+    expected = plain.digest()
     step = Step(comm, gradients, computation(kind, per_bucket_s))
-    ways = {
-        "compute": step.compute_alone,
-        "communication": step.communicate_alone,
-        "serial": step.serial,
-        "overlapped": step.overlapped,
-    }
-    times_s: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(repeat):
-        for name, way in ways.items():
-            times_s[name].append(step.time_s(way))
-            if name == "compute":
-                continue
-            expected = expected or step.digest()
-            if set(comm.allgather(step.digest())) != {expected}:
-                raise ReplicaError(
-                    f"{name} with {kind}: ranks hold different sums, or not those of communication alone"
-                )
-    return {"compute_kind": kind, "compute_s_per_bucket": per_bucket_s, "times_s": times_s, **summary(times_s)}
+
+    def summing(name: str, way: Callable[[], None], _number: int) -> float:
+        time_s = step.time_s(way)
+        if set(comm.allgather(step.digest())) != {expected}:
+            raise ReplicaError(f"{name} with {kind}: ranks hold different sums, or not those of communication alone")
+        return time_s
+
+    ways = {"communication": step.communicate_alone, "serial": step.serial, "overlapped": step.overlapped}
+    contenders = [
+        Contender("compute", lambda _number: step.time_s(step.compute_alone)),
+        *(Contender(name, functools.partial(summing, name, way)) for name, way in ways.items()),
+    ]
+    take_turns(contenders, repeat)
+    return summary(kind, per_bucket_s, {contender.name: tuple(contender.samples) for contender in contenders})
 
 
-def summary(times_s: dict[str, list[float]]) -> dict[str, float]:
-    """Return the medians, and how much of the shorter part disappeared behind the longer one: 1 is all of it."""
-    medians = {f"{name}_s": statistics.median(times) for name, times in times_s.items()}
-    hidden_s = medians["serial_s"] - medians["overlapped_s"]
-    return {**medians, "overlap": hidden_s / min(medians["compute_s"], medians["communication_s"])}
+def summary(kind: str, per_bucket_s: float, times_s: dict[str, tuple[float, ...]]) -> OverlapResult:
+    """Return the medians, and how much of the shorter part disappeared behind the longer one."""
+    compute_s, communication_s, serial_s, overlapped_s = (
+        statistics.median(times_s[name]) for name in ("compute", "communication", "serial", "overlapped")
+    )
+    return OverlapResult(
+        compute_kind=kind,
+        compute_s_per_bucket=per_bucket_s,
+        times_s=times_s,
+        compute_s=compute_s,
+        communication_s=communication_s,
+        serial_s=serial_s,
+        overlapped_s=overlapped_s,
+        overlap=(serial_s - overlapped_s) / min(compute_s, communication_s),
+    )
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -198,7 +203,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def run(comm: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
+def run(comm: CompComm, asked: argparse.Namespace) -> OverlapRecord:
     """Measure everything that was asked for; return the record, the same on every rank."""
     count = parse_size_octets(asked.size) // 4
     no_time = asked.compute_ms is not None and not 0 < asked.compute_ms < math.inf
@@ -209,29 +214,25 @@ def run(comm: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
     draw = gradients_from(asked.gradients, asked.seed)
     gradients = draw(comm.rank, asked.buckets * count).reshape(asked.buckets, count)
     compute_s = None if asked.compute_ms is None else asked.compute_ms / 1e3
-    precision = comm.precision()
-    kinds = dict.fromkeys(asked.compute or COMPUTE)
-    return {
-        "ranks": comm.size,
-        "buckets": asked.buckets,
-        "size_octets": 4 * count,
-        "codec": precision and precision.codec,
-        "bound_k": precision and precision.bound_k,
-        "versions": system_versions(MPI.Get_library_version()),
-        "results": [measure(comm, kind, gradients, compute_s, asked.repeat) for kind in kinds],
-    }
-
-
-def print_table(record: dict[str, Any]) -> None:
-    """Print one line per kind of computation; times in ms."""
-    print(
-        f"{record['ranks']} ranks, {record['buckets']} buckets of {record['size_octets'] / 1e6:.4g} MB; medians in ms"
+    return OverlapRecord(
+        **described(comm),
+        buckets=asked.buckets,
+        size_octets=4 * count,
+        results=tuple(
+            measure(comm, kind, gradients, compute_s, asked.repeat) for kind in dict.fromkeys(asked.compute or COMPUTE)
+        ),
     )
+
+
+def print_table(record: OverlapRecord) -> None:
+    """Print one line per kind of computation; times in ms."""
+    print(f"{record.ranks} ranks, {record.buckets} buckets of {record.size_octets / 1e6:.4g} MB; medians in ms")
     columns = ("compute", "communication", "serial", "overlapped")
     print(f"{'with':<8}" + "".join(f"{name:>15}" for name in columns) + f"{'overlap':>9}")
-    for result in record["results"]:
-        cells = "".join(f"{result[f'{name}_s'] * 1e3:>15.1f}" for name in columns)
-        print(f"{result['compute_kind']:<8}{cells}{result['overlap']:>9.2f}")
+    for result in record.results:
+        medians_s = (result.compute_s, result.communication_s, result.serial_s, result.overlapped_s)
+        cells = "".join(f"{time_s * 1e3:>15.1f}" for time_s in medians_s)
+        print(f"{result.compute_kind:<8}{cells}{result.overlap:>9.2f}")
 
 
 def main(arguments: list[str]) -> None:

@@ -6,12 +6,6 @@ imports (torch, numba, matplotlib) are imported inside the commands that need th
 
 from netoffload.cli import (
     bench,
-    bench_codec,
-    bench_compressors,
-    bench_eight_bit,
-    bench_nic,
-    bench_overlap,
-    bench_thresholds,
     dissect,
     doctor,
     model,
@@ -32,12 +26,6 @@ from netoffload.cli.app import app, main
 __all__ = [
     "app",
     "bench",
-    "bench_codec",
-    "bench_compressors",
-    "bench_eight_bit",
-    "bench_nic",
-    "bench_overlap",
-    "bench_thresholds",
     "dissect",
     "doctor",
     "main",

@@ -32,9 +32,9 @@ def one_call_per_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "contender", measure.contenders(list(CODECS.values())), ids=lambda made: f"{made.codec.name}-{made.kernel}"
+    "contender", measure.variants(list(CODECS.values())), ids=lambda made: f"{made.codec.name}-{made.kernel}"
 )
-def test_every_contender_is_checked_and_described(contender: measure.Contender) -> None:
+def test_every_contender_is_checked_and_described(contender: measure.Variant) -> None:
     codec = contender.codec
     wanted = codec.oracle.round_trip(VALUES, 10)
     measured = measure.measure(contender, VALUES, wanted, 10, 2)
@@ -48,13 +48,13 @@ def test_every_contender_is_checked_and_described(contender: measure.Contender) 
 
 
 def test_codecs_with_tags_have_every_kernel_and_others_one() -> None:
-    made = measure.contenders([get("bounded"), get("truncate16")])
+    made = measure.variants([get("bounded"), get("truncate16")])
     assert [contender.kernel for contender in made] == [*usable_kernels(), "plain"]
-    assert [contender.kernel for contender in measure.contenders([get("bounded")], ["plain"])] == ["plain"]
+    assert [contender.kernel for contender in measure.variants([get("bounded")], ["plain"])] == ["plain"]
 
 
 def test_a_wrong_answer_is_not_timed() -> None:
-    contender = measure.contenders([get("inceptionn")])[0]
+    contender = measure.variants([get("inceptionn")])[0]
     wanted = get("inceptionn").oracle.round_trip(VALUES, 10)
     wanted[17] += 1
     with pytest.raises(RunError, match=r"inceptionn .* is wrong"):
