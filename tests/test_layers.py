@@ -188,3 +188,26 @@ def test_files_and_functions_are_short(name: str, path: Path) -> None:
         and 1 + (node.end_lineno or 0) - node.lineno > MAX_FUNCTION_LINES
     ]
     assert long == []
+
+
+COMMANDS = [(name, path) for name, path in SOURCES if layer(name) == "netoffload.cli"]
+COMPUTES = ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow
+
+
+def arithmetic(path: Path) -> list[int]:
+    """The lines on which something is computed; ``|`` joins types."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node.lineno for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, COMPUTES)]
+
+
+@pytest.mark.parametrize(("name", "path"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_commands_hold_arguments_and_tables_only(name: str, path: Path) -> None:
+    assert not {"numpy", "subprocess"} & {target.split(".")[0] for target in imported(name, path)}
+    if path.name.startswith("bench"):
+        assert arithmetic(path) == []
+
+
+def test_arithmetic_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "made.py"
+    path.write_text("def cells(row: int | None):\n    return f'{row.time_s * 1e3:.1f}'\n")
+    assert arithmetic(path) == [2]

@@ -9,7 +9,8 @@ import typer
 from netoffload import config
 from netoffload.bench.jobs import JOBS, installed
 from netoffload.cli.app import console
-from netoffload.cli.bench_command import GRADIENTS, AsJson, Bound, Gradients, NicCodec, mega, note, run, table
+from netoffload.cli.bench_command import GRADIENTS, AsJson, Bound, Gradients, NicCodec, note, run
+from netoffload.cli.figures import mega, table
 
 if TYPE_CHECKING:
     from netoffload.bench.allreduce import Findings, Row
@@ -69,13 +70,11 @@ def command(
     from netoffload.bench.vectors import parse_vector_octets
     from netoffload.testbed import NicSettings, TestbedSettings
 
-    nic, rate_bps = NicSettings(codec, bound, packing), config.parse_rate_bps(rate)
     names = tuple(dict.fromkeys(what or installed()))
     sizes = tuple(parse_vector_octets(text) for text in size or ["25MB"])
-    asked = [
-        allreduce.Asked(TestbedSettings(count, rate_bps, mtu, nic), names, sizes, repeat, gradients, seed)
-        for count in dict.fromkeys(nodes or [4])
-    ]
+    nic, rate_bps = NicSettings(codec, bound, packing), config.parse_rate_bps(rate)
+    beds = [TestbedSettings(count, rate_bps, mtu, nic) for count in dict.fromkeys(nodes or [4])]
+    asked = [allreduce.Asked(bed, names, sizes, repeat, gradients, seed) for bed in beds]
     run(allreduce.Allreduce(asked), _print_tables, as_json=as_json)
 
 

@@ -9,7 +9,8 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import console
-from netoffload.cli.bench_command import AsJson, mega, percent, run, table
+from netoffload.cli.bench_command import AsJson, run
+from netoffload.cli.figures import mega, percent, table
 
 if TYPE_CHECKING:
     from netoffload.bench.codec import Findings

@@ -1,17 +1,15 @@
-"""What the commands of ``netoffload bench`` share: options, the run of an experiment, and tables."""
+"""What the commands of ``netoffload bench`` share: options, and the run of an experiment."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from rich import box
-from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import add_columns, notes, progress_bar, told_anyway
+from netoffload.cli.app import notes, progress_bar, told_anyway
 
 if TYPE_CHECKING:
     from netoffload.bench.experiment import Experiment, Finding
@@ -49,35 +47,3 @@ def run(experiment: Experiment[F], print_tables: Callable[[F], None], *, as_json
 def note(remark: str) -> None:
     """Print a remark on standard error."""
     notes.print(remark, highlight=False, markup=False)
-
-
-def table(
-    title: str | None, headings: tuple[str, ...], words: Collection[str], caption: str | None = None, padding: int = 1
-) -> Table:
-    """Return an empty table.
-
-    Args:
-        title: above it.
-        headings: of all columns.
-        words: headings of the columns that hold words; all others hold numbers.
-        caption: below it.
-        padding: blanks behind each column.
-    """
-    made = Table(box=box.SIMPLE, pad_edge=False, padding=(0, padding, 0, 0), title=title, caption=caption)
-    add_columns(made, headings, words)
-    return made
-
-
-def mega(count: float, form: str = ".4g") -> str:
-    """Write a count in millions."""
-    return f"{count / 1e6:{form}}"
-
-
-def milli(time_s: float) -> str:
-    """Write a time in milliseconds."""
-    return f"{time_s * 1e3:.1f}"
-
-
-def percent(share: float, form: str = ".1f") -> str:
-    """Write a share in per cent, without the sign."""
-    return f"{100 * share:{form}}"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netoffload.cli.app import console
-from netoffload.cli.bench_command import GRADIENTS, AsJson, run, table
+from netoffload.cli.bench_command import GRADIENTS, AsJson, run
+from netoffload.cli.figures import table
 
 if TYPE_CHECKING:
     from netoffload.bench.compressors import Findings

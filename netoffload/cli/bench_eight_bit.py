@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netoffload.cli.app import console
-from netoffload.cli.bench_command import AsJson, run, table
+from netoffload.cli.bench_command import AsJson, run
+from netoffload.cli.figures import table
 
 if TYPE_CHECKING:
     from netoffload.bench.eight_bit import Findings

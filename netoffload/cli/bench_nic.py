@@ -9,7 +9,8 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import console
-from netoffload.cli.bench_command import GRADIENTS, AsJson, Bound, NicCodec, mega, run, table
+from netoffload.cli.bench_command import GRADIENTS, AsJson, Bound, NicCodec, run
+from netoffload.cli.figures import mega, table
 
 if TYPE_CHECKING:
     from netoffload.bench.nic_report import Findings

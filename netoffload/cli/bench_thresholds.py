@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netoffload.cli.app import console
-from netoffload.cli.bench_command import AsJson, percent, run, table
+from netoffload.cli.bench_command import AsJson, run
+from netoffload.cli.figures import percent, table
 from netoffload.cli.train import Data, DataDir, LearningRate, Model
 
 if TYPE_CHECKING:
