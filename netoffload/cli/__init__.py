@@ -1,6 +1,6 @@
 """What a person types: one module per group of commands, each a thin wrapper around one layer.
 
-Commands parse, call one function of a layer, and print; they hold no logic of their own. Layers with heavy
+Commands parse, call one function of a layer, and print; they compute nothing, and a test says so. Layers with heavy
 imports (torch, numba, matplotlib) are imported inside the commands that need them, so that ``--help`` answers at once.
 """
 
