@@ -48,9 +48,7 @@ class Contender(Generic[Sample]):
     failed: str | None = None
 
     def take_turn(self, number: int) -> None:
-        """Leave the sample of one round, unless this contender has failed."""
-        if self.failed is not None:
-            return
+        """Leave the sample of one round."""
         try:
             sample = self.turn(number)
         except RunError as error:
@@ -70,7 +68,7 @@ def take_turns(
     warm_ups: int = 0,
     on_turn: Callable[[str, int], None] = lambda _name, _number: None,
 ) -> None:
-    """Let every contender take its turn in every round.
+    """Let every contender that has not failed take its turn in every round.
 
     Args:
         contenders: get the samples.
@@ -84,8 +82,9 @@ def take_turns(
     contenders = list(contenders)
     for number in range(1 - warm_ups, rounds + 1):
         for contender in contenders:
-            on_turn(contender.name, number)
-            contender.take_turn(number)
+            if contender.failed is None:
+                on_turn(contender.name, number)
+                contender.take_turn(number)
 
 
 class Finding:

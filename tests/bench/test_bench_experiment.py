@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from netoffload import bench
+from netoffload import bench, cli
 from netoffload.bench.experiment import Contender, Finding, take_turns
 from netoffload.bench.vectors import parse_vector_octets
 from netoffload.cli.bench import bench_app
@@ -33,7 +34,9 @@ def fails_in_round_2(number: int) -> int:
 def test_a_contender_that_may_fail_ends_alone() -> None:
     fragile = Contender("fragile", fails_in_round_2, may_fail=True)
     other = Contender("other", lambda number: number)
-    take_turns([fragile, other], 3)
+    turns: list[str] = []
+    take_turns([fragile, other], 3, on_turn=lambda name, _number: turns.append(name))
+    assert turns == ["fragile", "other", "fragile", "other", "other"]
     assert (fragile.failed, fragile.samples) == ("it stalled", [])
     assert (other.failed, other.samples) == (None, [1, 2, 3])
 
@@ -71,6 +74,8 @@ def test_findings_become_json_each_in_its_own_way() -> None:
 
 def test_every_experiment_is_a_command_and_a_module() -> None:
     assert tuple(command.name for command in bench_app.registered_commands) == bench.EXPERIMENTS
+    modules = {path.stem for path in Path(cli.__file__).parent.glob("bench_*.py")} - {"bench_command"}
+    assert modules == {f"bench_{bench.module_name(name)}" for name in bench.EXPERIMENTS}
     for name in bench.EXPERIMENTS:
         module = importlib.import_module(f"netoffload.bench.{bench.module_name(name)}")
         made = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
