@@ -16,9 +16,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from netoffload import config
-from netoffload.bench.bound import SETUP_S, SLOWEST_OVER_BOUND, least_s
 from netoffload.bench.experiment import Contender, Finding, Progress, take_turns
-from netoffload.bench.jobs import DEFAULT, JOBS
+from netoffload.bench.jobs import DEFAULT, JOBS, SETUP_S, SLOWEST_OVER_BOUND, least_s
 from netoffload.bench.records import AllreduceResult
 from netoffload.bench.vectors import gradients_argument
 from netoffload.collectives.samples import gradients_from
@@ -78,27 +77,41 @@ class Asked:
 
 @dataclass(frozen=True)
 class Row(Finding):
-    """One contender, number of nodes and size: times of a call, their bound, octets on all wires, CPU time."""
+    """One contender, number of nodes and size: what its ranks found, held against the bound."""
 
     what: str
     nodes: int
-    size_octets: int
-    median_s: float
-    min_s: float
-    max_s: float
+    found: AllreduceResult
     bound_s: float
-    over_bound: float
-    wire_octets: float | None
-    ratio: float | None
-    rank_cpu_s: float
-    nic_cpu_s: float | None
-    max_error: float
-    nic: dict[str, float] | None
+
+    @property
+    def median_s(self) -> float:
+        """Median time of a call."""
+        return statistics.median(self.found.times_s)
+
+    @property
+    def over_bound(self) -> float:
+        """The median over the least time."""
+        return self.median_s / self.bound_s
+
+    @property
+    def ratio(self) -> float | None:
+        """A ring's payload over the octets on all wires."""
+        payload_octets = 2 * (self.nodes - 1) * self.found.size_octets  # of all nodes together
+        return payload_octets / self.found.wire_octets if self.found.wire_octets else None
 
     @property
     def cpu_s(self) -> float:
         """CPU seconds of ranks and NICs."""
-        return self.rank_cpu_s + (self.nic_cpu_s or 0.0)
+        return self.found.rank_cpu_s + (self.found.nic_cpu_s or 0.0)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the record."""
+        record = self.found.to_record()
+        times_s = record.pop("times_s")
+        own = {"what": self.what, "nodes": self.nodes, "median_s": self.median_s, "bound_s": self.bound_s}
+        own |= {"min_s": min(times_s), "max_s": max(times_s), "over_bound": self.over_bound, "ratio": self.ratio}
+        return record | own
 
 
 @dataclass(frozen=True)
@@ -134,11 +147,11 @@ class Findings(Finding):
 
     def rows(self, size_octets: int, nodes: int) -> list[Row]:
         """Return the results of one size and number of nodes."""
-        return [row for row in self.results if (row.size_octets, row.nodes) == (size_octets, nodes)]
+        return [row for row in self.results if (row.found.size_octets, row.nodes) == (size_octets, nodes)]
 
     def growth(self, size_octets: int) -> Iterator[Growth]:
         """Yield how the times of one size grow from the first number of nodes to the last."""
-        rows = [row for row in self.results if row.size_octets == size_octets]
+        rows = [row for row in self.results if row.found.size_octets == size_octets]
         for what in dict.fromkeys(row.what for row in rows):
             medians_s = tuple(row.median_s for row in rows if row.what == what)
             yield Growth(what, medians_s, medians_s[-1] / medians_s[0])
@@ -247,26 +260,5 @@ def _rows(part: _Part) -> Iterator[Row]:
         for name in part.asked.names:
             if name in part.records:
                 said = {"bound_s": None, **part.records[name]["results"][index]}
-                yield _row(part.asked, name, decode_dataclass(AllreduceResult, said, f"the record of {name}"))
-
-
-def _row(asked: Asked, name: str, result: AllreduceResult) -> Row:
-    nodes, octets = asked.bed.nodes, result.size_octets
-    median_s, bound_s = statistics.median(result.times_s), asked.bound_s(octets)
-    payload_octets = 2 * (nodes - 1) * octets  # of all nodes together
-    return Row(
-        what=name,
-        nodes=nodes,
-        size_octets=octets,
-        median_s=median_s,
-        min_s=min(result.times_s),
-        max_s=max(result.times_s),
-        bound_s=bound_s,
-        over_bound=median_s / bound_s,
-        wire_octets=result.wire_octets,
-        ratio=payload_octets / result.wire_octets if result.wire_octets else None,
-        rank_cpu_s=result.rank_cpu_s,
-        nic_cpu_s=result.nic_cpu_s,
-        max_error=result.max_error,
-        nic=result.nic,
-    )
+                result = decode_dataclass(AllreduceResult, said, f"the record of {name}")
+                yield Row(name, part.asked.bed.nodes, result, part.asked.bound_s(result.size_octets))

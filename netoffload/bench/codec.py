@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.bench.codec_speed import Measurement, measure, variants
+from netoffload.bench.codec_speed import Measurement, Speed, measure, variants
 from netoffload.bench.experiment import Finding, Progress
 from netoffload.bench.library_speed import measure_library
 from netoffload.bench.vectors import HDC, gaussian, of_file, of_hdc, parse_vector_octets
@@ -75,28 +75,32 @@ class Asked:
 
 @dataclass(frozen=True)
 class Row(Finding):
-    """One codec, kernel and vector; speeds are octets of floats per second over 1e9."""
+    """One codec, bound, kernel and vector; in the record, speeds are octets of floats per second over 1e9."""
 
     codec: str
     k: int | None
     kernel: str
     data: str
     size_octets: int
-    compress_GBps: float  # noqa: N815 - the unit as it is written
-    decompress_GBps: float  # noqa: N815
-    decompress_halves_GBps: float  # noqa: N815
-    compress_best_GBps: float  # noqa: N815
-    decompress_best_GBps: float  # noqa: N815
-    decompress_halves_best_GBps: float  # noqa: N815
-    memcpy_GBps: float  # noqa: N815
-    memcpy_best_GBps: float  # noqa: N815
-    compress_over_memcpy: float
-    decompress_over_memcpy: float
-    decompress_halves_over_memcpy: float
-    ratio: float
-    max_error: float
-    mean_error: float
-    shares: list[float]
+    measured: Measurement
+
+    def over_memcpy(self, speed: Speed) -> float:
+        """Return a speed over memcpy's in the same moments."""
+        return speed.median_GBps / self.measured.memcpy.median_GBps
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the record."""
+        record, measured = super().to_record(), self.measured
+        ways = {name: getattr(measured, name) for name in ("compress", "decompress", "decompress_halves")}
+        speeds = {**ways, "memcpy": measured.memcpy}
+        del record["measured"]
+        return {
+            **record,
+            **{f"{name}_GBps": speed.median_GBps for name, speed in speeds.items()},
+            **{f"{name}_best_GBps": speed.best_GBps for name, speed in speeds.items()},
+            **{f"{name}_over_memcpy": self.over_memcpy(speed) for name, speed in ways.items()},
+            **vars(measured.quality),
+        }
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class LibraryRow(Finding):
     k: int | None
     data: str
     size_octets: int
-    compress_GBps: float  # noqa: N815
+    compress_GBps: float  # noqa: N815 - the unit as it is written
     decompress_GBps: float  # noqa: N815
     ratio: float
     max_error: float
@@ -162,7 +166,7 @@ class CodecSpeed:
         if not self._rows:
             return None
         asked, largest = self._asked, 4 * max(self._asked.floats)
-        memcpy = [row.memcpy_GBps for row in self._rows if row.size_octets == largest]
+        memcpy = [row.measured.memcpy.median_GBps for row in self._rows if row.size_octets == largest]
         return Findings(
             memcpy_GBps=statistics.median(memcpy) if memcpy else None,
             results=self._rows,
@@ -198,45 +202,11 @@ class CodecSpeed:
             for variant, floats in itertools.product(variants([codec], asked.kernels), asked.floats):
                 measured = measure(variant, vector[:floats], wanted[:floats], bound_k, asked.repeat)
                 k = bound_k if variant.takes_bound else None
-                yield _row(codec.name, k, variant.kernel, data, 4 * floats, measured)
+                yield Row(codec.name, k, variant.kernel, data, 4 * floats, measured)
 
     def _library(self, name: str, data: str, values: Float32Array) -> LibraryRow:
         bound_k = self._asked.bounds[0]
         measured = measure_library(name, values, bound_k, self._asked.repeat)
-        return LibraryRow(
-            name=name,
-            k=bound_k if name == "zfp" else None,
-            data=data,
-            size_octets=values.nbytes,
-            compress_GBps=measured.compress.median_GBps,
-            decompress_GBps=measured.decompress.median_GBps,
-            ratio=measured.ratio,
-            max_error=measured.max_error,
-        )
-
-
-def _row(codec: str, k: int | None, kernel: str, data: str, size_octets: int, measured: Measurement) -> Row:
-    memcpy, compress, decompress = measured.memcpy, measured.compress, measured.decompress
-    halves, quality = measured.decompress_halves, measured.quality
-    return Row(
-        codec=codec,
-        k=k,
-        kernel=kernel,
-        data=data,
-        size_octets=size_octets,
-        compress_GBps=compress.median_GBps,
-        decompress_GBps=decompress.median_GBps,
-        decompress_halves_GBps=halves.median_GBps,
-        compress_best_GBps=compress.best_GBps,
-        decompress_best_GBps=decompress.best_GBps,
-        decompress_halves_best_GBps=halves.best_GBps,
-        memcpy_GBps=memcpy.median_GBps,
-        memcpy_best_GBps=memcpy.best_GBps,
-        compress_over_memcpy=compress.median_GBps / memcpy.median_GBps,
-        decompress_over_memcpy=decompress.median_GBps / memcpy.median_GBps,
-        decompress_halves_over_memcpy=halves.median_GBps / memcpy.median_GBps,
-        ratio=quality.ratio,
-        max_error=quality.max_error,
-        mean_error=quality.mean_error,
-        shares=quality.shares,
-    )
+        speeds_gbps = measured.compress.median_GBps, measured.decompress.median_GBps
+        k = bound_k if name == "zfp" else None
+        return LibraryRow(name, k, data, values.nbytes, *speeds_gbps, measured.ratio, measured.max_error)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from netoffload.bench.compressor_quality import Quality, Speeds, quality, speeds
-from netoffload.bench.experiment import Finding, Progress
+from netoffload.bench.experiment import AllOrNothing, Finding, Progress
 from netoffload.bench.vectors import HDC, gaussian, of_hdc, parse_vector_octets
 from netoffload.collectives.samples import read_gradients
 from netoffload.compiled.arrays import Float32Array
@@ -67,7 +67,7 @@ class Findings(Finding):
     cpu: str
 
 
-class Compressors:
+class Compressors(AllOrNothing[Findings]):
     """Every compressor that was asked for, on one vector."""
 
     def __init__(self, asked: Asked) -> None:
@@ -78,7 +78,6 @@ class Compressors:
         """
         self._asked = asked
         self._compressors = [registry.parse(spec) for spec in asked.specs or registry.specs()]
-        self._found: Findings | None = None
 
     def measure(self, progress: Progress) -> None:
         """Measure everything.
@@ -100,11 +99,7 @@ class Compressors:
             rows.append(Row(compressor.name, compressor.spec, compressor.unbiased, seen, fast))
         configuration = {"data": name, "values": values.size, "layers": list(layout.sizes)}
         configuration |= {"repeat": asked.repeat, "seed": asked.seed}
-        self._found = Findings(rows, configuration, versions("numba", "llvmlite"), cpu_model())
-
-    def findings(self, reason: str | None) -> Findings | None:
-        """Return what was found; None: not everything."""
-        return self._found if reason is None else None
+        self.found = Findings(rows, configuration, versions("numba", "llvmlite"), cpu_model())
 
     def _vector(self) -> tuple[str, Float32Array]:
         """Return a name and float32[n]."""

@@ -27,7 +27,7 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.bench.experiment import Finding, Progress
+from netoffload.bench.experiment import AllOrNothing, Finding, Progress
 from netoffload.compiled.arrays import Float32Array, Float64Array
 from netoffload.compressors.tables import FIRST_CUT, MIDDLE_CUT, TYPES, magnitudes
 
@@ -89,24 +89,21 @@ class Findings(Finding):
     rows: list[Row]
 
 
-class EightBit:
+class EightBit(AllOrNothing[Findings]):
     """Every type on every distribution."""
 
     def __init__(self, sample: int, seed: int) -> None:
         """Prepare ``sample`` numbers of each distribution, drawn with ``seed``."""
-        self._found = Findings(sample, seed, [])
+        self._sample, self._seed = sample, seed
 
     def measure(self, progress: Progress) -> None:
         """Measure every row of the table."""
-        found = self._found
-        progress(f"measuring 8-bit types on {found.sample} numbers of each distribution")
-        for row in measure_table(found.sample, found.seed):
-            found.rows.append(row)
-            progress(f"{row.distribution}, {row.type}", len(found.rows) / len(PRINTED))
-
-    def findings(self, reason: str | None) -> Findings | None:
-        """Return what was found; None: not everything."""
-        return self._found if reason is None else None
+        rows: list[Row] = []
+        progress(f"measuring 8-bit types on {self._sample} numbers of each distribution")
+        for row in measure_table(self._sample, self._seed):
+            rows.append(row)
+            progress(f"{row.distribution}, {row.type}", len(rows) / len(PRINTED))
+        self.found = Findings(self._sample, self._seed, rows)
 
 
 def sample_of(distribution: str, count: int, seed: int) -> Float32Array:

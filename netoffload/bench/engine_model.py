@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.bench.experiment import Finding, Progress
+from netoffload.bench.experiment import AllOrNothing, Finding, Progress
 from netoffload.bench.vectors import gaussian
 from netoffload.compiled.arrays import Float32Array
 from netoffload.engine import hardware
@@ -94,7 +94,7 @@ class Findings(Finding):
     lines: list[Line]
 
 
-class EngineModel:
+class EngineModel(AllOrNothing[Findings]):
     """One gradient through a compressor, and through a decompressor."""
 
     def __init__(self, asked: Asked) -> None:
@@ -107,7 +107,6 @@ class EngineModel:
         self._values = _gradient(asked)[: None if asked.bursts is None else 8 * asked.bursts]
         if not self._values.size:
             raise UsageError(f"gradients {asked.gradients!r} hold no float")
-        self._found: Findings | None = None
 
     def measure(self, progress: Progress) -> None:
         """Clock the values through both engines.
@@ -122,7 +121,7 @@ class EngineModel:
         _, decompressor = hardware.decompress(payload, values.size, asked.codec, asked.bound_k)
         ratio, clock_hz = values.nbytes / payload.size, asked.clock_hz
         engine_bps = min(compressor.intake.rate_bps(clock_hz), decompressor.outlet.rate_bps(clock_hz))
-        self._found = Findings(
+        self.found = Findings(
             configuration={
                 "codec": asked.codec,
                 "bound_k": asked.bound_k,
@@ -137,10 +136,6 @@ class EngineModel:
             decompressor=_activity(decompressor, decompressor.outlet.waits, decompressor.intake.waits, clock_hz),
             lines=[_line(line_bps, engine_bps, ratio, clock_hz) for line_bps in LINES_BPS],
         )
-
-    def findings(self, reason: str | None) -> Findings | None:
-        """Return what was found; None: not everything."""
-        return self._found if reason is None else None
 
 
 def _gradient(asked: Asked) -> Float32Array:

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from netoffload.errors import RunError
 
 Sample = TypeVar("Sample")
+F = TypeVar("F", bound="Finding")
 F_co = TypeVar("F_co", bound="Finding", covariant=True)
 
 
@@ -106,6 +107,16 @@ def record_of(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [record_of(entry) for entry in value]
     return value
+
+
+class AllOrNothing(Generic[F]):
+    """Base of experiments whose findings mean nothing before everything is measured."""
+
+    found: F | None = None
+
+    def findings(self, reason: str | None) -> F | None:
+        """Return what was found; None: not everything."""
+        return self.found if reason is None else None
 
 
 class Experiment(Protocol[F_co]):

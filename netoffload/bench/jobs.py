@@ -1,4 +1,4 @@
-"""What ranks can be started for: names that the command line, the experiments and the ranks' programs share.
+"""What ranks can be started for: names, bounds and limits that command line, experiments and ranks' programs share.
 
 Nothing heavy is imported here, because the command line's help has these names.
 """
@@ -70,3 +70,14 @@ WHATS: Final = tuple(dict.fromkeys(job.what for job in JOBS.values()))
 COMPUTE: Final = ("numpy", "python", "sleep")
 """What the ranks of ``rank_overlap`` compute by: NumPy, which lets go of the interpreter lock; a loop in Python, which
 holds it; nothing, which leaves its core to others."""
+
+SETUP_S: Final = 60.0
+"""Allowance for starting ranks, drawing gradients and comparing answers."""
+
+SLOWEST_OVER_BOUND: Final = 20.0
+"""A call may take this many times its bound before its ranks are ended as hung."""
+
+
+def least_s(ranks: int, size_octets: int, rate_bps: float) -> float:
+    """Return the least time of an allreduce over links of that rate: 2(p-1)/p · size / rate."""
+    return 2 * (ranks - 1) / ranks * size_octets * 8 / rate_bps

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from netoffload import config
-from netoffload.bench.bound import SETUP_S, SLOWEST_OVER_BOUND, least_s
-from netoffload.bench.experiment import Progress
-from netoffload.bench.jobs import COMPUTE
+from netoffload.bench.experiment import AllOrNothing, Progress
+from netoffload.bench.jobs import COMPUTE, SETUP_S, SLOWEST_OVER_BOUND, least_s
 from netoffload.bench.records import OverlapRecord
 from netoffload.bench.vectors import gradients_argument
 from netoffload.collectives.samples import gradients_from
@@ -87,13 +86,12 @@ class Findings(OverlapRecord):
     load_1min: float
 
 
-class Overlap:
+class Overlap(AllOrNothing[Findings]):
     """One job of ranks that times every kind of computation."""
 
     def __init__(self, asked: Asked) -> None:
         """Prepare; nothing is built yet."""
         self._asked = asked
-        self._found: Findings | None = None
 
     def measure(self, progress: Progress) -> None:
         """Build a testbed and run the ranks on it.
@@ -110,13 +108,9 @@ class Overlap:
             run_ranks(bed, range(asked.bed.nodes), command, timeout_s=asked.limit_s)
             said = json.loads(out.read_text(encoding="utf-8"))
             record = decode_dataclass(OverlapRecord, said, "the ranks' record")
-            self._found = Findings(
+            self.found = Findings(
                 **vars(record),
                 configuration=asdict(asked.bed),
                 rate_bps_measured=bed.rate_bps_measured,
                 load_1min=load_1min,
             )
-
-    def findings(self, reason: str | None) -> Findings | None:
-        """Return what was found; None: the ranks did not get to their end."""
-        return self._found if reason is None else None

@@ -26,10 +26,9 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from netoffload.bench.bound import least_s
 from netoffload.bench.cpu_time import process_cpu_s
 from netoffload.bench.experiment import Contender, Finding, take_turns
-from netoffload.bench.jobs import WHATS
+from netoffload.bench.jobs import WHATS, least_s
 from netoffload.bench.records import AllreduceRecord, AllreduceResult
 from netoffload.collectives import Quantise, aggregate, barrier, is_short, worker_exchange
 from netoffload.collectives.reference import RoundTrip, aggregated, hierarchical_sum, ring_sum

@@ -10,7 +10,7 @@ from typing import Any
 
 import netoffload
 from netoffload import results
-from netoffload.bench.experiment import Finding, Progress
+from netoffload.bench.experiment import AllOrNothing, Finding, Progress
 from netoffload.training import data, search
 from netoffload.training.config import TrainSettings
 
@@ -29,7 +29,7 @@ class Findings(Finding):
         return self.best[trial.method] == trial.threshold
 
 
-class Thresholds:
+class Thresholds(AllOrNothing[Findings]):
     """Every threshold of every threshold method."""
 
     def __init__(self, settings: TrainSettings, grid: Sequence[float], out: Path | None) -> None:
@@ -47,7 +47,6 @@ class Thresholds:
         self._dataset = data.load(settings)
         if out is not None:
             results.check_writable(out)
-        self._found: Findings | None = None
 
     def measure(self, progress: Progress) -> None:
         """Train with every threshold; append the record to the file."""
@@ -61,7 +60,7 @@ class Thresholds:
 
         search.search(self._settings, self._dataset, grid=self._grid, on_trial=on_trial)
         asked = {key: value for key, value in asdict(self._settings).items() if key not in ("exchange", "data_dir")}
-        self._found = Findings(
+        self.found = Findings(
             configuration=asked | {"learning_rate": self._settings.first_learning_rate},
             best={
                 method: search.best([one for one in trials if one.method == method]).threshold
@@ -72,8 +71,4 @@ class Thresholds:
         )
         if self._out is not None:
             with self._out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(self._found.to_record()) + "\n")
-
-    def findings(self, reason: str | None) -> Findings | None:
-        """Return what was found; None: not everything."""
-        return self._found if reason is None else None
+                file.write(json.dumps(self.found.to_record()) + "\n")

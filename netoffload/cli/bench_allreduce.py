@@ -100,11 +100,12 @@ def _print_tables(found: Findings) -> None:
 
 
 def _cells(row: Row) -> list[str]:
+    times_s, wire_octets = row.found.times_s, row.found.wire_octets
     return [
         row.what,
-        *(config.format_ms(time_s) for time_s in (row.median_s, row.min_s, row.max_s)),
+        *(config.format_ms(time_s) for time_s in (row.median_s, min(times_s), max(times_s))),
         f"{row.over_bound:.3f}",
-        "-" if row.wire_octets is None else mega(row.wire_octets, ".2f"),
+        "-" if wire_octets is None else mega(wire_octets, ".2f"),
         "-" if row.ratio is None else f"{row.ratio:.2f}",
         f"{row.cpu_s:.2f}",
     ]

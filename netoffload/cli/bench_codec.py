@@ -67,15 +67,15 @@ def _print_tables(found: Findings) -> None:
     seen = set()
     for row in found.results:
         what = (row.data, mega(row.size_octets, ".3g"), row.codec, str(row.k or "-"))
+        did = row.measured
         speed.add_row(
-            *(*what, row.kernel, f"{row.compress_GBps:.2f}", f"{row.compress_over_memcpy:.2f}"),
-            *(f"{row.decompress_GBps:.2f}", f"{row.decompress_over_memcpy:.2f}", f"{row.decompress_halves_GBps:.2f}"),
+            *(*what, row.kernel, f"{did.compress.median_GBps:.2f}", f"{row.over_memcpy(did.compress):.2f}"),
+            *(f"{did.decompress.median_GBps:.2f}", f"{row.over_memcpy(did.decompress):.2f}"),
+            f"{did.decompress_halves.median_GBps:.2f}",
         )
         if what not in seen:  # another kernel makes the same octets
-            quality.add_row(
-                *(*what, f"{row.ratio:.2f}", f"{row.max_error:.2e}", f"{row.mean_error:.2e}"),
-                " ".join(map(percent, row.shares)),
-            )
+            errors = (f"{did.quality.max_error:.2e}", f"{did.quality.mean_error:.2e}")
+            quality.add_row(*what, f"{did.quality.ratio:.2f}", *errors, " ".join(map(percent, did.quality.shares)))
         seen.add(what)
     for peer in found.peers:
         what = (peer.data, mega(peer.size_octets, ".3g"), peer.name, str(peer.k or "-"))
