@@ -112,21 +112,3 @@ def test_the_command_reports_every_key(tmp_path: Path) -> None:
     assert len(report["peers"]) == 4 * len(peers.available())
     assert {"numba", "numpy", "netoffload"} <= report["versions"].keys()
     assert report["cpu"]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("--codec", "zip"), "codec 'zip' is unknown"),
-        (("--kernel", "gpu"), "'gpu' is unknown"),
-        (("--size", "3"), "less than one float32"),
-        (("--data", "noise"), "'noise' are unknown"),
-        (("--gradients", "/nonexistent.npy"), "cannot read gradients"),
-    ],
-)
-def test_a_wrong_option_is_one_line_and_exit_code_2(words: tuple[str, ...], says: str) -> None:
-    command = [sys.executable, "-m", "netoffload", "bench", "codec", "--size", "4096", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
