@@ -5,17 +5,17 @@ what begins through a callback, its ``findings`` are frozen dataclasses, and the
 prints. What is compared are *contenders*, which take turns in *rounds*; nothing is timed before its answer was checked
 (``experiment``). Findings name the versions and the machine (``netoffload.environment``).
 
-=============  =======================================================================================================
-experiment     what it measures
-=============  =======================================================================================================
-``allreduce``  our collectives beside MPI's and torch's on a testbed; ``rank_allreduce`` is the ranks' program
-``codec``      the NIC's codecs, kernel by kernel (``codec_speed``), beside general compressors (``library_speed``)
-``compressors`` the papers' compressors: ratio, variance, bias, speed (``compressor_quality``)
-``eight_bit``  the errors of the 8-bit types, beside those printed in their paper
-``nic``        TCP streams through NICs, through tunnels (``vpn_peers``) and plain: see below
-``overlap``    computation and communication at the same time; ``rank_overlap`` is the ranks' program
-``thresholds`` the threshold of each threshold method
-=============  =======================================================================================================
+===============  ======================================================================================================
+experiment       what it measures
+===============  ======================================================================================================
+``allreduce``    our collectives beside MPI's and torch's on a testbed; ``rank_allreduce`` is the ranks' program
+``codec``        the NIC's codecs, kernel by kernel (``codec_speed``), beside general compressors (``library_speed``)
+``compressors``  the papers' compressors: ratio, variance, bias, speed (``compressor_quality``)
+``eight_bit``    the errors of the 8-bit types, beside those printed in their paper
+``nic``          TCP streams through NICs, through tunnels (``vpn_peers``) and plain: see below
+``overlap``      computation and communication at the same time; ``rank_overlap`` is the ranks' program
+``thresholds``   the threshold of each threshold method
+===============  ======================================================================================================
 
 ``nic`` sends checked streams and ping-pongs (``throughput``; ``endpoint`` runs at either end), counts the CPU time
 (``cpu_time``) and makes figures of them (``nic_report``). ``vectors`` are the floats that experiments compress.

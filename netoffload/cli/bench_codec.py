@@ -73,10 +73,10 @@ def _print_tables(found: Findings) -> None:
             *(f"{did.decompress.median_GBps:.2f}", f"{row.over_memcpy(did.decompress):.2f}"),
             f"{did.decompress_halves.median_GBps:.2f}",
         )
-        if what not in seen:  # another kernel makes the same octets
+        if (vector := (row.data, row.size_octets, row.codec, row.k)) not in seen:  # another kernel, the same octets
             errors = (f"{did.quality.max_error:.2e}", f"{did.quality.mean_error:.2e}")
             quality.add_row(*what, f"{did.quality.ratio:.2f}", *errors, " ".join(map(percent, did.quality.shares)))
-        seen.add(what)
+        seen.add(vector)
     for peer in found.peers:
         what = (peer.data, mega(peer.size_octets, ".3g"), peer.name, str(peer.k or "-"))
         speed.add_row(*what, "-", f"{peer.compress_GBps:.2f}", "-", f"{peer.decompress_GBps:.2f}", "-", "-")
