@@ -13,6 +13,7 @@ from netoffload.bench.experiment import AllOrNothing, Finding, Progress
 from netoffload.bench.vectors import gaussian
 from netoffload.compiled.arrays import Float32Array
 from netoffload.engine import hardware
+from netoffload.engine.hardware.blocks import blocks_of
 from netoffload.errors import UsageError
 
 LINES_BPS: Final = (10_000_000_000, 25_000_000_000, 100_000_000_000)
@@ -31,6 +32,9 @@ class Asked:
         count: floats to draw for gaussian.
         bursts: the first ones only, 8 floats each; None: all.
         seed: of the values drawn.
+
+    Raises:
+        UsageError: a codec that the engine does not have, or a bound outside 1..16.
     """
 
     codec: str
@@ -40,6 +44,10 @@ class Asked:
     count: int
     bursts: int | None
     seed: int
+
+    def __post_init__(self) -> None:
+        """Refuse before anything is modelled."""
+        blocks_of(self.codec, self.bound_k)
 
 
 @dataclass(frozen=True)
@@ -109,11 +117,7 @@ class EngineModel(AllOrNothing[Findings]):
             raise UsageError(f"gradients {asked.gradients!r} hold no float")
 
     def measure(self, progress: Progress) -> None:
-        """Clock the values through both engines.
-
-        Raises:
-            UsageError: a codec that the engine does not have.
-        """
+        """Clock the values through both engines."""
         asked, values = self._asked, self._values
         progress(f"compressing {values.size} floats, cycle by cycle")
         payload, compressor = hardware.compress(values, asked.codec, asked.bound_k)
