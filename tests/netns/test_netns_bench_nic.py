@@ -67,7 +67,7 @@ def test_an_interrupt_leaves_nothing() -> None:
     with process:
         assert process.stderr is not None
         for line in process.stderr:
-            if "round 1" in line:
+            if "round 0" in line:
                 break
         runs = [record for record in list_runs() if record.owner.pid == process.pid]
         assert runs
