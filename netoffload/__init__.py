@@ -15,6 +15,7 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
     transport                       sockets -> exchange: connections, compiled rounds
     netoffload_mpi                  CompComm over mpi4py (folder mpi_ext/)
     training                        torch: one run = config in, record out
+    bench                           experiments that measure
     cli                             what a person types
 
 Two journeys explain the rest. A frame: device -> daemon loop -> engine -> codec -> engine -> daemon loop -> device.
