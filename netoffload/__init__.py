@@ -10,12 +10,13 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
     codec                           arrays <-> payload: the burst engine's arithmetic
     engine devices testbed          frames in, frames out; frames <-> descriptors; namespaces as data, then kernel state
     collectives reports dissect     schedules over an abstract exchange; records -> tables and figures; captured frames
-    compressors                     float32 vectors <-> payloads: the papers' methods on the host
+    compressors environment         float32 vectors <-> payloads, on the host; versions and machine of a figure
     netoffload_daemon               the NIC process (folder daemon/)
     methods                         gradients of all ranks -> the same next weights, over an exchange
     transport                       sockets -> exchange: connections, compiled rounds
     netoffload_mpi                  CompComm over mpi4py (folder mpi_ext/)
     training                        torch: one run = config in, record out
+    bench                           experiments that measure
     cli                             what a person types
 
 Two journeys explain the rest. A frame: device -> daemon loop -> engine -> codec -> engine -> daemon loop -> device.

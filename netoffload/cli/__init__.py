@@ -1,17 +1,11 @@
 """What a person types: one module per group of commands, each a thin wrapper around one layer.
 
-Commands parse, call one function of a layer, and print; they hold no logic of their own. Layers with heavy
+Commands parse, call one function of a layer, and print; they compute nothing, and a test says so. Layers with heavy
 imports (torch, numba, matplotlib) are imported inside the commands that need them, so that ``--help`` answers at once.
 """
 
 from netoffload.cli import (
     bench,
-    bench_codec,
-    bench_compressors,
-    bench_eight_bit,
-    bench_nic,
-    bench_overlap,
-    bench_thresholds,
     dissect,
     doctor,
     model,
@@ -32,12 +26,6 @@ from netoffload.cli.app import app, main
 __all__ = [
     "app",
     "bench",
-    "bench_codec",
-    "bench_compressors",
-    "bench_eight_bit",
-    "bench_nic",
-    "bench_overlap",
-    "bench_thresholds",
     "dissect",
     "doctor",
     "main",

@@ -12,6 +12,14 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 import netoffload
@@ -81,13 +89,27 @@ def add_columns(table: Table, headings: Iterable[str], words: Collection[str] = 
 
 
 @contextlib.contextmanager
-def progress_line() -> Iterator[Callable[[str], None]]:
-    """A line that says what is going on; where nobody watches it, one line per phase instead."""
-    if notes.is_terminal:
-        with notes.status("building") as line:
-            yield line.update
+def progress_bar() -> Iterator[Callable[..., None]]:
+    """A bar that says what is going on; where nobody watches it, a line for each thing that begins.
+
+    Yields:
+        a function to call with what begins, and the share that is done (0..1) where that is known.
+    """
+    if not notes.is_terminal:
+
+        def say(said: str, share: float | None = None) -> None:
+            if share is None:
+                notes.print(said, highlight=False, markup=False)
+
+        yield say
         return
-    yield lambda said: notes.print(said, highlight=False, markup=False)
+    words = TextColumn("{task.description}", markup=False)
+    columns = (words, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=notes, transient=True) as bars:
+        task = bars.add_task("", total=None)
+        yield lambda said, share=None: bars.update(
+            task, description=said, total=None if share is None else 1.0, completed=share
+        )
 
 
 @contextlib.contextmanager

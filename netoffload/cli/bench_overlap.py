@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import math
-import os
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import add_columns, console, notes
-from netoffload.cli.bench import SETUP_S, SLOWEST_OVER_BOUND, bench_app
-from netoffload.collectives.samples import gradients_from
-from netoffload.errors import UsageError
+from netoffload.bench.jobs import COMPUTE
+from netoffload.cli.app import console
+from netoffload.cli.bench_command import GRADIENTS, AsJson, Bound, Gradients, NicCodec, run
+from netoffload.cli.figures import mega, milli, table
 
 if TYPE_CHECKING:
-    from netoffload.testbed import TestbedSettings
-
-COMPUTE: Final = ("numpy", "python", "sleep")
-COLUMNS: Final = ("compute", "communication", "serial", "overlapped")
-STEPS_PER_ROUND: Final = 6
-"""One computes, one communicates, two do both; the rest is for what comes before the first round."""
+    from netoffload.bench.overlap import Findings
 
 
-@bench_app.command()
-def overlap(
+def command(
     nodes: Annotated[int, typer.Option("--nodes", "-n", min=2, help="Ranks, one per node.")] = 2,
     rate: Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit.")] = "1gbit",
     buckets: Annotated[int, typer.Option(min=1, help="Vectors that a step computes and sums.")] = 8,
@@ -42,13 +29,11 @@ def overlap(
     ] = None,
     nic: Annotated[bool, typer.Option("--nic/--no-nic", help="Through emulated NICs, or over plain wires.")] = False,
     repeat: Annotated[int, typer.Option(min=1, help="Timed rounds.")] = 5,
-    gradients: Annotated[
-        str, typer.Option(help="Values: gaussian:STANDARD_DEVIATION, or a float32 .npy file.")
-    ] = "gaussian:0.002",
-    bound: Annotated[int, typer.Option(help="Error bound 2^-BOUND, 1..16.")] = config.BOUND_K_DEFAULT,
-    codec: Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")] = "inceptionn",
+    gradients: Gradients = GRADIENTS,
+    bound: Bound = config.BOUND_K_DEFAULT,
+    codec: NicCodec = "inceptionn",
     seed: Annotated[int, typer.Option(min=0, help="Of the values.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Time steps that compute buckets and sum them: one after the other, and at the same time.
 
@@ -66,100 +51,27 @@ def overlap(
 
     Example: netoffload bench overlap --nic --rate 100mbit --compute python
     """
+    from netoffload.bench import overlap
+    from netoffload.bench.vectors import parse_vector_octets
     from netoffload.testbed import NicSettings, TestbedSettings
 
-    settings = TestbedSettings(
-        nodes=nodes, rate_bps=config.parse_rate_bps(rate), nic=NicSettings(codec, bound) if nic else None
-    )
-    steps = Steps(tuple(dict.fromkeys(compute or COMPUTE)), buckets, size, compute_ms, repeat, gradients, seed)
-    report = _measure(settings, steps)
-    if as_json:
-        print(json.dumps(report, indent=2))
-    else:
-        _print_table(report)
+    bed = TestbedSettings(nodes, config.parse_rate_bps(rate), nic=NicSettings(codec, bound) if nic else None)
+    kinds, octets = tuple(dict.fromkeys(compute or COMPUTE)), parse_vector_octets(size)
+    asked = overlap.Asked(bed, kinds, buckets, octets, compute_ms, repeat, gradients, seed)
+    run(overlap.Overlap(asked), _print_table, as_json=as_json)
 
 
-@dataclass(frozen=True)
-class Steps:
-    """What the ranks shall time; the command describes the fields.
-
-    Raises:
-        UsageError: it cannot be timed.
-    """
-
-    kinds: tuple[str, ...]
-    buckets: int
-    size: str
-    compute_ms: float | None
-    repeat: int
-    gradients: str
-    seed: int
-
-    def __post_init__(self) -> None:
-        """Refuse before anything is built."""
-        for kind in self.kinds:
-            config.check_choice("compute", kind, COMPUTE)
-        if self.octets == 0:
-            raise UsageError("size is less than one float32, 4 octets")
-        if self.compute_ms is not None and not 0 < self.compute_ms < math.inf:
-            raise UsageError(f"compute-ms {self.compute_ms:g} is no time: leave it out, or give more than 0")
-        gradients_from(self.gradients, self.seed)
-
-    @property
-    def octets(self) -> int:
-        """Return the length of a bucket."""
-        return config.parse_size_octets(self.size) // 4 * 4
-
-    @property
-    def rank_arguments(self) -> list[str]:
-        """Return what the rank program is told."""
-        gradients = str(Path(self.gradients).absolute()) if Path(self.gradients).exists() else self.gradients
-        numbers = {"--buckets": self.buckets, "--size": self.octets, "--repeat": self.repeat, "--seed": self.seed}
-        words = [word for name, number in numbers.items() for word in (name, str(number))]
-        words += [word for kind in self.kinds for word in ("--compute", kind)]
-        words += [] if self.compute_ms is None else ["--compute-ms", str(self.compute_ms)]
-        return [*words, "--gradients", gradients]
-
-    def limit_s(self, nodes: int, rate_bps: float) -> float:
-        """Return the time after which the ranks are ended as hung."""
-        communication_s = 2 * (nodes - 1) / nodes * self.buckets * self.octets * 8 / rate_bps
-        computation_s = self.buckets * (self.compute_ms or 0) / 1e3
-        per_round_s = SLOWEST_OVER_BOUND * communication_s + nodes * computation_s  # ranks may share one core
-        return SETUP_S + STEPS_PER_ROUND * len(self.kinds) * self.repeat * per_round_s
-
-
-def _measure(settings: TestbedSettings, steps: Steps) -> dict[str, Any]:
-    """Run the rank program on a testbed and return the report."""
-    from netoffload.testbed import Testbed, make_plan, new_run_id, run_ranks
-
-    load_1min = os.getloadavg()[0]
-    with (
-        notes.status("building the testbed") as note,
-        Testbed(make_plan(settings, new_run_id()), progress=note.update) as bed,
-    ):
-        out = bed.make_scratch() / "overlap.json"
-        note.update("timing")
-        command = ["-m", "netoffload_mpi.bench_overlap", "--out", str(out), *steps.rank_arguments]
-        assert settings.rate_bps is not None
-        run_ranks(bed, range(settings.nodes), command, timeout_s=steps.limit_s(settings.nodes, settings.rate_bps))
-        return {
-            "configuration": asdict(settings),
-            "rate_bps_measured": bed.rate_bps_measured,
-            "load_1min": load_1min,
-            **json.loads(out.read_text(encoding="utf-8")),
-        }
-
-
-def _print_table(report: dict[str, Any]) -> None:
-    asked = report["configuration"]
-    way = "through NICs" if asked["nic"] else "plain wires"
+def _print_table(found: Findings) -> None:
+    asked = found.configuration
+    measured = "-" if found.rate_bps_measured is None else config.format_rate(found.rate_bps_measured)
     title = (
-        f"{report['buckets']} buckets of {report['size_octets'] / 1e6:.4g} MB, {report['ranks']} nodes, "
-        f"{config.format_rate(asked['rate_bps'])} (measured {config.format_rate(report['rate_bps_measured'])}), {way}"
+        f"{found.buckets} buckets of {mega(found.size_octets)} MB, {found.ranks} nodes, "
+        f"{config.format_rate(asked['rate_bps'])} (measured {measured}), "
+        f"{'through NICs' if asked['nic'] else 'plain wires'}"
     )
-    table = Table(box=box.SIMPLE, pad_edge=False, caption="medians in ms", title=title)
-    add_columns(table, ("with", *COLUMNS, "overlap"), ["with"])
-    for result in report["results"]:
-        cells = [f"{result[f'{name}_s'] * 1e3:.1f}" for name in COLUMNS]
-        table.add_row(result["compute_kind"], *cells, f"{result['overlap']:.2f}")
-    console.print(table)
+    columns = ("with", "compute", "communication", "serial", "overlapped", "overlap")
+    steps = table(title, columns, ("with",), "medians in ms")
+    for row in found.results:
+        medians_s = (row.compute_s, row.communication_s, row.serial_s, row.overlapped_s)
+        steps.add_row(row.compute_kind, *map(milli, medians_s), f"{row.overlap:.2f}")
+    console.print(steps)

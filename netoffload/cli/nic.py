@@ -35,9 +35,8 @@ def warmup() -> None:
 
     Example: netoffload warmup
     """
-    import numpy as np
-
     from netoffload.codec import CODECS
+    from netoffload.collectives.samples import whole_numbers
     from netoffload.compiled.cache import remove_stale
     from netoffload.compiled.jit import CACHE_DIR
     from netoffload_daemon.__main__ import compile_loop
@@ -50,7 +49,7 @@ def warmup() -> None:
     with notes.status("compiling kernels (once per version and CPU, one to two minutes)"):
         compile_loop()
         for codec in CODECS.values():
-            values = np.zeros(8, np.float32)
+            values = whole_numbers(0, 8, 1)
             codec.decode(codec.encode(values, 10), values.size, 10)
             codec.round_trip(values, 10)
     if "NUMBA_CACHE_DIR" not in os.environ:

@@ -12,10 +12,9 @@ from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from netoffload import config
-from netoffload.cli.app import app, console, notes
+from netoffload.cli.app import app, console, notes, progress_bar
 
 MISMATCH: Final = 1
 """Exit code."""
@@ -217,16 +216,13 @@ def shown_progress(what: str, total: int | None) -> Iterator[Callable[..., None]
     Yields:
         a function to call with how many are done, and, where they have changed, the total and what comes next.
     """
-    if not notes.is_terminal:
-        notes.print(f"checking {what}", highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with Progress(
-        *columns,
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=notes,
-        transient=True,
-        disable=not notes.is_terminal,
-    ) as bars:
-        task = bars.add_task(what, total=total)
-        yield lambda done, total=None, what=None: bars.update(task, completed=done, total=total, description=what)
+    with progress_bar() as say:
+        say(f"checking {what}")
+        known, doing = total, what
+
+        def show(done: int, total: int | None = None, what: str | None = None) -> None:
+            nonlocal known, doing
+            known, doing = total or known, what or doing
+            say(doing, done / known if known else 0.0)
+
+        yield show

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netoffload import config
-from netoffload.cli.app import console, notes, progress_line
+from netoffload.cli.app import console, notes, progress_bar
 from netoffload.cli.verify import MISMATCH, AsJson, shown_progress, verify_app
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def verify_soak(
     notes.print(f"seed {seed}, codec {codec}", highlight=False)
     started_s = time.monotonic()
     with contextlib.ExitStack() as stack:
-        with progress_line() as say:
+        with progress_bar() as say:
             plan = make_plan(TestbedSettings(2, nic=nic), new_run_id())
             bed = stack.enter_context(Testbed(plan, check_rate=False, progress=say))
         show = stack.enter_context(shown_progress("rounds", count))

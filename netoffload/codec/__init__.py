@@ -38,8 +38,7 @@ tables), and ``fixed`` for codecs without tags;
 kernels; ``base`` the whole-array interface; the registry is here.
 
 Checks and figures: ``verify`` every float32 through kernels and oracle; ``fuzz`` payloads into the decoder at the edge
-of memory (``guarded``); ``pool`` processes for both; ``measure`` speed, ratio and error; ``peers`` the same of general
-compressors.
+of memory (``guarded``); ``pool`` processes for both. ``netoffload.bench`` has speed, ratio and error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``general``: compressors that know nothing of gradients, to compare with: lz4, snappy, zstd (level 1) and zfp.
 
 The first three give every bit back; a gradient's mantissas are noise to them. zfp (P. Lindstrom, 2014) is lossy with an
-absolute tolerance, 2^-bound; of some floats it is 1.4 times that off (``netoffload.codec.peers``). The packages are
+absolute tolerance, 2^-bound; of some floats it is 1.4 times that off (``netoffload bench codec``). The packages are
 optional: ``pip install 'netoffload[bench]'``.
 
 Body, lossless: the library's block. Body of zfp: length of the stream, 32 bits | the stream without a header; the
@@ -17,8 +17,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from netoffload.codec import peers
 from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compressors import libraries
 from netoffload.compressors.base import (
     HEADER_OCTETS,
     INFINITY_WORD,
@@ -32,7 +32,7 @@ from netoffload.compressors.layout import Layout
 from netoffload.config import BOUND_K_DEFAULT, check_bound_k
 from netoffload.errors import CodecError, UsageError
 
-LIBRARIES: Final = tuple(peers.PACKAGES)
+LIBRARIES: Final = tuple(libraries.PACKAGES)
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -54,14 +54,16 @@ class General(Compressor):
     name: ClassVar[str] = "general"
     method_id: ClassVar[MethodId] = MethodId.GENERAL
     unbiased: ClassVar[bool] = False
-    variants: ClassVar[tuple[str, ...]] = tuple(f"library={name}" for name in peers.available() if name != "zstd-1")
+    variants: ClassVar[tuple[str, ...]] = tuple(f"library={name}" for name in libraries.available() if name != "zstd-1")
 
     def __post_init__(self) -> None:
         """Refuse what is not there."""
         if self.library not in LIBRARIES:
             raise UsageError(f"general: library {self.library!r} is unknown: choose from {', '.join(LIBRARIES)}")
-        if self.library not in peers.available():
-            raise UsageError(f"{self.library} needs {peers.PACKAGES[self.library]}: pip install 'netoffload[bench]'")
+        if self.library not in libraries.available():
+            raise UsageError(
+                f"{self.library} needs {libraries.PACKAGES[self.library]}: pip install 'netoffload[bench]'"
+            )
         check_bound_k(self.bound)
 
     @property
@@ -74,7 +76,7 @@ class General(Compressor):
         return self.library == "zfp"
 
     def _encode(self, values: Float32Array, state: State) -> Uint8Array:
-        stream = peers.compress(self.library, values, self.bound)
+        stream = libraries.compress(self.library, values, self.bound)
         payload = empty_payload(self._ahead + stream.size)
         if self._has_length:
             _LENGTH.pack_into(payload.data, HEADER_OCTETS, stream.size)
@@ -86,13 +88,13 @@ class General(Compressor):
             body.size < _LENGTH.size or _LENGTH.unpack_from(body.data)[0] != body.size - _LENGTH.size
         ):
             raise CodecError(f"zfp payload of {body.size} octets is not as long as it says")
-        values = peers.decompress(self.library, body[self._ahead :], layout.count, self.bound)
+        values = libraries.decompress(self.library, body[self._ahead :], layout.count, self.bound)
         if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
             raise CodecError(f"{self.library} payload has a value that is not finite")
         return values
 
     def _size(self, values: Float32Array, state: State) -> int:
-        return self._ahead + peers.compress(self.library, values, self.bound).size
+        return self._ahead + libraries.compress(self.library, values, self.bound).size
 
     @property
     def _ahead(self) -> int:

@@ -10,7 +10,7 @@ import dataclasses
 import typing
 from typing import Any, Final, cast
 
-from netoffload.codec import peers
+from netoffload.compressors import libraries
 from netoffload.compressors.base import Compressor
 from netoffload.compressors.eight_bit import EightBit
 from netoffload.compressors.general import General
@@ -74,7 +74,7 @@ def names() -> tuple[str, ...]:
 
 def specs() -> tuple[str, ...]:
     """Return every method's text form, and those of its variants; not ``general`` where its package is missing."""
-    methods = [m for m in METHODS if m is not General or General.library in peers.available()]
+    methods = [m for m in METHODS if m is not General or General.library in libraries.available()]
     return tuple(spec for m in methods for spec in (m.name, *(f"{m.name}:{variant}" for variant in m.variants)))
 
 

@@ -14,10 +14,6 @@ per node, and restarts it; ``controls`` finds them by name. ``probe`` (with ``tr
 nodes) measures what a wire really carries. ``meter`` serves the wires' counters to whoever runs on a node. ``stream``
 sends a tagged stream between two nodes and compares every value. ``launch`` runs one MPI rank per node
 (``launch_backends``: the two MPIs; ``launch_output``: what ranks say). ``doctor`` says what this machine has and lacks.
-
-``throughput`` runs a checked stream, or a ping-pong, between two nodes (``endpoint`` is the program at either end), and
-``cpu_time`` says what it cost. ``vpn_peers`` starts tunnels of others over the same wires. ``nic_bench`` lets them all
-take turns, and ``nic_report`` makes figures of it.
 """
 
 from netoffload.testbed.build import Testbed, WireCounters, down, find_run, reap_stale

@@ -1,17 +1,14 @@
-"""What torch itself would do: the rank program that times ``torch.distributed``'s gloo beside our collectives.
+"""What torch itself would do: a sum by ``torch.distributed``'s gloo, to be timed beside our collectives.
 
-``mpiexec -n 4 python -m mpi4py -m netoffload.training.gloo --what gloo --size 25MB``
-
-MPI finds the ranks and passes on where gloo's store listens; the options are those of ``netoffload_mpi.bench``. gloo
-takes the interface that $GLOO_SOCKET_IFNAME names, else the one whose address the host's name has.
+MPI finds the ranks and passes on where gloo's store listens. gloo takes the interface that $GLOO_SOCKET_IFNAME names,
+else the one whose address the host's name has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import torch
@@ -19,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not declared so
 
 from netoffload.compiled.arrays import Float32Array
-from netoffload_mpi import MPI, bench
+from netoffload_mpi import MPI
 from netoffload_mpi.agreement import own_address
 
 TIMEOUT: Final = datetime.timedelta(seconds=300)
@@ -27,7 +24,7 @@ TIMEOUT: Final = datetime.timedelta(seconds=300)
 
 
 @contextlib.contextmanager
-def gloo_reduction(comm: MPI.Intracomm) -> Iterator[bench.Reduce]:
+def gloo_reduction(comm: MPI.Intracomm) -> Iterator[Callable[[Float32Array], None]]:
     """Connect gloo between the ranks of ``comm`` and give the function that sums a vector in place; collective."""
     torch.set_num_threads(1)
     address = own_address(comm.allgather, MPI.Get_processor_name())
@@ -46,13 +43,3 @@ def gloo_reduction(comm: MPI.Intracomm) -> Iterator[bench.Reduce]:
         yield sum_in_place
     finally:
         dist.destroy_process_group()
-
-
-def main(arguments: list[str]) -> None:
-    """Measure as this process's rank of MPI's world."""
-    with gloo_reduction(MPI.COMM_WORLD) as sum_in_place:
-        bench.main(arguments, {"gloo": sum_in_place}, "netoffload.training.gloo")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -22,6 +22,7 @@ import torch
 import netoffload
 from netoffload.codec.kernels import KERNEL
 from netoffload.collectives import Exchange, barrier
+from netoffload.environment import cpu_model
 from netoffload.errors import UsageError
 from netoffload.methods import Method
 from netoffload.results import Versions
@@ -147,7 +148,7 @@ def _versions() -> Versions:
         mpi=MPI.Get_library_version().split("\n")[0].strip("\0 "),
         kernel=platform.release(),
         codec_kernel=KERNEL,
-        cpu=_cpu_model(),
+        cpu=cpu_model(),
         cores=os.cpu_count() or 0,
         machine=_machine(),
     )
@@ -162,14 +163,6 @@ def _machine() -> str:
     else:
         identity = platform.node().encode()
     return hashlib.sha256(b"netoffload" + identity).hexdigest()[:12]
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def main(arguments: list[str]) -> None:

@@ -7,10 +7,9 @@ import struct
 import numpy as np
 import pytest
 
-from netoffload.codec import peers
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compiled.jit import JIT_DISABLED
-from netoffload.compressors import Compressor, Layout, State, registry
+from netoffload.compressors import Compressor, Layout, State, libraries, registry
 from netoffload.compressors.base import HEADER_OCTETS
 from netoffload.compressors.general import General
 from netoffload.compressors.halves import OVERFLOWS, Half, halves_exact
@@ -18,8 +17,8 @@ from netoffload.errors import CodecError, UsageError
 
 HALVES = (Half("fp16"), Half("bf16"))
 EVERY_HALF = pytest.mark.parametrize("compressor", HALVES, ids=["fp16", "bf16"])
-LIBRARIES = [General(library) for library in peers.available()]
-EVERY_LIBRARY = pytest.mark.parametrize("compressor", LIBRARIES, ids=peers.available())
+LIBRARIES = [General(library) for library in libraries.available()]
+EVERY_LIBRARY = pytest.mark.parametrize("compressor", LIBRARIES, ids=libraries.available())
 LARGE = 2_003 if JIT_DISABLED else 1_000_003
 
 
@@ -83,7 +82,7 @@ def test_what_would_become_infinite_is_refused(name: str, smallest: float) -> No
     assert state.step == 0
 
 
-@pytest.mark.parametrize("spec", ["fp16", "bf16", "16b-T", "22b-T", "24b-T", *peers.available()])
+@pytest.mark.parametrize("spec", ["fp16", "bf16", "16b-T", "22b-T", "24b-T", *libraries.available()])
 def test_size_is_known_before_and_values_come_back(spec: str) -> None:
     name = "zstd" if spec == "zstd-1" else spec
     compressor = registry.parse(name)
@@ -153,7 +152,7 @@ def test_lossless_libraries_refuse_values_that_are_not_finite() -> None:
     for compressor in LIBRARIES:
         if compressor.library == "zfp":
             continue
-        stream = peers.compress(compressor.library, np.array([1, np.nan], np.float32), 10)
+        stream = libraries.compress(compressor.library, np.array([1, np.nan], np.float32), 10)
         payload = np.concatenate([encoded(compressor, np.zeros(2, np.float32))[:HEADER_OCTETS], stream])
         with pytest.raises(CodecError, match="finite"):
             compressor.decode(payload, Layout.flat(2))
@@ -166,7 +165,7 @@ def test_parameters_that_cannot_be_are_refused(spec: str) -> None:
 
 
 def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "available", lambda: [])
+    monkeypatch.setattr(libraries, "available", lambda: [])
     with pytest.raises(UsageError, match="pip install"):
         General("lz4")
     assert not any(spec.startswith("general") for spec in registry.specs())  # so that a bench of all runs

@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from netoffload.bench.compressor_quality import quality, variance_ratio
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Layout, registry
-from netoffload.compressors.measure import quality, variance_ratio
 from netoffload.compressors.qsgd import Qsgd
 from netoffload.compressors.terngrad import TernGrad
 from netoffload.compressors.verify import gradients_like, qsgd_bound, ternary_means

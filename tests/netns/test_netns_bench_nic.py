@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from netoffload.bench.throughput import Payload, round_trips_us, run_stream
+from netoffload.bench.vpn_peers import PEERS, missing, tunnel
 from netoffload.errors import RunError
 from netoffload.netlink import NETNS_DIR
 from netoffload.testbed import Testbed, list_runs
-from netoffload.testbed.throughput import Payload, round_trips_us, run_stream
-from netoffload.testbed.vpn_peers import PEERS, missing, tunnel
 
 pytestmark = pytest.mark.netns
 
@@ -67,7 +67,7 @@ def test_an_interrupt_leaves_nothing() -> None:
     with process:
         assert process.stderr is not None
         for line in process.stderr:
-            if "round 1" in line:
+            if "round 0" in line:
                 break
         runs = [record for record in list_runs() if record.owner.pid == process.pid]
         assert runs

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from netoffload.bench.throughput import Payload, StreamResult, run_stream, write_payload
 from netoffload.codec import get
 from netoffload.control import request
 from netoffload.testbed import Testbed
-from netoffload.testbed.throughput import Payload, StreamResult, run_stream, write_payload
 
 pytestmark = pytest.mark.netns
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 from netoffload import config
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import ENV_CONTROL
+from netoffload.environment import system_versions
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload_mpi import MPI, CompComm, verify
-from netoffload_mpi.bench import versions
 from netoffload_mpi.verify.cases import EXACT, Place, Rounding
 from netoffload_mpi.verify.run import Tally, Trial
 
@@ -137,7 +137,7 @@ def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
         "has_nic": has_nic,
         "codec": codec,
         "bound_k": bound_k,
-        "versions": versions(),
+        "versions": system_versions(MPI.Get_library_version()),
         "calls": [{"call": label, **dataclasses.asdict(tally)} for label, tally in total.items()],
         "cases": sum(tally.cases for tally in total.values()),
         "values": sum(tally.values for tally in total.values()),

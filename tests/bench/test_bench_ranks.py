@@ -54,54 +54,8 @@ def test_every_way_of_summing_gives_the_sum(tmp_path: Path) -> None:
         assert row["wire_octets"] is row["nic"] is row["nic_cpu_s"] is None
 
 
-BROKEN = """
-import numpy as np
-from netoffload.collectives import reference
-from netoffload.collectives.samples import gradients_from
-from netoffload.errors import ReplicaError
-from netoffload_mpi import MPI, CompComm, bench
-
-comm = CompComm(MPI.COMM_WORLD, "inceptionn", 10)
-draw = gradients_from("gaussian:0.002", 1)
-MODELS = {
-    "ring_comp": reference.ring_sum,
-    "wa_comp": lambda vectors, hop: reference.aggregated(vectors, 0, hop),
-    "hierarchical_comp": lambda vectors, hop: reference.hierarchical_sum(vectors, [[0], [1], [2]], hop),
-    "ring": lambda vectors, hop: reference.ring_sum(vectors),
-}
-
-def hop(values):
-    copy = values.copy()
-    comm.precision().quantiser()(copy)
-    return copy
-
-def right(what, values):
-    values[:] = MODELS[what](comm.allgather(values), hop)
-
-def exact(what, values):
-    values[:] = reference.ring_sum(comm.allgather(values))
-
-def one_sent_as_zero(what, values):
-    right(what, values)
-    values[np.argmax(np.abs(values))] = 0
-
-def zeros(what, values):
-    values.fill(0)
-
-for what in MODELS:
-    for reduction in (right, exact, one_sent_as_zero, zeros):
-        try:
-            bench.check_answer(comm, what, lambda values: reduction(what, values), 4000, draw, 1)
-            verdict = "accepted"
-        except ReplicaError:
-            verdict = "refused"
-        if comm.rank == 0:
-            print(what, reduction.__name__, verdict, flush=True)
-"""
-
-
 def test_a_broken_reduction_is_refused() -> None:
-    done = ranks("-c", BROKEN)
+    done = ranks(str(Path(__file__).with_name("broken_reductions.py")))
     assert done.returncode == 0, done.stderr
     verdicts = {tuple(line.split()[:2]): line.split()[2] for line in done.stdout.splitlines()}
     assert len(verdicts) == 4 * 4
@@ -122,7 +76,7 @@ def test_a_table_for_people() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 def test_gloo_gives_the_sum() -> None:
-    done = bench("--what", "gloo", "--size", "40KB", "--repeat", "1", "--json", module="netoffload.training.gloo")
+    done = bench("--what", "gloo", "--size", "40KB", "--repeat", "1", "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["results"]
     assert (row["what"], row["max_error"]) == ("gloo", 0.0)

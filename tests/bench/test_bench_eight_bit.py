@@ -9,8 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from netoffload.compressors import Layout
-from netoffload.compressors.approximation import (
+from netoffload.bench.eight_bit import (
     DISTRIBUTIONS,
     PRINTED,
     Row,
@@ -20,6 +19,7 @@ from netoffload.compressors.approximation import (
     sample_of,
     search,
 )
+from netoffload.compressors import Layout
 from netoffload.compressors.eight_bit import EightBit
 from netoffload.compressors.tables import TYPES, magnitudes
 

@@ -22,6 +22,7 @@ from typing import Final
 
 import numpy as np
 
+from netoffload.bench.experiment import Contender, take_turns
 from netoffload.compiled.arrays import Float32Array, Float64Array
 from netoffload.compressors.base import Compressor
 from netoffload.compressors.layout import Layout
@@ -123,19 +124,25 @@ def speeds(compressor: Compressor, values: Float32Array, layout: Layout | None =
         layout: of the vector; None: one layer.
         repeats: timed samples of each.
     """
-    layout = layout or Layout.flat(values.size)
-    state = compressor.make_state(layout)
-    encoding, decoding = [], []
-    for run in range(WARM_RUNS + repeats):
-        started = time.thread_time()
+    layers = layout or Layout.flat(values.size)
+    state = compressor.make_state(layers)
+    payload = compressor.encode(values, state)
+
+    def encode(_number: int) -> float:
+        nonlocal payload
+        started_s = time.thread_time()
         payload = compressor.encode(values, state)
-        encoded = time.thread_time()
-        compressor.decode(payload, layout)
-        decoded = time.thread_time()
-        if run >= WARM_RUNS:
-            encoding.append(max(encoded - started, SHORTEST_S))
-            decoding.append(max(decoded - encoded, SHORTEST_S))
-    return Speeds(values.nbytes / statistics.median(encoding) / 1e9, values.nbytes / statistics.median(decoding) / 1e9)
+        return max(time.thread_time() - started_s, SHORTEST_S)
+
+    def decode(_number: int) -> float:
+        started_s = time.thread_time()
+        compressor.decode(payload, layers)
+        return max(time.thread_time() - started_s, SHORTEST_S)
+
+    contenders = [Contender("encode", encode), Contender("decode", decode)]
+    take_turns(contenders, repeats, warm_ups=WARM_RUNS)
+    encode_s, decode_s = (statistics.median(contender.samples) for contender in contenders)
+    return Speeds(values.nbytes / encode_s / 1e9, values.nbytes / decode_s / 1e9)
 
 
 def _bias(mean_error: Float64Array, squares: float, repeats: int, energy: float) -> float:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from netoffload.bench.cpu_time import machine_cpu_s, processes_cpu_s
 from netoffload.errors import RunError
-from netoffload.testbed.cpu_time import machine_cpu_s, processes_cpu_s
 from netoffload.testbed.journal import read_run
 from netoffload.testbed.plan import NicSettings
 

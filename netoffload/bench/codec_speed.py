@@ -7,20 +7,18 @@ much as 10 KB. The answer is checked against the oracle before anything is timed
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
-import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import llvmlite
-import numba
 import numpy as np
 
+from netoffload.bench.experiment import Contender, take_turns
 from netoffload.codec import Codec, CodecId, fixed, kernels, plain
 from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST_PAYLOAD
 from netoffload.compiled.arrays import Float32Array
@@ -73,7 +71,7 @@ class Measurement:
 
 
 class Functions(NamedTuple):
-    """The kernels of a contender, and their parameters: a bound, a unit or a number of bits."""
+    """The kernels of a variant, and their parameters: a bound, a unit or a number of bits."""
 
     encode: Callable[..., Any]
     encode_parameter: Any
@@ -83,8 +81,8 @@ class Functions(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Contender:
-    """The kernels of one codec in one variant."""
+class Variant:
+    """One codec with one of its kernels."""
 
     codec: Codec
     kernel: str
@@ -105,22 +103,18 @@ class Contender:
         return Functions(encode, bound_k, module.decode_tagged, module.decode_tagged_halves, np.float32(unit8))
 
 
-def contenders(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[Contender]:
+def variants(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[Variant]:
     """Return every codec with every kernel that runs here; codecs without tags have the plain one only."""
     names = [name for name in kernels.usable_kernels() if not only_kernels or name in only_kernels]
-    return [
-        contender
-        for codec in codecs
-        for contender in (Contender(codec, name) for name in names)
-        if contender.takes_bound or contender.kernel == "plain"
-    ]
+    made = [Variant(codec, name) for codec in codecs for name in names]
+    return [variant for variant in made if variant.takes_bound or variant.kernel == "plain"]
 
 
-def measure(contender: Contender, values: Float32Array, wanted: Float32Array, bound_k: int, repeat: int) -> Measurement:
+def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_k: int, repeat: int) -> Measurement:
     """Check a codec on a vector, then time it.
 
     Args:
-        contender: what is measured.
+        variant: what is measured.
         values: float32[n], contiguous.
         wanted: float32[n], what the oracle makes of them.
         bound_k: the error bound is 2**-bound_k.
@@ -129,7 +123,7 @@ def measure(contender: Contender, values: Float32Array, wanted: Float32Array, bo
     Raises:
         RunError: the floats that come back are not the oracle's.
     """
-    encode, encode_parameter, decode, decode_halves, decode_parameter = contender.functions(bound_k)
+    encode, encode_parameter, decode, decode_halves, decode_parameter = variant.functions(bound_k)
     source, count = values.view(np.uint8), values.size
     capacity = -(-count // LANES) * MAX_BURST_PAYLOAD
     payload = np.zeros(capacity + max(ENCODE_SLACK, DECODE_SLACK), np.uint8)
@@ -147,34 +141,37 @@ def measure(contender: Contender, values: Float32Array, wanted: Float32Array, bo
     for decoding in decodings:
         target[:] = np.nan
         if (encoded, decoding()) != (count, length) or target[:count].tobytes() != wanted.tobytes():
-            raise RunError(f"{contender.codec.name} ({contender.kernel}) is wrong: run 'netoffload verify codec'")
+            raise RunError(f"{variant.codec.name} ({variant.kernel}) is wrong: run 'netoffload verify codec'")
     quality = Quality(*errors(values, wanted), source.size / length, (classes / count).tolist())
     times = max(1, math.ceil(SAMPLE_OCTETS / source.size))
-    tasks: list[Callable[[], object]] = [
-        lambda: copy_repeatedly(times, source, octets),
-        lambda: _encode_repeatedly(encode, times, source, count, encode_parameter, payload, capacity, classes),
-        lambda: _decode_repeatedly(decode, times, payload, length, count, decode_parameter, octets),
-        lambda: _decode_halves_repeatedly(decode_halves, times, payload, *half, octets),
-    ]
-    memcpy, compress, decompress, decompress_halves = interleaved(tasks, times * source.size, repeat)
-    return Measurement(memcpy, compress, decompress, decompress_halves, quality)
+    tasks: dict[str, Callable[[], object]] = {
+        "memcpy": lambda: copy_repeatedly(times, source, octets),
+        "compress": lambda: _encode_repeatedly(
+            encode, times, source, count, encode_parameter, payload, capacity, classes
+        ),
+        "decompress": lambda: _decode_repeatedly(decode, times, payload, length, count, decode_parameter, octets),
+        "decompress_halves": lambda: _decode_halves_repeatedly(decode_halves, times, payload, *half, octets),
+    }
+    return Measurement(**speeds(tasks, times * source.size, repeat), quality=quality)
 
 
-def interleaved(tasks: Sequence[Callable[[], object]], octets: int, repeat: int) -> list[Speed]:
+def speeds(tasks: Mapping[str, Callable[[], object]], octets: int, repeat: int) -> dict[str, Speed]:
     """Time tasks in turn, ``repeat`` times each, and return each one's speed.
 
     Every task runs a few times before it is timed: caches are then as it leaves them itself. After one run of 16 MB,
     a third-level cache still holds much of what the task before touched, and memcpy is half as fast as alone.
     """
-    times_s: list[list[float]] = [[] for _ in tasks]
-    for _ in range(repeat):
-        for task, series in zip(tasks, times_s, strict=True):
-            for _ in range(WARM_RUNS):
-                task()
-            started = time.perf_counter()
-            task()
-            series.append(time.perf_counter() - started)
-    return [Speed.of(octets, series) for series in times_s]
+    contenders = [Contender(name, functools.partial(_timed_s, task)) for name, task in tasks.items()]
+    take_turns(contenders, repeat)
+    return {contender.name: Speed.of(octets, contender.samples) for contender in contenders}
+
+
+def _timed_s(task: Callable[[], object], _number: int) -> float:
+    for _ in range(WARM_RUNS):
+        task()
+    started = time.perf_counter()
+    task()
+    return time.perf_counter() - started
 
 
 def errors(values: Float32Array, decoded: Float32Array) -> tuple[float, float]:
@@ -182,20 +179,6 @@ def errors(values: Float32Array, decoded: Float32Array) -> tuple[float, float]:
     finite = np.isfinite(values)
     difference = np.abs(values[finite].astype(np.float64) - decoded[finite])
     return float(difference.max(initial=0.0)), float(difference.mean()) if difference.size else 0.0
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what compiles the kernels."""
-    return {"numba": numba.__version__, "llvmlite": llvmlite.__version__}
-
-
-def cpu_model() -> str:
-    """Return the CPU's name as the kernel tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 @inlined_with

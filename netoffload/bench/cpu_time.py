@@ -14,21 +14,25 @@ _UTIME, _STIME = 11, 12  # fields 14 and 15 of /proc/PID/stat, counted after the
 _IDLE, _IOWAIT, _STEAL = 3, 4, 7  # columns of the first line of /proc/stat; what follows is part of user time
 
 
-def processes_cpu_s(pids: Iterable[int]) -> float:
-    """Return the user and system time of processes and their living children, all threads together.
+def process_cpu_s(pid: int) -> float | None:
+    """Return the user and system time of a process, all threads together; None where it cannot be read."""
+    try:
+        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it is gone, another user's, or behind another PID namespace
+        return None
+    return (int(fields[_UTIME]) + int(fields[_STIME])) / TICKS_PER_S
 
-    One that is gone counts nothing.
-    """
-    ticks = 0
+
+def processes_cpu_s(pids: Iterable[int]) -> float:
+    """Return :func:`process_cpu_s` of processes and their living children; those that are gone count nothing."""
+    total_s = 0.0
     for pid in pids:
         try:
-            fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
             children = Path("/proc", str(pid), "task", str(pid), "children").read_text().split()
         except OSError:
             continue
-        ticks += int(fields[_UTIME]) + int(fields[_STIME])
-        ticks += round(processes_cpu_s(map(int, children)) * TICKS_PER_S)
-    return ticks / TICKS_PER_S
+        total_s += (process_cpu_s(pid) or 0.0) + processes_cpu_s(map(int, children))
+    return total_s
 
 
 def machine_cpu_s() -> tuple[float, float]:

@@ -69,22 +69,3 @@ def test_what_was_found_is_told_when_the_rest_is_interrupted() -> None:
     report = json.loads(out)
     assert [result["what"] for result in report["results"]] == ["ring"]
     assert report["failed"] == [{"what": "ring_comp", "nodes": 2, "reason": "interrupted"}]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--what", "ring", "--what", "nccl"], "contender 'nccl' is unknown"),
-        (["--nodes", "1"], "1 nodes exchange nothing"),
-        (["--size", "3"], "less than one float32"),
-        (["--rate", "fast"], "rate 'fast'"),
-        (["--gradients", "uniform:1"], "gradients 'uniform:1'"),
-        (["--bound", "17"], "bound 17 is outside"),
-    ],
-)
-def test_what_cannot_be_measured_is_one_clear_line(arguments: list[str], message: str) -> None:
-    done = bench(*arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1

@@ -7,7 +7,7 @@ import socket
 import numpy as np
 import pytest
 
-from netoffload.testbed import endpoint
+from netoffload.bench import endpoint
 
 FLOATS = 4096
 SENT = np.random.default_rng(1).standard_normal(FLOATS, dtype=np.float32)

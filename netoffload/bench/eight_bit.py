@@ -27,6 +27,7 @@ from typing import Final
 
 import numpy as np
 
+from netoffload.bench.experiment import AllOrNothing, Finding, Progress
 from netoffload.compiled.arrays import Float32Array, Float64Array
 from netoffload.compressors.tables import FIRST_CUT, MIDDLE_CUT, TYPES, magnitudes
 
@@ -60,7 +61,7 @@ Rounding = Callable[[Float64Array], Float64Array]
 
 
 @dataclass(frozen=True)
-class Errors:
+class Errors(Finding):
     """Means over a sample; the relative one over what is not 0, in per cent."""
 
     mean_absolute: float
@@ -69,7 +70,7 @@ class Errors:
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Finding):
     """One line of the table: a distribution, a type, what is printed, and our errors by reading."""
 
     distribution: str
@@ -77,6 +78,32 @@ class Row:
     printed_absolute: float
     printed_relative_percent: float
     errors: dict[str, Errors]
+
+
+@dataclass(frozen=True)
+class Findings(Finding):
+    """Table 2 made again: numbers in each sample, their seed, and the rows."""
+
+    sample: int
+    seed: int
+    rows: list[Row]
+
+
+class EightBit(AllOrNothing[Findings]):
+    """Every type on every distribution."""
+
+    def __init__(self, sample: int, seed: int) -> None:
+        """Prepare ``sample`` numbers of each distribution, drawn with ``seed``."""
+        self._sample, self._seed = sample, seed
+
+    def measure(self, progress: Progress) -> None:
+        """Measure every row of the table."""
+        rows: list[Row] = []
+        progress(f"measuring 8-bit types on {self._sample} numbers of each distribution")
+        for row in measure_table(self._sample, self._seed):
+            rows.append(row)
+            progress(f"{row.distribution}, {row.type}", len(rows) / len(PRINTED))
+        self.found = Findings(self._sample, self._seed, rows)
 
 
 def sample_of(distribution: str, count: int, seed: int) -> Float32Array:

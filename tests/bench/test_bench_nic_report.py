@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from netoffload.testbed import NicSettings, nic_report, vpn_peers
-from netoffload.testbed.nic_bench import Asked, Findings, Samples, Stage
-from netoffload.testbed.throughput import Payload, StreamResult
+from netoffload.bench import nic_report, vpn_peers
+from netoffload.bench.experiment import Contender
+from netoffload.bench.nic import Asked, Measured, Stage
+from netoffload.bench.throughput import Payload, StreamResult
+from netoffload.testbed import NicSettings
 
 PAYLOAD = Payload(4096, 4.5, Path("sent.bin"), Path("rounded.bin"))
 ASKED = Asked(
@@ -24,6 +26,8 @@ ASKED = Asked(
     mtu=1500,
     nic=NicSettings(),
     round_trips=4,
+    gradients="gaussian:0.002",
+    seed=1,
 )
 
 
@@ -42,11 +46,19 @@ def stream(gbps: float, wire_per_octet: float, machine_cores: float = 0.5, stole
     )
 
 
-def samples(*gbps: float, wire: float = 1.0, cores: float = 0.5, stolen: float = 0.0) -> Samples:
-    return Samples([stream(one, wire, cores, stolen) for one in gbps])
+def no_turn(_number: int) -> StreamResult:
+    raise AssertionError("these streams are made up")
 
 
-def made_up(peer: Samples, asked: Asked = ASKED, reason: str | None = None) -> dict[str, Any]:
+def samples(*gbps: float, wire: float = 1.0, cores: float = 0.5, stolen: float = 0.0) -> Contender[StreamResult]:
+    return Contender("", no_turn, samples=[stream(one, wire, cores, stolen) for one in gbps])
+
+
+def failed(why: str) -> Contender[StreamResult]:
+    return Contender("", no_turn, failed=why)
+
+
+def made_up(peer: Contender[StreamResult], asked: Asked = ASKED, reason: str | None = None) -> dict[str, Any]:
     cores = os.cpu_count() or 1
     unshaped = Stage(
         None,
@@ -75,8 +87,9 @@ def made_up(peer: Samples, asked: Asked = ASKED, reason: str | None = None) -> d
             "tinc-lzo": peer,
         },
     )
-    rtts = {"kernel": [[10.0, 20.0, 30.0]] * 3, "nic": [[100.0, 120.0, 140.0]] * 3}
-    return nic_report.report(asked, Findings(unshaped, rtts, [shaped]), reason)
+    rtts_us = {"kernel": [[10.0, 20.0, 30.0]] * 3, "nic": [[100.0, 120.0, 140.0]] * 3}
+    unshaped.pings = {name: Contender(name, lambda _number: [], samples=times) for name, times in rtts_us.items()}
+    return nic_report.report(asked, Measured(unshaped, [shaped]), reason).to_record()
 
 
 def test_medians_ratios_and_limits() -> None:
@@ -124,11 +137,11 @@ def test_a_peer_that_failed_or_is_missing_says_why(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(vpn_peers.PEERS, "tinc-lzo", there)
     report = json.loads(json.dumps(made_up(samples(0.9))))
     assert report["peers"]["tinc-lzo"]["coalesced_over_peer"] == {"1gbit": pytest.approx(4)}
-    report = json.loads(json.dumps(made_up(Samples(failed="it stalled"))))
+    report = json.loads(json.dumps(made_up(failed("it stalled"))))
     assert report["peers"]["tinc-lzo"]["failed"] == {"1gbit": "it stalled"}
     assert [row["contender"] for row in report["streams"]].count("tinc-lzo") == 0
     monkeypatch.setitem(vpn_peers.PEERS, "tinc-lzo", replace(there, program="no-such-program"))
-    report = json.loads(json.dumps(made_up(Samples(failed="missing"))))
+    report = json.loads(json.dumps(made_up(failed("missing"))))
     assert "install the package tinc" in report["peers"]["tinc-lzo"]["missing"]
 
 

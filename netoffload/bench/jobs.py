@@ -1,0 +1,83 @@
+"""What ranks can be started for: names, bounds and limits that command line, experiments and ranks' programs share.
+
+Nothing heavy is imported here, because the command line's help has these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a contender's ranks are started.
+
+    Attributes:
+        what: the rank program's name for it.
+        through_nic: over emulated NICs.
+        env: of the ranks.
+        mpi: the MPI that starts the ranks.
+        missing: says what it lacks on this machine, None if nothing.
+    """
+
+    what: str
+    through_nic: bool = False
+    env: dict[str, str] = field(default_factory=dict)
+    mpi: str = "mpich"
+    missing: Callable[[], str | None] = lambda: None
+
+
+def _lacks_openmpi() -> str | None:
+    from netoffload.testbed.launch_backends import find_openmpi
+
+    return None if find_openmpi() else "openmpi needs Open MPI 5: see `netoffload run --mpi openmpi`"
+
+
+def _lacks_torch() -> str | None:
+    return None if find_spec("torch") else "gloo needs torch: pip install 'netoffload[train]'"
+
+
+JOBS: Final = {
+    "ring": Job("ring"),
+    "ring_nic": Job("ring", through_nic=True),
+    "ring_comp": Job("ring_comp", through_nic=True),
+    "wa": Job("wa"),
+    "wa_comp": Job("wa_comp", through_nic=True),
+    "hierarchical_comp": Job("hierarchical_comp", through_nic=True),
+    "mpich": Job("mpi", env={"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "auto"}),
+    "mpich_ring": Job("mpi", env={"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring"}),
+    "openmpi": Job("mpi", env={"OMPI_MCA_coll_tuned_use_dynamic_rules": "0"}, mpi="openmpi", missing=_lacks_openmpi),
+    "openmpi_ring": Job("mpi", mpi="openmpi", missing=_lacks_openmpi),
+    "gloo": Job("gloo", env={"TORCH_CPP_LOG_LEVEL": "ERROR"}, missing=_lacks_torch),
+}
+"""Our ring untagged, the same through the NICs, tagged; a worker-aggregator exchange, untagged and with its gradients
+tagged; rings of rings; MPICH and Open MPI, each with the algorithm it chooses and with its ring; torch's gloo."""
+
+DEFAULT: Final = tuple(name for name in JOBS if name not in ("ring_nic", "openmpi_ring"))
+
+
+def installed() -> tuple[str, ...]:
+    """Return the contenders of :data:`DEFAULT` that this machine can start."""
+    return tuple(name for name in DEFAULT if JOBS[name].missing() is None)
+
+
+WHATS: Final = tuple(dict.fromkeys(job.what for job in JOBS.values()))
+"""What the ranks of ``rank_allreduce`` can sum a vector by."""
+
+COMPUTE: Final = ("numpy", "python", "sleep")
+"""What the ranks of ``rank_overlap`` compute by: NumPy, which lets go of the interpreter lock; a loop in Python, which
+holds it; nothing, which leaves its core to others."""
+
+SETUP_S: Final = 60.0
+"""Allowance for starting ranks, drawing gradients and comparing answers."""
+
+SLOWEST_OVER_BOUND: Final = 20.0
+"""A call may take this many times its bound before its ranks are ended as hung."""
+
+
+def least_s(ranks: int, size_octets: int, rate_bps: float) -> float:
+    """Return the least time of an allreduce over links of that rate: 2(p-1)/p · size / rate."""
+    return 2 * (ranks - 1) / ranks * size_octets * 8 / rate_bps

@@ -1,0 +1,91 @@
+"""What jobs of ranks leave for whoever started them: findings that cross from process to process as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from netoffload.bench.experiment import Finding
+
+
+@dataclass(frozen=True)
+class JobRecord(Finding):
+    """What every job's record has: number of ranks, the NICs' codec and bound (None: no NIC), versions."""
+
+    ranks: int
+    codec: str | None
+    bound_k: int | None
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class AllreduceResult(Finding):
+    """What the ranks say of one contender and size; per call where nothing else is said.
+
+    Attributes:
+        what: the rank program's name for it.
+        size_octets: of the vector.
+        times_s: of the slowest rank, by round.
+        wire_octets: on all wires; None without a meter.
+        rank_cpu_s: of all ranks together.
+        nic_cpu_s: of all NICs together; None without NICs.
+        nic: all NICs' counters; None without NICs.
+        max_error: largest difference from the exact sum.
+        bound_s: the least time; None: the rate is not known, and the record has no such key.
+    """
+
+    what: str
+    size_octets: int
+    times_s: tuple[float, ...]
+    wire_octets: float | None
+    rank_cpu_s: float
+    nic_cpu_s: float | None
+    nic: dict[str, float] | None
+    max_error: float
+    bound_s: float | None
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the record."""
+        record = super().to_record()
+        return {key: value for key, value in record.items() if key != "bound_s" or value is not None}
+
+
+@dataclass(frozen=True)
+class AllreduceRecord(JobRecord):
+    """What ``rank_allreduce`` leaves."""
+
+    results: tuple[AllreduceResult, ...]
+
+
+@dataclass(frozen=True)
+class OverlapResult(Finding):
+    """What ``rank_overlap`` found with one kind of computation.
+
+    Attributes:
+        compute_kind: of ``jobs.COMPUTE``.
+        compute_s_per_bucket: what computing one bucket should take.
+        times_s: of a step, by way and round.
+        compute_s: median of a step that only computes.
+        communication_s: median of a step that only communicates.
+        serial_s: median of a step that computes all, then communicates all.
+        overlapped_s: median of a step that does both at the same time.
+        overlap: share of the shorter part that disappears behind the longer one; 1 is all of it.
+    """
+
+    compute_kind: str
+    compute_s_per_bucket: float
+    times_s: dict[str, tuple[float, ...]]
+    compute_s: float
+    communication_s: float
+    serial_s: float
+    overlapped_s: float
+    overlap: float
+
+
+@dataclass(frozen=True)
+class OverlapRecord(JobRecord):
+    """What ``rank_overlap`` leaves."""
+
+    buckets: int
+    size_octets: int
+    results: tuple[OverlapResult, ...]

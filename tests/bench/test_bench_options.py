@@ -1,0 +1,68 @@
+"""``netoffload bench`` refuses what cannot be measured before it builds anything, in one clear line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from netoffload import bench
+from netoffload.cli import app
+from netoffload.errors import UsageError
+
+REFUSED = [
+    ("allreduce --what ring --what nccl", "contender 'nccl' is unknown"),
+    ("allreduce --nodes 1", "1 nodes exchange nothing"),
+    ("allreduce --size 3", "less than one float32"),
+    ("allreduce --rate fast", "rate 'fast'"),
+    ("allreduce --gradients uniform:1", "gradients 'uniform:1'"),
+    ("allreduce --bound 17", "bound 17 is outside"),
+    ("codec --size 4096 --codec zip", "codec 'zip' is unknown"),
+    ("codec --size 4096 --kernel gpu", "'gpu' is unknown"),
+    ("codec --size 3", "less than one float32"),
+    ("codec --size 4096 --data noise", "'noise' are unknown"),
+    ("codec --size 4096 --gradients /nonexistent.npy", "cannot read gradients"),
+    ("compressors --compressor zip", "compressor 'zip' is unknown"),
+    ("compressors --compressor qsgd:norm=l3", "norm 'l3' is unknown"),
+    ("compressors --size 8KB --layers 1,2", "the layers have 3 floats together, the vector 2000"),
+    ("compressors --size 8KB --layers many", "layers 'many' are no lengths"),
+    ("compressors --size 3B", "size"),
+    ("compressors --data uniform", "gradients 'uniform' are unknown"),
+    ("nic --peers wireguard", "peer"),
+    ("nic --rates fast", "not a number with a unit"),
+    ("nic --size 3", "one float32"),
+    ("nic --bound 17", "outside 1..16"),
+    ("nic --gradients gaussian:2", "standard deviation"),
+    ("nic --gradients no-such-file.npy", "no-such-file.npy"),
+    ("overlap --compute java", "compute 'java' is unknown"),
+    ("overlap --rate fast", "rate 'fast'"),
+    ("overlap --size 3", "one float32"),
+    ("overlap --compute-ms 0", "is no time"),
+    ("overlap --compute-ms nan", "is no time"),
+    ("overlap --compute-ms inf", "is no time"),
+    ("overlap --nic --bound 17", "outside 1..16"),
+    ("overlap --gradients gaussian:2", "standard deviation"),
+]
+
+
+@pytest.mark.parametrize("name", bench.EXPERIMENTS)
+def test_help_has_an_example(name: str) -> None:
+    said = CliRunner().invoke(app, ["bench", name, "--help"]).output
+    assert f"Example: netoffload bench {name}" in said
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED, ids=[words for words, _ in REFUSED])
+def test_what_cannot_be_measured_is_refused(words: str, message: str) -> None:
+    result = CliRunner().invoke(app, ["bench", *words.split()])
+    assert isinstance(result.exception, UsageError)
+    assert message in str(result.exception)
+    assert result.stdout == ""
+
+
+def test_a_refusal_is_one_line_and_exit_code_2() -> None:
+    command = [sys.executable, "-m", "netoffload", "bench", "compressors", "--compressor", "zip"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [line for line in done.stderr.splitlines() if "compressor 'zip' is unknown" in line] == [done.stderr.strip()]
