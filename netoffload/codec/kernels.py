@@ -7,11 +7,12 @@ CPU has, or the one that ``NETOFFLOAD_KERNEL`` names. All variants give the same
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
-from types import ModuleType
 from typing import Any, Final
 
-from netoffload.codec import plain
+from netoffload.codec import fixed, plain
 from netoffload.codec.bursts import (
     BURST_LEN,
     DECODE_SLACK,
@@ -21,10 +22,10 @@ from netoffload.codec.bursts import (
     MAX_BURST_PAYLOAD,
     TAGS_LEN,
 )
-from netoffload.codec.fixed import decode_fixed, decode_fixed_halves, encode_fixed, round_trip_fixed
-from netoffload.compiled.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
+from netoffload.codec.fixed import Kernels
+from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Fixed
+from netoffload.compiled.jit import ENV_KERNEL, compiled_with, cpu_features, inline_kernel, inlined_with, kernel
 from netoffload.errors import UsageError
-from netoffload.wire.offload import CodecId
 
 __all__ = [
     "BURST_LEN",
@@ -36,10 +37,12 @@ __all__ = [
     "MALFORMED",
     "MAX_BURST_PAYLOAD",
     "TAGS_LEN",
+    "Kernels",
     "decode",
     "decode_halves",
     "encode_fit",
     "is_known",
+    "kernels_of",
     "round_trip",
     "usable_kernels",
 ]
@@ -72,44 +75,102 @@ KERNEL: Final = _choose()
 """The variant in use."""
 
 
-def _variant() -> ModuleType:
-    if KERNEL == "avx512":
-        from netoffload.codec import avx512
+def _of_variant(name: str, function: str) -> Any:
+    """Return a function of a variant, or of ``plain`` where the variant has none of its own for this codec.
 
-        return avx512
-    if KERNEL == "avx2":
-        from netoffload.codec import avx2
+    Raises:
+        UsageError: ``plain`` has none either.
+    """
+    module = plain if name == "plain" else importlib.import_module(f"netoffload.codec.{name}")
+    found = getattr(module, function, None) or getattr(plain, function, None)
+    if found is None:
+        raise UsageError(f"no kernel is called {function}: netoffload.codec.plain must have one")
+    return found
 
-        return avx2
-    return plain
+
+@functools.cache
+def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
+    """Return the kernels of a codec in one of the variants.
+
+    Raises:
+        UsageError: a tagged codec without kernels.
+    """
+    spec = SPECS[codec_id]
+    if isinstance(spec.form, Fixed):
+        return fixed.kernels_of(spec.form)
+    unit8 = plain.unit8_of(spec.form)
+    decode_tagged, decode_halves_tagged = (
+        _of_variant(variant, name) for name in ("decode_tagged", "decode_tagged_halves")
+    )
+
+    @compiled_with
+    def decode(
+        payload: Any, payload_at: int, available: int, count: int, bound_k: int, target: Any, target_at: int
+    ) -> Any:
+        return decode_tagged(payload, payload_at, available, count, unit8(bound_k), target, target_at)
+
+    @compiled_with
+    def decode_halves(
+        payload: Any,
+        payload_at: int,
+        available: int,
+        count: int,
+        half_len: int,
+        half_count: int,
+        bound_k: int,
+        target: Any,
+        target_at: int,
+    ) -> Any:
+        return decode_halves_tagged(
+            payload, payload_at, available, count, half_len, half_count, unit8(bound_k), target, target_at
+        )
+
+    encode, round_trip = (_of_variant(variant, f"{name}_{spec.name}") for name in ("encode", "round_trip"))
+    return Kernels(encode, decode, decode_halves, round_trip)
 
 
-_encode_inceptionn = _variant().encode_inceptionn
-_encode_bounded = _variant().encode_bounded
-_decode_tagged = _variant().decode_tagged
-_decode_tagged_halves = _variant().decode_tagged_halves
-_round_trip_inceptionn = _variant().round_trip_inceptionn
-_round_trip_bounded = _variant().round_trip_bounded
+@inlined_with
+def _encode_unknown(asked: Any, source: Any, source_at: Any, count: Any, *rest: Any) -> Any:
+    return 0, 0
 
-_NONE: Final = int(CodecId.NONE)
-_INCEPTIONN: Final = int(CodecId.INCEPTIONN)
-_BOUNDED: Final = int(CodecId.BOUNDED)
-_TRUNCATE16: Final = int(CodecId.TRUNCATE16)
-_TRUNCATE22: Final = int(CodecId.TRUNCATE22)
-_LAST: Final = max(CodecId)
+
+@inlined_with
+def _decode_unknown(asked: Any, payload: Any, payload_at: Any, *rest: Any) -> Any:
+    return MALFORMED
+
+
+@inlined_with
+def _copy(asked: Any, source: Any, bound_k: Any, target: Any) -> None:
+    for index in range(source.size):
+        target[index] = source[index]
+
+
+def _either(codec_id: int, ours: Any, others: Any) -> Any:
+    @inlined_with
+    def either(asked: Any, *arguments: Any) -> Any:
+        if asked == codec_id:
+            return ours(*arguments)
+        return others(asked, *arguments)
+
+    return either
+
+
+def _chosen_by_id(kernels: dict[CodecId, Kernels]) -> Kernels:
+    """Return kernels that take a codec's id in front and do as its own do; one that is nobody's codes nothing."""
+    chosen = Kernels(_encode_unknown, _decode_unknown, _decode_unknown, _copy)
+    for codec_id, ours in reversed(kernels.items()):
+        chosen = Kernels(*(_either(int(codec_id), mine, others) for mine, others in zip(ours, chosen, strict=True)))
+    return chosen
+
+
+_BY_ID: Final = _chosen_by_id({codec_id: kernels_of(codec_id) for codec_id in SPECS})
+_encode, _decode, _decode_halves, _round_trip = _BY_ID
 
 
 @inline_kernel
 def is_known(codec_id: Any) -> Any:
     """Whether a block header's codec id is one of ours."""
-    return codec_id <= _LAST
-
-
-@inline_kernel
-def _kept_bits(codec_id: Any) -> Any:
-    if codec_id == _NONE:
-        return 32
-    return 16 if codec_id == _TRUNCATE16 else 10 if codec_id == _TRUNCATE22 else 8
+    return ALL_CODECS >> codec_id & 1 != 0
 
 
 @kernel
@@ -127,7 +188,7 @@ def encode_fit(
     """Encode as many of ``count`` floats as fit into ``capacity`` octets, whole bursts only except at the end.
 
     Args:
-        codec_id: a :class:`CodecId`.
+        codec_id: a :class:`~netoffload.codec_specs.CodecId`.
         source: uint8 array; the floats start at ``source_at`` and need no alignment.
         source_at: first octet of the first float.
         count: floats to encode.
@@ -138,13 +199,9 @@ def encode_fit(
         classes: int64[4], floats per class (0, 8, 16, 32 bits) are added to it.
 
     Returns:
-        Floats encoded, octets written.
+        Floats encoded, octets written; none of either for an id that is nobody's.
     """
-    if codec_id == _INCEPTIONN:
-        return _encode_inceptionn(source, source_at, count, bound_k, target, target_at, capacity, classes)
-    if codec_id == _BOUNDED:
-        return _encode_bounded(source, source_at, count, bound_k, target, target_at, capacity, classes)
-    return encode_fixed(source, source_at, count, _kept_bits(codec_id), target, target_at, capacity, classes)
+    return _encode(codec_id, source, source_at, count, bound_k, target, target_at, capacity, classes)
 
 
 @kernel
@@ -158,10 +215,10 @@ def decode(
     target: Any,
     target_at: int,
 ) -> int:
-    """Decode ``count`` floats and return the octets read, or ``MALFORMED``.
+    """Decode ``count`` floats and return the octets read, or ``MALFORMED``, as for an id that is nobody's.
 
     Args:
-        codec_id: a :class:`CodecId`.
+        codec_id: a :class:`~netoffload.codec_specs.CodecId`.
         payload: uint8 array; see the contract for its slack.
         payload_at: where the payload starts.
         available: octets the payload may have.
@@ -170,12 +227,7 @@ def decode(
         target: uint8 array for the floats; see the contract.
         target_at: where they start.
     """
-    if codec_id == _INCEPTIONN:
-        return _decode_tagged(payload, payload_at, available, count, plain.UNIT16, target, target_at)
-    if codec_id == _BOUNDED:
-        unit8 = plain.bounded_unit8(bound_k)
-        return _decode_tagged(payload, payload_at, available, count, unit8, target, target_at)
-    return decode_fixed(payload, payload_at, available, count, _kept_bits(codec_id), target, target_at)
+    return _decode(codec_id, payload, payload_at, available, count, bound_k, target, target_at)
 
 
 @kernel
@@ -197,27 +249,15 @@ def decode_halves(
         half_len: octets of the first half, at most ``available``; not being where a burst starts is ``MALFORMED``.
         half_count: floats in it, at most ``count``: whole bursts, or none.
     """
-    if codec_id == _INCEPTIONN:
-        return _decode_tagged_halves(
-            payload, payload_at, available, count, half_len, half_count, plain.UNIT16, target, target_at
-        )
-    if codec_id == _BOUNDED:
-        unit8 = plain.bounded_unit8(bound_k)
-        return _decode_tagged_halves(
-            payload, payload_at, available, count, half_len, half_count, unit8, target, target_at
-        )
-    kept_bits = _kept_bits(codec_id)
-    return decode_fixed_halves(
-        payload, payload_at, available, count, half_len, half_count, kept_bits, target, target_at
+    return _decode_halves(
+        codec_id, payload, payload_at, available, count, half_len, half_count, bound_k, target, target_at
     )
 
 
 @kernel
 def round_trip(codec_id: int, source: Any, bound_k: int, target: Any) -> None:
-    """Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same."""
-    if codec_id == _INCEPTIONN:
-        _round_trip_inceptionn(source, bound_k, target)
-    elif codec_id == _BOUNDED:
-        _round_trip_bounded(source, bound_k, target)
-    else:
-        round_trip_fixed(source, _kept_bits(codec_id), target)
+    """Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same.
+
+    An id that is nobody's copies them.
+    """
+    _round_trip(codec_id, source, bound_k, target)

@@ -7,7 +7,6 @@ much as 10 KB. The answer is checked against the oracle before anything is timed
 
 from __future__ import annotations
 
-import importlib
 import math
 import platform
 import statistics
@@ -15,14 +14,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import llvmlite
 import numba
 import numpy as np
 
-from netoffload.codec import Codec, CodecId, fixed, kernels, plain
+from netoffload.codec import Codec, kernels
 from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST_PAYLOAD
+from netoffload.codec_specs import TAGGED
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import inlined_with, kernel
 from netoffload.compiled.octets import copy_octets
@@ -34,8 +34,6 @@ SAMPLE_OCTETS: Final = 4_000_000
 """A vector smaller than this is coded so many times per sample."""
 
 WARM_RUNS: Final = 3
-
-_FIXED_BITS: Final = {CodecId.NONE: 32, CodecId.TRUNCATE16: 16, CodecId.TRUNCATE22: 10, CodecId.TRUNCATE24: 8}
 
 
 @dataclass(frozen=True)
@@ -72,16 +70,6 @@ class Measurement:
     quality: Quality
 
 
-class Functions(NamedTuple):
-    """The kernels of a contender, and their parameters: a bound, a unit or a number of bits."""
-
-    encode: Callable[..., Any]
-    encode_parameter: Any
-    decode: Callable[..., Any]
-    decode_halves: Callable[..., Any]
-    decode_parameter: Any
-
-
 @dataclass(frozen=True)
 class Contender:
     """The kernels of one codec in one variant."""
@@ -92,17 +80,12 @@ class Contender:
     @property
     def takes_bound(self) -> bool:
         """Whether the error bound makes a difference."""
-        return self.codec.codec_id not in _FIXED_BITS
+        return self.codec.codec_id in TAGGED
 
-    def functions(self, bound_k: int) -> Functions:
-        """Return its kernels for a bound."""
-        if not self.takes_bound:
-            kept_bits = _FIXED_BITS[self.codec.codec_id]
-            return Functions(fixed.encode_fixed, kept_bits, fixed.decode_fixed, fixed.decode_fixed_halves, kept_bits)
-        module = importlib.import_module(f"netoffload.codec.{self.kernel}")
-        unit8 = plain.UNIT16 if self.codec.codec_id is CodecId.INCEPTIONN else plain.bounded_unit8(bound_k)
-        encode = getattr(module, f"encode_{self.codec.name}")
-        return Functions(encode, bound_k, module.decode_tagged, module.decode_tagged_halves, np.float32(unit8))
+    @property
+    def kernels(self) -> kernels.Kernels:
+        """What is timed."""
+        return kernels.kernels_of(self.codec.codec_id, self.kernel)
 
 
 def contenders(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[Contender]:
@@ -129,19 +112,19 @@ def measure(contender: Contender, values: Float32Array, wanted: Float32Array, bo
     Raises:
         RunError: the floats that come back are not the oracle's.
     """
-    encode, encode_parameter, decode, decode_halves, decode_parameter = contender.functions(bound_k)
+    encode, decode, decode_halves, _ = contender.kernels
     source, count = values.view(np.uint8), values.size
     capacity = -(-count // LANES) * MAX_BURST_PAYLOAD
     payload = np.zeros(capacity + max(ENCODE_SLACK, DECODE_SLACK), np.uint8)
     target = np.zeros(-(-count // LANES) * LANES, np.float32)
     octets, classes = target.view(np.uint8), np.zeros(4, np.int64)
     half_count = count // 2 // LANES * LANES
-    _, half_len = encode(source, 0, half_count, encode_parameter, payload, 0, capacity, classes)
+    _, half_len = encode(source, 0, half_count, bound_k, payload, 0, capacity, classes)
     classes[:] = 0
-    encoded, length = encode(source, 0, count, encode_parameter, payload, 0, capacity, classes)
-    half = length, count, half_len, half_count, decode_parameter
+    encoded, length = encode(source, 0, count, bound_k, payload, 0, capacity, classes)
+    half = length, count, half_len, half_count, bound_k
     decodings: list[Callable[[], object]] = [
-        lambda: decode(payload, 0, length, count, decode_parameter, octets, 0),
+        lambda: decode(payload, 0, length, count, bound_k, octets, 0),
         lambda: decode_halves(payload, 0, *half, octets, 0),
     ]
     for decoding in decodings:
@@ -152,8 +135,8 @@ def measure(contender: Contender, values: Float32Array, wanted: Float32Array, bo
     times = max(1, math.ceil(SAMPLE_OCTETS / source.size))
     tasks: list[Callable[[], object]] = [
         lambda: copy_repeatedly(times, source, octets),
-        lambda: _encode_repeatedly(encode, times, source, count, encode_parameter, payload, capacity, classes),
-        lambda: _decode_repeatedly(decode, times, payload, length, count, decode_parameter, octets),
+        lambda: _encode_repeatedly(encode, times, source, count, bound_k, payload, capacity, classes),
+        lambda: _decode_repeatedly(decode, times, payload, length, count, bound_k, octets),
         lambda: _decode_halves_repeatedly(decode_halves, times, payload, *half, octets),
     ]
     memcpy, compress, decompress, decompress_halves = interleaved(tasks, times * source.size, repeat)
@@ -200,21 +183,21 @@ def cpu_model() -> str:
 
 @inlined_with
 def _encode_repeatedly(
-    encode: Any, times: Any, source: Any, count: Any, parameter: Any, payload: Any, capacity: Any, classes: Any
+    encode: Any, times: Any, source: Any, count: Any, bound_k: Any, payload: Any, capacity: Any, classes: Any
 ) -> Any:
     length = 0
     for _ in range(times):
-        _, length = encode(source, 0, count, parameter, payload, 0, capacity, classes)
+        _, length = encode(source, 0, count, bound_k, payload, 0, capacity, classes)
     return length
 
 
 @inlined_with
 def _decode_repeatedly(
-    decode: Any, times: Any, payload: Any, length: Any, count: Any, parameter: Any, target: Any
+    decode: Any, times: Any, payload: Any, length: Any, count: Any, bound_k: Any, target: Any
 ) -> Any:
     read = 0
     for _ in range(times):
-        read = decode(payload, 0, length, count, parameter, target, 0)
+        read = decode(payload, 0, length, count, bound_k, target, 0)
     return read
 
 
@@ -227,12 +210,12 @@ def _decode_halves_repeatedly(
     count: Any,
     half_len: Any,
     half_count: Any,
-    parameter: Any,
+    bound_k: Any,
     target: Any,
 ) -> Any:
     read = 0
     for _ in range(times):
-        read = decode_halves(payload, 0, length, count, half_len, half_count, parameter, target, 0)
+        read = decode_halves(payload, 0, length, count, half_len, half_count, bound_k, target, 0)
     return read
 
 

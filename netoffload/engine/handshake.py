@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from netoffload.codec_specs import ALL_CODECS
 from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import copy_octets, load_u16, store_u16, u8
@@ -171,7 +172,7 @@ def _write(frame: Any, ip_len: Any, tcp_len: Any, ways: Any, nonce: Any, wire: A
     put_be16(wire, at + capability.EXID_AT, capability.EXID)
     wire[at + capability.VERSION_AT] = BLOCK_VERSION
     wire[at + capability.WAYS_AT] = ways
-    put_be16(wire, at + capability.CODECS_AT, capability.ALL_CODECS)
+    put_be16(wire, at + capability.CODECS_AT, ALL_CODECS)
     put_be32(wire, at + capability.NONCE_AT, nonce)
     _limit_mss(wire, tcp_at, tcp_len, 0)
     put_be16(wire, tcp_at + tcp.WINDOW, be16(wire, tcp_at + tcp.WINDOW) & ~3)

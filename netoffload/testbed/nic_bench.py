@@ -24,9 +24,10 @@ from netoffload.codec import get
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import format_rate
 from netoffload.errors import NetOffloadError, RunError
+from netoffload.nic_options import NicSettings
 from netoffload.testbed import vpn_peers
 from netoffload.testbed.build import Testbed
-from netoffload.testbed.plan import NicSettings, TestbedSettings, make_plan, new_run_id
+from netoffload.testbed.plan import TestbedSettings, make_plan, new_run_id
 from netoffload.testbed.throughput import (
     Payload,
     StreamResult,

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from netoffload.errors import RunError
+from netoffload.nic_options import NicSettings
 from netoffload.testbed.cpu_time import machine_cpu_s, processes_cpu_s
 from netoffload.testbed.journal import read_run
-from netoffload.testbed.plan import NicSettings
 
 if TYPE_CHECKING:
     from netoffload.codec import Codec
