@@ -5,17 +5,18 @@ kernels choose by, the list of the hardware model, scapy's names and Wireshark's
 :class:`CodecId` without a row fails at import, and so does a row without kernels or without an oracle.
 
 All codecs share the burst: eight floats become a whole number of octets, and a float's code depends on that float
-alone (``netoffload.codec``). There are two forms of a burst:
+alone (``netoffload.codec``). There are three forms of a burst:
 
 =================  ================================================================================================
 :class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are compiled loops of their own
-:class:`Fixed`     the same number of bits for every float. The row has the arithmetic of one float, in whole numbers,
+:class:`Cut`       the same number of bits of every float, the most significant ones
+:class:`Made`      the same number of bits of every float. The row has the arithmetic of one float, in whole numbers,
                    and ``netoffload.codec.fixed`` makes the kernels of it
 =================  ================================================================================================
 
-A new codec of fixed width needs its member and row here, and its oracle in ``netoffload.codec.reference``; one that
-only cuts bits off does not even need that. A tagged codec needs them too, and ``encode_NAME`` and ``round_trip_NAME``
-in ``netoffload.codec.plain``; the vector kernels are optional, since ``plain`` stands in where they have none.
+A new codec without tags needs its member and row here, and its oracle in ``netoffload.codec.reference``; one that
+only cuts bits off does not even need the oracle. A tagged codec needs them too, and ``encode_NAME`` and
+``round_trip_NAME`` in ``netoffload.codec.plain``; where the vector kernels have none, those are used.
 
 Nothing here imports anything but the standard library, so the command line can name codecs without compiling.
 """
@@ -51,20 +52,13 @@ class Tagged:
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """Bursts in which every float takes ``bits`` bits; lane i starts at bit ``bits * i`` of a little-endian word.
+class Cut:
+    """Every float keeps its ``bits`` most significant bits; lane i starts at bit ``bits * i`` of its burst.
 
-    Attributes:
-        bits: even and 2..16, or 32, so that half a burst is whole octets.
-        to_code: from (the 32 bits of a float, bound k) to its code. It is compiled: whole numbers and operators only.
-        to_word: from (code, bound k) to the 32 bits of a float.
-        cuts: the code is the most significant bits of the float, and nothing else.
+    ``bits`` is even and 2..16, so that half a burst is whole octets, or 32, which is the float as it is.
     """
 
     bits: int
-    to_code: Callable[[Any, Any], Any]
-    to_word: Callable[[Any, Any], Any]
-    cuts: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a width that the kernels cannot pack."""
@@ -72,17 +66,17 @@ class Fixed:
             raise ValueError(f"a code of {self.bits} bits cannot be packed: choose an even number up to 16, or 32")
 
 
-def cut_to(bits: int) -> Fixed:
-    """Return the form that keeps the ``bits`` most significant bits of every float."""
-    dropped = 32 - bits
+@dataclass(frozen=True)
+class Made(Cut):
+    """Every float becomes a code of ``bits`` bits, up to 16, by arithmetic that stands in its row.
 
-    def to_code(word: Any, bound_k: Any) -> Any:
-        return word >> dropped
+    Attributes:
+        to_code: from (the 32 bits of a float, bound k) to its code. It is compiled: whole numbers and operators only.
+        to_word: from (code, bound k) to the 32 bits of a float.
+    """
 
-    def to_word(code: Any, bound_k: Any) -> Any:
-        return code << dropped
-
-    return Fixed(bits, to_code, to_word, cuts=True)
+    to_code: Callable[[Any, Any], Any]
+    to_word: Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -96,7 +90,7 @@ class CodecSpec:
     """
 
     codec_id: CodecId
-    form: Tagged | Fixed
+    form: Tagged | Cut
     keeps_bound: bool = False
 
     @property
@@ -121,10 +115,10 @@ def _checked(*rows: CodecSpec) -> dict[CodecId, CodecSpec]:
 SPECS: Final = _checked(
     CodecSpec(CodecId.INCEPTIONN, Tagged(places8=(7, 0))),
     CodecSpec(CodecId.BOUNDED, Tagged(places8=(-1, 1)), keeps_bound=True),
-    CodecSpec(CodecId.TRUNCATE16, cut_to(16)),
-    CodecSpec(CodecId.TRUNCATE22, cut_to(10)),
-    CodecSpec(CodecId.TRUNCATE24, cut_to(8)),
-    CodecSpec(CodecId.NONE, cut_to(32)),
+    CodecSpec(CodecId.TRUNCATE16, Cut(16)),
+    CodecSpec(CodecId.TRUNCATE22, Cut(10)),
+    CodecSpec(CodecId.TRUNCATE24, Cut(8)),
+    CodecSpec(CodecId.NONE, Cut(32)),
 )
 """Every codec by its id."""
 

@@ -23,8 +23,8 @@ from netoffload.codec.bursts import (
     TAGS_LEN,
 )
 from netoffload.codec.fixed import Kernels
-from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Fixed
-from netoffload.compiled.jit import ENV_KERNEL, compiled_with, cpu_features, inline_kernel, inlined_with, kernel
+from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Made, Tagged
+from netoffload.compiled.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
 from netoffload.errors import UsageError
 
 __all__ = [
@@ -96,75 +96,16 @@ def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
         UsageError: a tagged codec without kernels.
     """
     spec = SPECS[codec_id]
-    if isinstance(spec.form, Fixed):
-        return fixed.kernels_of(spec.form)
-    unit8 = plain.unit8_of(spec.form)
-    decode_tagged, decode_halves_tagged = (
-        _of_variant(variant, name) for name in ("decode_tagged", "decode_tagged_halves")
-    )
-
-    @compiled_with
-    def decode(
-        payload: Any, payload_at: int, available: int, count: int, bound_k: int, target: Any, target_at: int
-    ) -> Any:
-        return decode_tagged(payload, payload_at, available, count, unit8(bound_k), target, target_at)
-
-    @compiled_with
-    def decode_halves(
-        payload: Any,
-        payload_at: int,
-        available: int,
-        count: int,
-        half_len: int,
-        half_count: int,
-        bound_k: int,
-        target: Any,
-        target_at: int,
-    ) -> Any:
-        return decode_halves_tagged(
-            payload, payload_at, available, count, half_len, half_count, unit8(bound_k), target, target_at
+    if isinstance(spec.form, Tagged):
+        return Kernels(
+            encode=_of_variant(variant, f"encode_{spec.name}"),
+            decode=_of_variant(variant, "decode_tagged"),
+            decode_halves=_of_variant(variant, "decode_tagged_halves"),
+            round_trip=_of_variant(variant, f"round_trip_{spec.name}"),
+            coding=fixed.bound_itself,
+            decoding=plain.unit8_of(spec.form),
         )
-
-    encode, round_trip = (_of_variant(variant, f"{name}_{spec.name}") for name in ("encode", "round_trip"))
-    return Kernels(encode, decode, decode_halves, round_trip)
-
-
-@inlined_with
-def _encode_unknown(asked: Any, source: Any, source_at: Any, count: Any, *rest: Any) -> Any:
-    return 0, 0
-
-
-@inlined_with
-def _decode_unknown(asked: Any, payload: Any, payload_at: Any, *rest: Any) -> Any:
-    return MALFORMED
-
-
-@inlined_with
-def _copy(asked: Any, source: Any, bound_k: Any, target: Any) -> None:
-    for index in range(source.size):
-        target[index] = source[index]
-
-
-def _either(codec_id: int, ours: Any, others: Any) -> Any:
-    @inlined_with
-    def either(asked: Any, *arguments: Any) -> Any:
-        if asked == codec_id:
-            return ours(*arguments)
-        return others(asked, *arguments)
-
-    return either
-
-
-def _chosen_by_id(kernels: dict[CodecId, Kernels]) -> Kernels:
-    """Return kernels that take a codec's id in front and do as its own do; one that is nobody's codes nothing."""
-    chosen = Kernels(_encode_unknown, _decode_unknown, _decode_unknown, _copy)
-    for codec_id, ours in reversed(kernels.items()):
-        chosen = Kernels(*(_either(int(codec_id), mine, others) for mine, others in zip(ours, chosen, strict=True)))
-    return chosen
-
-
-_BY_ID: Final = _chosen_by_id({codec_id: kernels_of(codec_id) for codec_id in SPECS})
-_encode, _decode, _decode_halves, _round_trip = _BY_ID
+    return fixed.made_kernels(spec.form) if isinstance(spec.form, Made) else fixed.cut_kernels(spec.form)
 
 
 @inline_kernel
@@ -173,91 +114,78 @@ def is_known(codec_id: Any) -> Any:
     return ALL_CODECS >> codec_id & 1 != 0
 
 
-@kernel
-def encode_fit(
-    codec_id: int,
-    source: Any,
-    source_at: int,
-    count: int,
-    bound_k: int,
-    target: Any,
-    target_at: int,
-    capacity: int,
-    classes: Any,
-) -> tuple[int, int]:
-    """Encode as many of ``count`` floats as fit into ``capacity`` octets, whole bursts only except at the end.
+def _by_id(kind: str, arguments: str, parameter: str, otherwise: str) -> Any:
+    """Return the kernel that calls a codec's own by its id: a chain of comparisons, as one would write it by hand.
 
     Args:
-        codec_id: a :class:`~netoffload.codec_specs.CodecId`.
-        source: uint8 array; the floats start at ``source_at`` and need no alignment.
-        source_at: first octet of the first float.
-        count: floats to encode.
-        bound_k: the error bound is 2**-bound_k; codecs without tags ignore it.
-        target: uint8 array for the payload; see the contract for its slack.
-        target_at: where the payload starts.
-        capacity: octets the payload may have.
-        classes: int64[4], floats per class (0, 8, 16, 32 bits) are added to it.
-
-    Returns:
-        Floats encoded, octets written; none of either for an id that is nobody's.
+        kind: of the kernels: a field of :class:`~netoffload.codec.fixed.Kernels`.
+        arguments: what they take; ``bound_k`` stands for their parameter.
+        parameter: the field that says it.
+        otherwise: the result for an id that is nobody's.
     """
-    return _encode(codec_id, source, source_at, count, bound_k, target, target_at, capacity, classes)
+    names: dict[str, Any] = {"__name__": __name__, "MALFORMED": MALFORMED, "round_trip_cut": fixed.round_trip_cut}
+    lines = [f"def {kind}(codec_id, {arguments}):"]
+    for codec_id in SPECS:
+        kernels = kernels_of(codec_id)
+        names |= {f"of_{codec_id:d}": getattr(kernels, kind), f"parameter_{codec_id:d}": getattr(kernels, parameter)}
+        said = arguments.replace("bound_k", f"parameter_{codec_id:d}(bound_k)")
+        lines += [f"    if codec_id == {codec_id:d}:", f"        return of_{codec_id:d}({said})"]
+    source = "\n".join([*lines, f"    return {otherwise}"])
+    exec(compile(source, __file__, "exec"), names)  # Numba keeps what it compiles by the file
+    return kernel(names[kind])
 
 
-@kernel
-def decode(
-    codec_id: int,
-    payload: Any,
-    payload_at: int,
-    available: int,
-    count: int,
-    bound_k: int,
-    target: Any,
-    target_at: int,
-) -> int:
-    """Decode ``count`` floats and return the octets read, or ``MALFORMED``, as for an id that is nobody's.
+encode_fit: Final = _by_id(
+    "encode", "source, source_at, count, bound_k, target, target_at, capacity, classes", "coding", "0, 0"
+)
+"""Encode as many of ``count`` floats as fit into ``capacity`` octets, whole bursts only except at the end.
 
-    Args:
-        codec_id: a :class:`~netoffload.codec_specs.CodecId`.
-        payload: uint8 array; see the contract for its slack.
-        payload_at: where the payload starts.
-        available: octets the payload may have.
-        count: floats to decode.
-        bound_k: the error bound is 2**-bound_k.
-        target: uint8 array for the floats; see the contract.
-        target_at: where they start.
-    """
-    return _decode(codec_id, payload, payload_at, available, count, bound_k, target, target_at)
+Args:
+    codec_id: a :class:`~netoffload.codec_specs.CodecId`.
+    source: uint8 array; the floats start at ``source_at`` and need no alignment.
+    source_at: first octet of the first float.
+    count: floats to encode.
+    bound_k: the error bound is 2**-bound_k; codecs without tags ignore it.
+    target: uint8 array for the payload; see the contract for its slack.
+    target_at: where the payload starts.
+    capacity: octets the payload may have.
+    classes: int64[4], floats per class (0, 8, 16, 32 bits) are added to it.
 
+Returns:
+    Floats encoded, octets written; none of either for an id that is nobody's.
+"""
 
-@kernel
-def decode_halves(
-    codec_id: int,
-    payload: Any,
-    payload_at: int,
-    available: int,
-    count: int,
-    half_len: int,
-    half_count: int,
-    bound_k: int,
-    target: Any,
-    target_at: int,
-) -> int:
-    """Decode like :func:`decode` a payload whose middle is known.
+decode: Final = _by_id(
+    "decode", "payload, payload_at, available, count, bound_k, target, target_at", "decoding", "MALFORMED"
+)
+"""Decode ``count`` floats and return the octets read, or ``MALFORMED``, as for an id that is nobody's.
 
-    Args:
-        half_len: octets of the first half, at most ``available``; not being where a burst starts is ``MALFORMED``.
-        half_count: floats in it, at most ``count``: whole bursts, or none.
-    """
-    return _decode_halves(
-        codec_id, payload, payload_at, available, count, half_len, half_count, bound_k, target, target_at
-    )
+Args:
+    codec_id: a :class:`~netoffload.codec_specs.CodecId`.
+    payload: uint8 array; see the contract for its slack.
+    payload_at: where the payload starts.
+    available: octets the payload may have.
+    count: floats to decode.
+    bound_k: the error bound is 2**-bound_k.
+    target: uint8 array for the floats; see the contract.
+    target_at: where they start.
+"""
 
+decode_halves: Final = _by_id(
+    "decode_halves",
+    "payload, payload_at, available, count, half_len, half_count, bound_k, target, target_at",
+    "decoding",
+    "MALFORMED",
+)
+"""Decode like :func:`decode` a payload whose middle is known.
 
-@kernel
-def round_trip(codec_id: int, source: Any, bound_k: int, target: Any) -> None:
-    """Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same.
+Args:
+    half_len: octets of the first half, at most ``available``; not being where a burst starts is ``MALFORMED``.
+    half_count: floats in it, at most ``count``: whole bursts, or none.
+"""
 
-    An id that is nobody's copies them.
-    """
-    _round_trip(codec_id, source, bound_k, target)
+round_trip: Final = _by_id("round_trip", "source, bound_k, target", "coding", "round_trip_cut(source, 32, target)")
+"""Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same.
+
+An id that is nobody's copies them.
+"""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import llvmlite
 import numba
@@ -70,6 +70,16 @@ class Measurement:
     quality: Quality
 
 
+class Functions(NamedTuple):
+    """The kernels of a contender, and their parameters: a bound, a unit or a number of bits."""
+
+    encode: Callable[..., Any]
+    encode_parameter: Any
+    decode: Callable[..., Any]
+    decode_halves: Callable[..., Any]
+    decode_parameter: Any
+
+
 @dataclass(frozen=True)
 class Contender:
     """The kernels of one codec in one variant."""
@@ -82,10 +92,11 @@ class Contender:
         """Whether the error bound makes a difference."""
         return self.codec.codec_id in TAGGED
 
-    @property
-    def kernels(self) -> kernels.Kernels:
-        """What is timed."""
-        return kernels.kernels_of(self.codec.codec_id, self.kernel)
+    def functions(self, bound_k: int) -> Functions:
+        """Return its kernels for a bound."""
+        of = kernels.kernels_of(self.codec.codec_id, self.kernel)
+        decoding = np.float32(of.decoding(bound_k)) if self.takes_bound else of.decoding(bound_k)
+        return Functions(of.encode, of.coding(bound_k), of.decode, of.decode_halves, decoding)
 
 
 def contenders(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[Contender]:
@@ -112,19 +123,19 @@ def measure(contender: Contender, values: Float32Array, wanted: Float32Array, bo
     Raises:
         RunError: the floats that come back are not the oracle's.
     """
-    encode, decode, decode_halves, _ = contender.kernels
+    encode, encode_parameter, decode, decode_halves, decode_parameter = contender.functions(bound_k)
     source, count = values.view(np.uint8), values.size
     capacity = -(-count // LANES) * MAX_BURST_PAYLOAD
     payload = np.zeros(capacity + max(ENCODE_SLACK, DECODE_SLACK), np.uint8)
     target = np.zeros(-(-count // LANES) * LANES, np.float32)
     octets, classes = target.view(np.uint8), np.zeros(4, np.int64)
     half_count = count // 2 // LANES * LANES
-    _, half_len = encode(source, 0, half_count, bound_k, payload, 0, capacity, classes)
+    _, half_len = encode(source, 0, half_count, encode_parameter, payload, 0, capacity, classes)
     classes[:] = 0
-    encoded, length = encode(source, 0, count, bound_k, payload, 0, capacity, classes)
-    half = length, count, half_len, half_count, bound_k
+    encoded, length = encode(source, 0, count, encode_parameter, payload, 0, capacity, classes)
+    half = length, count, half_len, half_count, decode_parameter
     decodings: list[Callable[[], object]] = [
-        lambda: decode(payload, 0, length, count, bound_k, octets, 0),
+        lambda: decode(payload, 0, length, count, decode_parameter, octets, 0),
         lambda: decode_halves(payload, 0, *half, octets, 0),
     ]
     for decoding in decodings:
@@ -135,8 +146,8 @@ def measure(contender: Contender, values: Float32Array, wanted: Float32Array, bo
     times = max(1, math.ceil(SAMPLE_OCTETS / source.size))
     tasks: list[Callable[[], object]] = [
         lambda: copy_repeatedly(times, source, octets),
-        lambda: _encode_repeatedly(encode, times, source, count, bound_k, payload, capacity, classes),
-        lambda: _decode_repeatedly(decode, times, payload, length, count, bound_k, octets),
+        lambda: _encode_repeatedly(encode, times, source, count, encode_parameter, payload, capacity, classes),
+        lambda: _decode_repeatedly(decode, times, payload, length, count, decode_parameter, octets),
         lambda: _decode_halves_repeatedly(decode_halves, times, payload, *half, octets),
     ]
     memcpy, compress, decompress, decompress_halves = interleaved(tasks, times * source.size, repeat)
@@ -183,21 +194,21 @@ def cpu_model() -> str:
 
 @inlined_with
 def _encode_repeatedly(
-    encode: Any, times: Any, source: Any, count: Any, bound_k: Any, payload: Any, capacity: Any, classes: Any
+    encode: Any, times: Any, source: Any, count: Any, parameter: Any, payload: Any, capacity: Any, classes: Any
 ) -> Any:
     length = 0
     for _ in range(times):
-        _, length = encode(source, 0, count, bound_k, payload, 0, capacity, classes)
+        _, length = encode(source, 0, count, parameter, payload, 0, capacity, classes)
     return length
 
 
 @inlined_with
 def _decode_repeatedly(
-    decode: Any, times: Any, payload: Any, length: Any, count: Any, bound_k: Any, target: Any
+    decode: Any, times: Any, payload: Any, length: Any, count: Any, parameter: Any, target: Any
 ) -> Any:
     read = 0
     for _ in range(times):
-        read = decode(payload, 0, length, count, bound_k, target, 0)
+        read = decode(payload, 0, length, count, parameter, target, 0)
     return read
 
 
@@ -210,12 +221,12 @@ def _decode_halves_repeatedly(
     count: Any,
     half_len: Any,
     half_count: Any,
-    bound_k: Any,
+    parameter: Any,
     target: Any,
 ) -> Any:
     read = 0
     for _ in range(times):
-        read = decode_halves(payload, 0, length, count, half_len, half_count, bound_k, target, 0)
+        read = decode_halves(payload, 0, length, count, half_len, half_count, parameter, target, 0)
     return read
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.codec_specs import SPECS, CodecId, Fixed
+from netoffload.codec_specs import SPECS, CodecId, Cut
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
 from netoffload.errors import CodecError, UsageError
 
@@ -197,7 +197,7 @@ def oracle_of(codec_id: CodecId) -> Oracle:
         UsageError: nobody has written one.
     """
     form = SPECS[codec_id].form
-    if isinstance(form, Fixed) and form.cuts:
+    if type(form) is Cut:
         return truncating(form.bits)
     if codec_id not in ORACLES:
         raise UsageError(f"codec {SPECS[codec_id].name} has no oracle: netoffload.codec.reference must have one")

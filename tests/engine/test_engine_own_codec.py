@@ -13,7 +13,7 @@ from netoffload.codec_specs import SPECS
 from netoffload.errors import UsageError
 
 MEMBER = "    NONE = 0\n"
-ROW = "    CodecSpec(CodecId.NONE, cut_to(32)),\n"
+ROW = "    CodecSpec(CodecId.NONE, Cut(32)),\n"
 ORACLE = "\n\ndef oracle_of("
 
 ROUNDED = {
@@ -21,7 +21,7 @@ ROUNDED = {
         (MEMBER, f"{MEMBER}    ROUNDED = 9\n"),
         (
             ROW,
-            f"{ROW}    CodecSpec(CodecId.ROUNDED, Fixed(16, lambda word, k: word + 0x7FFF + (word >> 16 & 1) >> 16,"
+            f"{ROW}    CodecSpec(CodecId.ROUNDED, Made(16, lambda word, k: word + 0x7FFF + (word >> 16 & 1) >> 16,"
             " lambda code, k: code << 16)),\n",
         ),
     ),
@@ -110,7 +110,7 @@ def test_a_codec_without_an_oracle_or_a_row_fails_at_import(tmp_path: Path) -> N
     with pytest.raises(ValueError, match=last.codec_id.name):
         codec_specs._checked(*most, last, last)
     with pytest.raises(ValueError, match="a code of 9 bits cannot be packed"):
-        codec_specs.cut_to(9)
+        codec_specs.Cut(9)
 
 
 def test_a_tagged_codec_without_kernels_is_refused() -> None:
