@@ -62,8 +62,9 @@ class Cut:
 
     def __post_init__(self) -> None:
         """Refuse a width that the kernels cannot pack."""
-        if self.bits != 32 and (self.bits % 2 or not 2 <= self.bits <= 16):
-            raise ValueError(f"a code of {self.bits} bits cannot be packed: choose an even number up to 16, or 32")
+        as_it_is = type(self) is Cut and self.bits == 32
+        if not as_it_is and (self.bits % 2 or not 2 <= self.bits <= 16):
+            raise ValueError(f"a code of {self.bits} bits cannot be packed: choose an even number up to 16")
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def _get_code(bits: Any, payload: Any, at: Any, lane: Any) -> Any:
     if bits == 8:
         return np.int64(payload[at + lane])
     half = at + bits // 2 * (lane >> 2)
-    word = load_u32(payload, half) | load_u32(payload, half + 4) << 32
+    word = load_u32(payload, half) | (load_u32(payload, half + 4) & 0xFFFFFF) << 32  # four codes of 14 bits at most
     return word >> (bits * (lane & 3)) & ((1 << bits) - 1)
 
 
