@@ -139,11 +139,7 @@ class NicOptions:
         more="See [What is tagged](#what-is-tagged).",
     )
     ports: str = option(
-        "--ports",
-        "Tag only connections from or to these ports: 5000-5999,7000",
-        "",
-        metavar="LIST",
-        check=parse_ports,
+        "--ports", "Tag only connections from or to these ports: 5000-5999,7000", "", metavar="LIST", check=parse_ports
     )
 
     def __post_init__(self) -> None:
@@ -192,10 +188,7 @@ class NicSettings(NicOptions):
     """What every NIC of a testbed is asked; the i-th one adds i to the seed of the faults."""
 
     host: str = option(
-        "--host",
-        "What a node's device is, a TAP or one end of a veth pair",
-        HOST_KINDS[0],
-        choices=HOST_KINDS,
+        "--host", "What a node's device is, a TAP or one end of a veth pair", HOST_KINDS[0], choices=HOST_KINDS
     )
     keyed: bool = option(
         "--keyed", "Every block has a MAC, of a key that the testbed draws", default=False, commands=("up",)
