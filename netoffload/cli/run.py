@@ -19,7 +19,7 @@ from netoffload.nic_options import NicSettings
 if TYPE_CHECKING:
     from netoffload.testbed import Testbed
 
-BUILD_OPTIONS: Final = {**flags_of("run"), "rate": "--rate", "mtu": "--mtu", "no_nic": "--no-nic"}
+BUILD_OPTIONS: Final = {"rate": "--rate", **flags_of("run"), "mtu": "--mtu", "no_nic": "--no-nic"}
 """Parameters of ``run`` that describe the testbed it builds, and their flags."""
 
 

@@ -151,7 +151,18 @@ def _decode(
 def encode_cut(
     source: Any, source_at: int, count: int, kept_bits: int, target: Any, target_at: int, capacity: int, classes: Any
 ) -> Any:
-    """``encode_fit`` of the codecs that keep the ``kept_bits`` most significant bits."""
+    """``encode_fit`` of the codecs that keep the ``kept_bits`` most significant bits.
+
+    The usual widths are said as constants, so that nothing in the loop asks for them.
+    """
+    if kept_bits == 32:
+        return _encode(_cut, 32, 32, source, source_at, count, target, target_at, capacity, classes)
+    if kept_bits == 16:
+        return _encode(_cut, 16, 16, source, source_at, count, target, target_at, capacity, classes)
+    if kept_bits == 10:
+        return _encode(_cut, 10, 10, source, source_at, count, target, target_at, capacity, classes)
+    if kept_bits == 8:
+        return _encode(_cut, 8, 8, source, source_at, count, target, target_at, capacity, classes)
     return _encode(_cut, kept_bits, kept_bits, source, source_at, count, target, target_at, capacity, classes)
 
 
@@ -160,6 +171,14 @@ def decode_cut(
     payload: Any, payload_at: int, available: int, count: int, kept_bits: int, target: Any, target_at: int
 ) -> Any:
     """``decode`` of the codecs that keep the ``kept_bits`` most significant bits."""
+    if kept_bits == 32:
+        return _decode(_uncut, 32, 32, payload, payload_at, available, count, target, target_at)
+    if kept_bits == 16:
+        return _decode(_uncut, 16, 16, payload, payload_at, available, count, target, target_at)
+    if kept_bits == 10:
+        return _decode(_uncut, 10, 10, payload, payload_at, available, count, target, target_at)
+    if kept_bits == 8:
+        return _decode(_uncut, 8, 8, payload, payload_at, available, count, target, target_at)
     return _decode(_uncut, kept_bits, kept_bits, payload, payload_at, available, count, target, target_at)
 
 
