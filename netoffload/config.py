@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from netoffload.codec_specs import NAMES
 from netoffload.errors import UsageError
 
 TOS_COMPRESS: Final = 0x28
@@ -39,8 +40,8 @@ BOUND_K_MAX: Final = 16
 BOUND_K_DEFAULT: Final = 10
 """The error bound is 2**-k; the paper evaluates k = 6, 8, 10."""
 
-CODECS: Final = ("inceptionn", "bounded", "truncate16", "truncate22", "truncate24", "none")
-"""Names a user may ask for; ``tests/test_config.py`` holds them against the codec registry."""
+CODECS: Final = NAMES
+"""Names a user may ask for."""
 
 PACKINGS: Final = ("coalesced", "per-segment")
 """``coalesced`` fills wire frames up to the MTU; ``per-segment`` is the paper's NIC, one frame per MSS."""
