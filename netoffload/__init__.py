@@ -2,11 +2,12 @@
 
 The layers, from the bottom; imports point down, never sideways (``tests/test_layers.py`` holds the table)::
 
-    errors                          one exception tree
+    errors codec_specs              one exception tree; which codecs there are
     config faults results           settings, damage on purpose, records
     control netlink                 the control socket, the kernel's network objects
     compiled                        Numba's set-up, and what all compiled code shares
     wire                            octets <-> values: Ethernet, IPv4, TCP, the offload block
+    nic_options                     what a NIC can be asked, and how it is said
     codec                           arrays <-> payload: the burst engine's arithmetic
     engine devices testbed          frames in, frames out; frames <-> descriptors; namespaces as data, then kernel state
     collectives reports dissect     schedules over an abstract exchange; records -> tables and figures; captured frames

@@ -1,7 +1,7 @@
 """Settings with units, and how a person writes them.
 
 Every setting is a field of a frozen dataclass with its unit in its name; the layers that use one own it
-(``testbed.plan``, ``training.config``, ``netoffload_daemon.settings``). This module holds what they share: the parsing
+(``testbed.plan``, ``training.config``, ``netoffload.nic_options``). This module holds what they share: the parsing
 of rates, sizes and error bounds, and the numbers that more than one layer must agree on. A value that cannot be parsed
 is a :class:`~netoffload.errors.UsageError` that says what would be accepted; nothing falls back to a default.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from netoffload.codec_specs import NAMES
 from netoffload.errors import UsageError
 
 TOS_COMPRESS: Final = 0x28
@@ -39,8 +40,8 @@ BOUND_K_MAX: Final = 16
 BOUND_K_DEFAULT: Final = 10
 """The error bound is 2**-k; the paper evaluates k = 6, 8, 10."""
 
-CODECS: Final = ("inceptionn", "bounded", "truncate16", "truncate22", "truncate24", "none")
-"""Names a user may ask for; ``tests/test_config.py`` holds them against the codec registry."""
+CODECS: Final = NAMES
+"""Names a user may ask for."""
 
 PACKINGS: Final = ("coalesced", "per-segment")
 """``coalesced`` fills wire frames up to the MTU; ``per-segment`` is the paper's NIC, one frame per MSS."""

@@ -18,12 +18,14 @@ PACKAGES = ("netoffload", "netoffload_daemon", "netoffload_mpi")
 LEVELS = {
     "netoffload": 0,  # the package's own __init__: the version, and the map of the layers
     "netoffload.errors": 0,
+    "netoffload.codec_specs": 0,
     "netoffload.config": 1,
     "netoffload.faults": 1,
     "netoffload.results": 1,
     "netoffload.control": 1,
     "netoffload.compiled": 1,
     "netoffload.netlink": 1,
+    "netoffload.nic_options": 2,
     "netoffload.wire": 1,
     "netoffload.codec": 2,
     "netoffload.engine": 3,

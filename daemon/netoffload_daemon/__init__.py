@@ -17,7 +17,7 @@
 ``metrics``     the counters in Prometheus' format, on the control socket and, if asked for, over HTTP
 ``bypass``      tc filters around this process, where the kernel carries what is not touched
 ``privileges``  root is given up before the first frame
-``settings``    what a NIC is started with
+``arguments``   the words of the command line -> ``netoffload.nic_options``
 ``__main__``    arguments -> devices -> loop; set-up may exit with one clear line, the loop may not
 
 One thread runs the loop, or two, one per direction; the main thread waits for signals, and one thread per request

@@ -34,6 +34,7 @@ from netoffload.engine.authentication import Authenticator
 from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.bypass import socket_program
 from netoffload.errors import NetOffloadError, UsageError
+from netoffload.nic_options import NicProcess
 from netoffload_daemon.arguments import parse_arguments
 from netoffload_daemon.bypass import KernelBypass
 from netoffload_daemon.control import make_handlers
@@ -42,7 +43,6 @@ from netoffload_daemon.loop import serve
 from netoffload_daemon.metrics import serve_metrics
 from netoffload_daemon.port import RX, TX, LoopSettings, Port, make_port, make_second, make_settings
 from netoffload_daemon.privileges import ROOT, drop, find_user, forgo
-from netoffload_daemon.settings import NicSettings
 from netoffload_daemon.table import open_table
 from netoffload_daemon.trace import SIDES, TraceFile
 from netoffload_daemon.trouble import HOST_GONE, STOPPED, WIRE_GONE
@@ -55,7 +55,7 @@ FAILED: Final = 3
 """Beside the results of :func:`~netoffload_daemon.loop.serve`: it raised something, and nobody knows what was sent."""
 
 
-def run(settings: NicSettings) -> int:
+def run(settings: NicProcess) -> int:
     """Forward frames until told to stop; return the exit code.
 
     Raises:
@@ -71,7 +71,7 @@ def run(settings: NicSettings) -> int:
         find_user(settings.user)
         forgo()
     with contextlib.ExitStack() as stack:
-        program = socket_program(settings.tag) if settings.bypass == "kernel" else b""
+        program = socket_program(settings.tag_tos) if settings.bypass == "kernel" else b""
         host, new_tap = _open_host(settings, stack, program)
         wire, mtu = open_packet(settings.wire, settings.wire_netns, program=program)
         stack.enter_context(wire)
@@ -87,8 +87,8 @@ def run(settings: NicSettings) -> int:
         key = None if settings.key is None else load_key(settings.key)
         signer, checker = (stack.enter_context(Authenticator(key)) for _ in range(2))
         engine = _engine_settings(settings, mtu, signer, checker)
-        port = make_port(engine, open_table(settings.flow_table), settings.faults, traced=sides != 0)
-        told = make_settings(settings.faults, settings.busy_poll_us, settings.host_is_veth, sides)
+        port = make_port(engine, open_table(settings.flow_table), settings.fault_settings, traced=sides != 0)
+        told = make_settings(settings.fault_settings, settings.busy_poll_us, settings.host_is_veth, sides)
         stack.enter_context(MtuWatch(settings.wire, settings.wire_netns, partial(engine.mtu.__setitem__, 0)))
         if settings.trace is not None:
             names = (settings.host, settings.wire)
@@ -115,20 +115,20 @@ def run(settings: NicSettings) -> int:
     return _exit_code(outcome, settings)
 
 
-def _engine_settings(settings: NicSettings, mtu: int, signer: Authenticator, checker: Authenticator) -> EngineSettings:
+def _engine_settings(settings: NicProcess, mtu: int, signer: Authenticator, checker: Authenticator) -> EngineSettings:
     key = (signer, checker) if settings.key else None
     return engine_nic.make_settings(get(settings.codec).codec_id, settings.bound_k, mtu, key)._replace(
         per_segment=int(settings.packing == "per-segment"),
         in_udp=int(settings.encapsulation == "udp"),
         # A fault hits, and a trace shows, what one would see on the wire: datagrams.
-        bundles=int(takes_bundles() and not settings.faults.is_on and settings.trace is None),
-        tag=max(settings.tag, 0),
-        tag_mask=0 if settings.tag == TAG_ANY else TOS_MASK,
-        ports=np.array(settings.ports, np.int64).reshape(-1, 2),
+        bundles=int(takes_bundles() and not settings.fault_settings.is_on and settings.trace is None),
+        tag=max(settings.tag_tos, 0),
+        tag_mask=0 if settings.tag_tos == TAG_ANY else TOS_MASK,
+        ports=np.array(settings.port_ranges, np.int64).reshape(-1, 2),
     )
 
 
-def _warn_of_arp(settings: NicSettings) -> None:
+def _warn_of_arp(settings: NicProcess) -> None:
     """Say it where the host's kernel answers ARP for the address of its TAP on the wire, past the NIC."""
     if not settings.host_is_veth and arp_ignore(settings.wire, settings.wire_netns) == 0:
         print(
@@ -139,7 +139,7 @@ def _warn_of_arp(settings: NicSettings) -> None:
         )
 
 
-def _open_host(settings: NicSettings, stack: contextlib.ExitStack, program: bytes) -> tuple[int, Tap | None]:
+def _open_host(settings: NicProcess, stack: contextlib.ExitStack, program: bytes) -> tuple[int, Tap | None]:
     """Return a descriptor of the host's device, which the stack closes, and the TAP if one was made."""
     if settings.host_is_veth:
         host, _ = open_packet(settings.host_name, settings.host_netns, "host device", program)
@@ -149,7 +149,7 @@ def _open_host(settings: NicSettings, stack: contextlib.ExitStack, program: byte
     return tap.descriptor, tap if tap.is_new else None
 
 
-def _keep(tap: Tap, settings: NicSettings) -> None:
+def _keep(tap: Tap, settings: NicProcess) -> None:
     """Let a TAP that was made stay behind, so that the host's connections outlive this process, and say so."""
     keep(tap)
     name, netns = settings.host_name, settings.host_netns
@@ -201,7 +201,7 @@ class Loop:
             os.eventfd_write(self._event, 1)  # one direction alone is no NIC
 
 
-def _exit_code(outcome: int, settings: NicSettings) -> int:
+def _exit_code(outcome: int, settings: NicProcess) -> int:
     reasons = {
         HOST_GONE: (f"{settings.host} was deleted", EXIT_HOST_GONE),
         WIRE_GONE: (f"wire {settings.wire} was deleted", EXIT_WIRE_GONE),

@@ -28,7 +28,7 @@ from netoffload.compiled.arrays import Int64Array
 from netoffload.engine.bypass import redirect_program
 from netoffload.engine.counters import Counter
 from netoffload.errors import NetlinkRefusedError
-from netoffload_daemon.settings import NicSettings
+from netoffload.nic_options import NicProcess
 
 if TYPE_CHECKING:
     from netoffload.netlink.redirect import Hook, Redirect
@@ -44,7 +44,7 @@ class KernelBypass:
     Make it before rights are given up. Needs pyroute2, which is loaded only then.
     """
 
-    def __init__(self, settings: NicSettings) -> None:
+    def __init__(self, settings: NicProcess) -> None:
         """Prepare for the devices of ``settings``; nothing is made before the context is entered."""
         self._settings = settings
         self._stack = contextlib.ExitStack()
@@ -107,7 +107,7 @@ class KernelBypass:
         # What the host sends leaves a TAP, but arrives at the NIC's end of a veth pair.
         sent: Hook = "ingress" if self._settings.host_is_veth else "egress"
         received: Hook = "egress" if self._settings.host_is_veth else "ingress"
-        named = redirect_program(self._settings.tag)
+        named = redirect_program(self._settings.tag_tos)
         if self._settings.host_is_veth and self._is_one_netns:
             tx, rx = Redirect(host, sent, wire, "egress"), Redirect(wire, "ingress", host, received)
             add_redirect(self._wire, tx, named)

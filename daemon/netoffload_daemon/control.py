@@ -21,15 +21,15 @@ from netoffload.codec.kernels import KERNEL
 from netoffload.config import format_ports, format_tag
 from netoffload.control import Handler
 from netoffload.engine import counters, flow_report
+from netoffload.nic_options import NicProcess
 from netoffload_daemon.bypass import KernelBypass
 from netoffload_daemon.metrics import exposition
 from netoffload_daemon.port import Port
-from netoffload_daemon.settings import NicSettings
 from netoffload_daemon.trace import with_traced
 
 
 def make_handlers(
-    settings: NicSettings, port: Port, event: int, bypass: KernelBypass | None = None
+    settings: NicProcess, port: Port, event: int, bypass: KernelBypass | None = None
 ) -> dict[str, Handler]:
     """Return the answers by command name.
 
@@ -52,8 +52,8 @@ def make_handlers(
             "bound_k": settings.bound_k,
             "packing": settings.packing,
             "encapsulation": settings.encapsulation,
-            "tag": format_tag(settings.tag),
-            "ports": format_ports(settings.ports),
+            "tag": format_tag(settings.tag_tos),
+            "ports": format_ports(settings.port_ranges),
             "kernel": KERNEL,
             "bypass": settings.bypass,
             "mtu": int(port.nic.settings.mtu[0]),

@@ -30,7 +30,6 @@ from typing import Final
 
 from netoffload.errors import SystemRefusedError, UsageError
 
-USER_DEFAULT: Final = "nobody"
 ROOT: Final = "root"
 
 # linux/prctl.h, linux/capability.h

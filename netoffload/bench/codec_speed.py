@@ -8,7 +8,6 @@ much as 10 KB. The answer is checked against the oracle before anything is timed
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 import statistics
 import time
@@ -19,8 +18,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from netoffload.bench.experiment import Contender, take_turns
-from netoffload.codec import Codec, CodecId, fixed, kernels, plain
+from netoffload.codec import Codec, kernels
 from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST_PAYLOAD
+from netoffload.codec_specs import TAGGED
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import inlined_with, kernel
 from netoffload.compiled.octets import copy_octets
@@ -32,8 +32,6 @@ SAMPLE_OCTETS: Final = 4_000_000
 """A vector smaller than this is coded so many times per sample."""
 
 WARM_RUNS: Final = 3
-
-_FIXED_BITS: Final = {CodecId.NONE: 32, CodecId.TRUNCATE16: 16, CodecId.TRUNCATE22: 10, CodecId.TRUNCATE24: 8}
 
 
 @dataclass(frozen=True)
@@ -90,17 +88,13 @@ class Variant:
     @property
     def takes_bound(self) -> bool:
         """Whether the error bound makes a difference."""
-        return self.codec.codec_id not in _FIXED_BITS
+        return self.codec.codec_id in TAGGED
 
     def functions(self, bound_k: int) -> Functions:
         """Return its kernels for a bound."""
-        if not self.takes_bound:
-            kept_bits = _FIXED_BITS[self.codec.codec_id]
-            return Functions(fixed.encode_fixed, kept_bits, fixed.decode_fixed, fixed.decode_fixed_halves, kept_bits)
-        module = importlib.import_module(f"netoffload.codec.{self.kernel}")
-        unit8 = plain.UNIT16 if self.codec.codec_id is CodecId.INCEPTIONN else plain.bounded_unit8(bound_k)
-        encode = getattr(module, f"encode_{self.codec.name}")
-        return Functions(encode, bound_k, module.decode_tagged, module.decode_tagged_halves, np.float32(unit8))
+        of = kernels.kernels_of(self.codec.codec_id, self.kernel)
+        decoding = np.float32(of.decoding(bound_k)) if self.takes_bound else of.decoding(bound_k)
+        return Functions(of.encode, of.coding(bound_k), of.decode, of.decode_halves, decoding)
 
 
 def variants(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[Variant]:

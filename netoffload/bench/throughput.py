@@ -26,8 +26,8 @@ import numpy as np
 
 from netoffload.bench.cpu_time import machine_cpu_s, processes_cpu_s
 from netoffload.errors import RunError
+from netoffload.nic_options import NicSettings
 from netoffload.testbed.journal import read_run
-from netoffload.testbed.plan import NicSettings
 
 if TYPE_CHECKING:
     from netoffload.codec import Codec

@@ -13,6 +13,7 @@ import typer
 from netoffload import config
 from netoffload.cli.app import app, notes
 from netoffload.errors import SystemRefusedError
+from netoffload.nic_options import unit_words
 
 UNITS: Final = ("nic", "link")
 
@@ -67,4 +68,9 @@ def unit(
     """
     config.check_choice("unit", name, UNITS)
     template = resources.files("netoffload_daemon").joinpath(f"systemd/netoffload-{name}@.service")
-    print(template.read_text(encoding="utf-8").replace("@PYTHON@", sys.executable), end="")
+    environment, words = unit_words()
+    places = {"@PYTHON@": sys.executable, "@ENVIRONMENT@": environment, "@OPTIONS@": words}
+    text = template.read_text(encoding="utf-8")
+    for place, value in places.items():
+        text = text.replace(place, value)
+    print(text, end="")

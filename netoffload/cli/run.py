@@ -11,59 +11,29 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import app, notes
-from netoffload.cli.testbed import (
-    PROGRAM_SETTINGS,
-    TAG_DEFAULT,
-    Bound,
-    BusyPoll,
-    Bypass,
-    Codec,
-    Encapsulation,
-    Fault,
-    Host,
-    Mtu,
-    NoNic,
-    Packing,
-    Ports,
-    Rate,
-    Tag,
-    Threads,
-    building,
-    plan_from_options,
-    rate_text,
-)
+from netoffload.cli.nic_parameters import flags_of, shows_nic_options
+from netoffload.cli.testbed import PROGRAM_SETTINGS, Mtu, NoNic, Rate, building, plan_from_options, rate_text
 from netoffload.errors import UsageError
+from netoffload.nic_options import NicSettings
 
 if TYPE_CHECKING:
-    from netoffload.testbed import NicSettings, Testbed
+    from netoffload.testbed import Testbed
 
-BUILD_OPTIONS: Final = (
-    *("rate", "bound", "codec", "packing", "encapsulation", "mtu", "host", "fault", "threads", "busy_poll", "bypass"),
-    *("tag", "ports", "no_nic"),
-)
-"""Parameters of ``run`` that describe the testbed it builds."""
+BUILD_OPTIONS: Final = {"rate": "--rate", **flags_of("run"), "mtu": "--mtu", "no_nic": "--no-nic"}
+"""Parameters of ``run`` that describe the testbed it builds, and their flags."""
 
 
 @app.command(context_settings=PROGRAM_SETTINGS)
+@shows_nic_options
 def run(
     context: typer.Context,
     program: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
+    nic: NicSettings,
     nodes: Annotated[
         int | None, typer.Option("--nodes", "-n", help="Ranks, one per node. With --testbed, default: all its nodes.")
     ] = None,
     rate: Rate = None,
-    bound: Bound = config.BOUND_K_DEFAULT,
-    codec: Codec = "inceptionn",
-    packing: Packing = "coalesced",
-    encapsulation: Encapsulation = config.ENCAPSULATIONS[0],
     mtu: Mtu = 1500,
-    host: Host = "tap",
-    fault: Fault = "",
-    threads: Threads = 1,
-    busy_poll: BusyPoll = 0,
-    bypass: Bypass = "user",
-    tag: Tag = TAG_DEFAULT,
-    ports: Ports = "",
     no_nic: NoNic = False,
     testbed: Annotated[str | None, typer.Option(metavar="RUN", help="Use this testbed that is up.")] = None,
     mpi: Annotated[str, typer.Option(help="Who starts the ranks: mpich, openmpi (version 5).")] = "mpich",
@@ -81,13 +51,12 @@ def run(
 
     Example: netoffload run -n 4 --rate 1gbit -- python docs/guide/allreduce.py
     """
-    from netoffload.testbed import NicSettings, launch_backends, run_ranks
+    from netoffload.testbed import launch_backends, run_ranks
 
     launch_backends.check_mpi(mpi)
     config.check_timeout_s(timeout)
     if testbed is not None:
         _refuse_options_of_up(context, testbed)
-    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll, bypass, encapsulation, tag, ports)
     with _testbed(testbed, nodes, rate, mtu, None if no_nic else nic) as bed:
         count = nodes or len(bed.plan.nodes)
         if count > len(bed.plan.nodes):
@@ -109,7 +78,7 @@ def _refuse_options_of_up(context: typer.Context, run_id: str) -> None:
     sources = {name: context.get_parameter_source(name) for name in BUILD_OPTIONS}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if given:
-        options = ", ".join("--" + name.replace("_", "-") for name in given)
+        options = ", ".join(BUILD_OPTIONS[name] for name in given)
         raise UsageError(f"testbed {run_id} stays as it is: {options} belong to `netoffload up`")
 
 

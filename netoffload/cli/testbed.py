@@ -7,44 +7,25 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from netoffload import config
 from netoffload.cli.app import add_columns, app, console, notes
+from netoffload.cli.nic_parameters import shows_nic_options
 from netoffload.errors import UsageError
+from netoffload.nic_options import NicSettings
 
 if TYPE_CHECKING:
-    from netoffload.testbed import NicSettings, Plan, RunRecord, Testbed
+    from netoffload.testbed import Plan, RunRecord, Testbed
 
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="How many nodes, 1..64.")]
 Rate = Annotated[
     str | None, typer.Option(help="Rate of every wire, each way: 100mbit, 1gbit. Left out: unshaped.", metavar="RATE")
 ]
-Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND of the NICs' codec, 1..16.")]
-Codec = Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")]
-Packing = Annotated[str, typer.Option(help=f"How NICs fill frames: {', '.join(config.PACKINGS)}.")]
-Encapsulation = Annotated[str, typer.Option(help=f"How blocks travel: {', '.join(config.ENCAPSULATIONS)}.")]
 Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
-Host = Annotated[str, typer.Option(help="What a node's device is: tap, or one end of a veth pair.")]
-Fault = Annotated[
-    str,
-    typer.Option(
-        help="Damage frames on every wire: loss=P,dup=P,reorder=P,flip=P,truncate=P,delay=5ms,seed=N, any of them.",
-        metavar="FAULTS",
-    ),
-]
-Threads = Annotated[int, typer.Option(help="Threads of a NIC: 1, or 2 for one per direction.")]
-BusyPoll = Annotated[int, typer.Option(help="NICs look for frames this long before they sleep.", metavar="US")]
-Bypass = Annotated[str, typer.Option(help="Who carries what NICs do not touch: user (their processes) or kernel.")]
-Tag = Annotated[str, typer.Option(help="ToS of tagged connections: 0x28, 40, AF11; any, with --ports.", metavar="TOS")]
-Ports = Annotated[
-    str, typer.Option(help="Tag only connections from or to these ports: 5000-5999,7000.", metavar="LIST")
-]
-TAG_DEFAULT: Final = config.format_tag(config.TOS_COMPRESS)
-Keyed = Annotated[bool, typer.Option("--keyed", help="Every block has a MAC, of a key that the testbed draws.")]
 NoNic = Annotated[bool, typer.Option("--no-nic", help="Plain nodes without NICs.")]
 RunId = Annotated[str | None, typer.Option(help="Name of the run, lower-case letters and digits. Default: random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -54,22 +35,12 @@ PROGRAM_SETTINGS = {"allow_interspersed_args": False}
 
 
 @app.command()
+@shows_nic_options
 def up(
+    nic: NicSettings,
     nodes: Nodes = 2,
     rate: Rate = None,
-    bound: Bound = config.BOUND_K_DEFAULT,
-    codec: Codec = "inceptionn",
-    packing: Packing = "coalesced",
-    encapsulation: Encapsulation = config.ENCAPSULATIONS[0],
     mtu: Mtu = 1500,
-    host: Host = "tap",
-    fault: Fault = "",
-    threads: Threads = 1,
-    busy_poll: BusyPoll = 0,
-    bypass: Bypass = "user",
-    tag: Tag = TAG_DEFAULT,
-    ports: Ports = "",
-    keyed: Keyed = False,
     no_nic: NoNic = False,
     run_id: RunId = None,
     as_json: AsJson = False,
@@ -78,9 +49,6 @@ def up(
 
     Example: netoffload up -n 5 --rate 1gbit --bound 10
     """
-    from netoffload.testbed import NicSettings
-
-    nic = NicSettings(codec, bound, packing, host, fault, threads, busy_poll, bypass, encapsulation, tag, ports, keyed)
     plan = plan_from_options(nodes, rate, mtu, None if no_nic else nic, run_id)
     with building(plan) as bed:
         bed.detach()

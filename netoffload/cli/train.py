@@ -14,8 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from netoffload import config, results
 from netoffload.cli.app import app, console, notes, told_anyway
+from netoffload.cli.nic_parameters import shows_nic_options
 from netoffload.cli.report import print_summary
 from netoffload.errors import NetOffloadError, UsageError
+from netoffload.nic_options import NicSettings
 
 if TYPE_CHECKING:
     from netoffload.results import Record
@@ -32,15 +34,12 @@ DEMO_EXCHANGES: Final = ("wa", "wa+c", "inc", "inc+c")
 
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Workers; wa adds an aggregator on a node of its own.")]
 Rate = Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit, 2.5gbit.")]
-Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND of the NICs' codec, 1..16.")]
-Codec = Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")]
 LearningRate = Annotated[
     float | None, typer.Option(help="At the start. Default: the model's own (see --list), 0.01 for terngrad.")
 ]
 LearningRateInterval = Annotated[
     int | None, typer.Option(help="Iterations after which it is divided by 5. Default: the model's own, 2000.")
 ]
-Packing = Annotated[str, typer.Option(help=f"How NICs fill frames: {', '.join(config.PACKINGS)}.")]
 Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
 Seed = Annotated[int, typer.Option(help="Of weights, batches, and the digits' test set.")]
 LossScale = Annotated[
@@ -93,14 +92,13 @@ ShowList = Annotated[
 
 
 @app.command()
+@shows_nic_options
 def train(
     model: Model,
+    nic: NicSettings,
     exchange: Exchanges = None,
     nodes: Nodes = 4,
     rate: Rate = "1gbit",
-    bound: Bound = config.BOUND_K_DEFAULT,
-    codec: Codec = "inceptionn",
-    packing: Packing = "coalesced",
     mtu: Mtu = 1500,
     iterations: Annotated[int, typer.Option(help="Batches per worker.")] = 200,
     seed: Seed = 1,
@@ -147,7 +145,7 @@ def train(
         sharing=sharing,
     )
     runs = _one_per_exchange(first, exchange or ["inc+c"], error_feedback=error_feedback)
-    testbed = _testbed_settings(runs, rate, bound, codec, packing, mtu)
+    testbed = _testbed_settings(runs, rate, nic, mtu)
     found = Found.of(runs, baselines)
     with told_anyway(lambda reason: _tell(found, reason, as_json=as_json)):
         _run(runs, testbed, found, out, _capture(capture, capture_every), baselines=baselines)
@@ -215,14 +213,14 @@ def _one_per_exchange(first: TrainSettings, asked: Sequence[str], *, error_feedb
 
 
 @app.command()
+@shows_nic_options
 def demo(
+    nic: NicSettings,
     out: Annotated[Path, typer.Option(help="Folder for records, table, figure and summary.json.")] = Path(
         "results/demo"
     ),
     nodes: Nodes = 4,
     rate: Rate = "1gbit",
-    bound: Bound = config.BOUND_K_DEFAULT,
-    packing: Packing = "coalesced",
     iterations: Annotated[int, typer.Option(help="Batches per worker, in each of the four runs.")] = 240,
     seed: Seed = 1,
     loss_scale: LossScale = 8.0,
@@ -251,7 +249,7 @@ def demo(
         )
         for name in DEMO_EXCHANGES
     ]
-    settings = _testbed_settings(runs, rate, bound, "inceptionn", packing, 1500)
+    settings = _testbed_settings(runs, rate, nic, 1500)
     records_file = out / RECORDS_FILE
     found = Found.of(runs, baselines)
 
@@ -283,12 +281,9 @@ def _folder(path: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
-def _testbed_settings(
-    runs: Sequence[TrainSettings], rate: str, bound: int, codec: str, packing: str, mtu: int
-) -> TestbedSettings:
-    from netoffload.testbed import NicSettings, TestbedSettings
+def _testbed_settings(runs: Sequence[TrainSettings], rate: str, nic: NicSettings, mtu: int) -> TestbedSettings:
+    from netoffload.testbed import TestbedSettings
 
-    nic = NicSettings(codec=codec, bound_k=bound, packing=packing)
     nodes = max(run.ranks for run in runs)
     return TestbedSettings(nodes=nodes, rate_bps=config.parse_rate_bps(rate), mtu=mtu, nic=nic)
 

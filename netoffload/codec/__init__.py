@@ -28,8 +28,9 @@ round_trip(round_trip(x)) == round_trip(x); the ring exchange relies on it.
 
 ``bounded`` has the same bursts and keeps its word: the 8-bit form counts units of 2^(1-k), the 16-bit form of 2^-15,
 both rounded to nearest even; what would round to a value of another form takes the next larger one.
-``truncate16/22/24`` and
-``none`` have no tags: every float takes 16, 10, 8 or 32 bits (``fixed``).
+``truncate16/22/24`` and ``none`` have no tags: every float takes 16, 10, 8 or 32 bits.
+
+Which codecs there are, and what a new one needs, is in ``netoffload.codec_specs``.
 
 Files: ``reference`` the slow oracle, which is the specification; ``kernels`` which compiled loops are in use: those of
 ``plain``, ``avx2`` or ``avx512`` (the latter two share ``vectors`` and ``avx2_decode``; ``shuffles`` has AVX2's
@@ -49,40 +50,12 @@ from typing import Final
 from netoffload.codec import reference
 from netoffload.codec.base import Codec
 from netoffload.codec.reference import Oracle
+from netoffload.codec_specs import NAMES, CodecId
 from netoffload.errors import UsageError
-from netoffload.wire.offload import CodecId
 
-__all__ = ["CODECS", "Codec", "CodecId", "Oracle", "by_id", "get", "register_all"]
+__all__ = ["CODECS", "Codec", "CodecId", "Oracle", "by_id", "get"]
 
-
-def register_all(*codecs: Codec) -> MappingProxyType[CodecId, Codec]:
-    """Return the registry: every :class:`CodecId` exactly once.
-
-    Raises:
-        UsageError: an id without a codec, an id or a name twice, or a codec without one of its oracle's functions.
-    """
-    registry = {codec.codec_id: codec for codec in codecs}
-    names = {codec.name for codec in codecs}
-    if len(registry) != len(codecs) or len(names) != len(codecs):
-        raise UsageError("a codec id or name is registered twice")
-    missing = [codec_id.name for codec_id in CodecId if codec_id not in registry]
-    if missing:
-        raise UsageError(f"codec ids without a codec: {', '.join(missing)}")
-    for codec in codecs:
-        for function in (codec.oracle.encode, codec.oracle.decode, codec.oracle.round_trip):
-            if not callable(function):
-                raise UsageError(f"codec {codec.name} has an incomplete oracle")
-    return MappingProxyType(registry)
-
-
-CODECS: Final = register_all(
-    Codec(CodecId.INCEPTIONN, "inceptionn", reference.INCEPTIONN),
-    Codec(CodecId.BOUNDED, "bounded", reference.BOUNDED),
-    Codec(CodecId.TRUNCATE16, "truncate16", reference.truncating(16)),
-    Codec(CodecId.TRUNCATE22, "truncate22", reference.truncating(10)),
-    Codec(CodecId.TRUNCATE24, "truncate24", reference.truncating(8)),
-    Codec(CodecId.NONE, "none", reference.truncating(32)),
-)
+CODECS: Final = MappingProxyType({codec_id: Codec(codec_id, reference.oracle_of(codec_id)) for codec_id in CodecId})
 """Every codec by its id."""
 
 
@@ -95,9 +68,9 @@ def get(name: str) -> Codec:
     for codec in CODECS.values():
         if codec.name == name:
             return codec
-    raise UsageError(f"codec {name!r} is unknown: choose from {', '.join(c.name for c in CODECS.values())}")
+    raise UsageError(f"codec {name!r} is unknown: choose from {', '.join(NAMES)}")
 
 
 def by_id(codec_id: int) -> Codec | None:
     """Return the codec of a block header, or None where this version does not know it."""
-    return CODECS[CodecId(codec_id)] if codec_id in CodecId._value2member_map_ else None
+    return CODECS[CodecId(codec_id)] if codec_id in CODECS else None

@@ -8,10 +8,10 @@ import numpy as np
 
 from netoffload.codec import kernels
 from netoffload.codec.reference import Oracle
+from netoffload.codec_specs import SPECS, CodecId, CodecSpec
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.config import check_bound_k
 from netoffload.errors import CodecError, UsageError
-from netoffload.wire.offload import CodecId
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,21 @@ class Codec:
 
     Attributes:
         codec_id: its number in a block header.
-        name: what a user asks for.
         oracle: the slow definition.
     """
 
     codec_id: CodecId
-    name: str
     oracle: Oracle
+
+    @property
+    def spec(self) -> CodecSpec:
+        """Its name and the form of its payload."""
+        return SPECS[self.codec_id]
+
+    @property
+    def name(self) -> str:
+        """What a user asks for."""
+        return self.spec.name
 
     def encode(self, values: Float32Array, bound_k: int) -> Uint8Array:
         """Return the bursts of ``values``.

@@ -22,8 +22,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.codec import CODECS, Codec, CodecId, kernels
+from netoffload.codec import CODECS, Codec, kernels
 from netoffload.codec.bursts import BURST_LEN, DECODE_SLACK, ENCODE_SLACK, LANES, MALFORMED, TAGS_LEN
+from netoffload.codec_specs import TAGGED
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.guarded import guarded_octets
 from netoffload.compiled.jit import kernel
@@ -44,9 +45,7 @@ MAX_LEN: Final = 1600
 NOISE_LEN: Final = 1 << 16
 FLIPS: Final = 4
 
-_ORDER: Final = (CodecId.INCEPTIONN, CodecId.BOUNDED) * 3 + tuple(
-    codec_id for codec_id in CODECS if codec_id not in (CodecId.INCEPTIONN, CodecId.BOUNDED)
-)
+_ORDER: Final = (*TAGGED, *TAGGED, *CODECS)
 
 
 @dataclass(frozen=True)
@@ -195,16 +194,15 @@ def _decode_all(
     return accepted, recipes.shape[0], length, read
 
 
-_INCEPTIONN: Final = int(CodecId.INCEPTIONN)
-_BOUNDED: Final = int(CodecId.BOUNDED)
-_BURST_OCTETS: Final = np.array(
-    [codec.oracle.encode(np.zeros(LANES, np.float32), 10).size for _, codec in sorted(CODECS.items())], np.int64
-)
+_HAVE_TAGS: Final = sum(1 << codec_id for codec_id in TAGGED)
+_BURST_OCTETS: Final = np.zeros(16, np.int64)
+for _codec_id, _codec in CODECS.items():
+    _BURST_OCTETS[_codec_id] = _codec.oracle.encode(np.zeros(LANES, np.float32), 10).size
 
 
 @kernel
 def _wanted_status(codec_id: int, payload: Any, start: int, length: int, count: int) -> int:
-    if codec_id != _INCEPTIONN and codec_id != _BOUNDED:
+    if _HAVE_TAGS >> codec_id & 1 == 0:
         whole = (count + LANES - 1) // LANES * _BURST_OCTETS[codec_id]
         return MALFORMED if whole > length else whole
     at = 0

@@ -7,11 +7,12 @@ CPU has, or the one that ``NETOFFLOAD_KERNEL`` names. All variants give the same
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
-from types import ModuleType
 from typing import Any, Final
 
-from netoffload.codec import plain
+from netoffload.codec import fixed, plain
 from netoffload.codec.bursts import (
     BURST_LEN,
     DECODE_SLACK,
@@ -21,10 +22,10 @@ from netoffload.codec.bursts import (
     MAX_BURST_PAYLOAD,
     TAGS_LEN,
 )
-from netoffload.codec.fixed import decode_fixed, decode_fixed_halves, encode_fixed, round_trip_fixed
+from netoffload.codec.fixed import Kernels
+from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Made, Tagged
 from netoffload.compiled.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
 from netoffload.errors import UsageError
-from netoffload.wire.offload import CodecId
 
 __all__ = [
     "BURST_LEN",
@@ -36,10 +37,12 @@ __all__ = [
     "MALFORMED",
     "MAX_BURST_PAYLOAD",
     "TAGS_LEN",
+    "Kernels",
     "decode",
     "decode_halves",
     "encode_fit",
     "is_known",
+    "kernels_of",
     "round_trip",
     "usable_kernels",
 ]
@@ -72,152 +75,117 @@ KERNEL: Final = _choose()
 """The variant in use."""
 
 
-def _variant() -> ModuleType:
-    if KERNEL == "avx512":
-        from netoffload.codec import avx512
+def _of_variant(name: str, function: str) -> Any:
+    """Return a function of a variant, or of ``plain`` where the variant has none of its own for this codec.
 
-        return avx512
-    if KERNEL == "avx2":
-        from netoffload.codec import avx2
+    Raises:
+        UsageError: ``plain`` has none either.
+    """
+    module = plain if name == "plain" else importlib.import_module(f"netoffload.codec.{name}")
+    found = getattr(module, function, None) or getattr(plain, function, None)
+    if found is None:
+        raise UsageError(f"no kernel is called {function}: netoffload.codec.plain must have one")
+    return found
 
-        return avx2
-    return plain
 
+@functools.cache
+def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
+    """Return the kernels of a codec in one of the variants.
 
-_encode_inceptionn = _variant().encode_inceptionn
-_encode_bounded = _variant().encode_bounded
-_decode_tagged = _variant().decode_tagged
-_decode_tagged_halves = _variant().decode_tagged_halves
-_round_trip_inceptionn = _variant().round_trip_inceptionn
-_round_trip_bounded = _variant().round_trip_bounded
-
-_NONE: Final = int(CodecId.NONE)
-_INCEPTIONN: Final = int(CodecId.INCEPTIONN)
-_BOUNDED: Final = int(CodecId.BOUNDED)
-_TRUNCATE16: Final = int(CodecId.TRUNCATE16)
-_TRUNCATE22: Final = int(CodecId.TRUNCATE22)
-_LAST: Final = max(CodecId)
+    Raises:
+        UsageError: a tagged codec without kernels.
+    """
+    spec = SPECS[codec_id]
+    if isinstance(spec.form, Tagged):
+        return Kernels(
+            encode=_of_variant(variant, f"encode_{spec.name}"),
+            decode=_of_variant(variant, "decode_tagged"),
+            decode_halves=_of_variant(variant, "decode_tagged_halves"),
+            round_trip=_of_variant(variant, f"round_trip_{spec.name}"),
+            coding=fixed.bound_itself,
+            decoding=plain.unit8_of(spec.form),
+        )
+    return fixed.made_kernels(spec.form) if isinstance(spec.form, Made) else fixed.cut_kernels(spec.form)
 
 
 @inline_kernel
 def is_known(codec_id: Any) -> Any:
     """Whether a block header's codec id is one of ours."""
-    return codec_id <= _LAST
+    return ALL_CODECS >> codec_id & 1 != 0
 
 
-@inline_kernel
-def _kept_bits(codec_id: Any) -> Any:
-    if codec_id == _NONE:
-        return 32
-    return 16 if codec_id == _TRUNCATE16 else 10 if codec_id == _TRUNCATE22 else 8
-
-
-@kernel
-def encode_fit(
-    codec_id: int,
-    source: Any,
-    source_at: int,
-    count: int,
-    bound_k: int,
-    target: Any,
-    target_at: int,
-    capacity: int,
-    classes: Any,
-) -> tuple[int, int]:
-    """Encode as many of ``count`` floats as fit into ``capacity`` octets, whole bursts only except at the end.
+def _by_id(kind: str, arguments: str, parameter: str, otherwise: str) -> Any:
+    """Return the kernel that calls a codec's own by its id: a chain of comparisons, as one would write it by hand.
 
     Args:
-        codec_id: a :class:`CodecId`.
-        source: uint8 array; the floats start at ``source_at`` and need no alignment.
-        source_at: first octet of the first float.
-        count: floats to encode.
-        bound_k: the error bound is 2**-bound_k; codecs without tags ignore it.
-        target: uint8 array for the payload; see the contract for its slack.
-        target_at: where the payload starts.
-        capacity: octets the payload may have.
-        classes: int64[4], floats per class (0, 8, 16, 32 bits) are added to it.
-
-    Returns:
-        Floats encoded, octets written.
+        kind: of the kernels: a field of :class:`~netoffload.codec.fixed.Kernels`.
+        arguments: what they take; ``bound_k`` stands for their parameter.
+        parameter: the field that says it.
+        otherwise: the result for an id that is nobody's.
     """
-    if codec_id == _INCEPTIONN:
-        return _encode_inceptionn(source, source_at, count, bound_k, target, target_at, capacity, classes)
-    if codec_id == _BOUNDED:
-        return _encode_bounded(source, source_at, count, bound_k, target, target_at, capacity, classes)
-    return encode_fixed(source, source_at, count, _kept_bits(codec_id), target, target_at, capacity, classes)
+    names: dict[str, Any] = {"__name__": __name__, "MALFORMED": MALFORMED, "round_trip_cut": fixed.round_trip_cut}
+    lines = [f"def {kind}(codec_id, {arguments}):"]
+    for codec_id in SPECS:
+        kernels = kernels_of(codec_id)
+        names |= {f"of_{codec_id:d}": getattr(kernels, kind), f"parameter_{codec_id:d}": getattr(kernels, parameter)}
+        said = arguments.replace("bound_k", f"parameter_{codec_id:d}(bound_k)")
+        lines += [f"    if codec_id == {codec_id:d}:", f"        return of_{codec_id:d}({said})"]
+    source = "\n".join([*lines, f"    return {otherwise}"])
+    exec(compile(source, __file__, "exec"), names)  # Numba keeps what it compiles by the file
+    return kernel(names[kind])
 
 
-@kernel
-def decode(
-    codec_id: int,
-    payload: Any,
-    payload_at: int,
-    available: int,
-    count: int,
-    bound_k: int,
-    target: Any,
-    target_at: int,
-) -> int:
-    """Decode ``count`` floats and return the octets read, or ``MALFORMED``.
+encode_fit: Final = _by_id(
+    "encode", "source, source_at, count, bound_k, target, target_at, capacity, classes", "coding", "0, 0"
+)
+"""Encode as many of ``count`` floats as fit into ``capacity`` octets, whole bursts only except at the end.
 
-    Args:
-        codec_id: a :class:`CodecId`.
-        payload: uint8 array; see the contract for its slack.
-        payload_at: where the payload starts.
-        available: octets the payload may have.
-        count: floats to decode.
-        bound_k: the error bound is 2**-bound_k.
-        target: uint8 array for the floats; see the contract.
-        target_at: where they start.
-    """
-    if codec_id == _INCEPTIONN:
-        return _decode_tagged(payload, payload_at, available, count, plain.UNIT16, target, target_at)
-    if codec_id == _BOUNDED:
-        unit8 = plain.bounded_unit8(bound_k)
-        return _decode_tagged(payload, payload_at, available, count, unit8, target, target_at)
-    return decode_fixed(payload, payload_at, available, count, _kept_bits(codec_id), target, target_at)
+Args:
+    codec_id: a :class:`~netoffload.codec_specs.CodecId`.
+    source: uint8 array; the floats start at ``source_at`` and need no alignment.
+    source_at: first octet of the first float.
+    count: floats to encode.
+    bound_k: the error bound is 2**-bound_k; codecs without tags ignore it.
+    target: uint8 array for the payload; see the contract for its slack.
+    target_at: where the payload starts.
+    capacity: octets the payload may have.
+    classes: int64[4], floats per class (0, 8, 16, 32 bits) are added to it.
 
+Returns:
+    Floats encoded, octets written; none of either for an id that is nobody's.
+"""
 
-@kernel
-def decode_halves(
-    codec_id: int,
-    payload: Any,
-    payload_at: int,
-    available: int,
-    count: int,
-    half_len: int,
-    half_count: int,
-    bound_k: int,
-    target: Any,
-    target_at: int,
-) -> int:
-    """Decode like :func:`decode` a payload whose middle is known.
+decode: Final = _by_id(
+    "decode", "payload, payload_at, available, count, bound_k, target, target_at", "decoding", "MALFORMED"
+)
+"""Decode ``count`` floats and return the octets read, or ``MALFORMED``, as for an id that is nobody's.
 
-    Args:
-        half_len: octets of the first half, at most ``available``; not being where a burst starts is ``MALFORMED``.
-        half_count: floats in it, at most ``count``: whole bursts, or none.
-    """
-    if codec_id == _INCEPTIONN:
-        return _decode_tagged_halves(
-            payload, payload_at, available, count, half_len, half_count, plain.UNIT16, target, target_at
-        )
-    if codec_id == _BOUNDED:
-        unit8 = plain.bounded_unit8(bound_k)
-        return _decode_tagged_halves(
-            payload, payload_at, available, count, half_len, half_count, unit8, target, target_at
-        )
-    kept_bits = _kept_bits(codec_id)
-    return decode_fixed_halves(
-        payload, payload_at, available, count, half_len, half_count, kept_bits, target, target_at
-    )
+Args:
+    codec_id: a :class:`~netoffload.codec_specs.CodecId`.
+    payload: uint8 array; see the contract for its slack.
+    payload_at: where the payload starts.
+    available: octets the payload may have.
+    count: floats to decode.
+    bound_k: the error bound is 2**-bound_k.
+    target: uint8 array for the floats; see the contract.
+    target_at: where they start.
+"""
 
+decode_halves: Final = _by_id(
+    "decode_halves",
+    "payload, payload_at, available, count, half_len, half_count, bound_k, target, target_at",
+    "decoding",
+    "MALFORMED",
+)
+"""Decode like :func:`decode` a payload whose middle is known.
 
-@kernel
-def round_trip(codec_id: int, source: Any, bound_k: int, target: Any) -> None:
-    """Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same."""
-    if codec_id == _INCEPTIONN:
-        _round_trip_inceptionn(source, bound_k, target)
-    elif codec_id == _BOUNDED:
-        _round_trip_bounded(source, bound_k, target)
-    else:
-        round_trip_fixed(source, _kept_bits(codec_id), target)
+Args:
+    half_len: octets of the first half, at most ``available``; not being where a burst starts is ``MALFORMED``.
+    half_count: floats in it, at most ``count``: whole bursts, or none.
+"""
+
+round_trip: Final = _by_id("round_trip", "source, bound_k, target", "coding", "round_trip_cut(source, 32, target)")
+"""Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same.
+
+An id that is nobody's copies them.
+"""

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, add_classes, long_lanes, tags_len
+from netoffload.codec_specs import TAGGED, CodecId, Tagged
 from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
 from netoffload.compiled.octets import bits_float32, float32_bits, load_u16, load_u32, store_u16, store_u32
 
@@ -73,10 +74,18 @@ def bounded_limits(bound_k: Any) -> Any:
     return ((127 - bound_k) << 23) + 1, after8, after8, (bound_k - 1) << 23
 
 
-@inline_kernel
-def bounded_unit8(bound_k: Any) -> Any:
-    """Return what the last bit of the 8-bit form weighs, over 256: 2**(1 - k - 8)."""
-    return np.float32(1.0) / np.float32(1 << (bound_k + 7))
+def unit8_of(form: Tagged) -> Any:
+    """Return a compiled function from the bound k to what the last bit of the 8-bit form weighs, over 256."""
+    places, places_per_k = 8 + form.places8[0], form.places8[1]
+
+    @inlined_with
+    def unit8(bound_k: Any) -> Any:
+        return np.float32(1.0) / np.float32(1 << (places + places_per_k * bound_k))
+
+    return unit8
+
+
+bounded_unit8: Final = unit8_of(TAGGED[CodecId.BOUNDED])
 
 
 @inline_kernel

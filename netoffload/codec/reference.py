@@ -12,8 +12,9 @@ from typing import Final
 
 import numpy as np
 
+from netoffload.codec_specs import SPECS, CodecId, Cut
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
-from netoffload.errors import CodecError
+from netoffload.errors import CodecError, UsageError
 
 TAG_OCTETS: Final = (0, 1, 2, 4)
 """Octets of a lane per tag."""
@@ -182,5 +183,22 @@ def truncating(kept_bits: int) -> Oracle:
     return Oracle(encode, decode, round_trip)
 
 
-INCEPTIONN: Final = tagged(compress_inceptionn, decompress_inceptionn)
-BOUNDED: Final = tagged(compress_bounded, decompress_bounded)
+ORACLES: Final = {
+    CodecId.INCEPTIONN: tagged(compress_inceptionn, decompress_inceptionn),
+    CodecId.BOUNDED: tagged(compress_bounded, decompress_bounded),
+}
+"""The oracle of every codec that does more than cut bits off."""
+
+
+def oracle_of(codec_id: CodecId) -> Oracle:
+    """Return the slow definition of a codec.
+
+    Raises:
+        UsageError: nobody has written one.
+    """
+    form = SPECS[codec_id].form
+    if type(form) is Cut:
+        return truncating(form.bits)
+    if codec_id not in ORACLES:
+        raise UsageError(f"codec {SPECS[codec_id].name} has no oracle: netoffload.codec.reference must have one")
+    return ORACLES[codec_id]

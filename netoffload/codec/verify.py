@@ -1,13 +1,13 @@
 """Every float32 there is, through the kernels in use and through the oracle.
 
 A range of bit patterns is gone through in blocks so small that the oracle's temporaries stay in the cache. Of each
-block four things must agree, and for ``bounded`` a fifth:
+block four things must agree, and for a codec that keeps its bound a fifth:
 
 =============  ========================================================================================
 payload        the octets of ``encode``, against tags and codes of the oracle, packed with NumPy
 decoded        the floats of ``decode``
 round trip     the floats of ``round_trip``
-error          ``bounded``: abs(x - x') <= 2^-k for finite abs(x) < 1, in float64, where the difference is exact
+error          keeps its bound: abs(x - x') <= 2^-k for finite abs(x) < 1, in float64, where the difference is exact
 =============  ========================================================================================
 
 For codecs without tags the oracle packs one burst at a time with Python's integers, so of their payloads only the
@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.codec import Codec, CodecId, get
+from netoffload.codec import Codec, get
 from netoffload.codec.bursts import LANES, TAGS_LEN
 from netoffload.codec.reference import TAG_OCTETS
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
@@ -139,7 +139,7 @@ def _check_block(codec: Codec, bound_k: int, words: Uint32Array) -> Mismatch | N
         return Mismatch("decoded", int(words[0]), f"{words.size} floats", str(error))
     mismatch = _first_float("decoded", words, wanted, decoded)
     mismatch = mismatch or _first_float("round trip", words, wanted, codec.round_trip(values, bound_k))
-    if mismatch is None and codec.codec_id is CodecId.BOUNDED:
+    if mismatch is None and codec.spec.keeps_bound:
         return _first_error(words, decoded, bound_k)
     return mismatch
 

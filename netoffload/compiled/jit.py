@@ -47,7 +47,8 @@ def _sources_digest() -> str:
         daemon = package.parent / "netoffload_daemon"
     digest = hashlib.sha256(f"{numba.__version__} {os.environ.get(ENV_KERNEL, '')}".encode())
     folders = [package / name for name in ("compiled", "wire", "codec", "engine", "compressors")]
-    files = (package / "collectives" / "operations.py", package / "transport" / "loop_port.py")
+    names = ("codec_specs.py", "collectives/operations.py", "transport/loop_port.py")
+    files = tuple(package / name for name in names)
     for path in (*files, *(path for folder in (*folders, daemon) for path in sorted(folder.glob("*.py")))):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
@@ -83,3 +84,8 @@ def inline_kernel(function: F) -> F:
 def inlined_with(function: F) -> F:
     """For a loop that is handed another kernel: made anew inside each caller, which is what is cached."""
     return cast(F, numba.njit(**_OPTIONS, forceinline=True)(function))
+
+
+def compiled_with(function: F) -> F:
+    """Like :func:`inlined_with`, for what had better be a function of its own in the compiled caller."""
+    return cast(F, numba.njit(**_OPTIONS, forceinline=False)(function))

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload import codec
-from netoffload.codec import CodecId
+from netoffload.codec_specs import SPECS, TAGGED, CodecId
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
 from netoffload.errors import CodecError, UsageError, WireError
@@ -47,9 +47,6 @@ try:
     from scapy.packet import Packet, Padding, Raw, bind_bottom_up, bind_layers
 except ImportError as error:
     raise UsageError("dissecting needs scapy: pip install 'netoffload[dissect]'") from error
-
-TAG_CODECS: Final = (CodecId.INCEPTIONN, CodecId.BOUNDED)
-"""Codecs whose bursts begin with a tag word."""
 
 LANES: Final = 8
 """Floats in a burst."""
@@ -108,7 +105,7 @@ class OffloadBlock(Packet):
     name = "netoffload"
     fields_desc = (
         BitField("version", wire.BLOCK_VERSION, 4),
-        BitEnumField("codec", int(CodecId.INCEPTIONN), 4, {int(one): one.name.lower() for one in CodecId}),
+        BitEnumField("codec", int(CodecId.INCEPTIONN), 4, {int(spec.codec_id): spec.name for spec in SPECS.values()}),
         ByteField("bound_k", 10),
         BitField("head", 0, 4),
         BitField("tail", 0, 4),
@@ -307,7 +304,7 @@ def classes_of(block: Packet) -> tuple[int, int, int, int] | None:
         WireError: lengths, tags or the mark of the half contradict each other.
     """
     bursts = bursts_of(block)
-    if block.codec not in TAG_CODECS:
+    if block.codec not in TAGGED:
         _check_mark(block)
         return None
     floats = (block.payload_len - block.head - block.tail) // 4

@@ -31,11 +31,12 @@ local WANTS_MAC = 2
 local BOUND_K_MIN, BOUND_K_MAX = 1, 16
 local LANES = 8
 local TAG_OCTETS = { [0] = 0, 1, 2, 4 }
-local INCEPTIONN, BOUNDED = 1, 2
-local CODECS = {
-    [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24",
-}
+-- By a codec's number: its name; with tags, what the last bit of its 8-bit form weighs, 2^-(places + per_k k); without, how many bits it keeps.
+-- scripts/generate makes what follows from netoffload/codec_specs.py.
+local CODECS = { [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24" }
+local PLACES8 = { [1] = { places = 7, per_k = 0 }, [2] = { places = -1, per_k = 1 } }
 local KEPT_BITS = { [0] = 32, [3] = 16, [4] = 10, [5] = 8 }
+-- end of what scripts/generate makes
 
 local netoffload = Proto("netoffload", "netoffload offload block")
 
@@ -236,7 +237,7 @@ local function decode_lane(tag, octets, at, codec, bound_k)
         return "\0\0\0\0"
     elseif tag == 1 then
         local code = octets:byte(at)
-        local unit = codec == BOUNDED and 2 ^ (1 - bound_k) or 2 ^ -7
+        local unit = 2 ^ -(PLACES8[codec].places + PLACES8[codec].per_k * bound_k)
         return fixed_point(math.floor(code / 128), code % 128, unit)
     elseif tag == 2 then
         local code = octets:byte(at) + 256 * octets:byte(at + 1)
@@ -306,7 +307,7 @@ local function decode(block, payload)
     end
     local bursts = payload:sub(block.head + 1, #payload - block.tail)
     local octets, classes
-    if block.codec == INCEPTIONN or block.codec == BOUNDED then
+    if PLACES8[block.codec] then
         octets, classes = decode_tagged(bursts, floats_len / 4, block)
     elseif KEPT_BITS[block.codec] and block.half_len == block.half_bursts * KEPT_BITS[block.codec] then
         octets = decode_fixed(bursts, floats_len / 4, KEPT_BITS[block.codec])

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from netoffload.codec_specs import ALL_CODECS
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
@@ -176,7 +177,7 @@ def _write(frame: Uint8Array, ip_len: int, tcp_len: int, ways: int, nonce: int, 
     put_be16(wire, at + capability.EXID_AT, capability.EXID)
     wire[at + capability.VERSION_AT] = BLOCK_VERSION
     wire[at + capability.WAYS_AT] = ways
-    put_be16(wire, at + capability.CODECS_AT, capability.ALL_CODECS)
+    put_be16(wire, at + capability.CODECS_AT, ALL_CODECS)
     put_be32(wire, at + capability.NONCE_AT, nonce)
     _limit_mss(wire, tcp_at, tcp_len, 0)
     put_be16(wire, tcp_at + tcp.WINDOW, be16(wire, tcp_at + tcp.WINDOW) & ~3)

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from netoffload.codec_specs import CodecId
 from netoffload.compiled.arrays import Int64Array, Uint8Array, Uint64Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.syscalls import MUTEX_WORDS, mutex_lock, mutex_unlock
@@ -46,7 +47,6 @@ from netoffload.engine.receive import (
 )
 from netoffload.engine.transmit import RANDOM_WORDS, Room, transmit
 from netoffload.wire import capability
-from netoffload.wire.offload import CodecId
 
 REBUILT_BATCH: Final = 4
 """Segments rebuilt before they are written to the host; all of them stay in the processor's cache."""

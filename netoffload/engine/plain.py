@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from netoffload.codec.kernels import decode, encode_fit
+from netoffload.codec.kernels import MALFORMED, decode, encode_fit
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
@@ -165,7 +165,8 @@ def round_in_place(
     while left > 0:
         floats = min(left, _FLOATS)
         _, encoded = encode_fit(codec_id, frame, at, floats, bound_k, scratch, 0, 8 * _FLOATS, classes)
-        decode(codec_id, scratch, 0, encoded, floats, bound_k, scratch, _DECODED_AT)
+        if decode(codec_id, scratch, 0, encoded, floats, bound_k, scratch, _DECODED_AT) == MALFORMED:
+            break  # no such codec
         copy_octets(scratch, _DECODED_AT, frame, at, 4 * floats)
         at += 4 * floats
         left -= floats

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from netoffload.codec import CODECS
+from netoffload.codec import CODECS, CodecId
 from netoffload.compiled.arrays import Float64Array, Int64Array, Uint8Array
 from netoffload.config import TOS_COMPRESS
 from netoffload.wire import capability, encapsulation, ethernet, icmp, ipv4, ipv6, offload, tcp, udp, vnet
@@ -170,7 +170,7 @@ def _blocks(version: int) -> Iterator[bytes]:
     first, second = (
         offload.emit_block(
             offload.Block(
-                codec=int(offload.CodecId.NONE),
+                codec=int(CodecId.NONE),
                 bound_k=10,
                 head=0,
                 tail=0,

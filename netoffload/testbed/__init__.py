@@ -16,12 +16,13 @@ sends a tagged stream between two nodes and compares every value. ``launch`` run
 (``launch_backends``: the two MPIs; ``launch_output``: what ranks say). ``doctor`` says what this machine has and lacks.
 """
 
+from netoffload.nic_options import NicSettings
 from netoffload.testbed.build import Testbed, WireCounters, down, find_run, reap_stale
 from netoffload.testbed.journal import RunRecord, list_runs, plan_of_run
 from netoffload.testbed.launch import run_local_ranks, run_ranks
 from netoffload.testbed.meter import Meter
 from netoffload.testbed.nics import Restart
-from netoffload.testbed.plan import NicSettings, NodePlan, Plan, TestbedSettings, make_plan, new_run_id, state_root
+from netoffload.testbed.plan import NodePlan, Plan, TestbedSettings, make_plan, new_run_id, state_root
 
 __all__ = [
     "Meter",

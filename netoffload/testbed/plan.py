@@ -13,27 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from netoffload.config import (
-    BOUND_K_DEFAULT,
-    BYPASSES,
-    CODECS,
-    ENCAPSULATIONS,
-    PACKINGS,
-    TAG_ANY,
-    TOS_COMPRESS,
-    check_bound_k,
-    check_bypass,
-    check_choice,
-    check_nic_loop,
-    check_policy,
-    format_rate,
-    format_tag,
-    parse_ports,
-    parse_tag,
-)
+from netoffload.config import format_rate
 from netoffload.errors import UsageError
-from netoffload.faults import parse_faults
 from netoffload.netlink import TBF_RATE_BPS_MAX, netns_path
+from netoffload.nic_options import NicProcess, NicSettings
 
 STATE_DIR_DEFAULT: Final = Path("/run/netoffload")
 ENV_STATE_DIR: Final = "NETOFFLOAD_STATE_DIR"
@@ -51,7 +34,6 @@ NODE_DEVICE: Final = "inc0"
 WIRE_DEVICE: Final = "wire0"
 HOST_DEVICE: Final = "host0"
 """The NIC's end of a veth pair whose other end is the node's device."""
-HOSTS: Final = ("tap", "veth")
 BRIDGE: Final = "br0"
 
 GSO_FRAME_OCTETS_MAX: Final = 64 * 1024
@@ -74,66 +56,6 @@ SOCKET_PATH_OCTETS_MAX: Final = 107
 
 RUN_ID: Final = re.compile(r"[a-z0-9]{1,16}")
 """What a run may be called."""
-
-
-@dataclass(frozen=True)
-class NicSettings:
-    """What every NIC of a testbed does.
-
-    Attributes:
-        codec: of the blocks it makes.
-        bound_k: their error bound is 2**-bound_k.
-        packing: ``coalesced`` or ``per-segment``.
-        encapsulation: ``udp`` or ``ipcomp``.
-        host: what the node's device is: a ``tap``, or one end of a ``veth`` pair.
-        faults: what happens to frames that NICs give to their wires, as :func:`~netoffload.faults.parse_faults` reads
-            it; the i-th NIC adds i to the seed.
-        threads: 1, or 2 for one per direction.
-        busy_poll_us: how long a NIC looks for frames before it sleeps, microseconds.
-        bypass: who carries the frames that NICs do not touch: their processes (``user``) or the ``kernel``.
-        tag: ToS of tagged connections, as :func:`~netoffload.config.parse_tag` reads it.
-        ports: theirs, as :func:`~netoffload.config.parse_ports` reads it; empty: any.
-        keyed: every block has a MAC, of a key that the testbed draws.
-
-    Raises:
-        UsageError: unknown codec, packing, host or bypass, a bound outside 1..16, numbers no NIC's loop takes,
-            faults, a tag or ports that cannot be read, or that exclude each other or a bypass in the kernel.
-    """
-
-    codec: str = "inceptionn"
-    bound_k: int = BOUND_K_DEFAULT
-    packing: str = "coalesced"
-    host: str = "tap"
-    faults: str = ""
-    threads: int = 1
-    busy_poll_us: int = 0
-    bypass: str = BYPASSES[0]
-    encapsulation: str = ENCAPSULATIONS[0]
-    tag: str = format_tag(TOS_COMPRESS)
-    ports: str = ""
-    keyed: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what no NIC can do."""
-        check_choice("codec", self.codec, CODECS)
-        check_choice("encapsulation", self.encapsulation, ENCAPSULATIONS)
-        check_choice("packing", self.packing, PACKINGS)
-        check_choice("host", self.host, HOSTS)
-        check_nic_loop(self.threads, self.busy_poll_us)
-        check_bypass(self.bypass, has_faults=parse_faults(self.faults).is_on)
-        check_policy(parse_tag(self.tag), parse_ports(self.ports), self.bypass)
-        check_bound_k(self.bound_k)
-
-    @property
-    def tos(self) -> int:
-        """The ToS that the testbed's own programs mark their tagged sockets with."""
-        tag = parse_tag(self.tag)
-        return TOS_COMPRESS if tag == TAG_ANY else tag
-
-    def tagged_port(self, port: int) -> int:
-        """Return ``port`` if tagged connections may have it, else the first one that they may have."""
-        ranges = parse_ports(self.ports)
-        return port if not ranges or any(first <= port <= last for first, last in ranges) else ranges[0][0]
 
 
 @dataclass(frozen=True)
@@ -303,25 +225,19 @@ def nic_argv(plan: Plan, node: NodePlan, ready_fd: int) -> list[str]:
     if nic is None or node.control_path is None:
         raise UsageError(f"run {plan.run_id} was planned without NICs")
     is_veth = nic.host == "veth"
-    host_netns = node.wire_netns if is_veth else node.netns
-    faults = parse_faults(nic.faults)
-    faults = replace(faults, seed=faults.seed + node.index)
-    return [
-        *(
-            "--host",
-            f"{nic.host}:{HOST_DEVICE if is_veth else node.device}",
-            "--host-netns",
-            str(netns_path(host_netns)),
-        ),
-        *("--wire", node.wire_device, "--wire-netns", str(netns_path(node.wire_netns))),
-        *("--codec", nic.codec, "--bound", str(nic.bound_k), "--packing", nic.packing),
-        *("--encapsulation", nic.encapsulation),
-        *("--control", str(node.control_path), "--ready-fd", str(ready_fd)),
-        *("--flow-table", str(plan.state_dir / f"flows-{node.name}.bin")),
-        *("--fault", faults.text(), "--threads", str(nic.threads), "--busy-poll", str(nic.busy_poll_us)),
-        *("--bypass", nic.bypass, "--tag", nic.tag, "--ports", nic.ports),
-        *(("--key", str(plan.key_path)) if nic.keyed else ()),
-    ]
+    faults = nic.fault_settings
+    process = NicProcess(
+        **nic.shared() | {"faults": replace(faults, seed=faults.seed + node.index).text()},
+        host=f"{nic.host}:{HOST_DEVICE if is_veth else node.device}",
+        host_netns=str(netns_path(node.wire_netns if is_veth else node.netns)),
+        wire=node.wire_device,
+        wire_netns=str(netns_path(node.wire_netns)),
+        control=node.control_path,
+        ready_fd=ready_fd,
+        flow_table=plan.state_dir / f"flows-{node.name}.bin",
+        key=plan.key_path if nic.keyed else None,
+    )
+    return process.argv()
 
 
 def settings_to_json(settings: TestbedSettings) -> dict[str, Any]:

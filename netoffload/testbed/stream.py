@@ -22,8 +22,8 @@ import numpy as np
 from netoffload import control
 from netoffload.codec import Codec, get
 from netoffload.errors import TestbedError
+from netoffload.nic_options import NicSettings
 from netoffload.testbed.build import Testbed
-from netoffload.testbed.plan import NicSettings
 
 PORT: Final = 5028
 CHUNK_VALUES: Final = 1 << 20

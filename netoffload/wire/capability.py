@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from netoffload.codec_specs import ALL_CODECS
 from netoffload.errors import WireError
-from netoffload.wire.offload import BLOCK_VERSION, CodecId
+from netoffload.wire.offload import BLOCK_VERSION
 
 OPTION_EXPERIMENT: Final = 253
 OPTION_LEN: Final = 12
@@ -30,9 +31,6 @@ VERSION_AT: Final = 4
 WAYS_AT: Final = 5
 CODECS_AT: Final = 6
 NONCE_AT: Final = 8
-
-ALL_CODECS: Final = sum(1 << codec_id for codec_id in CodecId)
-"""What a NIC of this version decodes."""
 
 TAKES_UDP: Final = 1
 """Of the ways: blocks in UDP."""

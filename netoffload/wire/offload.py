@@ -8,7 +8,7 @@
     IPComp header (RFC 3173, 3):  next header = 6 | flags = 0 | CPI (private range)          4 octets
 
     block header, network byte order:
-     0  version << 4 | codec id
+     0  version << 4 | codec id     ``netoffload.codec_specs``
      1  bound k (the error bound is 2**-k)
      2  head << 4 | tail            raw octets before and after the floats, 0..3 each
      3  flags                       1: a MAC of 16 octets follows the payload; receivers refuse others
@@ -39,7 +39,6 @@ out; against him helps a key. With one, the MAC covers the same octets as the CR
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import Final
 
@@ -80,17 +79,6 @@ TCP_HEADER: Final = 20
 SEGMENT_FLAGS: Final = tcp.ACK_FLAG | tcp.PSH | tcp.FIN | tcp.ECE
 """TCP flags that a block's segment may have. ECE is on every segment between a congestion mark and its answer; CWR,
 which is on the first one only, SYN, RST and URG bypass, and a block that has one of them is forged."""
-
-
-class CodecId(enum.IntEnum):
-    """The codec's number in a block header (4 bits)."""
-
-    NONE = 0
-    INCEPTIONN = 1
-    BOUNDED = 2
-    TRUNCATE16 = 3
-    TRUNCATE22 = 4
-    TRUNCATE24 = 5
 
 
 @dataclass(frozen=True)

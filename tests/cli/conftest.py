@@ -13,11 +13,11 @@ from nic_pair import Nic
 from watched_nic import ROOT, RUN_ID, Cli, port_of, used_nic
 
 from netoffload.control import ControlServer
+from netoffload.nic_options import NicProcess
 from netoffload.testbed import NicSettings, Plan, TestbedSettings, make_plan
 from netoffload.testbed.journal import Journal
 from netoffload.testbed.plan import ENV_STATE_DIR
 from netoffload_daemon.control import make_handlers
-from netoffload_daemon.settings import NicSettings as DaemonSettings
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +39,7 @@ def served(nic: Nic, testbed_plan: Plan) -> Iterator[Path]:
     """The control socket of that run's NIC."""
     path = testbed_plan.nodes[0].control_path
     assert path is not None
-    handlers = make_handlers(DaemonSettings(host="tap:inc0", wire="wire0"), port_of(nic), -1)
+    handlers = make_handlers(NicProcess(host="tap:inc0", wire="wire0"), port_of(nic), -1)
     with ControlServer(path, handlers):
         yield path
 

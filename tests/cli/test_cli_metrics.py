@@ -21,9 +21,9 @@ from watched_nic import Cli, port_of
 from netoffload.control import request
 from netoffload.engine.counters import Counter, as_dict
 from netoffload.errors import SystemRefusedError, UsageError
+from netoffload.nic_options import NicProcess
 from netoffload_daemon import metrics
 from netoffload_daemon.control import make_handlers
-from netoffload_daemon.settings import NicSettings
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
@@ -56,7 +56,7 @@ def parse(text: str) -> dict[tuple[str, str], float]:
 
 
 def text_of(nic: Nic) -> str:
-    handlers = make_handlers(NicSettings(host="tap:inc0", wire="wire0"), port_of(nic), -1)
+    handlers = make_handlers(NicProcess(host="tap:inc0", wire="wire0"), port_of(nic), -1)
     return str(handlers["metrics"]({})["metrics"])
 
 
@@ -191,4 +191,4 @@ def test_a_running_nic_is_scraped(wire: str) -> None:
 @pytest.mark.parametrize("number", [0, -1, 65536])
 def test_a_port_that_cannot_be_is_refused(number: int) -> None:
     with pytest.raises(UsageError, match=r"outside 1\.\.65535"):
-        NicSettings(host="tap:a", wire="b", metrics_port=number)
+        NicProcess(host="tap:a", wire="b", metrics_port=number)

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netoffload.codec import bursts, get, kernels, plain, reference
+from netoffload.codec import bursts, fixed, get, kernels, plain, reference
 from netoffload.codec.kernels import CPU_FEATURES, KERNEL, usable_kernels
 from netoffload.codec.reference import Oracle
+from netoffload.codec_specs import Made
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import CodecError
@@ -313,3 +314,23 @@ def test_a_kernel_needs_every_feature_it_uses(
 
 def test_the_fastest_kernel_is_the_one_in_use() -> None:
     assert os.environ.get("NETOFFLOAD_KERNEL") or usable_kernels()[0] == KERNEL
+
+
+def test_kernels_are_made_of_the_arithmetic_of_a_row() -> None:
+    made = fixed.made_kernels(Made(12, lambda word, k: (word >> 20) ^ k, lambda code, k: (code ^ k) << 20))
+    values = np.random.default_rng(4).normal(0, 1, 37).astype(np.float32)
+    payload = np.full(400, CANARY, np.uint8)
+    target = np.zeros(160, np.uint8)
+    assert made.encode(values.view(np.uint8), 0, 37, 10, payload, 0, 300, np.zeros(4, np.int64)) == (37, 5 * 12)
+    codes = [int(word) >> 20 ^ 10 for word in values.view(np.uint32)[:8]]
+    first_burst = sum(code << 12 * lane for lane, code in enumerate(codes)).to_bytes(12, "little")
+    assert payload[:12].tobytes() == first_burst
+    assert made.decode(payload, 0, 60, 37, 10, target, 0) == 60
+    wanted = (values.view(np.uint32) >> 20 << 20).tobytes()
+    assert target[: 4 * 37].tobytes() == wanted
+    assert made.decode_halves(payload, 0, 60, 37, 24, 16, 10, target, 0) == 60
+    assert made.decode_halves(payload, 0, 60, 37, 20, 16, 10, target, 0) == bursts.MALFORMED
+    assert made.decode(payload, 0, 59, 37, 10, target, 0) == bursts.MALFORMED
+    words = values.view(np.uint32).copy()
+    made.round_trip(words, 10, words)
+    assert words.tobytes() == wanted

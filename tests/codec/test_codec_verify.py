@@ -44,9 +44,7 @@ class Broken(Codec):
 
 def broken(what: str, change: Callable[[np.ndarray], np.ndarray]) -> Broken:
     good = get("bounded")
-    return Broken(
-        good.codec_id, good.name, good.oracle, lambda where, result: change(result) if where == what else result
-    )
+    return Broken(good.codec_id, good.oracle, lambda where, result: change(result) if where == what else result)
 
 
 def flip_one_bit(result: np.ndarray) -> np.ndarray:
@@ -105,7 +103,7 @@ def test_an_oracle_beyond_its_bound_is_found() -> None:
         def round_trip(self, values: Float32Array, bound_k: int, out: Float32Array | None = None) -> Float32Array:
             return super().round_trip(values, bound_k - 1, out)
 
-    mismatch = verify.check_range(Coarser(good.codec_id, good.name, oracle), 10, AROUND_2_TO_MINUS_10, 4096)
+    mismatch = verify.check_range(Coarser(good.codec_id, oracle), 10, AROUND_2_TO_MINUS_10, 4096)
     assert mismatch is not None
     assert (mismatch.what, mismatch.bits, mismatch.expected) == ("error", 0x3A800001, "at most 2^-10")
 

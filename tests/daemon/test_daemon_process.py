@@ -148,8 +148,8 @@ def test_a_control_socket_in_use_is_the_systems_refusal(wire: str, tmp_path: Pat
 def test_a_loop_that_fails_is_not_a_success(capsys: pytest.CaptureFixture[str]) -> None:
     from typing import Any
 
+    from netoffload.nic_options import NicProcess
     from netoffload_daemon.__main__ import FAILED, Loop, _exit_code
-    from netoffload_daemon.settings import NicSettings
 
     event = os.eventfd(0)
     no_port: Any = object()
@@ -158,7 +158,7 @@ def test_a_loop_that_fails_is_not_a_success(capsys: pytest.CaptureFixture[str]) 
     assert loop.join() == FAILED
     assert os.eventfd_read(event) == 1  # whoever else runs is told to stop
     os.close(event)
-    assert _exit_code(FAILED, NicSettings("tap:t0", "lo")) == 1
+    assert _exit_code(FAILED, NicProcess(host="tap:t0", wire="lo")) == 1
     assert "the loop failed" in capsys.readouterr().err.splitlines()[-1]
 
 

@@ -24,6 +24,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from netoffload.codec import CODECS, get
+from netoffload.codec_specs import ALL_CODECS
 from netoffload.dissect import layers
 from netoffload.dissect.layers import (
     BlockTCP,
@@ -38,7 +39,7 @@ from netoffload.dissect.layers import (
 from netoffload.errors import UsageError, WireError
 from netoffload.wire import vnet
 from netoffload.wire.authentication import block_mac
-from netoffload.wire.capability import ALL_CODECS, TAKES_UDP, WANTS_MAC, Capability
+from netoffload.wire.capability import TAKES_UDP, WANTS_MAC, Capability
 from netoffload.wire.offload import BLOCK_VERSION, HAS_MAC, parse_block
 
 _, ANSWER, *BLOCKS = frames_of_a_connection()

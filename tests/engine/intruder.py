@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from netoffload.codec import get
+from netoffload.codec_specs import CodecId
 from netoffload.devices.packet import open_packet
 from netoffload.netlink import Namespace, netns_path
 from netoffload.testbed import NodePlan
@@ -18,7 +19,7 @@ from netoffload.wire.capability import emit_capability
 from netoffload.wire.encapsulation import UDP_PORT, parse_entries
 from netoffload.wire.ethernet import Ethernet, emit_ethernet
 from netoffload.wire.ipv4 import Ipv4, emit_ipv4
-from netoffload.wire.offload import Block, CodecId, emit_block, nonce_of, parse_block
+from netoffload.wire.offload import Block, emit_block, nonce_of, parse_block
 from netoffload.wire.tcp import SYN, Tcp, emit_tcp, parse_tcp
 from netoffload.wire.vnet import VNET_LEN
 

@@ -10,9 +10,10 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 
+from netoffload.codec_specs import ALL_CODECS
 from netoffload.engine.encapsulation import DATAGRAMS_MAX
 from netoffload.wire import encapsulation, vnet
-from netoffload.wire.capability import ALL_CODECS, OPTION_LEN, emit_capability
+from netoffload.wire.capability import OPTION_LEN, emit_capability
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.offload import parse_block
 

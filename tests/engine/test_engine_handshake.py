@@ -13,10 +13,11 @@ from nic_pair import FIRST_NONCE, Nic, connect
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
+from netoffload.codec_specs import ALL_CODECS
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine import flows
 from netoffload.engine.flows import SLOTS
-from netoffload.wire.capability import ALL_CODECS, TAKES_UDP, Capability, emit_capability, parse_capability
+from netoffload.wire.capability import TAKES_UDP, Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import internet_checksum, ones_sum
 from netoffload.wire.ipv4 import parse_ipv4
 from netoffload.wire.offload import BLOCK_VERSION

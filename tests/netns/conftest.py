@@ -12,9 +12,10 @@ import pytest
 
 from netoffload.errors import SystemRefusedError
 from netoffload.netlink import NETNS_DIR, Namespace
+from netoffload.nic_options import NicSettings
 from netoffload.testbed import Testbed, TestbedSettings, make_plan, state_root
 from netoffload.testbed.build import check_root, check_tun
-from netoffload.testbed.plan import ENV_STATE_DIR, NicSettings
+from netoffload.testbed.plan import ENV_STATE_DIR
 from netoffload.testbed.processes import marked
 
 ROOT = Path(__file__).parents[2]

@@ -20,12 +20,12 @@ from netoffload.devices.packet import open_packet
 from netoffload.devices.qdisc import has_clsact
 from netoffload.netlink import Namespace, netns_path
 from netoffload.netlink.redirect import remove_link
+from netoffload.nic_options import NicProcess
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.testbed.plan import NodePlan, nic_argv
 from netoffload.testbed.stream import stream
 from netoffload.wire.vnet import Vnet, emit_vnet
 from netoffload_daemon.bypass import KernelBypass
-from netoffload_daemon.settings import NicSettings as DaemonSettings
 
 pytestmark = pytest.mark.netns
 
@@ -291,7 +291,7 @@ def test_a_nic_on_a_host_undoes_it_if_it_stays_root(plain_bed: Testbed) -> None:
 def test_what_a_killed_nic_left_is_found_when_a_device_was_made_anew(plain_bed: Testbed, gone: str) -> None:
     node = plain_bed.plan.nodes[2]
     netns = str(netns_path(node.netns))
-    settings = DaemonSettings("tap:t1", "w0", netns, netns, bypass="kernel")
+    settings = NicProcess(host="tap:t1", wire="w0", host_netns=netns, wire_netns=netns, bypass="kernel")
 
     def make(name: str) -> None:
         if name == "w0":

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from netoffload.codec_specs import SPECS, TAGGED, CodecId
 from netoffload.config import check_bound_k
 from netoffload.errors import UsageError
 
@@ -100,8 +101,10 @@ class Blocks:
     decompress: Callable[[Coded], int]
 
 
-MODELLED: Final = ("inceptionn", "bounded")
-"""The codecs that have tags, and so need this hardware."""
+_COMPRESS: Final = {CodecId.INCEPTIONN: compress_inceptionn, CodecId.BOUNDED: compress_bounded}
+
+MODELLED: Final = {SPECS[codec_id].name: codec_id for codec_id in TAGGED if codec_id in _COMPRESS}
+"""The codecs that have tags, and so need this hardware, and whose compression block stands here."""
 
 
 def blocks_of(codec: str, bound_k: int) -> Blocks:
@@ -113,5 +116,9 @@ def blocks_of(codec: str, bound_k: int) -> Blocks:
     check_bound_k(bound_k)
     if codec not in MODELLED:
         raise UsageError(f"codec {codec!r} has no burst engine: choose from {', '.join(MODELLED)}")
-    compress, places8 = (compress_inceptionn, 7) if codec == "inceptionn" else (compress_bounded, bound_k - 1)
-    return Blocks(functools.partial(compress, bound_k=bound_k), functools.partial(decompress, places8=places8))
+    codec_id = MODELLED[codec]
+    places, places_per_k = TAGGED[codec_id].places8
+    places8 = places + places_per_k * bound_k
+    return Blocks(
+        functools.partial(_COMPRESS[codec_id], bound_k=bound_k), functools.partial(decompress, places8=places8)
+    )

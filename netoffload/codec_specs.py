@@ -1,0 +1,133 @@
+"""Every codec, once: its number in a block header, its name, and what its payload looks like.
+
+A row of :data:`SPECS` is the whole decision. The names that a user may ask for, the bitmap that NICs exchange, what the
+kernels choose by, the list of the hardware model, scapy's names and Wireshark's tables all come from here. A member of
+:class:`CodecId` without a row fails at import, and so does a row without kernels or without an oracle.
+
+All codecs share the burst: eight floats become a whole number of octets, and a float's code depends on that float
+alone (``netoffload.codec``). There are three forms of a burst:
+
+=================  ================================================================================================
+:class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are compiled loops of their own
+:class:`Cut`       the same number of bits of every float, the most significant ones
+:class:`Made`      the same number of bits of every float. The row has the arithmetic of one float, in whole numbers,
+                   and ``netoffload.codec.fixed`` makes the kernels of it
+=================  ================================================================================================
+
+A new codec without tags needs its member and row here, and its oracle in ``netoffload.codec.reference``; one that
+only cuts bits off does not even need the oracle. A tagged codec needs them too, and ``encode_NAME`` and
+``round_trip_NAME`` in ``netoffload.codec.plain``; where the vector kernels have none, those are used.
+
+Nothing here imports anything but the standard library, so the command line can name codecs without compiling.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+
+class CodecId(enum.IntEnum):
+    """The codec's number in a block header (4 bits), in the order in which they are offered to users."""
+
+    INCEPTIONN = 1
+    BOUNDED = 2
+    TRUNCATE16 = 3
+    TRUNCATE22 = 4
+    TRUNCATE24 = 5
+    NONE = 0
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """Bursts that begin with a tag word.
+
+    Attributes:
+        places8: what the last bit of the 8-bit form weighs for the error bound 2**-k: 2**-(places8[0] + places8[1] k).
+    """
+
+    places8: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Every float keeps its ``bits`` most significant bits; lane i starts at bit ``bits * i`` of its burst.
+
+    ``bits`` is even and 2..16, so that half a burst is whole octets, or 32, which is the float as it is.
+    """
+
+    bits: int
+
+    def __post_init__(self) -> None:
+        """Refuse a width that the kernels cannot pack."""
+        as_it_is = type(self) is Cut and self.bits == 32
+        if not as_it_is and (self.bits % 2 or not 2 <= self.bits <= 16):
+            raise ValueError(f"a code of {self.bits} bits cannot be packed: choose an even number up to 16")
+
+
+@dataclass(frozen=True)
+class Made(Cut):
+    """Every float becomes a code of ``bits`` bits, up to 16, by arithmetic that stands in its row.
+
+    Attributes:
+        to_code: from (the 32 bits of a float, bound k) to its code. It is compiled: whole numbers and operators only.
+        to_word: from (code, bound k) to the 32 bits of a float.
+    """
+
+    to_code: Callable[[Any, Any], Any]
+    to_word: Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class CodecSpec:
+    """One codec.
+
+    Attributes:
+        codec_id: its number in a block header.
+        form: of its bursts.
+        keeps_bound: every finite float below 1 comes back with an error of at most 2**-k.
+    """
+
+    codec_id: CodecId
+    form: Tagged | Cut
+    keeps_bound: bool = False
+
+    @property
+    def name(self) -> str:
+        """What a user asks for."""
+        return self.codec_id.name.lower()
+
+
+def _checked(*rows: CodecSpec) -> dict[CodecId, CodecSpec]:
+    """Return the rows by their ids, in the order of the ids.
+
+    Raises:
+        ValueError: an id that has no row, or two, or does not fit into the four bits of a block header.
+    """
+    ids = [row.codec_id for row in rows]
+    wrong = [codec_id.name for codec_id in CodecId if ids.count(codec_id) != 1 or not 0 <= codec_id <= 15]
+    if wrong:
+        raise ValueError(f"codecs that do not have exactly one row and an id in 0..15: {', '.join(wrong)}")
+    return {codec_id: rows[ids.index(codec_id)] for codec_id in CodecId}
+
+
+SPECS: Final = _checked(
+    CodecSpec(CodecId.INCEPTIONN, Tagged(places8=(7, 0))),
+    CodecSpec(CodecId.BOUNDED, Tagged(places8=(-1, 1)), keeps_bound=True),
+    CodecSpec(CodecId.TRUNCATE16, Cut(16)),
+    CodecSpec(CodecId.TRUNCATE22, Cut(10)),
+    CodecSpec(CodecId.TRUNCATE24, Cut(8)),
+    CodecSpec(CodecId.NONE, Cut(32)),
+)
+"""Every codec by its id."""
+
+NAMES: Final = tuple(spec.name for spec in SPECS.values())
+"""What a user may ask for."""
+
+TAGGED: Final = {codec_id: spec.form for codec_id, spec in SPECS.items() if isinstance(spec.form, Tagged)}
+"""Codecs whose bursts begin with a tag word."""
+
+ALL_CODECS: Final = sum(1 << codec_id for codec_id in CodecId)
+"""Bit i: there is a codec with id i. It is what a NIC of this version decodes."""

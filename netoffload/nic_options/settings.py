@@ -1,0 +1,292 @@
+"""Every option of a NIC: a field of :class:`NicOptions`, :class:`NicSettings` or :class:`NicProcess`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from netoffload.config import (
+    BOUND_K_DEFAULT,
+    BUSY_POLL_US_MAX,
+    BYPASSES,
+    CODECS,
+    ENCAPSULATIONS,
+    PACKINGS,
+    PORT_MAX,
+    TAG_ANY,
+    TOS_COMPRESS,
+    Ports,
+    check_bound_k,
+    check_bypass,
+    check_choice,
+    check_policy,
+    format_tag,
+    parse_ports,
+    parse_tag,
+)
+from netoffload.errors import UsageError
+from netoffload.faults import FaultSettings, parse_faults
+from netoffload.nic_options.option import BUILDING, option, options_of
+
+HOST_KINDS: Final = ("tap", "veth")
+TRACE_SIDES: Final = ("host", "wire", "both")
+
+USER_DEFAULT: Final = "nobody"
+"""Who a NIC is once its devices are open."""
+
+_DEVICE_NAME: Final = re.compile(r"[A-Za-z0-9._@:-]{1,15}")
+
+
+def _check_threads(threads: int) -> None:
+    if threads not in (1, 2):
+        raise UsageError(f"{threads} threads are not possible: 1, or 2 for one per direction")
+
+
+def _check_busy_poll_us(busy_poll_us: int) -> None:
+    if not 0 <= busy_poll_us <= BUSY_POLL_US_MAX:
+        raise UsageError(f"busy polling for {busy_poll_us} us is outside 0..{BUSY_POLL_US_MAX}")
+
+
+def _check_metrics_port(port: int) -> None:
+    if not 1 <= port <= PORT_MAX:
+        raise UsageError(f"metrics port {port} is outside 1..{PORT_MAX}")
+
+
+@dataclass(frozen=True)
+class NicOptions:
+    """What any NIC can be asked.
+
+    Raises:
+        UsageError: a value that cannot be, or two that exclude each other.
+    """
+
+    codec: str = option(
+        "--codec",
+        "Codec of the blocks",
+        CODECS[0],
+        metavar="NAME",
+        choices=CODECS,
+        unit_variable="CODEC",
+        commands=(*BUILDING, "train"),
+        more="[Codecs](../design/codecs.md) describes them.",
+    )
+    bound_k: int = option(
+        "--bound",
+        "Error bound 2^-K of the codec, K in 1..16",
+        BOUND_K_DEFAULT,
+        metavar="K",
+        check=check_bound_k,
+        unit_variable="BOUND",
+        commands=(*BUILDING, "train", "demo"),
+    )
+    packing: str = option(
+        "--packing",
+        "How frames are filled",
+        PACKINGS[0],
+        choices=PACKINGS,
+        unit_variable="PACKING",
+        commands=(*BUILDING, "train", "demo"),
+        more="`coalesced` fills frames up to the MTU; `per-segment` makes one frame per segment, as the paper's NIC.",
+    )
+    encapsulation: str = option(
+        "--encapsulation",
+        "How blocks travel to peers that take it",
+        ENCAPSULATIONS[0],
+        choices=ENCAPSULATIONS,
+        more="In UDP to port 61736 they are 1.6 times as fast from Linux 6.2 on where cores are the limit"
+        " ([lab](../lab/nic.md)); `ipcomp` is IP protocol 108. A NIC takes blocks in both forms.",
+    )
+    faults: str = option(
+        "--fault",
+        "Damage frames for the wire: loss=P,dup=P,reorder=P,flip=P,truncate=P,delay=5ms,seed=N",
+        "",
+        metavar="FAULTS",
+        check=parse_faults,
+        more="Any of them will do: see [Faults on purpose](#faults-on-purpose).",
+    )
+    threads: int = option(
+        "--threads",
+        "Threads: 1, or 2 for one per direction",
+        1,
+        metavar="N",
+        check=_check_threads,
+        more="Two are for a machine with a core to spare.",
+    )
+    busy_poll_us: int = option(
+        "--busy-poll",
+        "Look for frames this long before sleeping, microseconds",
+        0,
+        metavar="US",
+        check=_check_busy_poll_us,
+        more="It costs a core that is never idle under load, and saves delay.",
+    )
+    bypass: str = option(
+        "--bypass",
+        "Who carries frames that are not touched, this process or tc filters",
+        BYPASSES[0],
+        choices=BYPASSES,
+        unit_variable="BYPASS",
+        more="See [Bypass in the kernel](#bypass-in-the-kernel).",
+    )
+    tag: str = option(
+        "--tag",
+        "ToS or traffic class of tagged connections: 0x28, 40, AF11; any, with --ports",
+        format_tag(TOS_COMPRESS),
+        metavar="TOS",
+        check=parse_tag,
+        more="See [What is tagged](#what-is-tagged).",
+    )
+    ports: str = option(
+        "--ports", "Tag only connections from or to these ports: 5000-5999,7000", "", metavar="LIST", check=parse_ports
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without opening anything."""
+        for field, asked in options_of(type(self)):
+            value = getattr(self, field.name)
+            if asked.choices:
+                check_choice(field.name.replace("_", " "), value, asked.choices)
+            if asked.check is not None and value is not None:
+                asked.check(value)
+        check_bypass(self.bypass, has_faults=self.fault_settings.is_on)
+        check_policy(self.tag_tos, self.port_ranges, self.bypass)
+
+    @property
+    def fault_settings(self) -> FaultSettings:
+        """What happens on purpose to frames for the wire."""
+        return parse_faults(self.faults)
+
+    @property
+    def tag_tos(self) -> int:
+        """ToS or traffic class of tagged segments, or ``TAG_ANY``."""
+        return parse_tag(self.tag)
+
+    @property
+    def port_ranges(self) -> Ports:
+        """Tagged connections have a port in one of these ranges; empty: any."""
+        return parse_ports(self.ports)
+
+    def shared(self) -> dict[str, Any]:
+        """Return the values of the options that any NIC has, by field."""
+        return {field.name: getattr(self, field.name) for field, _ in options_of(NicOptions)}
+
+    def argv(self) -> list[str]:
+        """Return the words that say these settings: all that any NIC has, and of the others those without defaults."""
+        words: list[str] = []
+        always = self.shared()
+        for field, asked in options_of(type(self)):
+            value = getattr(self, field.name)
+            if field.name in always or value != field.default:
+                words += [asked.flag] if value is True else [asked.flag, str(value)]
+        return words
+
+
+@dataclass(frozen=True)
+class NicSettings(NicOptions):
+    """What every NIC of a testbed is asked; the i-th one adds i to the seed of the faults."""
+
+    host: str = option(
+        "--host", "What a node's device is, a TAP or one end of a veth pair", HOST_KINDS[0], choices=HOST_KINDS
+    )
+    keyed: bool = option(
+        "--keyed", "Every block has a MAC, of a key that the testbed draws", default=False, commands=("up",)
+    )
+
+    @property
+    def tos(self) -> int:
+        """The ToS that the testbed's own programs mark their tagged sockets with."""
+        return TOS_COMPRESS if self.tag_tos == TAG_ANY else self.tag_tos
+
+    def tagged_port(self, port: int) -> int:
+        """Return ``port`` if tagged connections may have it, else the first one that they may have."""
+        ranges = self.port_ranges
+        return port if not ranges or any(first <= port <= last for first, last in ranges) else ranges[0][0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NicProcess(NicOptions):
+    """What one NIC process is asked."""
+
+    host: str = option(
+        "--host",
+        "The host's device: a TAP, made if it is not there, or the NIC's end of a veth pair",
+        metavar="KIND:NAME",
+        more="KIND is `tap` or `veth`. A TAP stays behind: see [Restarts](#restarts). The other end of a veth pair, "
+        "the host's, keeps its offloads on (`ethtool -k`), as veth has them when made.",
+    )
+    wire: str = option("--wire", "The wire's interface", metavar="NAME", more="Any Ethernet interface will do.")
+    host_netns: str | None = option(
+        "--host-netns",
+        "Network namespace of the host's device",
+        None,
+        metavar="PATH",
+        more="The NIC opens the device there and stays outside.",
+    )
+    wire_netns: str | None = option("--wire-netns", "Network namespace of the wire", None, metavar="PATH")
+    ephemeral: bool = option(
+        "--ephemeral", "A TAP that is made goes with the NIC, and the host's connections too", default=False
+    )
+    control: Path | None = option(
+        "--control",
+        "Unix socket to listen on for counters, flows and stop",
+        None,
+        metavar="PATH",
+        more="It is root's, mode 0600.",
+    )
+    key: Path | None = option(
+        "--key",
+        "Add a MAC of this key to every block, and ask for it",
+        None,
+        metavar="FILE",
+        more="Both NICs share the key: see [A key](#a-key).",
+    )
+    flow_table: Path | None = option(
+        "--flow-table",
+        "Keep the flows in this file, for a restart",
+        None,
+        metavar="FILE",
+        more="A NIC that was killed then goes on compressing: see [Restarts](#restarts).",
+    )
+    metrics_port: int | None = option(
+        "--metrics-port",
+        "Serve Prometheus metrics at http://127.0.0.1:N/metrics",
+        None,
+        metavar="N",
+        check=_check_metrics_port,
+        more="[Monitoring](monitoring.md) lists them.",
+    )
+    ready_fd: int | None = option(
+        "--ready-fd", "Write 'ready' and a newline to this descriptor when forwarding", None, metavar="N"
+    )
+    user: str = option("--user", "Who to be once the devices are open; root stays root", USER_DEFAULT, metavar="NAME")
+    trace: Path | None = option(
+        "--trace",
+        "Write the frames that cross to this pcapng file",
+        None,
+        metavar="FILE",
+        more="See [Traces](#traces).",
+    )
+    trace_side: str = option("--trace-side", "Whose frames are written", "both", choices=TRACE_SIDES)
+
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without opening anything."""
+        super().__post_init__()
+        check_bypass(self.bypass, has_faults=False, has_trace=self.trace is not None)
+        kind, _, name = self.host.partition(":")
+        if kind not in HOST_KINDS or not name:
+            raise UsageError(f"host device {self.host!r} is not tap:NAME or veth:NAME")
+        for device in (name, self.wire):
+            if not _DEVICE_NAME.fullmatch(device):
+                raise UsageError(f"{device!r} is not an interface name: 1..15 letters, digits and . _ - @ :")
+
+    @property
+    def host_name(self) -> str:
+        """Interface name of the host's device."""
+        return self.host.partition(":")[2]
+
+    @property
+    def host_is_veth(self) -> bool:
+        """Whether the host's device is the NIC's end of a veth pair; else it is a TAP."""
+        return self.host.startswith("veth:")

@@ -1,0 +1,35 @@
+"""A program of its own process: floats through two NICs with the codec that its argument names."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from frames import make_segment
+from nic_pair import Nic, connect
+
+from netoffload import codec
+from netoffload.wire.ethernet import ETHERNET_LEN
+from netoffload.wire.offload import TCP_HEADER, VERSION_CODEC
+from netoffload.wire.vnet import VNET_LEN
+
+BLOCK_AT = VNET_LEN + ETHERNET_LEN + 20
+
+
+def main(name: str) -> None:
+    """Send 250 floats; what arrives must be the oracle's, and the block between must say the codec's number."""
+    asked = codec.get(name)
+    sender, receiver = Nic(codec=asked.codec_id), Nic()
+    connect(sender, receiver, 1000)
+    values = np.random.default_rng(6).normal(0, 0.3, 250).astype(np.float32)
+    (block,) = sender.from_host(make_segment(values.tobytes(), seq=1001, flags="PA"))
+    assert block[BLOCK_AT + VERSION_CODEC] & 15 == asked.codec_id
+    assert len(block) - BLOCK_AT - TCP_HEADER - 32 == asked.oracle.encode(values, 10).size
+    (segment,) = receiver.from_wire([block])
+    wanted = asked.oracle.round_trip(values, 10)
+    assert segment[-wanted.nbytes :] == wanted.tobytes()
+    assert wanted.tobytes() != values.tobytes()
+    print(f"{name} is codec {int(asked.codec_id)}")
+
+
+main(sys.argv[1])

@@ -1,0 +1,118 @@
+"""What a new codec needs: two files of the package if it has no tags, three if it has, and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from changed_copy import HERE, Changes, run_with
+
+from netoffload import codec_specs
+from netoffload.codec import kernels
+from netoffload.codec_specs import SPECS
+from netoffload.errors import UsageError
+
+MEMBER = "    NONE = 0\n"
+ROW = "    CodecSpec(CodecId.NONE, Cut(32)),\n"
+ORACLE = "\n\ndef oracle_of("
+
+ROUNDED = {
+    "codec_specs.py": (
+        (MEMBER, f"{MEMBER}    ROUNDED = 9\n"),
+        (
+            ROW,
+            f"{ROW}    CodecSpec(CodecId.ROUNDED, Made(16, lambda word, k: word + 0x7FFF + (word >> 16 & 1) >> 16,"
+            " lambda code, k: code << 16)),\n",
+        ),
+    ),
+    "codec/reference.py": (
+        (
+            ORACLE,
+            """
+
+def _bfloat16(values, bound_k):
+    words = values.view(np.uint32).astype(np.uint64)
+    below, above = words & 0xFFFF0000, (words & 0xFFFF0000) + 0x10000
+    odd = below >> 16 & 1
+    up = (words - below) * 2 + odd > above - below
+    return np.where(up, above, below).astype(np.uint32).view(np.float32)
+
+
+ORACLES[CodecId.ROUNDED] = Oracle(
+    encode=lambda values, k: np.pad(
+        _bfloat16(values, k).view(np.uint16)[1::2], (0, -values.size % 8)
+    ).view(np.uint8),
+    decode=lambda payload, count, k: (payload.view(np.uint16)[:count].astype(np.uint32) << 16).view(np.float32),
+    round_trip=_bfloat16,
+)
+"""
+            + ORACLE,
+        ),
+    ),
+}
+"""A codec without tags: bfloat16, rounded to nearest even."""
+
+COARSE = {
+    "codec_specs.py": (
+        (MEMBER, f"{MEMBER}    COARSE = 9\n"),
+        (ROW, f"{ROW}    CodecSpec(CodecId.COARSE, Tagged(places8=(3, 0))),\n"),
+    ),
+    "codec/plain.py": (
+        (
+            "\n\n@kernel\ndef encode_bounded(",
+            """
+
+@kernel
+def encode_coarse(source, source_at, count, bound_k, target, target_at, capacity, classes):
+    return _encode_fit(
+        bounded_lane, bounded_limits(4), source, source_at, count, target, target_at, capacity, classes
+    )
+
+
+@kernel
+def round_trip_coarse(source, bound_k, target):
+    round_trip_bounded(source, 4, target)
+
+
+@kernel
+def encode_bounded(""",
+        ),
+    ),
+    "codec/reference.py": (
+        (
+            ORACLE,
+            """
+ORACLES[CodecId.COARSE] = tagged(
+    lambda values, k: compress_bounded(values, 4), lambda tags, codes, k: decompress_bounded(tags, codes, 4)
+)
+"""
+            + ORACLE,
+        ),
+    ),
+}
+"""A codec with tags: ``bounded`` that always has the bound 2^-4."""
+
+
+@pytest.mark.parametrize(("changes", "files"), [(ROUNDED, 2), (COARSE, 3)], ids=["untagged", "tagged"])
+def test_a_codec_of_ones_own_crosses_two_nics(changes: Changes, files: int, tmp_path: Path) -> None:
+    name = "rounded" if changes is ROUNDED else "coarse"
+    assert len(changes) == files
+    assert run_with(changes, tmp_path, str(HERE / "own_codec_program.py"), name) == f"{name} is codec 9\n"
+
+
+def test_a_codec_without_an_oracle_or_a_row_fails_at_import(tmp_path: Path) -> None:
+    without_oracle = {"codec_specs.py": ROUNDED["codec_specs.py"]}
+    said = run_with(without_oracle, tmp_path, "-c", "import netoffload.codec")
+    assert "codec rounded has no oracle: netoffload.codec.reference must have one" in said
+    *most, last = SPECS.values()
+    with pytest.raises(ValueError, match=last.codec_id.name):
+        codec_specs._checked(*most)
+    with pytest.raises(ValueError, match=last.codec_id.name):
+        codec_specs._checked(*most, last, last)
+    with pytest.raises(ValueError, match="a code of 9 bits cannot be packed"):
+        codec_specs.Cut(9)
+
+
+def test_a_tagged_codec_without_kernels_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"encode_made_up: netoffload\.codec\.plain must have one"):
+        kernels._of_variant(kernels.KERNEL, "encode_made_up")
