@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from nic_pair import Nic
-from watched_nic import ROOT, RUN_ID, Cli, port_of, used_nic
+from shared.commands import netoffload
+from watched_nic import RUN_ID, Cli, port_of, used_nic
 
 from netoffload.control import ControlServer
 from netoffload.nic_options import NicProcess
@@ -46,12 +45,9 @@ def served(nic: Nic, testbed_plan: Plan) -> Iterator[Path]:
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
-    """The command line as a process of its own, which sees only this test's testbeds."""
-    paths = [str(ROOT / folder) for folder in ("", "daemon", "mpi_ext")]
-    env = {**os.environ, ENV_STATE_DIR: str(tmp_path / "state"), "PYTHONPATH": os.pathsep.join(paths)}
+    """The command line, which sees only this test's testbeds."""
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "netoffload", *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, check=False)
+        return netoffload(*words, env={ENV_STATE_DIR: str(tmp_path / "state")})
 
     return run

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from shared.commands import netoffload, started
 from typer.testing import CliRunner
 
 from netoffload.cli import app
@@ -193,14 +194,10 @@ def test_payloads_are_counted_as_people_write_them() -> None:
     assert (done.exit_code, answer["accepted"] + answer["refused"]) == (0, 1000)
 
 
-def netoffload(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "netoffload", *words], capture_output=True, text=True, timeout=100)
-
-
 @pytest.mark.skipif(JIT_DISABLED, reason="the command line is tested compiled")
 def test_what_a_person_types() -> None:
     words = ("--first", str(AROUND_2_TO_MINUS_10), "--count", "4096", "--jobs", "1", "--json")
-    done = netoffload("verify", "codec", "--codec", "inceptionn", "--codec", "bounded", "--bound", "14", *words)
+    done = started("verify", "codec", "--codec", "inceptionn", "--codec", "bounded", "--bound", "14", *words)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)["results"]
     assert [(row["codec"], row["k"], row["count"], row["mismatch"]) for row in results] == [

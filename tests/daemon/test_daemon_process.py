@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shared.commands import netoffloadd
 
 from netoffload.devices.packet import takes_bundles
 from netoffload.netlink import Namespace
@@ -47,7 +48,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
-    done = run(*arguments)
+    done = netoffloadd(*arguments)
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1

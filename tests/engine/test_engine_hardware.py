@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.commands import netoffload
 
 from netoffload.codec import get
 from netoffload.compiled.arrays import Float32Array
@@ -228,8 +228,7 @@ def test_every_reason_to_wait_says_what_it_is() -> None:
 
 
 def model_engine(*words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "netoffload", "model", "engine", *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    return netoffload("model", "engine", *words)
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".bin"])

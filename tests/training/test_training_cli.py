@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from shared.commands import netoffload, started
 
 from netoffload import results
-from netoffload.cli import main
 from netoffload.cli.train import _remarks
 from netoffload.results import ClassCounts, Configuration, Learning, NodeTraffic, Record, Spread, Timing, Traffic
 
 
-def netoffload(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line in this process, where torch is imported already."""
-    out, err = io.StringIO(), io.StringIO()
-    argv, handlers = sys.argv, {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    sys.argv = ["netoffload", *words]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        sys.argv = argv
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    code = ended.value.code
-    return subprocess.CompletedProcess(words, code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
-
-
 def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
-    words = [sys.executable, "-m", "netoffload", "train", "hdd"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = started("train", "hdd")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "netoffload: model 'hdd' is unknown: choose from cnn, hdc\n"
 
