@@ -66,6 +66,7 @@ HOMES = {
         "netoffload.control",
         "netoffload.devices",
         "netoffload.testbed",
+        "netoffload.transport",
         "netoffload_daemon",
         "netoffload_mpi",
     },

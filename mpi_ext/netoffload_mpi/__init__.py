@@ -48,10 +48,10 @@ behind, whether it is right).
 
 from mpi4py import MPI
 
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.info import CommInfo, NicShare
 from netoffload_mpi.buffers import BufferTypeError
 from netoffload_mpi.comm import CompComm
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.info import CommInfo, NicShare
 from netoffload_mpi.requests import CompRequest
 
 __all__ = ["MPI", "BufferTypeError", "CommInfo", "CompComm", "CompRequest", "NicShare", "TcpExchange"]

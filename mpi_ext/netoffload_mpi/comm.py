@@ -11,9 +11,9 @@ from mpi4py import MPI
 
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import UsageError
+from netoffload.transport.info import CommInfo
 from netoffload_mpi.buffers import BufferTypeError, float_vector
 from netoffload_mpi.collective_calls import CollectiveComm
-from netoffload_mpi.info import CommInfo
 from netoffload_mpi.requests import NOBODY, Arrival, CompRequest
 
 

@@ -14,13 +14,13 @@ from mpi4py import MPI
 from netoffload.collectives import Quantise
 from netoffload.collectives.announcement import refuse
 from netoffload.errors import NetOffloadError, UsageError
-from netoffload_mpi.agreement import Precision
-from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload_mpi.info import CommInfo, NicShare, with_nic
-from netoffload_mpi.joining import Lane
-from netoffload_mpi.plane import DataPlane, Settings, set_up
+from netoffload.transport.agreement import Precision
+from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
+from netoffload.transport.info import CommInfo, NicShare, with_nic
+from netoffload.transport.joining import Lane
+from netoffload.transport.plane import DataPlane, Settings, set_up
+from netoffload.transport.progress import CallQueue
 from netoffload_mpi.plans import Place, Plan
-from netoffload_mpi.progress import CallQueue
 from netoffload_mpi.requests import CompRequest
 
 _ACCOUNTING: Final = threading.Lock()

@@ -12,9 +12,9 @@ import pytest
 from mpi4py import MPI
 
 from netoffload.errors import CollectiveError, UsageError
+from netoffload.transport.plane import _duplicate_of
 from netoffload_mpi import BufferTypeError, CompComm
 from netoffload_mpi.buffers import equal_blocks, float_vector, uneven_blocks
-from netoffload_mpi.plane import _duplicate_of
 from netoffload_mpi.requests import Arrival, CompRequest
 
 SIX = np.arange(6, dtype=np.float32)

@@ -19,12 +19,12 @@ from tcp_ranks import run_tcp
 
 from netoffload.collectives import barrier
 from netoffload.errors import CollectiveError, UsageError
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.info import CommInfo, NicAccount
+from netoffload.transport.joining import Lane
+from netoffload.transport.plane import DataPlane, Settings
+from netoffload.transport.progress import CallQueue
 from netoffload_mpi import CompComm
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.info import CommInfo, NicAccount
-from netoffload_mpi.joining import Lane
-from netoffload_mpi.plane import DataPlane, Settings
-from netoffload_mpi.progress import CallQueue
 
 TWO_THREADS = "rank 0 calls collectives of one communicator from two threads at the same time"
 

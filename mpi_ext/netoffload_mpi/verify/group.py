@@ -25,12 +25,12 @@ import numpy as np
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import NetOffloadError, PeerLostError
-from netoffload_mpi.agreement import Offer
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.driver import prepare
-from netoffload_mpi.joining import Listeners
+from netoffload.transport.agreement import Offer
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.driver import prepare
+from netoffload.transport.joining import Listeners
+from netoffload.transport.wiring import wire_up
 from netoffload_mpi.requests import CompRequest
-from netoffload_mpi.wiring import wire_up
 
 ADDRESS: Final = "127.0.0.1"
 COUNT: Final = 10_000

@@ -11,14 +11,14 @@ from typing import Any
 from mpi4py import MPI
 
 from netoffload.errors import CollectiveError
-from netoffload_mpi.agreement import Gather, Marking, Offer, agree
+from netoffload.transport.agreement import Gather, Marking, Offer, agree
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.driver import prepare
+from netoffload.transport.info import NicAccount
+from netoffload.transport.joining import Listeners
+from netoffload.transport.plane import DataPlane, Settings
+from netoffload.transport.wiring import wire_up
 from netoffload_mpi.comm import CompComm
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.driver import prepare
-from netoffload_mpi.info import NicAccount
-from netoffload_mpi.joining import Listeners
-from netoffload_mpi.plane import DataPlane, Settings
-from netoffload_mpi.wiring import wire_up
 
 
 def gatherers(size: int) -> list[Gather]:

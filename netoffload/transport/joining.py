@@ -33,7 +33,7 @@ from typing import Final
 import numpy as np
 
 from netoffload.config import format_ports
-from netoffload_mpi.agreement import Marking, Offer
+from netoffload.transport.agreement import Marking, Offer
 
 SEND_BUFFER_OCTETS = 1024 * 1024
 """Asked for; the kernel gives at most ``net.core.wmem_max``, and autotuning would begin at 16 KiB. Four chunks of the

@@ -17,12 +17,12 @@ from tcp_ranks import die, run_tcp
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.agreement import Offer
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.joining import Listeners
-from netoffload_mpi.links import neighbours
+from netoffload.transport.agreement import Offer
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.joining import Listeners
+from netoffload.transport.links import neighbours
+from netoffload.transport.wiring import wire_up
 from netoffload_mpi.requests import CompRequest
-from netoffload_mpi.wiring import wire_up
 
 SIZE = 12
 """Some of so many ranks are no neighbours."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from netoffload.collectives import barrier
-from netoffload_mpi.agreement import Marking, Offer
-from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload_mpi.joining import Listeners
-from netoffload_mpi.links import Links
-from netoffload_mpi.watch import Watch
+from netoffload.transport.agreement import Marking, Offer
+from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
+from netoffload.transport.joining import Listeners
+from netoffload.transport.links import Links
+from netoffload.transport.watch import Watch
 
 
 def wire_up(

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from netoffload.errors import PeerLostError
-from netoffload_mpi.joining import Lane
-from netoffload_mpi.mailbox import Mailbox
+from netoffload.transport.joining import Lane
+from netoffload.transport.mailbox import Mailbox
 from netoffload_mpi.requests import CompRequest
 
 

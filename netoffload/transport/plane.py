@@ -18,7 +18,7 @@ from netoffload.collectives.ring import chunk_for
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import parse_size_octets
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
-from netoffload_mpi.agreement import (
+from netoffload.transport.agreement import (
     Marking,
     Offer,
     Precision,
@@ -29,12 +29,12 @@ from netoffload_mpi.agreement import (
     own_nic,
     rounded_hops,
 )
-from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload_mpi.driver import prepare
-from netoffload_mpi.info import NicAccount
-from netoffload_mpi.joining import Listeners
+from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
+from netoffload.transport.driver import prepare
+from netoffload.transport.info import NicAccount
+from netoffload.transport.joining import Listeners
+from netoffload.transport.wiring import wire_up
 from netoffload_mpi.rendezvous import SET_UP_TIMEOUTS, Rendezvous, duplicate
-from netoffload_mpi.wiring import wire_up
 
 ENV_CHUNK = "NETOFFLOAD_CHUNK"
 """Environment variable with the size of a chunk: ``256KiB``."""

@@ -26,12 +26,12 @@ from netoffload.collectives.exchange import FLOAT_OCTETS, Gathering, Meeting, Qu
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import PeerLostError
 from netoffload.transport import loop_port, meeting_loop, ring_loop
+from netoffload.transport.agreement import Quantiser
+from netoffload.transport.channel import CLOSED, TcpChannel
 from netoffload.transport.loop_port import Port
 from netoffload.transport.meeting_loop import GatheringPlan
 from netoffload.transport.ring_loop import RingPlan
-from netoffload_mpi.agreement import Quantiser
-from netoffload_mpi.channel import CLOSED, TcpChannel
-from netoffload_mpi.watch import Watch
+from netoffload.transport.watch import Watch
 
 MAIN_SLICE_S: Final = 0.1
 """How long Ctrl-C may have to wait, and what it costs: one call per slice."""

@@ -32,10 +32,10 @@ from netoffload.collectives import Channel, Stopwatch
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.channel import CLOSED, TcpChannel
-from netoffload_mpi.driver import Driver, standstill
-from netoffload_mpi.joining import TAGGED_LANES, Key, Lane
-from netoffload_mpi.watch import Watch
+from netoffload.transport.channel import CLOSED, TcpChannel
+from netoffload.transport.driver import Driver, standstill
+from netoffload.transport.joining import TAGGED_LANES, Key, Lane
+from netoffload.transport.watch import Watch
 
 TIMEOUT_S_DEFAULT = 30.0
 

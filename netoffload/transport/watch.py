@@ -25,11 +25,11 @@ from collections.abc import Collection
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.frames import Frame, Kind, farewell, take_frames
-from netoffload_mpi.joining import Connection, Key, Lane
-from netoffload_mpi.links import Links
-from netoffload_mpi.mailbox import Mailbox, Message, Receive, hopeless
-from netoffload_mpi.peers import Peer, Send
+from netoffload.transport.frames import Frame, Kind, farewell, take_frames
+from netoffload.transport.joining import Connection, Key, Lane
+from netoffload.transport.links import Links
+from netoffload.transport.mailbox import Mailbox, Message, Receive, hopeless
+from netoffload.transport.peers import Peer, Send
 from netoffload_mpi.requests import Arrival, CompRequest
 
 BEATS_PER_TIMEOUT = 4

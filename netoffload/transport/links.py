@@ -21,11 +21,11 @@ import time
 from collections.abc import Collection, Sequence
 
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.agreement import Marking, Offer
-from netoffload_mpi.frames import Frame, Kind
-from netoffload_mpi.joining import CALL_LANES, Connection, Failed, Joined, Joiner, Key, Lane, Listeners
-from netoffload_mpi.mailbox import Mailbox
-from netoffload_mpi.peers import Peer, silence
+from netoffload.transport.agreement import Marking, Offer
+from netoffload.transport.frames import Frame, Kind
+from netoffload.transport.joining import CALL_LANES, Connection, Failed, Joined, Joiner, Key, Lane, Listeners
+from netoffload.transport.mailbox import Mailbox
+from netoffload.transport.peers import Peer, silence
 
 REFUSED_S = 0.5
 """After a refused connection, until the rank counts as closed. That it died would be known by then."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from netoffload.errors import CollectiveError
-from netoffload_mpi.watch import Watch
+from netoffload.transport.watch import Watch
 
 CLOSED = "it closed its connection"
 """What the kernel said, in words, where it only said that there is no more."""

@@ -15,8 +15,8 @@ from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.mailbox import Mailbox, Message, Receive
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.mailbox import Mailbox, Message, Receive
 from netoffload_mpi.requests import Arrival, CompRequest
 
 
