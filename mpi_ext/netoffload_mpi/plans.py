@@ -38,10 +38,10 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.transport.joining import Lane
-from netoffload.transport.plane import DataPlane
 from netoffload_mpi.buffers import equal_blocks, float_vector, is_in_place, uneven_blocks
+from netoffload_mpi.plane import MpiPlane
 
-Plan = Callable[[DataPlane], None]
+Plan = Callable[[MpiPlane], None]
 
 ALGORITHMS = ("ring", "hierarchical", "wa", "mpi")
 """Of an allreduce: one ring; rings of rings; an aggregator; plain MPI, uncompressed."""
@@ -106,7 +106,7 @@ def plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, options
     tagged, agreed = options.tagged, AVERAGE if options.average else 0
     divisor = np.float32(place.size) if options.average else None
 
-    def run_short(plane: DataPlane) -> None:
+    def run_short(plane: MpiPlane) -> None:
         call = plane.short_allreduce(values.size, operation, tagged=tagged, agreed=agreed)
         call(values if source is None else source, values)
         if divisor is not None:
@@ -115,7 +115,7 @@ def plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, options
     if options.algorithm == "ring" and is_short(values.size, place.size):
         return run_short
 
-    def run(plane: DataPlane) -> None:
+    def run(plane: MpiPlane) -> None:
         exchange, chunk_floats = plane.exchange, plane.chunk_floats()
         quantise = plane.quantise if tagged else None
         _copy(values, source)
@@ -164,7 +164,7 @@ def plan_reduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int)
     else:
         target, source = None, float_vector(_not_in_place(sendbuf), writable=False)
 
-    def run(plane: DataPlane) -> None:
+    def run(plane: MpiPlane) -> None:
         values = target
         if values is None:
             assert source is not None
@@ -196,7 +196,7 @@ def plan_reduce_scatter(
     if known is not None:
         _check_counts(place, known, source.size, target.size)
 
-    def run(plane: DataPlane) -> None:
+    def run(plane: MpiPlane) -> None:
         counts = known
         if counts is None:
             counts = _gather_counts(plane.exchange, target.size)
@@ -236,7 +236,7 @@ def plan_broadcast(place: Place, buf: Any, root: int) -> Plan:
     _check_root(place, root)
     values = float_vector(buf, writable=True)
 
-    def run(plane: DataPlane) -> None:
+    def run(plane: MpiPlane) -> None:
         broadcast(plane.exchange, values, root=root, tagged=True, quantise=plane.quantise)
 
     return run
@@ -249,7 +249,7 @@ def plan_allgather(place: Place, sendbuf: Any, recvbuf: Any, *, equal: bool) -> 
     own = values[spans[place.rank].start : spans[place.rank].stop]
     source = _source(sendbuf, own)
 
-    def run(plane: DataPlane) -> None:
+    def run(plane: MpiPlane) -> None:
         _copy(own, source)
         ring_allgather(plane.exchange, values, spans, tagged=True, quantise=plane.quantise)
 
@@ -264,7 +264,7 @@ def plan_gather(place: Place, sendbuf: Any, recvbuf: Any, root: int, *, equal: b
     block = own if source is None else source
     assert block is not None
 
-    def run(plane: DataPlane) -> None:
+    def run(plane: MpiPlane) -> None:
         gather(plane.exchange, block, values, spans, root=root, tagged=True)
 
     return run
@@ -276,7 +276,7 @@ def plan_scatter(place: Place, sendbuf: Any, recvbuf: Any, root: int, *, equal: 
     values, spans, own = _root_blocks(place, sendbuf, root, equal=equal, writable=False)
     target = own if is_in_place(recvbuf) and own is not None else float_vector(_not_in_place(recvbuf), writable=True)
 
-    def run(plane: DataPlane) -> None:
+    def run(plane: MpiPlane) -> None:
         scatter(plane.exchange, values, spans, target, root=root, tagged=True)
 
     return run
@@ -289,7 +289,7 @@ def plan_alltoall(place: Place, sendbuf: Any, recvbuf: Any, *, equal: bool) -> P
     in_place = is_in_place(sendbuf)
     source, source_spans = (target, target_spans) if in_place else blocks_of(sendbuf, place.size, writable=False)
 
-    def run(plane: DataPlane) -> None:
+    def run(plane: MpiPlane) -> None:
         values = source
         if in_place:
             values = plane.work(source.size)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.requests import Arrival, CompRequest
+from netoffload.transport.requests import Arrival, Request
 
 
 @dataclass(eq=False)
@@ -24,7 +24,7 @@ class Receive:
     source: int | None
     tag: int | None
     into: memoryview
-    request: CompRequest
+    request: Request
 
     def takes(self, message: Message) -> bool:
         """Return whether ``message`` may go here."""
@@ -105,7 +105,7 @@ class Mailbox:
         """Return whether a posted receive takes from any source."""
         return any(receive.source is None for receive in self.posted)
 
-    def withdraw(self, request: CompRequest) -> bool:
+    def withdraw(self, request: Request) -> bool:
         """Take back the receive of ``request``; False if a message is on its way into it."""
         kept = [receive for receive in self.posted if receive.request is not request]
         withdrawn = len(kept) < len(self.posted)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from netoffload.errors import PeerLostError
 from netoffload.transport.joining import Lane
 from netoffload.transport.mailbox import Mailbox
-from netoffload_mpi.requests import CompRequest
+from netoffload.transport.requests import Request
 
 
 @dataclass(eq=False)
@@ -21,7 +21,7 @@ class Send:
     """A posted message, announced already: the octets of ``data`` from ``sent`` on have yet to go."""
 
     data: memoryview
-    request: CompRequest
+    request: Request
     sent: int = 0
 
 
@@ -40,7 +40,7 @@ class Peer:
     """Control frames that have not left."""
     incoming: bytearray = field(default_factory=bytearray)
     outbox: deque[Send] = field(default_factory=deque)
-    empty: list[CompRequest] = field(default_factory=list)
+    empty: list[Request] = field(default_factory=list)
     """Sends of messages without data, which end when the control lane stands."""
     has_left: bool = False
     """It closed, and said so or refused a connection."""

@@ -1,16 +1,14 @@
-"""One communicator's data plane: its connections and what was agreed about them; and how all ranks get there."""
+"""A data plane: one group of ranks, its connections and what was agreed about them; and how all ranks get there."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
-from mpi4py import MPI
 
 from netoffload.collectives import CHUNK_FLOATS, Operation, Quantise, ShortAllreduce
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
@@ -33,8 +31,10 @@ from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, Tc
 from netoffload.transport.driver import prepare
 from netoffload.transport.info import NicAccount
 from netoffload.transport.joining import Listeners
+from netoffload.transport.rendezvous import Rendezvous
 from netoffload.transport.wiring import wire_up
-from netoffload_mpi.rendezvous import SET_UP_TIMEOUTS, Rendezvous, duplicate
+
+Plane = TypeVar("Plane", bound="DataPlane")
 
 ENV_CHUNK = "NETOFFLOAD_CHUNK"
 """Environment variable with the size of a chunk: ``256KiB``."""
@@ -95,8 +95,6 @@ class DataPlane:
         addresses: of all ranks' data interfaces.
         account: at this rank's NIC.
         settings: of the communicator.
-        mpi: a duplicate of the communicator that is this plane's alone, so that what MPI does for it meets no call of
-            the user's.
     """
 
     exchange: TcpExchange
@@ -105,7 +103,6 @@ class DataPlane:
     addresses: Sequence[str]
     account: NicAccount
     settings: Settings
-    mpi: MPI.Intracomm
     rounded_hops: Sequence[bool] = ()
     """Per rank, whether NICs round what it sends to its right neighbour; empty: nowhere."""
     rate_bps: float = 0.0
@@ -158,84 +155,44 @@ class DataPlane:
         return by_network if len(by_network) > 1 else default_groups(self.exchange.size)
 
 
-def set_up(comm: MPI.Intracomm, settings: Settings) -> DataPlane:
+def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Plane]) -> Plane:
     """Agree with all ranks and connect; collective. Every step is one gather, whatever has failed before it.
 
     Args:
-        comm: the ranks; the first set-up over a communicator duplicates it, later ones do not touch it.
+        rendezvous: the ranks.
+        host: the name or address under which the other ranks' hosts know this one.
         settings: of this communicator.
+        kind: of plane to return.
 
     Raises:
         UsageError: a setting of this rank is wrong.
         CollectiveError: some rank could not set up, or ranks differ in what they round by.
     """
     prepare()  # before the others count on this rank: it may compile for a minute
-    mpi = duplicate(_duplicate_of(comm, settings.late_s), settings.late_s)
-    try:
-        plane = _set_up(mpi, settings)
-    except BaseException:
-        mpi.Free()
-        raise
-    # Not in close(): a call that is under way keeps the plane, and may be inside MPI.
-    weakref.finalize(plane, _free, mpi, os.getpid()).atexit = False
-    return plane
-
-
-def _free(mpi: MPI.Intracomm, owner: int) -> None:
-    if os.getpid() == owner and not MPI.Is_finalized():
-        mpi.Free()
-
-
-def _set_up(mpi: MPI.Intracomm, settings: Settings) -> DataPlane:
-    rank, size = mpi.Get_rank(), mpi.Get_size()
-    gather = Rendezvous(mpi, SET_UP_TIMEOUTS * settings.timeout_s)
     offer, failure = Offer(), None
     with contextlib.ExitStack() as stack:
         listeners = None
         try:
-            address = own_address(gather, MPI.Get_processor_name())
+            address = own_address(rendezvous, host)
             settings = settings.with_environment()
             nic, precision = own_nic(asked_precision(settings.codec, settings.bound_k))
-            listeners = Listeners(size, address, nic or Marking())
+            listeners = Listeners(rendezvous.size, address, nic or Marking())
             stack.callback(listeners.close)
             offer = Offer(address=address, ports=listeners.ports, marking=nic, precision=precision)
         except CollectiveError:  # a rank is gone, and no gather can come to its end
             raise
         except (NetOffloadError, OSError) as error:
             offer, failure = failure_of(error), error
-        offers = gather(offer)
+        offers = [Offer.from_words(words) for words in rendezvous(offer.to_words())]
         if failure is not None and not isinstance(failure, OSError):
             raise failure  # our own is the clearer message; the others hear of it from agree()
         precision, marking = agree(offers)
         assert listeners is not None
         stack.pop_all()
-        exchange = wire_up(rank, offers, listeners, marking.tos, settings.timeout_s, settings.late_s)
+        exchange = wire_up(rendezvous.rank, offers, listeners, marking.tos, settings.timeout_s, settings.late_s)
     quantise = None if precision is None else precision.quantiser()
     if quantise is not None:
         quantise(np.zeros(8, dtype=np.float32))  # compiles now rather than in the first timed call
     account = NicAccount.of_environment(exchange.tagged_connections)
     addresses, hops = [offer.address for offer in offers], rounded_hops(offers)
-    return DataPlane(exchange, precision, quantise, addresses, account, settings, mpi, hops)
-
-
-def _duplicate_of(comm: MPI.Intracomm, limit_s: float = LATE_S_DEFAULT) -> MPI.Intracomm:
-    """Return the duplicate that belongs to us; collective where there is none yet.
-
-    It is an attribute of the communicator, as MPI means libraries to do it: all that share the handle share it, no
-    duplicate inherits it, and it ends with the communicator.
-    """
-    found = comm.Get_attr(_duplicate_key())
-    if found is None:
-        found = duplicate(comm, limit_s)
-        comm.Set_attr(_duplicate_key(), found)
-    assert isinstance(found, MPI.Intracomm)
-    return found
-
-
-@functools.cache
-def _duplicate_key() -> int:
-    def end(comm: MPI.Comm, _key: int, duplicate: MPI.Intracomm) -> None:
-        if comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):  # these end in MPI_Finalize, which frees the rest by itself
-            duplicate.Free()
-
-    return MPI.Intracomm.Create_keyval(delete_fn=end)
+    return kind(exchange, precision, quantise, addresses, account, settings, hops)

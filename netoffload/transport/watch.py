@@ -30,7 +30,7 @@ from netoffload.transport.joining import Connection, Key, Lane
 from netoffload.transport.links import Links
 from netoffload.transport.mailbox import Mailbox, Message, Receive, hopeless
 from netoffload.transport.peers import Peer, Send
-from netoffload_mpi.requests import Arrival, CompRequest
+from netoffload.transport.requests import Arrival, Request
 
 BEATS_PER_TIMEOUT = 4
 GRACE_S = 1.0
@@ -101,9 +101,9 @@ class Watch:
         with self._lock:
             return [(key, one) for key, one in self._links.connections.items() if key[1] in lanes]
 
-    def send(self, peer: int, tag: int, data: memoryview) -> CompRequest:
+    def send(self, peer: int, tag: int, data: memoryview) -> Request:
         """Post a message of float32 to ``peer``, this rank included. It cannot be taken back."""
-        request = CompRequest()
+        request = Request()
         with self._lock:
             if self._refused(request):
                 return request
@@ -127,12 +127,12 @@ class Watch:
             self._wake()
         return request
 
-    def receive(self, source: int | None, tag: int | None, into: memoryview) -> CompRequest:
+    def receive(self, source: int | None, tag: int | None, into: memoryview) -> Request:
         """Post a receive of float32; None as source or tag matches any.
 
         It fails when every rank that could satisfy it has closed its communicator.
         """
-        request = CompRequest(self._withdraw)
+        request = Request(self._withdraw)
         with self._lock:
             if not self._refused(request):
                 self._links.hear_of(source)
@@ -379,7 +379,7 @@ class Watch:
                         if not peer.has_left:
                             self._fail(PeerLostError(f"rank {rank} died: {error.strerror or error}"))
 
-    def _refused(self, request: CompRequest) -> bool:
+    def _refused(self, request: Request) -> bool:
         reason = self._why_not()
         if reason is not None:
             request.fail(reason)
@@ -390,7 +390,7 @@ class Watch:
             return PeerLostError(f"rank {self._rank} has closed its connections, by request or after an error")
         return self.failure
 
-    def _withdraw(self, request: CompRequest) -> bool:
+    def _withdraw(self, request: Request) -> bool:
         with self._lock:
             return self._mailbox.withdraw(request)
 

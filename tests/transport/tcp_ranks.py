@@ -7,7 +7,7 @@ from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.collectives.hierarchy import SubExchange
 from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.joining import Lane
-from netoffload_mpi.verify.local_ranks import run_tcp
+from netoffload.transport.local_ranks import run_tcp
 
 __all__ = ["Watched", "die", "run_tcp"]
 
