@@ -16,7 +16,7 @@ from netoffload.transport.agreement import Precision
 from netoffload.transport.calls import Calls
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload.transport.info import CommInfo, with_nic
-from netoffload.transport.joining import Lane
+from netoffload.transport.lanes import Lane
 from netoffload.transport.plane import Settings
 from netoffload_mpi.plane import MpiPlane, connect
 from netoffload_mpi.plans import Place, Plan

@@ -37,7 +37,7 @@ from netoffload.collectives.transfer import aborting_on_error
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
-from netoffload.transport.joining import Lane
+from netoffload.transport.lanes import Lane
 from netoffload_mpi.buffers import equal_blocks, float_vector, is_in_place, uneven_blocks
 from netoffload_mpi.plane import MpiPlane
 

@@ -53,6 +53,9 @@ class MpiRendezvous:
         """Gather nothing yet."""
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
+        world = MPI.COMM_WORLD.Get_group()
+        ranks = comm.Get_group().Translate_ranks(None, world)
+        self.group = None if MPI.UNDEFINED in ranks else tuple(ranks)
         self._comm = comm
         self._limit_s = limit_s
         self._came: dict[int, deque[Any]] = {rank: deque() for rank in range(self.size)}

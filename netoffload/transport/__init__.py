@@ -44,7 +44,7 @@ background), ``calls`` (calls carried out and accounted), ``info`` (the account)
 from netoffload.transport.calls import Calls
 from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.info import CommInfo, NicShare
-from netoffload.transport.joining import Lane
+from netoffload.transport.lanes import Lane
 from netoffload.transport.plane import DataPlane, Settings, set_up
 from netoffload.transport.rendezvous import (
     Address,

@@ -91,6 +91,7 @@ class Offer:
         marking: what its NIC takes for tagged; None: it reaches no NIC's control socket.
         precision: its NIC's, or what its caller said; None: exact.
         failure: why it cannot take part; None: it can.
+        context: what rank 0 calls the new communicator.
     """
 
     version: int = VERSION
@@ -100,6 +101,7 @@ class Offer:
     marking: Marking | None = None
     precision: Precision | None = None
     failure: str | None = None
+    context: int = 1
 
     def to_words(self) -> dict[str, Any]:
         """Return what a rendezvous carries: values of JSON."""
@@ -111,6 +113,7 @@ class Offer:
             "marking": None if self.marking is None else [self.marking.tos, self.marking.ports],
             "precision": None if self.precision is None else [self.precision.codec, self.precision.bound_k],
             "failure": self.failure,
+            "context": self.context,
         }
 
     @classmethod
@@ -127,6 +130,7 @@ class Offer:
                 marking=None if marking is None else Marking(marking[0], tuple((a, b) for a, b in marking[1])),
                 precision=None if precision is None else Precision(*precision),
                 failure=words["failure"],
+                context=words["context"],
             )
         except (KeyError, TypeError, ValueError) as error:
             return cls(failure=f"its offer cannot be read: {error!r}")

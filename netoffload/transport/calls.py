@@ -10,7 +10,7 @@ from typing import Generic
 from netoffload.collectives.announcement import refuse
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.transport.info import CommInfo, NicShare, with_nic
-from netoffload.transport.joining import Lane
+from netoffload.transport.lanes import Lane
 from netoffload.transport.plane import Plane
 from netoffload.transport.progress import CallQueue
 from netoffload.transport.requests import Request

@@ -28,10 +28,10 @@ from netoffload.errors import PeerLostError
 from netoffload.transport import loop_port, meeting_loop, ring_loop
 from netoffload.transport.agreement import Quantiser
 from netoffload.transport.channel import CLOSED, TcpChannel
+from netoffload.transport.contexts import Context
 from netoffload.transport.loop_port import Port
 from netoffload.transport.meeting_loop import GatheringPlan
 from netoffload.transport.ring_loop import RingPlan
-from netoffload.transport.watch import Watch
 
 MAIN_SLICE_S: Final = 0.1
 """How long Ctrl-C may have to wait, and what it costs: one call per slice."""
@@ -86,7 +86,7 @@ class Driver:
     """
 
     def __init__(
-        self, stopwatch: Stopwatch, watch: Watch, timeout_s: float, late_s: float, lock: threading.RLock
+        self, stopwatch: Stopwatch, watch: Context, timeout_s: float, late_s: float, lock: threading.RLock
     ) -> None:
         """Carry out nothing yet."""
         self._lock = lock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_n
 from netoffload.collectives.ring import chunk_for
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import parse_size_octets
-from netoffload.errors import CollectiveError, NetOffloadError, UsageError
+from netoffload.errors import NetOffloadError, UsageError
 from netoffload.transport.agreement import (
     Marking,
     Offer,
@@ -32,7 +32,8 @@ from netoffload.transport.driver import prepare
 from netoffload.transport.info import NicAccount
 from netoffload.transport.joining import Listeners
 from netoffload.transport.rendezvous import Rendezvous
-from netoffload.transport.wiring import wire_up
+from netoffload.transport.sharing import Shared, held, keep, key_of
+from netoffload.transport.wiring import enter, wire_up
 
 Plane = TypeVar("Plane", bound="DataPlane")
 
@@ -169,27 +170,42 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
         CollectiveError: some rank could not set up, or ranks differ in what they round by.
     """
     prepare()  # before the others count on this rank: it may compile for a minute
-    offer, failure = Offer(), None
-    with contextlib.ExitStack() as stack:
-        listeners = None
+    nic, precision = None, None
+    failure: NetOffloadError | OSError | None = None
+    try:
+        settings = settings.with_environment()
+        nic, precision = own_nic(asked_precision(settings.codec, settings.bound_k))
+    except NetOffloadError as error:
+        failure = error
+    key = key_of(rendezvous.group, rendezvous.rank, settings.timeout_s)
+    with held(key, nic) as found, contextlib.ExitStack() as stack:
+        hosts, names = zip(*rendezvous([host, found and found.name]), strict=True)
+        shared = found if len(set(names)) == 1 else None
+        offer, listeners = Offer(), None
         try:
-            address = own_address(rendezvous, host)
-            settings = settings.with_environment()
-            nic, precision = own_nic(asked_precision(settings.codec, settings.bound_k))
-            listeners = Listeners(rendezvous.size, address, nic or Marking())
-            stack.callback(listeners.close)
-            offer = Offer(address=address, ports=listeners.ports, marking=nic, precision=precision)
-        except CollectiveError:  # a rank is gone, and no gather can come to its end
-            raise
+            if failure is not None:
+                raise failure
+            if shared is None:
+                address = own_address(lambda _: hosts, host)
+                listeners = Listeners(rendezvous.size, address, nic or Marking())
+                stack.callback(listeners.close)
+                offer = Offer(address=address, ports=listeners.ports, marking=nic, precision=precision)
+            else:
+                known = shared.offers[rendezvous.rank]
+                offer = replace(known, precision=precision, context=next(shared.numbers))
         except (NetOffloadError, OSError) as error:
             offer, failure = failure_of(error), error
         offers = [Offer.from_words(words) for words in rendezvous(offer.to_words())]
         if failure is not None and not isinstance(failure, OSError):
             raise failure  # our own is the clearer message; the others hear of it from agree()
         precision, marking = agree(offers)
-        assert listeners is not None
-        stack.pop_all()
-        exchange = wire_up(rendezvous.rank, offers, listeners, marking.tos, settings.timeout_s, settings.late_s)
+        if shared is not None:
+            exchange = enter(shared.watch, offers[0].context, settings.timeout_s, settings.late_s)
+        else:
+            assert listeners is not None
+            stack.pop_all()
+            exchange = wire_up(rendezvous.rank, offers, listeners, marking.tos, settings.timeout_s, settings.late_s)
+            keep(key, Shared(exchange.watch.shared, offers, nic))
     quantise = None if precision is None else precision.quantiser()
     if quantise is not None:
         quantise(np.zeros(8, dtype=np.float32))  # compiles now rather than in the first timed call

@@ -13,7 +13,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self
@@ -43,6 +43,11 @@ class Rendezvous(Protocol):
     @property
     def size(self) -> int:
         """Number of ranks."""
+        ...
+
+    @property
+    def group(self) -> Hashable | None:
+        """Who the ranks are: set-ups of the same group share connections; None: this one shares none."""
         ...
 
     def __call__(self, value: Any) -> Sequence[Any]:
@@ -79,12 +84,22 @@ class StoreRendezvous:
         size: number of ranks.
         limit_s: how long a gather may take.
         prefix: of the keys; another one for each rendezvous over the same store.
+        group: who the ranks are, if later ones of the same ranks shall share connections.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, limit_s: float, prefix: str = "netoffload") -> None:
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        limit_s: float,
+        prefix: str = "netoffload",
+        group: Hashable | None = None,
+    ) -> None:
         """Gather nothing yet."""
         self.rank = rank
         self.size = size
+        self.group = group
         self._store = store
         self._limit_s = limit_s
         self._prefix = prefix
@@ -177,6 +192,7 @@ class AddressRendezvous:
             raise UsageError(f"rank {rank} is not in the list of {len(addresses)} addresses, counted from 0")
         self.rank = rank
         self.size = len(addresses)
+        self.group: Hashable | None = tuple(addresses)
         self._addresses = addresses
         self._limit_s = limit_s
         self._conns: dict[int, socket.socket] = {}

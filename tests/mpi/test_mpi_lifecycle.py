@@ -22,7 +22,7 @@ from netoffload.errors import CollectiveError, UsageError
 from netoffload.transport.calls import Calls
 from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.info import CommInfo, NicAccount
-from netoffload.transport.joining import Lane
+from netoffload.transport.lanes import Lane
 from netoffload.transport.plane import DataPlane, Settings
 from netoffload.transport.progress import CallQueue
 from netoffload_mpi import CompComm

@@ -61,7 +61,7 @@ def take_part(rank: int, victim: int, addresses: list[Address]) -> None:
         "has_mpi": "mpi4py" in sys.modules,
     }
     calls.close()
-    print(json.dumps(found), flush=True)
+    os.write(1, f"{json.dumps(found)}\n".encode())  # at once: the others print as well
 
 
 def main(victim: int, lines: list[str]) -> int:

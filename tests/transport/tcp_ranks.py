@@ -6,7 +6,7 @@ from netoffload.collectives import Exchange
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.collectives.hierarchy import SubExchange
 from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.joining import Lane
+from netoffload.transport.lanes import Lane
 from netoffload.transport.local_ranks import run_tcp
 
 __all__ = ["Watched", "die", "run_tcp"]

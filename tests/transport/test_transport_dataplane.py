@@ -33,7 +33,8 @@ from netoffload.engine import judgement
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
 from netoffload.transport.agreement import Marking, Offer, Precision, agree, own_address, own_nic
 from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.joining import Hello, Lane, Listeners
+from netoffload.transport.joining import Listeners
+from netoffload.transport.lanes import Hello, Lane
 
 
 def values_of(rank: int, count: int) -> Float32Array:

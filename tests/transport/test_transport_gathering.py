@@ -21,7 +21,7 @@ from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport import meeting_loop
 from netoffload.transport.agreement import Marking, Offer, Quantiser, rounded_hops
 from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.joining import Lane
+from netoffload.transport.lanes import Lane
 from netoffload.transport.loop_port import ASLEEP_NS, PATIENCE, PATIENCE_NS, make_port
 from netoffload_mpi import MPI
 from netoffload_mpi.verify.local_ranks import ThreadComm

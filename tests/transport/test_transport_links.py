@@ -129,7 +129,7 @@ def test_a_receive_hears_that_ranks_which_are_no_neighbours_have_closed(
         into = memoryview(bytearray(4))
         if not posted_before:
             deadline_s = time.monotonic() + 10
-            while exchange.watch._links.left() != set(neighbours(0, SIZE)) and time.monotonic() < deadline_s:
+            while exchange.watch.left() != set(neighbours(0, SIZE)) and time.monotonic() < deadline_s:
                 time.sleep(0.01)
         request = exchange.watch.receive(source, 1, into)
         if posted_before:

@@ -28,7 +28,7 @@ from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport import driver, loop_port, meeting_loop
 from netoffload.transport.agreement import Quantiser
 from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.joining import Lane
+from netoffload.transport.lanes import Lane
 
 SIZES = (1, 2, 3, 4, 5, 8)
 COUNTS = (0, 1, 7, 1024, *(() if JIT_DISABLED else (20_003,)))

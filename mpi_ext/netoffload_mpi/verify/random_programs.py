@@ -24,7 +24,7 @@ from typing import Any, Final
 from netoffload.config import parse_count
 from netoffload.errors import CollectiveError
 from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.joining import Lane
+from netoffload.transport.lanes import Lane
 from netoffload.transport.local_ranks import run_tcp
 from netoffload_mpi import MPI, CompComm
 from netoffload_mpi.verify.local_ranks import ThreadComm
