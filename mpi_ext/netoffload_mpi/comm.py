@@ -14,11 +14,11 @@ from netoffload.errors import UsageError
 from netoffload.transport.info import CommInfo
 from netoffload.transport.requests import Arrival, Request, wait_all
 from netoffload_mpi.buffers import BufferTypeError, float_vector
-from netoffload_mpi.collective_calls import CollectiveComm
+from netoffload_mpi.catalogue import Allreduces, Movements, Reductions
 from netoffload_mpi.requests import NOBODY, CompRequest, describe
 
 
-class CompComm(CollectiveComm):
+class CompComm(Allreduces, Reductions, Movements):
     """A communicator with a ``_comp`` variant of MPI's calls.
 
     Shares the handle of the communicator it is made from; everything without the suffix is mpi4py's. ``Dup``,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,7 +16,6 @@ from netoffload.transport.agreement import Precision
 from netoffload.transport.calls import Calls
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload.transport.info import CommInfo, with_nic
-from netoffload.transport.lanes import Lane
 from netoffload.transport.plane import Settings
 from netoffload_mpi.plane import MpiPlane, connect
 from netoffload_mpi.plans import Place, Plan
@@ -159,15 +158,12 @@ class PlaneComm(MPI.Intracomm):
     def _place(self) -> Place:
         return Place(self.Get_rank(), self.Get_size())
 
-    def _run(
-        self, make: Callable[..., Plan], *arguments: Any, lanes: Sequence[Lane] = (Lane.TAGGED,), **options: Any
-    ) -> None:
+    def _run(self, make: Callable[..., Plan], *arguments: Any, **options: Any) -> None:
         """Plan a call and carry it out, behind those under way.
 
         Args:
-            make: of ``plans``.
+            make: a plan of the catalogue.
             arguments: of ``make``, behind the place.
-            lanes: that the call's data goes over.
             options: of ``make``.
         """
         try:
@@ -175,11 +171,9 @@ class PlaneComm(MPI.Intracomm):
         except Exception:
             self._refuse(wait=True)
             raise
-        self._connected().run(plan, lanes)
+        self._connected().run(plan.run, plan.lanes)
 
-    def _start(
-        self, make: Callable[..., Plan], *arguments: Any, lanes: Sequence[Lane] = (Lane.TAGGED,), **options: Any
-    ) -> CompRequest:
+    def _start(self, make: Callable[..., Plan], *arguments: Any, **options: Any) -> CompRequest:
         """Plan a call and carry it out in the background; arguments as of :meth:`_run`."""
         try:
             plan = make(self._place(), *arguments, **options)
@@ -187,7 +181,7 @@ class PlaneComm(MPI.Intracomm):
             self._refuse(wait=False)
             raise
         # The set-up here and not in the thread: it is collective and MPI's business.
-        return CompRequest(self._connected().start(plan, lanes))
+        return CompRequest(self._connected().start(plan.run, plan.lanes))
 
     def _refuse(self, *, wait: bool) -> None:
         """Let the other ranks hear, in their meeting, that this one does not make the call that they make."""
