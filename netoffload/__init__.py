@@ -11,7 +11,7 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
     collectives reports dissect     schedules over an abstract exchange; records -> tables and figures; captured frames
     compressors                     float32 vectors <-> payloads: the papers' methods on the host
     netoffload_daemon               the NIC process (folder daemon/)
-    transport                       sockets -> exchange: connections, compiled rounds
+    transport                       sockets -> exchange: rendezvous, connections, liveness, compiled rounds
     netoffload_mpi                  CompComm over mpi4py (folder mpi_ext/)
     training                        torch: one run = config in, record out
     cli                             what a person types

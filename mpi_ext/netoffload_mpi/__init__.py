@@ -19,9 +19,9 @@ A call is checked three times: its arguments, when a *plan* is made of them (a w
 moves, and the other ranks hear of it in their meeting); against the other ranks' calls, in the meeting of
 ``netoffload.collectives.announcement``; and, where compression is required, against the NIC's account afterwards.
 
-Files, in the order in which a call meets them: ``comm`` (the class; point to point), ``collective_calls`` (its other
-calls), ``buffers`` (specifications as mpi4py takes them -> vectors), ``plans`` (a call's arguments -> a function of the
-data plane), ``lifecycle`` (connections made late), ``requests`` (non-blocking calls), ``plane`` and ``rendezvous``
+Files, in the order in which a call meets them: ``comm`` (the class; point to point), ``catalogue`` (the collectives: a
+row each), ``buffers`` (specifications as mpi4py takes them -> vectors), ``plans`` (a call's arguments -> a function of
+the data plane), ``lifecycle`` (connections made late), ``requests`` (non-blocking calls), ``plane`` and ``rendezvous``
 (set-up through MPI, with a time limit), ``bench``, ``bench_overlap`` and ``verify`` (rank programs: how fast it is,
 what it hides behind, whether it is right).
 """

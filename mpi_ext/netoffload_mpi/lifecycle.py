@@ -103,7 +103,7 @@ class PlaneComm(MPI.Intracomm):
         super().Disconnect()
 
     def Dup(self, info: MPI.Info | None = None) -> Self:
-        """Return a duplicate with the same settings and connections of its own."""
+        """Return a duplicate with the same settings; its calls do not meet those of this one."""
         return self._like(super().Dup(info))
 
     def Dup_with_info(self, info: MPI.Info) -> Self:

@@ -1,8 +1,8 @@
 """Collectives: how ranks turn their gradients into one sum, over any transport.
 
 Algorithms written once and run over every transport that offers an
-:class:`~netoffload.collectives.exchange.Exchange` (TCP between ranks in ``netoffload_mpi``, threads of one process in
-:mod:`~netoffload.collectives.inprocess`)::
+:class:`~netoffload.collectives.exchange.Exchange` (TCP between ranks in ``netoffload.transport``, threads of one process
+in :mod:`~netoffload.collectives.inprocess`)::
 
     ring (INCEPTIONN, Algorithm 1)                  worker-aggregator
 

@@ -23,6 +23,9 @@ Each rank names its codec and bound at set-up: those of its NIC, asked over ``$N
 **Liveness.** A thread per rank, the watch, sends heartbeats. It tells a late rank from a dead one, and every rank
 raises a death with the right name.
 
+**Sharing.** Communicators of the same ranks are *contexts* of one watch. They share listeners, control and messages
+lanes; each has its own connections for collectives. An error ends one context, a death ends all.
+
 Use, in each of several processes::
 
     from netoffload.transport import AddressRendezvous, Calls, DataPlane, Lane, Settings, read_addresses, set_up
@@ -33,12 +36,13 @@ Use, in each of several processes::
     request = calls.start(lambda plane: ring_allreduce(plane.exchange, gradient, tagged=True), [Lane.TAGGED])
     request.add_done_callback(lambda request: print(request.error, calls.last_info))
 
-Files, from the first gather to the last octet: ``rendezvous`` (how ranks find each other), ``plane`` (set-up; settings;
-what a call works with), ``agreement`` (what ranks tell each other there), ``wiring`` (the first connections), ``links``
-and ``joining`` (all others, made when they are first used), ``dataplane`` and ``channel`` (sockets -> ``Exchange``),
-``driver``, ``ring_loop``, ``meeting_loop`` and ``loop_port`` (whole rounds in compiled code), ``watch``, ``peers``,
-``frames`` and ``mailbox`` (liveness and messages), ``requests`` (calls under way), ``progress`` (calls in the
-background), ``calls`` (calls carried out and accounted), ``info`` (the account); ``local_ranks`` (ranks as threads).
+Files, from the first gather to the last octet: ``rendezvous`` (how ranks find each other), ``plane`` (set-up;
+settings; what a call works with), ``agreement`` (what ranks tell each other there), ``wiring`` (the first
+connections), ``lanes``, ``links`` and ``joining`` (all others, made when they are first used), ``dataplane`` and
+``channel`` (sockets -> ``Exchange``), ``driver``, ``ring_loop``, ``meeting_loop`` and ``loop_port`` (whole rounds in
+compiled code), ``contexts`` and ``sharing`` (communicators of the same ranks), ``watch``, ``peers``, ``frames`` and
+``mailbox`` (liveness and messages), ``requests`` (calls under way), ``progress`` (calls in the background), ``calls``
+(calls carried out and accounted), ``info`` (the account); ``local_ranks`` (ranks as threads).
 """
 
 from netoffload.transport.calls import Calls
