@@ -23,7 +23,8 @@ class CompComm(Allreduces, Reductions, Movements):
 
     Shares the handle of the communicator it is made from; everything without the suffix is mpi4py's. ``Dup``,
     ``Clone``, ``Split``, ``Create`` and their like keep the settings. The first call of each connects, and is
-    collective; communicators of the same ranks share what is not for collectives. Calls of one communicator come from one thread.
+    collective; communicators of the same ranks share what is not for collectives. Calls of one communicator come from
+    one thread.
 
     All calls take contiguous float32, by any specification that mpi4py takes (``buffers``), and all raise
 

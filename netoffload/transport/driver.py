@@ -17,12 +17,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import numpy as np
 
 from netoffload.collectives import Stopwatch
 from netoffload.collectives.exchange import FLOAT_OCTETS, Gathering, Meeting, Quantise, RingRound
+from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import PeerLostError
 from netoffload.transport import loop_port, meeting_loop, ring_loop
@@ -199,11 +200,11 @@ class Driver:
 def _plan(ring: RingRound) -> RingPlan | None:
     """Return a ring in numbers; None if Python has to do it."""
     flags, codec = ring.values.flags, _codec(ring.quantise)
-    if JIT_DISABLED or codec is None or not (flags.aligned and flags.writeable):
+    if JIT_DISABLED or codec is None or ring.values.dtype.char != "f" or not (flags.aligned and flags.writeable):
         return None
-    values = np.asarray(ring.values)
+    values, staged = cast("Float32Array", np.asarray(ring.values)), cast("Float32Array", ring.staged)
     walk = np.array([(span.start, span.stop) for span in ring.walk], np.int64) * FLOAT_OCTETS
-    return RingPlan(values, values.view(np.uint32), ring.staged, walk, ring.reducing, int(ring.operation), *codec)
+    return RingPlan(values, values.view(np.uint32), staged, walk, ring.reducing, int(ring.operation), *codec)
 
 
 class _PreparedGathering:
