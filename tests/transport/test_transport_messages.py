@@ -279,6 +279,22 @@ def test_mailbox_reads_ahead_only_when_a_later_message_is_wanted() -> None:
     assert bytes(room) == b"unwanted"
 
 
+def test_mailbox_reads_and_drops_what_was_sent_to_a_context_that_has_ended() -> None:
+    box, request, room = Mailbox(), Request(), memoryview(bytearray(8))
+    box.drop(Message(source=7, tag=1, octets=8, context=1))
+    box.arrive(Message(source=7, tag=1, octets=8, context=2))
+    dropped = box.wanted(7)
+    assert dropped is not None
+    box.filled(7, 8)
+    assert box.wanted(7) is None
+    box.post(Receive(source=7, tag=1, into=room, request=request, context=1))
+    assert not request.test()
+    box.end_context(2, CollectiveError("over"))
+    assert box.wanted(7) is not None
+    box.end_context(1, CollectiveError("over as well"))
+    assert str(request.error) == "over as well"
+
+
 def test_a_request_says_what_arrived_and_raises_its_error_every_time() -> None:
     done = Request.done(Arrival(3, 9, 5))
     assert done.test()
