@@ -157,10 +157,11 @@ def test_a_message_to_a_communicator_that_has_closed_holds_nobody_up(is_announce
 
 
 def test_the_death_of_a_rank_ends_all_communicators() -> None:
+    connected = threading.Barrier(SIZE)
+
     def body(rank: int, another: MakeOne) -> Any:
         exchanges = [another(), another()]
-        for exchange in exchanges:
-            barrier(exchange)
+        connected.wait(10)
         if rank == 1:
             die(exchanges[0])
             return None
