@@ -157,9 +157,13 @@ class Context:
         time.sleep(0)  # whoever asks again and again holds lock and interpreter, and the watch could hear nothing
         return None
 
-    def may_block(self) -> bool:
-        """Return whether the caller may wait for the watch: it is not its thread, and not in the middle of a change."""
-        return threading.current_thread() is not self.shared.thread and self.shared.is_free()
+    def is_current_thread(self) -> bool:
+        """Return whether the caller runs in the watch's thread."""
+        return threading.current_thread() is self.shared.thread
+
+    def is_free(self) -> bool:
+        """Return whether this thread is not in the middle of a change."""
+        return self.shared.is_free()
 
     def sent_octets(self, peer: int) -> int:
         """Return the octets of messages sent to ``peer``, those of contexts that share the connection included."""

@@ -75,7 +75,7 @@ class TcpExchange:
         driving = threading.RLock()
         self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
         # Nothing above refers to this object: it may be forgotten without being closed, and a process may end so.
-        self._close = weakref.finalize(self, _close, self.watch, driving, os.getpid())
+        self._close = weakref.finalize(self, _forget, self.watch, driving, os.getpid())
 
     def channel(self, peer: int, *, tagged: bool) -> TcpChannel:
         """Return the connection to ``peer``, and make it if there is none."""
@@ -188,14 +188,23 @@ class TcpExchange:
 
     def close(self) -> None:
         """Say farewell if that has not been done, and close all connections; what was sent is still delivered."""
-        self._close()
+        if (ending := self._close.detach()) is not None:
+            _close(*ending[2])
+
+
+def _forget(watch: Context, driving: threading.RLock, owner: int) -> None:
+    """Close what was forgotten: the garbage collector runs wherever it likes, also where it would wait for itself."""
+    if os.getpid() != owner or watch.is_free():
+        _close(watch, driving, owner)
+    else:
+        threading.Thread(target=_close, args=(watch, driving, owner), name="watch-end").start()
 
 
 def _close(watch: Context, driving: threading.RLock, owner: int) -> None:
     if os.getpid() != owner:  # a forked child: the connections are its parent's, its locks may be held by no thread
         watch.close(is_forked=True)
         return
-    if not watch.may_block():  # the garbage collector runs wherever it likes, also where it would wait for itself
+    if watch.is_current_thread():  # which cannot wait for itself
         threading.Thread(target=_close, args=(watch, driving, owner), name="watch-end").start()
         return
     watch.stop()

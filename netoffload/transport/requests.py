@@ -105,7 +105,7 @@ class Request:
         """Call ``callback`` with this request when the call ends, at once if it has ended.
 
         It runs in the thread that ends the call, before anyone who waits wakes up. So it must not wait for anything,
-        this request included, and must not raise.
+        this request included, nor call the transport, and must not raise.
         """
         with ended:
             if not self._is_decided:

@@ -36,6 +36,9 @@ FIRST_CONTEXT = 1
 """Of the communicator that made the watch."""
 
 BEATS_PER_TIMEOUT = 4
+CHANGE_S = 0.2
+"""No change takes so long that a thread which waits for its end has not begun it itself."""
+
 READ_OCTETS = 64 * 1024
 
 
@@ -92,8 +95,8 @@ class Watch:
         return self._holders > 0
 
     def is_free(self) -> bool:
-        """Return whether no thread, this one included, is in the middle of a change."""
-        is_free = self.lock.acquire(blocking=False)
+        """Return whether this thread is not in the middle of a change; other threads soon end theirs."""
+        is_free = self.lock.acquire(timeout=CHANGE_S)
         if is_free:
             self.lock.release()
         return is_free

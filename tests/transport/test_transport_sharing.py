@@ -219,3 +219,17 @@ def test_a_message_that_was_announced_and_cannot_come_any_more_fails() -> None:
         return None
 
     assert "rank 0 closed its communicator before a message left" in str(run(body)[1])
+
+
+def test_one_that_is_forgotten_in_the_middle_of_a_change_closes_later() -> None:
+    with AddressRendezvous([Address("127.0.0.1", 1)], 0, 1.0) as rendezvous:
+        first, second = (set_up(rendezvous, "127.0.0.1", Settings(), DataPlane).exchange for _ in range(2))
+    left, watch = first.watch.number, second.watch.shared
+    assert left in watch._contexts
+    with watch.lock:  # the garbage collector may run here
+        del first
+    ending = [thread for thread in threading.enumerate() if thread.name == "watch-end"]
+    for thread in ending:
+        thread.join(10)
+    assert left not in watch._contexts
+    second.close()
