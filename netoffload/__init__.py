@@ -14,7 +14,7 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
     compressors environment         float32 vectors <-> payloads, on the host; versions and machine of a figure
     netoffload_daemon               the NIC process (folder daemon/)
     methods                         gradients of all ranks -> the same next weights, over an exchange
-    transport                       sockets -> exchange: connections, compiled rounds
+    transport                       sockets -> exchange: rendezvous, connections, liveness, compiled rounds
     netoffload_mpi                  CompComm over mpi4py (folder mpi_ext/)
     training                        torch: one run = config in, record out
     bench                           experiments that measure

@@ -1,10 +1,11 @@
 """The one exception tree.
 
 Who is to blame decides the class: what a peer sent (:class:`WireError`), what our caller asked for
-(:class:`UsageError`), what the system refused (:class:`SystemRefusedError` and its children), what another
-rank did (:class:`CollectiveError`). Foreign errors (``OSError``, ``NetlinkError``, MPI exceptions) become ours at
-one border each: ``devices``, ``netlink``, ``control``, ``netoffload_mpi``. The command line prints the message of a
-:class:`NetOffloadError` as one line and exits with its ``exit_code``; anything else is a bug and keeps its traceback.
+(:class:`UsageError`), what the system refused (:class:`SystemRefusedError` and its children), what another rank did
+(:class:`CollectiveError`). Foreign errors (``OSError``, ``NetlinkError``, MPI exceptions) become ours at one border
+each: ``devices``, ``netlink``, ``control``, ``transport``, ``netoffload_mpi``. The command line prints the message of
+a :class:`NetOffloadError` as one line and exits with its ``exit_code``; anything else is a bug and keeps its
+traceback.
 """
 
 from __future__ import annotations

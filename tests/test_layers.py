@@ -74,6 +74,7 @@ HOMES = {
         "netoffload.control",
         "netoffload.devices",
         "netoffload.testbed",
+        "netoffload.transport",
         "netoffload_daemon",
         "netoffload_mpi",
     },

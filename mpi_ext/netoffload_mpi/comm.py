@@ -11,18 +11,20 @@ from mpi4py import MPI
 
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import UsageError
+from netoffload.transport.info import CommInfo
+from netoffload.transport.requests import Arrival, Request, wait_all
 from netoffload_mpi.buffers import BufferTypeError, float_vector
-from netoffload_mpi.collective_calls import CollectiveComm
-from netoffload_mpi.info import CommInfo
-from netoffload_mpi.requests import NOBODY, Arrival, CompRequest
+from netoffload_mpi.catalogue import Allreduces, Movements, Reductions
+from netoffload_mpi.requests import NOBODY, CompRequest, describe
 
 
-class CompComm(CollectiveComm):
+class CompComm(Allreduces, Reductions, Movements):
     """A communicator with a ``_comp`` variant of MPI's calls.
 
     Shares the handle of the communicator it is made from; everything without the suffix is mpi4py's. ``Dup``,
-    ``Clone``, ``Split``, ``Create`` and their like keep the settings and get connections of their own, which are
-    made by the first call that needs them; that one is collective. Calls of one communicator come from one thread.
+    ``Clone``, ``Split``, ``Create`` and their like keep the settings. The first call of each connects, and is
+    collective; communicators of the same ranks share what is not for collectives. Calls of one communicator come from
+    one thread.
 
     All calls take contiguous float32, by any specification that mpi4py takes (``buffers``), and all raise
 
@@ -60,11 +62,11 @@ class CompComm(CollectiveComm):
 
     def Isend_comp(self, buf: Any, dest: int, tag: int = 0) -> CompRequest:
         """Start :meth:`Send_comp`."""
-        return self._post_send(buf, dest, tag).shown_to_mpi()
+        return CompRequest(self._post_send(buf, dest, tag))
 
     def Irecv_comp(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> CompRequest:
         """Start :meth:`Recv_comp`."""
-        return self._post_receive(buf, source, tag).shown_to_mpi()
+        return CompRequest(self._post_receive(buf, source, tag))
 
     def Sendrecv_comp(
         self,
@@ -96,17 +98,17 @@ class CompComm(CollectiveComm):
         """Return whether ``Recv_comp`` with the same arguments would get a message now; ``status`` says which."""
         return self._probe(source, tag, status, wait=False)
 
-    def _post_send(self, buf: Any, dest: int, tag: int) -> CompRequest:
+    def _post_send(self, buf: Any, dest: int, tag: int) -> Request:
         self._check_peer(dest, tag, wildcards=False)
         if dest == MPI.PROC_NULL:
-            return CompRequest.done()
+            return Request.done()
         data = octets_of(float_vector(buf, writable=False))
         return self.exchange().watch.send(dest, tag, data)
 
-    def _post_receive(self, buf: Any, source: int, tag: int) -> CompRequest:
+    def _post_receive(self, buf: Any, source: int, tag: int) -> Request:
         self._check_peer(source, tag, wildcards=True)
         if source == MPI.PROC_NULL:
-            return CompRequest.done(NOBODY)
+            return Request.done(NOBODY)
         into = octets_of(float_vector(buf, writable=True))
         return self.exchange().watch.receive(*_or_any(source, tag), into)
 
@@ -116,7 +118,7 @@ class CompComm(CollectiveComm):
         if source != MPI.PROC_NULL:
             found = self.exchange().watch.probe(*_or_any(source, tag), wait=wait)
         if found is not None:
-            found.describe_in(status)
+            describe(found, status)
         return found is not None
 
     def _octets_to(self, dest: int, buf: Any) -> int:
@@ -125,13 +127,13 @@ class CompComm(CollectiveComm):
             return 0
         return float_vector(buf, writable=False).nbytes
 
-    def _finish(self, requests: Sequence[CompRequest], octets: int, status: MPI.Status | None = None) -> None:
+    def _finish(self, requests: Sequence[Request], octets: int, status: MPI.Status | None = None) -> None:
         """Wait for the requests of one call, whose first one may have a status, and account it."""
         start_s = time.perf_counter()
-        CompRequest.Waitall(requests)
-        requests[0].Test(status)
+        wait_all(requests)
+        describe(requests[0].arrival or NOBODY, status)
         seconds = time.perf_counter() - start_s
-        self._account(CommInfo(1, octets, seconds, wire_s=seconds), self._data_plane())
+        self._connected().account(CommInfo(1, octets, seconds, wire_s=seconds))
 
     def _check_peer(self, peer: int, tag: int, *, wildcards: bool) -> None:
         named = (MPI.PROC_NULL, MPI.ANY_SOURCE) if wildcards else (MPI.PROC_NULL,)

@@ -4,28 +4,22 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from mpi4py import MPI
 
 from netoffload.collectives import Quantise
-from netoffload.collectives.announcement import refuse
-from netoffload.errors import NetOffloadError, UsageError
-from netoffload_mpi.agreement import Precision
-from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload_mpi.info import CommInfo, NicShare, with_nic
-from netoffload_mpi.joining import Lane
-from netoffload_mpi.plane import DataPlane, Settings, set_up
+from netoffload.errors import NetOffloadError
+from netoffload.transport.agreement import Precision
+from netoffload.transport.calls import Calls
+from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
+from netoffload.transport.info import CommInfo, with_nic
+from netoffload.transport.plane import Settings
+from netoffload_mpi.plane import MpiPlane, connect
 from netoffload_mpi.plans import Place, Plan
-from netoffload_mpi.progress import CallQueue
 from netoffload_mpi.requests import CompRequest
-
-_ACCOUNTING: Final = threading.Lock()
-"""Held while a call is added to its communicator's totals: one in the background may end beside a message. One for all,
-because mpi4py makes duplicates without calling __init__, and it is never held for long."""
 
 
 class PlaneComm(MPI.Intracomm):
@@ -33,12 +27,10 @@ class PlaneComm(MPI.Intracomm):
 
     # Class-level defaults: mpi4py makes duplicates without calling __init__.
     _settings: Settings = Settings()
-    _plane: DataPlane | None = None
-    _queue: CallQueue | None = None
+    _calls: Calls[MpiPlane] | None = None
     _totals: CommInfo = CommInfo()
-    _share: NicShare | None = None
-    last_info: CommInfo = CommInfo()
-    """What the latest call did."""
+    _last_info: CommInfo = CommInfo()
+    """Of connections that :meth:`close` has closed; likewise the totals."""
 
     def __new__(cls, comm: MPI.Intracomm | None = None, *_: object, **__: object) -> Self:
         """Share the handle of ``comm``."""
@@ -79,23 +71,26 @@ class PlaneComm(MPI.Intracomm):
         """Return the agreed codec and bound, None if exact; collective at the first call."""
         return self._data_plane().precision
 
+    @property
+    def last_info(self) -> CommInfo:
+        """What the latest call did."""
+        return self._last_info if self._calls is None else self._calls.last_info
+
     def totals(self) -> CommInfo:
         """Return what all calls over these connections did, with the NIC's part if there is a NIC, asked now.
 
         Raises:
             ControlError: the NIC does not answer.
         """
-        return self._totals if self._plane is None else with_nic(self._totals, self._plane.account.read(), None)
+        calls = self._calls
+        return self._totals if calls is None else with_nic(calls.totals, calls.plane.account.read(), None)
 
     def close(self) -> None:
         """Close the connections; the communicator stays, and the next call would connect again."""
-        plane, self._plane = self._plane, None
-        queue, self._queue = self._queue, None
-        self._share = None
-        if queue is not None:
-            queue.end()
-        if plane is not None:
-            plane.exchange.close()
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            self._totals, self._last_info = calls.totals, calls.last_info
+            calls.close()
 
     def Free(self) -> None:
         """Close the connections and free the communicator."""
@@ -108,7 +103,7 @@ class PlaneComm(MPI.Intracomm):
         super().Disconnect()
 
     def Dup(self, info: MPI.Info | None = None) -> Self:
-        """Return a duplicate with the same settings and connections of its own."""
+        """Return a duplicate with the same settings; its calls do not meet those of this one."""
         return self._like(super().Dup(info))
 
     def Dup_with_info(self, info: MPI.Info) -> Self:
@@ -163,15 +158,12 @@ class PlaneComm(MPI.Intracomm):
     def _place(self) -> Place:
         return Place(self.Get_rank(), self.Get_size())
 
-    def _run(
-        self, make: Callable[..., Plan], *arguments: Any, lanes: Sequence[Lane] = (Lane.TAGGED,), **options: Any
-    ) -> None:
+    def _run(self, make: Callable[..., Plan], *arguments: Any, **options: Any) -> None:
         """Plan a call and carry it out, behind those under way.
 
         Args:
-            make: of ``plans``.
+            make: a plan of the catalogue.
             arguments: of ``make``, behind the place.
-            lanes: that the call's data goes over.
             options: of ``make``.
         """
         try:
@@ -179,83 +171,31 @@ class PlaneComm(MPI.Intracomm):
         except Exception:
             self._refuse(wait=True)
             raise
-        plane = self._data_plane()
-        if self._queue is None or self._queue.is_idle:
-            self._carry_out(plan, plane, lanes)
-        else:
-            self._queue.start(lambda: self._carry_out(plan, plane, lanes)).Wait()
+        self._connected().run(plan.run, plan.lanes)
 
-    def _start(
-        self, make: Callable[..., Plan], *arguments: Any, lanes: Sequence[Lane] = (Lane.TAGGED,), **options: Any
-    ) -> CompRequest:
+    def _start(self, make: Callable[..., Plan], *arguments: Any, **options: Any) -> CompRequest:
         """Plan a call and carry it out in the background; arguments as of :meth:`_run`."""
         try:
             plan = make(self._place(), *arguments, **options)
         except Exception:
             self._refuse(wait=False)
             raise
-        # Here and not in the thread: set-up is collective and MPI's business, and close() belongs to this plane.
-        plane = self._data_plane()
-        return self._calls().start(lambda: self._carry_out(plan, plane, lanes)).shown_to_mpi()
+        # The set-up here and not in the thread: it is collective and MPI's business.
+        return CompRequest(self._connected().start(plan.run, plan.lanes))
 
     def _refuse(self, *, wait: bool) -> None:
         """Let the other ranks hear, in their meeting, that this one does not make the call that they make."""
         if self.Get_size() == 1:
             return
         with contextlib.suppress(NetOffloadError):  # the caller raises the cause
-            exchange = self.exchange()
-            request = self._calls().start(lambda: refuse(exchange))
+            request = self._connected().refuse()
             if wait:
-                request.Wait()
+                request.wait()
 
-    def _calls(self) -> CallQueue:
-        if self._queue is None:
-            self._queue = CallQueue()
-        return self._queue
+    def _data_plane(self) -> MpiPlane:
+        return self._connected().plane
 
-    def _carry_out(self, plan: Plan, plane: DataPlane, lanes: Sequence[Lane]) -> None:
-        watch, sent = plane.exchange.stopwatch, plane.exchange.sent_octets(lanes)
-        start_s, wire_s, reduce_s, codec_s = watch.now_s(), watch.wire_s, watch.reduce_s, watch.codec_s
-        late_s, aside = watch.late_s, watch.aside_octets
-        try:
-            calling = plane.exchange.begin_call()
-            try:
-                plan(plane)
-            finally:
-                calling.release()
-        except (UsageError, MemoryError):  # before the meeting; or inside the call, which has closed the connections
-            with contextlib.suppress(NetOffloadError):
-                refuse(plane.exchange)
-            raise
-        done = CommInfo(
-            calls=1,
-            raw_octets=plane.exchange.sent_octets(lanes) - sent + watch.aside_octets - aside,
-            seconds=watch.now_s() - start_s,
-            wire_s=watch.wire_s - wire_s,
-            reduce_s=watch.reduce_s - reduce_s,
-            codec_s=watch.codec_s - codec_s,
-        )
-        plane.learn_rate(done.raw_octets, done.seconds - (watch.late_s - late_s))
-        self._account(done, plane)
-
-    def _account(self, done: CommInfo, plane: DataPlane) -> None:
-        with _ACCOUNTING:
-            self._totals += done
-        self.last_info = done
-        if not plane.settings.per_call:
-            return
-        reading = plane.account.read()
-        self.last_info = with_nic(done, reading, self._share)
-        self._share = reading[0] if reading else None
-        if plane.settings.require:
-            try:
-                plane.account.require_compression(plane.exchange.stopwatch.aside_octets)
-            except NetOffloadError as error:  # this rank's alone: the others must not wait for it in their next call
-                plane.exchange.abort(error)
-                raise
-
-    def _data_plane(self) -> DataPlane:
-        if self._plane is None:
-            self._plane = set_up(self, self._settings)
-            self._totals = CommInfo()
-        return self._plane
+    def _connected(self) -> Calls[MpiPlane]:
+        if self._calls is None:
+            self._calls = Calls(connect(self, self._settings))
+        return self._calls

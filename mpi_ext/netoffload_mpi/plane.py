@@ -1,165 +1,34 @@
-"""One communicator's data plane: its connections and what was agreed about them; and how all ranks get there."""
+"""A communicator's data plane, set up through a private duplicate of it: our MPI calls never meet the user's."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from mpi4py import MPI
 
-from netoffload.collectives import CHUNK_FLOATS, Operation, Quantise, ShortAllreduce
-from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
-from netoffload.collectives.ring import chunk_for
-from netoffload.compiled.arrays import Float32Array
-from netoffload.config import parse_size_octets
-from netoffload.errors import CollectiveError, NetOffloadError, UsageError
-from netoffload_mpi.agreement import (
-    Marking,
-    Offer,
-    Precision,
-    agree,
-    asked_precision,
-    failure_of,
-    own_address,
-    own_nic,
-    rounded_hops,
-)
-from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload_mpi.driver import prepare
-from netoffload_mpi.info import NicAccount
-from netoffload_mpi.joining import Listeners
-from netoffload_mpi.rendezvous import SET_UP_TIMEOUTS, Rendezvous, duplicate
-from netoffload_mpi.wiring import wire_up
-
-ENV_CHUNK = "NETOFFLOAD_CHUNK"
-"""Environment variable with the size of a chunk: ``256KiB``."""
-
-ENV_REQUIRE = "NETOFFLOAD_REQUIRE"
-"""Environment variable; 1: a call raises if a tagged connection was not compressed."""
-
-
-LONG_OCTETS = 256 * 1024
-
-SHORT_KEPT = 32
-"""Lengths of short vectors for which memory is kept, some 100 KB each at most."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a communicator was made with; ``CompComm`` describes the fields."""
-
-    codec: str | None = None
-    bound_k: int | None = None
-    timeout_s: float = TIMEOUT_S_DEFAULT
-    late_s: float = LATE_S_DEFAULT
-    chunk_octets: int | None = None
-    require: bool = False
-    per_call: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse a codec or bound that no NIC has, before a rank waits for the others.
-
-        Raises:
-            UsageError: one without the other, or unknown ones.
-        """
-        asked_precision(self.codec, self.bound_k)
-
-    def with_environment(self) -> Settings:
-        """Return these with what the environment says where they say nothing.
-
-        Raises:
-            UsageError: a chunk that is no size, or less than one float.
-        """
-        chunk = self.chunk_octets
-        if chunk is None and (text := os.environ.get(ENV_CHUNK)):
-            chunk = parse_size_octets(text)
-        if chunk is not None and chunk < 4:
-            raise UsageError(f"chunk of {chunk} octets is less than one float32")
-        require = self.require or os.environ.get(ENV_REQUIRE, "0") not in ("", "0")
-        return Settings(self.codec, self.bound_k, self.timeout_s, self.late_s, chunk, require, self.per_call or require)
+from netoffload.transport.dataplane import LATE_S_DEFAULT
+from netoffload.transport.driver import prepare
+from netoffload.transport.plane import DataPlane, Settings, set_up
+from netoffload_mpi.rendezvous import SET_UP_TIMEOUTS, MpiRendezvous, duplicate
 
 
 @dataclass
-class DataPlane:
-    """What a call works with.
+class MpiPlane(DataPlane):
+    """A data plane of MPI's ranks.
 
     Attributes:
-        exchange: the connections.
-        precision: what tagged data is rounded by; None: nothing.
-        quantise: the function that does so.
-        addresses: of all ranks' data interfaces.
-        account: at this rank's NIC.
-        settings: of the communicator.
         mpi: a duplicate of the communicator that is this plane's alone, so that what MPI does for it meets no call of
             the user's.
     """
 
-    exchange: TcpExchange
-    precision: Precision | None
-    quantise: Quantise | None
-    addresses: Sequence[str]
-    account: NicAccount
-    settings: Settings
-    mpi: MPI.Intracomm
-    rounded_hops: Sequence[bool] = ()
-    """Per rank, whether NICs round what it sends to its right neighbour; empty: nowhere."""
-    rate_bps: float = 0.0
-    """What the latest long call achieved. (The kernel's own estimate per connection is that of bursts: it said
-    gigabits on a path of 50 Mb/s.)"""
-    _work: Float32Array = field(default_factory=lambda: np.empty(0, np.float32))
-    _short: dict[tuple[int, bool, Operation, int], ShortAllreduce] = field(default_factory=dict)
-
-    def chunk_floats(self) -> int:
-        """Return how many floats are added and forwarded at a time: as set, else from the path's rate and delay."""
-        if self.settings.chunk_octets is not None:
-            return self.settings.chunk_octets // 4
-        return chunk_for(self.rate_bps, self.exchange.round_trip_s()) if self.rate_bps else CHUNK_FLOATS
-
-    def learn_rate(self, octets: int, seconds: float) -> None:
-        """Note that a call sent ``octets`` in ``seconds``, waiting for late ranks excluded.
-
-        Short calls say nothing about the path.
-        """
-        if octets >= LONG_OCTETS and seconds > 0:
-            self.rate_bps = octets * 8 / seconds
-
-    def work(self, count: int) -> Float32Array:
-        """Return ``count`` floats of memory, kept between calls."""
-        if self._work.size < count:
-            self._work = np.empty(count, np.float32)
-        return self._work[:count]
-
-    def short_allreduce(self, count: int, operation: Operation, *, tagged: bool, agreed: int) -> ShortAllreduce:
-        """Return what reduces ``count`` floats, kept between calls; arguments as of ``ring_allreduce``."""
-        key = count, tagged, operation, agreed
-        found = self._short.get(key)
-        if found is None:
-            if len(self._short) >= SHORT_KEPT:
-                self._short.clear()
-            found = self._short[key] = ShortAllreduce(
-                self.exchange,
-                count,
-                tagged=tagged,
-                operation=operation,
-                quantise=self.quantise if tagged else None,
-                rounded_hops=self.rounded_hops if tagged else (),
-                agreed=agreed,
-            )
-        return found
-
-    def groups(self) -> Groups:
-        """Return groups of ranks on one network (/24) if there are several networks, else of about sqrt(p) ranks."""
-        by_network = groups_by_network(self.addresses)
-        return by_network if len(by_network) > 1 else default_groups(self.exchange.size)
+    mpi: MPI.Intracomm = field(default_factory=MPI.Intracomm)
 
 
-def set_up(comm: MPI.Intracomm, settings: Settings) -> DataPlane:
-    """Agree with all ranks and connect; collective. Every step is one gather, whatever has failed before it.
+def connect(comm: MPI.Intracomm, settings: Settings) -> MpiPlane:
+    """Agree with all ranks of a communicator and connect; collective.
 
     Args:
         comm: the ranks; the first set-up over a communicator duplicates it, later ones do not touch it.
@@ -169,13 +38,15 @@ def set_up(comm: MPI.Intracomm, settings: Settings) -> DataPlane:
         UsageError: a setting of this rank is wrong.
         CollectiveError: some rank could not set up, or ranks differ in what they round by.
     """
-    prepare()  # before the others count on this rank: it may compile for a minute
+    prepare()  # before the duplicate, which waits longer for a rank that compiles than a gather does
     mpi = duplicate(_duplicate_of(comm, settings.late_s), settings.late_s)
     try:
-        plane = _set_up(mpi, settings)
+        gather = MpiRendezvous(mpi, SET_UP_TIMEOUTS * settings.timeout_s)
+        plane = set_up(gather, MPI.Get_processor_name(), settings, MpiPlane)
     except BaseException:
         mpi.Free()
         raise
+    plane.mpi = mpi
     # Not in close(): a call that is under way keeps the plane, and may be inside MPI.
     weakref.finalize(plane, _free, mpi, os.getpid()).atexit = False
     return plane
@@ -184,38 +55,6 @@ def set_up(comm: MPI.Intracomm, settings: Settings) -> DataPlane:
 def _free(mpi: MPI.Intracomm, owner: int) -> None:
     if os.getpid() == owner and not MPI.Is_finalized():
         mpi.Free()
-
-
-def _set_up(mpi: MPI.Intracomm, settings: Settings) -> DataPlane:
-    rank, size = mpi.Get_rank(), mpi.Get_size()
-    gather = Rendezvous(mpi, SET_UP_TIMEOUTS * settings.timeout_s)
-    offer, failure = Offer(), None
-    with contextlib.ExitStack() as stack:
-        listeners = None
-        try:
-            address = own_address(gather, MPI.Get_processor_name())
-            settings = settings.with_environment()
-            nic, precision = own_nic(asked_precision(settings.codec, settings.bound_k))
-            listeners = Listeners(size, address, nic or Marking())
-            stack.callback(listeners.close)
-            offer = Offer(address=address, ports=listeners.ports, marking=nic, precision=precision)
-        except CollectiveError:  # a rank is gone, and no gather can come to its end
-            raise
-        except (NetOffloadError, OSError) as error:
-            offer, failure = failure_of(error), error
-        offers = gather(offer)
-        if failure is not None and not isinstance(failure, OSError):
-            raise failure  # our own is the clearer message; the others hear of it from agree()
-        precision, marking = agree(offers)
-        assert listeners is not None
-        stack.pop_all()
-        exchange = wire_up(rank, offers, listeners, marking.tos, settings.timeout_s, settings.late_s)
-    quantise = None if precision is None else precision.quantiser()
-    if quantise is not None:
-        quantise(np.zeros(8, dtype=np.float32))  # compiles now rather than in the first timed call
-    account = NicAccount.of_environment(exchange.tagged_connections)
-    addresses, hops = [offer.address for offer in offers], rounded_hops(offers)
-    return DataPlane(exchange, precision, quantise, addresses, account, settings, mpi, hops)
 
 
 def _duplicate_of(comm: MPI.Intracomm, limit_s: float = LATE_S_DEFAULT) -> MPI.Intracomm:

@@ -41,8 +41,8 @@ def duplicate(comm: MPI.Intracomm, limit_s: float) -> MPI.Intracomm:
     return MPI.Intracomm(other)
 
 
-class Rendezvous:
-    """Allgathers over a communicator that nobody else uses; an ``agreement.Gather``.
+class MpiRendezvous:
+    """Allgathers over a communicator that nobody else uses; a :class:`~netoffload.transport.rendezvous.Rendezvous`.
 
     Args:
         comm: the ranks, all of which are about to gather.
@@ -51,9 +51,14 @@ class Rendezvous:
 
     def __init__(self, comm: MPI.Intracomm, limit_s: float) -> None:
         """Gather nothing yet."""
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
+        world = MPI.COMM_WORLD.Get_group()
+        ranks = comm.Get_group().Translate_ranks(None, world)
+        self.group = None if MPI.UNDEFINED in ranks else tuple(ranks)
         self._comm = comm
         self._limit_s = limit_s
-        self._came: dict[int, deque[Any]] = {rank: deque() for rank in range(comm.Get_size())}
+        self._came: dict[int, deque[Any]] = {rank: deque() for rank in range(self.size)}
 
     def __call__(self, value: Any) -> list[Any]:
         """Return every rank's value, in rank order.
@@ -62,7 +67,7 @@ class Rendezvous:
             PeerLostError: a rank did not come, or another rank says that one did not; on all ranks.
         """
         sent = self._send(value, None)
-        self._came[self._comm.Get_rank()].append(value)
+        self._came[self.rank].append(value)
         try:
             if not _wait(lambda: self._look() and all(request.Test() for request in sent), self._limit_s):
                 raise self._missing()
@@ -73,7 +78,7 @@ class Rendezvous:
 
     def _send(self, value: Any, reason: str | None) -> list[MPI.Request]:
         """Send a value, or the reason why there is none, to all others."""
-        others = [peer for peer in self._came if peer != self._comm.Get_rank()]
+        others = [peer for peer in self._came if peer != self.rank]
         return [self._comm.isend((value, reason), peer, _TAG) for peer in others]
 
     def _look(self) -> bool:

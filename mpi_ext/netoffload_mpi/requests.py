@@ -1,135 +1,95 @@
-"""Requests: what an ``I..._comp`` call returns."""
+"""MPI's shape of a request: what an ``I..._comp`` call returns."""
 # ruff: noqa: N802 - MPI names its methods so, and these stand beside mpi4py's
 
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from mpi4py import MPI
 
 from netoffload.errors import NetOffloadError
-
-_ended = threading.Condition()
-"""Held while a request ends, and told of it, for whoever waits for any of several; ``CompRequest._done`` says which."""
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """What a receive got, or a probe found: from whom, with which tag, how many floats."""
-
-    source: int
-    tag: int
-    count: int
-
-    def describe_in(self, status: MPI.Status | None) -> None:
-        """Write this into a status, where there is one."""
-        if status is not None:
-            status.Set_source(self.source)
-            status.Set_tag(self.tag)
-            status.Set_elements(MPI.FLOAT, self.count)
-            status.Set_cancelled(False)
-
+from netoffload.transport.requests import Arrival, Outcome, Request, ended
 
 NOBODY = Arrival(MPI.PROC_NULL, MPI.ANY_TAG, 0)
 """What comes from ``MPI.PROC_NULL``."""
 
 
-@dataclass
-class _Outcome:
-    """How a call ended. MPI's part of a request refers to it, so it keeps none of the call's buffers."""
+def describe(arrival: Arrival, status: MPI.Status | None, *, cancelled: bool = False) -> None:
+    """Write what arrived into a status, where there is one."""
+    if status is not None:
+        status.Set_source(arrival.source)
+        status.Set_tag(arrival.tag)
+        status.Set_elements(MPI.FLOAT, arrival.count)
+        status.Set_cancelled(cancelled)
 
-    arrival: Arrival | None = None
-    error: BaseException | None = None
-    cancelled: bool = False
+
+@dataclass
+class _Ending:
+    """How a call ended, and whether its caller knows. MPI's part of a request refers to it, and to no buffer."""
+
+    outcome: Outcome
     told: bool = False
 
     def describe_in(self, status: MPI.Status | None) -> None:
         """Write this into a status, where there is one."""
-        (self.arrival or NOBODY).describe_in(status)
-        if status is not None:
-            status.Set_cancelled(self.cancelled)
+        describe(self.outcome.arrival or NOBODY, status, cancelled=self.outcome.cancelled)
 
 
-def _answer_mpi(status: MPI.Status, outcome: _Outcome) -> None:
+def _answer_mpi(status: MPI.Status, ending: _Ending) -> None:
     """Say how a call ended to an MPI call that found it complete; mpi4py prints an error, and makes MPI's of it."""
-    outcome.describe_in(status)
-    if outcome.error is not None and not outcome.told:
-        raise outcome.error
+    ending.describe_in(status)
+    if ending.outcome.error is not None and not ending.told:
+        raise ending.outcome.error
 
 
-def _cancel_nothing(_completed: bool, _outcome: _Outcome) -> None:
+def _cancel_nothing(_completed: bool, _ending: _Ending) -> None:
     """Do nothing: :meth:`CompRequest.Cancel` cancels. Without such a function mpi4py clears ``cancelled``."""
 
 
 class CompRequest(MPI.Request):
     """A call under way; complete when its buffers may be used again.
 
-    Those that a user gets are generalised requests to MPI: ``MPI.Request.Waitall`` and its like take them among
-    requests of MPI's own. MPI's calls spin, the methods here sleep. An error of the call is raised by every ``Wait``
-    and by the ``Test`` that finds it. MPI's calls raise ``MPI.Exception``, and mpi4py prints what it was. What takes
-    several requests and tells some of them from others (``Waitany``, ``Waitsome``, ``Testany``, ``Testsome``) passes
-    over those whose end was told or raised already: MPI's inactive requests.
+    To MPI it is a generalised request: ``MPI.Request.Waitall`` and its like take it among requests of MPI's own. MPI's
+    calls spin, the methods here sleep. An error of the call is raised by every ``Wait`` and by the ``Test`` that finds
+    it. MPI's calls raise ``MPI.Exception``, and mpi4py prints what it was. What takes several requests and tells some
+    of them from others (``Waitany``, ``Waitsome``, ``Testany``, ``Testsome``) passes over those whose end was told or
+    raised already: MPI's inactive requests.
 
     Where MPI was started with less than ``THREAD_MULTIPLE``, no thread of ours may tell it that a call has ended. These
     requests are then inactive ones to MPI, and only the methods here wait for them.
+
+    Args:
+        request: the call.
     """
 
     def __new__(cls, *_: object) -> Self:
-        """Be no request to MPI."""
+        """Be no request to MPI yet."""
         return super().__new__(cls)
 
-    def __init__(self, withdraw: Callable[[CompRequest], bool] | None = None) -> None:
-        """Be under way.
-
-        Args:
-            withdraw: takes the call back if it has not begun, and returns whether it did.
-        """
-        self._done = threading.Event()
-        self._outcome = _Outcome()
-        self._withdraw = withdraw
-        self._for_mpi: MPI.Grequest | None = None
+    def __init__(self, request: Request) -> None:
+        """Become a request to MPI. One costs 2 us, so blocking calls do without."""
+        self._request = request
+        self._ending = _Ending(request.outcome)
+        self._is_mpis = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
+        if self._is_mpis:
+            part = MPI.Grequest.Start(_answer_mpi, None, _cancel_nothing, args=(self._ending,))
+            # A request object's handle is set when it is made, or as here: mpi4py says for C where it is.
+            ctypes.memmove(MPI._addressof(self), MPI._addressof(part), MPI._sizeof(part))
+            request.add_done_callback(lambda _: None if MPI.Is_finalized() else part.Complete())
 
     def __del__(self) -> None:
         """Let go of MPI's part where nobody waited for it."""
-        if self and self._done.is_set() and not MPI.Is_finalized():
-            self.Free()
-
-    def shown_to_mpi(self) -> Self:
-        """Become a request to MPI, and return self; for what a user gets. A blocking call need not pay for it."""
-        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            return self
-        with _ended:
-            part = MPI.Grequest.Start(_answer_mpi, None, _cancel_nothing, args=(self._outcome,))
-            # A request object's handle is set when it is made, or as here: mpi4py says for C where it is.
-            ctypes.memmove(MPI._addressof(self), MPI._addressof(part), MPI._sizeof(part))
-            self._for_mpi = part
-            if self._done.is_set():
-                part.Complete()
-        return self
-
-    @staticmethod
-    def done(arrival: Arrival | None = None) -> CompRequest:
-        """Return a request that is complete."""
-        request = CompRequest()
-        request.complete(arrival)
-        return request
-
-    def complete(self, arrival: Arrival | None = None) -> None:
-        """Note that all is done; for whoever drives the call."""
-        self._end(arrival=arrival)
-
-    def fail(self, error: BaseException) -> None:
-        """Note that the call ended with ``error``; for whoever drives the call."""
-        self._end(error=error)
+        if self and not MPI.Is_finalized():
+            part = MPI.Request(self)
+            self._request.add_done_callback(lambda _: None if MPI.Is_finalized() else part.Free())
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Return whether the call is complete; never waits for it, but lets others go on (:func:`_incomplete`)."""
-        if not self._done.is_set():
+        if not self._request.test():
             return _incomplete()
         self._finish(status)
         return True
@@ -140,7 +100,7 @@ class CompRequest(MPI.Request):
         Raises:
             CollectiveError: what went wrong with the call.
         """
-        self._done.wait()
+        self._request.join()
         self._finish(status)
         return True
 
@@ -149,12 +109,11 @@ class CompRequest(MPI.Request):
 
         A send is announced when it is posted, and stays.
         """
-        if not self._done.is_set() and self._withdraw is not None and self._withdraw(self):
-            self._end(cancelled=True)
+        self._request.cancel()
 
     def Is_cancelled(self) -> bool:
         """Return whether :meth:`Cancel` came in time."""
-        return self._outcome.cancelled
+        return self._request.outcome.cancelled
 
     @classmethod
     def Waitall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
@@ -173,7 +132,7 @@ class CompRequest(MPI.Request):
     def Testall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> bool:
         """Return whether all are complete."""
         for request in requests:
-            if not (request._done.is_set() if isinstance(request, CompRequest) else request.Get_status()):
+            if not (request._request.test() if isinstance(request, CompRequest) else request.Get_status()):
                 return _incomplete()
         return cls.Waitall(requests, statuses)
 
@@ -187,8 +146,8 @@ class CompRequest(MPI.Request):
         ours = _all_ours(requests)
         if ours is None:
             return super().Waitany(requests, status)
-        with _ended:
-            _ended.wait_for(lambda: not _active(ours) or _newly_ended(ours))
+        with ended:
+            ended.wait_for(lambda: not _active(ours) or _newly_ended(ours))
         return cls.Testany(ours, status)[0]
 
     @classmethod
@@ -218,8 +177,8 @@ class CompRequest(MPI.Request):
         ours = _all_ours(requests)
         if ours is None:
             return super().Waitsome(requests, statuses)
-        with _ended:
-            _ended.wait_for(lambda: not _active(ours) or _newly_ended(ours))
+        with ended:
+            ended.wait_for(lambda: not _active(ours) or _newly_ended(ours))
         return cls.Testsome(ours, statuses)
 
     @classmethod
@@ -236,24 +195,13 @@ class CompRequest(MPI.Request):
         cls.Waitall([ours[index] for index in indices], statuses)
         return indices
 
-    def _end(self, **outcome: Any) -> None:
-        with _ended:
-            if self._done.is_set():
-                return
-            for name, value in outcome.items():
-                setattr(self._outcome, name, value)
-            if self._for_mpi is not None and not MPI.Is_finalized():
-                self._for_mpi.Complete()
-            self._done.set()
-            _ended.notify_all()
-
     def _finish(self, status: MPI.Status | None) -> None:
-        self._outcome.told = True
+        self._ending.told = True
         if self and not MPI.Is_finalized():
             super().Wait()  # ends MPI's part, which is complete
-        if self._outcome.error is not None:
-            raise self._outcome.error
-        self._outcome.describe_in(status)
+        if self._request.error is not None:
+            raise self._request.error
+        self._ending.describe_in(status)
 
 
 def _incomplete() -> bool:
@@ -280,9 +228,9 @@ def _active(requests: Sequence[CompRequest]) -> list[int]:
     return [
         index
         for index, request in enumerate(requests)
-        if not request._outcome.told and (request or request._for_mpi is None)
+        if not request._ending.told and (request or not request._is_mpis)
     ]
 
 
 def _newly_ended(requests: Sequence[CompRequest]) -> list[int]:
-    return [index for index in _active(requests) if requests[index]._done.is_set()]
+    return [index for index in _active(requests) if requests[index]._request.test()]

@@ -1,8 +1,8 @@
 """Collectives: how ranks turn their gradients into one sum, over any transport.
 
 Algorithms written once and run over every transport that offers an
-:class:`~netoffload.collectives.exchange.Exchange` (TCP between ranks in ``netoffload_mpi``, threads of one process in
-:mod:`~netoffload.collectives.inprocess`)::
+:class:`~netoffload.collectives.exchange.Exchange` (TCP between ranks in ``netoffload.transport``, threads of one
+process in :mod:`~netoffload.collectives.inprocess`)::
 
     ring (INCEPTIONN, Algorithm 1)                  worker-aggregator
 
@@ -32,7 +32,8 @@ nothing and all ranks end bit-identical, whether or not a NIC compressed on the 
 The same holds for a broadcast's root and for every rank of an allgather. Where a block stays with its owner alone
 (gather, scatter, all-to-all, reduce-scatter) the owner's copy is exact.
 
-**Alignment.** A tagged channel carries float32 values from its first octet and nothing else. Control words (the
+**Alignment.** A tagged channel carries float32 values from its first octet and nothing else. Untagged rings carry
+other numbers as well (``transfer.EXACT_TYPES``). Control words (the
 meeting with which each call starts, counts, barriers) go over the untagged channel of the same pair.
 
 **A call** is a public function: it checks its arguments, lets all ranks meet (``announcement``), and runs a *round*,

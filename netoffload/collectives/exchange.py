@@ -15,10 +15,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from netoffload.collectives.operations import Operation
 from netoffload.collectives.schedule import Span
 from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CollectiveError
+
+Vector = npt.NDArray[np.number[Any]]
+"""Float32, or what only an exact channel carries (``transfer.EXACT_TYPES``)."""
 
 Quantise = Callable[[Float32Array], None]
 """Replaces a float32 vector by what the codec makes of it, in place."""
@@ -85,24 +91,24 @@ class RingRound:
     """What one rank does in a ring; :mod:`~netoffload.collectives.ring` says how.
 
     Attributes:
-        values: contiguous float32 vector.
+        values: contiguous vector; float32 where ``quantise`` is given.
         walk: at least two spans of it: in step s ``walk[s]`` is sent and ``walk[s + 1]`` is received.
         reducing: the first so many steps combine what comes with what is there; later ones overwrite it.
         operation: of these.
         quantise: applied to what the last of these completes, piece by piece and once per element.
         outward: where it goes.
         inward: where it comes from; with two ranks the same channel.
-        staged: scratch memory, as many floats as are combined and forwarded at a time.
+        staged: scratch memory of the same type, as many numbers as are combined and forwarded at a time.
     """
 
-    values: Float32Array
+    values: Vector
     walk: Sequence[Span]
     reducing: int
     operation: Operation
     quantise: Quantise | None
     outward: Channel
     inward: Channel
-    staged: Float32Array
+    staged: Vector
 
 
 @dataclass(eq=False)

@@ -20,12 +20,13 @@ is phase 2 by itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from netoffload.collectives.announcement import Announcement, Call, digest_of, meet
-from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise, RingRound
+from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise, RingRound, Vector
 from netoffload.collectives.operations import Operation, combine, quantise_own
 from netoffload.collectives.schedule import Span, allgather_walk, allreduce_walk, partition, reduce_scatter_walk
-from netoffload.collectives.transfer import aborting_on_error, octets_of
+from netoffload.collectives.transfer import EXACT_TYPES, aborting_on_error, octets_of
 from netoffload.compiled.arrays import Float32Array
 
 CHUNK_FLOATS = 64 * 1024
@@ -61,7 +62,7 @@ def chunk_for(rate_bps: float, round_trip_s: float) -> int:
 
 def ring_allreduce(
     exchange: Exchange,
-    values: Float32Array,
+    values: Vector,
     *,
     tagged: bool,
     operation: Operation = Operation.SUM,
@@ -73,7 +74,7 @@ def ring_allreduce(
 
     Args:
         exchange: the ranks; all of them make this call.
-        values: contiguous float32 vector, equally long on all ranks.
+        values: contiguous float32 vector, equally long on all ranks; untagged, of any of ``transfer.EXACT_TYPES``.
         tagged: send over the tagged channels, where a NIC may compress.
         operation: what two values become.
         quantise: applied by the owner of a block to its finished sum, piece by piece and once per element, before the
@@ -83,11 +84,11 @@ def ring_allreduce(
         agreed: digest of whatever else the caller wants to be the same on all ranks; 0: nothing.
 
     Raises:
-        UsageError: not a contiguous float32 vector.
+        UsageError: not contiguous, or of a type that cannot be.
         CollectiveError: ranks disagree on length or call.
         PeerLostError: a rank is gone or silent.
     """
-    octets_of(values)
+    agreed = _check_type(values, agreed, tagged=tagged)
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.RING_ALLREDUCE, values.size, tagged, operation, digest=agreed))
         allreduce_round(
@@ -97,7 +98,7 @@ def ring_allreduce(
 
 def ring_reduce_scatter(
     exchange: Exchange,
-    values: Float32Array,
+    values: Vector,
     spans: Sequence[Span],
     *,
     tagged: bool,
@@ -110,7 +111,7 @@ def ring_reduce_scatter(
 
     Args:
         exchange: the ranks; all of them make this call.
-        values: contiguous float32 vector, equally long on all ranks.
+        values: as in :func:`ring_allreduce`.
         spans: one per rank, the same on all ranks, not overlapping.
         tagged: as in :func:`ring_allreduce`.
         operation: as in :func:`ring_allreduce`.
@@ -119,15 +120,15 @@ def ring_reduce_scatter(
     Raises:
         UsageError, CollectiveError, PeerLostError: as in :func:`ring_allreduce`.
     """
-    octets_of(values)
+    agreed = _check_type(values, _digest(spans), tagged=tagged)
     with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, digest=_digest(spans)))
+        meet(exchange, Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, digest=agreed))
         reduce_scatter_round(exchange, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
 
 
 def ring_allgather(
     exchange: Exchange,
-    values: Float32Array,
+    values: Vector,
     spans: Sequence[Span],
     *,
     tagged: bool,
@@ -137,7 +138,7 @@ def ring_allgather(
 
     Args:
         exchange: the ranks; all of them make this call.
-        values: contiguous float32 vector; this rank's span holds its own contribution.
+        values: contiguous vector, of a type as in :func:`ring_allreduce`; this rank's span holds its own contribution.
         spans: one per rank, of the same lengths on all ranks, not overlapping.
         tagged: as in :func:`ring_allreduce`.
         quantise: applied by every rank to its own span, so that all ranks end bit-identical.
@@ -145,17 +146,16 @@ def ring_allgather(
     Raises:
         UsageError, CollectiveError, PeerLostError: as in :func:`ring_allreduce`.
     """
-    octets_of(values)
+    lengths = _check_type(values, digest_of(len(span) for span in spans), tagged=tagged)
     with aborting_on_error(exchange):
         count = sum(len(span) for span in spans)
-        lengths = digest_of(len(span) for span in spans)
         meet(exchange, Announcement(Call.ALLGATHER, count, tagged, digest=lengths))
         allgather_round(exchange, values, spans, tagged=tagged, quantise=quantise)
 
 
 def allreduce_round(
     exchange: Exchange,
-    values: Float32Array,
+    values: Vector,
     *,
     tagged: bool,
     operation: Operation,
@@ -171,7 +171,7 @@ def allreduce_round(
 
 def reduce_scatter_round(
     exchange: Exchange,
-    values: Float32Array,
+    values: Vector,
     spans: Sequence[Span],
     *,
     tagged: bool,
@@ -185,19 +185,19 @@ def reduce_scatter_round(
 
 
 def allgather_round(
-    exchange: Exchange, values: Float32Array, spans: Sequence[Span], *, tagged: bool, quantise: Quantise | None
+    exchange: Exchange, values: Vector, spans: Sequence[Span], *, tagged: bool, quantise: Quantise | None
 ) -> None:
     """Do :func:`ring_allgather` for ranks that have met."""
     rank, size = exchange.rank, exchange.size
     walk = [spans[block] for block in allgather_walk(rank, size)]
     if size > 1:
-        quantise_own(exchange, quantise, values[walk[0].start : walk[0].stop])
+        quantise_own(exchange, quantise, _floats(values[walk[0].start : walk[0].stop]))
     _run(exchange, values, walk, 0, tagged, Operation.SUM, None, CHUNK_FLOATS)
 
 
 def _run(
     exchange: Exchange,
-    values: Float32Array,
+    values: Vector,
     walk: Sequence[Span],
     reducing: int,
     tagged: bool,
@@ -211,7 +211,9 @@ def _run(
         return
     outward = exchange.channel((rank + 1) % size, tagged=tagged)
     inward = exchange.channel((rank - 1) % size, tagged=tagged)
-    staged = exchange.scratch(chunk_floats)
+    staged: Vector = exchange.scratch(chunk_floats)
+    if values.dtype.char != "f":
+        staged = exchange.scratch(2 * chunk_floats).view(values.dtype)
     ring = RingRound(values, walk, reducing, operation, quantise, outward, inward, staged)
     if not exchange.drive(ring):
         _Round(exchange, ring).run()
@@ -226,17 +228,18 @@ class _Round:
     def __init__(self, exchange: Exchange, ring: RingRound) -> None:
         self._exchange = exchange
         self._values = ring.values
-        self._octets = octets_of(ring.values)
+        self._octets = octets_of(ring.values, EXACT_TYPES)
         self._operation = ring.operation
         self._quantise = ring.quantise
-        self._chunk = ring.staged.size * FLOAT_OCTETS
+        self._width = ring.values.itemsize
+        self._chunk = ring.staged.nbytes
         self._steps = len(ring.walk) - 1
         self._reducing = ring.reducing
-        self._walk = [_in_octets(span) for span in ring.walk]
+        self._walk = [Span(span.start * self._width, span.stop * self._width) for span in ring.walk]
         self._outward = ring.outward
         self._inward = ring.inward
         self._staged = ring.staged
-        self._staging = octets_of(ring.staged)
+        self._staging = octets_of(ring.staged, EXACT_TYPES)
         self._sending = 0  # step
         self._sent = self._walk[0].start
         self._receiving = 0  # step
@@ -301,9 +304,9 @@ class _Round:
         count = self._inward.receive_some(self._staging[filled : chunk_end - self._reduced])
         self._received += count
         if self._received == chunk_end:
-            first, last = self._reduced // FLOAT_OCTETS, chunk_end // FLOAT_OCTETS
-            target = self._values[first:last]
-            combine(self._exchange, self._operation, target, self._staged[: last - first])
+            first, last = self._reduced // self._width, chunk_end // self._width
+            target = _floats(self._values[first:last])
+            combine(self._exchange, self._operation, target, _floats(self._staged[: last - first]))
             if self._receiving == self._reducing - 1:  # the last of them: this rank owns the block
                 quantise_own(self._exchange, self._quantise, target)
             self._reduced = chunk_end
@@ -317,8 +320,15 @@ class _Round:
         return count
 
 
-def _in_octets(block: Span) -> Span:
-    return Span(block.start * FLOAT_OCTETS, block.stop * FLOAT_OCTETS)
+def _check_type(values: Vector, agreed: int, *, tagged: bool) -> int:
+    """Refuse a vector that cannot be exchanged; return ``agreed``, together with a type that is not float32."""
+    octets_of(values, "f" if tagged else EXACT_TYPES)
+    return agreed if values.dtype.char == "f" else digest_of([agreed, EXACT_TYPES.index(values.dtype.char)])
+
+
+def _floats(values: Vector) -> Float32Array:
+    """Return a vector as what arithmetic is annotated for. NumPy adds every type, and only float32 is rounded."""
+    return cast("Float32Array", values)
 
 
 def _digest(spans: Sequence[Span]) -> int:

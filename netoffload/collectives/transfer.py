@@ -4,23 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
-from netoffload.collectives.exchange import Channel, Exchange
-from netoffload.compiled.arrays import Float32Array
+import numpy as np
+
+from netoffload.collectives.exchange import Channel, Exchange, Vector
 from netoffload.errors import UsageError
 
 Piece = tuple[Channel, memoryview]
 """Octets, and the channel on which they go or come."""
 
 
-def octets_of(values: Float32Array) -> memoryview:
-    """Return the memory of a contiguous float32 vector as octets, without a copy.
+EXACT_TYPES: Final = "fdilB"
+"""What untagged rings reduce and gather, by NumPy's letters: float32, float64, int32, int64, uint8. NICs compress
+float32 only."""
+
+
+def octets_of(values: Vector, types: str = "f") -> memoryview:
+    """Return the memory of a contiguous vector as octets, without a copy.
+
+    Args:
+        values: the vector.
+        types: that it may have, by NumPy's letters.
 
     Raises:
-        UsageError: not one-dimensional, contiguous float32.
+        UsageError: not one-dimensional, not contiguous, or of another type.
     """
-    if values.ndim != 1 or values.dtype.char != "f" or not values.flags.c_contiguous:
-        raise UsageError(f"collectives take contiguous float32 vectors, not {values.dtype} of shape {values.shape}")
+    if values.ndim != 1 or values.dtype.char not in types or not values.flags.c_contiguous:
+        names = ", ".join(np.dtype(letter).name for letter in types)
+        raise UsageError(f"collectives take contiguous {names} vectors, not {values.dtype} of shape {values.shape}")
     # memoryview.cast refuses views of no elements.
     return values.data.cast("B") if values.size else memoryview(bytearray())
 

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not declared so
 
 from netoffload.compiled.arrays import Float32Array
+from netoffload.transport.agreement import own_address
 from netoffload_mpi import MPI
-from netoffload_mpi.agreement import own_address
 
 TIMEOUT: Final = datetime.timedelta(seconds=300)
 """As long as the slowest call that is worth timing: a worker-aggregator round of 98 MB at 100 Mb/s takes 47 s."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import netoffload
 from nic_pair import Nic
-from shared.commands import netoffload
 from watched_nic import RUN_ID, Cli, port_of, used_nic
 
 from netoffload.control import ControlServer

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from shared.commands import netoffload, started
+from commands import netoffload, started
 from typer.testing import CliRunner
 
 from netoffload.cli import app

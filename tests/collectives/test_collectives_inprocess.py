@@ -185,7 +185,7 @@ def test_a_silent_rank_is_named_after_the_time_limit() -> None:
 )
 def test_only_contiguous_float32_vectors(values: Float32Array) -> None:
     with pytest.raises(UsageError, match="contiguous float32 vectors"):
-        run_ranks(2, lambda exchange: ring_allreduce(exchange, values, tagged=False))
+        run_ranks(2, lambda exchange: ring_allreduce(exchange, values, tagged=True))
 
 
 def test_an_aggregator_needs_workers_and_a_worker_another_rank() -> None:

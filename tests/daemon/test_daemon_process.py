@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from shared.commands import netoffloadd
+from commands import netoffloadd
 
 from netoffload.devices.packet import takes_bundles
 from netoffload.netlink import Namespace

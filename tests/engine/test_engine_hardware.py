@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import netoffload
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shared.commands import netoffload
 
 from netoffload.codec import get
 from netoffload.compiled.arrays import Float32Array

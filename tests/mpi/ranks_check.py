@@ -237,7 +237,13 @@ def main() -> None:
         duplicate = comm.Dup()
         assert isinstance(duplicate, CompComm)
         check_sums(duplicate)
+        comm.Barrier_comp()  # check_one_ranks_refusal has closed it
+        again = comm.Dup()
+        watches = {one.exchange().watch.shared for one in (comm, duplicate, again)}
+        assert len(watches) == 1  # the ranks are the same
         duplicate.Free()
+        check_sums(again)
+        again.Free()
         part = comm.Split(comm.rank % 2)
         check_sums(part)
         part.Free()

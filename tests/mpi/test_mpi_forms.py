@@ -12,10 +12,11 @@ import pytest
 from mpi4py import MPI
 
 from netoffload.errors import CollectiveError, UsageError
+from netoffload.transport.requests import Arrival, Request
 from netoffload_mpi import BufferTypeError, CompComm
 from netoffload_mpi.buffers import equal_blocks, float_vector, uneven_blocks
 from netoffload_mpi.plane import _duplicate_of
-from netoffload_mpi.requests import Arrival, CompRequest
+from netoffload_mpi.requests import CompRequest
 
 SIX = np.arange(6, dtype=np.float32)
 SHORTS = array.array("h", [2, 1])
@@ -177,9 +178,10 @@ def test_our_requests_wait_for_mpis_as_well(alone: CompComm) -> None:
 
 
 def test_an_error_fails_mpis_calls_too(capfd: pytest.CaptureFixture[str]) -> None:
-    request = CompRequest().shown_to_mpi()
-    request.fail(CollectiveError("what went wrong"))
-    request.complete(Arrival(0, 0, 0))  # too late
+    call = Request()
+    request = CompRequest(call)
+    call.fail(CollectiveError("what went wrong"))
+    call.complete(Arrival(0, 0, 0))  # too late
     with pytest.raises(MPI.Exception):
         MPI.Request.Waitall([request])
     assert "what went wrong" in capfd.readouterr().err
@@ -216,8 +218,8 @@ def test_what_is_made_of_a_communicator_has_its_settings(how: str) -> None:
 def test_a_communicator_gives_its_duplicates_back() -> None:
     comm = CompComm(MPI.COMM_SELF.Dup())
     comm.Barrier_comp()
-    assert comm._plane is not None
-    of_plane, of_handle = comm._plane.mpi, _duplicate_of(comm)
+    assert comm._calls is not None
+    of_plane, of_handle = comm._data_plane().mpi, _duplicate_of(comm)
     assert len({comm.handle, of_plane.handle, of_handle.handle}) == 3
     comm.close()
     assert of_plane == MPI.COMM_NULL

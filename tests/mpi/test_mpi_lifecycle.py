@@ -19,12 +19,14 @@ from tcp_ranks import run_tcp
 
 from netoffload.collectives import barrier
 from netoffload.errors import CollectiveError, UsageError
+from netoffload.transport.calls import Calls
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.info import CommInfo, NicAccount
+from netoffload.transport.lanes import Lane
+from netoffload.transport.plane import DataPlane, Settings
+from netoffload.transport.progress import CallQueue
 from netoffload_mpi import CompComm
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.info import CommInfo, NicAccount
-from netoffload_mpi.joining import Lane
-from netoffload_mpi.plane import DataPlane, Settings
-from netoffload_mpi.progress import CallQueue
+from netoffload_mpi.plane import MpiPlane
 
 TWO_THREADS = "rank 0 calls collectives of one communicator from two threads at the same time"
 
@@ -33,7 +35,8 @@ def comm_over(exchange: TcpExchange, settings: Settings | None = None) -> CompCo
     """A CompComm whose connections are ``exchange``; of MPI it knows this process only."""
     comm = CompComm(MPI.COMM_SELF)
     account = NicAccount(None, exchange.tagged_connections)
-    comm._plane = DataPlane(exchange, None, None, ["127.0.0.1"] * exchange.size, account, settings or Settings(), comm)
+    addresses = ["127.0.0.1"] * exchange.size
+    comm._calls = Calls(MpiPlane(exchange, None, None, addresses, account, settings or Settings(), mpi=comm))
     return comm
 
 
@@ -128,11 +131,11 @@ def test_new_connections_begin_a_new_account(alone: CompComm) -> None:
 
 def test_calls_that_end_at_the_same_time_all_count(alone: CompComm) -> None:
     threads, each = 2, 5000
-    plane = alone._data_plane()
+    calls = alone._connected()
 
     def account() -> None:
         for _ in range(each):
-            alone._account(CommInfo(1, 4), plane)
+            calls.account(CommInfo(1, 4))
 
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -173,7 +176,7 @@ def test_a_background_call_that_has_ended_is_let_go() -> None:
     gone = weakref.ref(buffers)
     request = queue.start(buffers.use)
     del buffers
-    request.Wait()
+    request.wait()
     del request
     deadline_s = time.monotonic() + 10
     while not queue.is_idle and time.monotonic() < deadline_s:
@@ -212,7 +215,7 @@ def test_two_threads_in_one_communicator_are_told_so_on_every_rank() -> None:
 
         def first() -> None:
             with pytest.raises(CollectiveError, match=TWO_THREADS):
-                comm._carry_out(lambda plane: enter(plane), comm._data_plane(), ())
+                comm._connected().run(enter, ())
 
         def enter(plane: DataPlane) -> None:
             entered.set()

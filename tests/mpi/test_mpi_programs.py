@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
+from netoffload.transport.requests import Request
 from netoffload_mpi.requests import CompRequest
 from netoffload_mpi.verify.local_ranks import ThreadComm
 from netoffload_mpi.verify.programs import Op, Program, Sent, generate
@@ -57,7 +58,7 @@ def test_a_wrong_value_is_found() -> None:
 def test_a_program_that_hangs_is_found() -> None:
     class Silent(ThreadComm):
         def Isend_comp(self, buf: Any, dest: int, tag: int = 0) -> CompRequest:  # noqa: N802
-            return CompRequest.done()
+            return CompRequest(Request.done())
 
     program = Program(7, [[Op("Isend", 1, 1, 3, 1, slot=0)], [Op("Recv", 0, MPI.ANY_TAG, capacity=3)]])
     wrong = play([("it", program)], 0.3, Silent.over)

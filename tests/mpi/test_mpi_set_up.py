@@ -8,7 +8,7 @@ import pytest
 
 from netoffload.testbed import run_local_ranks
 from netoffload.testbed.launch_backends import find_mpiexec
-from netoffload_mpi.driver import prepare
+from netoffload.transport.driver import prepare
 
 pytestmark = [pytest.mark.mpi]
 
@@ -17,7 +17,8 @@ import os, signal, sys, time
 from pathlib import Path
 import numpy as np
 from netoffload.errors import CollectiveError
-from netoffload_mpi import MPI, CompComm, plane, wiring
+from netoffload.transport import plane, wiring
+from netoffload_mpi import MPI, CompComm
 folder, where = Path(sys.argv[1]), sys.argv[2]
 comm = CompComm(MPI.COMM_WORLD, timeout_s=2.0, late_s=3.0)
 def stop(*_):

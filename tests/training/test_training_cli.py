@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from shared.commands import netoffload, started
+from commands import netoffload, started
 
 from netoffload import results
 from netoffload.cli.train import _remarks

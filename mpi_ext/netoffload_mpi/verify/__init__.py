@@ -8,8 +8,8 @@ size, everything is done twice: *exact*, with values that no order of adding and
 mpi4py's own call leaves behind, or what ``netoffload.collectives.reference`` says; after an allreduce all ranks compare
 their digests. Ends with exit code 1 and the first difference.
 
-Files: ``cases`` (a call and its values), ``reductions``, ``movements``, ``messages`` (what is tried), ``run`` (trying
-it), ``__main__`` (the command line). Two more programs: ``failures`` kills a rank in the middle of every kind of call,
-and ``random_programs`` carries out random programs, which ``programs`` writes and ``program_runs`` compares;
+Files: ``cases`` (a call and its values), ``messages`` (what is tried beside the cases in ``catalogue``), ``run``
+(trying it), ``__main__`` (the command line). Two more programs: ``failures`` kills a rank in the middle of every kind
+of call, and ``random_programs`` carries out random programs, which ``programs`` writes and ``program_runs`` compares;
 ``local_ranks`` plays ranks as threads.
 """

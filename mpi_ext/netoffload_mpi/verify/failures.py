@@ -17,7 +17,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,11 +25,12 @@ import numpy as np
 
 from netoffload.compiled.arrays import Float32Array
 from netoffload_mpi import MPI, CompComm, CompRequest
+from netoffload_mpi.catalogue import CATALOGUE
+from netoffload_mpi.catalogue.rows import Family as Call
+from netoffload_mpi.catalogue.rows import short
 
 LONG_FLOATS: Final = 60_000
 """More than ``tree.BINOMIAL_FLOATS``: chains are used."""
-SHORT_FLOATS: Final = 1_000
-"""An allreduce is no ring, up to nine ranks (``gathering.is_short``)."""
 CALLS_BEFORE: Final = 2
 """Every family has done so many calls on every rank before anything is struck."""
 DELAY_S: Final = 0.2
@@ -38,17 +38,6 @@ DELAY_S: Final = 0.2
 POLL_S: Final = 0.02
 LINGER_S: Final = 60.0
 STRIKES: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-
-Call = Callable[[CompComm, Float32Array], Any]
-"""One call of a family, on a vector of LONG_FLOATS."""
-
-
-def _short(values: Float32Array) -> Float32Array:
-    return values[:SHORT_FLOATS]
-
-
-def _equal_parts(comm: CompComm, values: Float32Array) -> Float32Array:
-    return values[: values.size // comm.size * comm.size]
 
 
 def _sendrecv(comm: CompComm, values: Float32Array) -> None:
@@ -64,7 +53,7 @@ def _everybody(comm: CompComm, values: Float32Array) -> None:
 
 
 def _probe(comm: CompComm, values: Float32Array) -> None:
-    request = comm.Isend_comp(_short(values), (comm.rank + 1) % comm.size)
+    request = comm.Isend_comp(short(values), (comm.rank + 1) % comm.size)
     comm.Probe_comp()
     comm.Recv_comp(np.empty_like(values))
     request.Wait()
@@ -72,37 +61,13 @@ def _probe(comm: CompComm, values: Float32Array) -> None:
 
 def _in_flight(comm: CompComm, values: Float32Array) -> None:
     requests = [comm.Iallreduce_comp(MPI.IN_PLACE, np.zeros_like(values)) for _ in range(3)]
-    requests.append(comm.Ibcast_comp(_short(values)))
+    requests.append(comm.Ibcast_comp(short(values)))
     while CompRequest.Waitsome(requests) is not None:
         pass
 
 
-def _alltoall(comm: CompComm, values: Float32Array) -> None:
-    comm.Alltoall_comp(MPI.IN_PLACE, _equal_parts(comm, values))
-
-
-def _scatter(comm: CompComm, values: Float32Array) -> None:
-    everything = np.concatenate([values] * comm.size) if comm.rank == 0 else None
-    comm.Scatter_comp(everything, values)
-
-
 FAMILIES: Final[dict[str, Call]] = {
-    "allreduce, ring": lambda comm, values: comm.Allreduce_comp(MPI.IN_PLACE, values),
-    "allreduce, short": lambda comm, values: comm.Allreduce_comp(MPI.IN_PLACE, _short(values)),
-    "allreduce, hierarchical": lambda comm, values: comm.Allreduce_comp(
-        MPI.IN_PLACE, values, algorithm="hierarchical", groups=[[0, 1], list(range(2, comm.size))]
-    ),
-    "allreduce, wa": lambda comm, values: comm.Allreduce_comp(MPI.IN_PLACE, values, algorithm="wa"),
-    "broadcast, chain": lambda comm, values: comm.Bcast_comp(values),
-    "broadcast, tree": lambda comm, values: comm.Bcast_comp(_short(values)),
-    "reduce, chain": lambda comm, values: comm.Reduce_comp(values, np.empty_like(values)),
-    "reduce, tree": lambda comm, values: comm.Reduce_comp(_short(values), np.empty_like(_short(values))),
-    "reduce-scatter": lambda comm, values: comm.Reduce_scatter_block_comp(MPI.IN_PLACE, _equal_parts(comm, values)),
-    "allgather": lambda comm, values: comm.Allgather_comp(MPI.IN_PLACE, _equal_parts(comm, values)),
-    "gather": lambda comm, values: comm.Gather_comp(values, np.empty(values.size * comm.size, np.float32)),
-    "scatter": _scatter,
-    "all-to-all": _alltoall,
-    "barrier": lambda comm, _: comm.Barrier_comp(),
+    **{name: call for row in CATALOGUE for name, call in row.families.items()},
     "send and receive": _sendrecv,
     "non-blocking messages": _everybody,
     "probe": _probe,

@@ -25,12 +25,12 @@ import numpy as np
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import NetOffloadError, PeerLostError
-from netoffload_mpi.agreement import Offer
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.driver import prepare
-from netoffload_mpi.joining import Listeners
-from netoffload_mpi.requests import CompRequest
-from netoffload_mpi.wiring import wire_up
+from netoffload.transport.agreement import Offer
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.driver import prepare
+from netoffload.transport.joining import Listeners
+from netoffload.transport.requests import wait_all
+from netoffload.transport.wiring import wire_up
 
 ADDRESS: Final = "127.0.0.1"
 COUNT: Final = 10_000
@@ -112,7 +112,7 @@ def talk(exchange: TcpExchange) -> list[str]:
     into = np.zeros(1, np.float32)
     coming = exchange.watch.receive(None, 1, octets_of(into))
     going = exchange.watch.send((rank + distance) % size, 1, octets_of(np.full(1, rank, np.float32)))
-    CompRequest.Waitall([coming, going])
+    wait_all([coming, going])
     barrier(exchange)
     return [] if into[0] == (rank - distance) % size else [f"a message said {into[0]:g}"]
 

@@ -1,78 +1,15 @@
-"""Ranks as threads of one process, joined by real TCP connections on loopback."""
+"""A communicator of ranks that are threads of one process; its connections are real."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-
 from mpi4py import MPI
 
-from netoffload.errors import CollectiveError
-from netoffload_mpi.agreement import Gather, Marking, Offer, agree
+from netoffload.transport.calls import Calls
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.info import NicAccount
+from netoffload.transport.plane import Settings
 from netoffload_mpi.comm import CompComm
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.driver import prepare
-from netoffload_mpi.info import NicAccount
-from netoffload_mpi.joining import Listeners
-from netoffload_mpi.plane import DataPlane, Settings
-from netoffload_mpi.wiring import wire_up
-
-
-def gatherers(size: int) -> list[Gather]:
-    """Return an allgather between threads, per rank."""
-    meeting = threading.Barrier(size, timeout=20)
-    table: list[Any] = [None] * size
-
-    def gather(rank: int, value: Any) -> Sequence[Any]:
-        table[rank] = value
-        meeting.wait()
-        gathered = list(table)
-        meeting.wait()
-        return gathered
-
-    return [lambda value, rank=rank: gather(rank, value) for rank in range(size)]  # type: ignore[misc]
-
-
-def run_tcp(
-    size: int,
-    body: Callable[[TcpExchange], Any],
-    timeout_s: float = 10.0,
-    late_s: float = 20.0,
-    addresses: Sequence[str] | None = None,
-    marking: Marking | None = None,
-) -> list[Any]:
-    """Run ``body`` on every rank; a rank's result is what it returned, or the CollectiveError that it raised.
-
-    Rank 0 is the calling thread.
-
-    Args:
-        size: number of ranks.
-        body: what a rank does.
-        timeout_s: as a communicator's.
-        late_s: likewise.
-        addresses: of the ranks; default: all at 127.0.0.1.
-        marking: of their NICs.
-    """
-    gathers = gatherers(size)
-    prepare()  # here, or the first rank that compiles would be late, or stuck
-
-    def run(rank: int) -> Any:
-        address = "127.0.0.1" if addresses is None else addresses[rank]
-        try:
-            listeners = Listeners(size, address, marking)
-            offers = gathers[rank](Offer(address=address, ports=listeners.ports, marking=marking))
-            exchange = wire_up(rank, offers, listeners, agree(offers)[1].tos, timeout_s, late_s)
-            with contextlib.closing(exchange):
-                return body(exchange)
-        except CollectiveError as error:
-            return error
-
-    with ThreadPoolExecutor(size) as threads:
-        others = [threads.submit(run, rank) for rank in range(1, size)]
-        return [run(0), *(other.result() for other in others)]
+from netoffload_mpi.plane import MpiPlane
 
 
 class ThreadComm(CompComm):
@@ -86,9 +23,9 @@ class ThreadComm(CompComm):
         comm = cls(MPI.COMM_SELF)
         account = NicAccount(None, exchange.tagged_connections)
         comm._exchange = exchange
-        comm._plane = DataPlane(
-            exchange, None, None, ["127.0.0.1"] * exchange.size, account, settings or Settings(), MPI.COMM_SELF
-        )
+        addresses = ["127.0.0.1"] * exchange.size
+        plane = MpiPlane(exchange, None, None, addresses, account, settings or Settings(), mpi=MPI.COMM_SELF)
+        comm._calls = Calls(plane)
         return comm
 
     def Get_rank(self) -> int:  # noqa: N802 - MPI's name

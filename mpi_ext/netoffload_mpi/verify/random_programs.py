@@ -23,10 +23,11 @@ from typing import Any, Final
 
 from netoffload.config import parse_count
 from netoffload.errors import CollectiveError
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.lanes import Lane
+from netoffload.transport.local_ranks import run_tcp
 from netoffload_mpi import MPI, CompComm
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.joining import Lane
-from netoffload_mpi.verify.local_ranks import ThreadComm, run_tcp
+from netoffload_mpi.verify.local_ranks import ThreadComm
 from netoffload_mpi.verify.messages import Calls
 from netoffload_mpi.verify.program_runs import HangWatch, Run
 from netoffload_mpi.verify.programs import COUNTS, Program, generate

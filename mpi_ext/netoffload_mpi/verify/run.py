@@ -12,11 +12,10 @@ import numpy as np
 from mpi4py import MPI
 
 from netoffload_mpi import CompComm
+from netoffload_mpi.catalogue import CATALOGUE
 from netoffload_mpi.requests import CompRequest
 from netoffload_mpi.verify.cases import EXACT, Case, Observed, Place, Prepared
 from netoffload_mpi.verify.messages import FINISHES, Exchange, exchanges
-from netoffload_mpi.verify.movements import movements
-from netoffload_mpi.verify.reductions import allreduces, reductions
 
 IN_FLIGHT_CALLS: Final = 6
 IN_FLIGHT_FLOATS: Final = 4_000_000
@@ -64,7 +63,7 @@ class Trial:
 
     def run(self) -> str | None:
         """Try everything; return the first mismatch of any rank, the same on all ranks of the communicator."""
-        for case in itertools.chain(allreduces(self.at), reductions(self.at), movements(self.at)):
+        for case in itertools.chain.from_iterable(row.cases(self.at) for row in CATALOGUE):
             if not self.only or case.call in self.only:
                 self._try(case)
         self._finish_pending()

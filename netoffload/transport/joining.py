@@ -5,9 +5,7 @@ ranks the higher one connects, so a pair never makes a connection twice. A lower
 it connects and says hello, and the higher one connects back, which ends the knock. A knock that ends without that was
 at the door of a rank that closes. For all further lanes the lower rank asks over the control lane.
 
-Both ends begin with a *hello*, which names the receiver's token, the sender and the lane. It is made of four powers of
-two that every codec leaves exact, and longer than the kilobyte by which a NIC judges a tagged connection. What ranks
-send first may be shorter. A stranger who finds the port does not know the token.
+Both ends begin with a *hello* (``lanes``).
 
 The NICs' ToS is set on the listener before ``listen`` and on the connecting socket before ``connect``: the handshake
 itself is tagged, and Linux gives an accepted socket the ToS of its listener. Where NICs take only some ports for
@@ -19,21 +17,18 @@ Nothing here blocks. The watch calls :meth:`Joiner.serve` when a socket is ready
 from __future__ import annotations
 
 import contextlib
-import enum
 import errno
 import os
 import select
 import socket
-import struct
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from netoffload.config import format_ports
-from netoffload_mpi.agreement import Marking, Offer
+from netoffload.transport.agreement import Marking, Offer
+from netoffload.transport.lanes import HELLO_OCTETS, TAGGED_LANES, Hello, Key, Lane
 
 SEND_BUFFER_OCTETS = 1024 * 1024
 """Asked for; the kernel gives at most ``net.core.wmem_max``, and autotuning would begin at 16 KiB. Four chunks of the
@@ -41,63 +36,8 @@ ring fit, so a sender seldom sleeps for room. Against 4 MiB no difference could 
 it costs less cache. The receive buffer stays with the kernel's autotuning, which follows the path; setting it would end
 that."""
 
-HELLO_FLOATS: Final = 320
-HELLO_OCTETS: Final = 4 * HELLO_FLOATS
-
-_WORD: Final = struct.Struct("!4s16sIB")
-_MAGIC: Final = b"NOFJ"
-_SHIFTS: Final = np.array([6, 4, 2, 0], np.uint8)
 _BIND_ADDRESS_NO_PORT: Final = 24
 """``IP_BIND_ADDRESS_NO_PORT``, linux/in.h: the port is chosen by ``connect``, for this destination alone."""
-
-
-class Lane(enum.IntEnum):
-    """What a connection between two ranks is for."""
-
-    UNTAGGED = 0
-    TAGGED = 1
-    CONTROL = 2
-    MESSAGES = 3
-
-
-TAGGED_LANES = (Lane.TAGGED, Lane.MESSAGES)
-
-CALL_LANES = (Lane.UNTAGGED, Lane.TAGGED)
-"""Of collectives."""
-
-Key = tuple[int, Lane]
-"""(peer, lane)."""
-
-
-@dataclass(frozen=True)
-class Hello:
-    """What both ends of a connection say first.
-
-    Attributes:
-        token: of the rank to which it is said.
-        rank: who says it.
-        lane: what the connection is for.
-    """
-
-    token: bytes
-    rank: int
-    lane: Lane
-
-    def to_octets(self) -> bytes:
-        """Return what travels: two bits per float, 2, 8, 32 or 128, and twos behind."""
-        word = np.frombuffer(_WORD.pack(_MAGIC, self.token, self.rank, self.lane), np.uint8)
-        floats = np.full(HELLO_FLOATS, 2, "<f4")
-        floats[: 4 * word.size] = 2.0 ** (1 + 2 * (word[:, None] >> _SHIFTS & 3).ravel().astype(np.float32))
-        return floats.tobytes()
-
-    @classmethod
-    def from_octets(cls, octets: bytes | bytearray) -> Hello | None:
-        """Return what a peer said, None if that is no hello."""
-        exponents = np.frombuffer(octets, "<u4")[: 4 * _WORD.size] >> 23
-        pairs = (exponents - 128 >> 1 & 3).astype(np.uint8).reshape(-1, 4)
-        magic, token, rank, lane = _WORD.unpack((pairs << _SHIFTS).sum(1).astype(np.uint8).tobytes())
-        hello = cls(token, rank, Lane(lane)) if magic == _MAGIC and lane in tuple(Lane) else None
-        return None if hello is None or hello.to_octets() != octets else hello
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,10 +120,9 @@ class Knocked:
 
 @dataclass(frozen=True)
 class Failed:
-    """A connection could not be made. Peer and lane are None if nobody's could be taken."""
+    """A connection could not be made. The key is None if nobody's could be taken."""
 
-    peer: int | None
-    lane: Lane | None
+    key: Key | None
     error: OSError
 
 
@@ -192,12 +131,11 @@ Event = Joined | Knocked | Failed
 
 @dataclass(eq=False)
 class _Opening:
-    """A connection that does not stand yet; ``peer`` and ``lane`` are None until a stranger has said who it is."""
+    """A connection that does not stand yet; the key is None until a stranger has said who it is."""
 
     conn: socket.socket
     deadline_s: float
-    peer: int | None = None
-    lane: Lane | None = None
+    key: Key | None = None
     source: str = ""
     is_connected: bool = False
     heard: bytearray = field(default_factory=bytearray)
@@ -230,9 +168,9 @@ class Joiner:
         for listener in listeners.sockets.values():
             listener.setblocking(False)
 
-    def begin(self, peer: int, lane: Lane) -> None:
+    def begin(self, key: Key) -> None:
         """Begin to connect to a lower rank, or to knock at a higher one's."""
-        offer, conn = self._offers[peer], None
+        offer, lane, conn = self._offers[key.peer], key.lane, None
         try:
             conn = _tcp_socket(lane, self._tos)
             conn.setblocking(False)
@@ -245,9 +183,13 @@ class Joiner:
         except OSError as error:
             if conn is not None:
                 conn.close()
-            self._events.append(Failed(peer, lane, error))
+            self._events.append(Failed(key, error))
             return
-        self._opening[conn.fileno()] = _Opening(conn, time.monotonic() + self._timeout_s, peer, lane)
+        self._opening[conn.fileno()] = _Opening(conn, time.monotonic() + self._timeout_s, key)
+
+    def is_making(self, key: Key | None = None) -> bool:
+        """Return whether this rank has begun to make a connection (None: any) that does not stand yet."""
+        return any(key in (None, one.key) for one in self._opening.values())
 
     def wanted(self) -> dict[int, int]:
         """Return what to wait for: descriptor -> events of poll(2)."""
@@ -272,8 +214,7 @@ class Joiner:
             except OSError as error:
                 self._drop(fd)
                 if one.source == "":  # not a stranger
-                    assert one.peer is not None
-                    self._events.append(Failed(one.peer, one.lane, error))
+                    self._events.append(Failed(one.key, error))
         for listener in self._listeners.sockets.values():
             if listener.fileno() in ready:
                 self._accept(listener)
@@ -291,7 +232,7 @@ class Joiner:
         for peer in list(self._knocks):
             self.end_knock(peer)
         for one in list(self._opening.values()):
-            if farewell and one.is_connected and one.lane is Lane.CONTROL:
+            if farewell and one.is_connected and one.key is not None and one.key.lane is Lane.CONTROL:
                 with contextlib.suppress(OSError):
                     one.conn.send(farewell)
             one.conn.close()
@@ -310,7 +251,7 @@ class Joiner:
             pass
         except OSError as error:
             self._is_deaf = True  # the connection would be there again at once
-            self._events.append(Failed(None, None, error))
+            self._events.append(Failed(None, error))
 
     def _go_on(self, one: _Opening) -> None:
         """Do the next thing with a connection that is ready."""
@@ -329,9 +270,9 @@ class Joiner:
         hello = Hello.from_octets(one.heard)
         if hello is None or hello.token != self._offers[self._rank].token or hello.rank >= len(self._offers):
             raise ConnectionRefusedError(errno.ECONNREFUSED, "somebody else listens there")
-        if one.peer is None:
+        if one.key is None:
             self._take(one, hello)
-        elif (hello.rank, hello.lane) == (one.peer, one.lane):
+        elif (hello.rank, hello.lane, hello.context) == one.key:
             self._stand(one, hello)
         else:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"rank {hello.rank} listens there")
@@ -340,10 +281,9 @@ class Joiner:
         """Say hello on a connection that this rank has made."""
         if number := one.conn.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise OSError(number, os.strerror(number))
-        assert one.peer is not None
-        assert one.lane is not None
+        assert one.key is not None
         one.is_connected = True
-        self._say_hello(one.conn, one.peer, one.lane)
+        self._say_hello(one.conn, one.key)
 
     def _take(self, one: _Opening, hello: Hello) -> None:
         """Answer a stranger who has said who it is."""
@@ -355,17 +295,17 @@ class Joiner:
             self._knocks[hello.rank] = one.conn
             self._events.append(Knocked(hello.rank))
             return
-        self._say_hello(one.conn, hello.rank, hello.lane)
+        self._say_hello(one.conn, Key(hello.rank, hello.lane, hello.context))
         self._stand(one, hello)
 
-    def _say_hello(self, conn: socket.socket, peer: int, lane: Lane) -> None:
-        hello = Hello(self._offers[peer].token, self._rank, lane).to_octets()
+    def _say_hello(self, conn: socket.socket, to: Key) -> None:
+        hello = Hello(self._offers[to.peer].token, self._rank, to.lane, to.context).to_octets()
         if conn.send(hello) < len(hello):  # nothing was sent on it before
             raise OSError(errno.ENOBUFS, "the kernel has no room for the first kilobyte")
 
     def _stand(self, one: _Opening, hello: Hello) -> None:
         del self._opening[one.conn.fileno()]
-        self._events.append(Joined((hello.rank, hello.lane), Connection.of(one.conn)))
+        self._events.append(Joined(Key(hello.rank, hello.lane, hello.context), Connection.of(one.conn)))
 
     def _drop(self, fd: int) -> None:
         with contextlib.suppress(KeyError):

@@ -1,6 +1,7 @@
 """What travels on the control lane: heartbeats, farewells, headers of messages, requests to connect.
 
-Each is a fixed part and some text.
+Each is a fixed part and some text. Several communicators of the same ranks share a control lane, so a frame names its
+context (``contexts``), or all of them.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from dataclasses import dataclass
 
 from netoffload.errors import CollectiveError, NetOffloadError, PeerLostError
 
-_FIXED = struct.Struct("!4sBBHiQ")
+_FIXED = struct.Struct("!4sBBHiIQ")
 _MAGIC = b"NOFC"
 MAX_TEXT_OCTETS = 1000
+
+EVERY = 0
+"""In place of a context: all that two ranks share."""
 
 
 class Kind(enum.IntEnum):
@@ -42,27 +46,34 @@ class Frame:
         text: of LOST and ERROR.
         tag: of MESSAGE; lane of CONNECT.
         count: floats of MESSAGE.
+        context: whose it is.
     """
 
     kind: Kind
     text: str = ""
     tag: int = 0
     count: int = 0
+    context: int = EVERY
 
     def to_octets(self) -> bytes:
         """Return what travels."""
         text = self.text.encode()[:MAX_TEXT_OCTETS]
-        return _FIXED.pack(_MAGIC, self.kind, 0, len(text), self.tag, self.count) + text
+        return _FIXED.pack(_MAGIC, self.kind, 0, len(text), self.tag, self.context, self.count) + text
 
 
-def farewell(rank: int, error: BaseException) -> Frame:
-    """Return the frame with which ``rank`` gives up because of ``error``."""
+def farewell(rank: int, error: BaseException, context: int = EVERY) -> Frame:
+    """Return the frame with which ``rank`` gives up a context because of ``error``."""
     if isinstance(error, PeerLostError):
-        return Frame(Kind.LOST, str(error))
+        return Frame(Kind.LOST, str(error), context=context)
     if isinstance(error, CollectiveError):
-        return Frame(Kind.ERROR, str(error))
+        return Frame(Kind.ERROR, str(error), context=context)
     reason = str(error) if isinstance(error, NetOffloadError) else f"{type(error).__name__}: {error}"
-    return Frame(Kind.ERROR, f"rank {rank} gave up: {reason}")
+    return Frame(Kind.ERROR, f"rank {rank} gave up: {reason}", context=context)
+
+
+def reason_of(frame: Frame) -> CollectiveError:
+    """Return the error that a LOST or an ERROR stands for."""
+    return (PeerLostError if frame.kind is Kind.LOST else CollectiveError)(frame.text)
 
 
 def take_frames(octets: bytearray) -> list[Frame]:
@@ -73,12 +84,12 @@ def take_frames(octets: bytearray) -> list[Frame]:
     """
     frames = []
     while len(octets) >= _FIXED.size:
-        magic, kind, _, length, tag, count = _FIXED.unpack_from(octets)
+        magic, kind, _, length, tag, context, count = _FIXED.unpack_from(octets)
         if magic != _MAGIC or kind not in tuple(Kind):
             raise CollectiveError("a rank sent something that is no control frame: do all run the same version?")
         if len(octets) < _FIXED.size + length:
             break
         text = octets[_FIXED.size : _FIXED.size + length].decode(errors="replace")
         del octets[: _FIXED.size + length]
-        frames.append(Frame(Kind(kind), text, tag, count))
+        frames.append(Frame(Kind(kind), text, tag, count, context))
     return frames

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from netoffload.errors import PeerLostError
-from netoffload_mpi.requests import CompRequest
+from netoffload.transport.requests import Request
 
 Work = Callable[[], None]
 
@@ -35,9 +35,9 @@ class CallQueue:
         with self._calls.changed:
             return not self._calls.waiting and not self._calls.is_running
 
-    def start(self, work: Work) -> CompRequest:
+    def start(self, work: Work) -> Request:
         """Carry out ``work`` after all that was started before it."""
-        request, calls = CompRequest(self._withdraw), self._calls
+        request, calls = Request(self._withdraw), self._calls
         with calls.changed:
             calls.waiting.append((request, work))
             if calls.thread is None:
@@ -50,7 +50,7 @@ class CallQueue:
         """Fail what has not begun, and let the thread end after what has."""
         self._end()
 
-    def _withdraw(self, request: CompRequest) -> bool:
+    def _withdraw(self, request: Request) -> bool:
         with self._calls.changed:
             for entry in self._calls.waiting:
                 if entry[0] is request:
@@ -64,7 +64,7 @@ class _Calls:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.waiting: deque[tuple[CompRequest, Work]] = deque()
+        self.waiting: deque[tuple[Request, Work]] = deque()
         self.is_running = False
         self.thread: threading.Thread | None = None
         self._ended = False

@@ -30,11 +30,11 @@ from netoffload.config import (
 from netoffload.control import request
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 
-VERSION = 7
+VERSION = 8
 """Of the data plane: ranks with different ones do not talk."""
 
 Gather = Callable[[Any], Sequence[Any]]
-"""Collective: takes one object per rank, returns all of them in rank order (``comm.allgather``)."""
+"""Collective: takes a value of JSON from each rank, returns all of them in rank order (``rendezvous``)."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Offer:
         marking: what its NIC takes for tagged; None: it reaches no NIC's control socket.
         precision: its NIC's, or what its caller said; None: exact.
         failure: why it cannot take part; None: it can.
+        context: what rank 0 calls the new communicator.
     """
 
     version: int = VERSION
@@ -100,6 +101,39 @@ class Offer:
     marking: Marking | None = None
     precision: Precision | None = None
     failure: str | None = None
+    context: int = 1
+
+    def to_words(self) -> dict[str, Any]:
+        """Return what a rendezvous carries: values of JSON."""
+        return {
+            "version": self.version,
+            "address": self.address,
+            "ports": None if self.ports is None else list(self.ports.items()),
+            "token": self.token.hex(),
+            "marking": None if self.marking is None else [self.marking.tos, self.marking.ports],
+            "precision": None if self.precision is None else [self.precision.codec, self.precision.bound_k],
+            "failure": self.failure,
+            "context": self.context,
+        }
+
+    @classmethod
+    def from_words(cls, words: Any) -> Offer:
+        """Return what a rank offered; of a rank of another version, only that."""
+        try:
+            if words["version"] != VERSION:
+                return cls(version=words["version"])
+            marking, precision = words["marking"], words["precision"]
+            return cls(
+                address=words["address"],
+                ports=None if words["ports"] is None else {bool(tagged): port for tagged, port in words["ports"]},
+                token=bytes.fromhex(words["token"]),
+                marking=None if marking is None else Marking(marking[0], tuple((a, b) for a, b in marking[1])),
+                precision=None if precision is None else Precision(*precision),
+                failure=words["failure"],
+                context=words["context"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            return cls(failure=f"its offer cannot be read: {error!r}")
 
 
 def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | None:

@@ -31,9 +31,10 @@ from netoffload.config import ENV_CONTROL, TOS_COMPRESS
 from netoffload.control import ControlServer
 from netoffload.engine import judgement
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
-from netoffload_mpi.agreement import Marking, Offer, Precision, agree, own_address, own_nic
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.joining import Hello, Lane, Listeners
+from netoffload.transport.agreement import Marking, Offer, Precision, agree, own_address, own_nic
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.joining import Listeners
+from netoffload.transport.lanes import Hello, Lane
 
 
 def values_of(rank: int, count: int) -> Float32Array:

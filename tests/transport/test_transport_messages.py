@@ -8,27 +8,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 from tcp_ranks import die, run_tcp
 
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.mailbox import Mailbox, Message, Receive
-from netoffload_mpi.requests import Arrival, CompRequest
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.mailbox import Mailbox, Message, Receive
+from netoffload.transport.requests import Arrival, Request, wait_all
 
 
 def values_of(seed: int, count: int) -> Float32Array:
     return np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
 
 
-def send(exchange: TcpExchange, peer: int, tag: int, values: Float32Array) -> CompRequest:
+def send(exchange: TcpExchange, peer: int, tag: int, values: Float32Array) -> Request:
     return exchange.watch.send(peer, tag, octets_of(values))
 
 
-def receive(exchange: TcpExchange, source: int | None, tag: int | None, into: Float32Array) -> CompRequest:
+def receive(exchange: TcpExchange, source: int | None, tag: int | None, into: Float32Array) -> Request:
     return exchange.watch.receive(source, tag, octets_of(into))
 
 
@@ -46,7 +45,7 @@ def test_both_directions_at_once_and_receives_posted_first(count: int) -> None:
             receive(exchange, peer, 3, into),
             send(exchange, peer, 3, values_of(exchange.rank, count)),
         ]
-        CompRequest.Waitall(requests)
+        wait_all(requests)
         return into.tobytes() == values_of(peer, count).tobytes()
 
     assert run_tcp(2, body) == [True, True]
@@ -58,16 +57,16 @@ def test_messages_of_one_source_and_tag_keep_their_order_and_tags_choose() -> No
             sent = [
                 send(exchange, 1, tag, np.full(50_000, value, np.float32)) for value, tag in ((1, 5), (2, 6), (3, 5))
             ]
-            CompRequest.Waitall(sent)
+            wait_all(sent)
             return []
         got = []
         for tag in (6, 5, None):  # the second message is asked for first
             into = np.zeros(60_000, np.float32)
-            status = MPI.Status()
-            receive(exchange, 0, tag, into).Wait(status)
-            assert status.Get_count(MPI.FLOAT) == 50_000
-            assert status.source == 0
-            got += [float(into[0]), float(status.tag)]
+            request = receive(exchange, 0, tag, into)
+            request.wait()
+            assert request.arrival is not None
+            assert (request.arrival.source, request.arrival.count) == (0, 50_000)
+            got += [float(into[0]), float(request.arrival.tag)]
         return got
 
     assert run_tcp(2, body)[1] == [2.0, 6.0, 1.0, 5.0, 3.0, 5.0]
@@ -80,13 +79,13 @@ def test_messages_are_announced_when_they_are_posted() -> None:
     def body(exchange: TcpExchange) -> list[bool]:
         short, long = values_of(2, 4), values_of(1, big)
         if exchange.rank == 0:
-            CompRequest.Waitall([send(exchange, 1, 1, long), send(exchange, 1, 2, short)])
+            wait_all([send(exchange, 1, 1, long), send(exchange, 1, 2, short)])
             return []
         got = []
         for tag, values in ((2, short), (1, long)):
             request = receive(exchange, 0, tag, into := np.zeros_like(values))
-            assert request._done.wait(10)  # Wait() would hang with the ranks
-            request.Wait()
+            assert request.join(10)  # wait() would hang with the ranks
+            request.wait()
             got.append(into.tobytes() == values.tobytes())
         return got
 
@@ -101,12 +100,12 @@ def test_an_empty_message_does_not_wait_behind_a_long_one() -> None:
         long, nothing = np.ones(big, np.float32), np.zeros(0, np.float32)
         if exchange.rank == 0:
             first, second = send(exchange, 1, 1, long), send(exchange, 1, 2, nothing)
-            assert second._done.wait(10)
+            assert second.join(10)
             barrier(exchange)
-            return first.Wait()
-        receive(exchange, 0, 2, nothing).Wait()
+            return first.wait()
+        receive(exchange, 0, 2, nothing).wait()
         barrier(exchange)
-        receive(exchange, 0, 1, long).Wait()
+        receive(exchange, 0, 1, long).wait()
         return True
 
     assert run_tcp(2, body) == [True, True]
@@ -119,9 +118,9 @@ def test_any_source_takes_from_everyone_and_oneself() -> None:
         if exchange.rank == 0:
             for _ in range(4):
                 into = np.zeros(9, np.float32)
-                receive(exchange, None, None, into).Wait()
+                receive(exchange, None, None, into).wait()
                 got.append(float(into[8]))
-        going.Wait()
+        going.wait()
         barrier(exchange)
         return sorted(got)
 
@@ -131,8 +130,8 @@ def test_any_source_takes_from_everyone_and_oneself() -> None:
 def test_one_rank_sends_to_itself() -> None:
     def body(exchange: TcpExchange) -> float:
         into = np.zeros(3, np.float32)
-        send(exchange, 0, 1, np.ones(3, np.float32)).Wait()
-        receive(exchange, 0, 1, into).Wait()
+        send(exchange, 0, 1, np.ones(3, np.float32)).wait()
+        receive(exchange, 0, 1, into).wait()
         return float(into.sum())
 
     assert run_tcp(1, body) == [3.0]
@@ -146,9 +145,9 @@ def test_a_message_nobody_asked_for_does_not_stand_before_a_collective() -> None
         going = send(exchange, peer, 0, values_of(exchange.rank, big))
         total = np.ones(100_000, np.float32)
         ring_allreduce(exchange, total, tagged=True)
-        assert not going.Test()
-        receive(exchange, peer, 0, into).Wait()
-        going.Wait()
+        assert not going.test()
+        receive(exchange, peer, 0, into).wait()
+        going.wait()
         assert into.tobytes() == values_of(peer, big).tobytes()
         return float(total[-1])
 
@@ -158,14 +157,12 @@ def test_a_message_nobody_asked_for_does_not_stand_before_a_collective() -> None
 def test_a_message_longer_than_its_buffer_is_an_error_that_names_both_and_the_next_one_is_whole() -> None:
     def body(exchange: TcpExchange) -> float:
         if exchange.rank == 0:
-            CompRequest.Waitall(
-                [send(exchange, 1, 4, values_of(1, 10)), send(exchange, 1, 4, np.full(2, 8, np.float32))]
-            )
+            wait_all([send(exchange, 1, 4, values_of(1, 10)), send(exchange, 1, 4, np.full(2, 8, np.float32))])
             return 8.0
         into = np.zeros(9, np.float32)
         with pytest.raises(CollectiveError, match="rank 0 sent 10 floats with tag 4 to a buffer of 9"):
-            receive(exchange, 0, 4, into).Wait()
-        receive(exchange, 0, 4, into).Wait()
+            receive(exchange, 0, 4, into).wait()
+        receive(exchange, 0, 4, into).wait()
         return float(into[1])
 
     assert run_tcp(2, body) == [8.0, 8.0]
@@ -174,12 +171,11 @@ def test_a_message_longer_than_its_buffer_is_an_error_that_names_both_and_the_ne
 def test_a_receive_without_a_message_can_be_cancelled() -> None:
     def body(exchange: TcpExchange) -> bool:
         request = receive(exchange, 1 - exchange.rank, 0, np.zeros(4, np.float32))
-        assert not request.Test()
-        request.Cancel()
+        assert not request.test()
+        request.cancel()
         barrier(exchange)  # before either closes, which would end the other's receive
-        status = MPI.Status()
-        assert request.Wait(status)
-        return request.Is_cancelled() and status.Is_cancelled()
+        assert request.wait()
+        return request.cancel()
 
     assert run_tcp(2, body) == [True, True]
 
@@ -194,7 +190,7 @@ def test_a_receive_from_a_rank_that_is_gone_raises(with_farewell: bool) -> None:
             else:
                 die(exchange)
             return None
-        return receive(exchange, 1, 0, np.zeros(4, np.float32)).Wait()
+        return receive(exchange, 1, 0, np.zeros(4, np.float32)).wait()
 
     error = run_tcp(2, body)[0]
     assert isinstance(error, CollectiveError)
@@ -210,19 +206,19 @@ def test_a_receive_from_a_rank_that_has_closed_fails_and_what_it_sent_still_come
 
     def body(exchange: TcpExchange) -> Any:
         if exchange.rank == 1:
-            send(exchange, 0, 7, values_of(1, 50_000)).Wait()
+            send(exchange, 0, 7, values_of(1, 50_000)).wait()
             assert posted.wait(10)
             return None
         hopeless = receive(exchange, source, 3, np.zeros(4, np.float32)) if is_posted_first else None
         posted.set()
         if hopeless is None:
             with pytest.raises(PeerLostError, match="closed"):
-                receive(exchange, 1, 3, np.zeros(4, np.float32)).Wait()  # until the farewell has been heard
+                receive(exchange, 1, 3, np.zeros(4, np.float32)).wait()  # until the farewell has been heard
             hopeless = receive(exchange, source, 3, np.zeros(4, np.float32))
         with pytest.raises(PeerLostError, match="rank 1 closed its" if source == 1 else "all other ranks closed their"):
-            hopeless.Wait()
+            hopeless.wait()
         into = np.zeros(50_000, np.float32)
-        receive(exchange, source, 7, into).Wait()
+        receive(exchange, source, 7, into).wait()
         return into.tobytes() == values_of(1, 50_000).tobytes()
 
     assert run_tcp(2, body)[0]
@@ -236,17 +232,17 @@ def test_a_receive_that_a_living_rank_may_satisfy_waits_on() -> None:
             return 0.0
         if exchange.rank == 2:
             assert heard.wait(10)
-            send(exchange, 0, 0, np.full(4, 2, np.float32)).Wait()
-            receive(exchange, 0, 0, np.zeros(1, np.float32)).Wait()  # until rank 0 has it
+            send(exchange, 0, 0, np.full(4, 2, np.float32)).wait()
+            receive(exchange, 0, 0, np.zeros(1, np.float32)).wait()  # until rank 0 has it
             return 0.0
         into = np.zeros(4, np.float32)
         waiting = receive(exchange, None, 0, into)
         with pytest.raises(PeerLostError, match="rank 1 closed its communicator while rank 0 waited for it"):
-            receive(exchange, 1, 0, np.zeros(4, np.float32)).Wait()
-        assert not waiting.Test()
+            receive(exchange, 1, 0, np.zeros(4, np.float32)).wait()
+        assert not waiting.test()
         heard.set()
-        waiting.Wait()
-        send(exchange, 2, 0, np.zeros(1, np.float32)).Wait()
+        waiting.wait()
+        send(exchange, 2, 0, np.zeros(1, np.float32)).wait()
         return float(into[0])
 
     assert run_tcp(3, body)[0] == 2.0
@@ -255,7 +251,7 @@ def test_a_receive_that_a_living_rank_may_satisfy_waits_on() -> None:
 def test_requests_after_the_end_fail_at_once() -> None:
     def body(exchange: TcpExchange) -> None:
         exchange.close()
-        send(exchange, 0, 0, np.zeros(4, np.float32)).Wait()
+        send(exchange, 0, 0, np.zeros(4, np.float32)).wait()
 
     assert isinstance(run_tcp(1, body)[0], PeerLostError)
 
@@ -265,7 +261,7 @@ def test_mailbox_reads_ahead_only_when_a_later_message_is_wanted() -> None:
     for tag in (1, 2):
         box.arrive(Message(source=7, tag=tag, octets=8))
     assert box.wanted(7) is None
-    request, room = CompRequest(), memoryview(bytearray(8))
+    request, room = Request(), memoryview(bytearray(8))
     box.post(Receive(source=None, tag=2, into=room, request=request))
     ahead = box.wanted(7)
     assert ahead is not None
@@ -275,21 +271,37 @@ def test_mailbox_reads_ahead_only_when_a_later_message_is_wanted() -> None:
     assert into is not None
     into[:] = b"wanted!!"
     box.filled(7, 8)
-    assert request.Test()
+    assert request.test()
     assert bytes(room) == b"wanted!!"
-    late, room = CompRequest(), memoryview(bytearray(8))
+    late, room = Request(), memoryview(bytearray(8))
     box.post(Receive(source=7, tag=None, into=room, request=late))
-    assert late.Test()
+    assert late.test()
     assert bytes(room) == b"unwanted"
 
 
+def test_mailbox_reads_and_drops_what_was_sent_to_a_context_that_has_ended() -> None:
+    box, request, room = Mailbox(), Request(), memoryview(bytearray(8))
+    box.drop(Message(source=7, tag=1, octets=8, context=1))
+    box.arrive(Message(source=7, tag=1, octets=8, context=2))
+    dropped = box.wanted(7)
+    assert dropped is not None
+    box.filled(7, 8)
+    assert box.wanted(7) is None
+    box.post(Receive(source=7, tag=1, into=room, request=request, context=1))
+    assert not request.test()
+    box.end_context(2, CollectiveError("over"))
+    assert box.wanted(7) is not None
+    box.end_context(1, CollectiveError("over as well"))
+    assert str(request.error) == "over as well"
+
+
 def test_a_request_says_what_arrived_and_raises_its_error_every_time() -> None:
-    status = MPI.Status()
-    assert CompRequest.done(Arrival(3, 9, 5)).Test(status)
-    assert (status.source, status.tag, status.Get_count(MPI.FLOAT)) == (3, 9, 5)
-    failed = CompRequest()
-    assert not CompRequest.Testall([failed])
+    done = Request.done(Arrival(3, 9, 5))
+    assert done.test()
+    assert done.arrival == Arrival(3, 9, 5)
+    failed = Request()
+    assert not failed.test()
     threading.Thread(target=failed.fail, args=(CollectiveError("no"),)).start()
     for _ in range(2):
         with pytest.raises(CollectiveError, match="no"):
-            failed.Wait()
+            failed.wait()

@@ -11,7 +11,7 @@ import pytest
 from netoffload.control import ControlServer, Handler
 from netoffload.engine.counters import Counter
 from netoffload.errors import CollectiveError
-from netoffload_mpi.info import CommInfo, Connection, NicAccount, NicShare, with_nic
+from netoffload.transport.info import CommInfo, Connection, NicAccount, NicShare, with_nic
 
 OWN, OTHER = ("10.0.0.1", 5000), ("10.0.0.2", 6000)
 

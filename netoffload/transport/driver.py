@@ -17,21 +17,22 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import numpy as np
 
 from netoffload.collectives import Stopwatch
 from netoffload.collectives.exchange import FLOAT_OCTETS, Gathering, Meeting, Quantise, RingRound
+from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import PeerLostError
 from netoffload.transport import loop_port, meeting_loop, ring_loop
+from netoffload.transport.agreement import Quantiser
+from netoffload.transport.channel import CLOSED, TcpChannel
+from netoffload.transport.contexts import Context
 from netoffload.transport.loop_port import Port
 from netoffload.transport.meeting_loop import GatheringPlan
 from netoffload.transport.ring_loop import RingPlan
-from netoffload_mpi.agreement import Quantiser
-from netoffload_mpi.channel import CLOSED, TcpChannel
-from netoffload_mpi.watch import Watch
 
 MAIN_SLICE_S: Final = 0.1
 """How long Ctrl-C may have to wait, and what it costs: one call per slice."""
@@ -86,7 +87,7 @@ class Driver:
     """
 
     def __init__(
-        self, stopwatch: Stopwatch, watch: Watch, timeout_s: float, late_s: float, lock: threading.RLock
+        self, stopwatch: Stopwatch, watch: Context, timeout_s: float, late_s: float, lock: threading.RLock
     ) -> None:
         """Carry out nothing yet."""
         self._lock = lock
@@ -199,11 +200,11 @@ class Driver:
 def _plan(ring: RingRound) -> RingPlan | None:
     """Return a ring in numbers; None if Python has to do it."""
     flags, codec = ring.values.flags, _codec(ring.quantise)
-    if JIT_DISABLED or codec is None or not (flags.aligned and flags.writeable):
+    if JIT_DISABLED or codec is None or ring.values.dtype.char != "f" or not (flags.aligned and flags.writeable):
         return None
-    values = np.asarray(ring.values)
+    values, staged = cast("Float32Array", np.asarray(ring.values)), cast("Float32Array", ring.staged)
     walk = np.array([(span.start, span.stop) for span in ring.walk], np.int64) * FLOAT_OCTETS
-    return RingPlan(values, values.view(np.uint32), ring.staged, walk, ring.reducing, int(ring.operation), *codec)
+    return RingPlan(values, values.view(np.uint32), staged, walk, ring.reducing, int(ring.operation), *codec)
 
 
 class _PreparedGathering:

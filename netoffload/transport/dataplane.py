@@ -32,10 +32,10 @@ from netoffload.collectives import Channel, Stopwatch
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.channel import CLOSED, TcpChannel
-from netoffload_mpi.driver import Driver, standstill
-from netoffload_mpi.joining import TAGGED_LANES, Key, Lane
-from netoffload_mpi.watch import Watch
+from netoffload.transport.channel import CLOSED, TcpChannel
+from netoffload.transport.contexts import Context
+from netoffload.transport.driver import Driver, standstill
+from netoffload.transport.lanes import TAGGED_LANES, Lane
 
 TIMEOUT_S_DEFAULT = 30.0
 
@@ -49,7 +49,7 @@ class TcpExchange:
     Args:
         rank: this rank.
         size: number of ranks.
-        watch: running; its connections are owned from now on.
+        watch: the part of a running watch that is this exchange's; owned from now on.
         timeout_s: silence after which a rank is dead, or stuck.
         late_s: how long a living rank may keep the others waiting for it.
     """
@@ -58,7 +58,7 @@ class TcpExchange:
         self,
         rank: int,
         size: int,
-        watch: Watch,
+        watch: Context,
         timeout_s: float = TIMEOUT_S_DEFAULT,
         late_s: float = LATE_S_DEFAULT,
     ) -> None:
@@ -70,12 +70,12 @@ class TcpExchange:
         self._late_s = late_s
         self._scratch = np.empty(0, dtype=np.float32)
         self.watch = watch
-        self._channels: dict[Key, TcpChannel] = {}
+        self._channels: dict[tuple[int, Lane], TcpChannel] = {}
         self._calling = threading.Lock()
         driving = threading.RLock()
         self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
         # Nothing above refers to this object: it may be forgotten without being closed, and a process may end so.
-        self._close = weakref.finalize(self, _close, self.watch, driving, os.getpid())
+        self._close = weakref.finalize(self, _forget, self.watch, driving, os.getpid())
 
     def channel(self, peer: int, *, tagged: bool) -> TcpChannel:
         """Return the connection to ``peer``, and make it if there is none."""
@@ -188,14 +188,23 @@ class TcpExchange:
 
     def close(self) -> None:
         """Say farewell if that has not been done, and close all connections; what was sent is still delivered."""
-        self._close()
+        if (ending := self._close.detach()) is not None:
+            _close(*ending[2])
 
 
-def _close(watch: Watch, driving: threading.RLock, owner: int) -> None:
+def _forget(watch: Context, driving: threading.RLock, owner: int) -> None:
+    """Close what was forgotten: the garbage collector runs wherever it likes, also where it would wait for itself."""
+    if os.getpid() != owner or watch.is_free():
+        _close(watch, driving, owner)
+    else:
+        threading.Thread(target=_close, args=(watch, driving, owner), name="watch-end").start()
+
+
+def _close(watch: Context, driving: threading.RLock, owner: int) -> None:
     if os.getpid() != owner:  # a forked child: the connections are its parent's, its locks may be held by no thread
         watch.close(is_forked=True)
         return
-    if watch.is_current_thread():  # the garbage collector runs wherever it likes; the watch cannot wait for itself
+    if watch.is_current_thread():  # which cannot wait for itself
         threading.Thread(target=_close, args=(watch, driving, owner), name="watch-end").start()
         return
     watch.stop()

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from netoffload.errors import PeerLostError
-from netoffload_mpi.joining import Lane
-from netoffload_mpi.mailbox import Mailbox
-from netoffload_mpi.requests import CompRequest
+from netoffload.transport.lanes import Lane
+from netoffload.transport.mailbox import Mailbox
+from netoffload.transport.requests import Request
 
 
 @dataclass(eq=False)
@@ -21,7 +21,8 @@ class Send:
     """A posted message, announced already: the octets of ``data`` from ``sent`` on have yet to go."""
 
     data: memoryview
-    request: CompRequest
+    request: Request
+    context: int
     sent: int = 0
 
 
@@ -31,8 +32,8 @@ class Peer:
 
     control: socket.socket | None = None
     messages: socket.socket | None = None
-    wanted: set[Lane] = field(default_factory=set)
-    """Lanes that stand, or are being made."""
+    wanted: set[tuple[Lane, int]] = field(default_factory=set)
+    """Lanes and contexts of connections that stand, or are being made."""
     heard_s: float = 0.0
     refused_s: float = math.inf
     """When it refused a connection: it has closed, or died."""
@@ -40,10 +41,12 @@ class Peer:
     """Control frames that have not left."""
     incoming: bytearray = field(default_factory=bytearray)
     outbox: deque[Send] = field(default_factory=deque)
-    empty: list[CompRequest] = field(default_factory=list)
+    empty: list[Send] = field(default_factory=list)
     """Sends of messages without data, which end when the control lane stands."""
     has_left: bool = False
-    """It closed, and said so or refused a connection."""
+    """It closed everything, and said so or refused a connection."""
+    left: set[int] = field(default_factory=set)
+    """The contexts that it has closed."""
     sent_octets: int = 0
     """Of messages."""
 
@@ -57,7 +60,7 @@ class Peer:
         if lane is Lane.CONTROL:
             self.control, self.heard_s = conn, time.monotonic()
             while self.empty:
-                self.empty.pop().complete()
+                self.empty.pop().request.complete()
         elif lane is Lane.MESSAGES:
             self.messages = conn
 
@@ -69,9 +72,20 @@ class Peer:
     def fail(self, error: Exception) -> None:
         """End the sends to it."""
         while self.empty:
-            self.empty.pop().fail(error)
+            self.empty.pop().request.fail(error)
         while self.outbox:
             self.outbox.popleft().request.fail(error)
+
+    def end_context(self, context: int, error: Exception) -> None:
+        """End the sends of one context. The stream goes on, so what was announced is still sent, from a copy."""
+        for one in (*self.empty, *self.outbox):
+            if one.context == context and not one.request.test():
+                one.data = memoryview(bytes(one.data))
+                one.request.fail(error)
+
+    def is_gone(self, context: int) -> bool:
+        """Return whether it has closed this context."""
+        return self.has_left or context in self.left
 
     def read_message(self, rank: int, mailbox: Mailbox) -> None:
         """Read once what ``mailbox`` wants from this rank, which is ``rank``.

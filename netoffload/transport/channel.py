@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from netoffload.errors import CollectiveError
-from netoffload_mpi.watch import Watch
+from netoffload.transport.contexts import Context
 
 CLOSED = "it closed its connection"
 """What the kernel said, in words, where it only said that there is no more."""
@@ -14,7 +14,7 @@ CLOSED = "it closed its connection"
 class TcpChannel:
     """One connection; see :class:`~netoffload.collectives.exchange.Channel`."""
 
-    def __init__(self, conn: socket.socket, peer: int, watch: Watch) -> None:
+    def __init__(self, conn: socket.socket, peer: int, watch: Context) -> None:
         """Use ``conn``, which belongs to the watch."""
         self.peer = peer
         self.conn = conn

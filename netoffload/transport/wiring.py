@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from netoffload.collectives import barrier
-from netoffload_mpi.agreement import Marking, Offer
-from netoffload_mpi.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload_mpi.joining import Listeners
-from netoffload_mpi.links import Links
-from netoffload_mpi.watch import Watch
+from netoffload.transport.agreement import Marking, Offer
+from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
+from netoffload.transport.joining import Listeners
+from netoffload.transport.links import Links
+from netoffload.transport.watch import FIRST_CONTEXT, Watch
 
 
 def wire_up(
@@ -40,7 +40,22 @@ def wire_up(
         CollectiveError: a connection of any rank failed; on all ranks.
     """
     watch = Watch(Links(rank, offers, listeners, tos, timeout_s), timeout_s)
-    exchange = TcpExchange(rank, len(offers), watch, timeout_s, late_s)
+    return enter(watch, FIRST_CONTEXT, timeout_s, late_s)
+
+
+def enter(watch: Watch, number: int, timeout_s: float, late_s: float) -> TcpExchange:
+    """Become a context of a watch that this caller holds, and start the watch if it is new; collective.
+
+    Args:
+        watch: new, or one that this caller keeps alive meanwhile.
+        number: of the context, the same on all ranks.
+        timeout_s: as the watch's.
+        late_s: for a peer that lives but does not come.
+
+    Raises:
+        CollectiveError: a rank is gone, or a connection of any rank failed; on all ranks.
+    """
+    exchange = TcpExchange(watch.rank, watch.links.size, watch.attach(number), timeout_s, late_s)
     try:
         watch.start()
         barrier(exchange)

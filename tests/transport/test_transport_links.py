@@ -17,12 +17,12 @@ from tcp_ranks import die, run_tcp
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.agreement import Offer
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.joining import Listeners
-from netoffload_mpi.links import neighbours
-from netoffload_mpi.requests import CompRequest
-from netoffload_mpi.wiring import wire_up
+from netoffload.transport.agreement import Offer
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.joining import Listeners
+from netoffload.transport.links import neighbours
+from netoffload.transport.requests import wait_all
+from netoffload.transport.wiring import wire_up
 
 SIZE = 12
 """Some of so many ranks are no neighbours."""
@@ -106,7 +106,7 @@ def test_messages_go_between_all_ranks_also_those_that_are_no_neighbours() -> No
         into = {peer: np.zeros(2, np.float32) for peer in others}
         coming = [exchange.watch.receive(peer, 1, octets_of(into[peer])) for peer in others]
         coming += [exchange.watch.receive(None, 2, memoryview(bytearray())) for _ in others]
-        CompRequest.Waitall([*coming, *going])
+        wait_all([*coming, *going])
         barrier(exchange)
         return [float(into[peer][1]) for peer in others]
 
@@ -124,17 +124,17 @@ def test_a_receive_hears_that_ranks_which_are_no_neighbours_have_closed(
         barrier(exchange)
         if exchange.rank != 0:
             if posted_before:
-                exchange.watch.receive(0, 1, memoryview(bytearray(4))).Wait()
+                exchange.watch.receive(0, 1, memoryview(bytearray(4))).wait()
             return
         into = memoryview(bytearray(4))
         if not posted_before:
             deadline_s = time.monotonic() + 10
-            while exchange.watch._links.left() != set(neighbours(0, SIZE)) and time.monotonic() < deadline_s:
+            while exchange.watch.left() != set(neighbours(0, SIZE)) and time.monotonic() < deadline_s:
                 time.sleep(0.01)
         request = exchange.watch.receive(source, 1, into)
         if posted_before:
-            CompRequest.Waitall([exchange.watch.send(peer, 1, memoryview(bytes(4))) for peer in range(1, SIZE)])
-        request.Wait()
+            wait_all([exchange.watch.send(peer, 1, memoryview(bytes(4))) for peer in range(1, SIZE)])
+        request.wait()
 
     told = run_tcp(SIZE, body)
     assert told[1:] == [None] * (SIZE - 1)
@@ -168,7 +168,7 @@ def test_a_message_to_a_rank_that_has_closed_ends(count: int) -> None:
             left.set()
         if exchange.rank == 0:
             assert left.wait(10)
-            exchange.watch.send(3, 1, octets_of(np.ones(count, np.float32))).Wait()
+            exchange.watch.send(3, 1, octets_of(np.ones(count, np.float32))).wait()
 
     told = run_tcp(SIZE, body)
     assert "rank 3 closed its communicator before rank 0 could send to it" in str(told[0])

@@ -1,9 +1,9 @@
 """Which message goes into which receive: MPI's matching rules, without I/O.
 
 Messages from one source are matched in the order in which they were sent, receives in the order in which they were
-posted; source and tag may be wildcards (None). What arrives in a stream must be read in its order, so a message that
-nobody has asked for stays in the stream (and holds its sender back) until a later one of the same source is wanted;
-then it is read into memory of its own.
+posted; both of one context only (``contexts``). Source and tag may be wildcards (None). What arrives in a stream must
+be read in its order, so a message that nobody has asked for stays in the stream (and holds its sender back) until a
+later one of the same source is wanted; then it is read into memory of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.requests import Arrival, CompRequest
+from netoffload.transport.requests import Arrival, Request
 
 
 @dataclass(eq=False)
@@ -24,11 +24,12 @@ class Receive:
     source: int | None
     tag: int | None
     into: memoryview
-    request: CompRequest
+    request: Request
+    context: int = 0
 
     def takes(self, message: Message) -> bool:
         """Return whether ``message`` may go here."""
-        return self.source in (None, message.source) and self.tag in (None, message.tag)
+        return message.suits(self.source, self.tag, self.context)
 
 
 @dataclass(eq=False)
@@ -41,6 +42,18 @@ class Message:
     receive: Receive | None = None
     own: memoryview | None = None
     got: int = 0
+    context: int = 0
+    is_unwanted: bool = False
+    """Its context has ended: it is read, because others follow it, and dropped."""
+
+    def suits(self, source: int | None, tag: int | None, context: int) -> bool:
+        """Return whether a receive with these arguments takes it; None matches any."""
+        return self.context == context and source in (None, self.source) and tag in (None, self.tag)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether its octets may be read now."""
+        return self.receive is not None or self.is_unwanted
 
     def target(self) -> memoryview:
         """Return where the octets go."""
@@ -94,18 +107,18 @@ class Mailbox:
                 return
         self.posted.append(receive)
 
-    def first(self, source: int | None, tag: int | None) -> Arrival | None:
-        """Return what a receive from ``source`` with ``tag`` would get now (None matches any), None if nothing."""
+    def first(self, source: int | None, tag: int | None, context: int) -> Arrival | None:
+        """Return what a receive with these arguments would get now (None matches any), None if nothing."""
         for message in self.unasked:
-            if source in (None, message.source) and tag in (None, message.tag):
+            if message.suits(source, tag, context):
                 return message.arrival()
         return None
 
-    def waits_for_any(self) -> bool:
+    def waits_for_any(self, context: int) -> bool:
         """Return whether a posted receive takes from any source."""
-        return any(receive.source is None for receive in self.posted)
+        return any(receive.source is None for receive in self.posted if receive.context == context)
 
-    def withdraw(self, request: CompRequest) -> bool:
+    def withdraw(self, request: Request) -> bool:
         """Take back the receive of ``request``; False if a message is on its way into it."""
         kept = [receive for receive in self.posted if receive.request is not request]
         withdrawn = len(kept) < len(self.posted)
@@ -121,9 +134,15 @@ class Mailbox:
                 break
         else:
             self.unasked.append(message)
-        if message.got < message.octets:
-            self.streams.setdefault(message.source, deque()).append(message)
+        self._await(message)
         message.deliver()
+
+    def drop(self, message: Message) -> None:
+        """Add a message that was announced in a context that has ended."""
+        message.is_unwanted = True
+        if message.octets:
+            self.asked[message.source] = self.asked.get(message.source, 0) + 1
+        self._await(message)
 
     def wanted(self, source: int) -> memoryview | None:
         """Return what to fill next from the stream of ``source``; None: nothing may be read now."""
@@ -137,37 +156,66 @@ class Mailbox:
         stream = self.streams[source]
         stream[0].got += count
         if stream[0].got == stream[0].octets:
-            self.asked[source] -= stream[0].receive is not None
+            self.asked[source] -= stream[0].is_asked
             stream.popleft().deliver()
 
-    def fail_hopeless(self, rank: int, left: Collection[int], everybody_left: bool) -> None:
-        """Fail the posted receives that only ranks which have closed could satisfy; announced messages still come.
+    def fail_hopeless(self, context: int, rank: int, left: Collection[int], everybody_left: bool) -> None:
+        """Fail the posted receives of a context that only ranks which have closed it could satisfy.
+
+        What was announced still comes.
 
         A receive from any source is hopeless once all other ranks have closed: what a rank may yet send to itself
         does not count.
 
         Args:
+            context: which.
             rank: this one, for the error.
             left: the ranks that have closed; all that they sent has been announced.
             everybody_left: whether those are all others.
         """
         posted, self.posted = self.posted, []
         for receive in posted:
-            reason = hopeless(receive.source, rank, left, everybody_left)
+            mine = receive.context == context
+            reason = hopeless(receive.source, rank, left, everybody_left) if mine else None
             if reason is None:
                 self.posted.append(receive)
             else:
                 receive.request.fail(reason)
 
+    def end_context(self, context: int, error: Exception) -> None:
+        """Fail the receives of a context. Its messages that are in a stream will be read, and dropped."""
+        for receive in self.posted:
+            if receive.context == context:
+                receive.request.fail(error)
+        self.posted = [receive for receive in self.posted if receive.context != context]
+        self.unasked = [message for message in self.unasked if message.context != context]
+        for source, stream in self.streams.items():
+            for message in stream:
+                if message.context == context and not message.is_unwanted:
+                    self.asked[source] = self.asked.get(source, 0) + (not message.is_asked)
+                    message.own = message.own or memoryview(bytearray(message.octets))  # not the receive's any more
+                    message.is_unwanted = True
+                    if message.receive is not None:
+                        message.receive.request.fail(error)
+                        message.receive = None
+
     def fail(self, error: Exception) -> None:
         """Fail every receive."""
-        waiting = [receive.request for receive in self.posted]
-        for stream in self.streams.values():
-            waiting += [message.receive.request for message in stream if message.receive is not None]
-        for request in waiting:
-            request.fail(error)
+        for receive in self.posted:
+            receive.request.fail(error)
+        for source in self.streams:
+            self.fail_stream(source, error)
         self.posted.clear()
-        self.streams.clear()
+
+    def fail_stream(self, source: int, error: Exception) -> None:
+        """Fail the receives of messages of which nothing more will come."""
+        for message in self.streams.get(source, ()):
+            if message.receive is not None:
+                message.receive.request.fail(error)
+
+    def _await(self, message: Message) -> None:
+        if message.got < message.octets:
+            self.streams.setdefault(message.source, deque()).append(message)
 
     def _match(self, message: Message, receive: Receive) -> None:
         message.receive = receive

@@ -5,9 +5,9 @@ from __future__ import annotations
 from netoffload.collectives import Exchange
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.collectives.hierarchy import SubExchange
-from netoffload_mpi.dataplane import TcpExchange
-from netoffload_mpi.joining import Lane
-from netoffload_mpi.verify.local_ranks import run_tcp
+from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.lanes import Lane
+from netoffload.transport.local_ranks import run_tcp
 
 __all__ = ["Watched", "die", "run_tcp"]
 

@@ -21,11 +21,12 @@ import time
 from collections.abc import Collection, Sequence
 
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload_mpi.agreement import Marking, Offer
-from netoffload_mpi.frames import Frame, Kind
-from netoffload_mpi.joining import CALL_LANES, Connection, Failed, Joined, Joiner, Key, Lane, Listeners
-from netoffload_mpi.mailbox import Mailbox
-from netoffload_mpi.peers import Peer, silence
+from netoffload.transport.agreement import Marking, Offer
+from netoffload.transport.frames import EVERY, Frame, Kind
+from netoffload.transport.joining import Connection, Failed, Joined, Joiner, Listeners
+from netoffload.transport.lanes import CALL_LANES, Key, Lane
+from netoffload.transport.mailbox import Mailbox
+from netoffload.transport.peers import Peer, silence
 
 REFUSED_S = 0.5
 """After a refused connection, until the rank counts as closed. That it died would be known by then."""
@@ -57,23 +58,26 @@ class Links:
         self.peers: dict[int, Peer] = {}
         """Those with which there is a connection, or is to be one."""
         self.connections: dict[Key, Connection] = {}
-        self._farewell = b""
+        self.ended: set[int] = set()
+        """Contexts that this rank has closed."""
+        self._farewells: list[bytes] = []
+        """What a control lane that stands later has to say first."""
         self._offers = offers
         self._joiner = Joiner(rank, offers, listeners, tos, timeout_s)
 
-    def want(self, peer: int, lane: Lane) -> None:
+    def want(self, peer: int, lane: Lane, context: int = EVERY) -> None:
         """Make a connection, unless it stands or is being made; and the control lane, if there is none."""
         if (one := self.peers.get(peer)) is None:
             one = self.peers[peer] = Peer()
-        if lane in one.wanted or one.has_left:
+        if (lane, context) in one.wanted or one.is_gone(context):
             return
-        one.wanted.add(lane)
+        one.wanted.add((lane, context))
         if lane is not Lane.CONTROL:
             self.want(peer, Lane.CONTROL)
         if peer < self.rank or lane is Lane.CONTROL:
-            self._joiner.begin(peer, lane)
+            self._joiner.begin(Key(peer, lane, context))
         else:
-            one.outgoing += Frame(Kind.CONNECT, tag=lane).to_octets()
+            one.outgoing += Frame(Kind.CONNECT, tag=lane, context=context).to_octets()
 
     def hear_of(self, source: int | None) -> None:
         """See to it that this rank hears when ``source`` closes; None stands for any."""
@@ -83,22 +87,34 @@ class Links:
     def want_neighbours(self) -> None:
         """Make the first control lanes; every rank does so."""
         for peer in neighbours(self.rank, self.size):
-            self.peers[peer] = Peer(wanted={Lane.CONTROL})
+            self.peers[peer] = Peer(wanted={(Lane.CONTROL, EVERY)})
             if peer < self.rank:
-                self._joiner.begin(peer, Lane.CONTROL)
+                self._joiner.begin(Key(peer, Lane.CONTROL))
 
-    def all_left(self) -> bool:
-        """Return whether all other ranks have closed. Who knows it of all that it watches asks the others."""
-        if not self.peers or any(not peer.has_left for peer in self.peers.values()):
+    def all_left(self, context: int) -> bool:
+        """Return whether all other ranks have closed it. Who knows it of all that it watches asks the others."""
+        if not self.peers or any(not peer.is_gone(context) for peer in self.peers.values()):
             return False
         for peer in range(self.size):
             if peer != self.rank:
                 self.want(peer, Lane.CONTROL)
-        return all(peer.has_left for peer in self.peers.values())
+        return all(peer.is_gone(context) for peer in self.peers.values())
 
-    def left(self) -> set[int]:
-        """Return the ranks known to have closed."""
-        return {rank for rank, peer in self.peers.items() if peer.has_left}
+    def left(self, context: int) -> set[int]:
+        """Return the ranks known to have closed it."""
+        return {rank for rank, peer in self.peers.items() if peer.is_gone(context)}
+
+    def silent(self) -> list[int]:
+        """Return the ranks that have closed everything and will send no message: there is no connection for them."""
+        return [
+            rank
+            for rank, peer in self.peers.items()
+            if peer.has_left and peer.messages is None and not self._joiner.is_making(Key(rank, Lane.MESSAGES))
+        ]
+
+    def is_making(self) -> bool:
+        """Return whether connections are being made."""
+        return self._joiner.is_making()
 
     def is_begun(self) -> bool:
         """Return whether the first control lanes stand, or one of them never will."""
@@ -124,7 +140,7 @@ class Links:
     def announce(self, frame: Frame) -> None:
         """Say something to all whom this rank has a control lane to. It has yet to leave."""
         if frame.kind is not Kind.BEAT:
-            self._farewell = frame.to_octets()
+            self._farewells.append(frame.to_octets())
         for peer in self.peers.values():
             # A peer that takes nothing, being stopped or cut off, need not have more than one beat waiting.
             if peer.is_watched and not (frame.kind is Kind.BEAT and peer.outgoing):
@@ -171,10 +187,10 @@ class Links:
                 self.want(event.peer, Lane.CONTROL)
                 if self.peers[event.peer].control is not None:
                     self._joiner.end_knock(event.peer)
-            elif event.peer is None or not isinstance(event.error, ConnectionError):
+            elif event.key is None or not isinstance(event.error, ConnectionError):
                 failed.append(event)
-            elif event.lane is not Lane.CONTROL or self.peers[event.peer].control is None:
-                self.peers[event.peer].refused_s = min(self.peers[event.peer].refused_s, time.monotonic())
+            elif event.key.lane is not Lane.CONTROL or self.peers[event.key.peer].control is None:
+                self.peers[event.key.peer].refused_s = min(self.peers[event.key.peer].refused_s, time.monotonic())
         return failed
 
     def have_newly_left(self, now_s: float) -> bool:
@@ -198,33 +214,39 @@ class Links:
                 f"rank {self.rank} has no file descriptor left for a connection ({len(self.connections)} stand): raise "
                 "`ulimit -n`"
             )
-        if failed.peer is None:
+        if failed.key is None:
             return CollectiveError(f"rank {self.rank} could not take a connection: {failed.error}")
-        return PeerLostError(self.explain(failed.peer, failed.error.strerror or str(failed.error)))
+        return PeerLostError(self.explain(failed.key.peer, failed.error.strerror or str(failed.error)))
 
-    def shut_down(self, lanes: Collection[Lane] = CALL_LANES) -> None:
-        """End connections so that a thread that sleeps on one wakes up; its channel explains the end."""
-        for (_, lane), one in list(self.connections.items()):
-            if lane in lanes:
+    def shut_down(self, lanes: Collection[Lane] = CALL_LANES, context: int | None = None) -> None:
+        """End connections (None: of all contexts), so that a sleeping thread wakes up; its channel explains the end."""
+        for key, one in list(self.connections.items()):
+            if key.lane in lanes and context in (None, key.context):
                 with contextlib.suppress(OSError):  # it had ended already
                     one.conn.shutdown(socket.SHUT_RDWR)
 
+    def close_context(self, context: int) -> None:
+        """Close the connections of one context; those that stand later are closed at once."""
+        self.ended.add(context)
+        for key in [key for key in self.connections if key.context == context]:
+            self.connections.pop(key).conn.close()
+
     def close(self, *, is_forked: bool = False) -> None:
         """Close everything; not without a farewell, unless it has been forked from whoever would say it."""
-        self._joiner.close(b"" if is_forked else self._farewell)
+        self._joiner.close(b"" if is_forked else b"".join(self._farewells))
         for one in list(self.connections.values()):
             one.conn.close()
 
     def _join(self, event: Joined) -> None:
-        peer, lane = event.key
-        if event.key in self.connections:  # nobody of ours makes one twice
+        peer, lane, context = event.key
+        if event.key in self.connections or context in self.ended:  # nobody of ours makes one twice
             event.connection.conn.close()
             return
         self.connections[event.key] = event.connection
         one = self.peers.setdefault(peer, Peer())
-        one.wanted.add(lane)
+        one.wanted.add((lane, context))
         one.stand(lane, event.connection.conn)
         if lane is Lane.CONTROL:
-            one.outgoing += self._farewell
+            one.outgoing += b"".join(self._farewells)
             one.refused_s = math.inf
             self._joiner.end_knock(peer)

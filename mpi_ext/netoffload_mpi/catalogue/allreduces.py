@@ -1,0 +1,236 @@
+"""The allreduce: its plan, and every operation, algorithm and form tried."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from netoffload.collectives import (
+    Groups,
+    Operation,
+    aggregator_allreduce,
+    hierarchical_allreduce,
+    is_short,
+    reference,
+    ring_allreduce,
+)
+from netoffload.collectives.announcement import Announcement, Call, digest_of, meet
+from netoffload.collectives.hierarchy import default_groups
+from netoffload.collectives.transfer import aborting_on_error
+from netoffload.compiled.arrays import Float32Array
+from netoffload.config import check_choice
+from netoffload.errors import UsageError
+from netoffload.transport.lanes import Lane
+from netoffload_mpi.buffers import float_vector
+from netoffload_mpi.catalogue.rows import row, short
+from netoffload_mpi.lifecycle import PlaneComm
+from netoffload_mpi.plane import MpiPlane
+from netoffload_mpi.plans import Place, Plan, copy, operation_of, source_of
+from netoffload_mpi.verify.cases import OPS, Case, Observed, Prepared, Rounding, nothing
+from netoffload_mpi.verify.cases import Place as TriedPlace
+
+ALGORITHMS = ("ring", "hierarchical", "wa", "mpi")
+"""Of an allreduce: one ring; rings of rings; an aggregator; plain MPI, uncompressed."""
+
+AVERAGE = digest_of([1])
+"""Announced by ranks that divide the sum."""
+
+
+@dataclass(frozen=True)
+class AllreduceOptions:
+    """How an allreduce is done; ``CompComm.Allreduce_comp`` describes the fields."""
+
+    algorithm: str = "ring"
+    groups: Groups | None = None
+    top: str = "ring"
+    average: bool = False
+    tagged: bool = True
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Which lanes data goes over; what an aggregator sends down is untagged."""
+        if not self.tagged:
+            return (Lane.UNTAGGED,)
+        has_aggregator = self.algorithm == "wa" or (self.algorithm == "hierarchical" and self.top == "wa")
+        return (Lane.TAGGED, Lane.UNTAGGED) if has_aggregator else (Lane.TAGGED,)
+
+
+def plan_allreduce(
+    place: Place,
+    sendbuf: Any,
+    recvbuf: Any,
+    op: MPI.Op = MPI.SUM,
+    *,
+    algorithm: str = "ring",
+    groups: Groups | None = None,
+    top: str = "ring",
+    average: bool = False,
+) -> Plan:
+    """Reduce over all ranks, to all ranks, which end with bit-identical values.
+
+    How far those are from the exact ones is the codec's error, once per hop.
+
+    Args:
+        sendbuf: this rank's values, or ``MPI.IN_PLACE``.
+        recvbuf: where the result goes; of the same length on all ranks.
+        op: ``MPI.SUM``, ``MAX``, ``MIN`` or ``PROD``.
+        algorithm: ``ring``; ``hierarchical`` (rings of rings); ``wa`` (rank 0 aggregates; only what goes up is
+            tagged); ``mpi`` (plain MPI, uncompressed).
+        groups: of ``hierarchical``: lists of ranks, the same on all ranks. Default: ranks of one /24 network, and
+            groups of about the square root if all are on one.
+        top: of ``hierarchical``: how groups exchange with each other, ``ring`` or ``wa``.
+        average: divide the sum by the number of ranks.
+    """
+    return _plan_allreduce(place, sendbuf, recvbuf, op, AllreduceOptions(algorithm, groups, top, average))
+
+
+def plan_allreduce_ring(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Plan:
+    """Do the same as :meth:`Allreduce_comp` with the tag off: the uncompressed baseline, exact float32."""
+    return _plan_allreduce(place, sendbuf, recvbuf, op, AllreduceOptions(tagged=False))
+
+
+def _plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, options: AllreduceOptions) -> Plan:
+    operation = operation_of(op)
+    check_choice("algorithm", options.algorithm, ALGORITHMS)
+    if options.average and operation is not Operation.SUM:
+        raise UsageError("average=True goes with MPI.SUM only")
+    values = float_vector(recvbuf, writable=True)
+    source = source_of(sendbuf, values)
+    tagged, agreed = options.tagged, AVERAGE if options.average else 0
+    divisor = np.float32(place.size) if options.average else None
+
+    def run_short(plane: MpiPlane) -> None:
+        call = plane.short_allreduce(values.size, operation, tagged=tagged, agreed=agreed)
+        call(values if source is None else source, values)
+        if divisor is not None:
+            np.divide(values, divisor, out=values)
+
+    if options.algorithm == "ring" and is_short(values.size, place.size):
+        return Plan(run_short, options.lanes)
+
+    def run(plane: MpiPlane) -> None:
+        exchange, chunk_floats = plane.exchange, plane.chunk_floats()
+        quantise = plane.quantise if tagged else None
+        copy(values, source)
+        if options.algorithm == "mpi":
+            with aborting_on_error(exchange):
+                meet(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation, digest=agreed))
+            plane.mpi.Allreduce(MPI.IN_PLACE, [values, MPI.FLOAT], op)
+        elif options.algorithm == "wa":
+            aggregator_allreduce(exchange, values, tagged=tagged, operation=operation, agreed=agreed)
+        elif options.algorithm == "hierarchical":
+            groups = plane.groups() if options.groups is None else options.groups
+            hierarchical_allreduce(
+                exchange,
+                values,
+                groups,
+                tagged=tagged,
+                top=options.top,
+                operation=operation,
+                quantise=quantise,
+                chunk_floats=chunk_floats,
+                agreed=agreed,
+            )
+        else:
+            ring_allreduce(
+                exchange,
+                values,
+                tagged=tagged,
+                operation=operation,
+                quantise=quantise,
+                chunk_floats=chunk_floats,
+                agreed=agreed,
+            )
+        if divisor is not None:
+            np.divide(values, divisor, out=values)
+
+    return Plan(run, options.lanes)
+
+
+def _allreduces(at: TriedPlace) -> Iterator[Case]:
+    """Every algorithm with every operation, in place and not; averages; groups of all kinds."""
+    # Of plain MPI nobody knows in which order it adds.
+    for algorithm in ALGORITHMS if at.exact else ALGORITHMS[:-1]:
+        for op in OPS:
+            yield _allreduce(at, op, in_place=False, algorithm=algorithm)
+        yield _allreduce(at, MPI.SUM, in_place=True, algorithm=algorithm)
+        yield _allreduce(at, MPI.SUM, in_place=True, algorithm=algorithm, average=True)
+    yield _allreduce(at, MPI.SUM, in_place=False, algorithm="hierarchical", top="wa")
+    for groups in ([[0], list(range(at.size - 1, 0, -1))], [list(range(at.size))]):
+        if all(groups):
+            yield _allreduce(at, MPI.MAX, in_place=True, algorithm="hierarchical", groups=groups)
+            yield _allreduce(at, MPI.SUM, in_place=False, algorithm="hierarchical", groups=groups)
+            yield _allreduce(at, MPI.SUM, in_place=True, algorithm="hierarchical", groups=groups, top="wa")
+
+
+def _rings(at: TriedPlace) -> Iterator[Case]:
+    for op in OPS:
+        case = _allreduce(at, op, in_place=op == MPI.MIN, algorithm="ring")
+        model: Callable[[], Observed] = functools.partial(_untagged_sum, at, op)
+        yield Case("Allreduce", case.variant, case.make, model=model, label="Allreduce_ring", ours="Allreduce_ring")
+
+
+def _untagged_sum(at: TriedPlace, op: MPI.Op) -> Observed:
+    return (reference.ring_sum(at.vectors(op), None, operation_of(op)),)
+
+
+def _allreduce(at: TriedPlace, op: MPI.Op, *, in_place: bool, **options: Any) -> Case:
+    own, operation = at.own(op), operation_of(op)
+
+    def make(_: Rounding) -> Prepared:
+        target = own.copy() if in_place else nothing(at.count)
+        return Prepared((MPI.IN_PLACE if in_place else own, target, op), (target,))
+
+    def model() -> Observed:
+        total = _allreduced(at, at.vectors(op), operation, options)
+        return (total / np.float32(at.size) if options.get("average") else total,)
+
+    words = [operation.name, "in place" if in_place else "", *(f"{name}={value}" for name, value in options.items())]
+    return Case(
+        "Allreduce",
+        ", ".join(filter(None, words)),
+        make,
+        options,
+        None if options["algorithm"] == "mpi" else model,
+        at.size if options.get("average") else 1,
+        f"Allreduce_comp {options['algorithm']}",
+    )
+
+
+def _allreduced(
+    at: TriedPlace, vectors: Sequence[Float32Array], operation: Operation, options: Mapping[str, Any]
+) -> Float32Array:
+    """Return what the oracle says, with the owners' rounding where an owner sends its block to others."""
+    if options["algorithm"] == "wa":
+        return reference.aggregated(vectors, 0, at.hop, operation)
+    if options["algorithm"] == "ring":
+        total = reference.ring_sum(vectors, at.hop, operation)
+        return at.rounding.owner(total) if at.size > 1 else total
+    top, groups = options.get("top", "ring"), options.get("groups") or default_groups(at.size)
+    total = reference.hierarchical_sum(vectors, groups, at.hop, operation, top)
+    has_owner = at.size > 1 and (top == "ring" or max(map(len, groups)) > 1)
+    return at.rounding.owner(total) if has_owner else total
+
+
+class Allreduces(PlaneComm):
+    """The calls that reduce to all ranks; :class:`~netoffload_mpi.comm.CompComm` says what calls have in common."""
+
+    Allreduce_comp, Iallreduce_comp = row(
+        "Allreduce_comp",
+        plan_allreduce,
+        _allreduces,
+        {
+            "allreduce, ring": lambda comm, values: comm.Allreduce_comp(MPI.IN_PLACE, values),
+            "allreduce, short": lambda comm, values: comm.Allreduce_comp(MPI.IN_PLACE, short(values)),
+            "allreduce, hierarchical": lambda comm, values: comm.Allreduce_comp(
+                MPI.IN_PLACE, values, algorithm="hierarchical", groups=[[0, 1], list(range(2, comm.size))]
+            ),
+            "allreduce, wa": lambda comm, values: comm.Allreduce_comp(MPI.IN_PLACE, values, algorithm="wa"),
+        },
+    )
+    Allreduce_ring = row("Allreduce_ring", plan_allreduce_ring, _rings, {})[0]

@@ -1,1 +1,0 @@
-"""What tests share: fakes, builders, and ways to run programs."""

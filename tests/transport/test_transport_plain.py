@@ -1,0 +1,30 @@
+"""The whole transport between processes that no MPI has started: set-up, collectives, messages, a death."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+SIZE = 3
+VICTIM = 1
+
+
+def test_processes_without_mpi_sum_talk_and_name_the_one_that_is_killed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [
+        sys.executable,
+        str(Path(__file__).with_name("plain_ranks.py")),
+        str(VICTIM),
+        *[f"127.0.0.1:{port}"] * SIZE,
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    said = {found.pop("rank"): found for found in map(json.loads, done.stdout.splitlines())}
+    assert said.keys() == {0, 2}
+    for rank, found in said.items():
+        assert found.pop("told").startswith(f"rank {VICTIM} ")
+        assert found == {"sums": [6.0] * 3, "message": [(rank - 1) % SIZE] * 3, "calls": 2, "has_mpi": False}

@@ -1,0 +1,177 @@
+"""How ranks find each other: over a store, over a list of addresses. Ranks are threads, sockets and stores real."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netoffload.errors import CollectiveError, PeerLostError, UsageError
+from netoffload.transport.agreement import VERSION, Marking, Offer, Precision
+from netoffload.transport.rendezvous import Address, AddressRendezvous, StoreRendezvous, parse_addresses, read_addresses
+
+
+def on_threads(ranks: range, body: Callable[[int], Any]) -> list[Any]:
+    """What ``body`` returned or raised on each rank."""
+
+    def run(rank: int) -> Any:
+        try:
+            return body(rank)
+        except CollectiveError as error:
+            return error
+
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        return list(threads.map(run, ranks))
+
+
+def free_address() -> Address:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return Address(*free.getsockname())
+
+
+class MemoryStore:
+    """What torch's HashStore is, which takes four seconds to import."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self._changed:
+            self._values[key] = value.encode()
+            self._changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        return self._values[key]
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._values.keys() >= set(keys), timeout.total_seconds()):
+                raise RuntimeError("Wait timeout")
+
+
+class BrokenStore(MemoryStore):
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        raise RuntimeError("Connection reset by peer")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def test_a_store_that_breaks_is_no_rank_that_is_missing() -> None:
+    with pytest.raises(CollectiveError, match="the store of the rendezvous does not work: Connection reset"):
+        StoreRendezvous(BrokenStore(), 0, 2, limit_s=10.0)("here")
+
+
+def test_a_store_gathers_again_and_again(store: MemoryStore) -> None:
+    def body(rank: int) -> Any:
+        gather = StoreRendezvous(store, rank, 3, limit_s=10.0)
+        return [gather({"rank": rank}), gather(None), gather([rank] * 3)]
+
+    expected = [[{"rank": 0}, {"rank": 1}, {"rank": 2}], [None] * 3, [[0] * 3, [1] * 3, [2] * 3]]
+    assert on_threads(range(3), body) == [expected] * 3
+
+
+def test_a_rank_that_does_not_come_to_the_store_is_named(store: MemoryStore) -> None:
+    told = on_threads(range(2), lambda rank: StoreRendezvous(store, rank, 4, limit_s=0.2)("here"))
+    for error in told:
+        assert isinstance(error, PeerLostError)
+        assert str(error).startswith("rank 2, 3 did not come to the set-up within 0.2 s")
+
+
+def test_addresses_gather_again_and_again_whoever_comes_first() -> None:
+    addresses = [free_address(), Address("127.0.0.2", 1), Address("127.0.0.3", 1)]
+
+    def body(rank: int) -> Any:
+        with AddressRendezvous(addresses, rank, limit_s=10.0) as gather:
+            return [gather({"rank": rank}), gather([rank])]
+
+    expected = [[{"rank": 0}, {"rank": 1}, {"rank": 2}], [[0], [1], [2]]]
+    assert on_threads(range(3), body) == [expected] * 3
+    assert AddressRendezvous(addresses[:1], 0, 1.0)("alone") == ["alone"]
+
+
+def test_a_rank_that_does_not_come_to_the_first_address_is_named_on_all() -> None:
+    addresses = [free_address()] * 4
+
+    def body(rank: int) -> Any:
+        with AddressRendezvous(addresses, rank, limit_s=0.3) as gather:
+            return gather("here")
+
+    for error in on_threads(range(3), body):
+        assert isinstance(error, PeerLostError)
+        assert str(error).startswith("rank 3 did not come to the set-up within 0.3 s")
+
+
+def test_a_rank_that_ends_between_two_gathers_is_named_at_once_on_all() -> None:
+    addresses = [free_address()] * 3
+
+    def body(rank: int) -> Any:
+        with AddressRendezvous(addresses, rank, limit_s=20.0) as gather:
+            gather("here")
+            return None if rank == 2 else gather("still here")
+
+    told = on_threads(range(3), body)
+    assert told[2] is None
+    for error in told[:2]:
+        assert "rank 2 ended during the set-up" in str(error)
+
+
+def test_a_first_rank_that_never_listens_is_named() -> None:
+    with pytest.raises(PeerLostError, match=r"rank 0 at 127.0.0.1:.* did not answer in the set-up"):
+        AddressRendezvous([free_address()] * 2, 1, limit_s=0.1)("here")
+
+
+def test_strangers_at_the_first_address_are_no_ranks() -> None:
+    addresses = [free_address(), Address("127.0.0.2", 1)]
+    with AddressRendezvous(addresses, 0, limit_s=10.0) as first, ThreadPoolExecutor(1) as threads:
+        gathered = threads.submit(first, "here")
+        long, word = struct.pack("!I", 2**31), b'[1, 2, "a lie"]'
+        for said in (b"", b"GET / HTTP/1.1\r\n", long, struct.pack("!I", len(word)) + word):
+            with socket.create_connection(addresses[0]) as stranger, contextlib.suppress(OSError):
+                stranger.sendall(said)
+                stranger.shutdown(socket.SHUT_WR)  # refused where the other end has reset the connection
+                assert stranger.recv(1) == b""
+        with AddressRendezvous(addresses, 1, limit_s=10.0) as second:
+            assert second("too") == ["here", "too"]
+        assert gathered.result(10) == ["here", "too"]
+
+
+def test_addresses_are_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "ranks"
+    path.write_text("# the cluster\nn0:7100\n\n10.0.0.2:7100  # the slow one\n")
+    assert read_addresses(path) == [("n0", 7100), ("10.0.0.2", 7100)]
+    with pytest.raises(UsageError, match="line 2: 'n1' is no address: give host:port"):
+        parse_addresses(["n0:1", "n1"])
+    with pytest.raises(UsageError, match="No such file"):
+        read_addresses(tmp_path / "none")
+    with pytest.raises(UsageError, match="rank 2 is not in the list of 2 addresses"):
+        AddressRendezvous(read_addresses(path), 2, 1.0)
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        Offer(address="10.0.0.1", ports={True: 7, False: 8}, marking=Marking(0x48, ((1, 2),))),
+        Offer(precision=Precision("bounded", 9), failure="no"),
+    ],
+)
+def test_an_offer_survives_its_journey(offer: Offer) -> None:
+    there = Offer.from_words(offer.to_words())
+    assert (there, there.token) == (offer, offer.token)
+
+
+def test_an_offer_of_another_version_is_known_by_it_and_nonsense_is_a_failure() -> None:
+    assert Offer.from_words({"version": VERSION + 1}).version == VERSION + 1
+    assert "cannot be read" in str(Offer.from_words({"version": VERSION, "marking": 3}).failure)
+    assert "cannot be read" in str(Offer.from_words("what").failure)

@@ -1,0 +1,235 @@
+"""Communicators of the same ranks over shared connections. Ranks are threads, sockets real."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from tcp_ranks import die
+
+from netoffload.collectives import barrier, ring_allreduce
+from netoffload.collectives.transfer import octets_of
+from netoffload.errors import CollectiveError, PeerLostError
+from netoffload.transport import Address, AddressRendezvous, DataPlane, Lane, Settings, TcpExchange, set_up, wait_all
+from netoffload.transport.driver import prepare
+from netoffload.transport.frames import Frame, Kind
+from netoffload.transport.requests import Request
+
+SIZE = 3
+
+MakeOne = Callable[..., TcpExchange]
+"""Sets up another communicator of all ranks."""
+
+
+def run(body: Callable[[int, MakeOne], Any]) -> list[Any]:
+    """What ``body`` returned or raised on each rank; rank 0 is the calling thread."""
+    prepare()
+    addresses = [Address("127.0.0.1", free_port())] * SIZE
+
+    def be(rank: int) -> Any:
+        made: list[TcpExchange] = []
+        with AddressRendezvous(addresses, rank, limit_s=20.0) as rendezvous:
+
+            def another(**settings: Any) -> TcpExchange:
+                made.append(set_up(rendezvous, "127.0.0.1", Settings(**settings), DataPlane).exchange)
+                return made[-1]
+
+            try:
+                return body(rank, another)
+            except CollectiveError as error:
+                return error
+            finally:
+                for exchange in made:
+                    exchange.close()
+
+    with ThreadPoolExecutor(SIZE) as threads:
+        others = [threads.submit(be, rank) for rank in range(1, SIZE)]
+        return [be(0), *(other.result() for other in others)]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def send(exchange: TcpExchange, peer: int, value: float, count: int = 3) -> Request:
+    return exchange.watch.send(peer, 5, octets_of(np.full(count, value, np.float32)))
+
+
+def received(exchange: TcpExchange, source: int | None, count: int = 3) -> float:
+    into = np.zeros(count, np.float32)
+    exchange.watch.receive(source, 5, octets_of(into)).wait()
+    return float(into[-1])
+
+
+def works(exchange: TcpExchange) -> bool:
+    values = np.full(9000, exchange.rank, np.float32)
+    ring_allreduce(exchange, values, tagged=True)
+    return bool((values == 3).all())
+
+
+def test_duplicates_share_a_watch_and_what_is_not_for_collectives() -> None:
+    def body(rank: int, another: MakeOne) -> Any:
+        exchanges = [another() for _ in range(4)]
+        assert len({exchange.watch.shared for exchange in exchanges}) == 1
+        right, left = (rank + 1) % SIZE, (rank - 1) % SIZE
+        with ThreadPoolExecutor(len(exchanges)) as threads:  # all at the same time
+            assert list(threads.map(works, exchanges)) == [True] * len(exchanges)
+        sent = [send(exchange, right, number) for number, exchange in enumerate(exchanges)]
+        assert [received(exchange, left) for exchange in reversed(exchanges)] == [3, 2, 1, 0]
+        wait_all(sent)
+        connections = [dict(exchange.watch.connections()) for exchange in exchanges]
+        for lane, kinds in ((Lane.CONTROL, 1), (Lane.MESSAGES, 1), (Lane.TAGGED, 4), (Lane.UNTAGGED, 4)):
+            assert len({one[right, lane] for one in connections}) == kinds
+        barrier(exchanges[0])
+        return len(exchanges[0].watch.shared.links.connections)
+
+    assert run(body) == [2 * 2 + 4 * 2 * 2] * SIZE
+
+
+def test_a_duplicate_that_closes_leaves_its_siblings_alone() -> None:
+    def body(rank: int, another: MakeOne) -> Any:
+        first, second = another(), another()
+        if rank == 0:
+            lost = [send(second, 1, 7, 200_000), send(second, 1, 8, 0)]  # nobody receives the first
+            kept = send(first, 1, 9)
+            barrier(first)
+            second.close()
+            assert lost[0].join(10)
+            kept.wait()
+        else:
+            barrier(first)
+            waiting = second.watch.receive(0, 6, memoryview(bytearray(4)))
+            with pytest.raises(PeerLostError, match="rank 0 closed its communicator"):
+                waiting.wait()
+            with pytest.raises(PeerLostError, match="rank 0 closed its communicator"):
+                send(second, 0, 1).wait()
+            with pytest.raises(PeerLostError, match=r"rank 0 closed its communicator|closed its connections"):
+                barrier(second)
+        assert rank != 1 or received(first, 0) == 9
+        return works(first)
+
+    assert run(body) == [True] * SIZE
+
+
+def test_what_ends_one_communicator_is_no_business_of_its_siblings() -> None:
+    def body(rank: int, another: MakeOne) -> Any:
+        first, second = another(), another()
+        waiting = second.watch.receive(None, 1, memoryview(bytearray(4)))
+        with pytest.raises(CollectiveError, match="ranks disagree"):
+            ring_allreduce(second, np.zeros(100 + (rank == 2), np.float32), tagged=True)
+        with pytest.raises(CollectiveError, match="ranks disagree"):
+            waiting.wait()
+        assert first.watch.failure is None
+        return works(first)
+
+    assert run(body) == [True] * SIZE
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_a_message_to_a_communicator_that_has_closed_holds_nobody_up(is_announced: bool) -> None:
+    closed, sent = threading.Event(), threading.Event()
+
+    def body(rank: int, another: MakeOne) -> Any:
+        first, second = another(), another()
+        if rank == 1:
+            if is_announced:
+                second.watch.probe(0, 5, wait=True)
+            second.close()
+            closed.set()
+            assert sent.wait(10)
+        if rank == 0:
+            assert is_announced or closed.wait(10)
+            big = send(second, 1, 1, 3_000_000)  # more than connections hold
+            assert big.join(10)  # and nobody receives anything
+            send(first, 1, 2).wait()
+            sent.set()
+        value = received(first, 0) if rank == 1 else 2
+        barrier(first)
+        return value
+
+    assert run(body) == [2.0] * SIZE
+
+
+def test_the_death_of_a_rank_ends_all_communicators() -> None:
+    connected = threading.Barrier(SIZE)
+
+    def body(rank: int, another: MakeOne) -> Any:
+        exchanges = [another(), another()]
+        connected.wait(10)
+        if rank == 1:
+            die(exchanges[0])
+            return None
+        told = []
+        for exchange in exchanges:
+            with pytest.raises(PeerLostError) as raised:
+                works(exchange)
+            told.append("rank 1 died" in str(raised.value))
+        return told
+
+    told = run(body)
+    assert (told[0], told[2]) == ([True] * 2, [True] * 2)
+
+
+def test_the_last_one_ends_the_watch_and_the_next_one_begins_anew() -> None:
+    def body(rank: int, another: MakeOne) -> Any:
+        first, second = another(), another()
+        watch = first.watch.shared
+        first.close()
+        assert works(second)
+        second.close()
+        assert not watch.thread.is_alive()
+        assert watch.links.connections == {} or all(one.conn.fileno() < 0 for one in watch.links.connections.values())
+        third = another()
+        assert third.watch.shared is not watch
+        return works(third)
+
+    assert run(body) == [True] * SIZE
+
+
+def test_ranks_that_do_not_all_have_the_same_watch_make_a_new_one() -> None:
+    def body(rank: int, another: MakeOne) -> Any:
+        first = another()
+        second = another(timeout_s=7.0 + (rank == 0))
+        if rank == 2:  # it has none of both, whatever the others have
+            second.close()
+        third = another(timeout_s=7.0 + (rank == 0))
+        assert len({first.watch.shared, second.watch.shared, third.watch.shared}) == 3
+        return works(first) and works(third)
+
+    assert run(body) == [True] * SIZE
+
+
+def test_a_message_that_was_announced_and_cannot_come_any_more_fails() -> None:
+    def body(rank: int, another: MakeOne) -> Any:
+        exchange = another()
+        if rank == 0:
+            with exchange.watch._lock:  # nothing connects meanwhile
+                exchange.watch._links.peers[1].outgoing += Frame(Kind.MESSAGE, tag=5, count=3, context=1).to_octets()
+            barrier(exchange)
+            return None
+        barrier(exchange)
+        if rank == 1:
+            received(exchange, 0)
+        return None
+
+    assert "rank 0 closed its communicator before a message left" in str(run(body)[1])
+
+
+def test_one_that_is_forgotten_in_the_middle_of_a_change_closes_later() -> None:
+    with AddressRendezvous([Address("127.0.0.1", 1)], 0, 1.0) as rendezvous:
+        first, second = (set_up(rendezvous, "127.0.0.1", Settings(), DataPlane).exchange for _ in range(2))
+    left, watch = first.watch.number, second.watch.shared
+    assert left in watch._contexts
+    with watch.lock:  # the garbage collector may run here
+        del first
+    ending = [thread for thread in threading.enumerate() if thread.name == "watch-end"]
+    for thread in ending:
+        thread.join(10)
+    assert left not in watch._contexts
+    second.close()
