@@ -70,6 +70,7 @@ def test_wrong_sizes(text: str) -> None:
         parse_size_octets(text)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=12))
 def test_any_text_is_a_value_or_a_usage_error(text: str) -> None:
     for parse in (parse_rate_bps, parse_clock_hz, parse_size_octets):

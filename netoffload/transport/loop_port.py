@@ -17,7 +17,7 @@ import numpy as np
 
 from netoffload.codec.kernels import round_trip
 from netoffload.collectives import Operation
-from netoffload.compiled.arrays import Int32Array, Int64Array
+from netoffload.compiled.arrays import Float32Array, Int32Array, Int64Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.syscalls import MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, POLLOUT, errno, now_ns, wait
 
@@ -104,7 +104,7 @@ def make_port() -> Port:
 
 
 @inline_kernel
-def failure(side: Any, state: Any) -> Any:
+def failure(side: int, state: Int64Array) -> int:
     """Return what a call that failed means: later, at once again, or never."""
     number = errno()
     if number == _EAGAIN:
@@ -116,14 +116,14 @@ def failure(side: Any, state: Any) -> Any:
 
 
 @inline_kernel
-def closed(state: Any) -> Any:
+def closed(state: Int64Array) -> int:
     """Return what the end of a stream means."""
     state[SIDE], state[ERROR] = IN, 0
     return FAILED
 
 
 @inline_kernel
-def sleep(wanted_out: Any, wanted_in: Any, now: Any, until_ns: Any, limit_ns: Any, port: Any) -> Any:
+def sleep(wanted_out: int, wanted_in: int, now: int, until_ns: int, limit_ns: int, port: Port) -> int:
     """Sleep until a connection is ready (``DONE``), the slice is over, or nothing has happened for too long.
 
     Args:
@@ -153,7 +153,7 @@ def sleep(wanted_out: Any, wanted_in: Any, now: Any, until_ns: Any, limit_ns: An
 
 
 @kernel
-def combine(operation: int, target: Any, incoming: Any) -> None:
+def combine(operation: int, target: Float32Array, incoming: Float32Array) -> None:
     """Replace ``target`` by target ∘ incoming, float32 of one length, as ``collectives.operations.apply`` does.
 
     Of two zeros of different sign, MAX and MIN may keep either.
@@ -175,7 +175,7 @@ def combine(operation: int, target: Any, incoming: Any) -> None:
 
 
 @inline_kernel
-def round_floats(plan: Any, first: Any, last: Any, port: Any) -> None:
+def round_floats(plan: Any, first: int, last: int, port: Port) -> None:
     """Replace ``plan.words[first:last]`` by what the codec makes of them, and count the time."""
     start_ns = now_ns(port.clock)
     words = plan.words[first:last]

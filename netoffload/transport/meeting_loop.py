@@ -11,7 +11,7 @@ worth that much; one that did not halves the time. So a rank that always waits l
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -84,7 +84,9 @@ class GatheringPlan(NamedTuple):
 
 
 @kernel
-def run_meeting(pairs: Any, slice_ns: int, limit_ns: int, ours: Any, heard: Any, port: Port) -> int:
+def run_meeting(
+    pairs: Int64Array, slice_ns: int, limit_ns: int, ours: Uint8Array, heard: Uint8Array, port: Port
+) -> int:
     """Tell and hear, round by round; a round in which something else than ``ours`` is heard is the last.
 
     Args:
@@ -104,7 +106,7 @@ def run_meeting(pairs: Any, slice_ns: int, limit_ns: int, ours: Any, heard: Any,
 
 
 @kernel
-def run_gathering(pairs: Any, slice_ns: int, limit_ns: int, plan: GatheringPlan, port: Port) -> int:
+def run_gathering(pairs: Int64Array, slice_ns: int, limit_ns: int, plan: GatheringPlan, port: Port) -> int:
     """Meet, with everybody's values behind the announcement, and reduce them; arguments as of :func:`run_meeting`."""
     until_ns = now_ns(port.clock) + slice_ns
     word, block = plan.word_octets, 4 * plan.result.size
@@ -122,15 +124,15 @@ def run_gathering(pairs: Any, slice_ns: int, limit_ns: int, plan: GatheringPlan,
 
 @inline_kernel
 def _converse(
-    pairs: Any,
-    until_ns: Any,
-    limit_ns: Any,
-    ours: Any,
-    heard: Any,
-    word: Any,
-    length: Any,
-    port: Any,
-) -> Any:
+    pairs: Int64Array,
+    until_ns: int,
+    limit_ns: int,
+    ours: Uint8Array,
+    heard: Uint8Array,
+    word: int,
+    length: int,
+    port: Port,
+) -> int:
     """Send ``length`` octets and receive as many, unless the first ``word`` of them differ: go through one round.
 
     A meeting, which is ``word`` alone, sleeps at once: it is where late ranks are waited for.
@@ -177,7 +179,7 @@ def _converse(
 
 
 @inline_kernel
-def _learn_patience(waited_ns: Any, slept_ns: Any, is_patient: Any, state: Any) -> None:
+def _learn_patience(waited_ns: int, slept_ns: int, is_patient: bool, state: Int64Array) -> None:
     """Count a wait that has ended, and decide how long to ask before the next sleep."""
     state[ASLEEP_NS] += waited_ns - slept_ns  # the rest is counted already
     if not is_patient:
@@ -189,7 +191,7 @@ def _learn_patience(waited_ns: Any, slept_ns: Any, is_patient: Any, state: Any) 
 
 
 @inline_kernel
-def _agree(ours: Any, heard: Any, word: Any) -> Any:
+def _agree(ours: Uint8Array, heard: Uint8Array, word: int) -> bool:
     differ = 0
     for index in range(word):
         differ |= ours[index] ^ heard[index]
@@ -197,7 +199,7 @@ def _agree(ours: Any, heard: Any, word: Any) -> Any:
 
 
 @inline_kernel
-def _add_up(plan: Any, port: Any) -> None:
+def _add_up(plan: GatheringPlan, port: Port) -> None:
     """Reduce each block in the ring's order, with the ring's roundings."""
     start_ns, codec_ns = now_ns(port.clock), port.state[CODEC_NS]
     size, count = plan.spans.shape[0], plan.result.size

@@ -6,7 +6,7 @@ at most one piece in each direction, so that neither can starve the other nor th
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -108,7 +108,7 @@ def run_ring(outward: int, inward: int, slice_ns: int, limit_ns: int, plan: Ring
 
 
 @inline_kernel
-def _push(outward: Any, plan: Any, steps: Any, state: Any) -> Any:
+def _push(outward: int, plan: RingPlan, steps: int, state: Int64Array) -> int:
     """Send once what is ready."""
     moved = NOTHING
     while state[SENDING] < steps:
@@ -131,7 +131,7 @@ def _push(outward: Any, plan: Any, steps: Any, state: Any) -> Any:
 
 
 @inline_kernel
-def _ready_until(plan: Any, state: Any, stop: Any) -> Any:
+def _ready_until(plan: RingPlan, state: Int64Array, stop: int) -> int:
     """Return the end of what may be sent of the block that the sender is at: whole chunks, or all of it."""
     if state[SENDING] <= state[RECEIVING] or (state[SENDING] == state[RECEIVING] + 1 and state[REDUCED] == stop):
         return stop
@@ -143,7 +143,7 @@ def _ready_until(plan: Any, state: Any, stop: Any) -> Any:
 
 
 @inline_kernel
-def _pull(inward: Any, plan: Any, steps: Any, port: Any) -> Any:
+def _pull(inward: int, plan: RingPlan, steps: int, port: Port) -> int:
     """Receive once; combine and round what became a whole chunk, or the rest of a block."""
     state, moved = port.state, NOTHING
     if state[RECEIVING] >= steps:
@@ -176,7 +176,7 @@ def _pull(inward: Any, plan: Any, steps: Any, port: Any) -> Any:
 
 
 @inline_kernel
-def _reduce(plan: Any, first: Any, last: Any, port: Any) -> None:
+def _reduce(plan: RingPlan, first: int, last: int, port: Port) -> None:
     """Combine what is staged with ``values[first:last]``, and round that if this rank owns it."""
     start_ns = now_ns(port.clock)
     combine(plan.operation, plan.values[first:last], plan.staged[: last - first])

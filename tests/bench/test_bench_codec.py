@@ -31,6 +31,7 @@ def one_call_per_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_speed, "SAMPLE_OCTETS", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "contender", measure.variants(list(CODECS.values())), ids=lambda made: f"{made.codec.name}-{made.kernel}"
 )
@@ -78,6 +79,7 @@ def test_peers_return_what_they_got(name: str) -> None:
     assert dataclasses.asdict(measured)["compress"]["best_GBps"] > 0
 
 
+@pytest.mark.slow
 def test_the_command_reports_every_key(tmp_path: Path) -> None:
     np.save(tmp_path / "kept.npy", VALUES.reshape(17, 59))
     words = [

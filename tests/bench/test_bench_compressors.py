@@ -23,6 +23,7 @@ def bench(*words: str) -> Any:
     return CliRunner().invoke(app, ["bench", "compressors", *words])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)  # may compile every kernel there is
 def test_every_method_is_reported_with_its_ratio_and_q(tmp_path: Path) -> None:
     vectors = np.random.default_rng(1).normal(0, 0.01, (2, 3000)).astype(np.float32)

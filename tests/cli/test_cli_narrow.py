@@ -30,6 +30,7 @@ def run(*words: str, columns: str | None) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", ["80", None])
 def test_the_codecs_figures_are_whole(columns: str | None) -> None:
     said = run(*CODEC, columns=columns)

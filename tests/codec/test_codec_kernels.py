@@ -190,6 +190,7 @@ def test_what_does_not_fit_is_written_into_the_slack_alone(variant: Variant) -> 
         assert (target[capacity + bursts.ENCODE_SLACK :] == CANARY).all()
 
 
+@pytest.mark.slow
 @every_variant
 @settings(deadline=None, max_examples=50 if JIT_DISABLED else 500)
 @given(octets=st.binary(max_size=120), count=st.integers(0, 60))
@@ -209,6 +210,7 @@ def test_random_payloads_are_read_as_the_oracle_reads_them(variant: Variant, oct
         assert same_bits(target[16 : 16 + 4 * count].view(np.float32), wanted)
 
 
+@pytest.mark.slow
 @every_variant
 @settings(deadline=None, max_examples=50 if JIT_DISABLED else 500)
 @given(octets=st.binary(max_size=120), count=st.integers(0, 60), half=st.integers(0, 60), data=st.data())
@@ -243,6 +245,7 @@ def test_halves_are_read_as_the_oracle_reads_each(
         assert same_bits(target[16 : 16 + 4 * count].view(np.float32), np.concatenate(parts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "truncate16", "truncate22", "truncate24"])
 @settings(deadline=None, max_examples=20 if JIT_DISABLED else 200)
 @given(words=st.lists(st.integers(0, 2**32 - 1), max_size=40), data=st.data())
@@ -275,6 +278,7 @@ print(KERNEL)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(JIT_DISABLED or "avx2" not in usable_kernels(), reason="needs compiled kernels and AVX2")
 @pytest.mark.parametrize(("cpu", "kernel"), [("haswell", "avx2"), ("x86-64", "plain")])
 def test_a_lesser_cpu_gets_lesser_kernels(cpu: str, kernel: str, tmp_path: Path) -> None:

@@ -148,6 +148,7 @@ def test_a_guarded_array_ends_where_memory_ends(at: str) -> None:
     assert guarded_octets(4097).size == 8192
 
 
+@pytest.mark.slow
 def test_payloads_are_decoded_at_the_edge_of_memory() -> None:
     count = 300 if JIT_DISABLED else 20_000
     tally = fuzz.fuzz_batches(5, 0, count)
@@ -194,6 +195,7 @@ def test_payloads_are_counted_as_people_write_them() -> None:
     assert (done.exit_code, answer["accepted"] + answer["refused"]) == (0, 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(JIT_DISABLED, reason="the command line is tested compiled")
 def test_what_a_person_types() -> None:
     words = ("--first", str(AROUND_2_TO_MINUS_10), "--count", "4096", "--jobs", "1", "--json")

@@ -128,6 +128,7 @@ def oracle_values(compressor: Compressor, values: np.ndarray, state: State) -> n
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", INPUTS)
 @pytest.mark.parametrize("spec", STOCHASTIC)
 def test_payload_and_values_are_the_oracles(spec: str, kind: str) -> None:
@@ -146,6 +147,7 @@ def test_payload_and_values_are_the_oracles(spec: str, kind: str) -> None:
     assert compressor.decode(payload, layout).tobytes() == came_back.tobytes()
 
 
+@pytest.mark.slow
 @BY_SPEC
 def test_wire_size_is_the_length_for_every_count(spec: str) -> None:
     compressor = registry.parse(spec)

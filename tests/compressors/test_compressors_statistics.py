@@ -84,6 +84,7 @@ def test_clipping_is_the_only_bias_of_terngrad() -> None:
     assert np.abs(mean - values).max() > 10 * np.abs(mean - clipped)[np.abs(values) > 2.5 * values.std()].max()
 
 
+@pytest.mark.slow
 def test_the_mean_of_shared_ternary_vectors_is_each_worker_s_own_clipped_gradient() -> None:
     gradients = gradients_like(2, 150, seed=3)
     assert gradients[0][0] > 5 * 2.5 * gradients[0][1:].std()  # far outside its own limit, not the other worker's
@@ -130,6 +131,7 @@ def test_terngrad_is_qsgd_with_s_of_length_over_largest(name: str) -> None:
 HEADER_AND_SCALERS = 8 + 4 + 4 + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gaussian", "heavy", "one large", "equal"])
 @pytest.mark.parametrize("levels", [1, 4, 16, 64])
 @pytest.mark.parametrize("count", [64, 1000, 30_000])

@@ -94,6 +94,7 @@ def test_held_frames_are_waited_for() -> None:
     bench.close()
 
 
+@pytest.mark.slow
 def test_a_wire_that_stays_full_costs_the_frames_and_they_are_counted() -> None:
     bench = Bench(FaultSettings())
     bench.fill_wire()

@@ -58,6 +58,7 @@ class Stage:
         return [*out, *self.take(faults.OVERTAKE_WAIT_NS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "counter"),
     [
@@ -134,6 +135,7 @@ def super_segment(base: Packet, gso_type: int, size: int, payload: bytes) -> byt
     return bytes(vnet.emit_vnet(vnet.Vnet(vnet.NEEDS_CSUM, gso_type, 0, size, l4_at, offset), bytes(frame)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [IP(src="10.0.0.1", dst="10.0.0.2", id=7), IPv6(src="fd00::1", dst="fd00::2")])
 @pytest.mark.parametrize("transport", [TCP(sport=1, dport=2, seq=2**32 - 700, flags="PAFC"), UDP(sport=1, dport=2)])
 @pytest.mark.parametrize("length", [1, 1000, 1001, 2999])

@@ -54,6 +54,7 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], said
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -108,6 +109,7 @@ def test_ready_control_and_stop(wire: str, tmp_path: Path) -> None:
     assert "nottest0" not in os.listdir("/sys/class/net")
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize(("host", "ignore", "lines"), [("tap:t0", 0, 1), ("tap:t0", 1, 0), ("veth:w1", 0, 0)])
 def test_a_tap_beside_its_wire_is_warned_of(wire: str, tmp_path: Path, host: str, ignore: int, lines: int) -> None:

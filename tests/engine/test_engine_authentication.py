@@ -179,6 +179,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(JIT_DISABLED, reason="needs compiled kernels")
 def test_another_process_takes_the_compiled_code_from_disk(tmp_path: Path) -> None:
     program = tmp_path / "kept.py"

@@ -31,6 +31,7 @@ NOT_THE_ENGINES = {
 }
 
 
+@pytest.mark.slow
 def test_every_frame_is_accounted_for_and_every_reason_is_met() -> None:
     frames, counters = fuzz.fuzz_batches(5, 0, COUNT)
     outcomes = {counter for counter in fuzz.OUTCOMES if counters[counter]}

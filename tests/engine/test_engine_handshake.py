@@ -205,6 +205,7 @@ def test_a_late_copy_of_the_syn_without_its_word_takes_nothing_back() -> None:
     assert server.counts()["tx_offers"] == 1
 
 
+@pytest.mark.slow
 def test_random_syns_evict_no_connection() -> None:
     client, server = Nic(), Nic()
     for port in range(50):

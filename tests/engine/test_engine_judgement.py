@@ -89,6 +89,7 @@ def streams() -> Iterator[bytes]:
         yield np.asarray(array, "<f4").tobytes()[: int(rng.integers(4, 1600))]
 
 
+@pytest.mark.slow
 def test_agrees_with_the_oracle() -> None:
     said = set()
     for stream in streams():
@@ -98,6 +99,7 @@ def test_agrees_with_the_oracle() -> None:
     assert said == {UNDECIDED, FLOATS, NOT_FLOATS}
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(WORDS_OF_INTEREST) | st.integers(0, 2**32 - 1), max_size=40), st.floats(1e-8, 1e3))
 def test_agrees_with_the_oracle_on_words_among_floats(words: list[int], scale: float) -> None:
     values = (np.random.default_rng(7).normal(0, scale, 300)).astype("<f4").view("<u4")
@@ -176,6 +178,7 @@ def test_no_file_of_this_machine_begins_as_floats(folder: str) -> None:
             assert judge(file.read(8192)) != FLOATS, path
 
 
+@pytest.mark.slow
 def test_every_gradient_and_weight_of_our_networks_is_floats() -> None:
     torch = pytest.importorskip("torch")
     from netoffload.training.config import TrainSettings
@@ -223,6 +226,7 @@ def test_is_all_zero(length: int) -> None:
             octets[at + index] = 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(JIT_DISABLED, reason="this is the run without compilation")
 def test_agrees_uncompiled() -> None:
     chosen = ["agrees_with_the_oracle", "is_all_zero", "nothing", "kilobyte", "final", "few_values"]

@@ -239,6 +239,7 @@ def test_ipcomp_of_somebody_else_belongs_to_the_host(change: dict[int, int]) -> 
     assert Nic().from_wire([frame]) == [frame]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30 if JIT_DISABLED else 500)
 @given(data=st.data())
 def test_mutated_frames_are_dropped_or_cross_but_never_decoded_wrongly(data: st.DataObject) -> None:

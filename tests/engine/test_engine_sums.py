@@ -70,6 +70,7 @@ print(sums.USABLE_LANES, sums.HAS_CRC32C)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(1 not in USABLE_LANES, reason="needs compiled kernels, SSE 4.2 and PCLMULQDQ")
 @pytest.mark.parametrize(
     ("features", "said"), [("+crc32,+pclmul", "[1] True"), ("+crc32", "[] True"), ("+sse4.2", "[] False")]

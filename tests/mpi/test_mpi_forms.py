@@ -128,6 +128,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompComm]:
         yield comm
 
 
+@pytest.mark.slow
 def test_what_goes_to_nobody_needs_no_buffer(alone: CompComm) -> None:
     alone.Send_comp(None, MPI.PROC_NULL)
     alone.Recv_comp(None, MPI.PROC_NULL)

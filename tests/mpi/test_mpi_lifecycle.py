@@ -75,6 +75,7 @@ def test_what_one_rank_requires_in_vain_is_told_to_all() -> None:
         assert "compression is required, but this rank has no NIC" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("odd", "usual"),
     [

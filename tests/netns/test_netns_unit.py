@@ -147,7 +147,8 @@ def test_two_hosts_with_the_units_compress(tmp_path: Path, run_id: str) -> None:
             with hosts[0].nic():
                 send_tagged(hosts[0], hosts[1])
                 counters = control.request(hosts[0].control, "counters")["counters"]
-                assert counters["tx_raw_octets"] == 400_000
+                # What TCP sends again, on a machine that is busy, passes twice.
+                assert 400_000 <= counters["tx_raw_octets"] < 1.05 * 400_000
                 assert hosts[0].control.stat().st_mode & 0o777 == 0o660
             table = hosts[0].control.with_name("flows.bin")
             written = table.read_bytes()

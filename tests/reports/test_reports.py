@@ -206,6 +206,7 @@ def test_a_residual_is_part_of_a_row_s_name() -> None:
     assert list(reports.summarise([plain, kept]).bars) == ["qsgd", "qsgd+ef"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [four_runs(), many_runs(), [a_run("inc", 0.07)], [a_run("inc+c", 0.03)]], ids=len)
 def test_a_report_is_a_folder_with_table_summary_and_figure(runs: Sequence[Record], tmp_path: Path) -> None:
     folder = tmp_path / "report"

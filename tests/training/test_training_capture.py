@@ -65,6 +65,7 @@ def test_a_file_without_gradients_is_refused(content: bytes, tmp_path: Path) -> 
         read_gradients(tmp_path / "other.npy")
 
 
+@pytest.mark.slow
 def test_a_sample_is_that_of_its_seed() -> None:
     once, again, other = sample_gradients(1), sample_gradients(1), sample_gradients(1, seed=2)
     assert once.shape == (1, 1_149_010)

@@ -83,6 +83,7 @@ def train(settings: TrainSettings, digits: data.Dataset) -> list[tuple[Float32Ar
     return run_ranks(settings.ranks, one_rank, codec=chosen, bound_k=BOUND_K, timeout_s=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", [*PLAIN, *OTHERS])
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_replicas_end_bit_identical_and_have_moved(exchange: str, nodes: int, digits: data.Dataset) -> None:

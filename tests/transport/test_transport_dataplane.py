@@ -179,6 +179,7 @@ class SlowBetweenRounds(SubExchange):
         return super().scratch(count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("groups", "top", "rank", "at_request"),
     [

@@ -156,6 +156,7 @@ def _sum(count: int, **options: Any) -> Any:
     return lambda comm: comm.Allreduce_comp(MPI.IN_PLACE, np.zeros(count, np.float32), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("odd", "says"),
     [

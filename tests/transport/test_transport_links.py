@@ -50,6 +50,7 @@ def test_an_allreduce_takes_a_few_sockets_per_doubling_of_the_ranks() -> None:
     assert max(run_tcp(size, body)) <= 2 * doublings + 2 * doublings + 2  # control, meetings, ring; once 4 * 23
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [40, 20])
 def test_ranks_with_few_file_descriptors_connect_or_say_why_they_cannot(files: int) -> None:
     words = ["-m", "netoffload", "verify", "group", "-n", "16", "--files", str(files), "--lose", "3", "--json"]

@@ -73,6 +73,7 @@ def test_combining_is_what_numpy_does(operation: Operation, count: int) -> None:
     assert_same(ours, expected, operation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_allreduce_is_that_of_the_oracles(size: int) -> None:
     cases = [
