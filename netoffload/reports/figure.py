@@ -6,6 +6,7 @@ overlaps with communication.
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +29,9 @@ from netoffload.reports.table import TIMES, WIDEST, describe_run
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+DESCRIPTION_CHARACTERS: Final = 130
+"""In one line below the headline: as many as the figure is wide."""
 
 LONG_NAMES: Final = {
     "wa": "worker-aggregator",
@@ -70,7 +74,8 @@ def _draw_few(figure: Figure, summary: Summary) -> None:
     draw_wire(figure.add_subplot(grid[0, 1]), summary)
     draw_classes(figure.add_subplot(grid[1, 1]), summary)
     figure.text(0.02, 0.945, _headline(summary), fontsize=15, fontweight="bold")
-    figure.text(0.02, 0.9, describe_run(summary), fontsize=9, color=MUTED_COLOUR)
+    described = textwrap.fill(describe_run(summary), DESCRIPTION_CHARACTERS)
+    figure.text(0.02, 0.905, described, fontsize=9, color=MUTED_COLOUR, va="center")
     figure.text(0.02, 0.022, _footnote(summary), fontsize=7.5, color=MUTED_COLOUR, linespacing=1.4)
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from netoffload import reports, results
 from netoffload.errors import UsageError
+from netoffload.reports.figure import _draw_few
 from netoffload.reports.table import TIMES
 from netoffload.results import (
     ClassCounts,
@@ -214,6 +217,17 @@ def test_a_report_is_a_folder_with_table_summary_and_figure(runs: Sequence[Recor
     assert json.loads((folder / "summary.json").read_text()) == json.loads(json.dumps(summary.to_json()))
     assert (folder / "table.txt").read_text() == reports.table_text(summary)
     assert (folder / "figure.png").read_bytes().startswith(PNG_SIGNATURE)
+
+
+@pytest.mark.parametrize("runs", [four_runs(), [a_run("inc", 0.07)]], ids=len)
+def test_no_word_of_the_figure_is_cut_off(runs: Sequence[Record]) -> None:
+    figure = Figure(figsize=(11, 6.2))
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    _draw_few(figure, reports.summarise(runs))
+    for text in figure.texts:
+        box = text.get_window_extent(renderer)
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.width, text.get_text()
 
 
 def test_a_report_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
