@@ -222,10 +222,10 @@ def test_a_report_is_a_folder_with_table_summary_and_figure(runs: Sequence[Recor
 @pytest.mark.parametrize("runs", [four_runs(), [a_run("inc", 0.07)]], ids=len)
 def test_no_word_of_the_figure_is_cut_off(runs: Sequence[Record]) -> None:
     figure = Figure(figsize=(11, 6.2))
-    renderer = FigureCanvasAgg(figure).get_renderer()
+    FigureCanvasAgg(figure)
     _draw_few(figure, reports.summarise(runs))
     for text in figure.texts:
-        box = text.get_window_extent(renderer)
+        box = text.get_window_extent()
         assert box.x0 >= 0
         assert box.x1 <= figure.bbox.width, text.get_text()
 
