@@ -35,6 +35,7 @@ with socket.socket() as listener:
     with connection, connection.makefile("rb") as data:
         print(len(data.read()), flush=True)
 """
+MSS = 1448
 BYTES_RETRANS_AT = 208
 """In struct tcp_info (linux/tcp.h): octets that TCP has sent again, 64 bits."""
 CLIENT = f"""
@@ -156,7 +157,9 @@ def test_two_hosts_with_the_units_compress(tmp_path: Path, run_id: str) -> None:
             with hosts[0].nic():
                 again = send_tagged(hosts[0], hosts[1])
                 counters = control.request(hosts[0].control, "counters")["counters"]
-                assert 400_000 <= counters["tx_raw_octets"] <= 400_000 + again
+                # A last segment of a few floats gains nothing, and crosses plain.
+                short = MSS * counters["bypass_no_gain"]
+                assert 400_000 - short <= counters["tx_raw_octets"] <= 400_000 + again
                 assert hosts[0].control.stat().st_mode & 0o777 == 0o660
             table = hosts[0].control.with_name("flows.bin")
             written = table.read_bytes()
