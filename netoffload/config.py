@@ -8,6 +8,7 @@ is a :class:`~netoffload.errors.UsageError` that says what would be accepted; no
 
 from __future__ import annotations
 
+import enum
 import re
 from typing import Final
 
@@ -57,6 +58,23 @@ TAP_QUEUE_FRAMES: Final = 4096
 acknowledgements alone can fill the default of 1000 frames."""
 
 BUSY_POLL_US_MAX: Final = 1_000_000
+
+
+class Offload(enum.StrEnum):
+    """Who compresses what ranks send each other."""
+
+    NIC = "nic"
+    """The NICs, where there are some: tagged connections."""
+    INLINE = "inline"
+    """Each rank's own process, over untagged connections: no root, no daemon."""
+    AUTO = "auto"
+    """The NICs if every rank has one with the same codec, else inline."""
+    OFF = "off"
+    """Nobody: every value arrives exact."""
+
+
+ENV_OFFLOAD: Final = "NETOFFLOAD_OFFLOAD"
+"""Environment variable with the :class:`Offload` of communicators that do not say theirs."""
 
 ENV_CONTROL: Final = "NETOFFLOAD_CONTROL"
 """Environment variable with the path of the control socket of this node's NIC."""
@@ -129,6 +147,18 @@ def parse_size_octets(text: str) -> int:
     if size <= 0:
         raise UsageError(f"size {text!r} is not more than 0")
     return size
+
+
+def parse_offload(text: str) -> Offload:
+    """Return who compresses: ``nic``, ``inline``, ``auto`` or ``off``.
+
+    Raises:
+        UsageError: none of these.
+    """
+    try:
+        return Offload(text.strip().lower())
+    except ValueError:
+        raise UsageError(f"offload {text!r} is unknown: choose from {', '.join(Offload)}") from None
 
 
 def parse_count(text: str) -> int:

@@ -14,7 +14,7 @@ from netoffload.collectives import CHUNK_FLOATS, Operation, Quantise, ShortAllre
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
 from netoffload.collectives.ring import chunk_for
 from netoffload.compiled.arrays import Float32Array
-from netoffload.config import parse_size_octets
+from netoffload.config import ENV_OFFLOAD, Offload, parse_offload, parse_size_octets
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.transport.agreement import (
     Marking,
@@ -61,6 +61,7 @@ class Settings:
     chunk_octets: int | None = None
     require: bool = False
     per_call: bool = False
+    offload: Offload | None = None
 
     def __post_init__(self) -> None:
         """Refuse a codec or bound that no NIC has, before a rank waits for the others.
@@ -74,7 +75,7 @@ class Settings:
         """Return these with what the environment says where they say nothing.
 
         Raises:
-            UsageError: a chunk that is no size, or less than one float.
+            UsageError: a chunk that is no size, or less than one float; an offload that is unknown.
         """
         chunk = self.chunk_octets
         if chunk is None and (text := os.environ.get(ENV_CHUNK)):
@@ -82,7 +83,13 @@ class Settings:
         if chunk is not None and chunk < 4:
             raise UsageError(f"chunk of {chunk} octets is less than one float32")
         require = self.require or os.environ.get(ENV_REQUIRE, "0") not in ("", "0")
-        return Settings(self.codec, self.bound_k, self.timeout_s, self.late_s, chunk, require, self.per_call or require)
+        return replace(
+            self,
+            chunk_octets=chunk,
+            require=require,
+            per_call=self.per_call or require,
+            offload=self.offload or parse_offload(os.environ.get(ENV_OFFLOAD) or Offload.NIC),
+        )
 
 
 @dataclass
