@@ -40,6 +40,7 @@ LEVELS = {
     "netoffload.methods": 4,
     "netoffload_daemon": 4,
     "netoffload_mpi": 5,
+    "netoffload.torch": 5,
     "netoffload.training": 6,
     "netoffload.bench": 7,
     "netoffload_mpi.bench": 8,  # doors: where users start the rank programs of netoffload.bench
@@ -58,7 +59,7 @@ HOMES = {
     },
     "llvmlite": {"netoffload.compiled", "netoffload.codec", "netoffload.engine", "netoffload_daemon"},
     "pyroute2": {"netoffload.netlink"},
-    "torch": {"netoffload.training"},
+    "torch": {"netoffload.torch", "netoffload.training"},
     "sklearn": {"netoffload.training"},
     "mpi4py": {"netoffload_mpi"},
     "matplotlib": {"netoffload.reports"},

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -80,28 +80,38 @@ class SelectiveReducer(GradientReducer):
         self._exponents: dict[int, int] = {}
         self._squares: dict[int, float] = {}
 
-    def reduce(self, gradient: Float32Array, bucket: Bucket | None = None, *, exact: bool = False) -> Float32Array:
+    def reduce(
+        self,
+        gradient: Float32Array,
+        bucket: Bucket | None = None,
+        *,
+        exact: bool = False,
+        pieces: Sequence[Bucket] = (),
+    ) -> Float32Array:
         """Return the sum over all workers, in ``gradient``'s own memory.
 
         Args:
             gradient: float32[n], this worker's.
             bucket: the layers in it; None: all.
             exact: of all of them, this time.
+            pieces: sum the bucket as if it came in these buckets; empty: as it comes.
         """
         layers = tuple(range(len(self._member.layout.sizes))) if bucket is None else bucket
+        parts = self._parts(gradient, layers)
+        if pieces and list(pieces) != [layers]:
+            for piece in pieces:
+                self._sum(parts, piece, lambda values, piece=piece: self.reduce(values, piece, exact=exact))  # type: ignore[misc]
+            return gradient
         chosen = () if exact else tuple(layer for layer in layers if self._is_compressed(layer))
-        parts = dict(zip(layers, np.split(gradient, layout_of(self._member.layout, layers).offsets[1:-1]), strict=True))
-        for some, compressed in ((chosen, True), (tuple(one for one in layers if one not in set(chosen)), False)):
-            if not some:
-                continue
-            values = gradient if len(some) == len(layers) else np.concatenate([parts[layer] for layer in some])
-            total = self._scaled(values, some) if compressed else self._plain.reduce(values, some)
-            if total is gradient:
-                continue
-            for layer, part in zip(
-                some, np.split(total, layout_of(self._member.layout, some).offsets[1:-1]), strict=True
-            ):
-                parts[layer][:] = part
+        if chosen == layers:
+            if (total := self._scaled(gradient, layers)) is not gradient:
+                gradient[:] = total
+        elif not chosen:
+            self._plain.reduce(gradient, layers)
+        else:
+            others = tuple(layer for layer in layers if layer not in set(chosen))
+            self._sum(parts, chosen, lambda values: self._scaled(values, chosen))
+            self._sum(parts, others, lambda values: self._plain.reduce(values, others))
         if self._auto_rms is not None:
             self._observe(parts)
         return gradient
@@ -127,17 +137,27 @@ class SelectiveReducer(GradientReducer):
         """See :meth:`~netoffload.methods.base.GradientReducer.rescale`."""
         self._inner.rescale(factors)
 
+    def _parts(self, values: Float32Array, layers: Bucket) -> dict[int, Float32Array]:
+        """Return views of the layers of a bucket."""
+        offsets = layout_of(self._member.layout, layers).offsets
+        return dict(zip(layers, np.split(values, offsets[1:-1]), strict=True))
+
+    def _sum(
+        self, parts: Mapping[int, Float32Array], some: Bucket, reduce: Callable[[Float32Array], Float32Array]
+    ) -> None:
+        """Replace some layers of a bucket by their sums."""
+        total = reduce(np.concatenate([parts[layer] for layer in some]))
+        for layer, values in self._parts(total, some).items():
+            parts[layer][:] = values
+
     def _is_compressed(self, layer: int) -> bool:
         return layer not in self._exact and (self._auto_rms is None or layer in self._squares)
 
     def _scaled(self, values: Float32Array, layers: Bucket) -> Float32Array:
         """Sum by the inner method, in the scale of these layers."""
         exponent = self._exponent(layers)
-        factors = {
-            layer: 2.0 ** (exponent - self._exponents[layer])
-            for layer in layers
-            if self._exponents.get(layer, exponent) != exponent
-        }
+        known = {layer: self._exponents.get(layer, exponent) for layer in layers}
+        factors = {layer: 2.0 ** (exponent - before) for layer, before in known.items() if before != exponent}
         if factors:
             self._inner.rescale(factors)
         self._exponents.update(dict.fromkeys(layers, exponent))
