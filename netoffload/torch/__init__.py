@@ -27,6 +27,7 @@ on the host and back), ``layers`` (a model's parameters by index), ``state`` (wh
 ``optimizer``, ``periodic``; ``backend*`` is the backend.
 """
 
+from netoffload.methods import Outer
 from netoffload.torch.hook import compress_hook
 from netoffload.torch.optimizer import DistributedOptimizer, broadcast_parameters
 from netoffload.torch.options import Options
@@ -38,6 +39,7 @@ __all__ = [
     "CompressionState",
     "DistributedOptimizer",
     "Options",
+    "Outer",
     "Periodic",
     "Report",
     "broadcast_parameters",

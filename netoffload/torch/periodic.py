@@ -109,6 +109,7 @@ class Periodic:
         """
         loss = self.optimizer.step(closure) if closure is not None else self.optimizer.step()
         self._steps += 1
+        self.state.count(self._flat.nbytes, is_last=True)
         if self._is_rotating or self._steps % self.every == 0:
             self._exchange(lambda method: method.step(NOTHING.copy(), self._flat, lambda _: self._gather()))
         return loss

@@ -51,6 +51,11 @@ class Staged:
         """Devices of the Future that :meth:`put_back` ends."""
         return [self.tensor.device] if self.tensor.is_cuda else None
 
+    @property
+    def octets(self) -> int:
+        """Of the vector."""
+        return self._host.nbytes
+
     def values(self) -> Float32Array:
         """Return the vector, float32[n], when it is there."""
         if self._copied is not None:

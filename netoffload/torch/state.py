@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from netoffload.errors import UsageError
 from netoffload.methods import Bucket, Member, Memory, Selection, SelectiveReducer, parse
-from netoffload.methods.floats import RingReducer
+from netoffload.methods.floats import RingReducer, ring_octets
 from netoffload.methods.selective import auto_rms
 from netoffload.torch.layers import Layers
 from netoffload.torch.options import Options
@@ -34,18 +34,23 @@ class Report:
     """What a state did so far, seen from this rank.
 
     Attributes:
-        steps: begun.
-        gradient_octets: of the gradients that were summed, as float32.
-        vector_octets: what the compressor made of them; with a codec the same as ``gradient_octets``.
+        steps: of training.
+        ring_octets: what a rank of a plain ring sends for the gradients of these steps, as float32.
+        sent_octets: what this rank sent, headers excluded.
         scales: by parameter, what its values were multiplied by in the latest step that compressed them.
         info: octets and times of the connections.
     """
 
     steps: int
-    gradient_octets: int
-    vector_octets: int
+    ring_octets: int
+    sent_octets: int
     scales: dict[str, float]
     info: CommInfo
+
+    @property
+    def ratio(self) -> float:
+        """Octets of a plain ring for each octet sent; 1.0 if nothing was sent."""
+        return self.ring_octets / self.sent_octets if self.sent_octets else 1.0
 
 
 class CompressionState:
@@ -67,7 +72,7 @@ class CompressionState:
     _reducer: SelectiveReducer | None = None
     _cut: list[Bucket]
     _step: int = 0
-    _gradient_octets: int = 0
+    _octets: int = 0
     _restored: Memory | None = None
     """What was loaded, until all layers are known."""
 
@@ -115,13 +120,12 @@ class CompressionState:
     def submit(self, staged: Staged, layers: Bucket, *, is_last: bool) -> Request:
         """Do the same for a tensor that is staged already, and leave it there; arguments as of :meth:`start`."""
         calls, is_exact, pieces = self.connected(), self._step < self.options.start_step, self._pieces(layers)
-        self._step += is_last
+        self.count(staged.octets, is_last=is_last)
         is_known = is_last or self.layers.are_named or self._restored is not None
         reducer = self.reducer() if is_known or self._reducer is not None else None
 
         def average(plane: DataPlane) -> None:
             values = staged.values()
-            self._gradient_octets += values.nbytes
             if reducer is None:
                 RingReducer(parse("inc", batch=1), Member(plane.exchange)).reduce(values)
             else:
@@ -129,6 +133,11 @@ class CompressionState:
             np.divide(values, np.float32(plane.exchange.size), out=values)
 
         return calls.start(average, LANES)
+
+    def count(self, octets: int, *, is_last: bool) -> None:
+        """Take note of a bucket of gradients, ``octets`` as float32, of a step."""
+        self._octets += octets
+        self._step += is_last
 
     def connected(self) -> Calls[DataPlane]:
         """Return the connections; collective at the first call.
@@ -181,10 +190,12 @@ class CompressionState:
             ControlError: the NIC does not answer.
         """
         calls, reducer, names = self._calls, self._reducer, self.layers.names
-        info = CommInfo() if calls is None else with_nic(calls.totals, calls.plane.account.read(), None)
         scales = {} if reducer is None else {names[layer]: scale for layer, scale in reducer.scales().items()}
-        sent = 0 if reducer is None else reducer.sent.vector_octets
-        return Report(self._step, self._gradient_octets, sent, scales, info)
+        if calls is None:
+            return Report(self._step, 0, 0, scales, CommInfo())
+        info = with_nic(calls.totals, calls.plane.account.read(), None)
+        sent = info.raw_octets - (info.nic.raw_octets - info.nic.payload_octets if info.nic else 0)
+        return Report(self._step, ring_octets(self._octets, calls.plane.exchange.size), sent, scales, info)
 
     def state_dict(self) -> Memory:
         """Return what is remembered, for :meth:`load_state_dict` on the same rank of as many; between two steps.
