@@ -13,6 +13,7 @@ from netoffload.compressors import Layout
 from netoffload.methods import (
     Bucket,
     ChangeAveraging,
+    GradientReducer,
     Member,
     Outer,
     Selection,
@@ -113,12 +114,10 @@ def test_an_outer_optimizer_is_nesterov_on_the_mean_change() -> None:
     outer = Outer(learning_rate=0.5, momentum=0.8)
 
     def one_rank(exchange: Exchange) -> list[float]:
-        method = ChangeAveraging(
-            parse("pqasgd:p=1,levels=127,bucket=0", batch=1),
-            member := Member(exchange, layout=Layout((4,))),
-            method_for(parse("inc", batch=1), member),
-            outer,  # type: ignore[arg-type]
-        )
+        member = Member(exchange, layout=Layout((4,)))
+        exact = method_for(parse("inc", batch=1), member)
+        assert isinstance(exact, GradientReducer)
+        method = ChangeAveraging(parse("pqasgd:p=1,levels=127", batch=1), member, exact, outer)
         weights, seen = np.zeros(4, np.float32), []
         for _ in range(3):
 

@@ -89,7 +89,7 @@ class Run:
         for step in range(self.done, until):
             images, labels = batch(self.rank, step)
             self.optimizer.zero_grad()
-            F.cross_entropy(self.forward(images), labels).backward()
+            F.cross_entropy(self.forward(images), labels).backward()  # type: ignore[no-untyped-call]
             self.step()
         self.done = until
 
@@ -113,7 +113,7 @@ class OptimizerRun(Run):
         self.optimizer = DistributedOptimizer(self.optimizer, self.state, bucket_octets=60_000)
         torch.optim.lr_scheduler.StepLR(self.optimizer, 5)  # which wants an Optimizer
         with torch.no_grad():
-            self.model[0].weight.mul_(self.rank)
+            next(self.model.parameters()).mul_(self.rank)
         broadcast_parameters(self.model.state_dict(), root=1, state=self.state)
 
 
@@ -191,7 +191,7 @@ def refusal(rank: int) -> Any:
     run.train(2)
     if rank == 1:
         with torch.no_grad():
-            run.model[0].weight.fill_(float("nan"))
+            next(run.model.parameters()).fill_(float("nan"))
     try:
         run.train(3)
     except RuntimeError as error:
