@@ -11,7 +11,7 @@ from typing import Any, Self
 from mpi4py import MPI
 
 from netoffload.collectives import Quantise
-from netoffload.config import parse_offload
+from netoffload.config import Offload, parse_offload
 from netoffload.errors import NetOffloadError
 from netoffload.transport.agreement import Precision
 from netoffload.transport.calls import Calls
@@ -81,6 +81,10 @@ class PlaneComm(MPI.Intracomm):
     def precision(self) -> Precision | None:
         """Return the agreed codec and bound, None if exact; collective at the first call."""
         return self._data_plane().precision
+
+    def offload(self) -> Offload:
+        """Return who compresses, as agreed: never ``auto``; collective at the first call."""
+        return self._data_plane().offload
 
     @property
     def last_info(self) -> CommInfo:
