@@ -33,6 +33,7 @@ from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.channel import CLOSED, TcpChannel
+from netoffload.transport.coded_socket import CodedSocket
 from netoffload.transport.contexts import Context
 from netoffload.transport.driver import Driver, standstill
 from netoffload.transport.lanes import TAGGED_LANES, Lane
@@ -71,6 +72,7 @@ class TcpExchange:
         self._scratch = np.empty(0, dtype=np.float32)
         self.watch = watch
         self._channels: dict[tuple[int, Lane], TcpChannel] = {}
+        self._coded: list[CodedSocket] = []
         self._calling = threading.Lock()
         driving = threading.RLock()
         self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
@@ -84,6 +86,8 @@ class TcpExchange:
         if (found := self._channels.get(key)) is None:
             start_s = self.stopwatch.now_s()
             found = self._channels[key] = TcpChannel(self.watch.connection(*key).conn, peer, self.watch)
+            if found.coded is not None:
+                self._coded.append(found.coded)
             took_s = self.stopwatch.now_s() - start_s
             self.stopwatch.wire_s += took_s
             self.stopwatch.late_s += took_s
@@ -116,6 +120,14 @@ class TcpExchange:
             if key[1] in lanes:
                 octets += channel.sent_octets
         return octets
+
+    def saved_octets(self) -> int:
+        """Return by how much this rank's coding has made collectives shorter so far; 0 where it does not code."""
+        return sum(coded.saved_octets for coded in self._coded)
+
+    def coding_s(self) -> float:
+        """Return the seconds that this rank's coding of collectives took so far."""
+        return sum(coded.codec_s for coded in self._coded)
 
     def tagged_connections(self) -> list[tuple[int, tuple[str, int], tuple[str, int], int]]:
         """Return peer, own and other (address, port), and octets sent, of what a NIC may compress; [] once closed."""
