@@ -62,11 +62,28 @@ class NetOffloadGroup(ProcessGroup):
         self._exact = exact
         self._compressed = compressed
         self._min_octets = min_octets
+        self._name = self._description = ""
         self._ranks = tuple(ranks) or tuple(range(exchange.size))
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """Return what ``init_process_group`` calls it."""
         return NAME
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        """Return how torch's registry knows this group; torch's own class would ask a C++ backend."""
+        return self._name
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
+        """Return what whoever made the group says it is for; likewise."""
+        return self._description
+
+    group_name, group_desc = property(getGroupName), property(getGroupDesc)
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
 
     def shutdown(self) -> None:
         """Close the connections; what has not begun fails."""
