@@ -89,7 +89,7 @@ def compressed() -> Any:
     error = float((long - exact).abs().max())
     same = all(torch.equal(long, one) for one in everywhere(long))
     dist.destroy_process_group(group)
-    is_short_exact = torch.equal(short, sum(torch.full((999,), 0.1) for _ in range(size)))
+    is_short_exact = torch.equal(short, torch.full((size, 999), 0.1).sum(0))
     return [
         0 < error <= (2 * size - 1) * 2.0**-10,
         same,
@@ -126,17 +126,18 @@ def disagreement() -> Any:
     sparse = torch.ones(3).to_sparse() if rank == 1 else torch.ones(3)
     text = error_of(lambda: dist.all_reduce(sparse, group=group), ValueError if rank == 1 else dist.DistBackendError)
     said.append("dense CPU tensors" in text if rank == 1 else "refuses its arguments" in text)
+    dist.barrier()  # a rank that leaves at once takes its refusal back
     dist.destroy_process_group(group)
     return said
 
 
 def functional() -> Any:
     """The calls that compiled programs make."""
-    size = dist.get_world_size()
-    summed = functions.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
-    gathered = functions.all_gather_tensor(torch.ones(3), 0, dist.group.WORLD)
-    scattered = functions.reduce_scatter_tensor(torch.ones(size * 2), "sum", 0, dist.group.WORLD)
-    swapped = functions.all_to_all_single(torch.ones(size), None, None, dist.group.WORLD)
+    size, world = dist.get_world_size(), list(range(dist.get_world_size()))
+    summed = functions.all_reduce(torch.ones(3), "sum", world)
+    gathered = functions.all_gather_tensor(torch.ones(3), 0, world)
+    scattered = functions.reduce_scatter_tensor(torch.ones(size * 2), "sum", 0, world)
+    swapped = functions.all_to_all_single(torch.ones(size), None, None, world)
     return [float(one.sum()) for one in (summed, gathered, scattered, swapped)] == [3 * size, 3 * size, 2 * size, size]
 
 
@@ -186,7 +187,10 @@ def take_part(rank: int, size: int, port: int) -> dict[str, Any]:
         dist.barrier()
     found["death"] = death(size - 1)
     dist.destroy_process_group()
-    found["threads"] = [one.name for one in threading.enumerate() if one.name.startswith(("watch", "collectives"))]
+    ours = [one for one in threading.enumerate() if one.name.startswith(("watch", "collectives"))]
+    for one in ours:
+        one.join(5)
+    found["closed"] = not any(one.is_alive() for one in ours)
     return found
 
 
