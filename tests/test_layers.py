@@ -23,6 +23,7 @@ LEVELS = {
     "netoffload.faults": 1,
     "netoffload.results": 1,
     "netoffload.control": 1,
+    "netoffload.torch_plugin": 1,  # imports nothing of ours: torch loads it in every program
     "netoffload.compiled": 1,
     "netoffload.netlink": 1,
     "netoffload.nic_options": 2,
@@ -59,7 +60,7 @@ HOMES = {
     },
     "llvmlite": {"netoffload.compiled", "netoffload.codec", "netoffload.engine", "netoffload_daemon"},
     "pyroute2": {"netoffload.netlink"},
-    "torch": {"netoffload.torch", "netoffload.training"},
+    "torch": {"netoffload.torch", "netoffload.torch_plugin", "netoffload.training"},
     "sklearn": {"netoffload.training"},
     "mpi4py": {"netoffload_mpi"},
     "matplotlib": {"netoffload.reports"},

@@ -28,6 +28,7 @@ on the host and back), ``layers`` (a model's parameters by index), ``state`` (wh
 """
 
 from netoffload.methods import Outer
+from netoffload.torch.backend import BackendOptions
 from netoffload.torch.hook import compress_hook
 from netoffload.torch.optimizer import DistributedOptimizer, broadcast_parameters
 from netoffload.torch.options import Options
@@ -36,6 +37,7 @@ from netoffload.torch.ranks import set_rank_environment
 from netoffload.torch.state import CompressionState, Report
 
 __all__ = [
+    "BackendOptions",
     "CompressionState",
     "DistributedOptimizer",
     "Options",
