@@ -36,7 +36,7 @@ class Report:
     Attributes:
         steps: of training.
         ring_octets: what a rank of a plain ring sends for the gradients of these steps, as float32.
-        sent_octets: what this rank sent, headers excluded.
+        sent_octets: what this rank or its NIC sent, headers excluded.
         scales: by parameter, what its values were multiplied by in the latest step that compressed them.
         info: octets and times of the connections.
     """
@@ -194,8 +194,8 @@ class CompressionState:
         if calls is None:
             return Report(self._step, 0, 0, scales, CommInfo())
         info = with_nic(calls.totals, calls.plane.account.read(), None)
-        sent = info.raw_octets - (info.nic.raw_octets - info.nic.payload_octets if info.nic else 0)
-        return Report(self._step, ring_octets(self._octets, calls.plane.exchange.size), sent, scales, info)
+        ring = ring_octets(self._octets, calls.plane.exchange.size)
+        return Report(self._step, ring, info.payload_octets, scales, info)
 
     def state_dict(self) -> Memory:
         """Return what is remembered, for :meth:`load_state_dict` on the same rank of as many; between two steps.
