@@ -15,7 +15,7 @@ from netoffload.torch import CompressionState, DistributedOptimizer, broadcast_p
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=200)
-parser.add_argument("--offload", default="auto", help="nic, inline, auto or off")
+parser.add_argument("--offload", help="nic, inline, auto (the default) or off")
 parser.add_argument("--compressor", help="instead of the codec: terngrad, qsgd:levels=15, fp16, ...")
 asked = parser.parse_args()
 

@@ -15,7 +15,7 @@ from netoffload.torch import CompressionState, Outer, Periodic, broadcast_parame
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=200)
-parser.add_argument("--offload", default="auto", help="nic, inline, auto or off")
+parser.add_argument("--offload", help="nic, inline, auto (the default) or off")
 parser.add_argument("--method", default="psgd", help="psgd, rsgd, pqasgd or changes")
 parser.add_argument("--every", type=int, default=8, help="steps from one averaging to the next")
 parser.add_argument("--outer", action="store_true", help="an outer optimizer on the mean change")
