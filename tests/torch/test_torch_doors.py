@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from netoffload.torch import CompressionState, Options
 from netoffload.torch.ranks import set_rank_environment
 
 RANKS = Path(__file__).with_name("doors_ranks.py")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def found_by(*scenarios: str) -> dict[str, dict[int, Any]]:
@@ -90,3 +93,26 @@ def test_ranks_of_every_launcher_get_the_environment_of_torch(said: dict[str, st
     set_rank_environment(environment)
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     assert [environment[name] for name in names] == ["2", "4", "0", "10.0.0.1", "29500"]
+
+
+def test_the_examples_run_under_torchrun_without_rights() -> None:
+    lines = [
+        f"{EXAMPLES}/ddp.py --steps 50 --offload inline",
+        f"{EXAMPLES}/optimizer.py --steps 50 --compressor 8bit-dynamic",
+        f"{EXAMPLES}/periodic.py --steps 50 --method pqasgd --outer",
+    ]
+    # What root may do beside reading its own files is taken away, where there is something to take.
+    rights = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"] if os.geteuid() == 0 else []
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*rights, *torchrun, str(RANKS.with_name("all_examples.py")), *lines],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    ratios = [float(found) for found in re.findall(r"accuracy .* ratio ([\d.]+)$", done.stdout, re.MULTILINE)]
+    assert len(ratios) == len(lines)
+    assert min(ratios) > 2
