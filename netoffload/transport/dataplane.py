@@ -30,7 +30,7 @@ import numpy as np
 
 from netoffload.collectives import Channel, Stopwatch
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
-from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.channel import CLOSED, TcpChannel
 from netoffload.transport.coded_socket import CodedSocket
@@ -124,6 +124,10 @@ class TcpExchange:
     def saved_octets(self) -> int:
         """Return by how much this rank's coding has made collectives shorter so far; 0 where it does not code."""
         return sum(coded.saved_octets for coded in self._coded)
+
+    def coded_classes(self) -> Int64Array:
+        """Return int64[4], the floats of collectives coded so far by the octets that they took (0, 1, 2, 4)."""
+        return sum((coded.coding.classes for coded in self._coded), np.zeros(4, np.int64))
 
     def coding_s(self) -> float:
         """Return the seconds that this rank's coding of collectives took so far."""
