@@ -22,7 +22,8 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from netoffload.config import Offload, parse_offload, parse_size_octets
 from netoffload.errors import UsageError
-from netoffload.torch.backend_group import NetOffloadGroup, explained
+from netoffload.torch.backend_group import NetOffloadGroup
+from netoffload.torch.backend_work import explained
 from netoffload.torch_plugin import NAME, register
 from netoffload.transport import Calls, DataPlane, Settings, StoreRendezvous, set_up
 from netoffload.transport.agreement import asked_precision, own_address
@@ -43,7 +44,7 @@ class BackendOptions:
     """What of a group's calls is compressed: float32 ``all_reduce`` with SUM or AVG.
 
     Attributes:
-        codec: by which codec; None: the NICs', and nothing where there is no NIC.
+        codec: by which codec; None: the NICs', or what ``offload`` takes without them.
         bound: with the error bound 2**-bound; goes with ``codec``.
         offload: who does it: ``nic``, ``inline``, ``auto``, or ``off``.
         min_octets: vectors that are shorter stay exact.
