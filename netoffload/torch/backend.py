@@ -13,19 +13,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import platform
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Final
 
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, but not declared so
-
 from netoffload.config import Offload, parse_offload, parse_size_octets
 from netoffload.errors import UsageError
-from netoffload.torch.backend_group import NetOffloadGroup, explained
+from netoffload.torch.backend_group import NetOffloadGroup
+from netoffload.torch.backend_work import explained
+from netoffload.torch.ranks import own_host
 from netoffload.torch_plugin import NAME, register
 from netoffload.transport import Calls, DataPlane, Settings, StoreRendezvous, set_up
-from netoffload.transport.agreement import asked_precision, own_address
+from netoffload.transport.agreement import asked_precision
 from netoffload.transport.dataplane import TIMEOUT_S_DEFAULT
 
 ENV_BACKEND: Final = "NETOFFLOAD_BACKEND"
@@ -43,7 +42,7 @@ class BackendOptions:
     """What of a group's calls is compressed: float32 ``all_reduce`` with SUM or AVG.
 
     Attributes:
-        codec: by which codec; None: the NICs', and nothing where there is no NIC.
+        codec: by which codec; None: the NICs', or what ``offload`` takes without them.
         bound: with the error bound 2**-bound; goes with ``codec``.
         offload: who does it: ``nic``, ``inline``, ``auto``, or ``off``.
         min_octets: vectors that are shorter stay exact.
@@ -100,7 +99,7 @@ def create(options: Any, asked: Any) -> NetOffloadGroup:
     ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
     timeout_s = min(TIMEOUT_S_DEFAULT, late_s)
     number = next(_made[options.group_id, ranks])
-    host = _own_host(options.store)
+    host = own_host(options.store)
 
     def plane(name: str, settings: Settings) -> Calls[DataPlane]:
         prefix = f"{NAME}/{number}/{name}"
@@ -117,16 +116,6 @@ def create(options: Any, asked: Any) -> NetOffloadGroup:
             stack.callback(compressed.close)
         stack.pop_all()
     return NetOffloadGroup(exact, compressed, 0 if asked is None else asked.min_octets, ranks)
-
-
-def _own_host(store: Any) -> str:
-    """Return how the others reach this rank's host: its address on the way to the store's, or its name."""
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    name = platform.node()
-    first = store.host if isinstance(store, TCPStore) else os.environ.get("MASTER_ADDR", name)
-    address = own_address(lambda own: [own, first], name)
-    return name if address.startswith("127.") else address
 
 
 register()

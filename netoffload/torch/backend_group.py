@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed import DistBackendError, ProcessGroup, ReduceOp
+from torch.distributed import ProcessGroup, ReduceOp
 
 from netoffload import collectives
 from netoffload.collectives import Operation, ring_allgather
 from netoffload.collectives.transfer import octets_of
-from netoffload.errors import CollectiveError, NetOffloadError, UsageError
+from netoffload.errors import CollectiveError, UsageError
 from netoffload.torch.backend_reductions import (
     Reduction,
     all_reduce,
@@ -32,9 +32,9 @@ from netoffload.torch.backend_reductions import (
     reduce_scatter,
 )
 from netoffload.torch.backend_words import Numbers, Words
-from netoffload.torch.backend_work import CallWork
+from netoffload.torch.backend_work import CallWork, explain, explained
 from netoffload.torch_plugin import NAME
-from netoffload.transport import Calls, DataPlane, Lane, Request
+from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Request
 
 Body = Callable[[DataPlane], None]
 
@@ -84,6 +84,10 @@ class NetOffloadGroup(ProcessGroup):
 
     def _set_group_desc(self, description: str) -> None:
         self._description = description
+
+    def compressed_totals(self) -> CommInfo:
+        """Return what all compressed calls did: how many, octets before and after; nothing in a group without."""
+        return CommInfo() if self._compressed is None else self._compressed.totals
 
     def shutdown(self) -> None:
         """Close the connections; what has not begun fails."""
@@ -367,27 +371,6 @@ class NetOffloadGroup(ProcessGroup):
         if not whole.is_contiguous():
             raise UsageError("a tensor that is cut into equal parts must be contiguous: call .contiguous()")
         return list(whole.detach().view(self.size(), -1).unbind()) if whole.numel() else [whole.detach()] * self.size()
-
-
-@contextlib.contextmanager
-def explained(ranks: Sequence[int]) -> Iterator[None]:
-    """Raise what goes wrong in the body in torch's terms.
-
-    Raises:
-        DistBackendError: a rank is gone, ranks disagree, or the system refused.
-    """
-    try:
-        yield
-    except (NetOffloadError, OSError) as error:
-        raise explain(error, ranks) from error
-
-
-def explain(error: BaseException, ranks: Sequence[int]) -> BaseException:
-    """Return an error in torch's terms; what the caller asked for, and bugs, stay what they are."""
-    if isinstance(error, UsageError) or not isinstance(error, NetOffloadError | OSError):
-        return error
-    is_world = list(ranks) == list(range(len(ranks)))
-    return DistBackendError(f"{error}" if is_world else f"{error} (ranks of the group {list(ranks)}, counted from 0)")
 
 
 def _one_by_one(calls: Sequence[Body]) -> Body:

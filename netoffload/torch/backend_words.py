@@ -123,7 +123,7 @@ def checked(tensor: Tensor) -> Tensor:
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise UsageError(
             f"the netoffload backend takes dense CPU tensors, not {tensor.layout} on {tensor.device}: "
-            "move the tensor, or give the CUDA hook of netoffload.torch its gradients"
+            "call .to_dense().cpu() first"
         )
     return tensor.resolve_conj().resolve_neg()
 

@@ -8,7 +8,7 @@ carries calls out must not wait for itself.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Final
@@ -18,6 +18,7 @@ from torch.distributed import DistBackendError
 from torch.distributed.distributed_c10d import Work
 from torch.futures import Future
 
+from netoffload.errors import NetOffloadError, UsageError
 from netoffload.transport import Request
 
 MAX_SETTLING: Final = 64
@@ -105,6 +106,27 @@ class CallWork(Work):
             else:
                 self._request.add_done_callback(lambda _: _settle(self._request, ended))
         return self._future
+
+
+@contextlib.contextmanager
+def explained(ranks: Sequence[int]) -> Iterator[None]:
+    """Raise what goes wrong in the body in torch's terms.
+
+    Raises:
+        DistBackendError: a rank is gone, ranks disagree, or the system refused.
+    """
+    try:
+        yield
+    except (NetOffloadError, OSError) as error:
+        raise explain(error, ranks) from error
+
+
+def explain(error: BaseException, ranks: Sequence[int]) -> BaseException:
+    """Return an error in torch's terms; what the caller asked for, and bugs, stay what they are."""
+    if isinstance(error, UsageError) or not isinstance(error, NetOffloadError | OSError):
+        return error
+    is_world = list(ranks) == list(range(len(ranks)))
+    return DistBackendError(f"{error}" if is_world else f"{error} (ranks of the group {list(ranks)}, counted from 0)")
 
 
 def _settle(request: Request, ended: Future[Any]) -> None:

@@ -23,7 +23,9 @@ import torch.distributed._functional_collectives as functions
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from netoffload.errors import UsageError
 from netoffload.torch import BackendOptions
+from netoffload.torch.backend_group import NetOffloadGroup
 from netoffload.transport.driver import prepare
 
 SHORT = timedelta(seconds=3)
@@ -87,11 +89,14 @@ def compressed() -> Any:
     for one in (short, long, numbers):
         dist.all_reduce(one, group=group)
     error = float((long - exact).abs().max())
-    same = all(torch.equal(long, one) for one in everywhere(long))
+    same = [torch.equal(long, one) for one in everywhere(long)]
+    assert isinstance(group, NetOffloadGroup)
+    calls = group.compressed_totals().calls
     dist.destroy_process_group(group)
     is_short_exact = torch.equal(short, torch.full((size, 999), 0.1).sum(0))
     return [
         0 < error <= (2 * size - 1) * 2.0**-10,
+        calls == 1,
         same,
         torch.equal(numbers, size * torch.arange(10_000)),
         is_short_exact,
@@ -141,6 +146,21 @@ def functional() -> Any:
     return [float(one.sum()) for one in (summed, gathered, scattered, swapped)] == [3 * size, 3 * size, 2 * size, size]
 
 
+def types() -> Any:
+    """What gloo refuses: other types are moved, and int16 is added."""
+    rank, size, said = dist.get_rank(), dist.get_world_size(), []
+    for dtype in (torch.int16, torch.uint32, torch.float8_e4m3fn, torch.complex64):
+        into = [torch.zeros(5, dtype=dtype) for _ in range(size)]
+        dist.all_gather(into, torch.full((5,), rank).to(dtype))
+        said.append([one.to(torch.complex64).real.tolist() for one in into] == [[one] * 5 for one in range(size)])
+    for dtype in (torch.int16, torch.complex64):
+        value = torch.full((5,), rank).to(dtype)
+        dist.all_reduce(value)
+        said.append(value.real.tolist() == [sum(range(size))] * 5)
+    refused = "there is no" in error_of(lambda: dist.all_reduce(torch.ones(2, dtype=torch.uint32)), UsageError)
+    return [*said, refused]
+
+
 def lateness() -> Any:
     """The time limit of a group holds for a rank that lives and does not come."""
     group = dist.new_group([0, 1], SHORT)
@@ -182,7 +202,7 @@ def take_part(rank: int, size: int, port: int) -> dict[str, Any]:
     dist.destroy_process_group()  # made anew, it does not read what its predecessor left in the store
     dist.init_process_group("netoffload", store=store, rank=rank, world_size=size)
     found: dict[str, Any] = {}
-    for check in (order, compressed, closing, disagreement, functional, lateness, interrupt, ddp):
+    for check in (order, compressed, closing, disagreement, functional, types, lateness, interrupt, ddp):
         found[check.__name__] = check()
         dist.barrier()
     found["death"] = death(size - 1)
