@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from netoffload.config import BOUND_K_DEFAULT, ENV_CONTROL, ENV_OFFLOAD, Offload, parse_offload
+from netoffload.config import ENV_OFFLOAD, INLINE_BOUND_K, INLINE_CODEC, Offload, parse_offload
 from netoffload.errors import UsageError
 from netoffload.methods import GradientReducer, MethodSpec, parse
 from netoffload.methods.selective import AUTO, checked_scale
 from netoffload.transport import Settings
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT
-
-CODEC_DEFAULT = "bounded"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +19,8 @@ class Options:
 
     Attributes:
         offload: who applies the codec: ``nic``, ``inline``, ``auto`` or ``off``; None: $NETOFFLOAD_OFFLOAD, else auto.
-        codec: of the NICs, or of this process in their place; None: the NIC's, or ``bounded`` where there is no NIC.
-        bound: k of the codec's error bound 2^-k; None: 10.
+        codec: of the NICs, or of this process in their place; None: the NIC's, or what ``inline`` takes without one.
+        bound: k of the codec's error bound 2^-k; None: likewise.
         compressor: instead of a codec, a method that :func:`netoffload.methods.parse` knows by name:
             ``terngrad``, ``qsgd:levels=15``, ``wgt:threshold=0.002``, ``8bit-dynamic``, ``fp16``.
         error_feedback: what a rank left unsent is added to its next gradient.
@@ -86,9 +84,8 @@ class Options:
         codec, bound = self.codec, self.bound
         if offload is Offload.OFF:
             codec = bound = None
-        elif (codec, bound) != (None, None) or not os.environ.get(ENV_CONTROL):
-            codec = CODEC_DEFAULT if codec is None else codec
-            bound = BOUND_K_DEFAULT if bound is None else bound
+        elif (codec, bound) != (None, None):
+            codec, bound = codec or INLINE_CODEC, INLINE_BOUND_K if bound is None else bound
         return Settings(codec, bound, self.timeout_s, self.late_s, offload=offload)
 
     def spec(self) -> MethodSpec:
