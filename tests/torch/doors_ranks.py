@@ -78,8 +78,8 @@ class Run:
         self.forward: nn.Module = self.model
         self.prepare_door(**door)
 
-    def prepare_door(self, state: CompressionState | None = None) -> None:
-        self.state = state or self.state
+    def prepare_door(self, **door: Any) -> None:
+        self.state = door.get("state", self.state)
         # Small enough for two buckets, which DDP makes after the first step.
         self.forward = DistributedDataParallel(self.model, bucket_cap_mb=0.05)
         self.forward.register_comm_hook(self.state, compress_hook)
@@ -111,7 +111,7 @@ class Run:
 
 
 class OptimizerRun(Run):
-    def prepare_door(self) -> None:
+    def prepare_door(self, **door: Any) -> None:
         self.optimizer = DistributedOptimizer(self.optimizer, self.state, bucket_octets=60_000)
         torch.optim.lr_scheduler.StepLR(self.optimizer, 5)  # which wants an Optimizer
         with torch.no_grad():
