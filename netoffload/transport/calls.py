@@ -103,12 +103,12 @@ class Calls(Generic[Plane]):
                 refuse(exchange)
             raise
         done = CommInfo(
-            calls=1,
-            raw_octets=exchange.sent_octets(lanes) - sent + watch.aside_octets - aside,
-            seconds=watch.now_s() - start_s,
-            wire_s=watch.wire_s - wire_s,
-            reduce_s=watch.reduce_s - reduce_s,
-            codec_s=watch.codec_s - codec_s,
+            1,
+            exchange.sent_octets(lanes) - sent + watch.aside_octets - aside,
+            watch.now_s() - start_s,
+            watch.wire_s - wire_s,
+            watch.reduce_s - reduce_s,
+            watch.codec_s - codec_s,
         )
         plane.learn_rate(done.raw_octets, done.seconds - (watch.late_s - late_s))
         self.account(done)

@@ -32,7 +32,7 @@ class CallQueue:
     @property
     def is_idle(self) -> bool:
         """Whether no call is under way."""
-        with self._calls.changed:
+        with self._calls.lock:
             return not self._calls.waiting and not self._calls.is_running
 
     def start(self, work: Work) -> Request:
@@ -63,7 +63,8 @@ class _Calls:
     """What the queue and its thread share."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.waiting: deque[tuple[Request, Work]] = deque()
         self.is_running = False
         self.thread: threading.Thread | None = None
