@@ -156,7 +156,8 @@ class Driver:
                 self._run(prepared.step, prepared.sides, self._late_s, may_be_late=True)
             finally:
                 gathering.done = self._words[loop_port.RECEIVING]
-                prepared.count_octets(gathering.done)
+                for channel, octets in prepared.sent[: gathering.done]:
+                    channel.sent_octets += octets
         return True
 
     def _run(self, step: Step, sides: Callable[[], Sides], limit_s: float, *, may_be_late: bool) -> None:
@@ -215,8 +216,9 @@ class _PreparedGathering:
     def __init__(self, plan: GatheringPlan, pairs: list[Sides], octets: list[int], port: Port) -> None:
         self._plan = plan
         self._pairs = pairs
-        self._octets = octets
         self._port = port
+        self.sent = [(ahead, count) for (ahead, _), count in zip(pairs, octets, strict=True)]
+        """Per round, where what goes, and its octets."""
         self._table = np.empty((len(pairs), 2), np.int64)
         self._descriptors = self._table.data
         self._sockets = [(index, ahead.conn, behind.conn) for index, (ahead, behind) in enumerate(pairs)]
@@ -230,10 +232,6 @@ class _PreparedGathering:
 
     def sides(self) -> Sides:
         return self._pairs[int(self._port.state[loop_port.RECEIVING])]
-
-    def count_octets(self, rounds: int) -> None:
-        for index in range(rounds):
-            self._pairs[index][0].sent_octets += self._octets[index]
 
 
 def _prepare_gathering(gathering: Gathering, port: Port) -> _PreparedGathering | Literal[False]:

@@ -32,8 +32,7 @@ class CallQueue:
     @property
     def is_idle(self) -> bool:
         """Whether no call is under way."""
-        with self._calls.lock:
-            return not self._calls.waiting and not self._calls.is_running
+        return not self._calls.waiting and not self._calls.is_running  # in this order, see _Calls.run
 
     def start(self, work: Work) -> Request:
         """Carry out ``work`` after all that was started before it."""
@@ -63,8 +62,7 @@ class _Calls:
     """What the queue and its thread share."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
+        self.changed = threading.Condition()
         self.waiting: deque[tuple[Request, Work]] = deque()
         self.is_running = False
         self.thread: threading.Thread | None = None
@@ -84,8 +82,8 @@ class _Calls:
                 self.changed.wait_for(lambda: self.waiting or self._ended)
                 if not self.waiting:
                     return
+                self.is_running = True  # before it no longer waits: whoever looks takes no lock
                 request, work = self.waiting.popleft()
-                self.is_running = True
             try:
                 work()
             except BaseException as error:
