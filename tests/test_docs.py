@@ -115,7 +115,8 @@ def test_the_layer_table_is_that_of_the_code() -> None:
 
 def test_the_map_of_the_layers_is_that_of_the_code() -> None:
     """The package's own docstring lists every layer, from the bottom."""
-    rows = re.findall(r"^    ([a-z_]+(?: [a-z_]+)*)  ", ast.get_docstring(parsed(PATHS["netoffload"])) or "", re.MULTILINE)
+    text = ast.get_docstring(parsed(PATHS["netoffload"])) or ""
+    rows = re.findall(r"^    ([a-z_]+(?: [a-z_]+)*)  ", text, re.MULTILINE)
     levels = {name.removeprefix("netoffload."): level for name, level in LEVELS.items()}
     listed = [name for row in rows for name in row.split()]
     assert {name for name in levels if "." not in name} == {*listed, "netoffload", "__main__"}
