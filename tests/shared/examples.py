@@ -9,4 +9,4 @@ ALL_PERCENT = 100
 
 def examples(count: int) -> int:
     """Return the profile's share of ``count``, which ``./scripts/test`` asks for compiled kernels."""
-    return max(1, count * settings.default.max_examples // ALL_PERCENT)
+    return max(1, count * settings().max_examples // ALL_PERCENT)
