@@ -43,16 +43,16 @@ def make_segment(
     window: int = 8192,
 ) -> bytes:
     """Return virtio-net header and frame; more payload than an MSS makes it a TSO frame."""
-    head = bytearray(
-        _headers(flags, tos, tuple(TIMESTAMPS if options is None else options), sport, ident, to_client, ipv6, window)
-    )
+    head = bytearray(_headers(flags, tos, tuple(TIMESTAMPS if options is None else options), to_client, ipv6))
     tcp_at = 54 if ipv6 else 34
+    ports = (5001, sport) if to_client else (sport, 5001)
     tcp_len = len(head) - tcp_at + len(payload)
-    struct.pack_into(">II", head, tcp_at + 4, seq, ack)
+    struct.pack_into(">HHII", head, tcp_at, *ports, seq, ack)
+    struct.pack_into(">H", head, tcp_at + 14, window)
     if ipv6:
         struct.pack_into(">H", head, 18, tcp_len)
     else:
-        struct.pack_into(">H", head, 16, 20 + tcp_len)
+        struct.pack_into(">HH", head, 16, 20 + tcp_len, ident)
         struct.pack_into(">H", head, 24, checksum(bytes(head[14:24]) + bytes(head[26:34])))
     pseudo = bytes(head[22:54] if ipv6 else head[26:34]) + struct.pack(">HH", 6, tcp_len)
     whole_sum = ones_sum(pseudo) if needs_csum else checksum(pseudo + bytes(head[tcp_at:]) + payload)
@@ -71,25 +71,12 @@ def make_segment(
 
 
 @cache
-def _headers(
-    flags: str,
-    tos: int,
-    options: tuple[tuple[str | int, object], ...],
-    sport: int,
-    ident: int,
-    to_client: bool,
-    ipv6: bool,
-    window: int,
-) -> bytes:
-    """Return the three headers; sequence numbers and the TCP checksum are zero."""
-    addresses, ports = IPV6_ADDRESSES if ipv6 else IPV4_ADDRESSES, (sport, 5001)
-    if to_client:
-        addresses, ports = addresses[::-1], ports[::-1]
-    network = IPv6(tc=tos, fl=0xBEEF) if ipv6 else IP(tos=tos, id=ident, flags="DF")
-    network.src, network.dst = addresses
-    segment = TCP(
-        sport=ports[0], dport=ports[1], seq=0, ack=0, flags=flags, window=window, options=list(options), chksum=0
-    )
+def _headers(flags: str, tos: int, options: tuple[tuple[str | int, object], ...], to_client: bool, ipv6: bool) -> bytes:
+    """Return the three headers; ports, numbers and the TCP checksum are :func:`make_segment`'s."""
+    addresses = IPV6_ADDRESSES if ipv6 else IPV4_ADDRESSES
+    network = IPv6(tc=tos, fl=0xBEEF) if ipv6 else IP(tos=tos, flags="DF")
+    network.src, network.dst = addresses[::-1] if to_client else addresses
+    segment = TCP(flags=flags, options=list(options), chksum=0)
     return bytes(Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / network / segment)
 
 

@@ -16,10 +16,10 @@ from netoffload.wire import vnet
 @pytest.mark.parametrize("payload", [b"", b"\1\2\3", bytes(range(256)) * 200])
 def test_a_segment_is_scapys(payload: bytes, ipv6: bool, needs_csum: bool) -> None:
     for seq, ack in ((0, 0), (2**32 - 9, 6), (7, 2**31)):  # from the cache from the second one on
-        made = make_segment(payload, seq=seq, ack=ack, flags="PA", ipv6=ipv6, needs_csum=needs_csum)
+        made = make_segment(payload, seq=seq, ack=ack, flags="PA", ipv6=ipv6, window=seq % 999, needs_csum=needs_csum)
         network = IPv6(tc=0x28, fl=0xBEEF) if ipv6 else IP(tos=0x28, id=77, flags="DF")
         network.src, network.dst = IPV6_ADDRESSES if ipv6 else IPV4_ADDRESSES
-        tcp = TCP(sport=40000, dport=5001, seq=seq, ack=ack, flags="PA", window=8192, options=TIMESTAMPS)
+        tcp = TCP(sport=40000, dport=5001, seq=seq, ack=ack, flags="PA", window=seq % 999, options=TIMESTAMPS)
         expected = bytes(Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01") / network / tcp / payload)
         header, frame = vnet.parse_vnet(made)
         at = header.csum_start + header.csum_offset
