@@ -7,9 +7,8 @@ arrive.
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
+from examples import examples
 from frames import make_segment
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -173,8 +172,7 @@ class Stream(RuleBasedStateMachine):
 
 TestStream = Stream.TestCase
 TestStream.settings = settings(
-    deadline=None,
-    max_examples=int(os.environ.get("NETOFFLOAD_EXAMPLES", "10" if JIT_DISABLED else "100")),
+    max_examples=examples(100),
     stateful_step_count=40,
     suppress_health_check=list(HealthCheck),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from examples import examples
 from frames import make_segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,6 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
 from netoffload.codec import get
-from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine.flows import HELD, HELD_FIELDS, SLOTS
 from netoffload.wire.capability import emit_capability
 from netoffload.wire.checksum import internet_checksum
@@ -352,7 +352,7 @@ def window_of(frame: bytes) -> int:
     return window
 
 
-@settings(deadline=None, max_examples=20 if JIT_DISABLED else 200)
+@settings(max_examples=examples(200))
 @given(
     window=st.integers(0, 65535),
     ack=st.integers(0, 9),
