@@ -8,7 +8,7 @@ arrive.
 from __future__ import annotations
 
 import numpy as np
-from examples import examples
+from example_counts import examples
 from frames import make_segment
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
