@@ -31,20 +31,17 @@ from netoffload.errors import UsageError
 from netoffload.torch.backend_words import ADDED_AS
 from netoffload.transport import DataPlane
 
-_OPERATIONS: Final[Sequence[tuple[Any, Operation]]] = (
-    (ReduceOp.SUM, Operation.SUM),
-    (ReduceOp.AVG, Operation.SUM),
-    (ReduceOp.PRODUCT, Operation.PROD),
-    (ReduceOp.MIN, Operation.MIN),
-    (ReduceOp.MAX, Operation.MAX),
+_KINDS: Final[Sequence[tuple[Any, Operation, np.ufunc | None]]] = (
+    (ReduceOp.SUM, Operation.SUM, None),
+    (ReduceOp.AVG, Operation.SUM, None),
+    (ReduceOp.PRODUCT, Operation.PROD, None),
+    (ReduceOp.MIN, Operation.MIN, None),
+    (ReduceOp.MAX, Operation.MAX, None),
+    (ReduceOp.BAND, Operation.SUM, np.bitwise_and),
+    (ReduceOp.BOR, Operation.SUM, np.bitwise_or),
+    (ReduceOp.BXOR, Operation.SUM, np.bitwise_xor),
 )
-"""A ``ReduceOp`` is equal to its ``RedOpType``, but has another hash."""
-_BITWISE: Final[Sequence[tuple[Any, np.ufunc]]] = (
-    (ReduceOp.BAND, np.bitwise_and),
-    (ReduceOp.BOR, np.bitwise_or),
-    (ReduceOp.BXOR, np.bitwise_xor),
-)
-_OF_TRUTHS: Final = {Operation.SUM: Operation.MAX, Operation.PROD: Operation.MIN}
+"""What torch says, and what that is. (A ``ReduceOp`` equals its ``RedOpType``, but has another hash.)"""
 _DTYPES: Final = tuple(ADDED_AS)
 
 
@@ -54,7 +51,7 @@ class Reduction:
 
     Attributes:
         operation: of two values.
-        bitwise: in its place, if it goes octet by octet.
+        bitwise: in its place, where octets are combined.
         is_average: the sum is divided by the number of ranks.
         agreed: digest of type and operation: ranks that differ in them get an error.
     """
@@ -71,18 +68,13 @@ class Reduction:
         Raises:
             UsageError: there is no such operation on this type.
         """
-        number = _DTYPES.index(dtype) if dtype in _DTYPES else -1
-        if not dtype.is_floating_point:
-            for index, (one, ufunc) in enumerate(_BITWISE):
-                if op == one and number >= 0:
-                    return cls(Operation.SUM, ufunc, False, digest_of([number, index]))
-        for index, (one, operation) in enumerate(_OPERATIONS):
+        is_float = dtype.is_floating_point
+        for index, (one, operation, ufunc) in enumerate(_KINDS if dtype in _DTYPES else ()):
             is_average = one is ReduceOp.AVG
-            if op == one and number >= 0 and (dtype.is_floating_point or not is_average):
-                if dtype is torch.bool:
-                    operation = _OF_TRUTHS.get(operation, operation)
-                return cls(operation, None, is_average, digest_of([number, -1 - index]))
-        raise UsageError(f"there is no {op} of {dtype}: gloo has none either")
+            if op == one and (is_float or not is_average) and (ufunc is None or not is_float):
+                return cls(operation, ufunc, is_average, digest_of([_DTYPES.index(dtype), index]))
+        name = next((str(one).rpartition(".")[2] for one, _, _ in _KINDS if op == one), "such reduction")
+        raise UsageError(f"there is no {name} of {dtype} tensors: convert them first")
 
     def finish(self, values: Vector, size: int) -> None:
         """Turn sums into averages, where that is asked."""
