@@ -7,6 +7,7 @@ its part of all vectors (``alltoall``), combines them in the order of the ranks,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -68,11 +69,9 @@ class Reduction:
         Raises:
             UsageError: there is no such operation on this type.
         """
-        is_float = dtype.is_floating_point
-        for index, (one, operation, ufunc) in enumerate(_KINDS if dtype in _DTYPES else ()):
-            is_average = one is ReduceOp.AVG
-            if op == one and (is_float or not is_average) and (ufunc is None or not is_float):
-                return cls(operation, ufunc, is_average, digest_of([_DTYPES.index(dtype), index]))
+        for index, (one, _, _) in enumerate(_KINDS):
+            if op == one and (found := _reduction(index, dtype)) is not None:
+                return found
         name = next((str(one).rpartition(".")[2] for one, _, _ in _KINDS if op == one), "such reduction")
         raise UsageError(f"there is no {name} of {dtype} tensors: convert them first")
 
@@ -80,6 +79,16 @@ class Reduction:
         """Turn sums into averages, where that is asked."""
         if self.is_average:
             np.divide(values, values.dtype.type(size), out=values)
+
+
+@functools.cache
+def _reduction(index: int, dtype: torch.dtype) -> Reduction | None:
+    """Return a row of ``_KINDS`` for a type; None: there is none."""
+    one, operation, ufunc = _KINDS[index]
+    is_average = one is ReduceOp.AVG
+    if dtype not in _DTYPES or (is_average if not dtype.is_floating_point else ufunc is not None):
+        return None
+    return Reduction(operation, ufunc, is_average, digest_of([_DTYPES.index(dtype), index]))
 
 
 def all_reduce(plane: DataPlane, values: Vector, reduction: Reduction, *, tagged: bool = False) -> None:
