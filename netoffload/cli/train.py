@@ -152,8 +152,7 @@ def train(
         offload=offload.value,
     )
     runs = _one_per_exchange(first, exchange or ["inc+c"], error_feedback=error_feedback)
-    testbed = _testbed_settings(runs, rate, nic, mtu)
-    found = Found.of(runs, baselines)
+    testbed, found = _testbed_settings(runs, rate, nic, mtu), Found.of(runs, baselines)
     with told_anyway(lambda reason: _tell(found, reason, as_json=as_json)):
         _run(runs, testbed, found, out, _capture(capture, capture_every), baselines=baselines)
 

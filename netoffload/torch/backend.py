@@ -115,7 +115,7 @@ def create(options: Any, asked: Any) -> NetOffloadGroup:
             compressed = plane("compressed", settings)
             stack.callback(compressed.close)
         stack.pop_all()
-    return NetOffloadGroup(exact, compressed, 0 if asked is None else asked.min_octets, ranks)
+    return NetOffloadGroup(options.store, exact, compressed, 0 if asked is None else asked.min_octets, ranks)
 
 
 register()

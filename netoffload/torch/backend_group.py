@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup, ReduceOp
+from torch.distributed import ProcessGroup, ReduceOp, Store  # type: ignore[attr-defined]  # Store is not declared public
 
 from netoffload import collectives
 from netoffload.collectives import Operation, ring_allgather
@@ -43,6 +43,7 @@ class NetOffloadGroup(ProcessGroup):
     """The ranks of a group, connected.
 
     Args:
+        store: that the ranks share, for whoever asks the group for it.
         exact: calls whose values arrive as they were sent; owned from now on.
         compressed: where float32 sums go that are long enough; None: nowhere. Likewise.
         min_octets: how long that is.
@@ -51,19 +52,21 @@ class NetOffloadGroup(ProcessGroup):
 
     def __init__(
         self,
+        store: Store,
         exact: Calls[DataPlane],
-        compressed: Calls[DataPlane] | None = None,
-        min_octets: int = 0,
-        ranks: Sequence[int] = (),
+        compressed: Calls[DataPlane] | None,
+        min_octets: int,
+        ranks: Sequence[int],
     ) -> None:
         """Take over the connections."""
         exchange = exact.plane.exchange
-        super().__init__(exchange.rank, exchange.size)  # type: ignore[call-arg]  # torch's stub knows one of two
+        super().__init__(exchange.rank, exchange.size)  # type: ignore[call-arg]  # the form for subclasses
+        self._store = store
         self._exact = exact
         self._compressed = compressed
         self._min_octets = min_octets
         self._name = self._description = ""
-        self._ranks = tuple(ranks) or tuple(range(exchange.size))
+        self._ranks = tuple(ranks)
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """Return what ``init_process_group`` calls it."""
@@ -76,6 +79,10 @@ class NetOffloadGroup(ProcessGroup):
     def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
         """Return what whoever made the group says it is for; likewise."""
         return self._description
+
+    def get_group_store(self) -> Store:
+        """Return the store that the ranks share."""
+        return self._store
 
     group_name, group_desc = property(getGroupName), property(getGroupDesc)
 

@@ -7,6 +7,7 @@ its part of all vectors (``alltoall``), combines them in the order of the ranks,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -31,20 +32,17 @@ from netoffload.errors import UsageError
 from netoffload.torch.backend_words import ADDED_AS
 from netoffload.transport import DataPlane
 
-_OPERATIONS: Final[Sequence[tuple[Any, Operation]]] = (
-    (ReduceOp.SUM, Operation.SUM),
-    (ReduceOp.AVG, Operation.SUM),
-    (ReduceOp.PRODUCT, Operation.PROD),
-    (ReduceOp.MIN, Operation.MIN),
-    (ReduceOp.MAX, Operation.MAX),
+_KINDS: Final[Sequence[tuple[Any, Operation, np.ufunc | None]]] = (
+    (ReduceOp.SUM, Operation.SUM, None),
+    (ReduceOp.AVG, Operation.SUM, None),
+    (ReduceOp.PRODUCT, Operation.PROD, None),
+    (ReduceOp.MIN, Operation.MIN, None),
+    (ReduceOp.MAX, Operation.MAX, None),
+    (ReduceOp.BAND, Operation.SUM, np.bitwise_and),
+    (ReduceOp.BOR, Operation.SUM, np.bitwise_or),
+    (ReduceOp.BXOR, Operation.SUM, np.bitwise_xor),
 )
-"""A ``ReduceOp`` is equal to its ``RedOpType``, but has another hash."""
-_BITWISE: Final[Sequence[tuple[Any, np.ufunc]]] = (
-    (ReduceOp.BAND, np.bitwise_and),
-    (ReduceOp.BOR, np.bitwise_or),
-    (ReduceOp.BXOR, np.bitwise_xor),
-)
-_OF_TRUTHS: Final = {Operation.SUM: Operation.MAX, Operation.PROD: Operation.MIN}
+"""What torch says, and what that is. (A ``ReduceOp`` equals its ``RedOpType``, but has another hash.)"""
 _DTYPES: Final = tuple(ADDED_AS)
 
 
@@ -54,7 +52,7 @@ class Reduction:
 
     Attributes:
         operation: of two values.
-        bitwise: in its place, if it goes octet by octet.
+        bitwise: in its place, where octets are combined.
         is_average: the sum is divided by the number of ranks.
         agreed: digest of type and operation: ranks that differ in them get an error.
     """
@@ -71,23 +69,26 @@ class Reduction:
         Raises:
             UsageError: there is no such operation on this type.
         """
-        number = _DTYPES.index(dtype) if dtype in _DTYPES else -1
-        if not dtype.is_floating_point:
-            for index, (one, ufunc) in enumerate(_BITWISE):
-                if op == one and number >= 0:
-                    return cls(Operation.SUM, ufunc, False, digest_of([number, index]))
-        for index, (one, operation) in enumerate(_OPERATIONS):
-            is_average = one is ReduceOp.AVG
-            if op == one and number >= 0 and (dtype.is_floating_point or not is_average):
-                if dtype is torch.bool:
-                    operation = _OF_TRUTHS.get(operation, operation)
-                return cls(operation, None, is_average, digest_of([number, -1 - index]))
-        raise UsageError(f"there is no {op} of {dtype}: gloo has none either")
+        for index, (one, _, _) in enumerate(_KINDS):
+            if op == one and (found := _reduction(index, dtype)) is not None:
+                return found
+        name = next((str(one).rpartition(".")[2] for one, _, _ in _KINDS if op == one), "such reduction")
+        raise UsageError(f"there is no {name} of {dtype} tensors: convert them first")
 
     def finish(self, values: Vector, size: int) -> None:
         """Turn sums into averages, where that is asked."""
         if self.is_average:
             np.divide(values, values.dtype.type(size), out=values)
+
+
+@functools.cache
+def _reduction(index: int, dtype: torch.dtype) -> Reduction | None:
+    """Return a row of ``_KINDS`` for a type; None: there is none."""
+    one, operation, ufunc = _KINDS[index]
+    is_average = one is ReduceOp.AVG
+    if dtype not in _DTYPES or (is_average if not dtype.is_floating_point else ufunc is not None):
+        return None
+    return Reduction(operation, ufunc, is_average, digest_of([_DTYPES.index(dtype), index]))
 
 
 def all_reduce(plane: DataPlane, values: Vector, reduction: Reduction, *, tagged: bool = False) -> None:

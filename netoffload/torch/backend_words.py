@@ -24,14 +24,15 @@ ADDED_AS: Final = {
     torch.float64: torch.float64,
     torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
-    torch.bool: torch.uint8,
+    torch.bool: torch.int32,
     torch.uint8: torch.uint8,
     torch.int8: torch.int32,
     torch.int16: torch.int32,
     torch.int32: torch.int32,
     torch.int64: torch.int64,
 }
-"""What a type is reduced as. The low octets of a sum or a product of integers do not depend on the high ones."""
+"""What a type is reduced as. The low octets of a sum or a product of integers do not depend on the high ones. A sum of
+truths is a number of ranks, which is true unless it is 0."""
 
 
 class Words:
