@@ -24,6 +24,7 @@ LEVELS = {
     "netoffload.faults": 1,
     "netoffload.results": 1,
     "netoffload.control": 1,
+    "netoffload.torch_plugin": 1,  # imports nothing of ours: torch loads it in every program
     "netoffload.compiled": 1,
     "netoffload.netlink": 1,
     "netoffload.nic_options": 2,
@@ -41,6 +42,7 @@ LEVELS = {
     "netoffload.methods": 4,
     "netoffload_daemon": 4,
     "netoffload_mpi": 5,
+    "netoffload.torch": 5,
     "netoffload.training": 6,
     "netoffload.bench": 7,
     "netoffload_mpi.bench": 8,  # doors: where users start the rank programs of netoffload.bench
@@ -59,7 +61,7 @@ HOMES = {
     },
     "llvmlite": {"netoffload.compiled", "netoffload.codec", "netoffload.engine", "netoffload_daemon"},
     "pyroute2": {"netoffload.netlink"},
-    "torch": {"netoffload.training"},
+    "torch": {"netoffload.torch", "netoffload.torch_plugin", "netoffload.training"},
     "sklearn": {"netoffload.training"},
     "mpi4py": {"netoffload_mpi"},
     "matplotlib": {"netoffload.reports"},

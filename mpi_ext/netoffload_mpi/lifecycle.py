@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from mpi4py import MPI
 
 from netoffload.collectives import Quantise
+from netoffload.config import Offload, parse_offload
 from netoffload.errors import NetOffloadError
 from netoffload.transport.agreement import Precision
 from netoffload.transport.calls import Calls
@@ -27,6 +28,7 @@ class PlaneComm(MPI.Intracomm):
 
     # Class-level defaults: mpi4py makes duplicates without calling __init__.
     _settings: Settings = Settings()
+    _at: Place | None = None
     _calls: Calls[MpiPlane] | None = None
     _totals: CommInfo = CommInfo()
     _last_info: CommInfo = CommInfo()
@@ -47,13 +49,23 @@ class PlaneComm(MPI.Intracomm):
         chunk_octets: int | None = None,
         require: bool = False,
         per_call: bool = False,
+        offload: str | None = None,
     ) -> None:
         """Remember the settings; nothing is connected yet.
 
         Raises:
-            UsageError: a codec without a bound or the reverse, or unknown ones.
+            UsageError: a codec without a bound or the reverse, or unknown ones; an unknown offload.
         """
-        self._settings = Settings(codec, bound_k, timeout_s, late_s, chunk_octets, require, per_call)
+        self._settings = Settings(
+            codec,
+            bound_k,
+            timeout_s,
+            late_s,
+            chunk_octets,
+            require,
+            per_call,
+            None if offload is None else parse_offload(offload),
+        )
 
     def exchange(self) -> TcpExchange:
         """Return the connections, for use with ``netoffload.collectives``; collective at the first call.
@@ -70,6 +82,10 @@ class PlaneComm(MPI.Intracomm):
     def precision(self) -> Precision | None:
         """Return the agreed codec and bound, None if exact; collective at the first call."""
         return self._data_plane().precision
+
+    def offload(self) -> Offload:
+        """Return who compresses, as agreed: never ``auto``; collective at the first call."""
+        return self._data_plane().offload
 
     @property
     def last_info(self) -> CommInfo:
@@ -156,15 +172,17 @@ class PlaneComm(MPI.Intracomm):
         return alike
 
     def _place(self) -> Place:
-        return Place(self.Get_rank(), self.Get_size())
+        if self._at is None:
+            self._at = Place(self.Get_rank(), self.Get_size())
+        return self._at
 
-    def _run(self, make: Callable[..., Plan], *arguments: Any, **options: Any) -> None:
+    def _run(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
         """Plan a call and carry it out, behind those under way.
 
         Args:
             make: a plan of the catalogue.
             arguments: of ``make``, behind the place.
-            options: of ``make``.
+            options: likewise, those with a name.
         """
         try:
             plan = make(self._place(), *arguments, **options)
@@ -173,7 +191,7 @@ class PlaneComm(MPI.Intracomm):
             raise
         self._connected().run(plan.run, plan.lanes)
 
-    def _start(self, make: Callable[..., Plan], *arguments: Any, **options: Any) -> CompRequest:
+    def _start(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> CompRequest:
         """Plan a call and carry it out in the background; arguments as of :meth:`_run`."""
         try:
             plan = make(self._place(), *arguments, **options)

@@ -47,7 +47,7 @@ def _sources_digest() -> str:
         daemon = package.parent / "netoffload_daemon"
     digest = hashlib.sha256(f"{numba.__version__} {os.environ.get(ENV_KERNEL, '')}".encode())
     folders = [package / name for name in ("compiled", "wire", "codec", "engine", "compressors")]
-    names = ("codec_specs.py", "collectives/operations.py", "transport/loop_port.py")
+    names = ("codec_specs.py", "collectives/operations.py", "transport/loop_port.py", "transport/chunks.py")
     files = tuple(package / name for name in names)
     for path in (*files, *(path for folder in (*folders, daemon) for path in sorted(folder.glob("*.py")))):
         digest.update(path.name.encode() + path.read_bytes())
@@ -74,6 +74,17 @@ def kernel(function: F) -> F:
     fill the registers, would run inside one large function that has none left.
     """
     return cast(F, numba.njit(**_OPTIONS, cache=CACHE_DIR is not None, forceinline=False)(function))
+
+
+def compiled_for(function: F, *examples: Any) -> F:
+    """Return a kernel for arguments of the examples' types, which are no longer looked at when it is called.
+
+    To look at named tuples of arrays takes 2 us per call. Arguments of other types would be taken for what they are
+    not, so the caller has to hand on what it made itself.
+    """
+    if JIT_DISABLED:
+        return function
+    return cast(F, cast(Any, function).compile(tuple(numba.typeof(example) for example in examples)))
 
 
 def inline_kernel(function: F) -> F:

@@ -30,9 +30,10 @@ import numpy as np
 
 from netoffload.collectives import Channel, Stopwatch
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
-from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.channel import CLOSED, TcpChannel
+from netoffload.transport.coded_socket import CodedSocket
 from netoffload.transport.contexts import Context
 from netoffload.transport.driver import Driver, standstill
 from netoffload.transport.lanes import TAGGED_LANES, Lane
@@ -70,7 +71,8 @@ class TcpExchange:
         self._late_s = late_s
         self._scratch = np.empty(0, dtype=np.float32)
         self.watch = watch
-        self._channels: dict[tuple[int, Lane], TcpChannel] = {}
+        self._channels: dict[Lane, dict[int, TcpChannel]] = {lane: {} for lane in Lane}
+        self._coded: list[CodedSocket] = []
         self._calling = threading.Lock()
         driving = threading.RLock()
         self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
@@ -80,10 +82,12 @@ class TcpExchange:
     def channel(self, peer: int, *, tagged: bool) -> TcpChannel:
         """Return the connection to ``peer``, and make it if there is none."""
         self._refuse_if_closed()
-        key = peer, Lane.TAGGED if tagged else Lane.UNTAGGED
-        if (found := self._channels.get(key)) is None:
+        lane = Lane.TAGGED if tagged else Lane.UNTAGGED
+        if (found := self._channels[lane].get(peer)) is None:
             start_s = self.stopwatch.now_s()
-            found = self._channels[key] = TcpChannel(self.watch.connection(*key).conn, peer, self.watch)
+            found = self._channels[lane][peer] = TcpChannel(self.watch.connection(peer, lane).conn, peer, self.watch)
+            if found.coded is not None:
+                self._coded.append(found.coded)
             took_s = self.stopwatch.now_s() - start_s
             self.stopwatch.wire_s += took_s
             self.stopwatch.late_s += took_s
@@ -112,10 +116,22 @@ class TcpExchange:
     def sent_octets(self, lanes: Sequence[Lane]) -> int:
         """Return the octets of collectives handed to all connections of these lanes so far."""
         octets = 0
-        for key, channel in self._channels.items():
-            if key[1] in lanes:
+        for lane in lanes:
+            for channel in self._channels[lane].values():
                 octets += channel.sent_octets
         return octets
+
+    def saved_octets(self) -> int:
+        """Return by how much this rank's coding has made collectives shorter so far; 0 where it does not code."""
+        return sum(coded.saved_octets for coded in self._coded)
+
+    def coded_classes(self) -> Int64Array:
+        """Return int64[4], the floats of collectives coded so far by the octets that they took (0, 1, 2, 4)."""
+        return sum((coded.coding.classes for coded in self._coded), np.zeros(4, np.int64))
+
+    def coding_s(self) -> float:
+        """Return the seconds that this rank's coding of collectives took so far."""
+        return sum(coded.codec_s for coded in self._coded)
 
     def tagged_connections(self) -> list[tuple[int, tuple[str, int], tuple[str, int], int]]:
         """Return peer, own and other (address, port), and octets sent, of what a NIC may compress; [] once closed."""
@@ -129,13 +145,13 @@ class TcpExchange:
     def _sent_octets(self, peer: int, lane: Lane) -> int:
         if lane is Lane.MESSAGES:
             return self.watch.sent_octets(peer)
-        channel = self._channels.get((peer, lane))
+        channel = self._channels[lane].get(peer)
         return 0 if channel is None else channel.sent_octets
 
     def round_trip_s(self) -> float:
         """Return the shortest round trip that the kernel saw towards the right neighbour; 0.0 before any."""
         right = (self.rank + 1) % self.size
-        if (right, Lane.TAGGED) not in self._channels:
+        if right not in self._channels[Lane.TAGGED]:
             return 0.0
         info = self.channel(right, tagged=True).conn.getsockopt(
             socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_MIN_RTT + 4

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from examples import examples
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

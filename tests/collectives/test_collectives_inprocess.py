@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from examples import examples
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import examples
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

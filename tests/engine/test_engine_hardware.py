@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import netoffload
-from examples import examples
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

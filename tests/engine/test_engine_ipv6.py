@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from examples import examples
+from example_counts import examples
 from frames import IPV6_ADDRESSES, MSS, make_segment
 from hypothesis import given, settings
 from hypothesis import strategies as st

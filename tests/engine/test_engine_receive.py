@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from examples import examples
+from example_counts import examples
 from frames import MSS, make_segment
 from hypothesis import given, settings
 from hypothesis import strategies as st

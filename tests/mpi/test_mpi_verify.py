@@ -75,7 +75,7 @@ def test_every_call_is_plain_mpis_and_the_codecs(mpi: str, most: int, sizes: tup
 
 
 def place(count: int = 7) -> Place:
-    return Place(0, 1, count, EXACT, exact=True, has_nic=False, seed=1)
+    return Place(0, 1, count, EXACT, exact=True, is_coded=False, seed=1)
 
 
 def test_a_value_a_length_or_a_status_that_is_wrong_is_found() -> None:
