@@ -90,12 +90,8 @@ class Calls(Generic[Plane]):
 
     def _carry_out(self, call: Callable[[Plane], None], lanes: Sequence[Lane]) -> None:
         plane, exchange = self.plane, self.plane.exchange
-        watch, sent, saved, coding_s = (
-            exchange.stopwatch,
-            exchange.sent_octets(lanes),
-            exchange.saved_octets(),
-            exchange.coding_s(),
-        )
+        watch, sent = exchange.stopwatch, exchange.sent_octets(lanes)
+        saved, coding_s = exchange.coding()
         start_s, wire_s, reduce_s, codec_s = watch.now_s(), watch.wire_s, watch.reduce_s, watch.codec_s
         late_s, aside = watch.late_s, watch.aside_octets
         try:
@@ -108,15 +104,16 @@ class Calls(Generic[Plane]):
             with contextlib.suppress(NetOffloadError):
                 refuse(exchange)
             raise
+        saved_until, coding_until_s = exchange.coding()
         raw_octets = exchange.sent_octets(lanes) - sent + watch.aside_octets - aside
         done = CommInfo(
             calls=1,
             raw_octets=raw_octets,
-            payload_octets=raw_octets - (exchange.saved_octets() - saved),
+            payload_octets=raw_octets - saved_until + saved,
             seconds=watch.now_s() - start_s,
             wire_s=watch.wire_s - wire_s,
             reduce_s=watch.reduce_s - reduce_s,
-            codec_s=watch.codec_s - codec_s + exchange.coding_s() - coding_s,
+            codec_s=watch.codec_s - codec_s + coding_until_s - coding_s,
             offload=plane.offload,
         )
         plane.learn_rate(done.raw_octets, done.seconds - (watch.late_s - late_s))
