@@ -107,14 +107,14 @@ class Calls(Generic[Plane]):
         saved_until, coding_until_s = exchange.coding()
         raw_octets = exchange.sent_octets(lanes) - sent + watch.aside_octets - aside
         done = CommInfo(
-            calls=1,
-            raw_octets=raw_octets,
-            payload_octets=raw_octets - saved_until + saved,
-            seconds=watch.now_s() - start_s,
-            wire_s=watch.wire_s - wire_s,
-            reduce_s=watch.reduce_s - reduce_s,
-            codec_s=watch.codec_s - codec_s + coding_until_s - coding_s,
-            offload=plane.offload,
+            1,
+            raw_octets,
+            watch.now_s() - start_s,
+            watch.wire_s - wire_s,
+            watch.reduce_s - reduce_s,
+            watch.codec_s - codec_s + coding_until_s - coding_s,
+            raw_octets - saved_until + saved,
+            plane.offload,
         )
         plane.learn_rate(done.raw_octets, done.seconds - (watch.late_s - late_s))
         self.account(done)
