@@ -25,18 +25,25 @@ class Layers:
         """Know the parameters that are named."""
         self.names: list[str] = []
         self._names = names
+        self._sizes: Sequence[int] = ()
         self._parameters: list[torch.Tensor] = []
         self._index: dict[int, int] = {}
         self.are_named = named_parameters is not None
         for name, parameter in named_parameters or ():
-            self._add(parameter, name)
+            if parameter.requires_grad:
+                self._add(parameter, name)
 
     def bucket(self, parameters: Sequence[torch.Tensor]) -> Bucket:
         """Return the indices of parameters.
 
         Raises:
-            UsageError: ``named_parameters`` lacks one.
+            UsageError: ``named_parameters`` lacks one, or the model is not the one that was saved.
         """
+        if self._names and not self.names and len(parameters) != len(self._names):
+            raise UsageError(
+                "parameters of an unpickled state come in parts: make a CompressionState with named_parameters, and "
+                "load its state_dict instead"
+            )
         for parameter in parameters:
             if id(parameter) not in self._index:
                 if self.are_named:
@@ -45,10 +52,20 @@ class Layers:
                 self._add(parameter, self._names[at] if at < len(self._names) else f"parameter {at}")
         return tuple(self._index[id(parameter)] for parameter in parameters)
 
+    def expect(self, sizes: Sequence[int]) -> None:
+        """Take the model for one with parameters of these sizes, known or to come.
+
+        Raises:
+            UsageError: a known one has another size.
+        """
+        self._sizes = tuple(sizes)
+        for at, (name, parameter) in enumerate(zip(self.names, self._parameters, strict=True)):
+            self._check(at, name, parameter)
+
     @property
     def layout(self) -> Layout:
-        """Sizes of all that are known."""
-        return Layout(tuple(parameter.numel() for parameter in self._parameters))
+        """Sizes of all that are known, or expected."""
+        return Layout(tuple(self._sizes) or tuple(parameter.numel() for parameter in self._parameters))
 
     def exact(self, options: Options) -> frozenset[int]:
         """Return which of them travel exact."""
@@ -62,7 +79,12 @@ class Layers:
             or name.rpartition(".")[0] == last
         )
 
+    def _check(self, at: int, name: str, parameter: torch.Tensor) -> None:
+        if self._sizes and (at >= len(self._sizes) or self._sizes[at] != parameter.numel()):
+            raise UsageError(f"{name} has {parameter.numel()} values, not as many as in the model that was saved")
+
     def _add(self, parameter: torch.Tensor, name: str) -> None:
+        self._check(len(self.names), name, parameter)
         self._index[id(parameter)] = len(self.names)
         self.names.append(name)
         self._parameters.append(parameter)

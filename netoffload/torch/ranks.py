@@ -31,6 +31,7 @@ from torch.distributed import (  # type: ignore[attr-defined]  # public, but not
     TCPStore,
     rendezvous,
 )
+from torch.distributed.distributed_c10d import _get_process_group_store  # a group's own method knows no Python backend
 
 from netoffload.transport import Calls, DataPlane, Settings, StoreRendezvous, set_up
 from netoffload.transport.agreement import own_address
@@ -83,7 +84,7 @@ def connect(group: dist.ProcessGroup | None, settings: Settings) -> Calls[DataPl
     else:
         group = group if group is not None else dist.group.WORLD
         assert group is not None
-        store, rank, size = group.get_group_store(), group.rank(), group.size()
+        store, rank, size = _get_process_group_store(group), group.rank(), group.size()
         ranks = tuple(dist.get_process_group_ranks(group))
     prefix, known_as = f"netoffload/{next(_made[ranks])}", ("torch", ranks)
     StoreRendezvous(store, rank, size, settings.late_s, f"{prefix}/compiled")(None)

@@ -73,6 +73,7 @@ class CompressionState:
     _cut: list[Bucket]
     _step: int = 0
     _octets: int = 0
+    _exact: frozenset[int] = frozenset()
     _restored: Memory | None = None
     """What was loaded, until all layers are known."""
 
@@ -163,22 +164,23 @@ class CompressionState:
         """Return what sums gradients; all layers are known.
 
         Raises:
-            UsageError: what :meth:`load_state_dict` took over belongs to another rank or model.
+            UsageError: what :meth:`load_state_dict` took over belongs to another rank.
         """
         if self._reducer is None:
             plane, options, layout = self.connected().plane, self.options, self.layers.layout
             codec = plane.precision.codec if plane.precision else ""
             spec = options.spec() if plane.precision or options.compressor else parse("inc", batch=1)
             member = Member(plane.exchange, plane.quantise, layout, options.seed, options.error_feedback)
-            selection = Selection(self.layers.exact(options), options.scale, auto_rms(spec, codec))
+            restored, here = self._restored, [plane.exchange.rank, plane.exchange.size]
+            if restored is not None and [restored["rank"], restored["size"]] != here:
+                raise UsageError(
+                    f"the state is rank {restored['rank']}'s of {restored['size']}, this is rank {here[0]} of "
+                    f"{here[1]}: load what this rank saved"
+                )
+            self._exact = self.layers.exact(options) if restored is None else frozenset(restored["exact"])
+            selection = Selection(self._exact, options.scale, auto_rms(spec, codec))
             self._reducer = SelectiveReducer(spec, member, selection)
-            if (restored := self._restored) is not None:
-                here = [plane.exchange.rank, plane.exchange.size, list(layout.sizes)]
-                if [restored["rank"], restored["size"], list(restored["sizes"])] != here:
-                    raise UsageError(
-                        f"the state is rank {restored['rank']}'s of {restored['size']}, this is rank {here[0]} of "
-                        f"{here[1]}; or the model is another one: load what this rank saved"
-                    )
+            if restored is not None:
                 self._reducer.remember(restored["memory"])
                 self._restored = None
         return self._reducer
@@ -215,6 +217,7 @@ class CompressionState:
             "sizes": list(self.layers.layout.sizes),
             "step": self._step,
             "cut": list(self._cut),
+            "exact": sorted(self._exact),
             "memory": self._reducer.memory(),
         }
 
@@ -222,12 +225,13 @@ class CompressionState:
         """Take over what :meth:`state_dict` returned.
 
         Raises:
-            UsageError: another format.
+            UsageError: another format, or another model.
         """
         if not state:
             return
         if state.get("format") != FORMAT:
             raise UsageError(f"the state has format {state.get('format')}; this program reads {FORMAT}")
+        self.layers.expect(state["sizes"])
         self._reducer, self._restored = None, state
         self._step, self._cut = state["step"], [tuple(bucket) for bucket in state["cut"]]
 
@@ -241,7 +245,7 @@ class CompressionState:
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled."""
         options = {field.name: getattr(self.options, field.name) for field in dataclasses.fields(self.options)}
-        return {"options": options, "names": self.layers.names, "memory": self.state_dict()}
+        return {"options": options, "names": self.layers.names * self.layers.are_named, "memory": self.state_dict()}
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
         """Take over what was pickled; the group is the default one, parameters get their names as they come."""

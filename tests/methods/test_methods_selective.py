@@ -96,18 +96,18 @@ def test_what_is_left_unsent_arrives_later_also_in_another_scale(name: str) -> N
 
     def one_rank(exchange: Exchange) -> Float32Array:
         member = Member(exchange, quantise, LAYOUT, error_feedback=True)
-        reducer = SelectiveReducer(spec, member, Selection(scale=1.0))
+        reducer = SelectiveReducer(spec, member, Selection(scale=2.0**-6))
         total = np.zeros(LAYOUT.count, np.float32)
         for step in range(steps):
             if step == steps // 2:
                 memory = reducer.memory()
-                reducer = SelectiveReducer(spec, member, Selection(scale=0.25))
+                reducer = SelectiveReducer(spec, member, Selection(scale=1.0))
                 reducer.remember(memory)
             total += reducer.reduce(np.full(LAYOUT.count, 0.0003, np.float32))
         return total
 
     for total in run_ranks(WORKERS, one_rank, codec=codec.get("bounded"), bound_k=10):
-        np.testing.assert_allclose(total, WORKERS * steps * 0.0003, atol=0.01)
+        np.testing.assert_allclose(total, WORKERS * steps * 0.0003, atol=0.004)
 
 
 def test_an_outer_optimizer_is_nesterov_on_the_mean_change() -> None:
@@ -139,7 +139,7 @@ def test_an_outer_optimizer_is_nesterov_on_the_mean_change() -> None:
 
 
 def test_the_mean_square_leaves_out_no_column() -> None:
-    matrix = np.zeros((500, 784), np.float32)
+    matrix = np.zeros((4096, 784), np.float32)
     matrix[:, 5] = 28
     assert mean_square(matrix.ravel()) == pytest.approx(1, rel=0.2)
     assert mean_square(np.empty(0, np.float32)) == 0

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -77,7 +78,8 @@ class Run:
         self.forward: nn.Module = self.model
         self.prepare_door(**door)
 
-    def prepare_door(self) -> None:
+    def prepare_door(self, **door: Any) -> None:
+        self.state = door.get("state", self.state)
         # Small enough for two buckets, which DDP makes after the first step.
         self.forward = DistributedDataParallel(self.model, bucket_cap_mb=0.05)
         self.forward.register_comm_hook(self.state, compress_hook)
@@ -109,7 +111,7 @@ class Run:
 
 
 class OptimizerRun(Run):
-    def prepare_door(self) -> None:
+    def prepare_door(self, **door: Any) -> None:
         self.optimizer = DistributedOptimizer(self.optimizer, self.state, bucket_octets=60_000)
         torch.optim.lr_scheduler.StepLR(self.optimizer, 5)  # which wants an Optimizer
         with torch.no_grad():
@@ -162,6 +164,19 @@ def doors(rank: int) -> list[Any]:
     return found
 
 
+def pickled(rank: int) -> Any:
+    """A state that was pickled in the middle of a run, with parameters that were known by their names."""
+    options = {"offload": "inline", "error_feedback": True, "exact_last": True}
+    whole, part = Run(rank, options), Run(rank, options)
+    whole.train(STEPS)
+    part.train(STOP)
+    saved = {**part.saved(), "state": {}}
+    rest = Run(rank, options, state=pickle.loads(pickle.dumps(part.state)))
+    rest.resume(saved)
+    rest.train(STEPS)
+    return [digest(whole.model), digest(rest.model), whole.state.report().scales == rest.state.report().scales]
+
+
 def half(rank: int) -> Any:
     """Gradients of bfloat16: 256 + 1 + 1 is 258 in float32, and 256 if every hop rounds."""
     layer = nn.Linear(8, 8, bias=False, dtype=torch.bfloat16)
@@ -199,7 +214,7 @@ def refusal(rank: int) -> Any:
     return ""
 
 
-SCENARIOS: dict[str, Callable[[int], Any]] = {one.__name__: one for one in (doors, half, death, refusal)}
+SCENARIOS: dict[str, Callable[[int], Any]] = {one.__name__: one for one in (doors, pickled, half, death, refusal)}
 
 
 def take_part(scenario: str, rank: int, port: int) -> None:

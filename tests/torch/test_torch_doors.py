@@ -32,7 +32,9 @@ def found_by(*scenarios: str) -> dict[str, dict[int, Any]]:
 
 
 def test_replicas_agree_and_a_resumed_run_goes_on_bit_for_bit() -> None:
-    by_rank = found_by("doors")["doors"]
+    found = found_by("doors", "pickled")
+    assert all(whole == rest and same for whole, rest, same in found["pickled"].values())
+    by_rank = found["doors"]
     assert by_rank.keys() == {0, 1, 2}
     by_door = list(zip(*(by_rank[rank] for rank in range(3)), strict=True))
     assert len(by_door) == 10
