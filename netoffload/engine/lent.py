@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from netoffload.engine.counters import Counters
     from netoffload.engine.flows import FlowTable
 
-REST_WAIT_NS: Final = 100_000_000
+REST_WAIT_NS: Final = 200_000_000
 """How long the host, which may send, has time to send the rest of a float."""
 WINDOW_WAIT_NS: Final = 2_000_000_000
 """How long a host that may not send has time to ask for window; Linux does so after a retransmission timeout."""
@@ -94,7 +94,8 @@ def note_segment(
     if flows[slot, DUE_NS] == forms.NOT_TOLD:
         return
     if again:
-        flows[slot, DUE_NS] = forms.NOT_TOLD  # it did not hear of the acknowledgement
+        # The acknowledgement is on its way to the host, or it is lost and the host will send again.
+        flows[slot, DUE_NS] = now_ns + WINDOW_WAIT_NS
     elif (
         segment.payload_len == 0
         and segment.seq == advance(flows[slot, NEXT_SEQ], -1)

@@ -140,7 +140,8 @@ def _coded(comm: CompComm) -> Coded:
     exchange, is_coding = comm.exchange(), comm.offload() is Offload.INLINE
     raw_octets = exchange.sent_octets([Lane.TAGGED]) if is_coding else 0
     classes = ClassCounts(*exchange.coded_classes().tolist())
-    return Coded(raw_octets, raw_octets - exchange.saved_octets(), classes, exchange.coding_s())
+    saved_octets, codec_s = exchange.coding()
+    return Coded(raw_octets, raw_octets - saved_octets, classes, codec_s)
 
 
 def _iterate(

@@ -90,12 +90,8 @@ class Calls(Generic[Plane]):
 
     def _carry_out(self, call: Callable[[Plane], None], lanes: Sequence[Lane]) -> None:
         plane, exchange = self.plane, self.plane.exchange
-        watch, sent, saved, coding_s = (
-            exchange.stopwatch,
-            exchange.sent_octets(lanes),
-            exchange.saved_octets(),
-            exchange.coding_s(),
-        )
+        watch, sent = exchange.stopwatch, exchange.sent_octets(lanes)
+        saved, coding_s = exchange.coding()
         start_s, wire_s, reduce_s, codec_s = watch.now_s(), watch.wire_s, watch.reduce_s, watch.codec_s
         late_s, aside = watch.late_s, watch.aside_octets
         try:
@@ -108,6 +104,7 @@ class Calls(Generic[Plane]):
             with contextlib.suppress(NetOffloadError):
                 refuse(exchange)
             raise
+        saved_until, coding_until_s = exchange.coding()
         raw_octets = exchange.sent_octets(lanes) - sent + watch.aside_octets - aside
         done = CommInfo(
             1,
@@ -115,8 +112,8 @@ class Calls(Generic[Plane]):
             watch.now_s() - start_s,
             watch.wire_s - wire_s,
             watch.reduce_s - reduce_s,
-            watch.codec_s - codec_s + exchange.coding_s() - coding_s,
-            raw_octets - (exchange.saved_octets() - saved),
+            watch.codec_s - codec_s + coding_until_s - coding_s,
+            raw_octets - saved_until + saved,
             plane.offload,
         )
         plane.learn_rate(done.raw_octets, done.seconds - (watch.late_s - late_s))

@@ -121,17 +121,15 @@ class TcpExchange:
                 octets += channel.sent_octets
         return octets
 
-    def saved_octets(self) -> int:
-        """Return by how much this rank's coding has made collectives shorter so far; 0 where it does not code."""
-        return sum(coded.saved_octets for coded in self._coded)
+    def coding(self) -> tuple[int, float]:
+        """Return the octets that this rank's coding of collectives has saved so far, and the seconds that it took."""
+        if not self._coded:
+            return 0, 0.0
+        return sum(one.saved_octets for one in self._coded), sum(one.codec_s for one in self._coded)
 
     def coded_classes(self) -> Int64Array:
         """Return int64[4], the floats of collectives coded so far by the octets that they took (0, 1, 2, 4)."""
         return sum((coded.coding.classes for coded in self._coded), np.zeros(4, np.int64))
-
-    def coding_s(self) -> float:
-        """Return the seconds that this rank's coding of collectives took so far."""
-        return sum(coded.codec_s for coded in self._coded)
 
     def tagged_connections(self) -> list[tuple[int, tuple[str, int], tuple[str, int], int]]:
         """Return peer, own and other (address, port), and octets sent, of what a NIC may compress; [] once closed."""

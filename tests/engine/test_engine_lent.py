@@ -58,7 +58,7 @@ def test_more_is_lent_when_more_is_held() -> None:
     assert ends.wait(1000) == []  # the host has not heard of the third octet, and sends it again
     assert ends.send(1002, 1003, "PA") == [(999, b"\0")]  # an octet before what is acknowledged is answered
     assert ends.acknowledge(1000) == 1003
-    assert ends.wait(200) == [(1000, SENT[1000:1003])]
+    assert ends.wait(300) == [(1000, SENT[1000:1003])]
     assert ends.acknowledge(1003) == 1003
 
 
@@ -101,7 +101,7 @@ def test_the_end_of_what_was_written_leaves_exact_by_itself(ipv6: bool) -> None:
     ends = Ends(ipv6)
     ends.send(0, 1002, "PA")
     assert ends.acknowledge(1000) == 1002
-    assert ends.wait(200) == [(1000, SENT[1000:1002])]
+    assert ends.wait(300) == [(1000, SENT[1000:1002])]
     assert ends.sender.counts()["tx_lent"] == 1
     assert ends.acknowledge(1002) == 1002
     assert ends.wait(100_000) == []
@@ -141,15 +141,14 @@ def test_the_nics_own_segment_has_the_headers_of_the_hosts_latest_one() -> None:
     assert internet_checksum(bytes(packet[IP])[:20]) == 0
 
 
-def test_a_host_that_has_not_heard_of_it_sends_by_itself() -> None:
+def test_a_host_that_has_not_heard_of_it_has_time_to_send_again() -> None:
     ends = Ends()
     ends.send(0, 1002, "PA")
     ends.acknowledge(1000)
     ends.wait(100)
     ends.send(996, 1002, "PA")
-    assert ends.wait(10_000) == []
-    assert ends.acknowledge(1000) == 1002
-    assert ends.wait(200) == [(1000, SENT[1000:1002])]
+    assert ends.wait(1900) == []
+    assert ends.wait(150) == [(1000, SENT[1000:1002])]  # the two may have met on the way, and nobody else sends them
 
 
 def test_a_connection_that_is_reset_sends_nothing_any_more() -> None:
@@ -183,7 +182,7 @@ def test_a_host_that_asks_whether_its_peer_lives_has_no_more_to_send() -> None:
     ends.send(0, 1002, "PA")
     ends.acknowledge(1000)
     ends.send(1001, 1001)
-    assert ends.wait(200) == [(1000, SENT[1000:1002])]
+    assert ends.wait(300) == [(1000, SENT[1000:1002])]
 
 
 def test_a_nic_that_is_started_again_sends_what_another_one_lent() -> None:

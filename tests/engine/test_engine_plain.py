@@ -134,7 +134,7 @@ def test_a_new_interval_waits_for_the_end_of_the_old_one() -> None:
     ends = Ends()
     ends.send(0, 1002, "PA")
     ends.acknowledge(1000)
-    ends.wait(200)
+    ends.wait(300)
     assert ends.send(1002, 1400) == [(1000, SENT[1000:1400])]
     assert ends.acknowledge(1400) == 1400
     assert ends.send(1400, 1800) == [(1400, ROUNDED[1400:1800])]
@@ -146,7 +146,7 @@ def test_a_plain_segment_that_is_too_long_for_the_wire_is_cut_on_the_way_out(ipv
     ends = Ends(ipv6, mtu=400)
     ends.send(0, 1002, "PA")
     ends.acknowledge(1000)
-    ends.wait(200)
+    ends.wait(300)
     frame = make_segment(SENT[1002:end], seq=FIRST + 1002, ipv6=ipv6, gso_size=0)
     (got,) = ends.sender.from_host(frame)
     pieces = split(got)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import PYTHONPATH
 from mpi4py import MPI
 
 from netoffload.testbed.launch_backends import find_mpiexec, find_openmpi
@@ -34,7 +35,7 @@ NOT_MOVING = {"Barrier"}
 
 def verify_command(*words: str) -> tuple[list[str], dict[str, str]]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NETOFFLOAD_")}
-    environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in (".", "daemon", "mpi_ext"))
+    environment["PYTHONPATH"] = PYTHONPATH
     return [sys.executable, "-m", "netoffload", "verify", *words], environment
 
 
