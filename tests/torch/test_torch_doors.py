@@ -31,6 +31,7 @@ def found_by(*scenarios: str) -> dict[str, dict[int, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_replicas_agree_and_a_resumed_run_goes_on_bit_for_bit() -> None:
     found = found_by("doors", "pickled")
     assert all(whole == rest and same for whole, rest, same in found["pickled"].values())
@@ -48,6 +49,7 @@ def test_replicas_agree_and_a_resumed_run_goes_on_bit_for_bit() -> None:
     assert by_door[8][0][2] > 10
 
 
+@pytest.mark.slow
 def test_ranks_that_die_or_refuse_are_errors_that_say_so_and_halves_are_summed_in_float32() -> None:
     found = found_by("half", "death", "refusal")
     assert list(found["half"].values()) == [["torch.bfloat16", [86.0]]] * 3
@@ -98,6 +100,7 @@ def test_ranks_of_every_launcher_get_the_environment_of_torch(said: dict[str, st
     assert [environment[name] for name in names] == ["2", "4", "0", "10.0.0.1", "29500"]
 
 
+@pytest.mark.slow
 def test_the_examples_run_under_torchrun_without_rights() -> None:
     lines = [
         f"{EXAMPLES}/ddp.py --steps 50 --offload inline",
