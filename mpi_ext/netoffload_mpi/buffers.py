@@ -33,6 +33,8 @@ from netoffload.errors import UsageError
 _FLOAT32_DTYPE = np.dtype(np.float32)
 """Of nearly every vector; one of another octet order is another object."""
 
+_IN_PLACE_TYPE = type(MPI.IN_PLACE)
+
 _FORMS = "give x, [x, MPI.FLOAT] or [x, n, MPI.FLOAT]"
 
 
@@ -43,7 +45,7 @@ class BufferTypeError(UsageError, TypeError):
 def is_in_place(spec: Any) -> bool:
     """Return whether ``spec`` is ``MPI.IN_PLACE``, or None, which means the same to mpi4py."""
     # MPI.IN_PLACE compares with == against anything; arrays would compare element by element.
-    return spec is None or isinstance(spec, type(MPI.IN_PLACE))
+    return spec is None or isinstance(spec, _IN_PLACE_TYPE)
 
 
 def float_vector(spec: Any, *, writable: bool) -> Float32Array:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ class PlaneComm(MPI.Intracomm):
 
     # Class-level defaults: mpi4py makes duplicates without calling __init__.
     _settings: Settings = Settings()
+    _at: Place | None = None
     _calls: Calls[MpiPlane] | None = None
     _totals: CommInfo = CommInfo()
     _last_info: CommInfo = CommInfo()
@@ -171,15 +172,17 @@ class PlaneComm(MPI.Intracomm):
         return alike
 
     def _place(self) -> Place:
-        return Place(self.Get_rank(), self.Get_size())
+        if self._at is None:
+            self._at = Place(self.Get_rank(), self.Get_size())
+        return self._at
 
-    def _run(self, make: Callable[..., Plan], *arguments: Any, **options: Any) -> None:
+    def _run(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
         """Plan a call and carry it out, behind those under way.
 
         Args:
             make: a plan of the catalogue.
             arguments: of ``make``, behind the place.
-            options: of ``make``.
+            options: likewise, those with a name.
         """
         try:
             plan = make(self._place(), *arguments, **options)
@@ -188,7 +191,7 @@ class PlaneComm(MPI.Intracomm):
             raise
         self._connected().run(plan.run, plan.lanes)
 
-    def _start(self, make: Callable[..., Plan], *arguments: Any, **options: Any) -> CompRequest:
+    def _start(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> CompRequest:
         """Plan a call and carry it out in the background; arguments as of :meth:`_run`."""
         try:
             plan = make(self._place(), *arguments, **options)

@@ -106,7 +106,7 @@ class ShortAllreduce:
         """
         round_ = self._round
         try:
-            np.copyto(self._own, source)
+            self._own[...] = source  # half the time of copyto
             if not self._exchange.drive(round_):
                 _gather(self._exchange, round_)
             if round_.pairs and self._heard != self._word:
@@ -116,7 +116,7 @@ class ShortAllreduce:
             self._exchange.abort(error)
             raise
         self._exchange.stopwatch.aside_octets += self._aside_octets
-        np.copyto(target, round_.result)
+        target[...] = round_.result
 
 
 def _gather(exchange: Exchange, round_: Gathering) -> None:

@@ -76,6 +76,17 @@ def kernel(function: F) -> F:
     return cast(F, numba.njit(**_OPTIONS, cache=CACHE_DIR is not None, forceinline=False)(function))
 
 
+def compiled_for(function: F, *examples: Any) -> F:
+    """Return a kernel for arguments of the examples' types, which are no longer looked at when it is called.
+
+    To look at named tuples of arrays takes 2 us per call. Arguments of other types would be taken for what they are
+    not, so the caller has to hand on what it made itself.
+    """
+    if JIT_DISABLED:
+        return function
+    return cast(F, cast(Any, function).compile(tuple(numba.typeof(example) for example in examples)))
+
+
 def inline_kernel(function: F) -> F:
     """Like :func:`kernel`, for the innermost pieces: LLVM is asked to inline them."""
     return cast(F, numba.njit(**_OPTIONS, cache=CACHE_DIR is not None, forceinline=True)(function))

@@ -71,7 +71,7 @@ class TcpExchange:
         self._late_s = late_s
         self._scratch = np.empty(0, dtype=np.float32)
         self.watch = watch
-        self._channels: dict[tuple[int, Lane], TcpChannel] = {}
+        self._channels: dict[Lane, dict[int, TcpChannel]] = {lane: {} for lane in Lane}
         self._coded: list[CodedSocket] = []
         self._calling = threading.Lock()
         driving = threading.RLock()
@@ -82,10 +82,10 @@ class TcpExchange:
     def channel(self, peer: int, *, tagged: bool) -> TcpChannel:
         """Return the connection to ``peer``, and make it if there is none."""
         self._refuse_if_closed()
-        key = peer, Lane.TAGGED if tagged else Lane.UNTAGGED
-        if (found := self._channels.get(key)) is None:
+        lane = Lane.TAGGED if tagged else Lane.UNTAGGED
+        if (found := self._channels[lane].get(peer)) is None:
             start_s = self.stopwatch.now_s()
-            found = self._channels[key] = TcpChannel(self.watch.connection(*key).conn, peer, self.watch)
+            found = self._channels[lane][peer] = TcpChannel(self.watch.connection(peer, lane).conn, peer, self.watch)
             if found.coded is not None:
                 self._coded.append(found.coded)
             took_s = self.stopwatch.now_s() - start_s
@@ -116,8 +116,8 @@ class TcpExchange:
     def sent_octets(self, lanes: Sequence[Lane]) -> int:
         """Return the octets of collectives handed to all connections of these lanes so far."""
         octets = 0
-        for key, channel in self._channels.items():
-            if key[1] in lanes:
+        for lane in lanes:
+            for channel in self._channels[lane].values():
                 octets += channel.sent_octets
         return octets
 
@@ -143,13 +143,13 @@ class TcpExchange:
     def _sent_octets(self, peer: int, lane: Lane) -> int:
         if lane is Lane.MESSAGES:
             return self.watch.sent_octets(peer)
-        channel = self._channels.get((peer, lane))
+        channel = self._channels[lane].get(peer)
         return 0 if channel is None else channel.sent_octets
 
     def round_trip_s(self) -> float:
         """Return the shortest round trip that the kernel saw towards the right neighbour; 0.0 before any."""
         right = (self.rank + 1) % self.size
-        if (right, Lane.TAGGED) not in self._channels:
+        if right not in self._channels[Lane.TAGGED]:
             return 0.0
         info = self.channel(right, tagged=True).conn.getsockopt(
             socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_MIN_RTT + 4

@@ -11,6 +11,8 @@ The NICs' ToS is set on the listener before ``listen`` and on the connecting soc
 itself is tagged, and Linux gives an accepted socket the ToS of its listener. Where NICs take only some ports for
 tagged, the listener has one of them.
 
+Ranks of one network namespace connect their untagged lanes without TCP (``nearby``).
+
 Nothing here blocks. The watch calls :meth:`Joiner.serve` when a socket is ready.
 """
 
@@ -27,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from netoffload.config import format_ports
+from netoffload.transport import nearby
 from netoffload.transport.agreement import Marking, Offer
 from netoffload.transport.lanes import HELLO_OCTETS, TAGGED_LANES, Hello, Key, Lane
 
@@ -46,7 +49,8 @@ class Connection:
 
     Attributes:
         conn: the socket.
-        own: its address and port, those of the NIC's flow. The kernel forgets them when the connection ends.
+        own: its address and port, those of the NIC's flow. The kernel forgets them when the connection ends. A
+            connection within the host has none.
         other: likewise.
     """
 
@@ -58,8 +62,10 @@ class Connection:
     def of(cls, conn: socket.socket) -> Connection:
         """Set a connected socket's options, and note where it goes."""
         conn.setblocking(False)
-        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_OCTETS)
+        if conn.family == socket.AF_UNIX:
+            return cls(conn)
+        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             return cls(conn, conn.getsockname(), conn.getpeername())
         except OSError:  # it has ended already, which whoever uses it first will explain
@@ -158,21 +164,34 @@ class Joiner:
         """Connect to nobody yet."""
         self._rank = rank
         self._offers = offers
-        self._listeners = listeners
         self._tos = tos
         self._timeout_s = timeout_s
         self._opening: dict[int, _Opening] = {}
         self._knocks: dict[int, socket.socket] = {}
         self._events: list[Event] = []
         self._is_deaf = False
-        for listener in listeners.sockets.values():
-            listener.setblocking(False)
+        self._doors = list(listeners.sockets.values())
+        if self._doors:
+            with contextlib.suppress(OSError):  # TCP will do
+                self._doors.append(nearby.listen(offers[rank].token))
+        for door in self._doors:
+            door.setblocking(False)
 
     def begin(self, key: Key) -> None:
         """Begin to connect to a lower rank, or to knock at a higher one's."""
-        offer, lane, conn = self._offers[key.peer], key.lane, None
         try:
-            conn = _tcp_socket(lane, self._tos)
+            conn = nearby.connect(self._offers[key.peer].token) if key.lane is Lane.UNTAGGED else None
+            conn = conn or self._connecting(key)
+        except OSError as error:
+            self._events.append(Failed(key, error))
+            return
+        self._opening[conn.fileno()] = _Opening(conn, time.monotonic() + self._timeout_s, key)
+
+    def _connecting(self, key: Key) -> socket.socket:
+        """Return a TCP socket that has begun to connect."""
+        offer, lane = self._offers[key.peer], key.lane
+        conn = _tcp_socket(lane, self._tos)
+        try:
             conn.setblocking(False)
             # The route may prefer another address of this node, which the listener would not take.
             conn.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
@@ -180,12 +199,10 @@ class Joiner:
             number = conn.connect_ex((offer.address, (offer.ports or {})[lane in TAGGED_LANES and self._tos != 0]))
             if number not in (0, errno.EINPROGRESS):
                 raise OSError(number, os.strerror(number))
-        except OSError as error:
-            if conn is not None:
-                conn.close()
-            self._events.append(Failed(key, error))
-            return
-        self._opening[conn.fileno()] = _Opening(conn, time.monotonic() + self._timeout_s, key)
+        except OSError:
+            conn.close()
+            raise
+        return conn
 
     def is_making(self, key: Key | None = None) -> bool:
         """Return whether this rank has begun to make a connection (None: any) that does not stand yet."""
@@ -195,7 +212,7 @@ class Joiner:
         """Return what to wait for: descriptor -> events of poll(2)."""
         wanted = {fd: select.POLLIN if one.is_connected else select.POLLOUT for fd, one in self._opening.items()}
         if not self._is_deaf:
-            wanted |= {listener.fileno(): select.POLLIN for listener in self._listeners.sockets.values()}
+            wanted |= {door.fileno(): select.POLLIN for door in self._doors}
         return wanted
 
     def deadline_s(self) -> float:
@@ -215,9 +232,9 @@ class Joiner:
                 self._drop(fd)
                 if one.source == "":  # not a stranger
                     self._events.append(Failed(one.key, error))
-        for listener in self._listeners.sockets.values():
-            if listener.fileno() in ready:
-                self._accept(listener)
+        for door in self._doors:
+            if door.fileno() in ready:
+                self._accept(door)
         events, self._events = self._events, []
         return events
 
@@ -228,7 +245,8 @@ class Joiner:
 
     def close(self, farewell: bytes) -> None:
         """Close the listeners, and what does not stand yet; a control lane may stand at its other end."""
-        self._listeners.close()
+        for door in self._doors:
+            door.close()
         for peer in list(self._knocks):
             self.end_knock(peer)
         for one in list(self._opening.values()):
@@ -238,12 +256,13 @@ class Joiner:
             one.conn.close()
         self._opening.clear()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, door: socket.socket) -> None:
         try:
             while not self._is_deaf:
-                conn, (source, _port) = listener.accept()
+                conn, address = door.accept()
                 conn.setblocking(False)
                 deadline_s = time.monotonic() + self._timeout_s
+                source = address[0] if address else nearby.HERE
                 self._opening[conn.fileno()] = _Opening(conn, deadline_s, source=source, is_connected=True)
         except BlockingIOError:
             pass
@@ -287,7 +306,7 @@ class Joiner:
 
     def _take(self, one: _Opening, hello: Hello) -> None:
         """Answer a stranger who has said who it is."""
-        if one.source != self._offers[hello.rank].address or hello.rank == self._rank:
+        if one.source not in (self._offers[hello.rank].address, nearby.HERE) or hello.rank == self._rank:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"that is not rank {hello.rank}")
         if hello.rank < self._rank:
             del self._opening[one.conn.fileno()]

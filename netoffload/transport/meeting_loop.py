@@ -46,7 +46,7 @@ from netoffload.transport.loop_port import (
     sleep,
 )
 
-ALONE_NS: Final = 15_000
+ALONE_NS: Final = 6_000
 """After this a waiting rank yields its core each time it has asked: the peer may need it. Before, it would lose a slice
 of several milliseconds to any busy process for a peer that is a few microseconds behind."""
 

@@ -32,8 +32,7 @@ class CallQueue:
     @property
     def is_idle(self) -> bool:
         """Whether no call is under way."""
-        with self._calls.changed:
-            return not self._calls.waiting and not self._calls.is_running
+        return not self._calls.waiting and not self._calls.is_running  # in this order, see _Calls.run
 
     def start(self, work: Work) -> Request:
         """Carry out ``work`` after all that was started before it."""
@@ -83,8 +82,8 @@ class _Calls:
                 self.changed.wait_for(lambda: self.waiting or self._ended)
                 if not self.waiting:
                     return
+                self.is_running = True  # before it no longer waits: whoever looks takes no lock
                 request, work = self.waiting.popleft()
-                self.is_running = True
             try:
                 work()
             except BaseException as error:

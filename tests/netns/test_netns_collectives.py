@@ -16,7 +16,9 @@ import pytest
 
 from netoffload import control
 from netoffload.errors import RunError
+from netoffload.netlink import Namespace
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
+from netoffload.transport import nearby
 from netoffload_mpi.verify.failures import FAMILIES
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi]
@@ -169,3 +171,10 @@ def test_every_rank_names_the_node_that_is_cut_off_in_every_call(
     for call in calls:
         for rank, said in ((0, "rank 1 was silent for 4 s"), (1, cut_off), (2, "rank 1 was silent for 4 s")):
             assert told[rank][call]["error"].startswith(f"PeerLostError: {said}"), (call, rank)
+
+
+def test_ranks_of_another_namespace_are_not_nearby() -> None:
+    token = os.urandom(16)
+    with nearby.listen(token), Namespace.anonymous() as elsewhere:
+        assert elsewhere.call(lambda: nearby.connect(token)) is None
+        assert nearby.connect(token) is not None

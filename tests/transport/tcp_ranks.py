@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from netoffload.collectives import Exchange
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.collectives.hierarchy import SubExchange
+from netoffload.transport import nearby
 from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.lanes import Lane
 from netoffload.transport.local_ranks import run_tcp
 
-__all__ = ["Watched", "die", "run_tcp"]
+__all__ = ["Watched", "die", "part", "run_tcp"]
+
+
+def part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ranks not find each other nearby, like those of different namespaces: they look for names nobody has."""
+    connect = nearby.connect
+    monkeypatch.setattr(nearby, "connect", lambda token: connect(token[::-1]))
 
 
 def die(exchange: TcpExchange) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tcp_ranks import die, run_tcp
+from tcp_ranks import die, part, run_tcp
 
 from netoffload import codec
 from netoffload.collectives import (
@@ -78,7 +78,9 @@ def test_worker_aggregator_over_sockets() -> None:
     assert run_tcp(4, body) == [((-total) - total).tobytes()] * 4
 
 
-def test_tag_is_on_both_ends_of_tagged_connections_only() -> None:
+def test_tag_is_on_both_ends_of_tagged_connections_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    part(monkeypatch)
+
     def body(exchange: TcpExchange) -> list[int]:
         channels = [exchange.channel(1 - exchange.rank, tagged=tagged) for tagged in (False, True)]
         return [channel.conn.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) for channel in channels]
@@ -315,7 +317,7 @@ def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
     def body(exchange: TcpExchange) -> bytes:
         if exchange.rank == 0:
             joiner = exchange.watch._links._joiner
-            port = joiner._listeners.ports[True]
+            port = joiner._doors[1].getsockname()[1]
             token = joiner._offers[0].token
             for source, said in (("127.0.0.2", token), ("127.0.0.1", bytes(16))):
                 with socket.create_connection(("127.0.0.1", port), 10, (source, 0)) as stranger:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tcp_ranks import die, run_tcp
+from tcp_ranks import die, part, run_tcp
 
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
@@ -20,6 +21,7 @@ from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.agreement import Offer
 from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.joining import Listeners
+from netoffload.transport.lanes import Lane
 from netoffload.transport.links import neighbours
 from netoffload.transport.requests import wait_all
 from netoffload.transport.wiring import wire_up
@@ -48,6 +50,24 @@ def test_an_allreduce_takes_a_few_sockets_per_doubling_of_the_ranks() -> None:
 
     doublings = (size - 1).bit_length()
     assert max(run_tcp(size, body)) <= 2 * doublings + 2 * doublings + 2  # control, meetings, ring; once 4 * 23
+
+
+def test_within_a_namespace_only_what_is_untagged_needs_no_tcp() -> None:
+    def body(exchange: TcpExchange) -> dict[Lane, socket.AddressFamily]:
+        ring_allreduce(exchange, np.ones(1000, np.float32), tagged=True)
+        return {lane: one.conn.family for (_, lane), one in exchange.watch.connections()}
+
+    families = dict.fromkeys((Lane.CONTROL, Lane.TAGGED), socket.AF_INET) | {Lane.UNTAGGED: socket.AF_UNIX}
+    assert run_tcp(2, body) == [families] * 2
+
+
+def test_ranks_that_do_not_find_each_other_nearby_connect_by_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(exchange: TcpExchange) -> set[socket.AddressFamily]:
+        barrier(exchange)
+        return {one.conn.family for _, one in exchange.watch.connections()}
+
+    part(monkeypatch)
+    assert run_tcp(3, body) == [{socket.AF_INET}] * 3
 
 
 @pytest.mark.slow

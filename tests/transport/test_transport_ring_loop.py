@@ -141,8 +141,8 @@ def test_rings_of_rings_are_driven_too() -> None:
 
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
 def test_a_round_may_be_left_and_entered_again_after_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "MAIN_SLICE_S", 0.0)
-    monkeypatch.setattr(driver, "OTHER_SLICE_S", 0.0)
+    monkeypatch.setattr(driver, "MAIN_SLICE_NS", 0)
+    monkeypatch.setattr(driver, "OTHER_SLICE_NS", 0)
     count = 300_001
 
     def body(exchange: TcpExchange) -> bytes:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -41,8 +40,7 @@ AVERAGE = digest_of([1])
 """Announced by ranks that divide the sum."""
 
 
-@dataclass(frozen=True)
-class AllreduceOptions:
+class AllreduceOptions(NamedTuple):
     """How an allreduce is done; ``CompComm.Allreduce_comp`` describes the fields."""
 
     algorithm: str = "ring"

@@ -56,10 +56,10 @@ def row(
     CATALOGUE.append(Row(name, plan, cases, families))
 
     def call(self: PlaneComm, /, *arguments: P.args, **options: P.kwargs) -> None:
-        self._run(plan, *arguments, **options)
+        self._run(plan, arguments, options)
 
     def start(self: PlaneComm, /, *arguments: P.args, **options: P.kwargs) -> CompRequest:
-        return self._start(plan, *arguments, **options)
+        return self._start(plan, arguments, options)
 
     call.__name__, start.__name__ = name, f"I{name[0].lower()}{name[1:]}"
     call.__doc__, start.__doc__ = plan.__doc__, f"Start :meth:`{name}`."
