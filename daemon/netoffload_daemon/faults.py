@@ -23,11 +23,11 @@ integers: one seed gives one sequence of faults for one sequence of frames. A fa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from netoffload.compiled.arrays import Int64Array, Uint8Array
+from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array, Uint64Array
 from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import copy_octets, load_u16, store_u16, u8
@@ -164,15 +164,13 @@ def disturb(
         counters[Counter.DROP_UNSPLIT] += 1
         return
     for first in range(payload_at, length, max(size, 1)):
-        _disturb_one(plan, frame, at, length, payload_at, first, size, now_ns, held, counters)
+        _disturb_one(plan, Stretch(frame, at, length), payload_at, first, size, now_ns, held, counters)
 
 
 @kernel
 def _disturb_one(
     plan: FaultPlan,
-    frame: Uint8Array,
-    at: int,
-    length: int,
+    whole: Stretch,
     payload_at: int,
     first: int,
     size: int,
@@ -191,14 +189,14 @@ def _disturb_one(
     for _ in range(copies):
         slot = held.order[held.queue[_TAIL] % held.order.size]
         octets = held.octets[slot]
-        piece = length if size == 0 else payload_at + min(size, length - first)
+        piece = whole.length if size == 0 else payload_at + min(size, whole.length - first)
         if held.queue[_TAIL] - held.queue[_FREED] >= held.order.size or piece > octets.size:
             counters[Counter.DROP_UNSPLIT] += 1
             return
         if size == 0:
-            copy_octets(frame, at, octets, 0, length)
+            copy_octets(whole.octets, whole.at, octets, 0, whole.length)
         else:
-            _split(frame, at, length, payload_at, first, size, octets)
+            _split(whole, payload_at, first, size, octets)
         _fill_in_checksum(octets, piece)
         held.frames[slot, _LENGTH] = _damage(plan, octets, piece, held.random, counters)
         held.frames[slot, _DUE_NS] = now_ns + plan.delay_ns
@@ -212,7 +210,7 @@ def _disturb_one(
 
 
 @inline_kernel
-def _happens(chance: Any, random: Int64Array) -> bool:
+def _happens(chance: int, random: Int64Array) -> bool:
     return chance > 0 and draw(random) < chance
 
 
@@ -230,11 +228,11 @@ def draw(random: Int64Array) -> int:
 
 
 @inline_kernel
-def _split(frame: Uint8Array, at: int, length: int, payload_at: int, first: int, size: int, octets: Uint8Array) -> None:
+def _split(whole: Stretch, payload_at: int, first: int, size: int, octets: Uint8Array) -> None:
     """Write the wire frame whose payload starts at ``first`` of a GSO frame, as the kernel's own segmentation would."""
-    payload_len = min(size, length - first)
-    copy_octets(frame, at, octets, 0, payload_at)
-    copy_octets(frame, at + first, octets, payload_at, payload_len)
+    payload_len = min(size, whole.length - first)
+    copy_octets(whole.octets, whole.at, octets, 0, payload_at)
+    copy_octets(whole.octets, whole.at + first, octets, payload_at, payload_len)
     l4_at = vnet.VNET_LEN + load_u16(octets, vnet.CSUM_START)
     l4_len = payload_at - l4_at + payload_len
     is_udp = u8(octets, vnet.GSO_TYPE) == vnet.GSO_UDP_L4
@@ -254,12 +252,12 @@ def _split(frame: Uint8Array, at: int, length: int, payload_at: int, first: int,
         flags = u8(octets, l4_at + tcp.FLAGS)
         if index > 0:
             flags &= ~_CWR
-        if first + payload_len < length:
+        if first + payload_len < whole.length:
             flags &= ~(tcp.FIN | tcp.PSH)
         octets[l4_at + tcp.FLAGS] = flags
     # The field holds the pseudo-header's sum with the whole segment's length: put this one's in its place.
     sum_at = l4_at + load_u16(octets, vnet.CSUM_OFFSET)
-    total = be16(octets, sum_at) + ((length - l4_at) ^ 0xFFFF) + l4_len
+    total = be16(octets, sum_at) + ((whole.length - l4_at) ^ 0xFFFF) + l4_len
     total = (total & 0xFFFF) + (total >> 16)
     put_be16(octets, sum_at, (total & 0xFFFF) + (total >> 16))
     octets[vnet.GSO_TYPE] = vnet.GSO_NONE
@@ -307,7 +305,7 @@ def count_held(held: Held) -> int:
 
 
 @kernel
-def release(held: Held, now_ns: int, vectors: Any) -> int:
+def release(held: Held, now_ns: int, vectors: Uint64Array) -> int:
     """Return how many frames are due, and put their addresses and lengths into ``vectors``.
 
     Call it when all frames released before are on the wire: it frees their slots.

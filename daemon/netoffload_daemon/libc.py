@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numba import types
 
 from netoffload.compiled.arrays import Int32Array, Int64Array, Uint64Array
 from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import whole
 from netoffload.compiled.syscalls import MSG_DONTWAIT, POLLIN, POLLOUT, errno, now_ns, read, wait, write
 
 __all__ = [
@@ -74,9 +75,9 @@ def is_interface_gone(descriptor: int, address: Int32Array) -> bool:
 
 
 @inline_kernel
-def message_len(message: Uint64Array) -> Any:
+def message_len(message: Uint64Array) -> int:
     """Return the octets that ``recvmmsg`` or ``sendmmsg`` moved for a message header, as int64."""
-    return np.int64(message[MESSAGE_LEN] & np.uint64(0xFFFFFFFF))
+    return whole(message[MESSAGE_LEN] & np.uint64(0xFFFFFFFF))
 
 
 @inline_kernel

@@ -8,12 +8,13 @@ that neither direction can starve the other. ``_from_wire`` and ``_from_host`` a
 from __future__ import annotations
 
 import errno as error_numbers
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import whole
 from netoffload.engine import nic as engine
 from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import is_bundle
@@ -127,7 +128,7 @@ def _drain_timeout_ns(port: Port, has_frames: bool, waits_for_wire: bool) -> int
 
 
 @inline_kernel
-def _timeout_ns(settings: LoopSettings, port: Port, active_ns: Any, waits_for_wire: bool, roles: int) -> int:
+def _timeout_ns(settings: LoopSettings, port: Port, active_ns: int, waits_for_wire: bool, roles: int) -> int:
     """How long to sleep at most: not at all while busy polling, until the next frame is due, or for ever (-1)."""
     timeout_ns = BACK_OFF_NS if port.state[SUSPECT] else -1
     if settings.busy_ns and libc.now_ns(port.clock) - active_ns < settings.busy_ns:
@@ -314,7 +315,7 @@ def _put_in_line(octets: Uint8Array, count: int, is_one: bool, now_ns: int, sett
 
 
 @inline_kernel
-def _read_host(host: int, row: Any, settings: LoopSettings, port: Port) -> Any:
+def _read_host(host: int, row: int, settings: LoopSettings, port: Port) -> tuple[int, int]:
     """Read one frame of the host into its row; return where it starts and its length, negative if there is none.
 
     A TAP hands over tags as they are; a packet socket says them beside the frame.
@@ -324,7 +325,7 @@ def _read_host(host: int, row: Any, settings: LoopSettings, port: Port) -> Any:
     message = port.host_messages[row]
     taken = libc.recvmmsg(host, message.ctypes.data, 1, libc.MSG_DONTWAIT, 0)
     if taken < 0:
-        return TAG_LEN, np.int64(taken)
+        return TAG_LEN, whole(taken)
     start = vlan.restore_tag(port.host_in[row], message, port.host_controls[row])
     return start, libc.message_len(message) + TAG_LEN - start
 

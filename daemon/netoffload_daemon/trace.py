@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def make_ring(words: int = RING_WORDS) -> TraceRing:
 
 
 @kernel
-def record(ring: TraceRing, interface: int, way: int, address: int, length: int, time_ns: Any) -> None:
+def record(ring: TraceRing, interface: int, way: int, address: int, length: int, time_ns: int) -> None:
     """Write one frame into the ring, or count that there was no room.
 
     Args:

@@ -6,7 +6,7 @@ about a tag is undone here, so that a tagged frame reaches the host as it was on
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def make_controls(messages: Uint64Array) -> Uint8Array:
 
 
 @inline_kernel
-def restore_tag(octets: Uint8Array, message: Any, control: Any) -> int:
+def restore_tag(octets: Uint8Array, message: Uint64Array, control: Uint8Array) -> int:
     """Put back the tag of a frame just received, if it had one; return where the frame now starts.
 
     Args:

@@ -19,9 +19,9 @@ import numpy as np
 
 from netoffload.bench.experiment import Contender, take_turns
 from netoffload.codec import Codec, kernels
-from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST_PAYLOAD
+from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST_PAYLOAD, Middle
 from netoffload.codec_specs import TAGGED
-from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
 from netoffload.compiled.jit import inlined_with, kernel
 from netoffload.compiled.octets import copy_octets
 from netoffload.errors import RunError
@@ -127,7 +127,7 @@ def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_
     _, half_len = encode(source, 0, half_count, encode_parameter, payload, 0, capacity, classes)
     classes[:] = 0
     encoded, length = encode(source, 0, count, encode_parameter, payload, 0, capacity, classes)
-    half = length, count, half_len, half_count, decode_parameter
+    half = length, count, Middle(half_len, half_count), decode_parameter
     decodings: list[Callable[[], object]] = [
         lambda: decode(payload, 0, length, count, decode_parameter, octets, 0),
         lambda: decode_halves(payload, 0, *half, octets, 0),
@@ -177,8 +177,15 @@ def errors(values: Float32Array, decoded: Float32Array) -> tuple[float, float]:
 
 @inlined_with
 def _encode_repeatedly(
-    encode: Any, times: Any, source: Any, count: Any, parameter: Any, payload: Any, capacity: Any, classes: Any
-) -> Any:
+    encode: Callable[..., tuple[int, int]],
+    times: int,
+    source: Uint8Array,
+    count: int,
+    parameter: int | np.float32,
+    payload: Uint8Array,
+    capacity: int,
+    classes: Int64Array,
+) -> int:
     length = 0
     for _ in range(times):
         _, length = encode(source, 0, count, parameter, payload, 0, capacity, classes)
@@ -187,8 +194,14 @@ def _encode_repeatedly(
 
 @inlined_with
 def _decode_repeatedly(
-    decode: Any, times: Any, payload: Any, length: Any, count: Any, parameter: Any, target: Any
-) -> Any:
+    decode: Callable[..., int],
+    times: int,
+    payload: Uint8Array,
+    length: int,
+    count: int,
+    parameter: int | np.float32,
+    target: Uint8Array,
+) -> int:
     read = 0
     for _ in range(times):
         read = decode(payload, 0, length, count, parameter, target, 0)
@@ -197,24 +210,23 @@ def _decode_repeatedly(
 
 @inlined_with
 def _decode_halves_repeatedly(
-    decode_halves: Any,
-    times: Any,
-    payload: Any,
-    length: Any,
-    count: Any,
-    half_len: Any,
-    half_count: Any,
-    parameter: Any,
-    target: Any,
-) -> Any:
+    decode_halves: Callable[..., int],
+    times: int,
+    payload: Uint8Array,
+    length: int,
+    count: int,
+    middle: Middle,
+    parameter: int | np.float32,
+    target: Uint8Array,
+) -> int:
     read = 0
     for _ in range(times):
-        read = decode_halves(payload, 0, length, count, half_len, half_count, parameter, target, 0)
+        read = decode_halves(payload, 0, length, count, middle, parameter, target, 0)
     return read
 
 
 @kernel
-def copy_repeatedly(times: int, source: Any, target: Any) -> None:
+def copy_repeatedly(times: int, source: Uint8Array, target: Uint8Array) -> None:
     """Copy an octet array ``times`` times (memcpy)."""
     for _ in range(times):
         copy_octets(source, 0, target, 0, source.size)

@@ -7,7 +7,7 @@ lanes is shared with AVX-512 (``vectors``).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 from numba import types
@@ -17,7 +17,9 @@ from netoffload.codec import plain, vectors
 from netoffload.codec.avx2_decode import decode_tagged, decode_tagged_halves
 from netoffload.codec.bursts import LANES, TAGS_LEN, add_classes, long_lanes, tags_len
 from netoffload.codec.shuffles import EVEN, HALF, LENGTH, SQUEEZE, entry, shuffle
-from netoffload.codec.vectors import I8, I16, I32, I64, WORDS, words
+from netoffload.codec.vectors import I8, I16, I32, I64, WORDS, BurstCoder, Coder, words
+from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array, Uint32Array
+from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
 from netoffload.compiled.octets import store_u16
 
@@ -31,7 +33,7 @@ __all__ = [
 ]
 
 
-def _halves(builder: Any, burst: Any) -> Any:
+def _halves(builder: Builder, burst: Value) -> list[Value]:
     nothing = ir.Constant(WORDS, ir.Undefined)
     return [
         builder.bitcast(
@@ -42,22 +44,23 @@ def _halves(builder: Any, burst: Any) -> Any:
     ]
 
 
-def _make_encode_burst(codes: Any, limit_types: Any) -> Any:
+def _make_encode_burst(codes: Coder, limit_types: Sequence[NumbaType]) -> Callable[..., int]:
+    # Nine parameters: the first is Numba's, and an intrinsic takes tables as arguments.
     @intrinsic
     def encode_burst(
-        typing_context: Any,
-        source: Any,
-        source_at: Any,
-        limits: Any,
-        target: Any,
-        target_at: Any,
-        squeeze: Any,
-        length: Any,
-        even: Any,
-    ) -> Any:
+        typing_context: TypingContext,
+        source: NumbaType,
+        source_at: NumbaType,
+        limits: NumbaType,
+        target: NumbaType,
+        target_at: NumbaType,
+        squeeze: NumbaType,
+        length: NumbaType,
+        even: NumbaType,
+    ) -> Intrinsic:
         """Store the codes of eight floats at ``target_at``; return their tag word."""
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             kinds = signature.args
             word = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], WORDS), align=1)
             unpacked = [builder.extract_value(args[2], index) for index in range(len(limit_types))]
@@ -89,30 +92,32 @@ _encode_burst_bounded = _make_encode_burst(vectors.bounded_codes, vectors.LIMITS
 
 
 @inline_kernel
-def _inceptionn_burst(source: Any, source_at: Any, limits: Any, target: Any, target_at: Any) -> Any:
+def _inceptionn_burst(
+    source: Uint8Array, source_at: int, limits: tuple[int, ...], target: Uint8Array, target_at: int
+) -> int:
     return _encode_burst_inceptionn(source, source_at, limits, target, target_at, SQUEEZE, LENGTH, EVEN)
 
 
 @inline_kernel
-def _bounded_burst(source: Any, source_at: Any, limits: Any, target: Any, target_at: Any) -> Any:
+def _bounded_burst(
+    source: Uint8Array, source_at: int, limits: tuple[int, ...], target: Uint8Array, target_at: int
+) -> int:
     return _encode_burst_bounded(source, source_at, limits, target, target_at, SQUEEZE, LENGTH, EVEN)
 
 
 @inlined_with
 def _encode_whole(
-    encode_burst: Any,
-    limits: Any,
-    source: Any,
-    source_at: Any,
-    count: Any,
-    target: Any,
-    target_at: Any,
-    capacity: Any,
-    classes: Any,
-) -> Any:
+    encode_burst: BurstCoder[int],
+    limits: tuple[int, ...],
+    source: Uint8Array,
+    source_at: int,
+    count: int,
+    room: Stretch,
+    classes: Int64Array,
+) -> tuple[int, int]:
     """Encode whole bursts only."""
-    at = target_at
-    end = target_at + capacity
+    target, at = room.octets, room.at
+    end = at + room.length
     whole = count - count % LANES
     done = 0
     sixteens = wholes = 0
@@ -127,19 +132,25 @@ def _encode_whole(
         wholes += in32
         at = following
         done += LANES
-    add_classes(classes, done, at - target_at - done // LANES * TAGS_LEN, sixteens, wholes)
-    return done, at - target_at
+    add_classes(classes, done, at - room.at - done // LANES * TAGS_LEN, sixteens, wholes)
+    return done, at - room.at
 
 
 @kernel
 def encode_inceptionn(
-    source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
+    source: Uint8Array,
+    source_at: int,
+    count: int,
+    bound_k: int,
+    target: Uint8Array,
+    target_at: int,
+    capacity: int,
+    classes: Int64Array,
 ) -> tuple[int, int]:
     """``encode_fit`` of ``inceptionn``; see ``netoffload.codec.kernels``."""
     limits = vectors.inceptionn_limits(bound_k)
-    done, length = _encode_whole(
-        _inceptionn_burst, limits, source, source_at, count, target, target_at, capacity, classes
-    )
+    room = Stretch(target, target_at, capacity)
+    done, length = _encode_whole(_inceptionn_burst, limits, source, source_at, count, room, classes)
     if count - LANES < done < count:
         rest, rest_len = plain.encode_inceptionn(
             source, source_at + 4 * done, count - done, bound_k, target, target_at + length, capacity - length, classes
@@ -150,11 +161,19 @@ def encode_inceptionn(
 
 @kernel
 def encode_bounded(
-    source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
+    source: Uint8Array,
+    source_at: int,
+    count: int,
+    bound_k: int,
+    target: Uint8Array,
+    target_at: int,
+    capacity: int,
+    classes: Int64Array,
 ) -> tuple[int, int]:
     """``encode_fit`` of ``bounded``; see ``netoffload.codec.kernels``."""
     limits = vectors.bounded_limits(bound_k)
-    done, length = _encode_whole(_bounded_burst, limits, source, source_at, count, target, target_at, capacity, classes)
+    room = Stretch(target, target_at, capacity)
+    done, length = _encode_whole(_bounded_burst, limits, source, source_at, count, room, classes)
     if count - LANES < done < count:
         rest, rest_len = plain.encode_bounded(
             source, source_at + 4 * done, count - done, bound_k, target, target_at + length, capacity - length, classes
@@ -163,12 +182,19 @@ def encode_bounded(
     return done, length
 
 
-def _make_round_trip(codes: Any, limit_types: Any) -> Any:
+def _make_round_trip(codes: Coder, limit_types: Sequence[NumbaType]) -> Callable[..., None]:
     @intrinsic
-    def round_trip_burst(typing_context: Any, source: Any, at: Any, limits: Any, unit8: Any, target: Any) -> Any:
+    def round_trip_burst(
+        typing_context: TypingContext,
+        source: NumbaType,
+        at: NumbaType,
+        limits: NumbaType,
+        unit8: NumbaType,
+        target: NumbaType,
+    ) -> Intrinsic:
         """Write what decoding eight encoded floats gives; ``at`` is in octets."""
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             kinds = signature.args
             word = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], WORDS), align=1)
             unpacked = [builder.extract_value(args[2], index) for index in range(len(limit_types))]
@@ -191,7 +217,7 @@ _round_trip_burst_bounded = _make_round_trip(vectors.bounded_codes, vectors.LIMI
 
 
 @kernel
-def round_trip_inceptionn(source: Any, bound_k: int, target: Any) -> None:
+def round_trip_inceptionn(source: Uint32Array, bound_k: int, target: Uint32Array) -> None:
     """``round_trip`` of ``inceptionn``; see ``netoffload.codec.kernels``."""
     limits = vectors.inceptionn_limits(bound_k)
     whole = source.size - source.size % LANES
@@ -201,7 +227,7 @@ def round_trip_inceptionn(source: Any, bound_k: int, target: Any) -> None:
 
 
 @kernel
-def round_trip_bounded(source: Any, bound_k: int, target: Any) -> None:
+def round_trip_bounded(source: Uint32Array, bound_k: int, target: Uint32Array) -> None:
     """``round_trip`` of ``bounded``; see ``netoffload.codec.kernels``."""
     limits = vectors.bounded_limits(bound_k)
     unit8 = plain.bounded_unit8(bound_k)

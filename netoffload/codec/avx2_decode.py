@@ -7,38 +7,42 @@ memory, then the lengths that they stand for, from a table. Two bursts of a mark
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from netoffload.codec import plain, vectors
-from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN
+from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, Middle
 from netoffload.codec.shuffles import HALF, LENGTH_AT, SPREAD_AND_LENGTH, entry, shuffle
 from netoffload.codec.vectors import I32, I64, WORDS, words
+from netoffload.compiled.arrays import Stretch, Uint8Array
+from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
 from netoffload.compiled.octets import load_u16, u8
 
 
-def _make_decode_burst(*, same_unit: bool) -> Any:
+def _make_decode_burst(*, same_unit: bool) -> Callable[..., None]:
     """Return what decodes a burst; with ``same_unit``, the last bits of both short forms weigh what ``UNIT16`` says."""
 
+    # Nine parameters: the first is Numba's, and an intrinsic takes a table as arguments.
     @intrinsic
     def decode_burst(
-        typing_context: Any,
-        payload: Any,
-        at: Any,
-        tags: Any,
-        middle: Any,
-        unit8: Any,
-        target: Any,
-        target_at: Any,
-        spread: Any,
-    ) -> Any:
+        typing_context: TypingContext,
+        payload: NumbaType,
+        at: NumbaType,
+        tags: NumbaType,
+        middle: NumbaType,
+        unit8: NumbaType,
+        target: NumbaType,
+        target_at: NumbaType,
+        spread: NumbaType,
+    ) -> Intrinsic:
         """Store the eight floats of the burst at ``at``; the codes of its last four lanes begin at ``middle``."""
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             kinds = signature.args
             halves = []
             for tag_octet, octets_at in zip(
@@ -75,7 +79,7 @@ _decode_burst_other = _make_decode_burst(same_unit=False)
 
 
 @inline_kernel
-def _middle_and_end(payload: Any, at: Any, tags: Any) -> Any:
+def _middle_and_end(payload: Uint8Array, at: int, tags: int) -> tuple[int, int]:
     """Return where the codes of a burst's last four lanes begin, and where the burst ends."""
     middle = at + TAGS_LEN + u8(SPREAD_AND_LENGTH, LENGTH_AT + (tags & 0xFF))
     return middle, middle + u8(SPREAD_AND_LENGTH, LENGTH_AT + (tags >> 8))
@@ -83,8 +87,15 @@ def _middle_and_end(payload: Any, at: Any, tags: Any) -> Any:
 
 @inlined_with
 def _decode_whole(
-    decode_burst: Any, payload: Any, payload_at: Any, end: Any, count: Any, unit8: Any, target: Any, target_at: Any
-) -> Any:
+    decode_burst: Callable[..., None],
+    payload: Uint8Array,
+    payload_at: int,
+    end: int,
+    count: int,
+    unit8: np.float32,
+    target: Uint8Array,
+    target_at: int,
+) -> int:
     """Decode whole bursts; return where the next one starts, or ``MALFORMED``."""
     at = payload_at
     for first in range(0, count, LANES):
@@ -99,30 +110,29 @@ def _decode_whole(
 
 @inlined_with
 def _decode_pairs(
-    decode_burst: Any,
-    payload: Any,
-    payload_at: Any,
-    half_at: Any,
-    end: Any,
-    count: Any,
-    half_count: Any,
-    unit8: Any,
-    target: Any,
-    target_at: Any,
-) -> Any:
+    decode_burst: Callable[..., None],
+    coded: Stretch,
+    middle: Middle,
+    count: int,
+    unit8: np.float32,
+    target: Uint8Array,
+    target_at: int,
+) -> tuple[int, int]:
     """Decode as many whole bursts of each half, in turn; return where the next ones start, or ``MALFORMED``."""
-    at = payload_at
-    other_at = half_at
+    payload, at = coded.octets, coded.at
+    half_at = other_at = at + middle.octets
+    end = at + coded.length
     for first in range(0, count, LANES):
         tags = load_u16(payload, at)
         other_tags = load_u16(payload, other_at)
-        middle, following = _middle_and_end(payload, at, tags)
-        other_middle, other_following = _middle_and_end(payload, other_at, other_tags)
+        codes, following = _middle_and_end(payload, at, tags)
+        other_codes, other_following = _middle_and_end(payload, other_at, other_tags)
         if following > half_at or other_following > end:
             return MALFORMED, MALFORMED
         to = target_at + 4 * first
-        decode_burst(payload, at, tags, middle, unit8, target, to, SPREAD_AND_LENGTH)
-        decode_burst(payload, other_at, other_tags, other_middle, unit8, target, to + 4 * half_count, SPREAD_AND_LENGTH)
+        decode_burst(payload, at, tags, codes, unit8, target, to, SPREAD_AND_LENGTH)
+        to += 4 * middle.floats
+        decode_burst(payload, other_at, other_tags, other_codes, unit8, target, to, SPREAD_AND_LENGTH)
         at = following
         other_at = other_following
     return at, other_at
@@ -130,7 +140,13 @@ def _decode_pairs(
 
 @kernel
 def decode_tagged(
-    payload: Any, payload_at: int, available: int, count: int, unit8: Any, target: Any, target_at: int
+    payload: Uint8Array,
+    payload_at: int,
+    available: int,
+    count: int,
+    unit8: np.float32,
+    target: Uint8Array,
+    target_at: int,
 ) -> int:
     """``decode`` of both tagged codecs; see ``netoffload.codec.plain``."""
     end = payload_at + available
@@ -151,28 +167,24 @@ def decode_tagged(
 
 @kernel
 def decode_tagged_halves(
-    payload: Any,
+    payload: Uint8Array,
     payload_at: int,
     available: int,
     count: int,
-    half_len: int,
-    half_count: int,
-    unit8: Any,
-    target: Any,
+    middle: Middle,
+    unit8: np.float32,
+    target: Uint8Array,
     target_at: int,
 ) -> int:
     """``decode_halves`` of both tagged codecs: a burst of each in turn."""
-    half_at = payload_at + half_len
+    half_at, half_count = payload_at + middle.octets, middle.floats
     end = payload_at + available
     both = min(half_count, count - half_count) // LANES * LANES
+    coded = Stretch(payload, payload_at, available)
     if unit8 == plain.UNIT16:
-        at, other_at = _decode_pairs(
-            _decode_burst_same, payload, payload_at, half_at, end, both, half_count, unit8, target, target_at
-        )
+        at, other_at = _decode_pairs(_decode_burst_same, coded, middle, both, unit8, target, target_at)
     else:
-        at, other_at = _decode_pairs(
-            _decode_burst_other, payload, payload_at, half_at, end, both, half_count, unit8, target, target_at
-        )
+        at, other_at = _decode_pairs(_decode_burst_other, coded, middle, both, unit8, target, target_at)
     if at == MALFORMED:
         return MALFORMED
     to = target_at + 4 * both

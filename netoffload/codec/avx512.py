@@ -14,7 +14,8 @@ Only imported where the CPU has the instructions: LLVM aborts the process otherw
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from llvmlite import ir
 from numba import types
@@ -23,7 +24,9 @@ from numba.extending import intrinsic
 from netoffload.codec import avx2, vectors
 from netoffload.codec.avx2 import decode_tagged, decode_tagged_halves, round_trip_bounded, round_trip_inceptionn
 from netoffload.codec.bursts import BURST_LEN, LANES, TAGS_LEN, add_classes
-from netoffload.codec.vectors import I16, I32, I64, OCTETS, words
+from netoffload.codec.vectors import I16, I32, I64, OCTETS, BurstCoder, Coder, words
+from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
+from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
 
 _OCTET_MASK: Final = ir.VectorType(ir.IntType(1), BURST_LEN)
@@ -43,26 +46,26 @@ __all__ = [
 ]
 
 
-def _bmi2(builder: Any, name: str, word: Any, mask: int) -> Any:
+def _bmi2(builder: Builder, name: str, word: Value, mask: int) -> Value:
     """``pdep``: the low bits of a word onto the bits of ``mask``; ``pext``: the bits of ``mask`` to the low end."""
     function = builder.module.declare_intrinsic(f"llvm.x86.bmi.{name}.64", fnty=ir.FunctionType(I64, [I64, I64]))
     return builder.call(function, [word, ir.Constant(I64, mask)])
 
 
-def _squeeze(builder: Any, octets: Any, kept: Any) -> Any:
+def _squeeze(builder: Builder, octets: Value, kept: Value) -> Value:
     """VBMI2 ``compress`` of 32 octets in a register, those with a bit in ``kept``; 0 where nothing moves to."""
     name = "llvm.x86.avx512.mask.compress.v32i8"
     function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(OCTETS, [OCTETS, OCTETS, _OCTET_MASK]))
     return builder.call(function, [octets, _NO_OCTETS, builder.bitcast(kept, _OCTET_MASK)])
 
 
-def _half(builder: Any, pair: Any, half: int) -> Any:
+def _half(builder: Builder, pair: Value, half: int) -> Value:
     """Return one burst of two, as octets."""
     lanes = words(*range(LANES * half, LANES * (half + 1)))
     return builder.bitcast(builder.shuffle_vector(pair, ir.Constant(_PAIR, ir.Undefined), lanes), OCTETS)
 
 
-def _kept_and_tags(builder: Any, planes: Any) -> Any:
+def _kept_and_tags(builder: Builder, planes: Sequence[Value]) -> tuple[Value, Value]:
     """Return which of the 64 octets are kept, one bit each, and both tag words, the first one's in the low half.
 
     A lane's four octets are four bits: 0000, 0001, 0011 or 1111. All comes from the planes with each bit on the first
@@ -74,14 +77,19 @@ def _kept_and_tags(builder: Any, planes: Any) -> Any:
     return kept, _bmi2(builder, "pext", tags, 3 * _FIRST_OF_FOUR)
 
 
-def _make_encode_bursts(codes: Any, limit_types: Any) -> Any:
+def _make_encode_bursts(codes: Coder, limit_types: Sequence[NumbaType]) -> Callable[..., tuple[int, int, int]]:
     @intrinsic
     def encode_bursts(
-        typing_context: Any, source: Any, source_at: Any, limits: Any, target: Any, target_at: Any
-    ) -> Any:
+        typing_context: TypingContext,
+        source: NumbaType,
+        source_at: NumbaType,
+        limits: NumbaType,
+        target: NumbaType,
+        target_at: NumbaType,
+    ) -> Intrinsic:
         """Store two bursts from ``target_at`` on; return their length, and how many lanes are in planes 1 and 2."""
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             word = builder.load(vectors.pointer(context, builder, signature.args[0], args[0], args[1], _PAIR), align=1)
             unpacked = [builder.extract_value(args[2], index) for index in range(len(limit_types))]
             planes, code = codes(builder, word, unpacked)
@@ -113,30 +121,32 @@ _encode_bursts_bounded = _make_encode_bursts(vectors.bounded_codes, vectors.LIMI
 
 
 @inline_kernel
-def _inceptionn_bursts(source: Any, source_at: Any, limits: Any, target: Any, target_at: Any) -> Any:
+def _inceptionn_bursts(
+    source: Uint8Array, source_at: int, limits: tuple[int, ...], target: Uint8Array, target_at: int
+) -> tuple[int, int, int]:
     return _encode_bursts_inceptionn(source, source_at, limits, target, target_at)
 
 
 @inline_kernel
-def _bounded_bursts(source: Any, source_at: Any, limits: Any, target: Any, target_at: Any) -> Any:
+def _bounded_bursts(
+    source: Uint8Array, source_at: int, limits: tuple[int, ...], target: Uint8Array, target_at: int
+) -> tuple[int, int, int]:
     return _encode_bursts_bounded(source, source_at, limits, target, target_at)
 
 
 @inlined_with
 def _encode_pairs(
-    encode_bursts: Any,
-    limits: Any,
-    source: Any,
-    source_at: Any,
-    count: Any,
-    target: Any,
-    target_at: Any,
-    capacity: Any,
-    classes: Any,
-) -> Any:
+    encode_bursts: BurstCoder[tuple[int, int, int]],
+    limits: tuple[int, ...],
+    source: Uint8Array,
+    source_at: int,
+    count: int,
+    room: Stretch,
+    classes: Int64Array,
+) -> tuple[int, int]:
     """Encode bursts two by two, as long as both fit."""
-    at = target_at
-    end = target_at + capacity
+    target, at = room.octets, room.at
+    end = at + room.length
     whole = count - count % (2 * LANES)
     done = 0
     sixteens = wholes = 0
@@ -148,19 +158,25 @@ def _encode_pairs(
         wholes += in32
         at += length
         done += 2 * LANES
-    add_classes(classes, done, at - target_at - done // LANES * TAGS_LEN, sixteens, wholes)
-    return done, at - target_at
+    add_classes(classes, done, at - room.at - done // LANES * TAGS_LEN, sixteens, wholes)
+    return done, at - room.at
 
 
 @kernel
 def encode_inceptionn(
-    source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
+    source: Uint8Array,
+    source_at: int,
+    count: int,
+    bound_k: int,
+    target: Uint8Array,
+    target_at: int,
+    capacity: int,
+    classes: Int64Array,
 ) -> tuple[int, int]:
     """``encode_fit`` of ``inceptionn``; see ``netoffload.codec.kernels``."""
     limits = vectors.inceptionn_limits(bound_k)
-    done, length = _encode_pairs(
-        _inceptionn_bursts, limits, source, source_at, count, target, target_at, capacity, classes
-    )
+    room = Stretch(target, target_at, capacity)
+    done, length = _encode_pairs(_inceptionn_bursts, limits, source, source_at, count, room, classes)
     if done == count:
         return done, length
     rest, rest_len = avx2.encode_inceptionn(
@@ -171,13 +187,19 @@ def encode_inceptionn(
 
 @kernel
 def encode_bounded(
-    source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
+    source: Uint8Array,
+    source_at: int,
+    count: int,
+    bound_k: int,
+    target: Uint8Array,
+    target_at: int,
+    capacity: int,
+    classes: Int64Array,
 ) -> tuple[int, int]:
     """``encode_fit`` of ``bounded``; see ``netoffload.codec.kernels``."""
     limits = vectors.bounded_limits(bound_k)
-    done, length = _encode_pairs(
-        _bounded_bursts, limits, source, source_at, count, target, target_at, capacity, classes
-    )
+    room = Stretch(target, target_at, capacity)
+    done, length = _encode_pairs(_bounded_bursts, limits, source, source_at, count, room, classes)
     if done == count:
         return done, length
     rest, rest_len = avx2.encode_bounded(

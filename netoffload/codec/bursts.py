@@ -16,8 +16,9 @@ kernel                  contract
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, NamedTuple
 
+from netoffload.compiled.arrays import Int64Array
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import popcount_u16
 from netoffload.wire.offload import BURST_FLOATS
@@ -41,22 +42,34 @@ MALFORMED: Final = -1
 EVEN_BITS: Final = 0x5555
 
 
+class Middle(NamedTuple):
+    """Where the second half of a payload begins, so that both can be decoded side by side.
+
+    Attributes:
+        octets: of the first half.
+        floats: in it: whole bursts, or none.
+    """
+
+    octets: int
+    floats: int
+
+
 @inline_kernel
-def long_lanes(tags: Any) -> Any:
+def long_lanes(tags: int) -> tuple[int, int]:
     """Return how many lanes of a tag word take 16 bits or more, and how many 32."""
     high = (tags >> 1) & EVEN_BITS
     return popcount_u16(high), popcount_u16(high & tags)
 
 
 @inline_kernel
-def tags_len(tags: Any) -> Any:
+def tags_len(tags: int) -> int:
     """Return the octets that follow a tag word: tag 0, 1, 2, 3 -> 0, 1, 2, 4."""
     in16, in32 = long_lanes(tags)
     return popcount_u16(tags) + in16 + in32
 
 
 @inline_kernel
-def add_classes(classes: Any, floats: Any, codes_len: Any, in16: Any, in32: Any) -> None:
+def add_classes(classes: Int64Array, floats: int, codes_len: int, in16: int, in32: int) -> None:
     """Add ``floats`` to ``classes`` (int64[4]): how many of them take 16 bits or more, and 32, and their codes' octets.
 
     A float that is not 0 takes an octet, one more from 16 bits on, and two more for 32.

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netoffload.codec.bursts import LANES, MALFORMED
+from netoffload.codec.bursts import LANES, MALFORMED, Middle
 from netoffload.codec_specs import Cut, Made
+from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array, Uint32Array
 from netoffload.compiled.jit import compiled_with, inline_kernel, inlined_with, kernel
-from netoffload.compiled.octets import copy_octets, load_u16, load_u32, store_u16, store_u32
+from netoffload.compiled.octets import copy_octets, load_u16, load_u32, store_u16, store_u32, u8, whole
 
 
 class Kernels(NamedTuple):
@@ -42,28 +43,35 @@ class Kernels(NamedTuple):
     decode: Callable[..., Any]
     decode_halves: Callable[..., Any]
     round_trip: Callable[..., Any]
-    coding: Callable[[Any], Any]
-    decoding: Callable[[Any], Any]
+    coding: Callable[[int], int]
+    decoding: Callable[[int], Any]
 
 
 @inline_kernel
-def _class_of(bits: Any) -> Any:
+def _class_of(bits: int) -> int:
     return 3 if bits == 32 else 1 if bits <= 8 else 2
 
 
 @inline_kernel
-def _cut(word: Any, bits: Any) -> Any:
+def _cut(word: int, bits: int) -> int:
     return word >> (32 - bits)
 
 
 @inline_kernel
-def _uncut(code: Any, bits: Any) -> Any:
+def _uncut(code: int, bits: int) -> int:
     return code << (32 - bits)
 
 
 @inlined_with
 def _put_burst(
-    to_code: Any, bits: Any, parameter: Any, source: Any, first: Any, lanes: Any, target: Any, at: Any
+    to_code: Callable[[int, int], int],
+    bits: int,
+    parameter: int,
+    source: Uint8Array,
+    first: int,
+    lanes: int,
+    target: Uint8Array,
+    at: int,
 ) -> None:
     if bits == 32:
         copy_octets(source, first, target, at, 4 * lanes)
@@ -88,13 +96,13 @@ def _put_burst(
 
 
 @inline_kernel
-def _get_code(bits: Any, payload: Any, at: Any, lane: Any) -> Any:
+def _get_code(bits: int, payload: Uint8Array, at: int, lane: int) -> int:
     if bits == 32:
         return load_u32(payload, at + 4 * lane)
     if bits == 16:
         return load_u16(payload, at + 2 * lane)
     if bits == 8:
-        return np.int64(payload[at + lane])
+        return u8(payload, at + lane)
     half = at + bits // 2 * (lane >> 2)
     word = load_u32(payload, half) | (load_u32(payload, half + 4) & 0xFFFFFF) << 32  # four codes of 14 bits at most
     return word >> (bits * (lane & 3)) & ((1 << bits) - 1)
@@ -102,106 +110,110 @@ def _get_code(bits: Any, payload: Any, at: Any, lane: Any) -> Any:
 
 @inlined_with
 def _encode(
-    to_code: Any,
-    bits: Any,
-    parameter: Any,
-    source: Any,
-    source_at: Any,
-    count: Any,
-    target: Any,
-    target_at: Any,
-    capacity: Any,
-    classes: Any,
-) -> Any:
+    to_code: Callable[[int, int], int],
+    bits: int,
+    parameter: int,
+    source: Uint8Array,
+    source_at: int,
+    count: int,
+    room: Stretch,
+    classes: Int64Array,
+) -> tuple[int, int]:
     """``encode_fit`` of codes of ``bits`` bits, each ``to_code(float bits, parameter)``."""
     done = 0
-    at = target_at
-    end = target_at + capacity
+    target, at = room.octets, room.at
+    end = at + room.length
     while done < count and at + bits <= end:
         lanes = min(LANES, count - done)
         _put_burst(to_code, bits, parameter, source, source_at + 4 * done, lanes, target, at)
         at += bits
         done += lanes
     classes[_class_of(bits)] += done
-    return done, at - target_at
+    return done, at - room.at
 
 
 @inlined_with
 def _decode(
-    to_word: Any,
-    bits: Any,
-    parameter: Any,
-    payload: Any,
-    payload_at: Any,
-    available: Any,
-    count: Any,
-    target: Any,
-    target_at: Any,
-) -> Any:
+    to_word: Callable[[int, int], int],
+    bits: int,
+    parameter: int,
+    coded: Stretch,
+    count: int,
+    target: Uint8Array,
+    target_at: int,
+) -> int:
     length = (count + LANES - 1) // LANES * bits
-    if length > available:
+    if length > coded.length:
         return MALFORMED
     for index in range(count):
-        code = _get_code(bits, payload, payload_at + index // LANES * bits, index % LANES)
+        code = _get_code(bits, coded.octets, coded.at + index // LANES * bits, index % LANES)
         store_u32(target, target_at + 4 * index, to_word(code, parameter))
     return length
 
 
 @kernel
 def encode_cut(
-    source: Any, source_at: int, count: int, kept_bits: int, target: Any, target_at: int, capacity: int, classes: Any
-) -> Any:
+    source: Uint8Array,
+    source_at: int,
+    count: int,
+    kept_bits: int,
+    target: Uint8Array,
+    target_at: int,
+    capacity: int,
+    classes: Int64Array,
+) -> tuple[int, int]:
     """``encode_fit`` of the codecs that keep the ``kept_bits`` most significant bits.
 
     The usual widths are said as constants, so that nothing in the loop asks for them.
     """
+    room = Stretch(target, target_at, capacity)
     if kept_bits == 32:
-        return _encode(_cut, 32, 32, source, source_at, count, target, target_at, capacity, classes)
+        return _encode(_cut, 32, 32, source, source_at, count, room, classes)
     if kept_bits == 16:
-        return _encode(_cut, 16, 16, source, source_at, count, target, target_at, capacity, classes)
+        return _encode(_cut, 16, 16, source, source_at, count, room, classes)
     if kept_bits == 10:
-        return _encode(_cut, 10, 10, source, source_at, count, target, target_at, capacity, classes)
+        return _encode(_cut, 10, 10, source, source_at, count, room, classes)
     if kept_bits == 8:
-        return _encode(_cut, 8, 8, source, source_at, count, target, target_at, capacity, classes)
-    return _encode(_cut, kept_bits, kept_bits, source, source_at, count, target, target_at, capacity, classes)
+        return _encode(_cut, 8, 8, source, source_at, count, room, classes)
+    return _encode(_cut, kept_bits, kept_bits, source, source_at, count, room, classes)
 
 
 @kernel
 def decode_cut(
-    payload: Any, payload_at: int, available: int, count: int, kept_bits: int, target: Any, target_at: int
-) -> Any:
+    payload: Uint8Array, payload_at: int, available: int, count: int, kept_bits: int, target: Uint8Array, target_at: int
+) -> int:
     """``decode`` of the codecs that keep the ``kept_bits`` most significant bits."""
+    coded = Stretch(payload, payload_at, available)
     if kept_bits == 32:
-        return _decode(_uncut, 32, 32, payload, payload_at, available, count, target, target_at)
+        return _decode(_uncut, 32, 32, coded, count, target, target_at)
     if kept_bits == 16:
-        return _decode(_uncut, 16, 16, payload, payload_at, available, count, target, target_at)
+        return _decode(_uncut, 16, 16, coded, count, target, target_at)
     if kept_bits == 10:
-        return _decode(_uncut, 10, 10, payload, payload_at, available, count, target, target_at)
+        return _decode(_uncut, 10, 10, coded, count, target, target_at)
     if kept_bits == 8:
-        return _decode(_uncut, 8, 8, payload, payload_at, available, count, target, target_at)
-    return _decode(_uncut, kept_bits, kept_bits, payload, payload_at, available, count, target, target_at)
+        return _decode(_uncut, 8, 8, coded, count, target, target_at)
+    return _decode(_uncut, kept_bits, kept_bits, coded, count, target, target_at)
 
 
 @kernel
 def decode_cut_halves(
-    payload: Any,
+    payload: Uint8Array,
     payload_at: int,
     available: int,
     count: int,
-    half_len: int,
-    half_count: int,
+    middle: Middle,
     kept_bits: int,
-    target: Any,
+    target: Uint8Array,
     target_at: int,
-) -> Any:
+) -> int:
     """``decode_halves`` of these codecs: each burst's place is known, so the mark is only checked."""
-    if half_len != half_count // LANES * kept_bits:
+    if middle.octets != middle.floats // LANES * kept_bits:
         return MALFORMED
     return decode_cut(payload, payload_at, available, count, kept_bits, target, target_at)
 
 
 @kernel
-def round_trip_cut(source: Any, kept_bits: int, target: Any) -> None:
+def round_trip_cut(source: Uint32Array, kept_bits: int, target: Uint32Array) -> None:
     """Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same."""
     mask = np.uint32(0xFFFFFFFF & ~((1 << (32 - kept_bits)) - 1))
     for index in range(source.size):
@@ -209,7 +221,7 @@ def round_trip_cut(source: Any, kept_bits: int, target: Any) -> None:
 
 
 @inline_kernel
-def bound_itself(bound_k: Any) -> Any:
+def bound_itself(bound_k: int) -> int:
     """Return the bound: the parameter of kernels that take it as it is."""
     return bound_k
 
@@ -219,8 +231,9 @@ def cut_kernels(form: Cut) -> Kernels:
     kept_bits = form.bits
 
     @inlined_with
-    def bits(bound_k: Any) -> Any:
-        return np.int64(kept_bits)  # a number that Numba knows would have every kernel compiled once for each
+    def bits(bound_k: int) -> int:
+        # A number that Numba knows would have every kernel compiled once for each.
+        return np.int64(kept_bits)  # type: ignore[return-value]
 
     return Kernels(encode_cut, decode_cut, decode_cut_halves, round_trip_cut, bits, bits)
 
@@ -231,35 +244,50 @@ def made_kernels(form: Made) -> Kernels:
 
     @compiled_with
     def encode(
-        source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
-    ) -> Any:
-        return _encode(to_code, bits, bound_k, source, source_at, count, target, target_at, capacity, classes)
+        source: Uint8Array,
+        source_at: int,
+        count: int,
+        bound_k: int,
+        target: Uint8Array,
+        target_at: int,
+        capacity: int,
+        classes: Int64Array,
+    ) -> tuple[int, int]:
+        room = Stretch(target, target_at, capacity)
+        return _encode(to_code, bits, bound_k, source, source_at, count, room, classes)
 
     @compiled_with
     def decode(
-        payload: Any, payload_at: int, available: int, count: int, bound_k: int, target: Any, target_at: int
-    ) -> Any:
-        return _decode(to_word, bits, bound_k, payload, payload_at, available, count, target, target_at)
-
-    @compiled_with
-    def decode_halves(
-        payload: Any,
+        payload: Uint8Array,
         payload_at: int,
         available: int,
         count: int,
-        half_len: int,
-        half_count: int,
         bound_k: int,
-        target: Any,
+        target: Uint8Array,
         target_at: int,
-    ) -> Any:
-        if half_len != half_count // LANES * bits:
-            return MALFORMED
-        return _decode(to_word, bits, bound_k, payload, payload_at, available, count, target, target_at)
+    ) -> int:
+        coded = Stretch(payload, payload_at, available)
+        return _decode(to_word, bits, bound_k, coded, count, target, target_at)
 
     @compiled_with
-    def round_trip(source: Any, bound_k: int, target: Any) -> None:
+    def decode_halves(
+        payload: Uint8Array,
+        payload_at: int,
+        available: int,
+        count: int,
+        middle: Middle,
+        bound_k: int,
+        target: Uint8Array,
+        target_at: int,
+    ) -> int:
+        if middle.octets != middle.floats // LANES * bits:
+            return MALFORMED
+        coded = Stretch(payload, payload_at, available)
+        return _decode(to_word, bits, bound_k, coded, count, target, target_at)
+
+    @compiled_with
+    def round_trip(source: Uint32Array, bound_k: int, target: Uint32Array) -> None:
         for index in range(source.size):
-            target[index] = np.uint32(to_word(to_code(np.int64(source[index]), bound_k), bound_k))
+            target[index] = np.uint32(to_word(to_code(whole(source[index]), bound_k), bound_k))
 
     return Kernels(encode, decode, decode_halves, round_trip, bound_itself, bound_itself)

@@ -18,14 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from netoffload.codec import CODECS, Codec, kernels
-from netoffload.codec.bursts import BURST_LEN, DECODE_SLACK, ENCODE_SLACK, LANES, MALFORMED, TAGS_LEN
+from netoffload.codec.bursts import BURST_LEN, DECODE_SLACK, ENCODE_SLACK, LANES, MALFORMED, TAGS_LEN, Middle
 from netoffload.codec_specs import TAGGED
-from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.guarded import guarded_octets
 from netoffload.compiled.jit import kernel
 from netoffload.compiled.octets import copy_octets, load_u16
@@ -100,16 +101,9 @@ def _fuzz_batch(seed: int, number: int, count: int, payload: Uint8Array, targets
     recipes = _recipes(rng, count)
     scratch = np.zeros(MAX_LEN + ENCODE_SLACK, np.uint8)
     payload[-DECODE_SLACK:] = noise[2, :DECODE_SLACK]
+    memory = _Memory(scratch, np.zeros(4, np.int64), payload, *targets)
     accepted, wrong, length, read = _decode_all(
-        int(codec.codec_id),
-        bound_k,
-        recipes,
-        values.view(np.uint8),
-        noise,
-        scratch,
-        np.zeros(4, np.int64),
-        payload,
-        *targets,
+        int(codec.codec_id), bound_k, recipes, values.view(np.uint8), noise, memory
     )
     told = int(recipes[min(wrong, count - 1), _TOLD])
     last = payload[payload.size - DECODE_SLACK - length : payload.size - DECODE_SLACK]
@@ -124,7 +118,7 @@ _KIND, _MADE, _TOLD, _FROM, _LEN, _STRETCH, _HALF, _MISS, _FLIP_AT = range(9)
 _FLIP_BY: Final = _FLIP_AT + FLIPS
 
 
-def _recipes(rng: np.random.Generator, count: int) -> Any:
+def _recipes(rng: np.random.Generator, count: int) -> npt.NDArray[np.int64]:
     """Return int64[count, columns]: what is done to make each payload."""
     recipes = np.empty((count, _FLIP_BY + FLIPS), np.int64)
     recipes[:, _KIND] = rng.choice(3, count, p=(0.25, 0.25, 0.5))  # noise, sparse noise, encoded floats
@@ -142,24 +136,31 @@ def _recipes(rng: np.random.Generator, count: int) -> Any:
     return recipes
 
 
+class _Memory(NamedTuple):
+    """What payloads are made in, and decoded into."""
+
+    scratch: Uint8Array
+    classes: Int64Array
+    payload: Uint8Array
+    target: Uint8Array
+    other: Uint8Array
+
+
 @kernel
 def _decode_all(
     codec_id: int,
     bound_k: int,
-    recipes: Any,
-    values: Any,
-    noise: Any,
-    scratch: Any,
-    classes: Any,
-    payload: Any,
-    target: Any,
-    other: Any,
+    recipes: npt.NDArray[np.int64],
+    values: Uint8Array,
+    noise: npt.NDArray[np.uint8],
+    memory: _Memory,
 ) -> tuple[int, int, int, int]:
     """Make and decode every payload, into both targets; return (accepted, index of the first wrong one or the count,
     length, status).
 
     The last two belong to the payload decoded last, which is then still in ``payload`` and ``target``.
     """
+    scratch, classes, payload, target, other = memory
     accepted = length = read = 0
     for index in range(recipes.shape[0]):
         recipe = recipes[index]
@@ -180,13 +181,11 @@ def _decode_all(
         read = kernels.decode(codec_id, payload, start, length, told, bound_k, target, target.size - room)
         half_count = min(recipe[_HALF], told) // LANES * LANES
         half_len = _wanted_status(codec_id, payload, start, length, half_count) + recipe[_MISS]
-        half_len = min(max(half_len, 0), length)
-        again = kernels.decode_halves(
-            codec_id, payload, start, length, told, half_len, half_count, bound_k, other, other.size - room
-        )
+        middle = Middle(min(max(half_len, 0), length), half_count)
+        again = kernels.decode_halves(codec_id, payload, start, length, told, middle, bound_k, other, other.size - room)
         if (
             read != _wanted_status(codec_id, payload, start, length, told)
-            or again != _wanted_halves(codec_id, payload, start, length, told, half_len, half_count)
+            or again != _wanted_halves(codec_id, payload, start, length, told, middle)
             or (again != MALFORMED and not _is_same(target, other, room, 4 * told))
         ):
             return accepted, index, length, read
@@ -201,7 +200,7 @@ for _codec_id, _codec in CODECS.items():
 
 
 @kernel
-def _wanted_status(codec_id: int, payload: Any, start: int, length: int, count: int) -> int:
+def _wanted_status(codec_id: int, payload: Uint8Array, start: int, length: int, count: int) -> int:
     if _HAVE_TAGS >> codec_id & 1 == 0:
         whole = (count + LANES - 1) // LANES * _BURST_OCTETS[codec_id]
         return MALFORMED if whole > length else whole
@@ -221,9 +220,8 @@ def _wanted_status(codec_id: int, payload: Any, start: int, length: int, count: 
 
 
 @kernel
-def _wanted_halves(
-    codec_id: int, payload: Any, start: int, length: int, count: int, half_len: int, half_count: int
-) -> int:
+def _wanted_halves(codec_id: int, payload: Uint8Array, start: int, length: int, count: int, middle: Middle) -> int:
+    half_len, half_count = middle
     if _wanted_status(codec_id, payload, start, half_len, half_count) != half_len:
         return MALFORMED
     rest = _wanted_status(codec_id, payload, start + half_len, length - half_len, count - half_count)
@@ -231,7 +229,7 @@ def _wanted_halves(
 
 
 @kernel
-def _is_same(left: Any, right: Any, room: int, length: int) -> bool:
+def _is_same(left: Uint8Array, right: Uint8Array, room: int, length: int) -> bool:
     """Whether two targets of one size hold the same octets, ``room`` before their ends."""
     differs = 0
     for index in range(left.size - room, left.size - room + length):

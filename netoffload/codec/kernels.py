@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+from collections.abc import Callable
 from typing import Any, Final
 
 from netoffload.codec import fixed, plain
@@ -21,6 +22,7 @@ from netoffload.codec.bursts import (
     MALFORMED,
     MAX_BURST_PAYLOAD,
     TAGS_LEN,
+    Middle,
 )
 from netoffload.codec.fixed import Kernels
 from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Made, Tagged
@@ -38,6 +40,7 @@ __all__ = [
     "MAX_BURST_PAYLOAD",
     "TAGS_LEN",
     "Kernels",
+    "Middle",
     "decode",
     "decode_halves",
     "encode_fit",
@@ -75,7 +78,7 @@ KERNEL: Final = _choose()
 """The variant in use."""
 
 
-def _of_variant(name: str, function: str) -> Any:
+def _of_variant(name: str, function: str) -> Callable[..., Any]:
     """Return a function of a variant, or of ``plain`` where the variant has none of its own for this codec.
 
     Raises:
@@ -109,12 +112,12 @@ def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
 
 
 @inline_kernel
-def is_known(codec_id: Any) -> Any:
+def is_known(codec_id: int) -> bool:
     """Whether a block header's codec id is one of ours."""
     return ALL_CODECS >> codec_id & 1 != 0
 
 
-def _by_id(kind: str, arguments: str, parameter: str, otherwise: str) -> Any:
+def _by_id(kind: str, arguments: str, parameter: str, otherwise: str) -> Callable[..., Any]:
     """Return the kernel that calls a codec's own by its id: a chain of comparisons, as one would write it by hand.
 
     Args:
@@ -173,15 +176,15 @@ Args:
 
 decode_halves: Final = _by_id(
     "decode_halves",
-    "payload, payload_at, available, count, half_len, half_count, bound_k, target, target_at",
+    "payload, payload_at, available, count, middle, bound_k, target, target_at",
     "decoding",
     "MALFORMED",
 )
 """Decode like :func:`decode` a payload whose middle is known.
 
 Args:
-    half_len: octets of the first half, at most ``available``; not being where a burst starts is ``MALFORMED``.
-    half_count: floats in it, at most ``count``: whole bursts, or none.
+    middle: a :class:`~netoffload.codec.bursts.Middle`, its octets at most ``available``, its floats at most ``count``.
+        Not being where a burst starts is ``MALFORMED``.
 """
 
 round_trip: Final = _by_id("round_trip", "source, bound_k, target", "coding", "round_trip_cut(source, 32, target)")

@@ -6,14 +6,19 @@ decoding but for one weight, are shared. Limits that depend on the bound are wor
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, add_classes, long_lanes, tags_len
+from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, Middle, add_classes, long_lanes, tags_len
 from netoffload.codec_specs import TAGGED, CodecId, Tagged
+from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array, Uint32Array
 from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
-from netoffload.compiled.octets import bits_float32, float32_bits, load_u16, load_u32, store_u16, store_u32
+from netoffload.compiled.octets import bits_float32, float32_bits, load_u16, load_u32, store_u16, store_u32, whole
+
+LaneCoder: TypeAlias = Callable[[int, tuple[int, ...]], tuple[int, int]]
+"""From a float's bits and a codec's limits to (code, tag)."""
 
 UNIT16: Final = np.float32(2.0**-15)
 """What the last of the 15 magnitude bits of the 16-bit form weighs, in both codecs."""
@@ -36,13 +41,13 @@ HALF_BITS: Final = 0x3F000000
 
 
 @inline_kernel
-def inceptionn_limits(bound_k: Any) -> Any:
+def inceptionn_limits(bound_k: int) -> tuple[int, int]:
     """Return the bits of the smallest |x| of the 8-bit and of the 16-bit form (Algorithm 2): 2**-k and 2**-(k//2)."""
     return (127 - bound_k) << 23, (127 - (bound_k >> 1)) << 23
 
 
 @inline_kernel
-def inceptionn_lane(word: Any, limits: Any) -> Any:
+def inceptionn_lane(word: int, limits: tuple[int, ...]) -> tuple[int, int]:
     """Return (code, tag) of one float32's bits (Algorithm 2).
 
     The tag is how many of three limits |x| reaches, which is the algorithm's comparison with e. A code of class 0 means
@@ -59,7 +64,7 @@ def inceptionn_lane(word: Any, limits: Any) -> Any:
 
 
 @inline_kernel
-def bounded_limits(bound_k: Any) -> Any:
+def bounded_limits(bound_k: int) -> tuple[int, int, int, int]:
     """Return the bits of the smallest |x| of the 8-bit and of the 16-bit form, where a hole ends, and a scale.
 
     Up to 2**-k, a tie, rounds to 0. The 16-bit form begins half a unit above the largest 8-bit magnitude, which ends
@@ -74,12 +79,12 @@ def bounded_limits(bound_k: Any) -> Any:
     return ((127 - bound_k) << 23) + 1, after8, after8, (bound_k - 1) << 23
 
 
-def unit8_of(form: Tagged) -> Any:
+def unit8_of(form: Tagged) -> Callable[[int], np.float32]:
     """Return a compiled function from the bound k to what the last bit of the 8-bit form weighs, over 256."""
     places, places_per_k = 8 + form.places8[0], form.places8[1]
 
     @inlined_with
-    def unit8(bound_k: Any) -> Any:
+    def unit8(bound_k: int) -> np.float32:
         return np.float32(1.0) / np.float32(1 << (places + places_per_k * bound_k))
 
     return unit8
@@ -89,7 +94,7 @@ bounded_unit8: Final = unit8_of(TAGGED[CodecId.BOUNDED])
 
 
 @inline_kernel
-def bounded_lane(word: Any, limits: Any) -> Any:
+def bounded_lane(word: int, limits: tuple[int, ...]) -> tuple[int, int]:
     """Return (code, tag) of one float32's bits, rounded to nearest, ties to even; a code of class 0 means nothing."""
     magnitude = word & MAGNITUDE_BITS
     in8 = int(magnitude >= limits[0])
@@ -102,7 +107,7 @@ def bounded_lane(word: Any, limits: Any) -> Any:
 
 
 @inline_kernel
-def decode_lane(code: Any, tag: Any, unit8: Any) -> Any:
+def decode_lane(code: int, tag: int, unit8: np.float32) -> int:
     """Return the float32 bits of one code (Algorithm 3); ``code`` may have octets of the next lane above it.
 
     The 8-bit form is read as a 16-bit form without its low octet, and a magnitude is a fixed-point fraction: finding
@@ -122,8 +127,14 @@ def decode_lane(code: Any, tag: Any, unit8: Any) -> Any:
 
 @inlined_with
 def _encode_burst(
-    encode_lane: Any, limits: Any, source: Any, first: Any, lanes: Any, target: Any, target_at: Any
-) -> Any:
+    encode_lane: LaneCoder,
+    limits: tuple[int, ...],
+    source: Uint8Array,
+    first: int,
+    lanes: int,
+    target: Uint8Array,
+    target_at: int,
+) -> tuple[int, int]:
     tags = 0
     cursor = target_at
     for lane in range(lanes):
@@ -136,19 +147,17 @@ def _encode_burst(
 
 @inlined_with
 def _encode_fit(
-    encode_lane: Any,
-    limits: Any,
-    source: Any,
-    source_at: Any,
-    count: Any,
-    target: Any,
-    target_at: Any,
-    capacity: Any,
-    classes: Any,
-) -> Any:
+    encode_lane: LaneCoder,
+    limits: tuple[int, ...],
+    source: Uint8Array,
+    source_at: int,
+    count: int,
+    room: Stretch,
+    classes: Int64Array,
+) -> tuple[int, int]:
     done = tagged = sixteens = wholes = 0
-    at = target_at
-    end = target_at + capacity
+    target, at = room.octets, room.at
+    end = at + room.length
     while done < count:
         lanes = min(LANES, count - done)
         first = source_at + 4 * done
@@ -165,31 +174,53 @@ def _encode_fit(
         tagged += TAGS_LEN
         at = cursor
         done += lanes
-    add_classes(classes, done, at - target_at - tagged, sixteens, wholes)
-    return done, at - target_at
+    add_classes(classes, done, at - room.at - tagged, sixteens, wholes)
+    return done, at - room.at
 
 
 @kernel
 def encode_inceptionn(
-    source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
+    source: Uint8Array,
+    source_at: int,
+    count: int,
+    bound_k: int,
+    target: Uint8Array,
+    target_at: int,
+    capacity: int,
+    classes: Int64Array,
 ) -> tuple[int, int]:
     """``encode_fit`` of ``inceptionn``; see ``netoffload.codec.kernels``."""
     limits = inceptionn_limits(bound_k)
-    return _encode_fit(inceptionn_lane, limits, source, source_at, count, target, target_at, capacity, classes)
+    room = Stretch(target, target_at, capacity)
+    return _encode_fit(inceptionn_lane, limits, source, source_at, count, room, classes)
 
 
 @kernel
 def encode_bounded(
-    source: Any, source_at: int, count: int, bound_k: int, target: Any, target_at: int, capacity: int, classes: Any
+    source: Uint8Array,
+    source_at: int,
+    count: int,
+    bound_k: int,
+    target: Uint8Array,
+    target_at: int,
+    capacity: int,
+    classes: Int64Array,
 ) -> tuple[int, int]:
     """``encode_fit`` of ``bounded``; see ``netoffload.codec.kernels``."""
     limits = bounded_limits(bound_k)
-    return _encode_fit(bounded_lane, limits, source, source_at, count, target, target_at, capacity, classes)
+    room = Stretch(target, target_at, capacity)
+    return _encode_fit(bounded_lane, limits, source, source_at, count, room, classes)
 
 
 @kernel
 def decode_tagged(
-    payload: Any, payload_at: int, available: int, count: int, unit8: Any, target: Any, target_at: int
+    payload: Uint8Array,
+    payload_at: int,
+    available: int,
+    count: int,
+    unit8: np.float32,
+    target: Uint8Array,
+    target_at: int,
 ) -> int:
     """``decode`` of both tagged codecs; ``unit8`` (float32) is what the last bit of the 8-bit form weighs, over 256.
 
@@ -218,45 +249,38 @@ def decode_tagged(
 
 @kernel
 def decode_tagged_halves(
-    payload: Any,
+    payload: Uint8Array,
     payload_at: int,
     available: int,
     count: int,
-    half_len: int,
-    half_count: int,
-    unit8: Any,
-    target: Any,
+    middle: Middle,
+    unit8: np.float32,
+    target: Uint8Array,
     target_at: int,
 ) -> int:
     """``decode_halves`` of both tagged codecs: one half after the other."""
-    if decode_tagged(payload, payload_at, half_len, half_count, unit8, target, target_at) != half_len:
+    first, floats = middle
+    if decode_tagged(payload, payload_at, first, floats, unit8, target, target_at) != first:
         return MALFORMED
-    rest = decode_tagged(
-        payload,
-        payload_at + half_len,
-        available - half_len,
-        count - half_count,
-        unit8,
-        target,
-        target_at + 4 * half_count,
-    )
-    return MALFORMED if rest == MALFORMED else half_len + rest
+    to = target_at + 4 * floats
+    rest = decode_tagged(payload, payload_at + first, available - first, count - floats, unit8, target, to)
+    return MALFORMED if rest == MALFORMED else first + rest
 
 
 @kernel
-def round_trip_inceptionn(source: Any, bound_k: int, target: Any) -> None:
+def round_trip_inceptionn(source: Uint32Array, bound_k: int, target: Uint32Array) -> None:
     """Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same."""
     limits = inceptionn_limits(bound_k)
     for index in range(source.size):
-        code, tag = inceptionn_lane(np.int64(source[index]), limits)
+        code, tag = inceptionn_lane(whole(source[index]), limits)
         target[index] = np.uint32(decode_lane(code, tag, UNIT16))
 
 
 @kernel
-def round_trip_bounded(source: Any, bound_k: int, target: Any) -> None:
+def round_trip_bounded(source: Uint32Array, bound_k: int, target: Uint32Array) -> None:
     """Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same."""
     limits = bounded_limits(bound_k)
     unit8 = bounded_unit8(bound_k)
     for index in range(source.size):
-        code, tag = bounded_lane(np.int64(source[index]), limits)
+        code, tag = bounded_lane(whole(source[index]), limits)
         target[index] = np.uint32(decode_lane(code, tag, unit8))

@@ -5,7 +5,7 @@ Lemire, Kurz, Rupp: Stream VByte: Faster byte-oriented integer compression (2018
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from llvmlite import ir
@@ -13,6 +13,7 @@ from llvmlite import ir
 from netoffload.codec import vectors
 from netoffload.codec.vectors import I8, I64
 from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.emitted import Builder, Context, LlvmType, NumbaType, Value
 
 HALF: Final = ir.VectorType(I8, 16)
 _NO_OCTET: Final = 0x80
@@ -47,13 +48,15 @@ LENGTH_AT: Final = _SPREAD.size
 """Where the lengths begin in it."""
 
 
-def shuffle(builder: Any, octets: Any, control: Any) -> Any:
+def shuffle(builder: Builder, octets: Value, control: Value) -> Value:
     """Return 16 octets, each the one that the control's octet names, or 0 (SSSE3)."""
     function = builder.module.declare_intrinsic("llvm.x86.ssse3.pshuf.b.128", fnty=ir.FunctionType(HALF, [HALF, HALF]))
     return builder.call(function, [octets, control])
 
 
-def entry(context: Any, builder: Any, table_type: Any, table: Any, index: Any, size: int, pointee: Any) -> Any:
+def entry(
+    context: Context, builder: Builder, table_type: NumbaType, table: Value, index: Value, size: int, pointee: LlvmType
+) -> Value:
     """Return an entry of a table, of ``size`` octets."""
     at = builder.mul(index, ir.Constant(I64, size))
     return builder.load(vectors.pointer(context, builder, table_type, table, at, pointee), align=1)

@@ -8,7 +8,8 @@ in.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 from llvmlite import ir
 from numba import types
@@ -17,7 +18,28 @@ from numba.extending import intrinsic
 from netoffload.codec import plain
 from netoffload.codec.bursts import BURST_LEN, LANES
 from netoffload.codec.plain import MAGNITUDE_BITS, ONE_BITS, ROUNDS_TO_ONE
+from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.emitted import (
+    Builder,
+    Context,
+    Intrinsic,
+    LlvmType,
+    NumbaType,
+    Signature,
+    TypingContext,
+    Value,
+)
 from netoffload.compiled.jit import inline_kernel
+
+PlanesAndCodes: TypeAlias = tuple[list[Value], Value]
+
+Coder: TypeAlias = Callable[[Builder, Value, Sequence[Value]], PlanesAndCodes]
+"""Emits how lanes become planes and codes, given a codec's limits."""
+
+R = TypeVar("R")
+
+BurstCoder: TypeAlias = Callable[[Uint8Array, int, tuple[int, ...], Uint8Array, int], R]
+"""Encodes one burst, or two: source, its place, limits, target, its place."""
 
 I8: Final = ir.IntType(8)
 I16: Final = ir.IntType(16)
@@ -35,23 +57,23 @@ _ROUND_AS_SET: Final = 4
 """Rounding operand of AVX-512: as the control register says, to nearest even unless somebody changed it."""
 
 
-def held(builder: Any, number: Any) -> Any:
+def held(builder: Builder, number: Value) -> Value:
     """Return an i64 that LLVM must keep in a general register, because it no longer knows where it came from."""
     return builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [number], side_effect=False)
 
 
 @intrinsic
-def _held(typing_context: Any, number: Any) -> Any:
+def _held(typing_context: TypingContext, number: NumbaType) -> Intrinsic:
     """Return the number, which LLVM no longer knows."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
         return held(builder, args[0])
 
     return types.int64(types.int64), codegen
 
 
 @inline_kernel
-def inceptionn_limits(bound_k: Any) -> Any:
+def inceptionn_limits(bound_k: int) -> tuple[int, ...]:
     """Return the limits of ``plain`` and the constants of a burst, to be worked out before the loop.
 
     LLVM would fetch a constant that it knows from memory for every burst, each time with an instruction of ten octets
@@ -62,7 +84,7 @@ def inceptionn_limits(bound_k: Any) -> Any:
 
 
 @inline_kernel
-def bounded_limits(bound_k: Any) -> Any:
+def bounded_limits(bound_k: int) -> tuple[int, ...]:
     """Like :func:`inceptionn_limits`, and where the hole ends."""
     from8, from16, hole_end, scale8 = plain.bounded_limits(bound_k)
     return from8, from16, scale8, _held(plain.SCALE16), _held(24), _held(16), hole_end
@@ -73,25 +95,27 @@ def words(*values: int, lanes: int = LANES) -> ir.Constant:
     return ir.Constant(ir.VectorType(I32, lanes), list(values) * (lanes // len(values)))
 
 
-def pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any, pointee: Any) -> Any:
+def pointer(
+    context: Context, builder: Builder, array_type: NumbaType, array: Value, at: Value, pointee: LlvmType
+) -> Value:
     """Return the address ``at`` octets into an array."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.bitcast(builder.gep(builder.bitcast(data, I8.as_pointer()), [at]), pointee.as_pointer())
 
 
-def all_lanes(builder: Any, value: Any, vector: Any) -> Any:
+def all_lanes(builder: Builder, value: Value, vector: LlvmType) -> Value:
     """Return a vector with ``value`` in every lane."""
     nothing = ir.Constant(vector, ir.Undefined)
     one = builder.insert_element(nothing, value, ir.Constant(I32, 0))
     return builder.shuffle_vector(one, nothing, words(0, lanes=vector.count))
 
 
-def bits_of_plane(builder: Any, plane: Any) -> Any:
+def bits_of_plane(builder: Builder, plane: Value) -> Value:
     """Return a plane as the low bits of an i64, one per lane."""
     return builder.zext(builder.bitcast(plane, ir.IntType(plane.type.count)), I64)
 
 
-def inceptionn_codes(builder: Any, word: Any, limits: Any) -> Any:
+def inceptionn_codes(builder: Builder, word: Value, limits: Sequence[Value]) -> PlanesAndCodes:
     """Return (planes, codes) as ``netoffload.codec.plain.inceptionn_lane`` defines them.
 
     Cutting bits off a fraction is converting it to an integer, once it is multiplied by 2**7 or 2**15.
@@ -105,7 +129,7 @@ def inceptionn_codes(builder: Any, word: Any, limits: Any) -> Any:
     return planes, _codes(builder, word, planes, shift, _integer(builder, "cvtt", builder.add(magnitude, scale)))
 
 
-def bounded_codes(builder: Any, word: Any, limits: Any) -> Any:
+def bounded_codes(builder: Builder, word: Value, limits: Sequence[Value]) -> PlanesAndCodes:
     """Return (planes, codes) as ``netoffload.codec.plain.bounded_lane`` defines them."""
     lanes = word.type.count
     magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
@@ -121,12 +145,12 @@ def bounded_codes(builder: Any, word: Any, limits: Any) -> Any:
     return planes, _codes(builder, word, planes, shift, _integer(builder, "cvt", builder.add(magnitude, scale)))
 
 
-def spread(builder: Any, limits: Any, lanes: int = LANES) -> Any:
+def spread(builder: Builder, limits: Sequence[Value], lanes: int = LANES) -> list[Value]:
     """Return a burst, or two, of each limit."""
     return [all_lanes(builder, builder.trunc(limit, I32), ir.VectorType(I32, lanes)) for limit in limits]
 
 
-def _integer(builder: Any, conversion: str, scaled: Any) -> Any:
+def _integer(builder: Builder, conversion: str, scaled: Value) -> Value:
     """Convert floats to integers: ``cvtt`` cuts off, ``cvt`` rounds to nearest even; any value for what does not fit.
 
     LLVM's own ``fptosi`` leaves the latter undefined.
@@ -142,13 +166,13 @@ def _integer(builder: Any, conversion: str, scaled: Any) -> Any:
     return builder.call(function, arguments)
 
 
-def _codes(builder: Any, word: Any, planes: Any, shift: Any, magnitude: Any) -> Any:
+def _codes(builder: Builder, word: Value, planes: Sequence[Value], shift: Value, magnitude: Value) -> Value:
     """Return every lane's code in its class; one of class 0 means nothing. ``shift`` moves the sign."""
     sign = builder.lshr(builder.and_(word, words(1 << 31, lanes=word.type.count)), shift)
     return builder.select(planes[2], word, builder.or_(sign, magnitude))
 
 
-def units(builder: Any, in8: Any, unit8: Any) -> Any:
+def units(builder: Builder, in8: Value | None, unit8: Value) -> Value:
     """Return what bit 0 of a lane weighs for :func:`floats_of_tops`.
 
     ``in8`` are the lanes with tag 1, and ``unit8`` (float) is that of ``netoffload.codec.plain.decode_lane``. Where
@@ -160,7 +184,7 @@ def units(builder: Any, in8: Any, unit8: Any) -> Any:
     return builder.select(in8, all_lanes(builder, builder.fmul(unit8, F32(2.0**-16)), FLOATS), unit16)
 
 
-def floats_of_tops(builder: Any, top: Any, unit: Any, in32: Any) -> Any:
+def floats_of_tops(builder: Builder, top: Value, unit: Value, in32: Value) -> Value:
     """Return the float bits of the codes as ``netoffload.codec.plain.decode_lane`` defines them.
 
     ``top`` has each code in the top octets of its lane and nothing below, so that sign and fraction of both short forms

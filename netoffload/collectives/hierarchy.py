@@ -106,6 +106,7 @@ def check_groups(groups: Groups, size: int) -> None:
         )
 
 
+# Nine parameters: those of ring_allreduce, whose calls look alike, and how the groups are made.
 def hierarchical_allreduce(
     exchange: Exchange,
     values: Float32Array,

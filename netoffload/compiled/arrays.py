@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -31,3 +33,17 @@ Int64Array = npt.NDArray[np.int64]
 
 BoolArray = npt.NDArray[np.bool_]
 """Choices, one per element."""
+
+
+class Stretch(NamedTuple):
+    """Part of an octet array. Handed on within compiled code, it costs nothing.
+
+    Attributes:
+        octets: the array.
+        at: where the part begins.
+        length: octets that it has, or may have.
+    """
+
+    octets: Uint8Array
+    at: int
+    length: int

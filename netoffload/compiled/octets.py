@@ -17,6 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 from netoffload.compiled.jit import JIT_DISABLED, inline_kernel
 
 if JIT_DISABLED:
@@ -45,11 +46,11 @@ if JIT_DISABLED:
         """Return the number of the lowest bit set in a 64-bit word that is not 0."""
         return (int(word) & -int(word)).bit_length() - 1
 
-    def float32_bits(value: Any) -> int:
+    def float32_bits(value: np.float32) -> int:
         """Return the bits of a float32."""
         return int(np.float32(value).view(np.uint32))
 
-    def bits_float32(word: int) -> Any:
+    def bits_float32(word: int) -> np.float32:
         """Return the float32 with these bits."""
         return np.uint32(word).view(np.float32)
 
@@ -63,16 +64,18 @@ if JIT_DISABLED:
 
 else:
 
-    def _pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any, bits: int) -> Any:
+    def _pointer(
+        context: Context, builder: Builder, array_type: NumbaType, array: Value, at: Value, bits: int
+    ) -> Value:
         data = context.make_array(array_type)(context, builder, array).data
         return builder.bitcast(builder.gep(data, [at]), ir.IntType(bits).as_pointer())
 
-    def _make_load(bits: int, result: Any) -> Any:
+    def _make_load(bits: int, result: NumbaType) -> Any:
         @intrinsic
-        def load(typing_context: Any, octets: Any, at: Any) -> Any:
+        def load(typing_context: TypingContext, octets: NumbaType, at: NumbaType) -> Intrinsic:
             """Unaligned load."""
 
-            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
                 pointer = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
                 word = builder.load(pointer, align=1)
                 return builder.zext(word, ir.IntType(64))
@@ -83,10 +86,10 @@ else:
 
     def _make_store(bits: int) -> Any:
         @intrinsic
-        def store(typing_context: Any, octets: Any, at: Any, word: Any) -> Any:
+        def store(typing_context: TypingContext, octets: NumbaType, at: NumbaType, word: NumbaType) -> Intrinsic:
             """Unaligned store."""
 
-            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
                 pointer = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
                 builder.store(builder.trunc(args[2], ir.IntType(bits)), pointer, align=1)
                 return context.get_dummy_value()
@@ -101,57 +104,64 @@ else:
     store_u32 = _make_store(32)
 
     @intrinsic
-    def int32_at(typing_context: Any, address: Any) -> Any:
+    def int32_at(typing_context: TypingContext, address: NumbaType) -> Intrinsic:
         """Return the 32-bit integer at an address of memory."""
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             word = builder.load(builder.inttoptr(args[0], ir.IntType(32).as_pointer()))
             return builder.sext(word, ir.IntType(64))
 
         return types.int64(types.uintp), codegen
 
     @intrinsic
-    def popcount_u16(typing_context: Any, word: Any) -> Any:
+    def popcount_u16(typing_context: TypingContext, word: NumbaType) -> Intrinsic:
         """Return how many of the low 16 bits are set."""
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             low = builder.trunc(args[0], ir.IntType(16))
             return builder.zext(builder.ctpop(low), ir.IntType(64))
 
         return types.int64(types.int64), codegen
 
     @intrinsic
-    def trailing_zeros(typing_context: Any, word: Any) -> Any:
+    def trailing_zeros(typing_context: TypingContext, word: NumbaType) -> Intrinsic:
         """Return the number of the lowest bit set in a 64-bit word that is not 0."""
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
 
         return types.int64(types.uint64), codegen
 
     @intrinsic
-    def float32_bits(typing_context: Any, value: Any) -> Any:
+    def float32_bits(typing_context: TypingContext, value: np.float32) -> Intrinsic:
         """Return the bits of a float32."""
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             return builder.zext(builder.bitcast(args[0], ir.IntType(32)), ir.IntType(64))
 
         return types.int64(types.float32), codegen
 
     @intrinsic
-    def bits_float32(typing_context: Any, word: Any) -> Any:
+    def bits_float32(typing_context: TypingContext, word: NumbaType) -> Intrinsic:
         """Return the float32 with these bits."""
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
 
         return types.float32(types.int64), codegen
 
     @intrinsic
-    def copy_octets(typing_context: Any, source: Any, source_at: Any, target: Any, target_at: Any, count: Any) -> Any:
+    def copy_octets(
+        typing_context: TypingContext,
+        source: NumbaType,
+        source_at: NumbaType,
+        target: NumbaType,
+        target_at: NumbaType,
+        count: NumbaType,
+    ) -> Intrinsic:
         """Copy ``count`` octets between two arrays that do not overlap (memcpy)."""
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             from_pointer = _pointer(context, builder, signature.args[0], args[0], args[1], 8)
             to_pointer = _pointer(context, builder, signature.args[2], args[2], args[3], 8)
             cgutils.raw_memcpy(builder, to_pointer, from_pointer, args[4], 1)
@@ -161,6 +171,12 @@ else:
 
 
 @inline_kernel
-def u8(octets: Uint8Array, at: int) -> Any:
-    """Return the octet at ``at`` as a signed 64-bit integer, so that arithmetic with it cannot wrap."""
-    return np.int64(octets[at])
+def whole(value: int | np.integer[Any]) -> int:
+    """Return a number as a signed 64-bit integer, so that arithmetic with it cannot wrap."""
+    return np.int64(value)  # type: ignore[return-value]  # which is an int where this is compiled
+
+
+@inline_kernel
+def u8(octets: Uint8Array, at: int) -> int:
+    """Return the octet at ``at`` likewise."""
+    return whole(octets[at])

@@ -24,8 +24,9 @@ from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 
-from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
 from netoffload.compiled.jit import kernel
+from netoffload.compiled.octets import whole
 from netoffload.compressors.layout import Layout
 from netoffload.compressors.rng import stream_key
 from netoffload.errors import CodecError, UsageError
@@ -285,12 +286,12 @@ def require_finite(values: Float32Array, what: str) -> None:
 
 
 @kernel
-def largest_word(words: Any) -> Any:
+def largest_word(words: Uint32Array) -> int:
     """Return the largest of uint32[n] without their signs: the bits of max |v|; 0 of nothing."""
     largest = np.uint32(0)
     for i in range(words.size):
         largest = max(largest, words[i] & np.uint32(0x7FFFFFFF))
-    return np.int64(largest)
+    return whole(largest)
 
 
 def _spelt(value: object) -> str:

@@ -23,11 +23,11 @@ float is beyond it. No cell of any type holds two limits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
-from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uint32Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compressors.base import (
     HEADER_OCTETS,
@@ -104,11 +104,8 @@ class EightBit(Compressor):
         groups, scalers = self._groups(state.layout), self._scalers(payload[HEADER_OCTETS:], state.layout)
         octets = payload[payload.size - values.size :]
         table = self.table
-        quotients = np.empty(BLOCK, np.float32)
-        encode_groups(
-            *(values, values.view(np.uint32), groups, scalers, scalers.view(np.uint32), self.norm == "max"),
-            *(table.cells, table.limits, table.octets, quotients, quotients.view(np.uint32), octets),
-        )
+        lookup = Lookup(table.cells, table.limits, table.octets, Bits.of(np.empty(BLOCK, np.float32)))
+        encode_groups(Bits.of(values), groups, Bits.of(scalers), self.norm == "max", lookup, octets)
         return payload
 
     def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
@@ -128,7 +125,7 @@ class EightBit(Compressor):
     def _size(self, values: Float32Array, state: State) -> int:
         return self._body_octets(state.layout)
 
-    def _groups(self, layout: Layout) -> Any:
+    def _groups(self, layout: Layout) -> Int64Array:
         return layout.groups(self.bucket) if self.norm == "max" else np.array([0, layout.count], np.int64)
 
     def _body_octets(self, layout: Layout) -> int:
@@ -146,58 +143,70 @@ def octets_exact(quotients: Float32Array, table: Table) -> Uint8Array:
     return table.octets[ranks + 128 * np.signbit(quotients)]
 
 
+class Bits(NamedTuple):
+    """A float32 vector, and the same memory as uint32."""
+
+    floats: Float32Array
+    words: Uint32Array
+
+    @classmethod
+    def of(cls, floats: Float32Array) -> Bits:
+        """Return both of a vector."""
+        return cls(floats, floats.view(np.uint32))
+
+
+class Lookup(NamedTuple):
+    """What turns a quotient into an octet; ``tables.Table`` describes the first three.
+
+    Attributes:
+        cells: of the type.
+        limits: likewise.
+        octets: likewise.
+        quotients: float32[BLOCK], scratch.
+    """
+
+    cells: Uint8Array
+    limits: Uint32Array
+    octets: Uint8Array
+    quotients: Bits
+
+
 @kernel
 def encode_groups(
-    values: Any,
-    value_words: Any,
-    groups: Any,
-    scalers: Any,
-    scaler_words: Any,
-    by_max: bool,
-    cells: Any,
-    limits: Any,
-    octets: Any,
-    quotients: Any,
-    words: Any,
-    out: Any,
+    values: Bits, groups: Int64Array, scalers: Bits, by_max: bool, lookup: Lookup, out: Uint8Array
 ) -> None:
     """Write a scaler per group and an octet per float.
 
     Args:
         values: float32[n].
-        value_words: the same memory as uint32.
         groups: int64[g + 1], where groups start, and n.
         scalers: float32[g] to write, if ``by_max``.
-        scaler_words: the same memory as uint32.
         by_max: whether a group is divided by its largest magnitude.
-        cells: of the type, see ``tables.Table``.
-        limits: the same.
-        octets: the same.
-        quotients: float32[BLOCK], scratch.
-        words: the same memory as uint32.
+        lookup: of the type.
         out: uint8[n] to write.
     """
     for group in range(groups.size - 1):
         first, end = groups[group], groups[group + 1]
         divisor = np.float32(1.0)
         if by_max:
-            scaler_words[group] = largest_word(value_words[first:end])
-            if scaler_words[group]:
-                divisor = scalers[group]
+            scalers.words[group] = largest_word(values.words[first:end])
+            if scalers.words[group]:
+                divisor = scalers.floats[group]
         for start in range(first, end, BLOCK):
             stop = min(start + BLOCK, end)
-            _divide(values[start:stop], divisor, quotients)
-            _look_up(value_words[start:stop], words, cells, limits, octets, out[start:stop])
+            _divide(values.floats[start:stop], divisor, lookup.quotients.floats)
+            _look_up(values.words[start:stop], lookup, out[start:stop])
 
 
 @inline_kernel
-def _divide(values: Any, divisor: Any, quotients: Any) -> None:
+def _divide(values: Float32Array, divisor: np.float32, quotients: Float32Array) -> None:
     for i in range(values.size):
         quotients[i] = abs(values[i]) / divisor
 
 
 @inline_kernel
-def _look_up(value_words: Any, words: Any, cells: Any, limits: Any, octets: Any, out: Any) -> None:
+def _look_up(value_words: Uint32Array, lookup: Lookup, out: Uint8Array) -> None:
+    cells, limits, octets, words = lookup.cells, lookup.limits, lookup.octets, lookup.quotients.words
     # Indices are unsigned: of a signed one Numba first asks whether it is negative.
     for i in range(value_words.size):
         rank = np.uint64(cells[words[i] >> np.uint32(CELL_SHIFT)])
@@ -206,7 +215,9 @@ def _look_up(value_words: Any, words: Any, cells: Any, limits: Any, octets: Any,
 
 
 @kernel
-def decode_groups(octets: Any, groups: Any, scalers: Any, by_max: bool, table: Any, out: Any) -> None:
+def decode_groups(
+    octets: Uint8Array, groups: Int64Array, scalers: Float32Array, by_max: bool, table: Float32Array, out: Float32Array
+) -> None:
     """Write the float32[n] that uint8[n] stand for; the other arguments are those of :func:`encode_groups`."""
     for group in range(groups.size - 1):
         scaler = scalers[group] if by_max else np.float32(1.0)

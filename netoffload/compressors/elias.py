@@ -21,12 +21,13 @@ The unused bits of the last octet are 0.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.arrays import Uint8Array, Uint16Array
 from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import whole
 from netoffload.compressors.packing import Codes, load_u64, padded, store_u64
 from netoffload.compressors.rounding import MAX_LEVEL
 from netoffload.errors import CodecError
@@ -99,7 +100,7 @@ def _omega_exact(number: int) -> str:
 
 
 @inline_kernel
-def _log2(number: Any) -> Any:
+def _log2(number: int) -> int:
     log = 0
     while number > 1:
         number >>= 1
@@ -108,14 +109,14 @@ def _log2(number: Any) -> Any:
 
 
 @inline_kernel
-def _gamma(number: Any) -> Any:
+def _gamma(number: int) -> tuple[int, int]:
     """(code, bits)."""
     log = _log2(number)
     return ((number - (1 << log)) << (log + 1)) | (1 << log), 2 * log + 1
 
 
 @inline_kernel
-def _omega(number: Any) -> Any:
+def _omega(number: int) -> tuple[int, int]:
     """(code, bits); at most 45 bits for numbers up to 2^32."""
     code, bits = 0, 1
     while number > 1:
@@ -127,25 +128,25 @@ def _omega(number: Any) -> Any:
 
 
 @inline_kernel
-def _coded(code: Any, form: Any) -> Any:
+def _coded(code: np.uint16, form: int) -> tuple[int, int]:
     """(code, bits) of a value in the dense forms."""
-    level = np.int64(code) >> 1
+    level = whole(code) >> 1
     word, bits = _gamma(level + 1) if form == GAMMA else _omega(level + 1)
     if level:
-        word |= (np.int64(code) & 1) << bits
+        word |= (whole(code) & 1) << bits
         bits += 1
     return word, bits
 
 
 @inline_kernel
-def _coded_level(code: Any) -> Any:
+def _coded_level(code: np.uint16) -> tuple[int, int]:
     """(code, bits) of sign and level behind a gap."""
-    word, bits = _omega(np.int64(code) >> 1)
-    return word << 1 | (np.int64(code) & 1), bits + 1
+    word, bits = _omega(whole(code) >> 1)
+    return word << 1 | (whole(code) & 1), bits + 1
 
 
 @kernel
-def _count_bits(codes: Any, form: int) -> int:
+def _count_bits(codes: Uint16Array, form: int) -> int:
     total, last = 0, -1
     for i in range(codes.size):
         if form != GAPS:
@@ -157,14 +158,14 @@ def _count_bits(codes: Any, form: int) -> int:
 
 
 @inline_kernel
-def _put(target: Any, at: Any, word: Any, bits: Any) -> Any:
+def _put(target: Uint8Array, at: int, word: int, bits: int) -> int:
     octet = at >> 3
     store_u64(target, octet, load_u64(target, octet) | int(word) << (at & 7))
     return at + bits
 
 
 @kernel
-def _write(codes: Any, form: int, target: Any, at: int) -> int:
+def _write(codes: Uint16Array, form: int, target: Uint8Array, at: int) -> int:
     last = -1
     for i in range(codes.size):
         if form != GAPS:
@@ -183,12 +184,12 @@ def _write(codes: Any, form: int, target: Any, at: int) -> int:
 
 
 @inline_kernel
-def _window(stream: Any, at: Any) -> Any:
+def _window(stream: Uint8Array, at: int) -> int:
     return (load_u64(stream, at >> 3) >> (at & 7)) & ((1 << _WINDOW) - 1)
 
 
 @inline_kernel
-def _take_gamma(stream: Any, at: Any) -> Any:
+def _take_gamma(stream: Uint8Array, at: int) -> tuple[int, int]:
     """(number, bits); number 0 where no encoder wrote this."""
     window, log = _window(stream, at), 0
     while log <= _MAX_LOG and not (window >> log) & 1:
@@ -199,7 +200,7 @@ def _take_gamma(stream: Any, at: Any) -> Any:
 
 
 @inline_kernel
-def _take_omega(stream: Any, at: Any) -> Any:
+def _take_omega(stream: Uint8Array, at: int) -> tuple[int, int]:
     """(number, bits); number 0 where no encoder wrote this."""
     window, number, bits = _window(stream, at), 1, 1
     while window & 1:
@@ -213,7 +214,7 @@ def _take_omega(stream: Any, at: Any) -> Any:
 
 
 @kernel
-def _read_dense(stream: Any, limit: int, form: int, codes: Any) -> int:
+def _read_dense(stream: Uint8Array, limit: int, form: int, codes: Uint16Array) -> int:
     """Write the codes; return the bit where they end, or -1 where the stream is malformed."""
     at = 0
     for i in range(codes.size):
@@ -230,7 +231,7 @@ def _read_dense(stream: Any, limit: int, form: int, codes: Any) -> int:
 
 
 @kernel
-def _read_gaps(stream: Any, limit: int, codes: Any) -> int:
+def _read_gaps(stream: Uint8Array, limit: int, codes: Uint16Array) -> int:
     """Write the codes that are not 0; return the bit where they end, or -1 where the stream is malformed."""
     at, i = 0, -1
     while True:

@@ -13,11 +13,11 @@ Body: 16 bits per float. Flags: 0 is fp16, 1 is bf16.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
-from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint16Array
+from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint16Array, Uint32Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compressors.base import (
     HEADER_OCTETS,
@@ -130,7 +130,7 @@ def halves_exact(values: Float32Array, which: str) -> Uint16Array:
 
 
 @kernel
-def encode_bf16(words: Any, halves: Any) -> None:
+def encode_bf16(words: Uint32Array, halves: Uint16Array) -> None:
     """Write uint16[n] for uint32[n], the bits of finite floats that do not round to infinity."""
     for i in range(words.size):
         word = words[i]
@@ -138,14 +138,16 @@ def encode_bf16(words: Any, halves: Any) -> None:
 
 
 @kernel
-def decode_bf16(halves: Any, words: Any) -> None:
+def decode_bf16(halves: Uint16Array, words: Uint32Array) -> None:
     """Write uint32[n] for uint16[n]."""
     for i in range(halves.size):
         words[i] = np.uint32(halves[i]) << np.uint32(16)
 
 
 @kernel
-def encode_fp16(values: Any, words: Any, aligned: Any, aligned_words: Any, halves: Any) -> None:
+def encode_fp16(
+    values: Float32Array, words: Uint32Array, aligned: Float32Array, aligned_words: Uint32Array, halves: Uint16Array
+) -> None:
     """Write uint16[n] for float32[n] that do not round to infinity.
 
     Args:
@@ -162,13 +164,13 @@ def encode_fp16(values: Any, words: Any, aligned: Any, aligned_words: Any, halve
 
 
 @inline_kernel
-def _align(values: Any, aligned: Any) -> None:
+def _align(values: Float32Array, aligned: Float32Array) -> None:
     for i in range(values.size):
         aligned[i] = abs(values[i]) + ALIGNER
 
 
 @inline_kernel
-def _round_fp16(words: Any, aligned_words: Any, halves: Any) -> None:
+def _round_fp16(words: Uint32Array, aligned_words: Uint32Array, halves: Uint16Array) -> None:
     for i in range(words.size):
         magnitude = words[i] & np.uint32(0x7FFFFFFF)
         odd = (magnitude >> np.uint32(13)) & np.uint32(1)
@@ -181,7 +183,7 @@ def _round_fp16(words: Any, aligned_words: Any, halves: Any) -> None:
 
 
 @kernel
-def decode_fp16(halves: Any, words: Any, values: Any) -> None:
+def decode_fp16(halves: Uint16Array, words: Uint32Array, values: Float32Array) -> None:
     """Write float32[n], also seen as ``words``, for uint16[n].
 
     The 15 bits without the sign, in a float32's place, are a float 2^112 times too small, subnormals as well; an
@@ -194,13 +196,13 @@ def decode_fp16(halves: Any, words: Any, values: Any) -> None:
 
 
 @inline_kernel
-def _place_fp16(halves: Any, words: Any) -> None:
+def _place_fp16(halves: Uint16Array, words: Uint32Array) -> None:
     for i in range(halves.size):
         half = np.uint32(halves[i])
         words[i] = (half & np.uint32(0x8000)) << np.uint32(16) | (half & np.uint32(0x7FFF)) << np.uint32(13)
 
 
 @inline_kernel
-def _scale(values: Any) -> None:
+def _scale(values: Float32Array) -> None:
     for i in range(values.size):
         values[i] *= REBIAS_SCALE

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from netoffload.compiled.arrays import Uint8Array, Uint16Array
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import load_u32, store_u32
+from netoffload.compiled.octets import load_u32, store_u32, whole
 
 Codes = Uint16Array
 
@@ -72,27 +72,27 @@ def padded(body: Uint8Array) -> Uint8Array:
 
 
 @inline_kernel
-def load_u64(octets: Any, at: Any) -> Any:
+def load_u64(octets: Uint8Array, at: int) -> int:
     """Return 64 bits, little-endian, as a signed integer."""
     return load_u32(octets, at) | load_u32(octets, at + 4) << 32
 
 
 @inline_kernel
-def store_u64(octets: Any, at: Any, word: Any) -> None:
+def store_u64(octets: Uint8Array, at: int, word: int) -> None:
     """Store the low 64 bits of ``word``, little-endian."""
     store_u32(octets, at, word)
     store_u32(octets, at + 4, word >> 32)
 
 
 @inline_kernel
-def _fold4(word: Any, width: Any) -> Any:
+def _fold4(word: int, width: int) -> int:
     """Four codes in 16 bits each -> four codes in ``width`` bits each."""
     pairs = (word & _LOW16) | ((word >> 16) & _LOW16) << width
     return (pairs & 0xFFFFFFFF) | ((pairs >> 32) & 0xFFFFFFFF) << (2 * width)
 
 
 @inline_kernel
-def _unfold4(word: Any, width: Any) -> Any:
+def _unfold4(word: int, width: int) -> int:
     """What :func:`_fold4` folded."""
     pair, one = (1 << (2 * width)) - 1, ((1 << width) - 1) * _EVERY32
     pairs = (word & pair) | ((word >> (2 * width)) & pair) << 32
@@ -100,7 +100,7 @@ def _unfold4(word: Any, width: Any) -> Any:
 
 
 @inline_kernel
-def pack(codes: Any, first: Any, count: Any, width: Any, target: Any, at: Any) -> Any:
+def pack(codes: Uint8Array, first: int, count: int, width: int, target: Uint8Array, at: int) -> int:
     """Write ``count`` codes from index ``first`` on as a stream at ``at``; return where it ends.
 
     ``codes`` is the octet view of uint16 codes below 2^width, 1 <= width <= 16.
@@ -115,13 +115,13 @@ def pack(codes: Any, first: Any, count: Any, width: Any, target: Any, at: Any) -
     for i in range(count & ~7, count):
         bit = i * width
         octet = at + (bit >> 3)
-        code = np.int64(codes[2 * (first + i)]) | np.int64(codes[2 * (first + i) + 1]) << 8
+        code = whole(codes[2 * (first + i)]) | whole(codes[2 * (first + i) + 1]) << 8
         store_u32(target, octet, load_u32(target, octet) | code << (bit & 7))
     return at + ((count * width + 7) >> 3)
 
 
 @inline_kernel
-def unpack(stream: Any, at: Any, codes: Any, first: Any, count: Any, width: Any) -> Any:
+def unpack(stream: Uint8Array, at: int, codes: Uint8Array, first: int, count: int, width: int) -> int:
     """Write the ``count`` codes of the stream at ``at`` to index ``first`` on; return where the stream ends, or -1.
 
     ``codes`` is the octet view of uint16. -1: the rest of the last octet is not 0.
@@ -140,63 +140,63 @@ def unpack(stream: Any, at: Any, codes: Any, first: Any, count: Any, width: Any)
         codes[2 * (first + i)] = code & 0xFF
         codes[2 * (first + i) + 1] = code >> 8
     bits = count * width
-    if bits & 7 and np.int64(stream[at + (bits >> 3)]) >> (bits & 7):
+    if bits & 7 and whole(stream[at + (bits >> 3)]) >> (bits & 7):
         return -1
     return at + ((bits + 7) >> 3)
 
 
 @kernel
-def pack_stream(codes: Any, first: int, count: int, width: int, target: Any, at: int) -> int:
+def pack_stream(codes: Uint8Array, first: int, count: int, width: int, target: Uint8Array, at: int) -> int:
     """:func:`pack` of one stream."""
     return pack(codes, first, count, width, target, at)
 
 
 @kernel
-def unpack_stream(stream: Any, at: int, codes: Any, first: int, count: int, width: int) -> int:
+def unpack_stream(stream: Uint8Array, at: int, codes: Uint8Array, first: int, count: int, width: int) -> int:
     """:func:`unpack` of one stream."""
     return unpack(stream, at, codes, first, count, width)
 
 
 @inline_kernel
-def _trit(code: Any) -> Any:
+def _trit(code: np.uint16) -> int:
     """Sign-and-level code 0, 2, 3 -> digit 0, 1, 2."""
-    return np.int64(code) - (code > 0)
+    return whole(code) - int(code > 0)
 
 
 @kernel
-def pack_trits(codes: Any, count: int, target: Any, at: int) -> None:
+def pack_trits(codes: Uint16Array, count: int, target: Uint8Array, at: int) -> None:
     """Write ``count`` sign-and-level codes (uint16: 0, 2 or 3) as a ternary stream at ``at``."""
-    whole = count // TRITS
-    for j in range(whole):
+    fives = count // TRITS
+    for j in range(fives):
         i = TRITS * j
         low = _trit(codes[i]) + 3 * _trit(codes[i + 1]) + 9 * _trit(codes[i + 2])
         target[at + j] = low + 27 * _trit(codes[i + 3]) + 81 * _trit(codes[i + 4])
     octet, weight = 0, 1
-    for i in range(TRITS * whole, count):
+    for i in range(TRITS * fives, count):
         octet += weight * _trit(codes[i])
         weight *= 3
     if weight > 1:
-        target[at + whole] = octet
+        target[at + fives] = octet
 
 
 @kernel
-def unpack_trits(stream: Any, at: int, codes: Any, count: int) -> bool:
+def unpack_trits(stream: Uint8Array, at: int, codes: Uint16Array, count: int) -> bool:
     """Write the ``count`` codes of the ternary stream at ``at`` to uint16 ``codes``; whether the stream is a valid one.
 
     It is not where an octet is above 242, or a digit beyond the last one is not 0.
     """
-    whole = count // TRITS
-    largest: Any = 0
-    for j in range(whole):
-        rest = np.int64(stream[at + j])
+    fives = count // TRITS
+    largest = 0
+    for j in range(fives):
+        rest = whole(stream[at + j])
         largest = max(largest, rest)
         for i in range(TRITS):
             third = (rest * 171) >> 9  # rest // 3 for every octet
             digit = rest - 3 * third
             codes[TRITS * j + i] = digit + (digit > 0)
             rest = third
-    last: Any = np.int64(stream[at + whole]) if count % TRITS else 0
-    for i in range(TRITS * whole, count):
+    last = whole(stream[at + fives]) if count % TRITS else 0
+    for i in range(TRITS * fives, count):
         digit = last % 3
         codes[i] = digit + (digit > 0)
         last //= 3

@@ -37,12 +37,13 @@ Body::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
-from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
+from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array, Uint32Array
 from netoffload.compiled.jit import kernel
+from netoffload.compiled.octets import whole
 from netoffload.compressors import elias, packing
 from netoffload.compressors.base import HEADER_OCTETS, Compressor, MethodId, State, empty_payload, require_finite
 from netoffload.compressors.layout import Layout
@@ -297,20 +298,20 @@ def _rounded(
 
 
 @kernel
-def _pack_groups(codes: Any, bounds: Any, widths: Any, target: Any, at: int) -> None:
+def _pack_groups(codes: Uint8Array, bounds: Int64Array, widths: Uint8Array, target: Uint8Array, at: int) -> None:
     for group in range(widths.size):
         if widths[group]:
-            first, width = int(bounds[group]), int(np.int64(widths[group]))
+            first, width = int(bounds[group]), int(whole(widths[group]))
             at = packing.pack(codes, first, int(bounds[group + 1]) - first, width, target, at)
 
 
 @kernel
-def _unpack_groups(stream: Any, bounds: Any, widths: Any, codes: Any) -> bool:
+def _unpack_groups(stream: Uint8Array, bounds: Int64Array, widths: Uint8Array, codes: Uint8Array) -> bool:
     """Write the codes; whether what is left of every stream's last octet is 0."""
     at = 0
     for group in range(widths.size):
         if widths[group]:
-            first, width = int(bounds[group]), int(np.int64(widths[group]))
+            first, width = int(bounds[group]), int(whole(widths[group]))
             at = packing.unpack(stream, at, codes, first, int(bounds[group + 1]) - first, width)
             if at < 0:
                 return False

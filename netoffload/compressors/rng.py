@@ -14,7 +14,7 @@ It is no cryptography, and nothing here needs any.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -68,13 +68,13 @@ def words_exact(key: tuple[int, int], first: int, count: int) -> Uint32Array:
 
 
 @inline_kernel
-def _times(word: Any, factor: Any) -> Any:
+def _times(word: np.uint32, factor: int) -> np.uint32:
     """The low 32 bits of a product; LLVM makes one 32-bit multiplication of it."""
     return np.uint32((np.uint64(word) * np.uint64(factor)) & np.uint64(MASK32))
 
 
 @inline_kernel
-def mix(word: Any) -> Any:
+def mix(word: np.uint32) -> np.uint32:
     """:func:`mix_exact` of a uint32, compiled."""
     word = word ^ (word >> np.uint32(16))
     word = _times(word, MULTIPLIER_A)
@@ -84,13 +84,13 @@ def mix(word: Any) -> Any:
 
 
 @inline_kernel
-def random_word(index: Any, key0: Any, key1: Any) -> Any:
+def random_word(index: np.uint32, key0: np.uint32, key1: np.uint32) -> np.uint32:
     """Return the word of an index, all uint32: for use inside a kernel's loop."""
     return mix(mix(index ^ key0) ^ key1)
 
 
 @kernel
-def fill_words(key0: int, key1: int, first: int, out: Any) -> None:
+def fill_words(key0: int, key1: int, first: int, out: Uint32Array) -> None:
     """Write the words of the indices from ``first`` on to ``out``, uint32[count]."""
     low, high = np.uint32(key0), np.uint32(key1)
     for i in range(out.size):

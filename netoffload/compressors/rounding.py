@@ -15,11 +15,11 @@ as one with them, and a probability is off by at most 2^-24, which is what a flo
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.arrays import Float32Array, Int64Array, Uint16Array
 from netoffload.compiled.jit import kernel
 from netoffload.compressors.packing import Codes
 from netoffload.compressors.rng import random_word, words_exact
@@ -60,7 +60,15 @@ def values_exact(codes: Codes, bounds: Bounds, scalers: Float32Array, levels: Fl
 
 
 @kernel
-def round_to_levels(values: Any, bounds: Any, scalers: Any, levels: Any, key0: int, key1: int, codes: Any) -> None:
+def round_to_levels(
+    values: Float32Array,
+    bounds: Int64Array,
+    scalers: Float32Array,
+    levels: Float32Array,
+    key0: int,
+    key1: int,
+    codes: Uint16Array,
+) -> None:
     """Write the code of every value.
 
     Args:
@@ -92,7 +100,9 @@ def round_to_levels(values: Any, bounds: Any, scalers: Any, levels: Any, key0: i
 
 
 @kernel
-def values_of_levels(codes: Any, bounds: Any, scalers: Any, levels: Any, values: Any) -> int:
+def values_of_levels(
+    codes: Uint16Array, bounds: Int64Array, scalers: Float32Array, levels: Float32Array, values: Float32Array
+) -> int:
     """Write the value of every code to ``values``, float32[n]; return how many codes are no code.
 
     That is a sign without a level, or a level above the group's s rounded up, or any but 0 where the scaler is 0.

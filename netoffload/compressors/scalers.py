@@ -10,11 +10,11 @@ from __future__ import annotations
 import enum
 import math
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from netoffload.compiled.arrays import Float32Array, Float64Array, Int64Array, Uint8Array
+from netoffload.compiled.arrays import Float32Array, Float64Array, Int64Array, Uint8Array, Uint32Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import bits_float32
 from netoffload.compressors.base import INFINITY_WORD, largest_word
@@ -106,7 +106,7 @@ def _lane_sum(terms: Float64Array) -> float:
 
 
 @inline_kernel
-def _sums(values: Any) -> Any:
+def _sums(values: Float32Array) -> tuple[float, float]:
     """(sum, sum of squares) of a group, in lanes."""
     a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = 0.0
     for block in range(values.size >> 2):
@@ -134,7 +134,7 @@ def _sums(values: Any) -> Any:
 
 
 @kernel
-def _clip(bounds: Any, limits: Any, values: Any) -> None:
+def _clip(bounds: Int64Array, limits: Float32Array, values: Float32Array) -> None:
     for group in range(limits.size):
         limit = limits[group]
         inside = values[bounds[group] : bounds[group + 1]]
@@ -143,7 +143,9 @@ def _clip(bounds: Any, limits: Any, values: Any) -> None:
 
 
 @kernel
-def _fill_scalers(values: Any, words: Any, bounds: Any, scale: int, clip_factor: float, scalers: Any) -> None:
+def _fill_scalers(
+    values: Float32Array, words: Uint32Array, bounds: Int64Array, scale: int, clip_factor: float, scalers: Float32Array
+) -> None:
     for group in range(scalers.size):
         inside = values[bounds[group] : bounds[group + 1]]
         if scale == 1:

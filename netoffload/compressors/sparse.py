@@ -21,17 +21,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import numpy as np
 
-from netoffload.compiled.arrays import Uint8Array, Uint32Array
+from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array, Uint64Array
 from netoffload.compiled.jit import kernel
-from netoffload.compiled.octets import trailing_zeros
+from netoffload.compiled.octets import trailing_zeros, whole
 from netoffload.errors import CodecError
 
 GAPS: Final = 0
 BITMAP: Final = 1
+Dense = TypeVar("Dense", Uint8Array, Uint32Array, Float32Array)
+"""What is sent, or where it belongs: signs, multiples or floats."""
+
 INDEX_HEADER: Final = struct.Struct("<BI")
 MALFORMED: Final = -1
 
@@ -81,7 +84,7 @@ class Index:
         else:
             fill_gaps(self.places, target[INDEX_HEADER.size :])
 
-    def gather(self, codes: Uint8Array, source: Any) -> Any:
+    def gather(self, codes: Uint8Array, source: Dense) -> Dense:
         """Return what of ``source`` is sent: [sent] of its type."""
         if self.places is not None:
             return source[self.places]
@@ -119,7 +122,7 @@ def read_header(body: Uint8Array, count: int) -> tuple[int, int]:
     return form, sent
 
 
-def scatter(index: Uint8Array, form: int, packed: Any, dense: Any) -> None:
+def scatter(index: Uint8Array, form: int, packed: Dense, dense: Dense) -> None:
     """Put what was sent where it belongs.
 
     Args:
@@ -143,7 +146,7 @@ def scatter(index: Uint8Array, form: int, packed: Any, dense: Any) -> None:
 
 
 @kernel
-def fill_places(words: Any, places: Any) -> None:
+def fill_places(words: Uint64Array, places: Uint32Array) -> None:
     """Write the numbers of the bits that are set in a bitmap, uint64[], to uint32[sent]."""
     cursor = np.uint64(0)
     for at in range(words.size):
@@ -155,13 +158,13 @@ def fill_places(words: Any, places: Any) -> None:
 
 
 @kernel
-def gaps_octets(places: Any) -> Any:
+def gaps_octets(places: Uint32Array) -> int:
     """Return the octets of the gaps between places."""
     octets = places.size
-    following = np.int64(0)
+    following = 0
     for k in range(places.size):
-        gap = np.int64(places[k]) - following
-        following = np.int64(places[k]) + 1
+        gap = whole(places[k]) - following
+        following = whole(places[k]) + 1
         while gap >= 128:
             octets += 1
             gap >>= 7
@@ -169,13 +172,13 @@ def gaps_octets(places: Any) -> Any:
 
 
 @kernel
-def fill_gaps(places: Any, out: Any) -> None:
+def fill_gaps(places: Uint32Array, out: Uint8Array) -> None:
     """Write the gaps between places to uint8[gaps_octets(places)]."""
     cursor = np.uint64(0)
-    following = np.int64(0)
+    following = 0
     for k in range(places.size):
-        gap = np.int64(places[k]) - following
-        following = np.int64(places[k]) + 1
+        gap = whole(places[k]) - following
+        following = whole(places[k]) + 1
         while gap >= 128:
             out[cursor] = gap & 127 | 128
             gap >>= 7
@@ -185,7 +188,7 @@ def fill_gaps(places: Any, out: Any) -> None:
 
 
 @kernel
-def pack_sent(codes: Any, source: Any, packed: Any) -> None:
+def pack_sent(codes: Uint8Array, source: Dense, packed: Dense) -> None:
     """Move the elements of ``source`` whose code is not 0 together.
 
     Args:
@@ -200,7 +203,7 @@ def pack_sent(codes: Any, source: Any, packed: Any) -> None:
 
 
 @kernel
-def unpack_bitmap(bitmap: Any, packed: Any, dense: Any) -> None:
+def unpack_bitmap(bitmap: Uint8Array, packed: Dense, dense: Dense) -> None:
     """:func:`scatter` of a checked bitmap."""
     cursor = np.uint64(0)
     for i in range(dense.size):
@@ -210,7 +213,7 @@ def unpack_bitmap(bitmap: Any, packed: Any, dense: Any) -> None:
 
 
 @kernel
-def unpack_gaps(gaps: Any, packed: Any, dense: Any) -> Any:
+def unpack_gaps(gaps: Uint8Array, packed: Dense, dense: Dense) -> int:
     """:func:`scatter` of gaps; returns MALFORMED if they are not what an encoder makes of these numbers."""
     dense[:] = 0
     cursor = 0

@@ -35,11 +35,11 @@ import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Final, cast
+from typing import ClassVar, Final, cast
 
 import numpy as np
 
-from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
 from netoffload.compiled.jit import kernel
 from netoffload.compressors import sparse
 from netoffload.compressors.base import (
@@ -121,7 +121,7 @@ class Threshold(Compressor):
             raise UsageError(f"{self.name}: layers={self.layers!r} is not NUMBER/NUMBER/...") from error
         return np.array([rounded_threshold(threshold) for threshold in asked], np.float32)
 
-    def _groups(self, layout: Layout) -> Any:
+    def _groups(self, layout: Layout) -> Int64Array:
         return np.array(layout.offsets if self.layers else (0, layout.count), np.int64)
 
     @abc.abstractmethod
@@ -258,7 +258,7 @@ class Qgt(Threshold):
         return sent
 
     def _pack(self, index: sparse.Index, codes: Uint8Array, values: Float32Array) -> Uint8Array:
-        return cast(Uint8Array, index.gather(codes, codes))
+        return index.gather(codes, codes)
 
     def _unpack(self, octets: Uint8Array, sent: int, index: Uint8Array, form: int, layout: Layout) -> Float32Array:
         if np.any(octets & np.uint8(MOST_MULTIPLES) == 0):
@@ -294,7 +294,7 @@ def values_exact(method: MethodId, sent: Sequence[Fraction], thresholds: Sequenc
 
 
 @kernel
-def choose(values: Any, groups: Any, thresholds: Any, codes: Any) -> None:
+def choose(values: Float32Array, groups: Int64Array, thresholds: Float32Array, codes: Uint8Array) -> None:
     """Write 1 where a magnitude reaches its group's threshold, else 0."""
     for group in range(groups.size - 1):
         part, out = values[groups[group] : groups[group + 1]], codes[groups[group] : groups[group + 1]]
@@ -304,7 +304,7 @@ def choose(values: Any, groups: Any, thresholds: Any, codes: Any) -> None:
 
 
 @kernel
-def count_reaching(values: Any, groups: Any, thresholds: Any) -> Any:
+def count_reaching(values: Float32Array, groups: Int64Array, thresholds: Float32Array) -> int:
     """Return how many codes of :func:`choose` are 1."""
     reaching = 0
     for group in range(groups.size - 1):
@@ -316,7 +316,7 @@ def count_reaching(values: Any, groups: Any, thresholds: Any) -> Any:
 
 
 @kernel
-def binarize(values: Any, groups: Any, thresholds: Any, codes: Any) -> None:
+def binarize(values: Float32Array, groups: Int64Array, thresholds: Float32Array, codes: Uint8Array) -> None:
     """Write 1 where a value reaches its group's threshold, 2 where its negative does, else 0."""
     for group in range(groups.size - 1):
         part, out = values[groups[group] : groups[group + 1]], codes[groups[group] : groups[group + 1]]
@@ -326,7 +326,7 @@ def binarize(values: Any, groups: Any, thresholds: Any, codes: Any) -> None:
 
 
 @kernel
-def unbinarize(codes: Any, groups: Any, thresholds: Any, values: Any) -> None:
+def unbinarize(codes: Uint8Array, groups: Int64Array, thresholds: Float32Array, values: Float32Array) -> None:
     """Write what the codes of :func:`binarize` stand for."""
     for group in range(groups.size - 1):
         part, out = codes[groups[group] : groups[group + 1]], values[groups[group] : groups[group + 1]]
@@ -336,7 +336,7 @@ def unbinarize(codes: Any, groups: Any, thresholds: Any, values: Any) -> None:
 
 
 @kernel
-def count_multiples(values: Any, groups: Any, thresholds: Any, codes: Any) -> None:
+def count_multiples(values: Float32Array, groups: Int64Array, thresholds: Float32Array, codes: Uint8Array) -> None:
     """Write how many thresholds fit each magnitude, up to 127, and the sign in bit 7; 0 for none.
 
     The quotient may be rounded up to a whole number that it does not reach; what is left is then negative, exactly.
@@ -353,7 +353,7 @@ def count_multiples(values: Any, groups: Any, thresholds: Any, codes: Any) -> No
 
 
 @kernel
-def multiply(codes: Any, groups: Any, thresholds: Any, values: Any) -> None:
+def multiply(codes: Uint8Array, groups: Int64Array, thresholds: Float32Array, values: Float32Array) -> None:
     """Write what the codes of :func:`count_multiples` stand for."""
     for group in range(groups.size - 1):
         part, out = codes[groups[group] : groups[group + 1]], values[groups[group] : groups[group + 1]]
@@ -364,7 +364,14 @@ def multiply(codes: Any, groups: Any, thresholds: Any, values: Any) -> None:
 
 
 @kernel
-def keep(values: Any, codes: Any, groups: Any, thresholds: Any, method: int, residual: Any) -> None:
+def keep(
+    values: Float32Array,
+    codes: Uint8Array,
+    groups: Int64Array,
+    thresholds: Float32Array,
+    method: int,
+    residual: Float32Array,
+) -> None:
     """Write what stays of ``values`` when ``codes`` of a method (its number) are sent."""
     for group in range(groups.size - 1):
         first, end = groups[group], groups[group + 1]

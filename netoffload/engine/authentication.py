@@ -10,6 +10,7 @@ and GMAC break where a nonce is used twice, and a block carries no nonce of its 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final
 
@@ -19,8 +20,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from netoffload.compiled.arrays import Int64Array, Uint8Array
+from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 from netoffload.compiled.jit import JIT_DISABLED, inline_kernel
-from netoffload.compiled.octets import load_u32
+from netoffload.compiled.octets import load_u32, whole
 from netoffload.engine.libcrypto import SipHashContext
 from netoffload.errors import UsageError
 from netoffload.wire.authentication import KEY_LEN, MAC_LEN, SIPHASH_KEY_LEN, siphash_key
@@ -102,11 +104,11 @@ if JIT_DISABLED:
 else:
 
     @intrinsic
-    def _call(typing_context: Any, function: Any, arguments: Any) -> Any:
+    def _call(typing_context: TypingContext, function: NumbaType, arguments: Sequence[NumbaType]) -> Intrinsic:
         """Call the C function at an address with integers and addresses, and return its ``int``."""
         count = len(arguments)
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             # Addresses travel as 64-bit integers: in the calling conventions of x86-64 and AArch64 both are one thing.
             kind = ir.FunctionType(ir.IntType(32), [ir.IntType(64)] * count)
             pointer = builder.inttoptr(args[0], kind.as_pointer())
@@ -123,9 +125,9 @@ def is_on(words: Int64Array) -> bool:
 
 
 @inline_kernel
-def _address(array: Any) -> Any:
+def _address(array: Uint8Array | Int64Array) -> int:
     """Return where an array's memory is."""
-    return np.int64(array.ctypes.data)
+    return whole(array.ctypes.data)
 
 
 @inline_kernel

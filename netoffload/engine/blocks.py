@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from netoffload.codec.kernels import LANES, encode_fit
 from netoffload.compiled.arrays import Int64Array, Uint8Array
@@ -110,7 +110,7 @@ def emit_block(
     classes: Int64Array,
     wire: Uint8Array,
     wire_at: int,
-) -> Any:
+) -> tuple[int, int]:
     """Write one frame of IPComp at ``wire_at``, of at most ``sending.datagram_max`` octets from the network header on.
 
     ``classes``, int64[4], counts its floats. Returns (payload octets in it, frame length).
@@ -156,12 +156,12 @@ def _encode_halves(
     settings: EngineSettings,
     frame: Uint8Array,
     source_at: int,
-    floats: Any,
+    floats: int,
     wire: Uint8Array,
-    bursts_at: Any,
-    capacity: Any,
+    bursts_at: int,
+    capacity: int,
     classes: Int64Array,
-) -> Any:
+) -> tuple[int, int, int, int]:
     """Encode as many floats as fit; return how many are in the first half, its octets, and both for the whole.
 
     The middle has to be known beforehand: it is where half the floats are in or half the room is taken. Of a block that

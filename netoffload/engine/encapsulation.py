@@ -13,7 +13,7 @@ it lies, by putting the header before it, so ``receive`` knows nothing of UDP.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16
@@ -54,7 +54,7 @@ CURSOR_FIELDS: Final = 4
 
 
 @inline_kernel
-def wrap(frame: Uint8Array, segment: Segment, wire: Uint8Array, wire_at: int, span: Any, index: int) -> int:
+def wrap(frame: Uint8Array, segment: Segment, wire: Uint8Array, wire_at: int, span: int, index: int) -> int:
     """Make a UDP datagram of the IPComp frame that starts ``DATAGRAM_OVERHEAD`` behind ``wire_at``.
 
     Args:

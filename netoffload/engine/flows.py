@@ -20,7 +20,7 @@ acknowledges the SYN turns the row into a slot, or into a new life of a slot tha
 from __future__ import annotations
 
 import secrets
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -209,7 +209,7 @@ def reversed_key(key: FlowKey) -> FlowKey:
 
 
 @inline_kernel
-def _mixed(word: int, keys: Any, first: int) -> int:
+def _mixed(word: int, keys: Int64Array, first: int) -> int:
     """Return the sum of four products, of 16 bits of ``word`` and 40 bits of a key each: below 2**58."""
     total = (word & 0xFFFF) * (keys[first] & _KEY_MASK) + (word >> 16 & 0xFFFF) * (keys[first + 1] & _KEY_MASK)
     total += (word >> 32 & 0xFFFF) * (keys[first + 2] & _KEY_MASK)
@@ -312,7 +312,7 @@ def make_slot(flows: FlowTable, key: FlowKey, now_ns: int) -> int:
 
 
 @inline_kernel
-def _take(flows: FlowTable, row: Any, key: FlowKey) -> None:
+def _take(flows: FlowTable, row: int, key: FlowKey) -> None:
     for field in range(KEY_FIELDS, FIELDS):
         flows[row, field] = 0
     flows[row, IP_VERSION] = key.ip_version

@@ -29,7 +29,7 @@ exact.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.jit import inline_kernel
@@ -208,7 +208,7 @@ def _hold_nothing(flows: FlowTable, slot: int) -> None:
 
 
 @inline_kernel
-def _known(flows: FlowTable, slot: int, at: int) -> Any:
+def _known(flows: FlowTable, slot: int, at: int) -> tuple[int, int]:
     """Return what is known of the float at ``at``: its octets as a word, and which ones they are."""
     word = mask = 0
     place = _place_of(flows, slot, at)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -141,9 +141,9 @@ class Memory(NamedTuple):
     """
 
     nic: NicState
-    frame: Any
-    wire: Any
-    gathered: Any
+    frame: Uint8Array
+    wire: Uint8Array
+    gathered: Uint8Array
 
 
 def make_memory() -> Memory:
@@ -153,13 +153,13 @@ def make_memory() -> Memory:
         SystemRefusedError: the kernel does not protect the pages.
     """
 
-    def octets(length: int) -> Any:
+    def octets(length: int) -> Uint8Array:
         return guarded_octets(length)[-length:]
 
-    def words(*shape: int) -> Any:
+    def words(*shape: int) -> Int64Array:
         return octets(8 * int(np.prod(shape))).view(np.int64).reshape(shape)
 
-    def rows(count: int, length: int) -> Any:
+    def rows(count: int, length: int) -> Uint8Array:
         return octets(count * length).reshape(count, length)
 
     nic = NicState(
@@ -351,7 +351,7 @@ def _gather(pieces: int, memory: Memory) -> int:
 
 
 @inline_kernel
-def _takes_blocks(frame: Uint8Array, length: int, blocks: Any, outcome: BoolArray, memory: Memory) -> bool:
+def _takes_blocks(frame: Uint8Array, length: int, blocks: int, outcome: BoolArray, memory: Memory) -> bool:
     """Whether receive takes all blocks of a frame that transmit has made, unless a SYN ended the way back."""
     before = memory.nic.counters[Counter.RX_BLOCKS] + memory.nic.counters[Counter.DROP_UNKNOWN_FLOW]
     is_accounted = _receive(frame, length, outcome, memory)

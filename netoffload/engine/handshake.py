@@ -26,7 +26,7 @@ floats.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from netoffload.codec_specs import ALL_CODECS
 from netoffload.compiled.arrays import Int64Array, Uint8Array
@@ -247,7 +247,7 @@ def _take_answer(
 
 
 @inline_kernel
-def _read_word(frame: Uint8Array, at: int, ways: int, flows: FlowTable, row: Any) -> None:
+def _read_word(frame: Uint8Array, at: int, ways: int, flows: FlowTable, row: int) -> None:
     """Note what a word says. A NIC with a key and one without do not understand each other's blocks."""
     differ = (u8(frame, at + capability.WAYS_AT) ^ ways) & capability.WANTS_MAC
     if u8(frame, at + capability.VERSION_AT) == BLOCK_VERSION and not differ:

@@ -24,7 +24,7 @@ undecided. A flow can become :data:`NOT_FLOATS` at any word. How TCP cuts the st
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.jit import inline_kernel, kernel
@@ -115,7 +115,7 @@ def is_integer(word: int) -> bool:
 
 
 @inline_kernel
-def _is_printable(octet: Any) -> bool:
+def _is_printable(octet: int) -> bool:
     return 0x20 <= octet <= 0x7E or 0x09 <= octet <= 0x0D
 
 
@@ -138,7 +138,7 @@ def is_alike(word: int) -> bool:
 
 
 @inline_kernel
-def _is_refuted(row: Any, word: int) -> bool:
+def _is_refuted(row: Int64Array, word: int) -> bool:
     """Whether the words so far, the last of which is ``word``, cannot be floats."""
     told = row[JUDGED_WORDS] - row[JUDGED_ZEROS]
     if is_odd(word) and (told == 1 or (told <= FIRST_WORDS and is_integer(word))):
@@ -147,7 +147,7 @@ def _is_refuted(row: Any, word: int) -> bool:
 
 
 @inline_kernel
-def _final(row: Any) -> int:
+def _final(row: Int64Array) -> int:
     """Return the verdict on words that were not refuted one by one."""
     told = row[JUDGED_WORDS] - row[JUDGED_ZEROS]
     fresh = row[JUDGED_FRESH]
@@ -163,7 +163,7 @@ def _final(row: Any) -> int:
 
 
 @inline_kernel
-def _weigh_word(row: Any, word: int) -> None:
+def _weigh_word(row: Int64Array, word: int) -> None:
     if is_neutral(word):
         if row[JUDGED_WORDS] > 0:
             row[JUDGED_WORDS] += 1
@@ -201,7 +201,7 @@ def weigh(row: Int64Array, octets: Uint8Array, at: int, words: int) -> None:
 
 
 @inline_kernel
-def verdict(row: Any) -> int:
+def verdict(row: Int64Array) -> int:
     """Return ``UNDECIDED``, ``FLOATS`` or ``NOT_FLOATS``; the last two are final."""
     return row[JUDGED_VERDICT]
 

@@ -7,7 +7,7 @@ covers and what a flow is known by are the octets before ``IP_AT + ip_len``.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16
@@ -102,7 +102,7 @@ def gso_type(ip_len: int) -> int:
 
 
 @inline_kernel
-def is_same_path(frame: Uint8Array, other: Any, ip_len: int) -> bool:
+def is_same_path(frame: Uint8Array, other: Uint8Array, ip_len: int) -> bool:
     """Whether two headers of a family agree in everything that one large segment has only once.
 
     Addresses, ToS and TTL, or traffic class, flow label and hop limit.
@@ -124,7 +124,7 @@ def is_same_path(frame: Uint8Array, other: Any, ip_len: int) -> bool:
 
 
 @inline_kernel
-def put_datagram(octets: Uint8Array, at: int, ip_len: int, datagram_len: int, ident_step: Any, protocol: int) -> None:
+def put_datagram(octets: Uint8Array, at: int, ip_len: int, datagram_len: int, ident_step: int, protocol: int) -> None:
     """Change length and protocol in the network header at ``at``; IPv4 is summed anew.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.jit import inline_kernel
@@ -15,7 +15,7 @@ UNREADABLE: Final = -1
 
 
 @inline_kernel
-def find_option(frame: Uint8Array, tcp_at: int, tcp_len: int, wanted: Any) -> int:
+def find_option(frame: Uint8Array, tcp_at: int, tcp_len: int, wanted: int) -> int:
     """Return where the first option of a kind is, or ``NO_OPTION``, or ``UNREADABLE``.
 
     Args:

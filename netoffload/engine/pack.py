@@ -8,7 +8,7 @@ itself. Where the blocks together are not smaller than the raw frames the segmen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from netoffload.codec.kernels import ENCODE_SLACK
 from netoffload.compiled.arrays import Int64Array, Uint8Array
@@ -120,7 +120,13 @@ def pack(
 
 @inline_kernel
 def account(
-    segment: Segment, sending: Sending, flows: FlowTable, slot: int, counters: Counters, spans: Int64Array, blocks: Any
+    segment: Segment,
+    sending: Sending,
+    flows: FlowTable,
+    slot: int,
+    counters: Counters,
+    spans: Int64Array,
+    blocks: int,
 ) -> None:
     """Count one compressed segment, in all and for its connection."""
     raw_octets = segment.payload_len

@@ -9,7 +9,7 @@ anything else is done. Afterwards the checksum is left to whoever fills it in la
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from netoffload.codec.kernels import MALFORMED, decode, encode_fit
 from netoffload.compiled.arrays import Uint8Array
@@ -128,7 +128,7 @@ def finish_headers(frame: Uint8Array, segment: Segment) -> int:
 
 
 @inline_kernel
-def rounded_part(flows: FlowTable, slot: int, segment: Segment) -> Any:
+def rounded_part(flows: FlowTable, slot: int, segment: Segment) -> tuple[int, int]:
     """Return the octets of a segment's payload from and to which floats are rounded; both 0 where none is."""
     if flows[slot, FORM] == forms.EXACT:
         return 0, 0

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from netoffload.codec.kernels import decode_halves
+from netoffload.codec.kernels import Middle, decode_halves
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
@@ -264,8 +264,7 @@ def _append(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Uint
         bursts_at,
         block.bursts_len,
         floats,
-        block.half_len,
-        block.half_count,
+        Middle(block.half_len, block.half_count),
         bound_k,
         host,
         target_at + head,

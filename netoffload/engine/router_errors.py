@@ -18,9 +18,9 @@ more: they put the connection on probation, and are no business of the host's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, be32, be64, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import store_u16, u8
@@ -176,7 +176,7 @@ def _is_refusal(frame: Uint8Array, ip_len: int) -> bool:
 
 
 @inline_kernel
-def _quote_tcp(frame: Uint8Array, quoted_at: int, ip_len: int, tcp_at: int, quoted_len: int, flow: Any) -> int:
+def _quote_tcp(frame: Uint8Array, quoted_at: int, ip_len: int, tcp_at: int, quoted_len: int, flow: Int64Array) -> int:
     """Put the TCP header right behind the quoted IP header; return where the frame ends now."""
     at = quoted_at + ip_len
     if quoted_len >= _TCP_QUOTED_MIN:

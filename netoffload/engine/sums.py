@@ -12,6 +12,7 @@ Gopal et al.: Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,7 +22,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from netoffload.compiled.arrays import Int64Array, Uint8Array
+from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 from netoffload.compiled.jit import cpu_features, inline_kernel
 from netoffload.compiled.octets import load_u16, u8
 from netoffload.wire.checksum import CRC32C_POLYNOMIAL, CRC32C_TABLE
@@ -54,19 +56,19 @@ def _multiplier(bits: int) -> int:
 class _Folder:
     """Emits the instructions that fold registers of ``lanes`` lanes."""
 
-    def __init__(self, builder: Any, lanes: int, data: Any) -> None:
+    def __init__(self, builder: Builder, lanes: int, data: Value) -> None:
         self._builder = builder
         self._lanes = lanes
         self._data = data
         self.register = ir.VectorType(_I64, 2 * lanes)
         self.register_len = 16 * lanes
 
-    def load(self, at: Any) -> Any:
+    def load(self, at: Value) -> Value:
         """Return the register's worth of octets at ``at``."""
         pointer = self._builder.bitcast(self._builder.gep(self._data, [at]), self.register.as_pointer())
         return self._builder.load(pointer, align=1)
 
-    def fold(self, early: Any, late: Any, registers: int) -> Any:
+    def fold(self, early: Value, late: Value, registers: int) -> Any:
         """Return what may stand for ``early`` and for ``late``, which begins ``registers`` registers after it."""
         bits = 8 * registers * self.register_len
         by = ir.Constant(self.register, [_multiplier(bits + 32), _multiplier(bits - 32)] * self._lanes)
@@ -78,7 +80,7 @@ class _Folder:
         return self._builder.xor(self._builder.xor(low, high), late)
 
 
-def make_fold(lanes: int) -> Any:
+def make_fold(lanes: int) -> Callable[[int, Uint8Array, int, int], int]:
     """Return the kernel that folds, for registers of so many lanes (see ``FOLDING``).
 
     It takes a running CRC32C, a uint8 array, where to start, and how many registers' worth of octets are to be added,
@@ -86,10 +88,12 @@ def make_fold(lanes: int) -> Any:
     """
 
     @intrinsic
-    def fold(typing_context: Any, crc: Any, octets: Any, at: Any, count: Any) -> Any:
+    def fold(
+        typing_context: TypingContext, crc: NumbaType, octets: NumbaType, at: NumbaType, count: NumbaType
+    ) -> Intrinsic:
         """Add ``count`` registers of octets to a running CRC32C."""
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             folder = _Folder(builder, lanes, context.make_array(signature.args[1])(context, builder, args[1]).data)
             step = _I64(_REGISTERS * folder.register_len)
             starts = [builder.add(args[2], _I64(index * folder.register_len)) for index in range(_REGISTERS)]
@@ -120,7 +124,7 @@ def make_fold(lanes: int) -> Any:
     return fold
 
 
-def _add_word(builder: Any, crc: Any, word: Any) -> Any:
+def _add_word(builder: Builder, crc: Value, word: Value) -> Value:
     """Add eight octets to a running CRC32C (SSE 4.2)."""
     function = builder.module.declare_intrinsic("llvm.x86.sse42.crc32.64.64", fnty=ir.FunctionType(_I64, [_I64, _I64]))
     return builder.call(function, [crc, word])
@@ -129,10 +133,10 @@ def _add_word(builder: Any, crc: Any, word: Any) -> Any:
 if HAS_CRC32C:
 
     @intrinsic
-    def _crc32c_u64(typing_context: Any, crc: Any, octets: Any, at: Any) -> Any:
+    def _crc32c_u64(typing_context: TypingContext, crc: NumbaType, octets: NumbaType, at: NumbaType) -> Intrinsic:
         """Add eight octets to a running CRC32C."""
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             data = context.make_array(signature.args[1])(context, builder, args[1]).data
             word = builder.load(builder.bitcast(builder.gep(data, [args[2]]), _I64.as_pointer()), align=1)
             return _add_word(builder, args[0], word)
@@ -140,7 +144,7 @@ if HAS_CRC32C:
         return types.int64(types.int64, octets, types.int64), codegen
 
     @inline_kernel
-    def _crc_words(crc: int, octets: Uint8Array, at: int, words: Int64Array) -> int:
+    def _crc_words(crc: int, octets: Uint8Array, at: int, words: int) -> int:
         for index in range(at, at + 8 * words, 8):
             crc = _crc32c_u64(crc, octets, index)
         return crc
@@ -148,7 +152,7 @@ if HAS_CRC32C:
 else:
 
     @inline_kernel
-    def _crc_words(crc: int, octets: Uint8Array, at: int, words: Int64Array) -> int:
+    def _crc_words(crc: int, octets: Uint8Array, at: int, words: int) -> int:
         for index in range(at, at + 8 * words):
             crc = crc >> 8 ^ _TABLE[(crc ^ u8(octets, index)) & 0xFF]
         return crc
@@ -159,7 +163,7 @@ if USABLE_LANES:
     _fold = make_fold(USABLE_LANES[0])
 
     @inline_kernel
-    def _crc_most(crc: int, octets: Uint8Array, at: int, length: int) -> Any:
+    def _crc_most(crc: int, octets: Uint8Array, at: int, length: int) -> tuple[int, int]:
         """Add as many octets as are folded; return the CRC and how many they are."""
         registers = length // _REGISTER_LEN
         if registers < _REGISTERS:
@@ -169,7 +173,7 @@ if USABLE_LANES:
 else:
 
     @inline_kernel
-    def _crc_most(crc: int, octets: Uint8Array, at: int, length: int) -> Any:
+    def _crc_most(crc: int, octets: Uint8Array, at: int, length: int) -> tuple[int, int]:
         return crc, 0
 
 

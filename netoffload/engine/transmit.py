@@ -8,7 +8,7 @@ yet, ``forms`` trims the segment to whole floats, ``pack`` makes blocks, and wha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be32, put_be32
@@ -59,8 +59,8 @@ class Room(NamedTuple):
         agenda: int64[AGENDA_FIELDS] of ``lent``.
     """
 
-    wire: Any
-    spans: Any
+    wire: Uint8Array
+    spans: Int64Array
     random: Int64Array
     agenda: Int64Array
 
@@ -141,7 +141,7 @@ def transmit(
 
 
 @inline_kernel
-def _is_of_ports(ranges: Any, ports: int) -> bool:
+def _is_of_ports(ranges: Int64Array, ports: int) -> bool:
     """Whether one of two ports is in a range, or there are no ranges."""
     for index in range(ranges.shape[0]):
         first, last = ranges[index, 0], ranges[index, 1]

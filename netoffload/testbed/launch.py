@@ -63,6 +63,7 @@ class RanksResult:
     stdout: str
 
 
+# Nine parameters: six have defaults, like those of subprocess.run, and few calls name more than two.
 def run_ranks(
     bed: Testbed,
     node_indices: Sequence[int],

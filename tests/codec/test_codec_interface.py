@@ -137,7 +137,8 @@ def test_an_id_that_is_nobodys_codes_nothing(made_up: int) -> None:
     assert not kernels.is_known(made_up)
     assert kernels.encode_fit(made_up, values.view(np.uint8), 0, 64, 10, target, 0, 500, classes) == (0, 0)
     assert kernels.decode(made_up, target, 0, 500, 64, 10, target, 500) == kernels.MALFORMED
-    assert kernels.decode_halves(made_up, target, 0, 500, 64, 0, 0, 10, target, 500) == kernels.MALFORMED
+    middle = kernels.Middle(0, 0)
+    assert kernels.decode_halves(made_up, target, 0, 500, 64, middle, 10, target, 500) == kernels.MALFORMED
     assert (target == 0xA5).all()
     assert not classes.any()
     words = np.zeros(64, np.uint32)

@@ -58,9 +58,8 @@ class Variant:
         """``decode_halves`` of a payload that starts at 0, with the slack behind it, to a target from 16 on."""
         unit8 = plain.UNIT16 if self.codec == "inceptionn" else plain.bounded_unit8(bound_k)
         available = payload.size - bursts.DECODE_SLACK
-        return int(
-            self.module.decode_tagged_halves(payload, 0, available, count, half_len, half_count, unit8, target, 16)
-        )
+        middle = bursts.Middle(half_len, half_count)
+        return int(self.module.decode_tagged_halves(payload, 0, available, count, middle, unit8, target, 16))
 
     def round_trip(self, *arguments: object) -> None:
         """``round_trip``."""
@@ -333,8 +332,8 @@ def test_kernels_are_made_of_the_arithmetic_of_a_row() -> None:
     assert made.decode(payload, 0, 60, 37, 10, target, 0) == 60
     wanted = (values.view(np.uint32) >> 20 << 20).tobytes()
     assert target[: 4 * 37].tobytes() == wanted
-    assert made.decode_halves(payload, 0, 60, 37, 24, 16, 10, target, 0) == 60
-    assert made.decode_halves(payload, 0, 60, 37, 20, 16, 10, target, 0) == bursts.MALFORMED
+    assert made.decode_halves(payload, 0, 60, 37, bursts.Middle(24, 16), 10, target, 0) == 60
+    assert made.decode_halves(payload, 0, 60, 37, bursts.Middle(20, 16), 10, target, 0) == bursts.MALFORMED
     assert made.decode(payload, 0, 59, 37, 10, target, 0) == bursts.MALFORMED
     words = values.view(np.uint32).copy()
     made.round_trip(words, 10, words)

@@ -64,9 +64,8 @@ COARSE = {
 
 @kernel
 def encode_coarse(source, source_at, count, bound_k, target, target_at, capacity, classes):
-    return _encode_fit(
-        bounded_lane, bounded_limits(4), source, source_at, count, target, target_at, capacity, classes
-    )
+    room = Stretch(target, target_at, capacity)
+    return _encode_fit(bounded_lane, bounded_limits(4), source, source_at, count, room, classes)
 
 
 @kernel

@@ -1,0 +1,42 @@
+"""Names for what functions that emit LLVM code hand on: Numba's and llvmlite's own classes.
+
+Numba calls an intrinsic with the types of its arguments. It returns their signature and a function that emits the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from llvmlite import ir
+from numba.core.base import BaseContext
+from numba.core.types import Type
+from numba.core.typing.context import BaseContext as BaseTypingContext
+from numba.core.typing.templates import Signature as NumbaSignature
+
+Builder: TypeAlias = ir.IRBuilder
+"""Takes instructions, one after the other."""
+
+Value: TypeAlias = ir.Value
+"""What an instruction computes."""
+
+LlvmType: TypeAlias = ir.Type
+"""Of such a value: a number, a vector."""
+
+NumbaType: TypeAlias = Type
+"""Of an argument, as Numba sees it."""
+
+Context: TypeAlias = BaseContext
+"""Knows how Numba lays out its types."""
+
+TypingContext: TypeAlias = BaseTypingContext
+"""Numba's first argument for an intrinsic."""
+
+Signature: TypeAlias = NumbaSignature
+"""Types of the arguments and of the result."""
+
+Codegen: TypeAlias = Callable[[Context, Builder, Signature, list[Value]], Value]
+"""Emits the code of one call of an intrinsic."""
+
+Intrinsic: TypeAlias = tuple[Signature, Codegen]
+"""What an intrinsic returns."""
