@@ -1,0 +1,378 @@
+"""What an advice is made of: a path between ranks, codecs on this CPU, a model's computing and gradients; and a trial.
+
+**Path.** Each rank sends to its right neighbour, all at the same time, for a fifth of a second; the slowest rank's time
+counts. The delay is half of the shortest round trip that the kernel saw.
+
+**Codecs.** Vectors go through the chunks of a ring inline, one core, its time alone. They are multiplied by the power
+of two that ``scale="auto"`` takes. The ratio is that of half of the ranks' gradients added up, and of all: a ring's
+first phase carries partial sums, its second whole ones. Compressors code the gradient itself.
+
+**Ranks.** Those that a launcher started, or threads of this process on loopback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol, TypeVar, cast
+
+import numpy as np
+
+from netoffload.bench import advice
+from netoffload.bench.advice import Coding, Network, Prediction, Workload
+from netoffload.bench.compressor_quality import SHORTEST_S, quality, speeds
+from netoffload.bench.experiment import AllOrNothing, Finding, Progress
+from netoffload.collectives import Operation, barrier, ring_allgather, ring_allreduce
+from netoffload.collectives.samples import read_gradients
+from netoffload.collectives.schedule import partition
+from netoffload.compiled.arrays import Float32Array
+from netoffload.compressors import Layout, registry
+from netoffload.config import Offload, check_bound_k
+from netoffload.environment import cpu_model, versions
+from netoffload.errors import UsageError
+from netoffload.methods import parse
+from netoffload.methods.selective import auto_rms, doubled_exponent, mean_square
+from netoffload.transport import Settings, TcpExchange, chunks
+from netoffload.transport.agreement import Precision
+from netoffload.transport.driver import prepare
+from netoffload.transport.local_ranks import run_tcp
+
+T = TypeVar("T")
+
+RANKS_DEFAULT: Final = 4
+VECTORS_KEPT: Final = 4
+"""Gradients of a model that stand for those of other ranks."""
+REPEATS: Final = 5
+"""Of everything that is timed; medians count."""
+PROBE_S: Final = 0.2
+PROBE_OCTETS: Final = (1 << 20, 1 << 27)
+"""The shortest and the longest vector that a path is tried with."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to advise on.
+
+    Attributes:
+        rate_bps: of the network; None: it is measured.
+        delay_ms: of a network that is given, one way.
+        nodes: ranks of it, or threads of a trial; None: 4.
+        model: of the registry; ``gradients`` goes before it.
+        gradients: a .npy file of float32[n] or float32[vectors, n].
+        compute_ms: of a step; None: the model's is measured, a file has none.
+        batch: samples per rank and step.
+        steps: of training, before the gradients are taken.
+        bound: k of the codecs' bound 2^-k.
+        error_max: relative error up to which an exchange is recommended.
+        is_tried: exchanges are timed.
+
+    Raises:
+        UsageError: it cannot be.
+    """
+
+    rate_bps: int | None = None
+    delay_ms: float = 0.0
+    nodes: int | None = None
+    model: str = "hdc"
+    gradients: Path | None = None
+    compute_ms: float | None = None
+    batch: int = 25
+    steps: int = 50
+    bound: int = 10
+    error_max: float = advice.ERROR_MAX
+    is_tried: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse before anything is measured."""
+        check_bound_k(self.bound)
+        if self.nodes is not None and self.nodes < 2:
+            raise UsageError(f"{self.nodes} ranks exchange nothing: use at least 2")
+        if self.is_tried and self.rate_bps is not None:
+            raise UsageError("--try times the network that is here: leave --rate out")
+        if self.rate_bps is None and self.delay_ms:
+            raise UsageError("--delay belongs to a network that is given: add --rate 1gbit")
+        for name, value in {"delay": self.delay_ms, "compute": self.compute_ms or 0.0, "error": self.error_max}.items():
+            if not 0 <= value < math.inf:
+                raise UsageError(f"{name} is {value:g}: it must be a number from 0 on")
+
+
+@dataclass(frozen=True)
+class Findings(Finding):
+    """The network, what a rank does in a step, every codec, every exchange, and the one to take."""
+
+    network: Network
+    workload: Workload
+    codings: dict[str, Coding]
+    predictions: list[Prediction]
+    recommended: str
+    recommendation: str
+    versions: dict[str, str]
+    cpu: str
+
+
+class Ranks(Protocol):
+    """Ranks that can carry out a call together."""
+
+    rank: int
+    size: int
+
+    def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
+        """Return what ``body`` returns on this rank; ``precision`` is what the ranks code by, None: they do not."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalRanks:
+    """Threads of this process."""
+
+    size: int
+    rank: int = 0
+
+    def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
+        """See :class:`Ranks`."""
+        results = run_tcp(self.size, body, coding=None if precision is None else precision.quantiser())
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return cast("T", results[0])
+
+
+@dataclass(frozen=True)
+class LaunchedRanks:
+    """What torchrun, mpiexec or ``netoffload run`` started; this process is one of them."""
+
+    size: int
+    rank: int
+
+    def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
+        """See :class:`Ranks`."""
+        from netoffload.torch.ranks import connect
+
+        settings = Settings(offload=Offload.OFF)
+        if precision is not None:
+            settings = Settings(precision.codec, precision.bound_k, offload=Offload.INLINE)
+        with contextlib.closing(connect(None, settings)) as calls:
+            return body(calls.plane.exchange)
+
+
+def launched_ranks() -> LaunchedRanks | None:
+    """Return the ranks that this process is one of, if a launcher says so."""
+    try:
+        from netoffload.torch.ranks import set_rank_environment
+    except ImportError:
+        return None
+    said = dict(os.environ)
+    set_rank_environment(said)
+    size = int(said.get("WORLD_SIZE", "1"))
+    return LaunchedRanks(size, int(said["RANK"])) if size > 1 else None
+
+
+class Adviser(AllOrNothing[Findings]):
+    """Measures what was not given, and predicts; only rank 0 finds something."""
+
+    def __init__(self, asked: Asked) -> None:
+        """Find the ranks.
+
+        Raises:
+            UsageError: there is no network.
+        """
+        self._asked = asked
+        self._ranks: Ranks | None = launched_ranks()
+        if self._ranks is None and asked.is_tried:
+            self._ranks = LocalRanks(asked.nodes or RANKS_DEFAULT)
+        if self._ranks is None and asked.rate_bps is None:
+            raise UsageError(
+                "which network? Say --rate 1gbit, or start it on your ranks (torchrun, mpiexec, netoffload run), "
+                "or --try ranks of this machine"
+            )
+
+    def measure(self, progress: Progress) -> None:
+        """Measure everything.
+
+        Raises:
+            UsageError: no such model, or no such file.
+            CollectiveError: a rank is gone.
+        """
+        asked, ranks = self._asked, self._ranks
+        work, vectors, layout = self._workload(progress)
+        progress("loading what rings run")
+        prepare()
+        network = None
+        if asked.rate_bps is not None:
+            count = asked.nodes or (ranks.size if ranks else RANKS_DEFAULT)
+            network = Network(count, asked.rate_bps, asked.delay_ms * 1e-3)
+        elif ranks is not None:
+            progress("measuring the network")
+            network = ranks.run(None, path)
+            if isinstance(ranks, LocalRanks):
+                network = replace(network, source="loopback of this machine")
+        assert network is not None
+        tried: dict[str, float] = {}
+        if asked.is_tried and ranks is not None:
+            progress("trying rings")
+            tried = try_rings(ranks, vectors, asked.bound)
+        if ranks is not None and ranks.rank != 0:
+            return
+        progress("measuring codecs")
+        codings = {name: coding_of(Precision(name, asked.bound), vectors, network.ranks) for name in advice.INLINE}
+        codings |= {name: coding_by(name, vectors[0], layout) for name in advice.GATHERED}
+        rows = [
+            replace(row, measured_s=work.compute_s + tried[row.exchange]) if row.exchange in tried else row
+            for row in advice.predict(network, work, codings)
+        ]
+        best, said = advice.recommended(rows, asked.error_max), advice.in_words(rows, asked.error_max)
+        self.found = Findings(network, work, codings, rows, best.exchange, said, versions("numba"), cpu_model())
+
+    def _workload(self, progress: Progress) -> tuple[Workload, Float32Array, Layout]:
+        """Return what a step is, gradients float32[vectors, n], and their layers."""
+        asked = self._asked
+        if asked.gradients is not None:
+            held = read_gradients(asked.gradients)
+            vectors = held.reshape(-1, held.shape[-1])
+            name, layout, compute_s = asked.gradients.name, Layout.flat(vectors.shape[1]), 0.0
+        else:
+            progress(f"training {asked.model} for {asked.steps} steps")
+            worker = 0 if self._ranks is None else self._ranks.rank
+            name, (vectors, layout, compute_s) = asked.model, _trained(asked, worker)
+        if asked.compute_ms is not None:
+            compute_s = asked.compute_ms * 1e-3
+        return Workload(name, vectors[0].nbytes, compute_s), vectors, layout
+
+
+def _trained(asked: Asked, worker: int) -> tuple[Float32Array, Layout, float]:
+    """Return a model's latest gradients, its layers, and the median seconds of a step."""
+    try:
+        from netoffload.training.config import TrainSettings
+        from netoffload.training.sample import train_alone
+    except ImportError as error:
+        raise UsageError(f"a model needs torch: pip install 'netoffload[train]', or --gradients ({error})") from error
+    settings = TrainSettings("inc", nodes=1, model=asked.model, batch=asked.batch, iterations=asked.steps)
+    kept, times_s = [], []
+    for gradient, took_s in train_alone(settings, worker):
+        times_s.append(took_s)
+        if len(times_s) > settings.iterations - VECTORS_KEPT:
+            kept.append(gradient.copy())
+    layout = Layout(settings.model_spec.layer_sizes(settings.image_shape))
+    return np.stack(kept), layout, statistics.median(times_s)
+
+
+def path(exchange: TcpExchange) -> Network:
+    """Measure the network between ranks that do not code; collective, with the same answer on all ranks."""
+    octets, longest_octets = PROBE_OCTETS
+    while True:
+        values = np.zeros(octets // 4, np.float32)
+        spans = partition(values.size, exchange.size)
+        times_s = []
+        for _ in range(REPEATS):
+            barrier(exchange)
+            started_s = time.perf_counter()
+            ring_allgather(exchange, values, spans, tagged=True)
+            times_s.append(time.perf_counter() - started_s)
+        took_s = _median_of_slowest(exchange, times_s)
+        if took_s >= PROBE_S or octets >= longest_octets:
+            break
+        octets *= 8
+    round_trip_s = _median_of_slowest(exchange, [exchange.round_trip_s()])
+    found = Network(exchange.size, math.inf, round_trip_s / 2, "measured between ranks")
+    moved_s = took_s - found.meeting_s - found.ring_s / 2
+    sent_octets = octets * (exchange.size - 1) / exchange.size
+    return replace(found, rate_bps=sent_octets * 8 / (moved_s if moved_s > 0 else took_s))
+
+
+def try_rings(ranks: Ranks, vectors: Float32Array, bound_k: int) -> dict[str, float]:
+    """Return the seconds of the slowest rank's exchange, median, by the names of the table; collective."""
+    precisions = {advice.PLAIN: None} | {f"ring, {name} inline": Precision(name, bound_k) for name in advice.INLINE}
+    return {
+        name: ranks.run(precision, lambda exchange, precision=precision: _ring_s(exchange, vectors, precision))  # type: ignore[misc]
+        for name, precision in precisions.items()
+    }
+
+
+def _ring_s(exchange: TcpExchange, vectors: Float32Array, precision: Precision | None) -> float:
+    own = vectors[exchange.rank % len(vectors)]
+    quantise = precision and precision.quantiser()
+    factor = _factor(vectors[0], precision)
+    times_s = []
+    for _ in range(REPEATS + 1):
+        values = own * factor
+        barrier(exchange)
+        started_s = time.perf_counter()
+        ring_allreduce(exchange, values, tagged=precision is not None, quantise=quantise)
+        times_s.append(time.perf_counter() - started_s)
+    return _median_of_slowest(exchange, times_s[1:])
+
+
+def _median_of_slowest(exchange: TcpExchange, times_s: Sequence[float]) -> float:
+    """Return the median over the rounds of the slowest rank's time; collective."""
+    slowest = np.array(times_s)
+    ring_allreduce(exchange, slowest, tagged=False, operation=Operation.MAX)
+    return float(np.median(slowest))
+
+
+def coding_of(precision: Precision, vectors: Float32Array, ranks: int) -> Coding:
+    """Measure a codec as a ring inline uses it.
+
+    Args:
+        precision: the codec and its bound.
+        vectors: float32[v, n], gradients of ranks, which begin again where they end.
+        ranks: number of them.
+    """
+    factor = _factor(vectors[0], precision)
+    scaled = vectors[0] * factor
+    encode_s, decode_s, _, decoded = min((_coded(scaled, precision) for _ in range(REPEATS)), key=lambda one: one[0] + one[1])
+    octets = 0
+    for count in (-(-ranks // 2), ranks):
+        partial = np.sum([vectors[rank % len(vectors)] for rank in range(count)], axis=0, dtype=np.float32)
+        octets += _coded(partial * factor, precision)[2]
+    exact = scaled.astype(np.float64)
+    error, power = np.abs(np.subtract(decoded, exact)), float(exact @ exact)
+    return Coding(
+        2 * scaled.nbytes / octets,
+        scaled.nbytes / encode_s,
+        scaled.nbytes / decode_s,
+        math.sqrt(float(error @ error) / power) if power else 0.0,
+        float(error.max()) * 2**precision.bound_k,
+    )
+
+
+def coding_by(name: str, values: Float32Array, layout: Layout) -> Coding:
+    """Measure a compressor on one gradient."""
+    compressor = registry.parse(name)
+    seen, fast = quality(compressor, values, layout, repeats=2), speeds(compressor, values, layout, repeats=REPEATS)
+    return Coding(seen.ratio, fast.encode_GBps * 1e9, fast.decode_GBps * 1e9, math.sqrt(seen.variance_ratio))
+
+
+def _factor(values: Float32Array, precision: Precision | None) -> np.float32:
+    """Return what ``scale="auto"`` multiplies such a gradient by."""
+    rms = None if precision is None else auto_rms(parse("inc+c", batch=1), precision.codec)
+    square = mean_square(values)
+    return np.float32(2.0 ** (doubled_exponent(rms, square) // 2) if rms and 0 < square < math.inf else 1)
+
+
+def _coded(values: Float32Array, precision: Precision) -> tuple[float, float, int, Float32Array]:
+    """Send a vector through chunks: seconds of encoding and of decoding, octets, and what arrives, float32[n]."""
+    coding = chunks.make_coding(int(precision.quantiser().codec_id), precision.bound_k)
+    source, state = values.view(np.uint8), coding.state
+    arrived = np.empty(values.size + chunks.LANES, np.float32)
+    encode_s = decode_s = 0.0
+    octets = 0
+    for first in range(0, values.size, chunks.CODED_FLOATS):
+        started_s = time.thread_time()
+        chunks.pack(coding, source, 4 * first, min(values.size - first, chunks.CODED_FLOATS))
+        packed_s = time.thread_time()
+        length = int(state[chunks.OUT_END])
+        chunks.count_sent(coding, length)
+        coding.incoming[:length] = coding.outgoing[:length]
+        for part in (chunks.HEADER_OCTETS, length - chunks.HEADER_OCTETS):
+            chunks.count_received(coding, part, chunks.CODED_FLOATS)
+        received_s = time.thread_time()
+        chunks.unpack(coding, arrived.view(np.uint8), 4 * first)
+        encode_s, decode_s = encode_s + packed_s - started_s, decode_s + time.thread_time() - received_s
+        octets += length
+    return max(encode_s, SHORTEST_S), max(decode_s, SHORTEST_S), octets, arrived[: values.size]
