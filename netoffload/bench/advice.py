@@ -106,6 +106,7 @@ class Coding(Finding):
         decode_Bps: likewise.
         relative_error: root mean square of the error over that of the gradient.
         worst_over_bound: the largest error over the codec's bound; None: it has no bound.
+        options: of ``CompressionState``, to have it.
     """
 
     ratio: float
@@ -113,6 +114,7 @@ class Coding(Finding):
     decode_Bps: float  # noqa: N815
     relative_error: float
     worst_over_bound: float | None = None
+    options: str = ""
 
     def coding_s(self, encoded_octets: float, decoded_octets: float) -> float:
         """Return how long one core encodes and decodes that many octets of float32."""
@@ -149,6 +151,11 @@ class Prediction(Finding):
     worst_over_bound: float | None = None
     measured_s: float | None = None
 
+    @property
+    def likely_s(self) -> float:
+        """The step as it was measured, else as it is predicted."""
+        return self.step_s if self.measured_s is None else self.measured_s
+
 
 def predict(network: Network, work: Workload, codings: Mapping[str, Coding]) -> list[Prediction]:
     """Return what to expect of every exchange, the plain ring first.
@@ -183,7 +190,7 @@ def ring(
     offload = "nic" if nic_delay_s else "inline"
     return Prediction(
         f"{PLAIN}, {codec} " + ("in NICs" if nic_delay_s else "inline"),
-        f'CompressionState(offload="{offload}", codec="{codec}")',
+        f'CompressionState(offload="{offload}", {coding.options})',
         octets / coding.ratio,
         *(wire_s, codec_s, delays_s),
         step_s=work.compute_s + max(wire_s, codec_s) + delays_s,
@@ -200,7 +207,7 @@ def gathered(network: Network, work: Workload, name: str, coding: Coding) -> Pre
     delays_s = network.meeting_s + network.delay_s
     return Prediction(
         f"{name}, gathered",
-        f'CompressionState(compressor="{name}")',
+        f"CompressionState({coding.options})",
         *(octets, wire_s, codec_s, delays_s),
         step_s=work.compute_s + wire_s + codec_s + delays_s,
         relative_error=coding.relative_error,
@@ -222,25 +229,27 @@ def recommended(rows: Sequence[Prediction], error_max: float = ERROR_MAX) -> Pre
     """Return the exchange to take: the fastest one whose error is small enough, if it is worth it; else the plain ring.
 
     Args:
-        rows: of :func:`predict`.
+        rows: of :func:`predict`. If some were tried, they alone are compared, by what was measured.
         error_max: relative error of a gradient. Exchanges of weights are not compared by it, so none is recommended.
     """
-    plain = rows[0]
-    allowed = [row for row in rows if row.relative_error is not None and row.relative_error <= error_max]
-    best = min(allowed, key=lambda row: row.step_s, default=plain)
-    return best if best.speedup >= WORTH else plain
+    compared = [row for row in rows if row.measured_s is not None] or rows
+    allowed = [row for row in compared if row.relative_error is not None and row.relative_error <= error_max]
+    best = min(allowed, key=lambda row: row.likely_s, default=rows[0])
+    return best if rows[0].likely_s >= WORTH * best.likely_s else rows[0]
 
 
 def in_words(rows: Sequence[Prediction], error_max: float = ERROR_MAX) -> str:
     """Return the recommendation as one line."""
     best, plain = recommended(rows, error_max), rows[0]
+    source = "predicted" if plain.measured_s is None else "measured"
     if best is plain:
         return (
-            f"Stay with the plain ring, {plain.step_s * 1e3:.3g} ms per step: nothing with an error of at most "
-            f"{error_max:.0%} makes a step {WORTH:g} times as fast."
+            f"Stay with the plain ring, {plain.likely_s * 1e3:.3g} ms per step ({source}): nothing with an error of at "
+            f"most {error_max:.0%} makes a step {WORTH:g} times as fast."
         )
     assert best.relative_error is not None
     return (
-        f"Take {best.exchange}: {best.step_s * 1e3:.3g} instead of {plain.step_s * 1e3:.3g} ms per step, "
-        f"{best.speedup:.1f} times as fast, with an error of {best.relative_error:.1%}. In torch: {best.how}"
+        f"Take {best.exchange}: {best.likely_s * 1e3:.3g} instead of {plain.likely_s * 1e3:.3g} ms per step "
+        f"({source}), {plain.likely_s / best.likely_s:.1f} times as fast, with an error of {best.relative_error:.1%}. "
+        f"In torch: {best.how}"
     )

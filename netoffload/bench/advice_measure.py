@@ -28,6 +28,7 @@ from netoffload.bench import advice
 from netoffload.bench.advice import Coding, Network, Prediction, Workload
 from netoffload.bench.compressor_quality import SHORTEST_S, quality, speeds
 from netoffload.bench.experiment import AllOrNothing, Finding, Progress
+from netoffload.codec.bursts import LANES
 from netoffload.collectives import Operation, barrier, ring_allgather, ring_allreduce
 from netoffload.collectives.samples import read_gradients
 from netoffload.collectives.schedule import partition
@@ -104,7 +105,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Findings(Finding):
-    """The network, what a rank does in a step, every codec, every exchange, and the one to take."""
+    """The network, what a rank does in a step, every codec, every exchange, the one to take, and the machine."""
 
     network: Network
     workload: Workload
@@ -114,13 +115,27 @@ class Findings(Finding):
     recommendation: str
     versions: dict[str, str]
     cpu: str
+    cores: int
+    load_1min: float
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether other programs wanted more cores than there are, before anything was measured."""
+        return self.load_1min > self.cores
 
 
 class Ranks(Protocol):
     """Ranks that can carry out a call together."""
 
-    rank: int
-    size: int
+    @property
+    def rank(self) -> int:
+        """This one."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        ...
 
     def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
         """Return what ``body`` returns on this rank; ``precision`` is what the ranks code by, None: they do not."""
@@ -183,6 +198,7 @@ class Adviser(AllOrNothing[Findings]):
             UsageError: there is no network.
         """
         self._asked = asked
+        self._load_1min = os.getloadavg()[0]
         self._ranks: Ranks | None = launched_ranks()
         if self._ranks is None and asked.is_tried:
             self._ranks = LocalRanks(asked.nodes or RANKS_DEFAULT)
@@ -227,7 +243,8 @@ class Adviser(AllOrNothing[Findings]):
             for row in advice.predict(network, work, codings)
         ]
         best, said = advice.recommended(rows, asked.error_max), advice.in_words(rows, asked.error_max)
-        self.found = Findings(network, work, codings, rows, best.exchange, said, versions("numba"), cpu_model())
+        machine = versions("numba"), cpu_model(), os.cpu_count() or 1, self._load_1min
+        self.found = Findings(network, work, codings, rows, best.exchange, said, *machine)
 
     def _workload(self, progress: Progress) -> tuple[Workload, Float32Array, Layout]:
         """Return what a step is, gradients float32[vectors, n], and their layers."""
@@ -296,7 +313,7 @@ def try_rings(ranks: Ranks, vectors: Float32Array, bound_k: int) -> dict[str, fl
 
 def _ring_s(exchange: TcpExchange, vectors: Float32Array, precision: Precision | None) -> float:
     own = vectors[exchange.rank % len(vectors)]
-    quantise = precision and precision.quantiser()
+    quantise = None if precision is None else precision.quantiser()
     factor = _factor(vectors[0], precision)
     times_s = []
     for _ in range(REPEATS + 1):
@@ -325,11 +342,13 @@ def coding_of(precision: Precision, vectors: Float32Array, ranks: int) -> Coding
     """
     factor = _factor(vectors[0], precision)
     scaled = vectors[0] * factor
-    encode_s, decode_s, _, decoded = min((_coded(scaled, precision) for _ in range(REPEATS)), key=lambda one: one[0] + one[1])
+    encode_s, decode_s, _, decoded = min(
+        (_coded(scaled, precision) for _ in range(REPEATS)), key=lambda one: one[0] + one[1]
+    )
     octets = 0
     for count in (-(-ranks // 2), ranks):
-        partial = np.sum([vectors[rank % len(vectors)] for rank in range(count)], axis=0, dtype=np.float32)
-        octets += _coded(partial * factor, precision)[2]
+        partial: Float32Array = vectors[np.arange(count) % len(vectors)].sum(axis=0)
+        octets += _coded(np.multiply(partial, factor), precision)[2]
     exact = scaled.astype(np.float64)
     error, power = np.abs(np.subtract(decoded, exact)), float(exact @ exact)
     return Coding(
@@ -338,6 +357,7 @@ def coding_of(precision: Precision, vectors: Float32Array, ranks: int) -> Coding
         scaled.nbytes / decode_s,
         math.sqrt(float(error @ error) / power) if power else 0.0,
         float(error.max()) * 2**precision.bound_k,
+        f'codec="{precision.codec}", bound={precision.bound_k}',
     )
 
 
@@ -345,7 +365,8 @@ def coding_by(name: str, values: Float32Array, layout: Layout) -> Coding:
     """Measure a compressor on one gradient."""
     compressor = registry.parse(name)
     seen, fast = quality(compressor, values, layout, repeats=2), speeds(compressor, values, layout, repeats=REPEATS)
-    return Coding(seen.ratio, fast.encode_GBps * 1e9, fast.decode_GBps * 1e9, math.sqrt(seen.variance_ratio))
+    speeds_Bps = fast.encode_GBps * 1e9, fast.decode_GBps * 1e9  # noqa: N806 - the unit as it is written
+    return Coding(seen.ratio, *speeds_Bps, math.sqrt(seen.variance_ratio), None, f'compressor="{name}"')
 
 
 def _factor(values: Float32Array, precision: Precision | None) -> np.float32:
@@ -359,7 +380,7 @@ def _coded(values: Float32Array, precision: Precision) -> tuple[float, float, in
     """Send a vector through chunks: seconds of encoding and of decoding, octets, and what arrives, float32[n]."""
     coding = chunks.make_coding(int(precision.quantiser().codec_id), precision.bound_k)
     source, state = values.view(np.uint8), coding.state
-    arrived = np.empty(values.size + chunks.LANES, np.float32)
+    arrived = np.empty(values.size + LANES, np.float32)
     encode_s = decode_s = 0.0
     octets = 0
     for first in range(0, values.size, chunks.CODED_FLOATS):

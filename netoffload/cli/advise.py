@@ -76,13 +76,13 @@ def advise(
 def _print_table(found: Findings) -> None:
     network, work = found.network, found.workload
     console.print(
-        f"{network.ranks} ranks, {config.format_rate(network.rate_bps)}, {config.format_ms(network.delay_s)} ms one way "
-        f"({network.source}); {work.name}: {mega(work.gradient_octets)} MB of gradients, "
+        f"{network.ranks} ranks, {config.format_rate(network.rate_bps)}, {config.format_ms(network.delay_s)} ms "
+        f"one way ({network.source}); {work.name}: {mega(work.gradient_octets)} MB of gradients, "
         f"{milli(work.compute_s)} ms of computing",
         highlight=False,
         soft_wrap=True,
     )
-    headings = ("exchange", "wire MB", "wire ms", "codec ms", "delays ms", "step ms", "× ring", "error %", "/ bound")
+    headings = ("exchange", "wire MB", "wire ms", "codec ms", "delays ms", "step ms", "x ring", "error %", "/ bound")
     is_tried = any(row.measured_s is not None for row in found.predictions)
     rows = table(None, (*headings, *(("measured ms",) if is_tried else ())), ("exchange",))
     for row in found.predictions:
@@ -96,3 +96,5 @@ def _print_table(found: Findings) -> None:
         )
     console.print(rows)
     console.print(found.recommendation, highlight=False, markup=False, soft_wrap=True)
+    if found.is_busy:
+        console.print(f"The machine was busy: load {found.load_1min:.1f} on {found.cores} cores.", highlight=False)
