@@ -42,6 +42,7 @@ from netoffload.methods.selective import auto_rms, doubled_exponent, mean_square
 from netoffload.transport import Settings, TcpExchange, chunks
 from netoffload.transport.agreement import Precision
 from netoffload.transport.driver import prepare
+from netoffload.transport.launchers import set_rank_environment
 from netoffload.transport.local_ranks import run_tcp
 
 T = TypeVar("T")
@@ -167,8 +168,10 @@ class LaunchedRanks:
 
     def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
         """See :class:`Ranks`."""
-        from netoffload.torch.ranks import connect
-
+        try:
+            from netoffload.torch.ranks import connect
+        except ImportError as error:
+            raise UsageError(f"ranks meet over torch: pip install 'netoffload[train]', or --rate ({error})") from error
         settings = Settings(offload=Offload.OFF)
         if precision is not None:
             settings = Settings(precision.codec, precision.bound_k, offload=Offload.INLINE)
@@ -178,10 +181,6 @@ class LaunchedRanks:
 
 def launched_ranks() -> LaunchedRanks | None:
     """Return the ranks that this process is one of, if a launcher says so."""
-    try:
-        from netoffload.torch.ranks import set_rank_environment
-    except ImportError:
-        return None
     said = dict(os.environ)
     set_rank_environment(said)
     size = int(said.get("WORLD_SIZE", "1"))
