@@ -44,7 +44,7 @@ NIC_DELAY_S: Final = 16e-6
 
 PLAIN: Final = "ring"
 INLINE: Final = ("bounded", "inceptionn")
-"""Codecs of the rows ``ring, CODEC inline``."""
+"""Codecs of the rings that are coded inline."""
 
 GATHERED: Final = ("8bit-dynamic", "terngrad", "qsgd:levels=15")
 """Compressors of the rows whose payloads are gathered."""
@@ -189,7 +189,7 @@ def ring(
     wire_s, codec_s = network.wire_s(octets / coding.ratio), coding.coding_s(octets, octets)
     offload = "nic" if nic_delay_s else "inline"
     return Prediction(
-        f"{PLAIN}, {codec} " + ("in NICs" if nic_delay_s else "inline"),
+        f"{codec} in NICs" if nic_delay_s else f"{codec} inline",
         f'CompressionState(offload="{offload}", {coding.options})',
         octets / coding.ratio,
         *(wire_s, codec_s, delays_s),
@@ -206,7 +206,7 @@ def gathered(network: Network, work: Workload, name: str, coding: Coding) -> Pre
     codec_s = coding.coding_s(work.gradient_octets, network.ranks * work.gradient_octets)
     delays_s = network.meeting_s + network.delay_s
     return Prediction(
-        f"{name}, gathered",
+        name,
         f"CompressionState({coding.options})",
         *(octets, wire_s, codec_s, delays_s),
         step_s=work.compute_s + wire_s + codec_s + delays_s,

@@ -303,7 +303,7 @@ def path(exchange: TcpExchange) -> Network:
 
 def try_rings(ranks: Ranks, vectors: Float32Array, bound_k: int) -> dict[str, float]:
     """Return the seconds of the slowest rank's exchange, median, by the names of the table; collective."""
-    precisions = {advice.PLAIN: None} | {f"ring, {name} inline": Precision(name, bound_k) for name in advice.INLINE}
+    precisions = {advice.PLAIN: None} | {f"{name} inline": Precision(name, bound_k) for name in advice.INLINE}
     return {
         name: ranks.run(precision, lambda exchange, precision=precision: _ring_s(exchange, vectors, precision))  # type: ignore[misc]
         for name, precision in precisions.items()

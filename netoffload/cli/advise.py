@@ -82,9 +82,10 @@ def _print_table(found: Findings) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    headings = ("exchange", "wire MB", "wire ms", "codec ms", "delays ms", "step ms", "x ring", "error %", "/ bound")
+    headings = ("exchange", "MB", "wire", "codec", "delays", "step", "x ring", "error %", "/ bound")
     is_tried = any(row.measured_s is not None for row in found.predictions)
-    rows = table(None, (*headings, *(("measured ms",) if is_tried else ())), ("exchange",))
+    caption = "A step of each rank: MB that it sends; ms; worst error over the codec's bound"
+    rows = table(None, (*headings, *(("tried",) if is_tried else ())), ("exchange",), caption)
     for row in found.predictions:
         rows.add_row(
             *(row.exchange, mega(row.wire_octets, ".3g")),
