@@ -215,6 +215,8 @@ class Adviser(AllOrNothing[Findings]):
             CollectiveError: a rank is gone.
         """
         asked, ranks = self._asked, self._ranks
+        if ranks is not None and ranks.rank != 0:
+            progress = _say_nothing
         work, vectors, layout = self._workload(progress)
         progress("loading what rings run")
         prepare()
@@ -259,6 +261,10 @@ class Adviser(AllOrNothing[Findings]):
         if asked.compute_ms is not None:
             compute_s = asked.compute_ms * 1e-3
         return Workload(name, vectors[0].nbytes, compute_s), vectors, layout
+
+
+def _say_nothing(said: str, share: float | None = None) -> None:
+    pass
 
 
 def _trained(asked: Asked, worker: int) -> tuple[Float32Array, Layout, float]:
