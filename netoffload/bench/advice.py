@@ -1,4 +1,4 @@
-"""Which exchange pays on a network: arithmetic alone. What it is fed with comes from ``advice_measure``.
+"""Which exchange pays on a network: arithmetic alone. Its figures come from ``advice_measure``.
 
 Of a gradient of n octets, summed by p ranks over links of R octets per second with a one-way delay d::
 
@@ -15,7 +15,7 @@ Of a gradient of n octets, summed by p ranks over links of R octets per second w
     periodic, every k steps  a k-th of a ring     0                                   a k-th of a ring's
 
 ceil(log2 p) are the rounds of the meeting with which each call of ours begins. A ring carries partial sums, which have
-another ratio than one gradient has; see ``advice_measure``.
+another ratio than one gradient has; see ``advice_codecs``.
 
 Left out: headers; computing that goes on while gradients are on their way; adding; the kernel's own work; that ranks
 and NICs share cores; what an error or a period does to learning.

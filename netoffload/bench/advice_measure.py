@@ -1,11 +1,7 @@
-"""What an advice is made of: a path between ranks, codecs on this CPU, a model's computing and gradients; and a trial.
+"""What an advice is made of: a path between ranks, a model's computing and gradients, codecs; and a trial of rings.
 
 **Path.** Each rank sends to its right neighbour, all at the same time, for a fifth of a second; the slowest rank's time
 counts. The delay is half of the shortest round trip that the kernel saw.
-
-**Codecs.** Vectors go through the chunks of a ring inline, one core, its time alone. They are multiplied by the power
-of two that ``scale="auto"`` takes. The ratio is that of half of the ranks' gradients added up, and of all: a ring's
-first phase carries partial sums, its second whole ones. Compressors code the gradient itself.
 
 **Ranks.** Those that a launcher started, or threads of this process on loopback.
 """
@@ -26,20 +22,17 @@ import numpy as np
 
 from netoffload.bench import advice
 from netoffload.bench.advice import Coding, Network, Prediction, Workload
-from netoffload.bench.compressor_quality import SHORTEST_S, quality, speeds
+from netoffload.bench.advice_codecs import auto_factor, coding_by, coding_of
 from netoffload.bench.experiment import AllOrNothing, Finding, Progress
-from netoffload.codec.bursts import LANES
 from netoffload.collectives import Operation, barrier, ring_allgather, ring_allreduce
 from netoffload.collectives.samples import read_gradients
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
-from netoffload.compressors import Layout, registry
+from netoffload.compressors import Layout
 from netoffload.config import Offload, check_bound_k
 from netoffload.environment import cpu_model, versions
 from netoffload.errors import UsageError
-from netoffload.methods import parse
-from netoffload.methods.selective import auto_rms, doubled_exponent, mean_square
-from netoffload.transport import Settings, TcpExchange, chunks
+from netoffload.transport import Settings, TcpExchange
 from netoffload.transport.agreement import Precision
 from netoffload.transport.driver import prepare
 from netoffload.transport.launchers import set_rank_environment
@@ -319,7 +312,7 @@ def try_rings(ranks: Ranks, vectors: Float32Array, bound_k: int) -> dict[str, fl
 def _ring_s(exchange: TcpExchange, vectors: Float32Array, precision: Precision | None) -> float:
     own = vectors[exchange.rank % len(vectors)]
     quantise = None if precision is None else precision.quantiser()
-    factor = _factor(vectors[0], precision)
+    factor = auto_factor(vectors[0], precision)
     times_s = []
     for _ in range(REPEATS + 1):
         values = own * factor
@@ -335,70 +328,3 @@ def _median_of_slowest(exchange: TcpExchange, times_s: Sequence[float]) -> float
     slowest = np.array(times_s)
     ring_allreduce(exchange, slowest, tagged=False, operation=Operation.MAX)
     return float(np.median(slowest))
-
-
-def coding_of(precision: Precision, vectors: Float32Array, ranks: int) -> Coding:
-    """Measure a codec as a ring inline uses it.
-
-    Args:
-        precision: the codec and its bound.
-        vectors: float32[v, n], gradients of ranks, which begin again where they end.
-        ranks: number of them.
-    """
-    factor = _factor(vectors[0], precision)
-    scaled = vectors[0] * factor
-    encode_s, decode_s, _, decoded = min(
-        (_coded(scaled, precision) for _ in range(REPEATS)), key=lambda one: one[0] + one[1]
-    )
-    octets = 0
-    for count in (-(-ranks // 2), ranks):
-        partial: Float32Array = vectors[np.arange(count) % len(vectors)].sum(axis=0)
-        octets += _coded(np.multiply(partial, factor), precision)[2]
-    exact = scaled.astype(np.float64)
-    error, power = np.abs(np.subtract(decoded, exact)), float(exact @ exact)
-    return Coding(
-        2 * scaled.nbytes / octets,
-        scaled.nbytes / encode_s,
-        scaled.nbytes / decode_s,
-        math.sqrt(float(error @ error) / power) if power else 0.0,
-        float(error.max()) * 2**precision.bound_k,
-        f'codec="{precision.codec}", bound={precision.bound_k}',
-    )
-
-
-def coding_by(name: str, values: Float32Array, layout: Layout) -> Coding:
-    """Measure a compressor on one gradient."""
-    compressor = registry.parse(name)
-    seen, fast = quality(compressor, values, layout, repeats=2), speeds(compressor, values, layout, repeats=REPEATS)
-    speeds_Bps = fast.encode_GBps * 1e9, fast.decode_GBps * 1e9  # noqa: N806 - the unit as it is written
-    return Coding(seen.ratio, *speeds_Bps, math.sqrt(seen.variance_ratio), None, f'compressor="{name}"')
-
-
-def _factor(values: Float32Array, precision: Precision | None) -> np.float32:
-    """Return what ``scale="auto"`` multiplies such a gradient by."""
-    rms = None if precision is None else auto_rms(parse("inc+c", batch=1), precision.codec)
-    square = mean_square(values)
-    return np.float32(2.0 ** (doubled_exponent(rms, square) // 2) if rms and 0 < square < math.inf else 1)
-
-
-def _coded(values: Float32Array, precision: Precision) -> tuple[float, float, int, Float32Array]:
-    """Send a vector through chunks: seconds of encoding and of decoding, octets, and what arrives, float32[n]."""
-    coding = chunks.make_coding(int(precision.quantiser().codec_id), precision.bound_k)
-    source, state = values.view(np.uint8), coding.state
-    arrived = np.empty(values.size + LANES, np.float32)
-    encode_s = decode_s = 0.0
-    octets = 0
-    for first in range(0, values.size, chunks.CODED_FLOATS):
-        started_s = time.thread_time()
-        chunks.pack(coding, source, 4 * first, min(values.size - first, chunks.CODED_FLOATS))
-        packed_s = time.thread_time()
-        length = int(state[chunks.OUT_END])
-        chunks.count_sent(coding, length)
-        coding.incoming[:length] = coding.outgoing[:length]
-        for part in (chunks.HEADER_OCTETS, length - chunks.HEADER_OCTETS):
-            chunks.count_received(coding, part, chunks.CODED_FLOATS)
-        received_s = time.thread_time()
-        chunks.unpack(coding, arrived.view(np.uint8), 4 * first)
-        encode_s, decode_s = encode_s + packed_s - started_s, decode_s + time.thread_time() - received_s
-        octets += length
-    return max(encode_s, SHORTEST_S), max(decode_s, SHORTEST_S), octets, arrived[: values.size]
