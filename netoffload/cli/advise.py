@@ -25,7 +25,7 @@ def advise(
     ] = None,
     model: Annotated[str, typer.Option(help="Any of 'netoffload train --list'.")] = "hdc",
     gradients: Annotated[
-        Path | None, typer.Option(help="A float32 .npy file of gradients instead: [n] or [vectors, n].")
+        Path | None, typer.Option(help="A float32 .npy file instead; a gradient per row.")
     ] = None,
     compute: Annotated[
         float | None, typer.Option(help="Computing of a step, in ms. Default: the model's; 0 of a file.")
