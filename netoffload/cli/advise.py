@@ -24,9 +24,7 @@ def advise(
         int | None, typer.Option("--nodes", "-n", help="Ranks, where no launcher starts them. Default: 4.")
     ] = None,
     model: Annotated[str, typer.Option(help="Any of 'netoffload train --list'.")] = "hdc",
-    gradients: Annotated[
-        Path | None, typer.Option(help="A float32 .npy file instead; a gradient per row.")
-    ] = None,
+    gradients: Annotated[Path | None, typer.Option(help="A float32 .npy file instead; a gradient per row.")] = None,
     compute: Annotated[
         float | None, typer.Option(help="Computing of a step, in ms. Default: the model's; 0 of a file.")
     ] = None,
