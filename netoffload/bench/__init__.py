@@ -20,6 +20,8 @@ experiment       what it measures
 ``nic`` sends checked streams and ping-pongs (``throughput``; ``endpoint`` runs at either end), counts the CPU time
 (``cpu_time``) and makes figures of them (``nic_report``). ``vectors`` are the floats that experiments compress.
 ``jobs`` are what ranks are started for, and how long that takes at least; ``records`` are what they leave.
+``advice`` predicts which exchange pays on a network, from what ``advice_measure`` and ``advice_codecs`` find:
+``netoffload advise``.
 ``engine_model`` is no experiment but a model, clocked cycle by cycle: ``netoffload model engine``.
 
 A new experiment is a module here, its options and tables in ``netoffload/cli/bench_NAME.py``, and a line in
