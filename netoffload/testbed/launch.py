@@ -3,9 +3,9 @@
 Who starts them (an MPI or torchrun), and how, stands in ``launch_backends``; what they say comes through
 ``launch_output``. Three things keep a launch honest: each rank has a ``/dev/shm`` and an IPC namespace of its own and
 MPI is told that no two ranks share a node, so no octet can avoid the wire; ``python -m mpi4py`` makes an uncaught
-exception end all ranks instead of hanging the others, once MPI is imported; and a time limit ends what hangs all the same. A guard ends the
-ranks of a command that dies. A rank's output comes through pipes of its own, so that lines stay whole and the error can
-show the words of the rank that failed.
+exception end all ranks instead of hanging the others, once MPI is imported; and a time limit ends what hangs all the
+same. A guard ends the ranks of a command that dies. A rank's output comes through pipes of its own, so that lines stay
+whole and the error can show the words of the rank that failed.
 """
 
 from __future__ import annotations
