@@ -12,6 +12,7 @@ from netoffload.bench.jobs import DDP_HOOKS
 from netoffload.cli.app import console, notes
 from netoffload.cli.bench_command import AsJson, Bound, run
 from netoffload.cli.figures import mega, milli, percent, table
+from netoffload.cli.train import Data, DataDir, Rate
 
 if TYPE_CHECKING:
     from netoffload.bench.ddp import Findings
@@ -21,12 +22,10 @@ COLUMNS = ("what", "step", "compute", "communicate", "wire MB", "fp16 / wire", "
 
 def command(
     model: Annotated[str, typer.Option(help="hdc, or another of `netoffload train --list`.")] = "hdc",
-    data: Annotated[str, typer.Option(help="digits (comes with scikit-learn), mnist or cifar10.")] = "digits",
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder with MNIST's four IDX files, or CIFAR-10's .npz file.")
-    ] = None,
+    data: Data = "digits",
+    data_dir: DataDir = None,
     nodes: Annotated[int, typer.Option("--nodes", "-n", help="Ranks, one per node.")] = 4,
-    rate: Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit, 2.5gbit.")] = "1gbit",
+    rate: Rate = "1gbit",
     steps: Annotated[int, typer.Option(help="That every contender trains; the first 3 are not timed.")] = 60,
     batch: Annotated[int, typer.Option(help="Samples per rank and step.")] = 25,
     learning_rate: Annotated[float | None, typer.Option(help="At the start. Default: the model's own.")] = None,
@@ -36,9 +35,7 @@ def command(
     ] = None,
     bound: Bound = config.BOUND_K_DEFAULT,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, batches, and the digits' test set.")] = 1,
-    figure: Annotated[
-        Path | None, typer.Option(help="Draw it there (.png, .svg, .pdf) as well.", show_default=False)
-    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw it there as well: .png, .svg, .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train under torch's DDP over shaped links: its own exchange, its fp16 and PowerSGD hooks, and ours.
@@ -54,7 +51,7 @@ def command(
     waiting included, without what is hidden behind backward. Octets are those
     on all wires, headers included, and fp16 / wire is how many times fewer
     they are than the fp16 hook's. payload: octets of a plain ring for each
-    that our hook sent.
+    that our hook sent, its first step, which is exact, included.
 
     Example: netoffload bench ddp -n 4 --rate 1gbit --model hdc --steps 30
 

@@ -19,6 +19,17 @@ from netoffload.nic_options import NicSettings
 if TYPE_CHECKING:
     from netoffload.testbed import Testbed
 
+Launcher = Annotated[
+    str, typer.Option("--launcher", "--mpi", help="Who starts the ranks: mpich, openmpi (version 5), torchrun.")
+]
+Offload = Annotated[
+    config.Offload | None,
+    typer.Option(
+        help="Who compresses what the ranks send: inline needs no NICs, so none are built. "
+        f"Default: ${config.ENV_OFFLOAD}, else nic."
+    ),
+]
+
 BUILD_OPTIONS: Final = {"rate": "--rate", **flags_of("run"), "mtu": "--mtu", "no_nic": "--no-nic"}
 """Parameters of ``run`` that describe the testbed it builds, and their flags."""
 
@@ -36,16 +47,8 @@ def run(
     mtu: Mtu = 1500,
     no_nic: NoNic = False,
     testbed: Annotated[str | None, typer.Option(metavar="RUN", help="Use this testbed that is up.")] = None,
-    launcher: Annotated[
-        str, typer.Option("--launcher", "--mpi", help="Who starts the ranks: mpich, openmpi (version 5), torchrun.")
-    ] = "mpich",
-    offload: Annotated[
-        config.Offload | None,
-        typer.Option(
-            help="Who compresses what the ranks send: inline needs no NICs, so none are built. "
-            f"Default: ${config.ENV_OFFLOAD}, else nic."
-        ),
-    ] = None,
+    launcher: Launcher = "mpich",
+    offload: Offload = None,
     prefix: Annotated[
         bool | None,
         typer.Option("--prefix/--no-prefix", help="Begin every line with its node. Default: on a terminal."),

@@ -86,7 +86,7 @@ def draw_times(axes: Axes, rows: Rows) -> None:
     axes.set_xlim(0, 1.1 * slowest_ms)
     axes.set_xlabel("ms per iteration", fontsize=8.5)
     axes.set_title("Time")
-    axes.legend(frameon=False, loc="upper right", fontsize=8.5)
+    axes.legend(ncols=2, frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.01, 0.99))
 
 
 def draw_wires(axes: Axes, rows: Rows) -> None:
