@@ -89,7 +89,7 @@ class Row(Finding):
         communicate_s: what the first takes longer.
         wire_bytes_per_iteration: on all wires, headers included.
         ratio_to_fp16: octets of the fp16 hook for each of this one; None: that was not measured.
-        payload_ratio: octets of a plain ring for each that our hook sent in all steps; None: another hook.
+        payload_ratio: octets of a plain ring for each that our hook sent, headers excluded; None: another hook.
         accuracy: on the test set, after the last step.
         loss: of rank 0's last batch.
         times_s: of every step.

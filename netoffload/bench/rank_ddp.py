@@ -11,6 +11,7 @@ import argparse
 import functools
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +27,22 @@ from netoffload.training.config import RankJob
 
 UNTIMED_STEPS: Final = 3
 
-Sample = tuple[list[float], int]
-"""Seconds of each step on this rank; octets on all wires (0 but on rank 0)."""
+
+@dataclass(frozen=True)
+class Sample:
+    """What a turn took.
+
+    Attributes:
+        times_s: of each step, on this rank.
+        wire_octets: on all wires; 0 but on rank 0.
+        ring_octets: what a plain ring would have sent from this rank, where our hook was in its place.
+        sent_octets: what our hook sent.
+    """
+
+    times_s: list[float]
+    wire_octets: int
+    ring_octets: int
+    sent_octets: int
 
 
 def steps_of(number: int, steps: int, rounds: int) -> int:
@@ -47,13 +62,17 @@ def measure(job: RankJob, names: list[str], rounds: int) -> DdpRecord:
     }
 
     def turn(name: str, number: int) -> Sample:
+        replica = replicas[name]
+        ring_before, sent_before = replica.sent_octets()
         ddp.barrier()
         before, times_s = _wire_octets(), []
         for _ in range(steps_of(number, settings.iterations, rounds)):
             ddp.barrier()
-            times_s.append(replicas[name].step())
+            times_s.append(replica.step())
         ddp.barrier()
-        return times_s, _wire_octets() - before
+        octets = _wire_octets() - before
+        ring, sent = replica.sent_octets()
+        return Sample(times_s, octets, ring - ring_before, sent - sent_before)
 
     def tell(name: str, number: int) -> None:
         if ddp.rank() == 0:
@@ -75,14 +94,15 @@ def _result(contender: Contender[Sample], replica: ddp.DdpReplica, dataset: data
     name, is_alone = contender.name, contender.name == ALONE
     if not is_alone and len(set(ddp.gathered(replica.digest()))) > 1:
         raise ReplicaError(f"{name}: the replicas differ")
-    ratio = replica.payload_ratio()
-    if ratio is not None and ratio <= 1:
+    samples = contender.samples
+    ring, sent = sum(one.ring_octets for one in samples), sum(one.sent_octets for one in samples)
+    if sent >= ring > 0:
         raise RunError(f"{name}: nothing was compressed")
-    mine = [time_s for times_s, _ in contender.samples for time_s in times_s]
+    mine = [time_s for one in samples for time_s in one.times_s]
     slowest = [max(times_s) for times_s in zip(*ddp.gathered(mine), strict=True)]
-    octets = sum(octets for _, octets in contender.samples)
+    octets = sum(one.wire_octets for one in samples) / len(slowest)
     accuracy = replica.accuracy(dataset) if ddp.rank() == 0 and not is_alone else None
-    return DdpResult(name, tuple(slowest), octets / len(slowest), ratio, accuracy, replica.loss)
+    return DdpResult(name, tuple(slowest), octets, ring / sent if sent else None, accuracy, replica.loss)
 
 
 def _wire_octets() -> int:

@@ -99,7 +99,7 @@ class DdpResult(Finding):
         what: its name.
         times_s: of the slowest rank, by step.
         wire_octets: on all wires, per step.
-        payload_ratio: octets of a plain ring for each that our hook sent in all steps; None: another hook.
+        payload_ratio: octets of a plain ring for each that our hook sent, headers excluded; None: another hook.
         accuracy: on the test set, after the last step; None: the replicas are no replicas, each trains alone.
         loss: of rank 0's last batch.
     """

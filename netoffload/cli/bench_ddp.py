@@ -51,7 +51,7 @@ def command(
     waiting included, without what is hidden behind backward. Octets are those
     on all wires, headers included, and fp16 / wire is how many times fewer
     they are than the fp16 hook's. payload: octets of a plain ring for each
-    that our hook sent, its first step, which is exact, included.
+    that our hook sent.
 
     Example: netoffload bench ddp -n 4 --rate 1gbit --model hdc --steps 30
 

@@ -127,13 +127,16 @@ class DdpReplica:
         images, labels = (torch.from_numpy(np.array(part)) for part in (dataset.test_images, dataset.test_labels))
         return accuracy_of(self._model.module, images, labels)
 
-    def payload_ratio(self) -> float | None:
-        """Return octets of a plain ring for each octet that was sent, headers excluded; None: our hook is not there.
+    def sent_octets(self) -> tuple[int, int]:
+        """Return what a plain ring would have sent so far, and what our hook sent; both 0 where it is another hook.
 
         Raises:
             ControlError: the NIC does not answer.
         """
-        return None if self._state is None else self._state.report().ratio
+        if self._state is None:
+            return 0, 0
+        report = self._state.report()
+        return report.ring_octets, report.sent_octets
 
     def close(self) -> None:
         """Close our hook's connections."""
