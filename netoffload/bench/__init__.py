@@ -11,6 +11,7 @@ experiment       what it measures
 ``allreduce``    our collectives beside MPI's and torch's on a testbed; ``rank_allreduce`` is the ranks' program
 ``codec``        the NIC's codecs, kernel by kernel (``codec_speed``), beside general compressors (``library_speed``)
 ``compressors``  the papers' compressors: ratio, variance, bias, speed (``compressor_quality``)
+``ddp``          training under torch's DDP, its hooks beside ours; ``rank_ddp`` is the ranks' program
 ``eight_bit``    the errors of the 8-bit types, beside those printed in their paper
 ``nic``          TCP streams through NICs, through tunnels (``vpn_peers``) and plain: see below
 ``overlap``      computation and communication at the same time; ``rank_overlap`` is the ranks' program
@@ -30,7 +31,7 @@ A new experiment is a module here, its options and tables in ``netoffload/cli/be
 
 from typing import Final
 
-EXPERIMENTS: Final = ("allreduce", "codec", "compressors", "eight-bit", "nic", "overlap", "thresholds")
+EXPERIMENTS: Final = ("allreduce", "codec", "compressors", "ddp", "eight-bit", "nic", "overlap", "thresholds")
 """The experiments by the names that ``netoffload bench`` has for them, in the order of its help."""
 
 
