@@ -6,6 +6,7 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
     config faults results           settings, damage on purpose, records
     control netlink                 the control socket, the kernel's network objects
     compiled                        Numba's set-up, and what all compiled code shares
+    torch_plugin                    tells torch that there is a backend
     wire                            octets <-> values: Ethernet, IPv4, TCP, the offload block
     nic_options                     what a NIC can be asked, and how it is said
     codec                           arrays <-> payload: the burst engine's arithmetic
@@ -16,6 +17,7 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
     methods                         gradients of all ranks -> the same next weights, over an exchange
     transport                       sockets -> exchange: rendezvous, connections, liveness, compiled rounds
     netoffload_mpi                  CompComm over mpi4py (folder mpi_ext/)
+    torch                           doors for torch's programs: DDP hook, backend, optimizer, periodic averaging
     training                        torch: one run = config in, record out
     bench                           experiments that measure
     cli                             what a person types

@@ -73,6 +73,12 @@ class Offload(enum.StrEnum):
     """Nobody: every value arrives exact."""
 
 
+INLINE_CODEC: Final = "bounded"
+"""What ranks code by where they do so by themselves and nobody named a codec: its error is bounded for every float."""
+
+INLINE_BOUND_K: Final = 10
+"""Its bound."""
+
 ENV_OFFLOAD: Final = "NETOFFLOAD_OFFLOAD"
 """Environment variable with the :class:`Offload` of communicators that do not say theirs."""
 

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 from netoffload.errors import UsageError
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Version of the record's keys; a newer one is refused."""
 
 UNKNOWN: Final = "unknown"
@@ -57,6 +57,8 @@ class Configuration:
     mtu: int
     error_feedback: bool
     sharing: str
+    offload: str
+    """Who compressed what is tagged: :class:`~netoffload.config.Offload`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,13 +152,13 @@ class Traffic:
 
     nodes: tuple[NodeTraffic, ...]
     raw_octets: int
-    """Payload that the NICs compressed, before; 0 in a run without compression."""
+    """Payload that NICs, or ranks by themselves, compressed, before; 0 in a run without compression."""
     payload_octets: int
     """The same payload after."""
     blocks: int
     classes: ClassCounts
     codec_s: float
-    """Time the busiest NIC spent compressing and decompressing; it overlaps with communication."""
+    """Time the busiest NIC, or rank, spent compressing and decompressing; it overlaps with communication."""
     drops: dict[str, int]
     """Frames that NICs dropped, by reason; reasons that did not occur are left out."""
 
@@ -226,13 +228,18 @@ def _to_format_3(record: dict[str, Any]) -> None:
     _add(record["versions"], machine=UNKNOWN)
 
 
+def _to_format_4(record: dict[str, Any]) -> None:
+    """Nobody but NICs compressed what is tagged."""
+    _add(record["configuration"], offload="nic")
+
+
 def _add(place: dict[str, Any], **new: object) -> None:
     if known := sorted(place.keys() & new.keys()):
         raise KeyError(f"it has {', '.join(known)} of a later format")
     place.update(new)
 
 
-MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], None]]] = {1: _to_format_2, 2: _to_format_3}
+MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], None]]] = {1: _to_format_2, 2: _to_format_3, 3: _to_format_4}
 """By format: what brings a record of it to the next one, in place."""
 assert list(MIGRATIONS) == list(range(1, FORMAT))
 

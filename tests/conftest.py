@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator
 
@@ -12,7 +13,9 @@ from netoffload.netlink import Namespace, netns_path, remove_netns
 
 # The first example of a property may compile a kernel, and a busy machine may take its core away: time is no property.
 settings.register_profile("netoffload", deadline=None)
-settings.load_profile("netoffload")
+# For ./scripts/check, and for kernels that run as plain Python.
+settings.register_profile("quick", deadline=None, max_examples=10)
+settings.load_profile("netoffload" if os.environ.get("NUMBA_DISABLE_JIT", "0") == "0" else "quick")
 
 
 @pytest.fixture

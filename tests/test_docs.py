@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_layers import HOMES, LEVELS, ROOT, SOURCES
+from tests.test_layers import HOMES, LEVELS, ROOT, SOURCES, parsed
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*_ext/**/*.md")])
 ARCHITECTURE = ROOT / "docs" / "design" / "architecture.md"
@@ -77,7 +77,7 @@ def test_modules_and_counters_of_a_page_exist(page: Path) -> None:
     roots = (ROOT, ROOT / "netoffload", ROOT / "daemon", ROOT / "mpi_ext")
     assert [module for module in modules if not any((root / module).exists() for root in roots)] == []
     counters = re.findall(r"`((?:[tr]x|drop|fault|bypass(?!_kernel))_[a-z_]+)`", text)
-    known = members(MODULES["netoffload.engine.counters"])
+    known = bound("netoffload.engine.counters")
     assert [counter for counter in counters if counter.upper() not in known] == []
 
 
@@ -115,7 +115,8 @@ def test_the_layer_table_is_that_of_the_code() -> None:
 
 def test_the_map_of_the_layers_is_that_of_the_code() -> None:
     """The package's own docstring lists every layer, from the bottom."""
-    rows = re.findall(r"^    ([a-z_]+(?: [a-z_]+)*)  ", ast.get_docstring(MODULES["netoffload"]) or "", re.MULTILINE)
+    text = ast.get_docstring(parsed(PATHS["netoffload"])) or ""
+    rows = re.findall(r"^    ([a-z_]+(?: [a-z_]+)*)  ", text, re.MULTILINE)
     levels = {name.removeprefix("netoffload."): level for name, level in LEVELS.items()}
     listed = [name for row in rows for name in row.split()]
     assert {name for name in levels if "." not in name} == {*listed, "netoffload", "__main__"}
@@ -126,7 +127,7 @@ def test_the_architecture_is_short() -> None:
     assert len(ARCHITECTURE.read_text(encoding="utf-8").split()) <= ARCHITECTURE_WORDS_MAX
 
 
-MODULES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES}
+PATHS = dict(SOURCES)
 REFERENCE = re.compile(r":(?:func|class|meth|mod|data|attr|exc|obj):`~?\.?([\w.]+?)(?:\(\))?`")
 MODULE_PATH = re.compile(r"``(netoffload(?:_daemon|_mpi)?(?:\.\w+)+)(?:\(\))?``")
 
@@ -146,18 +147,18 @@ def members(node: ast.AST) -> dict[str, ast.AST]:
 
 @cache
 def bound(module: str) -> dict[str, ast.AST]:
-    return members(MODULES[module])
+    return members(parsed(PATHS[module]))
 
 
 def resolves(target: str, module: str) -> bool:
     """Say whether a name in a docstring of a module leads to a module, or to what one binds."""
     parts = target.split(".")
     if parts[0] in {"netoffload", "netoffload_daemon", "netoffload_mpi"}:
-        cut = max((at for at in range(1, len(parts) + 1) if ".".join(parts[:at]) in MODULES), default=0)
+        cut = max((at for at in range(1, len(parts) + 1) if ".".join(parts[:at]) in PATHS), default=0)
         if cut == len(parts):
             return True
         module, parts = ".".join(parts[:cut]), parts[cut:]
-        if module not in MODULES:
+        if module not in PATHS:
             return False
     names = bound(module)
     if parts[0] not in names:
@@ -175,7 +176,7 @@ def dangling(module: str, tree: ast.AST) -> list[str]:
 
 
 def test_references_in_docstrings_resolve() -> None:
-    found = {module: dangling(module, tree) for module, tree in MODULES.items()}
+    found = {module: dangling(module, parsed(path)) for module, path in SOURCES}
     assert {module: targets for module, targets in found.items() if targets} == {}
 
 

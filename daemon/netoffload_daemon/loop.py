@@ -83,7 +83,7 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
         polled[1, 0] = wire if polled[1, 1] else -1
         has_frames = roles & TX != 0 and _count_unsent(port) > 0
         if rounds_left < 0:
-            timeout_ns = _timeout_ns(settings, port, active_ns, waits_for_wire)
+            timeout_ns = _timeout_ns(settings, port, active_ns, waits_for_wire, roles)
         else:
             timeout_ns = _drain_timeout_ns(port, has_frames, waits_for_wire)
         ready = libc.wait(polled, 3, timeout_ns, port.clock)
@@ -100,6 +100,8 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
             _from_wire(host, wire, settings, port)
         takes_from_host = takes_from_host and polled[0, 1] >> 16 != 0
         if roles & TX:
+            if not waits_for_wire:
+                _from_clock(settings, port)
             _to_wire(host, wire, takes_from_host, settings, port)
         if settings.busy_ns and ready > 0:
             active_ns = libc.now_ns(port.clock)
@@ -126,16 +128,22 @@ def _drain_timeout_ns(port: Port, has_frames: bool, waits_for_wire: bool) -> int
 
 
 @inline_kernel
-def _timeout_ns(settings: LoopSettings, port: Port, active_ns: int, waits_for_wire: bool) -> int:
-    """How long to sleep at most: not at all while busy polling, until the next held frame is due, or for ever (-1)."""
+def _timeout_ns(settings: LoopSettings, port: Port, active_ns: int, waits_for_wire: bool, roles: int) -> int:
+    """How long to sleep at most: not at all while busy polling, until the next frame is due, or for ever (-1)."""
     timeout_ns = BACK_OFF_NS if port.state[SUSPECT] else -1
     if settings.busy_ns and libc.now_ns(port.clock) - active_ns < settings.busy_ns:
         return 0
     if settings.faults.is_on and not waits_for_wire:
-        due_ns = faults.wait_ns(port.held, libc.now_ns(port.clock))
-        if due_ns >= 0 and (timeout_ns < 0 or due_ns < timeout_ns):
-            timeout_ns = due_ns
+        timeout_ns = _sooner_ns(timeout_ns, faults.wait_ns(port.held, libc.now_ns(port.clock)))
+    if roles & TX and not waits_for_wire:
+        timeout_ns = _sooner_ns(timeout_ns, engine.wait_ns(port.nic, libc.now_ns(port.clock)))
     return timeout_ns
+
+
+@inline_kernel
+def _sooner_ns(first_ns: int, second_ns: int) -> int:
+    """Return the shorter of two times, of which -1 is for ever."""
+    return second_ns if first_ns < 0 or 0 <= second_ns < first_ns else first_ns
 
 
 @kernel
@@ -270,6 +278,21 @@ def _from_host(host: int, wire: int, settings: LoopSettings, port: Port) -> None
             if not settings.faults.is_on:  # the fault stage has copied them
                 end = port.nic.spans[frames - 1, 0] + port.nic.spans[frames - 1, 1]
                 port.line[LINE_OCTETS] += end + CACHE_LINE - 1 & ~(CACHE_LINE - 1)
+
+
+@inline_kernel
+def _from_clock(settings: LoopSettings, port: Port) -> None:
+    """Put in line what the NIC has to send by itself, a batch at most."""
+    if engine.wait_ns(port.nic, 0) < 0:
+        return
+    now_ns = libc.now_ns(port.clock)
+    while engine.is_due(port.nic, now_ns) and port.line[LINE_END] < HOST_BATCH:
+        frame = port.wire_out[port.line[LINE_OCTETS] :]
+        if engine.from_clock(port.nic, now_ns, frame) == 0:
+            return
+        _put_in_line(frame, 1, False, now_ns, settings, port)
+        if not settings.faults.is_on:
+            port.line[LINE_OCTETS] += port.nic.spans[0, 1] + CACHE_LINE - 1 & ~(CACHE_LINE - 1)
 
 
 @inline_kernel

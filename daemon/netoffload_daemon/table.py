@@ -26,7 +26,7 @@ from netoffload.engine.flows import FIELDS, ROWS, SLOTS, make_flows, rekey
 from netoffload.errors import DeviceError
 from netoffload.wire.offload import BLOCK_VERSION
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of this file. It changes whenever a field of a slot changes its meaning and their number stays."""
 HEADER_LEN: Final = 4096
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")

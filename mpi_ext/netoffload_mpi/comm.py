@@ -48,6 +48,9 @@ class CompComm(Allreduces, Reductions, Movements):
         require: raise ``CollectiveError`` after a call if a tagged connection was not compressed, and end the
             connections, so that every rank hears of it; also ``NETOFFLOAD_REQUIRE=1``.
         per_call: ask the NIC after every call, so that ``last_info`` has its part; ``require`` includes it.
+        offload: who compresses: ``nic``, ``inline`` (each rank in its own process), ``auto`` (the NICs if every rank
+            has one with the same codec, else inline) or ``off``; None: ``$NETOFFLOAD_OFFLOAD``, else ``nic``. Inline,
+            without a codec: ``bounded`` with bound 10.
     """
 
     def Send_comp(self, buf: Any, dest: int, tag: int = 0) -> None:
@@ -133,7 +136,11 @@ class CompComm(Allreduces, Reductions, Movements):
         wait_all(requests)
         describe(requests[0].arrival or NOBODY, status)
         seconds = time.perf_counter() - start_s
-        self._connected().account(CommInfo(1, octets, seconds, wire_s=seconds))
+        payload_octets = octets - sum(request.outcome.saved_octets for request in requests)
+        calls = self._connected()
+        calls.account(
+            CommInfo(1, octets, seconds, wire_s=seconds, payload_octets=payload_octets, offload=calls.plane.offload)
+        )
 
     def _check_peer(self, peer: int, tag: int, *, wildcards: bool) -> None:
         named = (MPI.PROC_NULL, MPI.ANY_SOURCE) if wildcards else (MPI.PROC_NULL,)

@@ -11,6 +11,7 @@ from typing import Any, Self
 from mpi4py import MPI
 
 from netoffload.collectives import Quantise
+from netoffload.config import Offload, parse_offload
 from netoffload.errors import NetOffloadError
 from netoffload.transport.agreement import Precision
 from netoffload.transport.calls import Calls
@@ -37,6 +38,7 @@ class PlaneComm(MPI.Intracomm):
         """Share the handle of ``comm``."""
         return super().__new__(cls, comm)
 
+    # Nine parameters: users name the settings one by one, as they would name the options of a command.
     def __init__(
         self,
         comm: MPI.Intracomm | None = None,
@@ -48,13 +50,23 @@ class PlaneComm(MPI.Intracomm):
         chunk_octets: int | None = None,
         require: bool = False,
         per_call: bool = False,
+        offload: str | None = None,
     ) -> None:
         """Remember the settings; nothing is connected yet.
 
         Raises:
-            UsageError: a codec without a bound or the reverse, or unknown ones.
+            UsageError: a codec without a bound or the reverse, or unknown ones; an unknown offload.
         """
-        self._settings = Settings(codec, bound_k, timeout_s, late_s, chunk_octets, require, per_call)
+        self._settings = Settings(
+            codec,
+            bound_k,
+            timeout_s,
+            late_s,
+            chunk_octets,
+            require,
+            per_call,
+            None if offload is None else parse_offload(offload),
+        )
 
     def exchange(self) -> TcpExchange:
         """Return the connections, for use with ``netoffload.collectives``; collective at the first call.
@@ -71,6 +83,10 @@ class PlaneComm(MPI.Intracomm):
     def precision(self) -> Precision | None:
         """Return the agreed codec and bound, None if exact; collective at the first call."""
         return self._data_plane().precision
+
+    def offload(self) -> Offload:
+        """Return who compresses, as agreed: never ``auto``; collective at the first call."""
+        return self._data_plane().offload
 
     @property
     def last_info(self) -> CommInfo:

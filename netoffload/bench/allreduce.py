@@ -233,6 +233,8 @@ def _run(part: _Part, names: Sequence[str], through_nic: bool, progress: Progres
         def turn(name: str, _number: int) -> dict[str, Any]:
             job, out = JOBS[name], bed.make_scratch() / f"{name}.json"
             argv = ["-m", "netoffload_mpi.bench", "--what", job.what, "--out", str(out), *asked.rank_arguments]
+            if job.is_inline and asked.bed.nic is not None:
+                argv += ["--codec", asked.bed.nic.codec, "--bound", str(asked.bed.nic.bound_k)]
             env = {**job.env, "GLOO_SOCKET_IFNAME": NODE_DEVICE}
             run_ranks(bed, range(asked.bed.nodes), argv, env=env, timeout_s=asked.limit_s, mpi=job.mpi)
             record: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))

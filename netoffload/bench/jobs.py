@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Final
 
+from netoffload.config import ENV_OFFLOAD, Offload
+
 
 @dataclass(frozen=True)
 class Job:
@@ -18,6 +20,7 @@ class Job:
     Attributes:
         what: the rank program's name for it.
         through_nic: over emulated NICs.
+        is_inline: its ranks code by themselves, by the codec that NICs would have.
         env: of the ranks.
         mpi: the MPI that starts the ranks.
         missing: says what it lacks on this machine, None if nothing.
@@ -25,6 +28,7 @@ class Job:
 
     what: str
     through_nic: bool = False
+    is_inline: bool = False
     env: dict[str, str] = field(default_factory=dict)
     mpi: str = "mpich"
     missing: Callable[[], str | None] = lambda: None
@@ -44,6 +48,7 @@ JOBS: Final = {
     "ring": Job("ring"),
     "ring_nic": Job("ring", through_nic=True),
     "ring_comp": Job("ring_comp", through_nic=True),
+    "ring_inline": Job("ring_comp", is_inline=True, env={ENV_OFFLOAD: Offload.INLINE}),
     "wa": Job("wa"),
     "wa_comp": Job("wa_comp", through_nic=True),
     "hierarchical_comp": Job("hierarchical_comp", through_nic=True),
@@ -53,8 +58,9 @@ JOBS: Final = {
     "openmpi_ring": Job("mpi", mpi="openmpi", missing=_lacks_openmpi),
     "gloo": Job("gloo", env={"TORCH_CPP_LOG_LEVEL": "ERROR"}, missing=_lacks_torch),
 }
-"""Our ring untagged, the same through the NICs, tagged; a worker-aggregator exchange, untagged and with its gradients
-tagged; rings of rings; MPICH and Open MPI, each with the algorithm it chooses and with its ring; torch's gloo."""
+"""Our ring untagged, the same through the NICs, tagged, and coded by the ranks; a worker-aggregator exchange, untagged
+and with its gradients tagged; rings of rings; MPICH and Open MPI, each with the algorithm it chooses and with its ring;
+torch's gloo."""
 
 DEFAULT: Final = tuple(name for name in JOBS if name not in ("ring_nic", "openmpi_ring"))
 

@@ -34,7 +34,17 @@ from netoffload.collectives import Quantise, aggregate, barrier, is_short, worke
 from netoffload.collectives.reference import RoundTrip, aggregated, hierarchical_sum, ring_sum
 from netoffload.collectives.samples import Draw, gradients_from, whole_numbers
 from netoffload.compiled.arrays import Float32Array
-from netoffload.config import ENV_CONTROL, ENV_METER, format_ms, parse_rate_bps, parse_size_octets
+from netoffload.config import (
+    BOUND_K_DEFAULT,
+    CODECS,
+    ENV_CONTROL,
+    ENV_METER,
+    ENV_OFFLOAD,
+    check_bound_k,
+    format_ms,
+    parse_rate_bps,
+    parse_size_octets,
+)
 from netoffload.control import request
 from netoffload.environment import system_versions
 from netoffload.errors import ReplicaError, UsageError
@@ -247,6 +257,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--gradients", default="gaussian:0.002", help="gaussian:SIGMA or a float32 .npy file (default %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--codec", choices=CODECS, help=f"of ranks that code by themselves (${ENV_OFFLOAD}=inline)")
+    parser.add_argument(
+        "--bound", type=int, default=BOUND_K_DEFAULT, metavar="K", help="its error bound 2^-K (default %(default)s)"
+    )
     parser.add_argument("--rate", help="of every link, 1gbit: adds the bound to the report")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON there, and print nothing")
@@ -320,13 +334,15 @@ def print_table(record: AllreduceRecord) -> None:
 def main(arguments: list[str]) -> None:
     """Measure as this process's rank of MPI's world; rank 0 reports."""
     asked = _parse(arguments)
-    measure_and_tell(asked, lambda comm: run(comm, asked), print_table)
+    precision = (asked.codec, check_bound_k(asked.bound)) if asked.codec else (None, None)
+    measure_and_tell(asked, lambda comm: run(comm, asked), print_table, precision)
 
 
 def measure_and_tell(
     asked: argparse.Namespace,
     measure: Callable[[CompComm], R],
     show: Callable[[R], None],
+    precision: tuple[str, int] | tuple[None, None] = (None, None),
 ) -> None:
     """Measure on every rank of MPI's world; rank 0 writes the record to ``asked.out``, prints it as JSON or shows it.
 
@@ -334,8 +350,9 @@ def measure_and_tell(
         asked: with ``out`` and ``json``.
         measure: returns the record; raises the same UsageError on every rank.
         show: prints a table.
+        precision: codec and bound of the communicator.
     """
-    with CompComm(MPI.COMM_WORLD) as comm:
+    with CompComm(MPI.COMM_WORLD, *precision) as comm:
         try:
             record = measure(comm)
         except UsageError as error:  # every rank has the same arguments, so all of them come here

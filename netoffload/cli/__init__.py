@@ -20,6 +20,7 @@ from netoffload.cli import (
     verify_methods,
     verify_mpi,
     verify_soak,
+    verify_torch,
 )
 from netoffload.cli.app import app, main
 
@@ -41,4 +42,5 @@ __all__ = [
     "verify_methods",
     "verify_mpi",
     "verify_soak",
+    "verify_torch",
 ]

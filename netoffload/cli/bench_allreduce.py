@@ -46,7 +46,8 @@ def command(
     """Sum a float32 vector over all nodes: our collectives beside MPICH, Open MPI and torch's gloo.
 
     What ends in _nic or _comp goes through emulated NICs, which share the
-    cores with the ranks; all else runs over plain wires. wa: rank 0 is a
+    cores with the ranks; all else runs over plain wires. The ranks of
+    ring_inline compress by themselves, by the codec of the NICs. wa: rank 0 is a
     worker and the aggregator; of wa_comp only the gradients are tagged.
     mpich and openmpi choose their algorithm, mpich_ring and openmpi_ring are
     told to use a ring.
@@ -60,9 +61,9 @@ def command(
     NICs together, per call. What is measured already is reported even if
     something later cannot be measured.
 
-    Example: netoffload bench allreduce --nodes 4 --rate 1gbit --size 25MB --json
+    Example: netoffload bench allreduce -n 2 --size 1KiB --what ring --what mpich --json
 
-    Example: netoffload bench allreduce -n 2 --size 1KiB --what ring --what mpich
+    Example: netoffload bench allreduce -n 2 --rate 10gbit --what gloo --what ring_inline
 
     Example: netoffload bench allreduce -n 4 -n 8 --rate 200mbit --what ring --what wa
     """

@@ -32,7 +32,7 @@ def _nic(context: typer.Context) -> None:
 
 @app.command()
 def warmup() -> None:
-    """Compile the NIC's and the codec's kernels into the cache, so that a NIC starts at once.
+    """Compile the kernels of the NIC, the codecs and the ranks into the cache, so that all of them start at once.
 
     Example: netoffload warmup
     """
@@ -40,6 +40,7 @@ def warmup() -> None:
     from netoffload.collectives.samples import whole_numbers
     from netoffload.compiled.cache import remove_stale
     from netoffload.compiled.jit import CACHE_DIR
+    from netoffload.transport.driver import prepare
     from netoffload_daemon.__main__ import compile_loop
 
     if CACHE_DIR is None:
@@ -49,6 +50,7 @@ def warmup() -> None:
     start_s = time.monotonic()
     with notes.status("compiling kernels (once per version and CPU, one to two minutes)"):
         compile_loop()
+        prepare()
         for codec in CODECS.values():
             values = whole_numbers(0, 8, 1)
             codec.decode(codec.encode(values, 10), values.size, 10)

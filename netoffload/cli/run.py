@@ -37,6 +37,13 @@ def run(
     no_nic: NoNic = False,
     testbed: Annotated[str | None, typer.Option(metavar="RUN", help="Use this testbed that is up.")] = None,
     mpi: Annotated[str, typer.Option(help="Who starts the ranks: mpich, openmpi (version 5).")] = "mpich",
+    offload: Annotated[
+        config.Offload | None,
+        typer.Option(
+            help="Who compresses what the ranks send: inline needs no NICs, so none are built. "
+            f"Default: ${config.ENV_OFFLOAD}, else nic."
+        ),
+    ] = None,
     prefix: Annotated[
         bool | None,
         typer.Option("--prefix/--no-prefix", help="Begin every line with its node. Default: on a terminal."),
@@ -50,6 +57,8 @@ def run(
     $NETOFFLOAD_CONTROL and the wires' counters in $NETOFFLOAD_METER.
 
     Example: netoffload run -n 4 --rate 1gbit -- python docs/guide/allreduce.py
+
+    Example: netoffload run -n 4 --rate 1gbit --offload inline -- python docs/guide/allreduce.py
     """
     from netoffload.testbed import launch_backends, run_ranks
 
@@ -57,7 +66,8 @@ def run(
     config.check_timeout_s(timeout)
     if testbed is not None:
         _refuse_options_of_up(context, testbed)
-    with _testbed(testbed, nodes, rate, mtu, None if no_nic else nic) as bed:
+    has_nics = not no_nic and offload not in (config.Offload.INLINE, config.Offload.OFF)
+    with _testbed(testbed, nodes, rate, mtu, nic if has_nics else None) as bed:
         count = nodes or len(bed.plan.nodes)
         if count > len(bed.plan.nodes):
             raise UsageError(f"{count} ranks on {len(bed.plan.nodes)} nodes: each rank needs a node of its own")
@@ -67,6 +77,7 @@ def run(
             bed,
             range(count),
             program,
+            env=None if offload is None else {config.ENV_OFFLOAD: offload},
             timeout_s=timeout,
             mpi=mpi,
             on_stdout=_prefixed(names, sys.stdout) if with_name else None,

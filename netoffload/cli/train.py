@@ -68,6 +68,9 @@ ErrorFeedback = Annotated[
     bool, typer.Option("--error-feedback", help="Host-side compressors keep what they leave unsent for later.")
 ]
 Sharing = Annotated[str, typer.Option(help="Training data: partitioned among the workers, or shared by all of them.")]
+Offload = Annotated[
+    config.Offload, typer.Option(help="Who compresses: the NICs, or (inline) the ranks, by --codec and --bound.")
+]
 CaptureFile = Annotated[
     Path | None, typer.Option(help="Keep gradients of worker 0 in this .npy file (at most 32).", show_default=False)
 ]
@@ -110,6 +113,7 @@ def train(
     loss_scale: LossScale = 1.0,
     error_feedback: ErrorFeedback = False,
     sharing: Sharing = "partitioned",
+    offload: Offload = config.Offload.NIC,
     eval_every: Annotated[int, typer.Option(help="Measure the accuracy every so many iterations; 0: at the end.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Append the records to this file of JSON lines.")] = None,
     capture: CaptureFile = None,
@@ -124,6 +128,8 @@ def train(
     still done; the exit code is then not 0.
 
     Example: netoffload train hdc --exchange inc --exchange inc+c --rate 1gbit --loss-scale 8 --iterations 200
+
+    Example: netoffload train hdc --exchange inc+c --offload inline --codec bounded --loss-scale 8
 
     Example: netoffload train cnn --exchange terngrad --exchange qsgd:levels=15 --exchange pqasgd:p=8 --rate 100mbit
     """
@@ -143,10 +149,10 @@ def train(
         loss_scale=loss_scale,
         eval_every=eval_every,
         sharing=sharing,
+        offload=offload.value,
     )
     runs = _one_per_exchange(first, exchange or ["inc+c"], error_feedback=error_feedback)
-    testbed = _testbed_settings(runs, rate, nic, mtu)
-    found = Found.of(runs, baselines)
+    testbed, found = _testbed_settings(runs, rate, nic, mtu), Found.of(runs, baselines)
     with told_anyway(lambda reason: _tell(found, reason, as_json=as_json)):
         _run(runs, testbed, found, out, _capture(capture, capture_every), baselines=baselines)
 

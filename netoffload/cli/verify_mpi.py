@@ -21,6 +21,8 @@ from netoffload.errors import RunError, UsageError
 
 Mpi = Annotated[str, typer.Option(help="Who starts the ranks: mpich, openmpi (version 5).")]
 
+Offload = Annotated[config.Offload, typer.Option(help="Who compresses: the NICs, or the ranks by themselves.")]
+
 STEP: Final = re.compile(rb"verify progress (\d+)/(\d+) (.*)")
 FAMILIES_TIMEOUT_S: Final = 120.0
 """For ranks to start, to be struck and to tell; what the silence of a stopped rank takes comes on top."""
@@ -34,6 +36,7 @@ def verify_collectives(
     call: Annotated[list[str] | None, typer.Option(help="Only this one, by mpi4py's name; repeat for several.")] = None,
     codec: Annotated[str, typer.Option(help=f"{', '.join(config.CODECS)}.")] = "inceptionn",
     bound: Annotated[int, typer.Option(help="Error bound 2^-BOUND, 1..16.")] = config.BOUND_K_DEFAULT,
+    offload: Offload = config.Offload.NIC,
     seed: Annotated[int, typer.Option(help="Decides all values.")] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 3600.0,
     as_json: AsJson = False,
@@ -46,6 +49,8 @@ def verify_collectives(
     netoffload_mpi.verify
 
     Example: netoffload verify collectives --mpi openmpi --sizes 0,7,1024
+
+    Example: netoffload verify collectives --offload inline --codec bounded
     """
     config.check_choice("codec", codec, config.CODECS)
     config.check_bound_k(bound)
@@ -53,7 +58,7 @@ def verify_collectives(
     if ranks < 1:
         raise UsageError(f"{ranks} ranks cannot try anything: say -n 8")
     words = ["-m", "netoffload_mpi.verify", "--progress", *(["--json"] if as_json else [])]
-    words += ["--codec", codec, "--bound", str(bound), "--seed", str(seed)]
+    words += ["--codec", codec, "--bound", str(bound), "--seed", str(seed), "--offload", offload]
     words += [word for size in sizes.split(",") for word in ("--size", _whole_number(size))]
     words += [word for name in call or () for word in ("--call", name)]
     _run_shown("calls", ranks, words, mpi, timeout)
@@ -120,6 +125,7 @@ def verify_failures(
     victim: Annotated[int, typer.Option(help="The rank that is lost.")] = 2,
     strike: Annotated[str, typer.Option(help="How: kill (-9), or stop.")] = "kill",
     timeout: Annotated[float, typer.Option(help="Silence in seconds after which a rank is lost.")] = 30.0,
+    offload: Offload = config.Offload.NIC,
     seed: Annotated[int, typer.Option(help="Decides the moment.")] = 1,
     as_json: AsJson = False,
 ) -> None:
@@ -138,7 +144,7 @@ def verify_failures(
     if timeout <= 0:
         raise UsageError(f"--timeout {timeout:g}: a rank is lost after some seconds of silence, more than 0")
     words = ["-m", "netoffload_mpi.verify.failures", "--victim", str(victim), "--strike", strike]
-    words += ["--timeout", str(timeout), "--seed", str(seed)]
+    words += ["--timeout", str(timeout), "--seed", str(seed), "--offload", offload]
     heard: list[bytes] = []
     with tempfile.TemporaryDirectory(prefix="netoffload-") as name:
         folder = Path(name)

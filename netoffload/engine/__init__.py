@@ -4,6 +4,7 @@
 
     nic.from_host   transmit ─► forms ─► pack, blocks ─► encapsulation ──► wire   a tagged segment becomes blocks
                            └──► plain ─────────────────────────────────► wire   or stays a segment
+    nic.from_clock  lent ──► plain ─────────────────────────────────────► wire   what the host will not send again
     nic.from_wire   unwrap ─► inspect ─► note ─► take ─► finish ──► host          blocks become one large segment again
 
 ``nic`` holds the state of one NIC and these calls. The daemon's loop, the fuzzers and ``pair``, two NICs back to back
@@ -14,8 +15,7 @@ allocated per frame. What is not ours crosses unchanged, by the caller writing t
 
 **The promise.** Every value of a tagged stream arrives as it was sent or as the codec makes it, never as a mixture.
 ``forms`` keeps it: each float has one form, exact or rounded, in every segment that holds some of it. In a stream
-written in whole floats it is the codec's, once compression has begun. Exceptions are single values that stay exact:
-where the MSS shrinks in mid-stream, or TCP itself sets PSH inside a float. The promise needs every segment of the
+written in whole floats it is the codec's, once compression has begun. The promise needs every segment of the
 connection to come by, and the flow table to outlive the process.
 
 **Which segments.** TCP over IPv4 without options or IPv6 without extension headers, no fragment, of a connection whose
@@ -40,7 +40,7 @@ plain or crosses has one too (``Counter.BYPASS_...``).
 
 Files: ``nic`` and ``pair``; ``counters`` the list of what can happen; ``sequence``, ``options`` and ``sums`` header
 access; ``network`` IPv4 and IPv6; ``flows`` the table, ``flow_report`` for people; ``handshake``; ``transmit``;
-``judgement``; ``forms``; ``plain``; ``probation``; ``path``; ``pack`` and ``blocks``; ``authentication`` and
+``judgement``; ``forms``; ``lent``; ``plain``; ``probation``; ``path``; ``pack`` and ``blocks``; ``authentication`` and
 ``libcrypto`` the MAC; ``encapsulation`` into UDP and out of it; ``receive`` and ``block_view``; ``router_errors``;
 ``vlan`` for the loop; ``fuzz`` damaged frames into both directions; ``summary`` what follows from the counters, in
 plain Python; ``bypass`` which frames the kernel may carry past it. Apart from all this, ``hardware`` models the burst

@@ -32,6 +32,7 @@ class Counter(enum.IntEnum):
     TX_PROBES = enum.auto()
     TX_PATH_LIMITS = enum.auto()
     TX_HELD = enum.auto()
+    TX_LENT = enum.auto()
     TX_SEGMENTS = enum.auto()
     TX_RAW_OCTETS = enum.auto()
     TX_PAYLOAD_OCTETS = enum.auto()
@@ -114,6 +115,7 @@ MEANING: Final = {
     Counter.TX_PROBES: "segments compressed to find out whether blocks arrive again",
     Counter.TX_PATH_LIMITS: "times large blocks vanished, so that a flow sends smaller ones",
     Counter.TX_HELD: "segments of which nothing left yet: the rest of a float is missing",
+    Counter.TX_LENT: "segments of the NIC's own, with octets of a float whose rest did not come",
     Counter.TX_SEGMENTS: "segments of the host that were compressed",
     Counter.TX_RAW_OCTETS: "payload octets that were compressed, before",
     Counter.TX_PAYLOAD_OCTETS: "payload octets that were compressed, after: bursts and raw head and tail octets",

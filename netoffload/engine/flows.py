@@ -93,11 +93,11 @@ PEER_SHIFT: Final = 60
 WINDOW_EDGE: Final = 61
 """Where the window ends that the host knows of; ``NO_EDGE`` before the first acknowledgement."""
 NO_EDGE: Final = -1
-MSS_SEEN: Final = 25
-"""Length of the host's full segments, octets."""
 LENT_SEQ: Final = 26
 LENT_WORD: Final = 27
 LENT_LEN: Final = 28
+DUE_NS: Final = 25
+"""When the NIC sends lent octets by itself, or why it does not: see ``forms``."""
 
 # Whether blocks arrive: see ``probation``.
 RETRIES: Final = 29
@@ -134,8 +134,15 @@ RX_PAYLOAD_OCTETS: Final = 53
 RX_BLOCKS: Final = 54
 RX_IS_CLOSED: Final = 55
 
+# What the NIC sends lent octets with: see ``lent``.
+WAIT_NS: Final = 62
+"""From the last time that it did so to the next; 0: it did not yet."""
+HEADERS: Final = 63
+HEADER_WORDS: Final = 20
+"""Six octets each: Ethernet, IPv6 and TCP with all options are 114."""
+
 # What the first kilobyte looks like: see ``judgement``.
-JUDGED: Final = 62
+JUDGED: Final = HEADERS + HEADER_WORDS
 FIELDS: Final = JUDGED + JUDGE_FIELDS
 
 FlowTable = Int64Array

@@ -18,13 +18,13 @@ sends the segment up to the float's edge; the next segment brings the rest, and 
 is also known when TCP sends a part of it again. So every octet of rounded floats leaves in whole floats, and the peer
 acknowledges whole floats.
 
-**Held back for good** would be octets at the end of what the application wrote. TCP sends them again. If the segment
-has PSH, or is shorter than a full one, its copy tells that the rest is not about to come, and so does a FIN: the
-interval ends before this float, which was never sent, and its octets leave exact.
+**Lent octets.** TCP may wait for the acknowledgement of what is held before it sends the rest. So where the peer has
+acknowledged all before a held float, the NIC keeps its octets (``LENT_...``) until the peer has them, in a table that
+outlives its process. The next acknowledgement that the host gets covers them.
 
-**Lent octets.** Where TCP sends a part of a float alone, and its window is one segment, it would never get to the rest.
-So where the peer has acknowledged all before a held float, the NIC keeps its octets (``LENT_...``) until the peer has
-them, in a table that outlives its process. The next acknowledgement that the host gets covers them.
+**Held back for good** would be octets at the end of what the application wrote. A FIN takes them along, and ``lent``
+sends them where the rest does not come: the interval ends before this float, which was never sent, and its octets leave
+exact.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import u8
 from netoffload.engine.flows import (
+    DUE_NS,
     EXACT_FROM,
     FORM,
     HELD,
@@ -48,6 +49,7 @@ from netoffload.engine.flows import (
     PEER_SHIFT,
     ROUNDED_FROM,
     UNA,
+    WAIT_NS,
     WINDOW_EDGE,
 )
 from netoffload.engine.sequence import advance, distance, is_before
@@ -68,8 +70,14 @@ _NOWHERE: Final = -1
 
 WHOLE: Final = 15
 """Of a mask: all four octets of the float are known."""
-ENDS_WRITE: Final = 16
-"""Of a mask: it was not TCP that cut the float, so the application probably did stop there."""
+
+# Of DUE_NS; anything else is a time.
+NOT_TOLD: Final = 0
+"""The host has not heard that lent octets have arrived: it sends them again by itself."""
+TOLD: Final = -1
+"""It has, a moment ago."""
+HAS_MORE: Final = -2
+"""It has, and has more to send, but no window."""
 
 
 class Fit(NamedTuple):
@@ -133,7 +141,7 @@ def fit(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int, is_las
         flows: the table.
         slot: of the connection.
         is_last: nothing behind this segment was sent by the host.
-        gives_up: what is held at the end is to leave exact: a FIN, or a copy of a segment that ends there.
+        gives_up: what is held at the end is to leave exact: a FIN.
     """
     seq, payload_len = segment.seq, segment.payload_len
     lead = skip = trail = lead_word = trail_word = 0
@@ -205,7 +213,7 @@ def _known(flows: FlowTable, slot: int, at: int) -> tuple[int, int]:
     word = mask = 0
     place = _place_of(flows, slot, at)
     if place != _NOWHERE:
-        word, mask = flows[slot, place + _WORD], flows[slot, place + _MASK] & WHOLE
+        word, mask = flows[slot, place + _WORD], flows[slot, place + _MASK]
     if _is_lent(flows, slot, at):
         word |= flows[slot, LENT_WORD]
         mask |= (1 << flows[slot, LENT_LEN]) - 1
@@ -229,12 +237,9 @@ def _remember(flows: FlowTable, slot: int, at: int, word: int, mask: int, only_m
 
 
 @inline_kernel
-def note_write_end(flows: FlowTable, slot: int, end_seq: int) -> None:
-    """Note that what the application wrote ends at ``end_seq``, inside a float that is held."""
-    cut = cut_of(flows, slot, end_seq)
-    place = _place_of(flows, slot, advance(end_seq, -cut))
-    if cut and place != _NOWHERE:
-        flows[slot, place + _MASK] |= ENDS_WRITE
+def keeps_octets(flows: FlowTable, slot: int) -> bool:
+    """Whether octets of a float at the end of the stream are held, or any are lent."""
+    return flows[slot, HELD + _MASK] != 0 or flows[slot, LENT_LEN] != 0
 
 
 @inline_kernel
@@ -242,19 +247,14 @@ def _note_window(flows: FlowTable, slot: int, ack: int, window: int) -> None:
     edge = advance(ack, window << flows[slot, PEER_SHIFT])
     if flows[slot, WINDOW_EDGE] == NO_EDGE or is_before(flows[slot, WINDOW_EDGE], edge):
         flows[slot, WINDOW_EDGE] = edge
+        if flows[slot, DUE_NS] != NOT_TOLD and flows[slot, WAIT_NS] == 0:
+            flows[slot, DUE_NS] = TOLD  # it may send more now
 
 
 @inline_kernel
 def fills_window(flows: FlowTable, slot: int, end_seq: int) -> bool:
     """Whether the host may send nothing behind ``end_seq``: it is TCP that cuts there."""
     return flows[slot, WINDOW_EDGE] != NO_EDGE and not is_before(end_seq, flows[slot, WINDOW_EDGE])
-
-
-@inline_kernel
-def is_write_end(flows: FlowTable, slot: int, end_seq: int, ends_write: bool) -> bool:
-    """Whether what the application wrote ends at ``end_seq``: this segment says so, or one before did."""
-    place = _place_of(flows, slot, advance(end_seq, -cut_of(flows, slot, end_seq)))
-    return ends_write or (place != _NOWHERE and flows[slot, place + _MASK] & ENDS_WRITE != 0)
 
 
 @inline_kernel
@@ -291,9 +291,13 @@ def acknowledge(flows: FlowTable, slot: int, ack: int, window: int) -> int:
     flows[slot, UNA] = ack
     _settle(flows, slot, ack)
     if flows[slot, LENT_LEN] and not is_before(ack, advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])):
-        flows[slot, LENT_LEN] = 0
+        flows[slot, LENT_LEN] = flows[slot, DUE_NS] = flows[slot, WAIT_NS] = 0
     lend(flows, slot)
-    told = advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN]) if flows[slot, LENT_LEN] else ack
+    told = ack
+    if flows[slot, LENT_LEN]:
+        told = advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])
+        if flows[slot, DUE_NS] == NOT_TOLD:
+            flows[slot, DUE_NS] = TOLD
     _note_window(flows, slot, told, window)
     return told
 
@@ -307,25 +311,17 @@ def lend(flows: FlowTable, slot: int) -> None:
         flows[slot, LENT_SEQ] = una
         flows[slot, LENT_WORD] = flows[slot, _place_of(flows, slot, una) + _WORD]
         flows[slot, LENT_LEN] = lent_len
+        flows[slot, DUE_NS] = flows[slot, WAIT_NS] = 0
 
 
 @inline_kernel
 def _count_lendable(flows: FlowTable, slot: int, una: int) -> int:
-    """Return how many octets from ``una`` on can be lent, 0..3: those that are held and that the host gets past.
-
-    At the end of what the application wrote one octet must stay with the host. It sends that one again, and then all
-    of them leave exact.
-    """
+    """Return how many octets from ``una`` on are held, 0..3."""
     place = _place_of(flows, slot, una)
     if place == _NOWHERE:
         return 0
-    mask = flows[slot, place + _MASK] & WHOLE
-    if not (mask == 1 or mask == 3 or mask == 7):
-        return 0
-    held_len = 1 if mask == 1 else 2 if mask == 3 else 3
-    if flows[slot, place + _MASK] & ENDS_WRITE:
-        return min(held_len, max(distance(una, flows[slot, NEXT_SEQ]) - 1, 0))
-    return held_len
+    mask = flows[slot, place + _MASK]
+    return 1 if mask == 1 else 2 if mask == 3 else 3 if mask == 7 else 0
 
 
 @inline_kernel

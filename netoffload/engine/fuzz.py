@@ -50,6 +50,7 @@ from netoffload.engine.encapsulation import (
 )
 from netoffload.engine.flows import FIELDS, JUDGED, KEY_ROW, ROWS, SLOTS
 from netoffload.engine.judgement import FLOATS, JUDGED_VERDICT, NOT_FLOATS, UNDECIDED
+from netoffload.engine.lent import AGENDA_FIELDS, REST_WAIT_NS, WINDOW_WAIT_NS
 from netoffload.engine.network import IP_AT
 from netoffload.engine.nic import (
     REBUILT_ROWS,
@@ -57,6 +58,7 @@ from netoffload.engine.nic import (
     begin_frame,
     count_rebuilt,
     forget_rebuilt,
+    from_clock,
     from_host,
     from_wire,
     has_part,
@@ -81,6 +83,10 @@ BATCHES_PER_TASK: Final = 32
 _MTUS: Final = (68, 576, 1280, 1500, 1500, 9000)
 _VERDICTS: Final = (UNDECIDED, NOT_FLOATS, *[FLOATS] * 14)
 """Of connections in turn."""
+_CLOCK_EVERY: Final = 512
+"""Frames between two looks at what the NIC sends by itself; a look goes through the whole table."""
+_OWN_FRAME_MAX: Final = IP_AT + 40 + 60 + 3
+"""The longest of it: headers of IPv6 and TCP, and a part of a float."""
 OUTCOMES: Final = (
     *(counter for counter in Counter if counter.name.startswith("BYPASS")),
     Counter.TX_OFFERS,
@@ -162,6 +168,7 @@ def make_memory() -> Memory:
         counters=words(len(Counter)),
         lock=octets(8 * MUTEX_WORDS).view(np.uint64),
         random=words(1 + RANDOM_WORDS),
+        agenda=words(AGENDA_FIELDS),
         spans=words(MAX_WIRE_FRAMES, 2),
         cursor=words(CURSOR_FIELDS),
         headers=octets(HEADERS_LEN),
@@ -226,7 +233,23 @@ def _send_all(
             return index
         if not _receive(frame, length, outcome, memory):
             return index
+        if index % _CLOCK_EVERY == _CLOCK_EVERY - 1 and not _sends_possible_segments(memory):
+            return index
     return -1
+
+
+@inline_kernel
+def _sends_possible_segments(memory: Memory) -> bool:
+    """Whether what the NIC sends by itself, once the time has come, are TCP segments of a few octets."""
+    for now_ns in (REST_WAIT_NS, WINDOW_WAIT_NS, 2 * WINDOW_WAIT_NS):
+        memory.nic.agenda[:] = 0
+        while from_clock(memory.nic, now_ns, memory.wire):
+            start, length = memory.nic.spans[0, 0], memory.nic.spans[0, 1]
+            if start != 0 or not IP_AT < length <= _OWN_FRAME_MAX:
+                return False
+            if not network.is_tcp(memory.wire, length, network.find_ip_len(memory.wire, length)):
+                return False
+    return True
 
 
 @inline_kernel

@@ -1,10 +1,11 @@
-"""One NIC: all that the engine remembers, and the three calls that move frames through it.
+"""One NIC: all that the engine remembers, and the four calls that move frames through it.
 
 ::
 
     from_host   a frame of the host  -> frames in the room for the wire, or the frame itself
     from_wire   a frame of the wire  -> segments that are rebuilt for the host, or the frame itself
     flush       the wire is empty    -> the segment that is being rebuilt ends here
+    from_clock  is_due says so       -> a segment of the NIC's own, in the room for the wire
 
 The daemon's loop, the fuzzers and :mod:`netoffload.engine.pair` call these and nothing below them. A segment is rebuilt
 in one row of ``NicState.rebuilt`` after the other, in turn. The caller hands complete rows to the host
@@ -26,12 +27,13 @@ from netoffload.compiled.arrays import Int64Array, Uint8Array, Uint64Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.syscalls import MUTEX_WORDS, mutex_lock, mutex_unlock
 from netoffload.config import BOUND_K_DEFAULT, TOS_COMPRESS, TOS_MASK
-from netoffload.engine import network
+from netoffload.engine import lent, network
 from netoffload.engine.authentication import Authenticator
 from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.counters import make_counters
 from netoffload.engine.encapsulation import CURSOR_FIELDS, FRAME_AT, FRAME_LEN, HEADERS_LEN, unwrap
-from netoffload.engine.flows import make_flows
+from netoffload.engine.flows import NOT_FOUND, make_flows
+from netoffload.engine.lent import AGENDA_FIELDS, LOOK_AT_NS
 from netoffload.engine.pack import MAX_WIRE_FRAMES
 from netoffload.engine.receive import (
     CROSSES,
@@ -78,6 +80,7 @@ class NicState(NamedTuple):
         counters: int64, indexed by ``Counter``.
         lock: a pthread mutex around ``flows``, uint64[MUTEX_WORDS].
         random: words for handshakes, behind how many are used, int64[1 + RANDOM_WORDS].
+        agenda: when to send lent octets, int64[AGENDA_FIELDS] of ``lent``.
         spans: where the wire frames of one segment are in their room, int64[MAX_WIRE_FRAMES, 2].
         cursor: which block of a frame from the wire is next, int64[CURSOR_FIELDS].
         headers: of that frame, uint8[HEADERS_LEN].
@@ -92,6 +95,7 @@ class NicState(NamedTuple):
     counters: Int64Array
     lock: Uint64Array
     random: Int64Array
+    agenda: Int64Array
     spans: Int64Array
     cursor: Int64Array
     headers: Uint8Array
@@ -151,6 +155,7 @@ def make_state(
         counters=make_counters(),
         lock=np.zeros(MUTEX_WORDS, np.uint64),
         random=_draw_random() if random is None else random,
+        agenda=_make_agenda(),
         spans=np.zeros((MAX_WIRE_FRAMES, 2), np.int64),
         cursor=np.zeros(CURSOR_FIELDS, np.int64),
         headers=np.zeros(HEADERS_LEN, np.uint8),
@@ -159,6 +164,13 @@ def make_state(
         rebuilt_lens=np.zeros(REBUILT_ROWS, np.int64),
         rebuilt_rows=np.zeros(2, np.int64),
     )
+
+
+def _make_agenda() -> Int64Array:
+    """Return an agenda that begins with a look: the table may be that of a NIC that has ended."""
+    agenda = np.zeros(AGENDA_FIELDS, np.int64)
+    agenda[LOOK_AT_NS] = 1
+    return agenda
 
 
 def _draw_random() -> Int64Array:
@@ -178,11 +190,41 @@ def from_host(nic: NicState, frame: Uint8Array, length: int, now_ns: int, wire: 
         now_ns: the time.
         wire: uint8[WIRE_BUFFER_LEN], room for the wire frames.
     """
-    room = Room(wire, nic.spans, nic.random)
+    room = Room(wire, nic.spans, nic.random, nic.agenda)
     mutex_lock(nic.lock.ctypes.data)
     frames = transmit(nic.settings, frame, length, now_ns, nic.flows, nic.counters, room)
     mutex_unlock(nic.lock.ctypes.data)
     return frames
+
+
+@inline_kernel
+def is_due(nic: NicState, now_ns: int) -> bool:
+    """Whether :func:`from_clock` may have something to send."""
+    return 0 < nic.agenda[LOOK_AT_NS] <= now_ns
+
+
+@inline_kernel
+def wait_ns(nic: NicState, now_ns: int) -> int:
+    """Return how long nothing can become due, at least 0; -1: as long as the host sends nothing."""
+    return max(nic.agenda[LOOK_AT_NS] - now_ns, 0) if nic.agenda[LOOK_AT_NS] else -1
+
+
+@kernel
+def from_clock(nic: NicState, now_ns: int, wire: Uint8Array) -> int:
+    """Make the next frame that is due by itself (``lent``); return 1, or 0 where none is left.
+
+    Args:
+        nic: :class:`NicState`; its ``spans`` say where the frame is.
+        now_ns: the time.
+        wire: uint8[WIRE_BUFFER_LEN], room for the frame.
+    """
+    mutex_lock(nic.lock.ctypes.data)
+    slot = lent.find_due(nic.agenda, nic.flows, now_ns)
+    if slot != NOT_FOUND:
+        nic.spans[0, 0] = 0
+        nic.spans[0, 1] = lent.send(nic.flows, slot, now_ns, nic.counters, wire)
+    mutex_unlock(nic.lock.ctypes.data)
+    return int(slot != NOT_FOUND)
 
 
 @inline_kernel

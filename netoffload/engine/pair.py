@@ -61,6 +61,14 @@ class Nic:
         """Return the frames for the wire that a frame of the host becomes; a bundle is one frame."""
         return self._transmit(in_buffer(frame, HOST_BUFFER_LEN), len(frame))
 
+    def from_clock(self) -> list[bytes]:
+        """Return the frames for the wire that are due at ``now_ns`` by themselves."""
+        sent = []
+        while engine.is_due(self.state, self.now_ns) and engine.from_clock(self.state, self.now_ns, self._wire):
+            start, length = self.state.spans[0]
+            sent.append(bytes(self._wire[start : start + length]))
+        return sent
+
     def from_wire(self, frames: Iterable[bytes]) -> list[bytes]:
         """Return the frames for the host that a batch from the wire becomes; the wire is empty behind it."""
         delivered: list[bytes] = []

@@ -15,7 +15,7 @@ from netoffload.compiled.fields import be32, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import load_u16, u8
 from netoffload.engine import flows as flow_table
-from netoffload.engine import forms, handshake, judgement, network, path, plain, probation
+from netoffload.engine import forms, handshake, judgement, lent, network, path, plain, probation
 from netoffload.engine.blocks import Segment
 from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import bundle, is_block
@@ -56,11 +56,13 @@ class Room(NamedTuple):
         spans: int64[MAX_WIRE_FRAMES, 2]: start and length of each wire frame in ``wire``; or of each piece of the only
             one, if it is a bundle (``encapsulation.is_bundle``).
         random: int64[1 + RANDOM_WORDS]: how many are used, then random words of 32 bits.
+        agenda: int64[AGENDA_FIELDS] of ``lent``.
     """
 
     wire: Uint8Array
     spans: Int64Array
     random: Int64Array
+    agenda: Int64Array
 
 
 class Known(NamedTuple):
@@ -75,13 +77,11 @@ class Sent(NamedTuple):
 
     Attributes:
         again: some of it was sent before.
-        is_copy: all of it was, and nothing behind it.
         is_last: nothing behind it was sent.
         is_next: it begins where the stream ended.
     """
 
     again: bool
-    is_copy: bool
     is_last: bool
     is_next: bool
 
@@ -174,19 +174,18 @@ def _send(
 ) -> int:
     """Send a segment of a known connection; the result is that of :func:`transmit`."""
     slot = known.slot
-    mss = 0 if u8(frame, vnet.GSO_TYPE) == vnet.GSO_NONE else load_u16(frame, vnet.VNET_GSO_SIZE)
-    sent = _note(segment, mss, now_ns, flows, slot)
+    sent = _note(segment, now_ns, flows, slot)
     plain.align_window(frame, segment, flows, slot)
-    reason = _refuse(settings, frame, segment, known, flows)
-    if reason == 0 and flows[slot, flow_table.FORM] == forms.EXACT:
-        reason = _open(frame, segment, known, sent, flows)
+    reason = _refuse(settings, frame, segment, known, flows) or _open(frame, segment, known, sent, flows)
     is_zeros = reason == Counter.BYPASS_UNDECIDED.value and _is_zeros(frame, segment, flows, slot)
     if reason != 0 and not is_zeros and not forms.needs_lead(flows, slot, segment.seq):
+        lent.note_segment(frame, segment, sent.again, now_ns, flows, slot, room.agenda)
         counters[reason] += 1
         flows[slot, flow_table.BYPASSED] += segment.payload_len > 0
         return FORWARD
     source, part = frame, segment
-    fitted = _fit(frame, segment, sent, flows, slot)
+    fitted = forms.fit(frame, segment, flows, slot, sent.is_last, segment.flags & tcp.FIN != 0)
+    lent.note_segment(frame, segment, sent.again, now_ns, flows, slot, room.agenda)
     is_rebuilt = fitted.keep != segment.payload_len or fitted.lead + fitted.trail > 0
     if is_rebuilt:
         source = room.wire[REBUILT_AT:]
@@ -224,22 +223,18 @@ def _send(
 
 
 @inline_kernel
-def _note(segment: Segment, mss: int, now_ns: int, flows: FlowTable, slot: int) -> Sent:
-    """Note in its connection that a segment is about to be sent; return where it stands in the stream.
-
-    ``mss`` is what the host says of a TSO frame, else 0.
-    """
+def _note(segment: Segment, now_ns: int, flows: FlowTable, slot: int) -> Sent:
+    """Note in its connection that a segment is about to be sent; return where it stands in the stream."""
     next_seq = flows[slot, flow_table.NEXT_SEQ]
     end_seq = advance(segment.seq, segment.payload_len + (segment.flags & tcp.FIN))
     if is_before(next_seq, end_seq):
         flows[slot, flow_table.NEXT_SEQ] = end_seq
     flows[slot, flow_table.LAST_SEEN_NS] = now_ns
-    flows[slot, flow_table.MSS_SEEN] = mss if mss else max(flows[slot, flow_table.MSS_SEEN], segment.payload_len)
     if segment.flags & (tcp.FIN | tcp.RST):
         flows[slot, flow_table.STATE] = flow_table.CLOSED
     again = segment.payload_len > 0 and is_before(segment.seq, next_seq)
     is_last = not is_before(end_seq, flows[slot, flow_table.NEXT_SEQ])
-    return Sent(again, again and end_seq == next_seq, is_last, segment.seq == next_seq)
+    return Sent(again, is_last, segment.seq == next_seq)
 
 
 @inline_kernel
@@ -262,7 +257,12 @@ def _refuse(settings: EngineSettings, frame: Uint8Array, segment: Segment, known
 
 @inline_kernel
 def _open(frame: Uint8Array, segment: Segment, known: Known, sent: Sent, flows: FlowTable) -> int:
-    """Begin to round with this segment if there is a reason to; else return the counter of the reason not to."""
+    """Begin to round with this segment if there is a reason to; else return the counter of the reason not to.
+
+    Where floats are rounded already it returns 0.
+    """
+    if flows[known.slot, flow_table.FORM] != forms.EXACT:
+        return 0
     row = flows[known.slot, flow_table.JUDGED :]
     if not known.is_tagged:
         return Counter.BYPASS_UNTAGGED.value
@@ -287,21 +287,6 @@ def _is_zeros(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int) 
     if (forms.cut_of(flows, slot, segment.seq) | segment.payload_len) & 3:
         return False
     return judgement.is_all_zero(frame, segment.payload_at, segment.payload_len)
-
-
-@inline_kernel
-def _fit(frame: Uint8Array, segment: Segment, sent: Sent, flows: FlowTable, slot: int) -> forms.Fit:
-    """Return what of a segment goes out now (``forms.Fit``)."""
-    end_seq = advance(segment.seq, segment.payload_len)
-    is_full = segment.payload_len % max(flows[slot, flow_table.MSS_SEEN], 1) == 0
-    is_cut = is_full or sent.again or forms.fills_window(flows, slot, end_seq)
-    ends_write = segment.flags & tcp.PSH != 0 or not is_cut
-    gives_up = segment.flags & tcp.FIN != 0 or (sent.is_copy and forms.is_write_end(flows, slot, end_seq, ends_write))
-    fitted = forms.fit(frame, segment, flows, slot, sent.is_last, gives_up)
-    if ends_write:
-        forms.note_write_end(flows, slot, end_seq)
-    forms.lend(flows, slot)
-    return fitted
 
 
 @inline_kernel

@@ -20,16 +20,19 @@ There are two kinds. Both count what they hand to sockets (:class:`Sent`), so a 
     Weights travel, or their changes: to and from an aggregator (wa), or as averages now and then (psgd, rsgd, pqasgd).
 
 Files: ``base`` the interface; ``floats`` INCEPTIONN's ring and aggregator; ``payloads``, ``buckets`` and
-``ternary_server`` the host-side compressors; ``averaging`` the periodic methods; ``registry`` the names. A new method
-is a file and its line in ``registry.FAMILIES``; a compressor needs neither.
+``ternary_server`` the host-side compressors; ``averaging`` the periodic methods; ``selective`` layers that stay exact,
+and scales; ``registry`` the names. A new method is a file and its line in ``registry.FAMILIES``; a compressor needs
+neither.
 """
 
+from netoffload.methods.averaging import ChangeAveraging, Outer
 from netoffload.methods.base import (
     Bucket,
     Family,
     GradientReducer,
     GradientServer,
     Member,
+    Memory,
     Method,
     MethodSpec,
     Sent,
@@ -38,17 +41,23 @@ from netoffload.methods.base import (
     WeightExchange,
 )
 from netoffload.methods.registry import FAMILIES, PAPERS, expand, method_for, names, parse
+from netoffload.methods.selective import Selection, SelectiveReducer
 
 __all__ = [
     "FAMILIES",
     "PAPERS",
     "Bucket",
+    "ChangeAveraging",
     "Family",
     "GradientReducer",
     "GradientServer",
     "Member",
+    "Memory",
     "Method",
     "MethodSpec",
+    "Outer",
+    "Selection",
+    "SelectiveReducer",
     "Sent",
     "Update",
     "Way",

@@ -13,12 +13,14 @@ An optimizer's momentum stays with its worker.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from netoffload.collectives import ring_allreduce
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
-from netoffload.methods.base import Member, MethodSpec, Update, WeightExchange
+from netoffload.methods.base import GradientReducer, Member, Memory, MethodSpec, Update, WeightExchange
 from netoffload.methods.floats import ring_octets
 from netoffload.methods.payloads import GatherReducer
 
@@ -44,6 +46,14 @@ class Averaging(WeightExchange):
         if self._iteration % self._spec.period:
             self._average(parameters)
 
+    def memory(self) -> Memory:
+        """See :meth:`~netoffload.methods.base.Method.memory`."""
+        return {"iteration": self._iteration}
+
+    def remember(self, memory: Memory) -> None:
+        """See :meth:`~netoffload.methods.base.Method.remember`."""
+        self._iteration = memory["iteration"]
+
     def _part(self, parameters: Float32Array, turn: int) -> Float32Array | None:
         """Return what is averaged in an iteration, a view: all, in the last of a period."""
         return parameters if turn == self._spec.period - 1 else None
@@ -67,16 +77,49 @@ class Rotation(Averaging):
         return parameters[part.start : part.stop]
 
 
-class QuantisedAveraging(WeightExchange):
-    """PQASGD: Algorithm 2."""
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    """SGD with Nesterov momentum on the mean change of a period, instead of taking that change as it is.
 
-    def __init__(self, spec: MethodSpec, member: Member) -> None:
-        """No iteration is done yet; the changes of the weights are gathered as gradients are."""
+    Source: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023, Algorithm 1;
+    the defaults are section 3's.
+
+    Attributes:
+        learning_rate: what the change is multiplied by.
+        momentum: what stays of the changes before.
+    """
+
+    learning_rate: float = 0.7
+    momentum: float = 0.9
+
+    def moved(self, change: Float32Array, velocity: Float32Array) -> Float32Array:
+        """Return how far the weights go; ``velocity``, float32[n], is advanced."""
+        momentum = np.float32(self.momentum)
+        np.add(np.multiply(velocity, momentum, out=velocity), change, out=velocity)
+        return (change + momentum * velocity) * np.float32(self.learning_rate)
+
+
+class ChangeAveraging(WeightExchange):
+    """PQASGD, Algorithm 2: the changes of the weights since the last time are averaged.
+
+    Args:
+        spec: of the method.
+        member: this rank.
+        reducer: sums the changes; None: they are gathered as payloads.
+        outer: what is made of their mean; None: it is added as it is.
+    """
+
+    def __init__(
+        self, spec: MethodSpec, member: Member, reducer: GradientReducer | None = None, outer: Outer | None = None
+    ) -> None:
+        """No iteration is done yet."""
         super().__init__(spec, member)
-        self._gather = GatherReducer(spec, member)
+        self._reducer = reducer or GatherReducer(spec, member)
+        self._outer = outer
         self._iteration = 0
         self._synchronised: Float32Array | None = None
-        self.sent = self._gather.sent
+        self._velocity: Float32Array | None = None
+        self.sent = self._reducer.sent
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`~netoffload.methods.base.Method.step`."""
@@ -92,9 +135,28 @@ class QuantisedAveraging(WeightExchange):
         if self._synchronised is not None and self._iteration % self._spec.period:
             self._synchronise(parameters, self._synchronised)
 
+    def memory(self) -> Memory:
+        """See :meth:`~netoffload.methods.base.Method.memory`."""
+        vectors = {"synchronised": self._synchronised, "velocity": self._velocity}
+        octets = {name: None if vector is None else vector.tobytes() for name, vector in vectors.items()}
+        return {"iteration": self._iteration, "reducer": self._reducer.memory(), **octets}
+
+    def remember(self, memory: Memory) -> None:
+        """See :meth:`~netoffload.methods.base.Method.remember`."""
+        self._iteration = memory["iteration"]
+        self._reducer.remember(memory["reducer"])
+        self._synchronised, self._velocity = (
+            None if memory[name] is None else np.frombuffer(memory[name], np.float32).copy()
+            for name in ("synchronised", "velocity")
+        )
+
     def _synchronise(self, parameters: Float32Array, synchronised: Float32Array) -> None:
-        mean = self._gather.reduce(parameters - synchronised)
+        mean = self._reducer.reduce(parameters - synchronised)
         np.divide(mean, np.float32(self._exchange.size), out=mean)
+        if self._outer is not None:
+            if self._velocity is None:
+                self._velocity = np.zeros_like(mean)
+            mean = self._outer.moved(mean, self._velocity)
         np.add(synchronised, mean, out=synchronised)
         parameters[:] = synchronised
 

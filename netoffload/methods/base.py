@@ -5,8 +5,8 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from netoffload.collectives import Exchange, Quantise
 from netoffload.compiled.arrays import Float32Array
@@ -19,6 +19,9 @@ NO_LAYERS: Final = Layout(())
 
 Bucket = tuple[int, ...]
 """Layers by their index in the model's layout, in the order in which they lie in one vector."""
+
+Memory = dict[str, Any]
+"""What a method carries from one iteration to the next, in numbers, texts, octets, tuples, lists and dictionaries."""
 
 
 class Way(enum.Enum):
@@ -163,6 +166,17 @@ class Method(abc.ABC):
     def finish(self, parameters: Float32Array) -> None:  # noqa: B027 - most methods leave nothing to do
         """Make all replicas equal after the last iteration; all ranks call it together."""
 
+    def memory(self) -> Memory:
+        """Return what this rank remembers, for :meth:`remember`: a run that takes it over goes on bit for bit."""
+        return {}
+
+    def remember(self, memory: Memory) -> None:  # noqa: B027 - some have no memory
+        """Take over what :meth:`memory` returned, on the same rank of as many.
+
+        Raises:
+            UsageError: it belongs to another model.
+        """
+
 
 class GradientReducer(Method):
     """A method that sums gradients: a bucket goes in, its sum over all workers comes out.
@@ -186,6 +200,9 @@ class GradientReducer(Method):
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`Method.step`."""
         update(self.reduce(gradient))
+
+    def rescale(self, factors: Mapping[int, float]) -> None:
+        """Multiply what was left unsent of layers, because their values come in another scale from here on."""
 
 
 class GradientServer(Method):

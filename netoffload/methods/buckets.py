@@ -1,12 +1,14 @@
-"""A compressor's state for every bucket of a model's layers."""
+"""What a rank remembers of the layers of a model: a compressor's state for every bucket, and what was left unsent."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout, State
-from netoffload.methods.base import Bucket, Member
+from netoffload.methods.base import Bucket, Member, Memory
 
 
 def layout_of(layout: Layout, bucket: Bucket | None) -> Layout:
@@ -17,6 +19,28 @@ def layout_of(layout: Layout, bucket: Bucket | None) -> Layout:
 def first_layer(bucket: Bucket | None) -> int:
     """Return the layer that numbers a bucket's random stream: no two buckets of one iteration begin alike."""
     return bucket[0] if bucket else 0
+
+
+class Unsent(dict[int, Float32Array]):
+    """By layer, what a rank left unsent of it."""
+
+    def keep(self, left: Float32Array, layers: Bucket, layout: Layout) -> None:
+        """Keep what is left of a bucket; ``layout`` is the bucket's."""
+        self.update(zip(layers, np.split(left, layout.offsets[1:-1]), strict=True))
+
+    def memory(self) -> list[tuple[int, bytes]]:
+        """Return all of it, for :meth:`remember`."""
+        return [(layer, values.tobytes()) for layer, values in self.items()]
+
+    def remember(self, memory: list[tuple[int, bytes]]) -> None:
+        """Hold what :meth:`memory` returned, and nothing else."""
+        self.clear()
+        self.update({layer: np.frombuffer(octets, np.float32).copy() for layer, octets in memory})
+
+    def rescale(self, factors: Mapping[int, float]) -> None:
+        """Multiply what is left of these layers."""
+        for layer in self.keys() & factors.keys():
+            self[layer] *= np.float32(factors[layer])
 
 
 class BucketStates:
@@ -30,7 +54,7 @@ class BucketStates:
         """Nothing is encoded yet."""
         self._compressor, self._member = compressor, member
         self._states: dict[Bucket, State] = {}
-        self._unsent: dict[int, Float32Array] = {}
+        self._unsent = Unsent()
         self._step = 0
 
     def of(self, bucket: Bucket | None) -> State:
@@ -39,6 +63,31 @@ class BucketStates:
         if layers not in self._states:
             self._states[layers] = self._made(layers)
         return self._states[layers]
+
+    def memory(self) -> Memory:
+        """See :meth:`~netoffload.methods.base.GradientReducer.memory`."""
+        return {
+            "step": self._step,
+            "states": [(bucket, state.to_bytes()) for bucket, state in self._states.items()],
+            "unsent": self._unsent.memory(),
+        }
+
+    def remember(self, memory: Memory) -> None:
+        """See :meth:`~netoffload.methods.base.GradientReducer.remember`."""
+        layout = self._member.layout
+        self._step = memory["step"]
+        self._states = {
+            tuple(bucket): State.from_bytes(octets, layout_of(layout, bucket)) for bucket, octets in memory["states"]
+        }
+        self._unsent.remember(memory["unsent"])
+
+    def rescale(self, factors: Mapping[int, float]) -> None:
+        """See :meth:`~netoffload.methods.base.GradientReducer.rescale`."""
+        for bucket, state in self._states.items():
+            if state.residual is not None and not factors.keys().isdisjoint(bucket):
+                for layer, part in zip(bucket, np.split(state.residual, state.layout.offsets[1:-1]), strict=True):
+                    np.multiply(part, np.float32(factors.get(layer, 1.0)), out=part)
+        self._unsent.rescale(factors)
 
     def _made(self, layers: Bucket) -> State:
         member = self._member
@@ -62,4 +111,4 @@ class BucketStates:
         state = self._states.pop(layers)
         self._step = max(self._step, state.step)
         if state.residual is not None:
-            self._unsent.update(zip(layers, np.split(state.residual, state.layout.offsets[1:-1]), strict=True))
+            self._unsent.keep(state.residual, layers, state.layout)

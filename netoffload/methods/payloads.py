@@ -10,7 +10,7 @@ compressor leaves unsent stays on the worker that left it (error feedback).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from netoffload.collectives import Payload, allgather_payloads, push_pull, ring_
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout, State
-from netoffload.methods.base import Bucket, GradientReducer, GradientServer, Member, MethodSpec
+from netoffload.methods.base import Bucket, GradientReducer, GradientServer, Member, Memory, MethodSpec
 from netoffload.methods.buckets import BucketStates, first_layer, layout_of
 
 
@@ -30,6 +30,18 @@ class PayloadReducer(GradientReducer):
         super().__init__(spec, member)
         self._compressor = compressor_of(spec)
         self._states = BucketStates(self._compressor, member)
+
+    def memory(self) -> Memory:
+        """See :meth:`GradientReducer.memory`."""
+        return self._states.memory()
+
+    def remember(self, memory: Memory) -> None:
+        """See :meth:`GradientReducer.remember`."""
+        self._states.remember(memory)
+
+    def rescale(self, factors: Mapping[int, float]) -> None:
+        """See :meth:`GradientReducer.rescale`."""
+        self._states.rescale(factors)
 
 
 class GatherReducer(PayloadReducer):
@@ -93,6 +105,17 @@ class PayloadRingReducer(GradientReducer):
             lambda payload, block: self._compressor.decode(payload, states[block].layout),
         )
         return gradient
+
+    def memory(self) -> Memory:
+        """See :meth:`GradientReducer.memory`; a state here is its number of steps."""
+        return {"steps": [(bucket, [state.step for state in states]) for bucket, states in self._states.items()]}
+
+    def remember(self, memory: Memory) -> None:
+        """See :meth:`GradientReducer.remember`."""
+        self._states.clear()
+        for bucket, steps in memory["steps"]:
+            for state, step in zip(self.states_of(bucket and tuple(bucket)), steps, strict=True):
+                state.step = step
 
     def states_of(self, bucket: Bucket | None) -> list[State]:
         """Return the states of a bucket's blocks; each block of each rank has a stream of random words of its own."""

@@ -26,7 +26,7 @@ from typing import Final
 
 from netoffload.compressors import Compressor, registry
 from netoffload.errors import UsageError
-from netoffload.methods.averaging import Averaging, QuantisedAveraging, Rotation
+from netoffload.methods.averaging import Averaging, ChangeAveraging, Rotation
 from netoffload.methods.base import Family, Member, Method, MethodSpec, Way
 from netoffload.methods.floats import Aggregator, RingReducer, Worker
 from netoffload.methods.payloads import GatherReducer, PayloadRingReducer, PayloadServer, ServedReducer
@@ -40,7 +40,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "fullsgd": Family(Way.RING, RingReducer),
     "psgd": Family(Way.RING, Averaging, periodic=True),
     "rsgd": Family(Way.RING, Rotation, periodic=True),
-    "pqasgd": Family(Way.GATHER, QuantisedAveraging, periodic=True, compressor="qsgd"),
+    "pqasgd": Family(Way.GATHER, ChangeAveraging, periodic=True, compressor="qsgd"),
 }
 """Every method by its name, one line each; all other names are compressors."""
 

@@ -19,11 +19,12 @@ import numpy as np
 from netoffload.collectives import Payload, push_pull, serve_payloads
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors.terngrad import TernarySum, TernGrad
-from netoffload.methods.base import Bucket, GradientReducer, GradientServer, Member, MethodSpec
+from netoffload.methods.base import Bucket, GradientServer, Member, MethodSpec
 from netoffload.methods.buckets import BucketStates, layout_of
+from netoffload.methods.payloads import PayloadReducer
 
 
-class TernaryWorker(GradientReducer):
+class TernaryWorker(PayloadReducer):
     """A worker; the last rank is the server."""
 
     def __init__(self, spec: MethodSpec, member: Member) -> None:
@@ -33,7 +34,7 @@ class TernaryWorker(GradientReducer):
         self._states = BucketStates(self._sum.uplink, member)
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
-        """See :meth:`GradientReducer.reduce`."""
+        """See :meth:`~netoffload.methods.base.GradientReducer.reduce`."""
         state = self._states.of(bucket)
         ternary = self._sum.uplink
         own = ternary.scalers(gradient, state)

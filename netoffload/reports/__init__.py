@@ -21,13 +21,14 @@ Files: ``axis`` what varies, ``summary`` merges records into numbers, ``table`` 
 them, ``folder`` puts all three into a folder.
 """
 
-from netoffload.reports.axis import VIA_NICS, get, method_name
+from netoffload.reports.axis import INLINE, VIA_NICS, get, method_name
 from netoffload.reports.figure import draw_figure
 from netoffload.reports.folder import write_report
 from netoffload.reports.summary import Bar, Summary, summarise
 from netoffload.reports.table import WIDEST, describe_run, table_header, table_rows, table_text
 
 __all__ = [
+    "INLINE",
     "VIA_NICS",
     "WIDEST",
     "Bar",

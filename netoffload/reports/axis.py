@@ -6,13 +6,19 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from netoffload.config import check_choice
+from netoffload.config import Offload, check_choice
 from netoffload.results import Record
 
 VIA_NICS: Final = " via NICs"
 """Behind the name of a method that went through NICs which had nothing to compress."""
 
-EXCHANGE_ORDER: Final = ("wa", f"wa{VIA_NICS}", "wa+c", "inc", f"inc{VIA_NICS}", "inc+c")
+INLINE: Final = " inline"
+"""Behind the name of a method whose ranks compressed by themselves."""
+
+EXCHANGE_ORDER: Final = (
+    *("wa", f"wa{VIA_NICS}", "wa+c", f"wa+c{INLINE}"),
+    *("inc", f"inc{VIA_NICS}", "inc+c", f"inc+c{INLINE}"),
+)
 """The order of bars and rows, each method beside its compressed form; what is not here follows as it was run."""
 
 
@@ -49,10 +55,12 @@ class Axis:
 
 
 def method_name(record: Record) -> str:
-    """Return a record's method, and what else sets it apart: error feedback, NICs with nothing to compress."""
-    configuration = record.configuration
-    idle_nics = configuration.codec is not None and not record.traffic.raw_octets
-    return configuration.exchange + ("+ef" if configuration.error_feedback else "") + (VIA_NICS if idle_nics else "")
+    """Return a record's method, and what else sets it apart: error feedback, who compresses, NICs that need not."""
+    configuration, compressed = record.configuration, record.traffic.raw_octets > 0
+    way = VIA_NICS if configuration.codec is not None and not compressed else ""
+    if compressed and configuration.offload == Offload.INLINE:
+        way = INLINE
+    return configuration.exchange + ("+ef" if configuration.error_feedback else "") + way
 
 
 def _place(record: Record) -> int:
@@ -63,7 +71,7 @@ EXCHANGE: Final = Axis(
     "exchange",
     method_name,
     _place,
-    varies=frozenset({"exchange", "error_feedback"}),
+    varies=frozenset({"exchange", "error_feedback", "offload"}),
     title="methods",
     marked=frozenset({"learning_rate"}),
     optional=frozenset({"codec", "bound_k", "packing"}),

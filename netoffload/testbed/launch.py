@@ -46,6 +46,8 @@ GRACE_S: Final = 1.0
 UNTIL_S: Final = 0.05
 """How often it is asked whether ranks have done what they were started for."""
 ENV_LAUNCH: Final = "NETOFFLOAD_LAUNCH"
+ENV_MASTER: Final = "MASTER_ADDR"
+"""Where torch's ranks find each other."""
 
 DEFAULT_ENV: Final = {
     "OMP_NUM_THREADS": "1",  # ranks share this machine's cores
@@ -107,7 +109,8 @@ def run_ranks(
     heard = _without_remarks(on_stderr or pass_on_stderr, REMARKS.get(mpi, ()))
     with Meter(bed) as meter, RanksOutput(len(node_indices), on_stdout or pass_on_stdout, heard) as output:
         launch = make_launch(mpi, bed, _places(bed, node_indices, _program_argv(argv), output, _script(mpi)))
-        merged = {**DEFAULT_ENV, **launch.default_env, **_common_env(bed), **launch.env, **(env or {})}
+        first = {ENV_MASTER: bed.plan.nodes[node_indices[0]].address}
+        merged = {**DEFAULT_ENV, **launch.default_env, **first, **_common_env(bed), **launch.env, **(env or {})}
         merged |= {ENV_METER: str(meter.path), ENV_LAUNCH: launch_id}
         merged["TMPDIR"] = str(bed.make_scratch())  # launchers leave files there when they are ended
         _carry_out(launch, merged, output, len(node_indices), program, timeout_s)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from netoffload import methods
-from netoffload.config import check_choice
+from netoffload.config import Offload, check_choice
 from netoffload.errors import UsageError
 from netoffload.methods.registry import LEARNING_RATE_MAX
 from netoffload.results import decode_dataclass
@@ -19,6 +19,10 @@ from netoffload.training.model_spec import GREY_28, ModelSpec, Sgd, Shape, StepD
 
 SHARINGS: Final = ("partitioned", "shared")
 """Whether a worker has its own part of the training set, or draws from all of it (Jiang and Agrawal, 3.1)."""
+
+
+OFFLOADS: Final = (Offload.NIC.value, Offload.INLINE.value)
+"""Who may compress a run's gradients. What is not to be compressed says its method."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +68,7 @@ class TrainSettings:
         eval_every: iterations from one accuracy of worker 0 to the next, outside the timed part; 0: at the end only.
         error_feedback: host-side compressors add what they left unsent to the next gradient.
         sharing: one of :data:`SHARINGS`.
+        offload: who compresses what is tagged: the NICs, or (``inline``) the ranks by themselves.
     """
 
     method: str
@@ -83,6 +88,7 @@ class TrainSettings:
     eval_every: int = 0
     error_feedback: bool = False
     sharing: str = "partitioned"
+    offload: str = Offload.NIC.value
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.
@@ -93,6 +99,7 @@ class TrainSettings:
         spec, model = self.spec, self.model_spec  # unknown names are refused first
         check_choice("data set", self.data, tuple(DATASETS))
         check_choice("sharing", self.sharing, SHARINGS)
+        check_choice("offload", self.offload, OFFLOADS)
         if not 1 <= self.nodes <= MAX_WORKERS:
             raise UsageError(f"{self.nodes} workers: choose 1..{MAX_WORKERS}")
         counts = {"iterations": self.iterations, "batch": self.batch, "learning_rate_interval": self.schedule.interval}
@@ -145,6 +152,11 @@ class TrainSettings:
         """Whether gradients travel on tagged connections."""
         return self.spec.tagged
 
+    @property
+    def is_inline(self) -> bool:
+        """Whether the ranks compress by themselves."""
+        return self.compressed and self.offload == Offload.INLINE
+
     @functools.cached_property
     def optimizer(self) -> Sgd:
         """The optimizer, with the model's defaults; its learning rate is no more than the method takes."""
@@ -188,6 +200,9 @@ class RankJob:
     """Folder with the prepared data set (:func:`netoffload.training.data.save`)."""
     capture_every: int = 0
     """Iterations from one gradient that rank 0 keeps to the next (:mod:`netoffload.training.capture`); 0: never."""
+    codec: str | None = None
+    bound_k: int | None = None
+    """What ranks that compress by themselves do it by."""
 
     def write(self, path: Path) -> None:
         """Write it where a rank will read it."""

@@ -80,6 +80,19 @@ def traffic_between(before: Reading, after: Reading) -> Traffic:
     )
 
 
+def with_coded(traffic: Traffic, outcomes: Sequence[RankOutcome]) -> Traffic:
+    """Return what happened with what the ranks compressed by themselves, if they did."""
+    coded = [outcome.coded for outcome in outcomes]
+    classes = [dataclasses.astuple(one) for one in (traffic.classes, *(each.classes for each in coded))]
+    return dataclasses.replace(
+        traffic,
+        raw_octets=traffic.raw_octets + sum(each.raw_octets for each in coded),
+        payload_octets=traffic.payload_octets + sum(each.payload_octets for each in coded),
+        classes=ClassCounts(*map(sum, zip(*classes, strict=True))),
+        codec_s=max(traffic.codec_s, *(each.codec_s for each in coded)),
+    )
+
+
 def check_traffic(settings: TrainSettings, traffic: Traffic, outcomes: Sequence[RankOutcome]) -> None:
     """Hold what crossed every wire, and what every NIC compressed, against what each rank says it sent.
 

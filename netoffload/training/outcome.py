@@ -9,18 +9,38 @@ from typing import Final
 
 from netoffload.errors import RunError
 from netoffload.methods import Sent
-from netoffload.results import Traffic, Versions, decode_dataclass
+from netoffload.results import ClassCounts, Traffic, Versions, decode_dataclass
 
 PROGRESS_FILE: Final = "progress"
 """In the result folder; holds the number of iterations that rank 0 has done, as text."""
 
 
 @dataclasses.dataclass(frozen=True)
+class Coded:
+    """What a rank coded by itself of what it sent: octets before and after, floats by their bits, seconds."""
+
+    raw_octets: int
+    payload_octets: int
+    classes: ClassCounts
+    codec_s: float
+
+    def __sub__(self, other: Coded) -> Coded:
+        """Return what was added since ``other``."""
+        now, then = dataclasses.astuple(self.classes), dataclasses.astuple(other.classes)
+        return Coded(
+            self.raw_octets - other.raw_octets,
+            self.payload_octets - other.payload_octets,
+            ClassCounts(*(after - before for after, before in zip(now, then, strict=True))),
+            self.codec_s - other.codec_s,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class RankOutcome:
     """What one rank leaves; ``accuracy`` to ``versions`` are rank 0's alone.
 
-    ``sent`` and ``compressed_octets`` are of the timed iterations: what the rank handed to its sockets, and what its
-    NIC compressed of its own tagged connections.
+    ``sent``, ``compressed_octets`` and ``coded`` are of the timed iterations: what the rank handed to its sockets, what
+    its NIC compressed of its own tagged connections, and what it compressed itself.
     """
 
     rank: int
@@ -36,6 +56,7 @@ class RankOutcome:
     parameters: int
     sent: Sent
     compressed_octets: int
+    coded: Coded
 
     def write(self, folder: Path) -> None:
         """Write it into the result folder."""

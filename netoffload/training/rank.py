@@ -22,17 +22,19 @@ import torch
 import netoffload
 from netoffload.codec.kernels import KERNEL
 from netoffload.collectives import Exchange, barrier
+from netoffload.config import Offload
 from netoffload.environment import cpu_model
 from netoffload.errors import UsageError
 from netoffload.methods import Method
-from netoffload.results import Versions
+from netoffload.results import ClassCounts, Versions
 from netoffload.training import data
 from netoffload.training.capture import CapturingMethod
 from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.loop import Batches, Timeline, average_buffers, method_of, run_server, run_worker, warm_up
 from netoffload.training.measure import read_meter, traffic_between
-from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
+from netoffload.training.outcome import PROGRESS_FILE, Coded, RankOutcome
 from netoffload.training.replica import Replica
+from netoffload.transport import Lane
 from netoffload_mpi import MPI, CompComm
 
 
@@ -92,14 +94,16 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     method = new_method()
     replica.seed_layers(rank)
     barrier(exchange)
-    compressed_before = _compressed_octets(comm)
+    compressed_before, coded_before = _compressed_octets(comm), _coded(comm)
     before = read_meter() if rank == 0 else None
     barrier(exchange)
     capture = CapturingMethod(method, job.capture_every) if job.capture_every and rank == 0 else None
     timeline = _iterate(job, replica, capture or method, new_batches(), evaluation)
     barrier(exchange)
     traffic = traffic_between(before, read_meter()) if before is not None else None
-    compressed, sent = _compressed_octets(comm) - compressed_before, dataclasses.replace(method.sent)
+    coded = _coded(comm) - coded_before
+    compressed = _compressed_octets(comm) - compressed_before + coded.raw_octets
+    sent = dataclasses.replace(method.sent)
     barrier(exchange)
     # Behind the readings: the papers charge a method for its iterations, not for making one model of the replicas.
     method.finish(replica.parameters)
@@ -121,6 +125,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         parameters=replica.parameters.size,
         sent=sent,
         compressed_octets=compressed,
+        coded=coded,
     )
 
 
@@ -128,6 +133,15 @@ def _compressed_octets(comm: CompComm) -> int:
     """Return what this rank's NIC has compressed of this communicator's tagged connections; 0 without a NIC."""
     nic = comm.totals().nic
     return 0 if nic is None else nic.raw_octets
+
+
+def _coded(comm: CompComm) -> Coded:
+    """Return what this rank has coded by itself so far."""
+    exchange, is_coding = comm.exchange(), comm.offload() is Offload.INLINE
+    raw_octets = exchange.sent_octets([Lane.TAGGED]) if is_coding else 0
+    classes = ClassCounts(*exchange.coded_classes().tolist())
+    saved_octets, codec_s = exchange.coding()
+    return Coded(raw_octets, raw_octets - saved_octets, classes, codec_s)
 
 
 def _iterate(
@@ -175,7 +189,7 @@ def main(arguments: list[str]) -> None:
         raise UsageError("usage: python -m mpi4py -m netoffload.training.rank JOB.json RESULT_DIR")
     job, folder = RankJob.read(Path(arguments[0])), Path(arguments[1])
     torch.set_num_threads(1)  # ranks share the machine's cores; one more thread each only fights over them
-    with CompComm(MPI.COMM_WORLD) as comm:
+    with CompComm(MPI.COMM_WORLD, job.codec, job.bound_k, offload=job.settings.offload) as comm:
         run_rank(job, comm, folder).write(folder)
 
 

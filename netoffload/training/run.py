@@ -19,13 +19,13 @@ from netoffload import results
 from netoffload.config import check_choice
 from netoffload.errors import NetOffloadError, ReplicaError, RunError, UsageError
 from netoffload.methods import Way
-from netoffload.reports import VIA_NICS
+from netoffload.reports import INLINE, VIA_NICS
 from netoffload.results import Record, Spread, Timing, Traffic
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 from netoffload.training import data
 from netoffload.training.capture import CAPTURE_FILE
 from netoffload.training.config import RankJob, TrainSettings
-from netoffload.training.measure import FLOAT_OCTETS, check_traffic
+from netoffload.training.measure import FLOAT_OCTETS, check_traffic, with_coded
 from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
 
 PROGRESS_INTERVAL_S: Final = 0.2
@@ -50,8 +50,9 @@ class Planned:
     @property
     def name(self) -> str:
         """As reports call it."""
-        settings, idle_nics = self.settings, self.has_nics and not self.settings.compressed
-        return settings.method + ("+ef" if settings.error_feedback else "") + (VIA_NICS if idle_nics else "")
+        settings = self.settings
+        way = INLINE if settings.is_inline else VIA_NICS if self.has_nics and not settings.compressed else ""
+        return settings.method + ("+ef" if settings.error_feedback else "") + way
 
 
 def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> list[Planned]:
@@ -61,8 +62,13 @@ def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> l
         UsageError: ``baselines`` is none of :data:`BASELINES`.
     """
     check_choice("baselines", baselines, BASELINES)
-    direct = [Planned(run, has_nics=False) for run in runs if not run.compressed and baselines != "nic"]
-    return direct + [Planned(run, has_nics=True) for run in runs if run.compressed or baselines != "direct"]
+    plain = [run for run in runs if not run.compressed]
+    coded = [run for run in runs if run.is_inline]
+    through = [
+        run for run in runs if (run.compressed and not run.is_inline) or (run in plain and baselines != "direct")
+    ]
+    direct = [run for run in runs if run in coded or (run in plain and baselines != "nic")]
+    return [Planned(run, has_nics=False) for run in direct] + [Planned(run, has_nics=True) for run in through]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,6 +211,8 @@ def run_one(
     """
     settings = run.settings
     job = RankJob(settings, str(dataset_folder), capture.every if capture else 0)
+    if settings.is_inline and testbed.nic is not None:
+        job = dataclasses.replace(job, codec=testbed.nic.codec, bound_k=testbed.nic.bound_k)
     job_file = result_folder / "job.json"
     job.write(job_file)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -269,7 +277,8 @@ def make_record(
     first = outcomes[0]
     if first.traffic is None or first.accuracy is None or first.versions is None:
         raise RunError("rank 0 left an incomplete result")
-    check_traffic(settings, first.traffic, outcomes)
+    traffic = with_coded(first.traffic, outcomes)
+    check_traffic(settings, traffic, outcomes)
     return Record(
         format=results.FORMAT,
         started=started,
@@ -277,8 +286,8 @@ def make_record(
         versions=first.versions,
         rate_bps_measured=rate_bps_measured,
         timing=_timing(outcomes, settings.spec.period),
-        traffic=first.traffic,
-        compression_efficiency=_efficiency(settings, outcomes, first.traffic),
+        traffic=traffic,
+        compression_efficiency=_efficiency(settings, outcomes, traffic),
         learning=results.Learning(first.accuracy, first.accuracy_after, first.final_loss),
         parameter_sha256=first.sha256,
     )
@@ -351,4 +360,5 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         mtu=testbed.mtu,
         error_feedback=settings.error_feedback,
         sharing=settings.sharing,
+        offload=settings.offload,
     )

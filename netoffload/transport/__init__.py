@@ -20,6 +20,10 @@ accepted socket inherits it. So the NICs see the tag on the SYN already, and cou
 Each rank names its codec and bound at set-up: those of its NIC, asked over ``$NETOFFLOAD_CONTROL``, or those in its
 ``Settings``; ranks that differ are an error on all of them. Without a NIC and without a codec nothing is rounded.
 
+**Offload.** Who compresses is agreed as well (``config.Offload``). Where the ranks do it by themselves, or nobody does,
+the tagged lanes of the picture have no tag. Coding is a property of a connection: a ``CodedSocket`` takes and gives
+float32, and sends and receives chunks. So the values are rounded where NICs would round them, and no call knows.
+
 **Liveness.** A thread per rank, the watch, sends heartbeats. It tells a late rank from a dead one, and every rank
 raises a death with the right name.
 
@@ -39,10 +43,11 @@ Use, in each of several processes::
 Files, from the first gather to the last octet: ``rendezvous`` (how ranks find each other), ``plane`` (set-up;
 settings; what a call works with), ``agreement`` (what ranks tell each other there), ``wiring`` (the first
 connections), ``lanes``, ``links``, ``joining`` and ``nearby`` (all others, made when they are first used),
-``dataplane`` and ``channel`` (sockets -> ``Exchange``), ``driver``, ``ring_loop``, ``meeting_loop`` and ``loop_port``
-(whole rounds in compiled code), ``contexts`` and ``sharing`` (communicators of the same ranks), ``watch``, ``peers``,
-``frames`` and ``mailbox`` (liveness and messages), ``requests`` (calls under way), ``progress`` (calls in the
-background), ``calls`` (calls carried out and accounted), ``info`` (the account); ``local_ranks`` (ranks as threads).
+``dataplane`` and ``channel`` (sockets -> ``Exchange``), ``chunks`` and ``coded_socket`` (ranks that compress by
+themselves), ``driver``, ``ring_loop``, ``coded_ring_loop``, ``meeting_loop`` and ``loop_port`` (whole rounds in
+compiled code), ``contexts`` and ``sharing`` (communicators of the same ranks), ``watch``, ``peers``, ``frames`` and
+``mailbox`` (liveness and messages), ``requests`` (calls under way), ``progress`` (calls in the background), ``calls``
+(calls carried out and accounted), ``info`` (the account); ``local_ranks`` (ranks as threads).
 """
 
 from netoffload.transport.calls import Calls

@@ -11,15 +11,19 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from netoffload import codec
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import (
     ENV_ADDRESS,
     ENV_CONTROL,
+    ENV_OFFLOAD,
+    INLINE_BOUND_K,
+    INLINE_CODEC,
     TAG_ANY,
     TOS_COMPRESS,
+    Offload,
     Ports,
     check_bound_k,
     format_ports,
@@ -30,7 +34,7 @@ from netoffload.config import (
 from netoffload.control import request
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 
-VERSION = 8
+VERSION = 9
 """Of the data plane: ranks with different ones do not talk."""
 
 Gather = Callable[[Any], Sequence[Any]]
@@ -79,6 +83,10 @@ class Marking:
     ports: Ports = ()
 
 
+UNTAGGED = Marking(tos=0)
+"""Of ranks that leave the NICs out."""
+
+
 @dataclass(frozen=True)
 class Offer:
     """One rank's side of the agreement.
@@ -92,6 +100,8 @@ class Offer:
         precision: its NIC's, or what its caller said; None: exact.
         failure: why it cannot take part; None: it can.
         context: what rank 0 calls the new communicator.
+        offload: who is to compress.
+        coding: what it would code by itself by; None: it is not to.
     """
 
     version: int = VERSION
@@ -102,6 +112,8 @@ class Offer:
     precision: Precision | None = None
     failure: str | None = None
     context: int = 1
+    offload: Offload = Offload.NIC
+    coding: Precision | None = None
 
     def to_words(self) -> dict[str, Any]:
         """Return what a rendezvous carries: values of JSON."""
@@ -112,6 +124,8 @@ class Offer:
             "token": self.token.hex(),
             "marking": None if self.marking is None else [self.marking.tos, self.marking.ports],
             "precision": None if self.precision is None else [self.precision.codec, self.precision.bound_k],
+            "coding": None if self.coding is None else [self.coding.codec, self.coding.bound_k],
+            "offload": self.offload.value,
             "failure": self.failure,
             "context": self.context,
         }
@@ -122,13 +136,15 @@ class Offer:
         try:
             if words["version"] != VERSION:
                 return cls(version=words["version"])
-            marking, precision = words["marking"], words["precision"]
+            marking, precision, coding = words["marking"], words["precision"], words["coding"]
             return cls(
                 address=words["address"],
                 ports=None if words["ports"] is None else {bool(tagged): port for tagged, port in words["ports"]},
                 token=bytes.fromhex(words["token"]),
                 marking=None if marking is None else Marking(marking[0], tuple((a, b) for a, b in marking[1])),
                 precision=None if precision is None else Precision(*precision),
+                coding=None if coding is None else Precision(*coding),
+                offload=Offload(words["offload"]),
                 failure=words["failure"],
                 context=words["context"],
             )
@@ -147,6 +163,29 @@ def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | 
     if codec_name is None or bound_k is None:
         raise UsageError("give both codec and bound_k, or neither")
     return Precision(codec.get(codec_name).name, check_bound_k(bound_k))
+
+
+def own_offer(offload: Offload, asked: Precision | None) -> Offer:
+    """Return this rank's offer, as far as it is about who compresses and by what.
+
+    Args:
+        offload: who is to compress.
+        asked: by the caller; None: what the NIC does, or ``INLINE_CODEC``.
+
+    Raises:
+        UsageError: not what the NIC does, or the NIC cannot tell tagged connections from others.
+        ControlError: the NIC does not answer.
+    """
+    coding = asked or Precision(INLINE_CODEC, INLINE_BOUND_K)
+    if offload is Offload.NIC:
+        marking, precision = own_nic(asked)
+        return Offer(marking=marking, precision=precision)
+    if offload is Offload.AUTO:
+        marking, precision = own_nic(None)
+        if asked not in (None, precision):
+            marking, precision = None, None
+        return Offer(marking=marking, precision=precision, offload=offload, coding=coding)
+    return Offer(offload=offload, coding=coding if offload is Offload.INLINE else None)
 
 
 def own_nic(asked: Precision | None) -> tuple[Marking | None, Precision | None]:
@@ -195,11 +234,46 @@ def own_address(gather: Gather, host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def agree(offers: Sequence[Offer]) -> tuple[Precision | None, Marking]:
-    """Return what all ranks round by, and how they mark tagged connections.
+class Agreement(NamedTuple):
+    """What all ranks do.
 
-    A rank without a NIC (and whose caller named no codec) rounds as the others do: NICs agree in the TCP handshake
-    which connections they compress, so its own stay raw, and identical results need the same rounding everywhere.
+    Attributes:
+        precision: what tagged data is rounded by; None: nothing.
+        marking: of tagged connections.
+        offload: who compresses, never ``AUTO``.
+    """
+
+    precision: Precision | None
+    marking: Marking
+    offload: Offload = Offload.NIC
+
+    @property
+    def quantiser(self) -> Quantiser | None:
+        """What rounds a vector as tagged data is rounded; None: nothing does."""
+        return None if self.precision is None else self.precision.quantiser()
+
+    @property
+    def coding(self) -> Quantiser | None:
+        """What ranks code by themselves by; None: they do not."""
+        return self.quantiser if self.offload is Offload.INLINE else None
+
+    def rounded_hops(self, offers: Sequence[Offer]) -> tuple[bool, ...]:
+        """Return, per rank, whether what it sends to its right neighbour is rounded on the way.
+
+        NICs round it if both ranks have one.
+        """
+        if self.offload is not Offload.NIC:
+            return (self.offload is Offload.INLINE,) * len(offers)
+        has_nic = [offer.marking is not None for offer in offers]
+        return tuple(here and there for here, there in zip(has_nic, has_nic[1:] + has_nic[:1], strict=True))
+
+
+def agree(offers: Sequence[Offer]) -> Agreement:
+    """Return what all ranks do.
+
+    Where NICs compress, a rank without one (and whose caller named no codec) rounds as the others do: NICs agree in the
+    TCP handshake which connections they compress, so its own stay raw, and identical results need the same rounding
+    everywhere.
 
     Raises:
         CollectiveError: a rank failed, or ranks differ.
@@ -209,18 +283,28 @@ def agree(offers: Sequence[Offer]) -> tuple[Precision | None, Marking]:
             raise CollectiveError(f"rank {rank} could not set up its data plane: {offer.failure}")
         if offer.version != VERSION:
             raise CollectiveError(f"rank {rank} speaks version {offer.version}, not {VERSION}: install the same one")
-    rounding = [(rank, offer.precision) for rank, offer in enumerate(offers) if offer.precision is not None]
+        if offer.offload is not offers[0].offload:
+            raise CollectiveError(
+                f"ranks differ in who compresses: rank 0 says {offers[0].offload}, rank {rank} {offer.offload}; "
+                f"set ${ENV_OFFLOAD} on every rank"
+            )
+    offload = offers[0].offload
+    if offload is Offload.AUTO:
+        nics = {(offer.marking, offer.precision) for offer in offers}
+        offload = Offload.INLINE if len(nics) > 1 or offers[0].marking is None else Offload.NIC
+    if offload is Offload.NIC:
+        return Agreement(_agreed_precision([offer.precision for offer in offers]), _agreed_marking(offers))
+    return Agreement(_agreed_precision([offer.coding for offer in offers]), UNTAGGED, offload)
+
+
+def _agreed_precision(precisions: Sequence[Precision | None]) -> Precision | None:
+    """Return what all ranks round by that round by anything."""
+    rounding = [(rank, precision) for rank, precision in enumerate(precisions) if precision is not None]
     for rank, precision in rounding:
         if precision != rounding[0][1]:
             first = f"rank {rounding[0][0]} {_describe(rounding[0][1])}"
             raise CollectiveError(f"ranks round differently: {first}, rank {rank} {_describe(precision)}")
-    return rounding[0][1] if rounding else None, _agreed_marking(offers)
-
-
-def rounded_hops(offers: Sequence[Offer]) -> tuple[bool, ...]:
-    """Return, per rank, whether NICs round what it sends to its right neighbour: both ranks have one."""
-    has_nic = [offer.marking is not None for offer in offers]
-    return tuple(here and there for here, there in zip(has_nic, has_nic[1:] + has_nic[:1], strict=True))
+    return rounding[0][1] if rounding else None
 
 
 def _agreed_marking(offers: Sequence[Offer]) -> Marking:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic
 
 from netoffload.collectives.announcement import refuse
+from netoffload.config import Offload
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.transport.info import CommInfo, NicShare, with_nic
 from netoffload.transport.lanes import Lane
@@ -75,7 +76,7 @@ class Calls(Generic[Plane]):
         reading = plane.account.read()
         self.last_info = with_nic(done, reading, self._share)
         self._share = reading[0] if reading else None
-        if plane.settings.require:
+        if plane.settings.require and plane.offload is Offload.NIC:
             try:
                 plane.account.require_compression(plane.exchange.stopwatch.aside_octets)
             except NetOffloadError as error:  # this rank's alone: the others must not wait for it in their next call
@@ -90,6 +91,7 @@ class Calls(Generic[Plane]):
     def _carry_out(self, call: Callable[[Plane], None], lanes: Sequence[Lane]) -> None:
         plane, exchange = self.plane, self.plane.exchange
         watch, sent = exchange.stopwatch, exchange.sent_octets(lanes)
+        saved, coding_s = exchange.coding()
         start_s, wire_s, reduce_s, codec_s = watch.now_s(), watch.wire_s, watch.reduce_s, watch.codec_s
         late_s, aside = watch.late_s, watch.aside_octets
         try:
@@ -102,13 +104,17 @@ class Calls(Generic[Plane]):
             with contextlib.suppress(NetOffloadError):
                 refuse(exchange)
             raise
+        saved_until, coding_until_s = exchange.coding()
+        raw_octets = exchange.sent_octets(lanes) - sent + watch.aside_octets - aside
         done = CommInfo(
             1,
-            exchange.sent_octets(lanes) - sent + watch.aside_octets - aside,
+            raw_octets,
             watch.now_s() - start_s,
             watch.wire_s - wire_s,
             watch.reduce_s - reduce_s,
-            watch.codec_s - codec_s,
+            watch.codec_s - codec_s + coding_until_s - coding_s,
+            raw_octets - saved_until + saved,
+            plane.offload,
         )
         plane.learn_rate(done.raw_octets, done.seconds - (watch.late_s - late_s))
         self.account(done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from netoffload.errors import CollectiveError
+from netoffload.transport.coded_socket import CodedSocket
 from netoffload.transport.contexts import Context
 
 CLOSED = "it closed its connection"
@@ -18,6 +19,8 @@ class TcpChannel:
         """Use ``conn``, which belongs to the watch."""
         self.peer = peer
         self.conn = conn
+        self.coded = conn if isinstance(conn, CodedSocket) else None
+        """The connection, if both ranks code on it."""
         self.sent_octets = 0
         self._watch = watch
 

@@ -30,9 +30,10 @@ import numpy as np
 
 from netoffload.collectives import Channel, Stopwatch
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
-from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.channel import CLOSED, TcpChannel
+from netoffload.transport.coded_socket import CodedSocket
 from netoffload.transport.contexts import Context
 from netoffload.transport.driver import Driver, standstill
 from netoffload.transport.lanes import TAGGED_LANES, Lane
@@ -71,6 +72,7 @@ class TcpExchange:
         self._scratch = np.empty(0, dtype=np.float32)
         self.watch = watch
         self._channels: dict[Lane, dict[int, TcpChannel]] = {lane: {} for lane in Lane}
+        self._coded: list[CodedSocket] = []
         self._calling = threading.Lock()
         driving = threading.RLock()
         self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
@@ -84,6 +86,8 @@ class TcpExchange:
         if (found := self._channels[lane].get(peer)) is None:
             start_s = self.stopwatch.now_s()
             found = self._channels[lane][peer] = TcpChannel(self.watch.connection(peer, lane).conn, peer, self.watch)
+            if found.coded is not None:
+                self._coded.append(found.coded)
             took_s = self.stopwatch.now_s() - start_s
             self.stopwatch.wire_s += took_s
             self.stopwatch.late_s += took_s
@@ -116,6 +120,16 @@ class TcpExchange:
             for channel in self._channels[lane].values():
                 octets += channel.sent_octets
         return octets
+
+    def coding(self) -> tuple[int, float]:
+        """Return the octets that this rank's coding of collectives has saved so far, and the seconds that it took."""
+        if not self._coded:
+            return 0, 0.0
+        return sum(one.saved_octets for one in self._coded), sum(one.codec_s for one in self._coded)
+
+    def coded_classes(self) -> Int64Array:
+        """Return int64[4], the floats of collectives coded so far by the octets that they took (0, 1, 2, 4)."""
+        return sum((coded.coding.classes for coded in self._coded), np.zeros(4, np.int64))
 
     def tagged_connections(self) -> list[tuple[int, tuple[str, int], tuple[str, int], int]]:
         """Return peer, own and other (address, port), and octets sent, of what a NIC may compress; [] once closed."""

@@ -23,12 +23,14 @@ import numpy as np
 
 from netoffload.collectives import Stopwatch
 from netoffload.collectives.exchange import FLOAT_OCTETS, Gathering, Meeting, Quantise, RingRound
-from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.compiled.jit import JIT_DISABLED, compiled_for
 from netoffload.errors import PeerLostError
-from netoffload.transport import loop_port, meeting_loop, ring_loop
+from netoffload.transport import coded_ring_loop, loop_port, meeting_loop, ring_loop
 from netoffload.transport.agreement import Quantiser
 from netoffload.transport.channel import CLOSED, TcpChannel
+from netoffload.transport.chunks import CODED_FLOATS, count_received, make_coding, pack, unpack
+from netoffload.transport.coded_ring_loop import CodedRingPlan
 from netoffload.transport.contexts import Context
 from netoffload.transport.loop_port import Port
 from netoffload.transport.meeting_loop import GatheringPlan
@@ -57,7 +59,12 @@ def prepare() -> None:
     plan = RingPlan(nothing, nothing.view(np.uint32), nothing, no_steps, 0, 0, loop_port.NOT_ROUNDED, 0)
     port = loop_port.make_port()
     ring_loop.run_ring(-1, -1, 0, 0, plan, port)
-    octets = np.empty(0, np.uint8)
+    octets, coding = np.empty(0, np.uint8), make_coding(0, 0)
+    coded_plan = CodedRingPlan(nothing, nothing.view(np.uint32), octets, no_steps, 0, 0, False, 1, 0, 0)
+    coded_ring_loop.run_coded_ring(-1, -1, 0, 0, coded_plan, coding, coding, port)
+    pack(coding, np.zeros(4, np.uint8), 0, 1)
+    count_received(coding, 0, 0)
+    unpack(coding, coding.decoded.view(np.uint8), 0)
     nobody = np.empty((0, 2), np.int64)
     meeting_loop.run_meeting(nobody, 0, 0, octets, octets, port)
     words = nothing.view(np.uint32)
@@ -102,14 +109,15 @@ class Driver:
     def go_round(self, ring: RingRound) -> bool:
         """Carry out a ring; see :meth:`~netoffload.collectives.exchange.Exchange.drive`."""
         outward, inward, port = ring.outward, ring.inward, self._port
-        plan = _plan(ring)
-        if plan is None or not isinstance(outward, TcpChannel) or not isinstance(inward, TcpChannel):
+        if JIT_DISABLED or not isinstance(outward, TcpChannel) or not isinstance(inward, TcpChannel):
             return False
-        ring_loop.begin(plan, port)
+        run = _plain_ring(ring, port) if outward.coded is None else _coded_ring(ring, outward, inward, port)
+        if run is None:
+            return False
 
         def step(slice_ns: int, limit_ns: int) -> int:
             try:
-                return ring_loop.run_ring(outward.fileno(), inward.fileno(), slice_ns, limit_ns, plan, port)
+                return run(outward.fileno(), inward.fileno(), slice_ns, limit_ns)
             finally:
                 outward.sent_octets += int(port.state[loop_port.SENT_OCTETS])
                 port.state[loop_port.SENT_OCTETS] = 0
@@ -181,6 +189,10 @@ class Driver:
                 number = int(state[loop_port.ERROR])
                 peer = sides()[int(state[loop_port.SIDE])].peer
                 raise self._watch.explain(peer, os.strerror(number) if number else CLOSED)
+            if result == loop_port.DAMAGED:
+                coded = sides()[loop_port.IN].coded
+                assert coded is not None
+                raise coded.damage()
             failure = self._watch.verdict() if result == loop_port.SILENT else self._watch.failure
             if failure is not None:
                 raise failure
@@ -200,14 +212,55 @@ class Driver:
         words[loop_port.ASLEEP_NS] = words[loop_port.REDUCE_NS] = words[loop_port.CODEC_NS] = 0
 
 
-def _plan(ring: RingRound) -> RingPlan | None:
-    """Return a ring in numbers; None if Python has to do it."""
-    flags, codec = ring.values.flags, _codec(ring.quantise)
-    if JIT_DISABLED or codec is None or ring.values.dtype.char != "f" or not (flags.aligned and flags.writeable):
+Run = Callable[[int, int, int, int], int]
+"""Goes round: descriptors out and in, slice and limit of silence in nanoseconds -> a result of ``loop_port``."""
+
+
+def _plain_ring(ring: RingRound, port: Port) -> Run | None:
+    """Begin a ring over connections that carry float32; None if Python has to do it."""
+    codec, values = _codec(ring.quantise), _drivable(ring)
+    if codec is None or values is None:
         return None
-    values, staged = cast("Float32Array", np.asarray(ring.values)), cast("Float32Array", ring.staged)
-    walk = np.array([(span.start, span.stop) for span in ring.walk], np.int64) * FLOAT_OCTETS
-    return RingPlan(values, values.view(np.uint32), staged, walk, ring.reducing, int(ring.operation), *codec)
+    staged, walk = cast("Float32Array", ring.staged), _walk(ring) * FLOAT_OCTETS
+    plan = RingPlan(values, values.view(np.uint32), staged, walk, ring.reducing, int(ring.operation), *codec)
+    ring_loop.begin(plan, port)
+    return lambda *at: ring_loop.run_ring(at[0], at[1], at[2], at[3], plan, port)
+
+
+def _coded_ring(ring: RingRound, outward: TcpChannel, inward: TcpChannel, port: Port) -> Run | None:
+    """Begin a ring over connections on which the ranks code; likewise."""
+    values, going, coming = _drivable(ring), outward.coded, inward.coded
+    if values is None or going is None or coming is None or coming.has_rest:
+        return None
+    codec = going.coding.codec_id, going.coding.bound_k
+    if ring.quantise is not None and _codec(ring.quantise) != codec:
+        return None
+    plan = CodedRingPlan(
+        values,
+        values.view(np.uint32),
+        values.view(np.uint8),
+        _walk(ring),
+        ring.reducing,
+        int(ring.operation),
+        ring.quantise is not None,
+        min(ring.staged.size, CODED_FLOATS),
+        *codec,
+    )
+    coded_ring_loop.begin(plan, port)
+    codings = going.coding, coming.coding
+    return lambda *at: coded_ring_loop.run_coded_ring(at[0], at[1], at[2], at[3], plan, *codings, port)
+
+
+def _drivable(ring: RingRound) -> Float32Array | None:
+    """Return a ring's vector, None if compiled code cannot take it."""
+    flags = ring.values.flags
+    if ring.values.dtype.char != "f" or not (flags.aligned and flags.writeable):
+        return None
+    return cast("Float32Array", np.asarray(ring.values))
+
+
+def _walk(ring: RingRound) -> Int64Array:
+    return np.array([(span.start, span.stop) for span in ring.walk], np.int64)
 
 
 class _PreparedGathering:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from netoffload.config import ENV_CONTROL
+from netoffload.config import ENV_CONTROL, Offload
 from netoffload.control import request
 from netoffload.errors import CollectiveError
 
@@ -90,7 +90,10 @@ class CommInfo:
         seconds: time in the calls.
         wire_s: of that, asleep until data came or went.
         reduce_s: of that, adding (or what the operation is).
-        codec_s: of that, rounding in this host by the codec.
+        codec_s: of that, in this host's codec: rounding, and coding where the rank itself does so.
+        payload_octets: what ``raw_octets`` became, as this rank or its NIC compressed them; as many where neither did,
+            or the NIC was not asked.
+        offload: who compresses what these calls send tagged; None: there were no calls.
         nic: what the NIC did with the octets; None without a NIC, or where it was not asked (see the module).
         nic_counters: every counter of the NIC, other traffic included; likewise.
     """
@@ -101,8 +104,15 @@ class CommInfo:
     wire_s: float = 0.0
     reduce_s: float = 0.0
     codec_s: float = 0.0
+    payload_octets: int = 0
+    offload: Offload | None = None
     nic: NicShare | None = None
     nic_counters: Mapping[str, int] | None = None
+
+    @property
+    def ratio(self) -> float:
+        """Octets in for each octet of payload; 1.0 if nothing was sent."""
+        return self.raw_octets / self.payload_octets if self.payload_octets else 1.0
 
     def __add__(self, other: CommInfo) -> CommInfo:
         """Return both together; without the NIC's part."""
@@ -113,6 +123,8 @@ class CommInfo:
             self.wire_s + other.wire_s,
             self.reduce_s + other.reduce_s,
             self.codec_s + other.codec_s,
+            self.payload_octets + other.payload_octets,
+            self.offload or other.offload,
         )
 
 
@@ -228,4 +240,6 @@ def with_nic(info: CommInfo, reading: tuple[NicShare, dict[str, int]] | None, be
     if reading is None:
         return info
     share, counters = reading
-    return replace(info, nic=share if before is None else share - before, nic_counters=counters)
+    share = share if before is None else share - before
+    payload_octets = info.raw_octets - (share.raw_octets - share.payload_octets)
+    return replace(info, payload_octets=payload_octets, nic=share, nic_counters=counters)

@@ -154,7 +154,7 @@ class Joiner:
         rank: this rank.
         offers: of all ranks, in rank order.
         listeners: this rank's, whose ports are in its offer; owned from now on.
-        tos: of tagged connections.
+        tos: of tagged connections; 0: they are not.
         timeout_s: for each connection.
     """
 
@@ -196,7 +196,7 @@ class Joiner:
             # The route may prefer another address of this node, which the listener would not take.
             conn.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
             conn.bind((self._offers[self._rank].address, 0))
-            number = conn.connect_ex((offer.address, (offer.ports or {})[lane in TAGGED_LANES]))
+            number = conn.connect_ex((offer.address, (offer.ports or {})[lane in TAGGED_LANES and self._tos != 0]))
             if number not in (0, errno.EINPROGRESS):
                 raise OSError(number, os.strerror(number))
         except OSError:

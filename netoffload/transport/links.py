@@ -19,12 +19,14 @@ import select
 import socket
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport.agreement import Marking, Offer
+from netoffload.transport.agreement import Marking, Offer, Quantiser
+from netoffload.transport.coded_socket import CodedSocket
 from netoffload.transport.frames import EVERY, Frame, Kind
 from netoffload.transport.joining import Connection, Failed, Joined, Joiner, Listeners
-from netoffload.transport.lanes import CALL_LANES, Key, Lane
+from netoffload.transport.lanes import CALL_LANES, TAGGED_LANES, Key, Lane
 from netoffload.transport.mailbox import Mailbox
 from netoffload.transport.peers import Peer, silence
 
@@ -47,10 +49,17 @@ class Links:
         listeners: this rank's; owned from now on.
         tos: of tagged connections.
         timeout_s: for each connection.
+        coding: what both ends of tagged lanes code by; None: they do not.
     """
 
     def __init__(
-        self, rank: int, offers: Sequence[Offer], listeners: Listeners, tos: int = Marking.tos, timeout_s: float = 30.0
+        self,
+        rank: int,
+        offers: Sequence[Offer],
+        listeners: Listeners,
+        tos: int = Marking.tos,
+        timeout_s: float = 30.0,
+        coding: Quantiser | None = None,
     ) -> None:
         """Connect to nobody yet."""
         self.rank = rank
@@ -63,6 +72,7 @@ class Links:
         self._farewells: list[bytes] = []
         """What a control lane that stands later has to say first."""
         self._offers = offers
+        self._coding = coding
         self._joiner = Joiner(rank, offers, listeners, tos, timeout_s)
 
     def want(self, peer: int, lane: Lane, context: int = EVERY) -> None:
@@ -242,10 +252,13 @@ class Links:
         if event.key in self.connections or context in self.ended:  # nobody of ours makes one twice
             event.connection.conn.close()
             return
-        self.connections[event.key] = event.connection
+        connection = event.connection
+        if self._coding is not None and lane in TAGGED_LANES:
+            connection = replace(connection, conn=CodedSocket.over(connection.conn, self._coding, peer))
+        self.connections[event.key] = connection
         one = self.peers.setdefault(peer, Peer())
         one.wanted.add((lane, context))
-        one.stand(lane, event.connection.conn)
+        one.stand(lane, connection.conn)
         if lane is Lane.CONTROL:
             one.outgoing += b"".join(self._farewells)
             one.refused_s = math.inf

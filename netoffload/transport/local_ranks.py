@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from netoffload.errors import CollectiveError
-from netoffload.transport.agreement import Gather, Marking, Offer, agree
+from netoffload.transport.agreement import UNTAGGED, Gather, Marking, Offer, Quantiser, agree
 from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.driver import prepare
 from netoffload.transport.joining import Listeners
@@ -38,6 +38,7 @@ def run_tcp(
     late_s: float = 20.0,
     addresses: Sequence[str] | None = None,
     marking: Marking | None = None,
+    coding: Quantiser | None = None,
 ) -> list[Any]:
     """Run ``body`` on every rank; a rank's result is what it returned, or the CollectiveError that it raised.
 
@@ -50,6 +51,7 @@ def run_tcp(
         late_s: likewise.
         addresses: of the ranks; default: all at 127.0.0.1.
         marking: of their NICs.
+        coding: what they code by themselves by.
     """
     gathers = gatherers(size)
     prepare()  # here, or the first rank that compiles would be late, or stuck
@@ -59,7 +61,8 @@ def run_tcp(
         try:
             listeners = Listeners(size, address, marking)
             offers = gathers[rank](Offer(address=address, ports=listeners.ports, marking=marking))
-            exchange = wire_up(rank, offers, listeners, agree(offers)[1].tos, timeout_s, late_s)
+            tos = (UNTAGGED if coding else agree(offers).marking).tos
+            exchange = wire_up(rank, offers, listeners, tos, timeout_s, late_s, coding)
             with contextlib.closing(exchange):
                 return body(exchange)
         except CollectiveError as error:

@@ -28,6 +28,8 @@ BROKEN: Final = 2
 """The connection of ``state[SIDE]`` ended, for the reason in ``state[ERROR]``."""
 SILENT: Final = 3
 """Nothing happened for ``limit_ns``."""
+DAMAGED: Final = 4
+"""What came is no chunk (``chunks``)."""
 
 # Port.state, int64.
 SENDING: Final = 0

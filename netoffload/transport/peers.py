@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from netoffload.errors import PeerLostError
+from netoffload.transport.coded_socket import CodedSocket
 from netoffload.transport.lanes import Lane
 from netoffload.transport.mailbox import Mailbox
 from netoffload.transport.requests import Request
@@ -115,13 +116,19 @@ class Peer:
         while self.outbox and self.messages is not None:
             first = self.outbox[0]
             with contextlib.suppress(BlockingIOError):
+                saved_octets = _saved_octets(self.messages)
                 count = self.messages.send(first.data[first.sent :], socket.MSG_DONTWAIT)
+                first.request.outcome.saved_octets += _saved_octets(self.messages) - saved_octets
                 first.sent += count
                 self.sent_octets += count
             if first.sent < len(first.data):
                 return
             self.outbox.popleft()
             first.request.complete()
+
+
+def _saved_octets(conn: socket.socket) -> int:
+    return conn.saved_octets if isinstance(conn, CodedSocket) else 0
 
 
 def silence(rank: int, watched: int, silences_s: Mapping[int, float], timeout_s: float) -> PeerLostError | None:

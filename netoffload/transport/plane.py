@@ -17,6 +17,7 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.config import ENV_OFFLOAD, Offload, parse_offload, parse_size_octets
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.transport.agreement import (
+    Agreement,
     Marking,
     Offer,
     Precision,
@@ -24,8 +25,7 @@ from netoffload.transport.agreement import (
     asked_precision,
     failure_of,
     own_address,
-    own_nic,
-    rounded_hops,
+    own_offer,
 )
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload.transport.driver import prepare
@@ -88,7 +88,7 @@ class Settings:
             chunk_octets=chunk,
             require=require,
             per_call=self.per_call or require,
-            offload=self.offload or parse_offload(os.environ.get(ENV_OFFLOAD) or Offload.NIC),
+            offload=parse_offload(self.offload or os.environ.get(ENV_OFFLOAD) or Offload.NIC),
         )
 
 
@@ -112,7 +112,9 @@ class DataPlane:
     account: NicAccount
     settings: Settings
     rounded_hops: Sequence[bool] = ()
-    """Per rank, whether NICs round what it sends to its right neighbour; empty: nowhere."""
+    """Per rank, whether what it sends to its right neighbour is rounded on the way; empty: nowhere."""
+    offload: Offload = Offload.NIC
+    """Who compresses, as all ranks agreed; never ``AUTO``."""
     rate_bps: float = 0.0
     """What the latest long call achieved. (The kernel's own estimate per connection is that of bursts: it said
     gigabits on a path of 50 Mb/s.)"""
@@ -174,18 +176,20 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
 
     Raises:
         UsageError: a setting of this rank is wrong.
-        CollectiveError: some rank could not set up, or ranks differ in what they round by.
+        CollectiveError: some rank could not set up, or ranks differ in who compresses, or what they round by.
     """
     prepare()  # before the others count on this rank: it may compile for a minute
-    nic, precision = None, None
+    own = Offer()
     failure: NetOffloadError | OSError | None = None
     try:
         settings = settings.with_environment()
-        nic, precision = own_nic(asked_precision(settings.codec, settings.bound_k))
+        assert settings.offload is not None
+        own = own_offer(settings.offload, asked_precision(settings.codec, settings.bound_k))
     except NetOffloadError as error:
         failure = error
-    key = key_of(rendezvous.group, rendezvous.rank, settings.timeout_s)
-    with held(key, nic) as found, contextlib.ExitStack() as stack:
+    asked = settings.timeout_s, settings.offload, settings.codec, settings.bound_k
+    key = key_of(rendezvous.group, rendezvous.rank, *asked)
+    with held(key, own.marking) as found, contextlib.ExitStack() as stack:
         hosts, names = zip(*rendezvous([host, found and found.name]), strict=True)
         shared = found if len(set(names)) == 1 else None
         offer, listeners = Offer(), None
@@ -194,28 +198,37 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
                 raise failure
             if shared is None:
                 address = own_address(lambda _: hosts, host)
-                listeners = Listeners(rendezvous.size, address, nic or Marking())
+                listeners = Listeners(rendezvous.size, address, own.marking or Marking())
                 stack.callback(listeners.close)
-                offer = Offer(address=address, ports=listeners.ports, marking=nic, precision=precision)
+                offer = replace(own, address=address, ports=listeners.ports)
             else:
                 known = shared.offers[rendezvous.rank]
-                offer = replace(known, precision=precision, context=next(shared.numbers))
+                offer = replace(known, precision=own.precision, context=next(shared.numbers))
         except (NetOffloadError, OSError) as error:
             offer, failure = failure_of(error), error
         offers = [Offer.from_words(words) for words in rendezvous(offer.to_words())]
         if failure is not None and not isinstance(failure, OSError):
             raise failure  # our own is the clearer message; the others hear of it from agree()
-        precision, marking = agree(offers)
+        agreed = agree(offers)
         if shared is not None:
             exchange = enter(shared.watch, offers[0].context, settings.timeout_s, settings.late_s)
         else:
             assert listeners is not None
             stack.pop_all()
-            exchange = wire_up(rendezvous.rank, offers, listeners, marking.tos, settings.timeout_s, settings.late_s)
-            keep(key, Shared(exchange.watch.shared, offers, nic))
-    quantise = None if precision is None else precision.quantiser()
+            limits = settings.timeout_s, settings.late_s
+            exchange = wire_up(rendezvous.rank, offers, listeners, agreed.marking.tos, *limits, agreed.coding)
+            keep(key, Shared(exchange.watch.shared, offers, own.marking))
+    return _plane_of(kind, exchange, agreed, offers, settings)
+
+
+def _plane_of(
+    kind: type[Plane], exchange: TcpExchange, agreed: Agreement, offers: Sequence[Offer], settings: Settings
+) -> Plane:
+    quantise = agreed.quantiser
     if quantise is not None:
         quantise(np.zeros(8, dtype=np.float32))  # compiles now rather than in the first timed call
-    account = NicAccount.of_environment(exchange.tagged_connections)
-    addresses, hops = [offer.address for offer in offers], rounded_hops(offers)
-    return kind(exchange, precision, quantise, addresses, account, settings, hops)
+    account = NicAccount(None, exchange.tagged_connections)
+    if agreed.offload is Offload.NIC:
+        account = NicAccount.of_environment(exchange.tagged_connections)
+    addresses, hops = [offer.address for offer in offers], agreed.rounded_hops(offers)
+    return kind(exchange, agreed.precision, quantise, addresses, account, settings, hops, agreed.offload)

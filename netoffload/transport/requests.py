@@ -27,6 +27,8 @@ class Outcome:
 
     arrival: Arrival | None = None
     error: BaseException | None = None
+    saved_octets: int = 0
+    """By which coding has made a message that was sent shorter."""
     cancelled: bool = False
 
 

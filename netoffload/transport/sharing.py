@@ -44,14 +44,19 @@ _lock = threading.Lock()
 _table: dict[Hashable, Shared] = {}
 
 
-def key_of(group: Hashable | None, rank: int, timeout_s: float) -> Hashable | None:
+def key_of(group: Hashable | None, rank: int, *asked: Hashable) -> Hashable | None:
     """Return the key of a group: whoever has the same one may share; None: nobody.
 
-    A forked child has none of its parent's connections, and a time limit belongs to the watch.
+    Args:
+        group: of ranks.
+        rank: this one.
+        asked: what belongs to the watch: the time limit, and how tagged lanes compress.
+
+    A forked child has none of its parent's connections.
     """
     if group is None:
         return None
-    return group, rank, timeout_s, os.getpid(), os.environ.get(ENV_ADDRESS), os.environ.get(ENV_CONTROL)
+    return group, rank, *asked, os.getpid(), os.environ.get(ENV_ADDRESS), os.environ.get(ENV_CONTROL)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from netoffload.collectives import barrier
-from netoffload.transport.agreement import Marking, Offer
+from netoffload.transport.agreement import Marking, Offer, Quantiser
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload.transport.joining import Listeners
 from netoffload.transport.links import Links
@@ -25,6 +25,7 @@ def wire_up(
     tos: int = Marking.tos,
     timeout_s: float = TIMEOUT_S_DEFAULT,
     late_s: float = LATE_S_DEFAULT,
+    coding: Quantiser | None = None,
 ) -> TcpExchange:
     """Connect this rank with the others; collective.
 
@@ -35,11 +36,12 @@ def wire_up(
         tos: of tagged connections.
         timeout_s: for each connection, and for a silent peer.
         late_s: for a peer that lives but does not come.
+        coding: what both ends of tagged lanes code by; None: they do not.
 
     Raises:
         CollectiveError: a connection of any rank failed; on all ranks.
     """
-    watch = Watch(Links(rank, offers, listeners, tos, timeout_s), timeout_s)
+    watch = Watch(Links(rank, offers, listeners, tos, timeout_s, coding), timeout_s)
     return enter(watch, FIRST_CONTEXT, timeout_s, late_s)
 
 

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import PYTHONPATH
 
 ROOT = Path(__file__).parents[2]
 KEYS = {"what", "size_octets", "median_s", "min_s", "max_s", "over_bound", "wire_octets", "ratio"}
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in (".", "daemon", "mpi_ext"))}
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     command = [sys.executable, "-m", "netoffload", "bench", "allreduce", *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=environment, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)

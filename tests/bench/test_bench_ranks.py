@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import PYTHONPATH
 
 from netoffload.testbed.launch_backends import find_mpiexec
 
 pytestmark = pytest.mark.mpi
-
-ROOT = Path(__file__).parents[2]
 
 
 def bench(*words: str, module: str = "netoffload_mpi.bench", count: int = 3) -> subprocess.CompletedProcess[str]:
@@ -27,10 +26,9 @@ def ranks(*program: str, count: int = 3) -> subprocess.CompletedProcess[str]:
     mpiexec = find_mpiexec()
     if mpiexec is None:
         pytest.skip("needs MPICH")
-    paths = os.pathsep.join(str(ROOT / folder) for folder in ("", "daemon", "mpi_ext"))
     command = [str(mpiexec), "-n", str(count), sys.executable, "-m", "mpi4py", *program]
     return subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=90, check=False
+        command, env={**os.environ, "PYTHONPATH": PYTHONPATH}, capture_output=True, text=True, timeout=90, check=False
     )
 
 

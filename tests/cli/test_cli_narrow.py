@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
+from commands import PYTHONPATH
 from rich.console import Console
-from watched_nic import ROOT
 
 from netoffload.cli import top
 from netoffload.engine.summary import Rates
@@ -20,7 +20,7 @@ CODEC = ("bench", "codec", "--codec", "inceptionn", "--size", "64KiB", "--data",
 
 def run(*words: str, columns: str | None) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / folder) for folder in ("", "daemon", "mpi_ext"))
+    environment["PYTHONPATH"] = PYTHONPATH
     if columns is not None:
         environment["COLUMNS"] = columns
     command = [sys.executable, "-m", "netoffload", *words]

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from watched_nic import ROOT, RUN_ID, Cli
+from commands import PYTHONPATH
+from watched_nic import RUN_ID, Cli
 
 from netoffload.testbed.plan import ENV_STATE_DIR
 
@@ -25,8 +26,7 @@ class Terminal:
         self.master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (40, 120))
         self.before = termios.tcgetattr(self.master)
-        paths = os.pathsep.join(str(ROOT / folder) for folder in ("", "daemon", "mpi_ext"))
-        env = {**os.environ, ENV_STATE_DIR: str(state_dir), "PYTHONPATH": paths, "TERM": "xterm"}
+        env = {**os.environ, ENV_STATE_DIR: str(state_dir), "PYTHONPATH": PYTHONPATH, "TERM": "xterm"}
         command = [sys.executable, "-m", "netoffload", "top", "--interval", "0.1"]
         self.process = subprocess.Popen(
             command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True

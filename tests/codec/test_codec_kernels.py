@@ -12,6 +12,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -156,7 +157,7 @@ def test_payload_octets_equal_the_oracles(variant: Variant, bound_k: int) -> Non
 
 
 @every_variant
-@settings(deadline=None, max_examples=20 if JIT_DISABLED else 200)
+@settings(max_examples=examples(200))
 @given(
     words=st.lists(st.integers(0, 2**32 - 1), max_size=40),
     bound_k=st.integers(1, 16),
@@ -191,7 +192,7 @@ def test_what_does_not_fit_is_written_into_the_slack_alone(variant: Variant) -> 
 
 @pytest.mark.slow
 @every_variant
-@settings(deadline=None, max_examples=50 if JIT_DISABLED else 500)
+@settings(max_examples=examples(500))
 @given(octets=st.binary(max_size=120), count=st.integers(0, 60))
 def test_random_payloads_are_read_as_the_oracle_reads_them(variant: Variant, octets: bytes, count: int) -> None:
     payload = np.frombuffer(octets, np.uint8)
@@ -211,7 +212,7 @@ def test_random_payloads_are_read_as_the_oracle_reads_them(variant: Variant, oct
 
 @pytest.mark.slow
 @every_variant
-@settings(deadline=None, max_examples=50 if JIT_DISABLED else 500)
+@settings(max_examples=examples(500))
 @given(octets=st.binary(max_size=120), count=st.integers(0, 60), half=st.integers(0, 60), data=st.data())
 def test_halves_are_read_as_the_oracle_reads_each(
     variant: Variant, octets: bytes, count: int, half: int, data: st.DataObject
@@ -246,7 +247,7 @@ def test_halves_are_read_as_the_oracle_reads_each(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "truncate16", "truncate22", "truncate24"])
-@settings(deadline=None, max_examples=20 if JIT_DISABLED else 200)
+@settings(max_examples=examples(200))
 @given(words=st.lists(st.integers(0, 2**32 - 1), max_size=40), data=st.data())
 def test_codecs_without_tags_equal_their_oracles(codec: str, words: list[int], data: st.DataObject) -> None:
     values = np.array(words, np.uint32).view(np.float32)

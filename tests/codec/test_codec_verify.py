@@ -206,10 +206,6 @@ def test_what_a_person_types() -> None:
         ("inceptionn", 14, 4096, None),
         ("bounded", 14, 4096, None),
     ]
-    done = netoffload("verify", "decoder", "--count", "5000", "--jobs", "1", "--json")
-    assert done.returncode == 0, done.stderr
-    tally = json.loads(done.stdout)
-    assert tally["accepted"] + tally["refused"] == 5000
     done = netoffload("verify", "codec", "--bound", "17")
     assert (done.returncode, done.stdout) == (2, "")
     assert "bound 17 is outside 1..16" in done.stderr

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,7 +81,7 @@ def test_without_the_owner_quantising_tagged_ranks_differ() -> None:
     assert len(set(run_ranks(4, body, codec=codec.get("inceptionn"), bound_k=BOUND_K))) > 1
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     size=st.integers(1, 6),
     count=st.integers(0, 500),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -207,7 +208,7 @@ def test_a_wrong_header_is_refused(spec: str) -> None:
 
 
 @BY_SPEC
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_a_damaged_payload_is_refused_or_decodes_to_finite_values(spec: str, data: st.DataObject) -> None:
     compressor = registry.parse(spec)

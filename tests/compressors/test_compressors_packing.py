@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,7 +101,7 @@ def test_elias_codes_are_those_of_the_literature() -> None:
     assert omega == [1, 3, 3, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 11, 11]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.sampled_from(elias.FORMS), st.binary(max_size=40), st.integers(0, 60))
 def test_any_octets_are_an_elias_stream_or_refused(form: str, octets: bytes, count: int) -> None:
     stream = np.frombuffer(octets, np.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,7 +107,7 @@ def test_values_above_a_scaler_from_outside_are_clipped() -> None:
     assert not uplink.decode(payload, layout).any()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_a_damaged_sum_is_refused_or_decodes_to_finite_values(data: st.DataObject) -> None:
     uplink, layout = TernGrad(exempt=1), Layout((23, 3))

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +69,7 @@ def test_payload_and_values_are_the_oracles(method: type[Threshold], threshold: 
 
 
 @EVERY
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_gradient_and_residual_are_sent_and_residual(method: type[Threshold], data: st.DataObject) -> None:
     """As real numbers, step after step, for whatever is below 4096 T; of WGT for everything."""

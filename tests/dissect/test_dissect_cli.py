@@ -22,6 +22,7 @@ from captured import (
     write_capture,
     write_mutated,
 )
+from commands import PYTHONPATH
 from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapReader, PcapWriter, wrpcap
@@ -31,8 +32,6 @@ from netoffload.codec import get
 from netoffload.dissect import lua_path
 from netoffload.dissect.capture import Frame, read_frames
 from netoffload.errors import UsageError
-
-ROOT = Path(__file__).parents[2]
 
 
 class Dissect:
@@ -210,15 +209,14 @@ def test_what_is_no_capture_is_an_error(
 
 
 def process(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join(str(ROOT / folder) for folder in ("", "daemon", "mpi_ext"))
     command = [sys.executable, "-m", "netoffload", "dissect", *words]
-    env = {**os.environ, "PYTHONPATH": paths, **more}
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH, **more}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, check=False)
 
 
 def test_without_scapy_it_says_what_to_install(tmp_path: Path, capture: Path) -> None:
     (tmp_path / "scapy.py").write_text("raise ImportError('not here')")
-    paths = os.pathsep.join([str(tmp_path), *(str(ROOT / folder) for folder in ("", "daemon", "mpi_ext"))])
+    paths = os.pathsep.join([str(tmp_path), PYTHONPATH])
     done = process(str(capture), PYTHONPATH=paths)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "netoffload: dissecting needs scapy: pip install 'netoffload[dissect]'\n"

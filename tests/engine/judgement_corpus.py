@@ -19,6 +19,7 @@ import tarfile
 import wave
 import zipfile
 import zlib
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -238,11 +239,13 @@ def files() -> dict[str, bytes]:
     }
 
 
+@cache
 def others() -> dict[str, bytes]:
     """Every stream that is not float32, by name."""
     return {**texts(), **media(), **numbers(), **files()}
 
 
+@cache
 def floats() -> dict[str, FloatArray]:
     """Arrays that are float32, by name."""
     rng = np.random.default_rng(6)

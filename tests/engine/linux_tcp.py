@@ -103,6 +103,10 @@ class Sender:
         self.cuts |= {start, self.next}
         return self._emit(start, self.next)
 
+    def ask_for_window(self) -> list[bytes]:
+        """Send what Linux sends where the window is full and more was written: a header before the stream's end."""
+        return [] if self.next == self.written or self.next < self.edge else self._emit(self.next - 1, self.next - 1)
+
     def send_again(self, start: int, segments: int = 1) -> list[bytes]:
         """Send a part again that begins at an edge, up to the next edge or so many segments."""
         start = max(start, self.una)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from netoffload.compiled.arrays import Uint8Array
@@ -57,7 +57,6 @@ def test_the_key_of_a_file_never_changes_its_meaning() -> None:
     assert block_mac(KEY, b"netoffload").hex() == "ae48b5153c52077892695ad520afa276"
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 99), length=st.integers(0, 9000), at=st.integers(0, 9))
 def test_a_mac_is_the_defined_one(authenticator: Authenticator, seed: int, length: int, at: int) -> None:
     octets = random_octets(seed, at + length + MAC_LEN + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from netoffload.compiled.fields import be16, be32, be64, put_be16, put_be32
@@ -20,7 +20,6 @@ def test_every_counter_says_what_it_counts() -> None:
     assert all(MEANING[counter].strip() for counter in Counter)
 
 
-@settings(deadline=None)
 @given(word=st.integers(0, 2**32 - 1), half=st.integers(0, 2**16 - 1), at=st.integers(0, 3))
 def test_fields_are_in_network_order(word: int, half: int, at: int) -> None:
     array = np.zeros(16, np.uint8)
@@ -31,7 +30,6 @@ def test_fields_are_in_network_order(word: int, half: int, at: int) -> None:
     assert be64(array, at) == int.from_bytes(bytes(array[at : at + 8]), "big", signed=True)
 
 
-@settings(deadline=None)
 @given(
     header=st.builds(
         ipv4.Ipv4,
@@ -50,7 +48,6 @@ def test_a_changed_ipv4_header_is_summed_anew(header: ipv4.Ipv4, length: int) ->
     assert pseudo_sum(array, 2, 20, 6, length) == checksum.ones_sum(pseudo)
 
 
-@settings(deadline=None)
 @given(
     header=st.builds(
         ipv6.Ipv6,

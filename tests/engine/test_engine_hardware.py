@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import netoffload
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,7 +70,6 @@ def seen(port: Port) -> tuple[int, dict[Wait, int]]:
 
 
 @every_codec
-@settings(deadline=None)
 @given(words=st.lists(st.one_of(near_one, st.integers(0, 2**32 - 1)), max_size=40), bound_k=st.integers(1, 16))
 def test_octets_and_floats_are_the_oracles(codec: str, words: list[int], bound_k: int) -> None:
     check_there_and_back(floats(words), codec, bound_k)
@@ -126,7 +126,7 @@ def test_no_float_takes_no_cycle() -> None:
 
 
 @every_codec
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     words=st.lists(st.one_of(near_one, st.just(0), st.just(0x3FC00000)), max_size=200),
     source=st.tuples(st.integers(1, 9), st.integers(0, 9)),
@@ -195,7 +195,7 @@ def test_two_beats_are_too_small_a_buffer(machine: type[hardware.Decompressor], 
     assert finishes or (engine.held.length, engine.intake.waits[Wait.BUFFER_FULL]) == (264, 18)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.one_of(near_one, st.just(0), st.just(0x3FC00000)), min_size=8, max_size=160))
 def test_a_register_never_holds_more_than_it_has(words: list[int]) -> None:
     payload, _ = hardware.compress(floats(words), "inceptionn", 10)

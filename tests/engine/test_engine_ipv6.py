@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from example_counts import examples
 from frames import IPV6_ADDRESSES, MSS, make_segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,7 +104,7 @@ def test_a_syn_carries_the_word(needs_csum: bool) -> None:
     assert server.from_wire([on_wire]) == [syn]
 
 
-@settings(deadline=None, max_examples=10 if JIT_DISABLED else 100)
+@settings(max_examples=examples(100))
 @given(start=st.integers(1, 4000), length=st.integers(100, 3000), mtu=st.sampled_from([1280, 1500, 9000]))
 def test_any_segment_crosses_as_the_codec_says(start: int, length: int, mtu: int) -> None:
     sender, receiver = Nic(mtu=mtu), Nic()

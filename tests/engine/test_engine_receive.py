@@ -7,6 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
+from example_counts import examples
 from frames import MSS, make_segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -240,7 +241,7 @@ def test_ipcomp_of_somebody_else_belongs_to_the_host(change: dict[int, int]) -> 
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=30 if JIT_DISABLED else 500)
+@settings(max_examples=examples(500))
 @given(data=st.data())
 def test_mutated_frames_are_dropped_or_cross_but_never_decoded_wrongly(data: st.DataObject) -> None:
     frame = bytearray(good_block()[0])

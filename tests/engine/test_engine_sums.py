@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from netoffload.compiled.jit import JIT_DISABLED, inlined_with
@@ -20,7 +20,6 @@ from netoffload.wire import checksum
 ALL_ONES = 0xFFFFFFFF
 
 
-@settings(deadline=None)
 @given(octets=st.binary(max_size=200), at=st.integers(0, 9), start=st.integers(0, 2**32 - 1))
 def test_crc32c_is_the_defined_one(octets: bytes, at: int, start: int) -> None:
     array = np.frombuffer(bytes(at) + octets + bytes(8), np.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from example_counts import examples
 from frames import MSS, TIMESTAMPS, make_segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,7 +87,7 @@ def test_the_mark_is_in_the_middle(per_segment: bool) -> None:
         assert block.half_bursts == block.count // 2 // LANES
 
 
-@settings(deadline=None, max_examples=10 if JIT_DISABLED else 200)
+@settings(max_examples=examples(200))
 @given(
     start=st.integers(1, 4000),
     length=st.integers(100, 3000),

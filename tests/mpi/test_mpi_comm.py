@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import PYTHONPATH
 
 from netoffload.testbed.launch_backends import find_openmpi
 
@@ -28,7 +29,7 @@ def openmpi() -> tuple[list[str], dict[str, str]]:
 def run_ranks(size: int, *program: str, timeout_s: float = 110, mpi: str = "mpich") -> subprocess.CompletedProcess[str]:
     launcher, settings = openmpi() if mpi == "openmpi" else ([str(MPIEXEC)], {})
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NETOFFLOAD_")} | settings
-    environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in (".", "daemon", "mpi_ext"))
+    environment["PYTHONPATH"] = PYTHONPATH
     environment["OMP_NUM_THREADS"] = "1"
     command = [*launcher, "-n", str(size), sys.executable, "-m", "mpi4py", *program]
     return subprocess.run(

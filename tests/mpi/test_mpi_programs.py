@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
@@ -35,7 +36,7 @@ def test_programs_that_were_wrong_are_right(number: int) -> None:
     assert on_threads(Series(seed=1, first=number, count=1, limit_s=LIMIT_S), nobody_looks) is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(st.randoms(use_true_random=False), st.sampled_from((2, 3)))
 def test_any_program_ends_with_the_right_results(draw: random.Random, size: int) -> None:
     assert play([("this program", generate(draw, size))], LIMIT_S) is None

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import PYTHONPATH
 from mpi4py import MPI
 
 from netoffload.testbed.launch_backends import find_mpiexec, find_openmpi
@@ -34,7 +35,7 @@ NOT_MOVING = {"Barrier"}
 
 def verify_command(*words: str) -> tuple[list[str], dict[str, str]]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NETOFFLOAD_")}
-    environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in (".", "daemon", "mpi_ext"))
+    environment["PYTHONPATH"] = PYTHONPATH
     return [sys.executable, "-m", "netoffload", "verify", *words], environment
 
 
@@ -74,7 +75,7 @@ def test_every_call_is_plain_mpis_and_the_codecs(mpi: str, most: int, sizes: tup
 
 
 def place(count: int = 7) -> Place:
-    return Place(0, 1, count, EXACT, exact=True, has_nic=False, seed=1)
+    return Place(0, 1, count, EXACT, exact=True, is_coded=False, seed=1)
 
 
 def test_a_value_a_length_or_a_status_that_is_wrong_is_found() -> None:

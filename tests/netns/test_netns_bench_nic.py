@@ -23,7 +23,7 @@ from netoffload.testbed import Testbed, list_runs
 
 pytestmark = pytest.mark.netns
 
-COMMAND = [sys.executable, "-m", "netoffload", "bench", "nic", "--size", "8MB", "--seconds", "0.2", "--repeat", "1"]
+WORDS = ["bench", "nic", "--size", "8MB", "--seconds", "0.2", "--repeat", "1"]
 OCTETS = 4_000_000
 
 
@@ -36,8 +36,8 @@ def payload(tmp_path: Path) -> Payload:
 
 @pytest.mark.timeout(400)
 def test_every_figure_is_there() -> None:
-    words = ["--rates", "200mbit", "--peers", "none", "--round-trips", "50", "--json"]
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=380)
+    words = [*WORDS, "--rates", "200mbit", "--peers", "none", "--round-trips", "50", "--json"]
+    done = subprocess.run([sys.executable, "-m", "netoffload", *words], capture_output=True, text=True, timeout=380)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     figures = [
@@ -61,9 +61,8 @@ def test_every_figure_is_there() -> None:
 
 @pytest.mark.timeout(200)
 def test_an_interrupt_leaves_nothing() -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "--size", "1GB"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, str(Path(__file__).with_name("short_nic_bench.py")), *WORDS, "--size", "1GB"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     with process:
         assert process.stderr is not None
         for line in process.stderr:

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.netns
 
 RATE_OCTETS_PER_S = 3_000_000
 BEFORE_OCTETS = 2_000_000
-AFTER_OCTETS = 30_000_000
-"""Ten seconds of traffic: a flow may go plain for one of them."""
+AFTER_OCTETS = 15_000_000
+"""Five seconds of traffic: a flow may go plain for half of one."""
 COMPRESSED_MIN = 0.9
 AWAY_S = 1.0
 """Before a killed NIC starts again, which takes a second more."""

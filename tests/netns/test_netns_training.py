@@ -12,12 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import PYTHONPATH
 
 from netoffload import results
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi, pytest.mark.timeout(240)]
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +26,7 @@ def needs_root() -> None:
 
 
 def environment(state: Path) -> dict[str, str]:
-    paths = os.pathsep.join(str(ROOT / folder) for folder in ("", "daemon", "mpi_ext"))
-    return {**os.environ, "PYTHONPATH": paths, "NETOFFLOAD_STATE_DIR": str(state)}
+    return {**os.environ, "PYTHONPATH": PYTHONPATH, "NETOFFLOAD_STATE_DIR": str(state)}
 
 
 def namespaces_of(run_ids: set[str]) -> list[str]:

@@ -33,7 +33,7 @@ def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9,
     compressed = exchange.endswith("+c")
     configuration = Configuration(
         "hdc", exchange, 4, 10, seed, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 1.0, "digits", 1149010,
-        None, None, None, rate_bps, 1500, False, "partitioned",
+        None, None, None, rate_bps, 1500, False, "partitioned", "nic",
     )  # fmt: skip
     if compressed or via_nics:
         configuration = replace(configuration, codec="inceptionn", bound_k=10, packing="coalesced")

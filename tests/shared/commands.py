@@ -17,6 +17,8 @@ Done = subprocess.CompletedProcess[str]
 
 ROOT = Path(__file__).parents[2]
 SOURCE_PATHS = [str(ROOT / folder) for folder in ("", "daemon", "mpi_ext")]
+PYTHONPATH = os.pathsep.join(SOURCE_PATHS)
+"""For a process of its own, since pytest's ``pythonpath`` is not its."""
 
 
 def netoffload(*words: str, env: Mapping[str, str] | None = None) -> Done:
@@ -38,7 +40,7 @@ def started(
     *words: str, env: Mapping[str, str] | None = None, timeout_s: float = 60, module: str = "netoffload"
 ) -> Done:
     """``python -m MODULE WORDS`` as a process that starts from nothing."""
-    whole = {**os.environ, "PYTHONPATH": os.pathsep.join(SOURCE_PATHS), **(env or {})}
+    whole = {**os.environ, "PYTHONPATH": PYTHONPATH, **(env or {})}
     command = [sys.executable, "-m", module, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=whole, check=False)
 

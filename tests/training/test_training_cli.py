@@ -113,6 +113,7 @@ def a_record() -> Record:
         1500,
         False,
         "partitioned",
+        "nic",
     )
     return Record(
         results.FORMAT,

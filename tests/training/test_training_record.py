@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from netoffload import reports
 from netoffload.config import ENV_METER
 from netoffload.control import ControlServer
 from netoffload.errors import ReplicaError, RunError, UsageError
@@ -17,7 +18,7 @@ from netoffload.results import ClassCounts, NodeTraffic, Traffic, Versions, from
 from netoffload.testbed import NicSettings, TestbedSettings
 from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.measure import Reading, check_traffic, read_meter, traffic_between
-from netoffload.training.outcome import RankOutcome
+from netoffload.training.outcome import Coded, RankOutcome
 from netoffload.training.run import BASELINES, START_S, make_record, plan_runs, run_all, time_limit_s
 
 PARAMETERS = 1000
@@ -106,7 +107,7 @@ def test_the_time_limit_of_a_run_is_its_model_s() -> None:
 def outcomes_of_wa() -> list[RankOutcome]:
     worker = RankOutcome(
         0, True, (0.10, 0.20), (0.01, 0.02), "aa", 0.5, None, {}, None, None, PARAMETERS,
-        Sent(vector_octets=GRADIENT_OCTETS), 0,
+        Sent(vector_octets=GRADIENT_OCTETS), 0, Coded(0, 0, ClassCounts(0, 0, 0, 0), 0.0),
     )  # fmt: skip
     versions = Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab")
     first = dataclasses.replace(worker, accuracy=0.9, traffic=some_traffic(99, 98, 97), versions=versions)
@@ -195,3 +196,22 @@ def test_baselines_run_without_nics_unless_asked_otherwise() -> None:
     }
     with pytest.raises(UsageError, match="baselines 'none' is unknown"):
         plan_runs(runs, "none")
+    inline = [dataclasses.replace(run, offload="inline") for run in runs]
+    named = [(run.name, run.has_nics) for run in plan_runs(inline)]
+    assert named == [("inc+c inline", False), ("inc", False), ("wgt", False)]
+    with pytest.raises(UsageError, match="offload 'off' is unknown: choose from nic, inline"):
+        dataclasses.replace(runs[0], offload="off")
+
+
+def test_what_ranks_compressed_by_themselves_counts_as_what_nics_did() -> None:
+    outcomes = outcomes_of_wa()
+    coded = Coded(400, 100, ClassCounts(50, 40, 10, 0), 0.25)
+    first = dataclasses.replace(outcomes[0], coded=coded, compressed_octets=400, sent=Sent(0, 400, GRADIENT_OCTETS))
+    second = dataclasses.replace(first, rank=1, traffic=None, coded=dataclasses.replace(coded, codec_s=0.5))
+    settings = TrainSettings("inc+c", nodes=2, iterations=ITERATIONS, offload="inline")
+    testbed = TestbedSettings(2, rate_bps=10**9)
+    record = make_record(settings, testbed, 9.6e8, "2026-01-01T00:00:00+00:00", [first, second])
+    assert (record.traffic.raw_octets, record.traffic.payload_octets, record.traffic.ratio) == (800, 200, 4)
+    assert record.traffic.classes == ClassCounts(100, 80, 20, 0)
+    assert record.traffic.codec_s == 0.5
+    assert reports.method_name(record) == "inc+c inline"

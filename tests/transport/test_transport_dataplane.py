@@ -31,7 +31,7 @@ from netoffload.config import ENV_CONTROL, TOS_COMPRESS
 from netoffload.control import ControlServer
 from netoffload.engine import judgement
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
-from netoffload.transport.agreement import Marking, Offer, Precision, agree, own_address, own_nic
+from netoffload.transport.agreement import Agreement, Marking, Offer, Precision, agree, own_address, own_nic
 from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.joining import Listeners
 from netoffload.transport.lanes import Hello, Lane
@@ -114,8 +114,8 @@ def test_a_rank_asks_its_nic_how_to_mark(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_ranks_without_a_nic_mark_as_the_others_do() -> None:
-    assert agree([Offer(), Offer()]) == (None, Marking(TOS_COMPRESS))
-    assert agree([Offer(), Offer(marking=Marking(0x48))]) == (None, Marking(0x48))
+    assert agree([Offer(), Offer()]) == Agreement(None, Marking(TOS_COMPRESS))
+    assert agree([Offer(), Offer(marking=Marking(0x48))]) == Agreement(None, Marking(0x48))
 
 
 def test_a_rank_connects_from_the_address_that_it_offered() -> None:

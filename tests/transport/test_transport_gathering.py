@@ -19,7 +19,7 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport import meeting_loop
-from netoffload.transport.agreement import Marking, Offer, Quantiser, rounded_hops
+from netoffload.transport.agreement import Marking, Offer, Quantiser, agree
 from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.lanes import Lane
 from netoffload.transport.loop_port import ASLEEP_NS, PATIENCE, PATIENCE_NS, make_port
@@ -108,7 +108,7 @@ def test_where_only_some_ranks_have_nics_the_compiled_sum_is_that_by_hand() -> N
 
 def test_a_hop_is_rounded_where_both_its_ranks_have_a_nic() -> None:
     offers = [Offer(marking=marking) for marking in (Marking(), Marking(), None, Marking())]
-    assert rounded_hops(offers) == (True, False, False, True)
+    assert agree(offers).rounded_hops(offers) == (True, False, False, True)
 
 
 @pytest.mark.parametrize(("size", "rounds"), [(2, [1]), (3, [1, 1]), (4, [1, 2]), (5, [1, 2, 1])])

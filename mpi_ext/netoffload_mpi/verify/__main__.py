@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from netoffload import config
 from netoffload.compiled.arrays import Float32Array
-from netoffload.config import ENV_CONTROL
+from netoffload.config import ENV_CONTROL, ENV_OFFLOAD, Offload, parse_offload
 from netoffload.environment import system_versions
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload_mpi import MPI, CompComm, verify
@@ -66,8 +66,8 @@ def make_teams(exact: CompComm, lossy: CompComm, rounds: Sequence[Sequence[int]]
     return teams
 
 
-def rounding_of(comm: CompComm, has_nic: bool) -> Rounding:
-    """Return what the codec of a communicator does: owners round by it, and so do hops if NICs are there."""
+def rounding_of(comm: CompComm, is_coded: bool) -> Rounding:
+    """Return what the codec of a communicator does: owners round by it, and so do hops if they are coded."""
     precision = comm.precision()
     if precision is None:
         return EXACT
@@ -78,7 +78,7 @@ def rounding_of(comm: CompComm, has_nic: bool) -> Rounding:
         quantise(after)
         return after
 
-    return Rounding(round_trip if has_nic else EXACT.hop, round_trip)
+    return Rounding(round_trip if is_coded else EXACT.hop, round_trip)
 
 
 def steps(
@@ -107,9 +107,11 @@ def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
     has_nic = bool(os.environ.get(ENV_CONTROL))
     if len(set(world.allgather(has_nic))) > 1:
         raise UsageError("some ranks have a NIC and some have none: what arrives is then not known beforehand")
-    precision = world.precision()  # the NICs', and nothing without them
+    offload = world.offload()
+    is_coded = offload is Offload.INLINE or (offload is Offload.NIC and has_nic)
+    precision = world.precision()  # the NICs', or that of ranks that code; nothing without either
     codec, bound_k = (asked.codec, asked.bound) if precision is None else (precision.codec, precision.bound_k)
-    lossy = CompComm(world, codec, bound_k, asked.timeout)
+    lossy = CompComm(world, codec, bound_k, asked.timeout, offload=offload)
     teams = make_teams(world, lossy, packed(ranks, world.size))
     started_s, tallies, mismatch = time.monotonic(), dict[str, Tally](), None
     plan = list(steps(sizes, teams))
@@ -121,7 +123,7 @@ def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
         own = None
         if isinstance(team, Team):
             comm = team.exact if exact else team.lossy
-            place = Place(comm.rank, comm.size, count, rounding_of(comm, has_nic), exact, has_nic, asked.seed)
+            place = Place(comm.rank, comm.size, count, rounding_of(comm, is_coded), exact, is_coded, asked.seed)
             trial = Trial(comm, team.plain, place, frozenset(asked.call or ()))
             own = trial.run()
             add(tallies, trial.tallies)
@@ -135,6 +137,7 @@ def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
         "ranks": sorted(ranks),
         "sizes": sizes,
         "has_nic": has_nic,
+        "offload": offload,
         "codec": codec,
         "bound_k": bound_k,
         "versions": system_versions(MPI.Get_library_version()),
@@ -158,7 +161,7 @@ def print_table(record: dict[str, Any]) -> None:
     for row in record["calls"]:
         print(f"{row['call']:<28}{row['cases']:>8}{row['background']:>15}{row['values']:>18}")
     ranks, sizes = (", ".join(map(str, record[name])) for name in ("ranks", "sizes"))
-    how = "through NICs, " if record["has_nic"] else ""
+    how = "coded by the ranks, " if record["offload"] == Offload.INLINE else "through NICs, " * record["has_nic"]
     print(
         f"{record['cases']} cases, {record['values']} values: as {record['versions']['mpi']} has them, and as "
         f"{record['codec']} k={record['bound_k']} makes them; {how}{ranks} ranks; {sizes} floats; "
@@ -183,6 +186,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--bound", type=int, default=config.BOUND_K_DEFAULT, metavar="K", help="error bound 2^-K, 1..16"
     )
+    parser.add_argument(
+        "--offload",
+        type=parse_offload,
+        choices=list(Offload),
+        help=f"who compresses; default: ${ENV_OFFLOAD}, else nic",
+    )
     parser.add_argument("--seed", type=int, default=1, help="decides all values")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="silence after which a rank is lost")
     parser.add_argument("--progress", action="store_true", help="say on standard error what comes next")
@@ -193,7 +202,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> None:
     """Try everything as this process's rank of MPI's world; rank 0 reports."""
     asked = _parse(arguments)
-    with CompComm(MPI.COMM_WORLD, timeout_s=asked.timeout) as world:
+    # Where NICs compress, they say by what.
+    codec, bound_k = (asked.codec, asked.bound) if asked.offload is Offload.INLINE else (None, None)
+    with CompComm(MPI.COMM_WORLD, codec, bound_k, asked.timeout, offload=asked.offload) as world:
         try:
             record = run(world, asked)
         except UsageError as error:  # every rank has the same arguments, so all of them come here

@@ -95,8 +95,8 @@ class Place:
         size: number of ranks.
         count: floats of a vector that is reduced, and of one block of what is moved.
         rounding: what the codec does to them.
-        exact: draw values whose sums, products and passage through a codec (``has_nic``) are exact.
-        has_nic: whether a pair of NICs is on every hop.
+        exact: draw values whose sums, products and passage through a codec (``is_coded``) are exact.
+        is_coded: whether every hop is: by a pair of NICs, or by its ranks.
         seed: decides all values.
     """
 
@@ -105,7 +105,7 @@ class Place:
     count: int
     rounding: Rounding
     exact: bool
-    has_nic: bool
+    is_coded: bool
     seed: int
 
     def __post_init__(self) -> None:
@@ -134,7 +134,7 @@ class Place:
             return values
         if kind == "factors":
             return rng.choice(np.array([-2, -1, 1, 2], np.float32), count)
-        if kind == "terms" or self.has_nic:
+        if kind == "terms" or self.is_coded:
             return rng.integers(-1000, 1001, count, dtype=np.int32).astype(np.float32)
         return np.frombuffer(bytearray(rng.bytes(4 * count)), np.float32)  # any bits at all, NaN among them
 

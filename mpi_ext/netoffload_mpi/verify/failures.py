@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from netoffload.compiled.arrays import Float32Array
+from netoffload.config import ENV_OFFLOAD, Offload
 from netoffload_mpi import MPI, CompComm, CompRequest
 from netoffload_mpi.catalogue import CATALOGUE
 from netoffload_mpi.catalogue.rows import Family as Call
@@ -148,8 +149,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--strike", choices=STRIKES, default="kill")
     parser.add_argument("--family", choices=FAMILIES, action="append", help="default: all; repeat for several")
     parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="silence after which a rank is lost")
+    parser.add_argument("--offload", choices=list(Offload), help=f"who compresses; default: ${ENV_OFFLOAD}, else nic")
     parser.add_argument("--seed", type=int, default=1)
-    run(CompComm(MPI.COMM_WORLD, timeout_s=(asked := parser.parse_args(arguments)).timeout), asked)
+    asked = parser.parse_args(arguments)
+    run(CompComm(MPI.COMM_WORLD, timeout_s=asked.timeout, offload=asked.offload), asked)
     sys.stdout.flush()
     os._exit(0)  # MPI cannot end without the rank, or the network, that it has lost
 

@@ -1,0 +1,168 @@
+"""Lent octets: what the NIC acknowledged to the host before the peer had it, and sends by itself if nobody else will.
+
+``forms`` holds the octets of a float that a segment cuts, and lends them: once the peer has everything before the
+float, the host hears that these octets have arrived. Three things can follow:
+
+- TCP had cut the float. The host is free to send, so the rest comes at once, and the float leaves rounded.
+- The application stopped there. Nothing comes, and the host keeps no copy. After :data:`REST_WAIT_NS` the NIC sends the
+  octets exact, and again with growing pauses until the peer acknowledges them.
+- The peer's window ends there. The host may not send, so the NIC waits longer. A host that has more to send asks for
+  window (RFC 9293, 3.8.6.1): then the NIC waits until there is some.
+
+For its segments the NIC keeps the headers of the host's latest one in the flow table, which outlives the process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from netoffload.compiled.arrays import Int64Array, Uint8Array
+from netoffload.compiled.fields import put_be32
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import load_u16, load_u32, store_u16, store_u32, u8
+from netoffload.engine import flows as flow_table
+from netoffload.engine import forms, plain
+from netoffload.engine.blocks import Segment
+from netoffload.engine.counters import Counter
+from netoffload.engine.flows import (
+    DUE_NS,
+    HEADER_WORDS,
+    HEADERS,
+    IP_VERSION,
+    LENT_LEN,
+    LENT_SEQ,
+    LENT_WORD,
+    NEXT_SEQ,
+    NOT_FOUND,
+    SLOTS,
+    STATE,
+    WAIT_NS,
+)
+from netoffload.engine.network import IP_AT
+from netoffload.engine.sequence import advance
+from netoffload.wire import ipv4, ipv6, tcp, vnet
+
+if TYPE_CHECKING:
+    from netoffload.engine.counters import Counters
+    from netoffload.engine.flows import FlowTable
+
+REST_WAIT_NS: Final = 200_000_000
+"""How long the host, which may send, has time to send the rest of a float."""
+WINDOW_WAIT_NS: Final = 2_000_000_000
+"""How long a host that may not send has time to ask for window; Linux does so after a retransmission timeout."""
+LOOK_NS: Final = 50_000_000
+"""How often the table is looked through while something is held or lent."""
+PAUSE_MIN_NS: Final = 200_000_000
+PAUSE_MAX_NS: Final = 60_000_000_000
+"""Pauses between two transmissions of lent octets: they double, as TCP's do (RFC 6298)."""
+
+# Fields of the agenda, int64[AGENDA_FIELDS].
+LOOK_AT_NS: Final = 0
+"""When to look through the table; 0: not before something is held."""
+NEXT_SLOT: Final = 1
+"""Where to go on, if the last look was interrupted."""
+HAS_FOUND: Final = 2
+"""Whether this look has found something that is held or lent."""
+AGENDA_FIELDS: Final = 3
+
+_OCTETS_PER_WORD: Final = 6
+
+
+@inline_kernel
+def note_segment(
+    frame: Uint8Array, segment: Segment, again: bool, now_ns: int, flows: FlowTable, slot: int, agenda: Int64Array
+) -> None:
+    """Lend what can be lent; keep a segment's headers, learn from it what the host knows, and plan to look again.
+
+    Args:
+        frame: uint8, the host's frame.
+        segment: its ``blocks.Segment``.
+        again: some of it was sent before.
+        now_ns: the time.
+        flows: the table.
+        slot: of the connection.
+        agenda: int64[AGENDA_FIELDS].
+    """
+    forms.lend(flows, slot)
+    if not forms.keeps_octets(flows, slot):
+        return
+    if agenda[LOOK_AT_NS] == 0:
+        agenda[LOOK_AT_NS] = now_ns + LOOK_NS
+    for word in range(HEADER_WORDS):
+        at = vnet.VNET_LEN + _OCTETS_PER_WORD * word
+        flows[slot, HEADERS + word] = load_u32(frame, at) | load_u16(frame, at + 4) << 32
+    if flows[slot, DUE_NS] == forms.NOT_TOLD:
+        return
+    if again:
+        # The acknowledgement is on its way to the host, or it is lost and the host will send again.
+        flows[slot, DUE_NS] = now_ns + WINDOW_WAIT_NS
+    elif (
+        segment.payload_len == 0
+        and segment.seq == advance(flows[slot, NEXT_SEQ], -1)
+        and forms.fills_window(flows, slot, flows[slot, NEXT_SEQ])
+    ):
+        flows[slot, DUE_NS] = forms.HAS_MORE
+
+
+@inline_kernel
+def find_due(agenda: Int64Array, flows: FlowTable, now_ns: int) -> int:
+    """Return the next connection whose lent octets the NIC has to send now, or ``NOT_FOUND`` behind the last one."""
+    while agenda[NEXT_SLOT] < SLOTS:
+        slot = agenda[NEXT_SLOT]
+        agenda[NEXT_SLOT] += 1
+        if flows[slot, IP_VERSION] == 0 or flows[slot, STATE] != flow_table.OPEN:
+            continue  # a FIN takes lent octets along, and TCP sends it again
+        if forms.keeps_octets(flows, slot):
+            agenda[HAS_FOUND] = 1
+            if _is_due(flows, slot, now_ns):
+                return slot
+    agenda[LOOK_AT_NS] = now_ns + LOOK_NS if agenda[HAS_FOUND] else 0
+    agenda[NEXT_SLOT] = agenda[HAS_FOUND] = 0
+    return NOT_FOUND
+
+
+@inline_kernel
+def _is_due(flows: FlowTable, slot: int, now_ns: int) -> bool:
+    due_ns = flows[slot, DUE_NS]
+    end_seq = advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])
+    if flows[slot, LENT_LEN] == 0 or due_ns in (forms.NOT_TOLD, forms.HAS_MORE) or end_seq != flows[slot, NEXT_SEQ]:
+        return False
+    if due_ns == forms.TOLD:
+        wait_ns = WINDOW_WAIT_NS if forms.fills_window(flows, slot, end_seq) else REST_WAIT_NS
+        flows[slot, DUE_NS] = now_ns + wait_ns
+        return False
+    return now_ns >= due_ns
+
+
+@inline_kernel
+def send(flows: FlowTable, slot: int, now_ns: int, counters: Counters, frame: Uint8Array) -> int:
+    """Write a plain segment with a connection's lent octets, exact, into ``frame``; return its length.
+
+    Args:
+        flows: the table.
+        slot: of the connection, from :func:`find_due`.
+        now_ns: the time.
+        counters: int64, indexed by :class:`Counter`.
+        frame: uint8, room for the longest headers, three octets and ``HEADER_WORDS`` words.
+    """
+    seq, lent_len = flows[slot, LENT_SEQ], flows[slot, LENT_LEN]
+    if forms.is_rounded(flows, slot, seq):
+        forms.end_rounding(flows, slot, seq)
+    for word in range(HEADER_WORDS):
+        at, octets = vnet.VNET_LEN + _OCTETS_PER_WORD * word, flows[slot, HEADERS + word]
+        store_u32(frame, at, octets & 0xFFFFFFFF)
+        store_u16(frame, at + 4, octets >> 32)
+    for at in range(vnet.VNET_LEN):
+        frame[at] = 0
+    ip_len = ipv4.IPV4_MIN_LEN if flows[slot, IP_VERSION] == 4 else ipv6.IPV6_LEN
+    tcp_at = IP_AT + ip_len
+    payload_at = tcp_at + (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+    for octet in range(lent_len):
+        frame[payload_at + octet] = flows[slot, LENT_WORD] >> 8 * octet & 0xFF
+    put_be32(frame, tcp_at + tcp.SEQ, seq)
+    flags = tcp.ACK_FLAG | tcp.PSH
+    frame[tcp_at + tcp.FLAGS] = flags
+    flows[slot, WAIT_NS] = min(max(2 * flows[slot, WAIT_NS], PAUSE_MIN_NS), PAUSE_MAX_NS)
+    flows[slot, DUE_NS] = now_ns + flows[slot, WAIT_NS]
+    counters[Counter.TX_LENT] += 1
+    return plain.finish_headers(frame, Segment(ip_len, tcp_at, payload_at, lent_len, seq, 0, flags))

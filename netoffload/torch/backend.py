@@ -1,0 +1,121 @@
+"""A backend of ``torch.distributed`` for CPU tensors: ``init_process_group("netoffload")``.
+
+A process group is a data plane (``netoffload.transport``), which the ranks find through torch's store. All is exact:
+its connections have no tag, so no NIC touches them. A group made with :class:`BackendOptions` has a second plane whose
+float32 is compressed. Long float32 sums and averages go over that one, and everything else stays exact.
+
+Files: ``backend_group`` (the calls), ``backend_work`` (calls under way), ``backend_reductions`` and ``backend_words``
+(what becomes of tensors).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netoffload.config import Offload, parse_offload, parse_size_octets
+from netoffload.errors import UsageError
+from netoffload.torch.backend_group import NetOffloadGroup
+from netoffload.torch.backend_work import explained
+from netoffload.torch.ranks import own_host
+from netoffload.torch_plugin import NAME, register
+from netoffload.transport import Calls, DataPlane, Settings, StoreRendezvous, set_up
+from netoffload.transport.agreement import asked_precision
+from netoffload.transport.dataplane import TIMEOUT_S_DEFAULT
+
+ENV_BACKEND: Final = "NETOFFLOAD_BACKEND"
+"""Environment variable with what groups without options compress by: ``bounded:10`` or ``bounded:10:64KiB``."""
+
+MIN_OCTETS: Final = 64 * 1024
+"""Shorter vectors stay exact unless options say otherwise: a fast network carries them in the time of a few hops."""
+
+_made: Final[defaultdict[tuple[str, tuple[int, ...]], itertools.count[int]]] = defaultdict(itertools.count)
+"""Numbers for groups of one name, so that one made anew does not read what its predecessor left in the store."""
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """What of a group's calls is compressed: float32 ``all_reduce`` with SUM or AVG.
+
+    Attributes:
+        codec: by which codec; None: the NICs', or what ``offload`` takes without them.
+        bound: with the error bound 2**-bound; goes with ``codec``.
+        offload: who does it: ``nic``, ``inline``, ``auto``, or ``off``.
+        min_octets: vectors that are shorter stay exact.
+    """
+
+    codec: str | None = None
+    bound: int | None = None
+    offload: Offload | str = Offload.AUTO
+    min_octets: int = MIN_OCTETS
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be before a rank waits for the others.
+
+        Raises:
+            UsageError: codec, bound or offload are unknown, or one of the first two is missing.
+        """
+        asked_precision(self.codec, self.bound)
+        parse_offload(self.offload)
+
+    @classmethod
+    def of_environment(cls) -> BackendOptions | None:
+        """Return what ``$NETOFFLOAD_BACKEND`` says, None if nothing.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
+        text = os.environ.get(ENV_BACKEND)
+        if not text:
+            return None
+        codec, _, rest = text.partition(":")
+        bound, _, size = rest.partition(":")
+        if not bound.isdecimal():
+            raise UsageError(
+                f"${ENV_BACKEND} is {text!r}: write codec:bound or codec:bound:size, as in bounded:10:64KiB"
+            )
+        return cls(codec, int(bound), min_octets=parse_size_octets(size) if size else MIN_OCTETS)
+
+
+def create(options: Any, asked: Any) -> NetOffloadGroup:
+    """Make a process group; torch calls this on all of its ranks.
+
+    Args:
+        options: torch's, with store, rank, size, timeout and the global ranks.
+        asked: a :class:`BackendOptions`; None: what the environment says.
+
+    Raises:
+        UsageError: options of another kind, or of this one that cannot be.
+        DistBackendError: a rank did not come within the time limit, or could not connect.
+    """
+    if asked is not None and not isinstance(asked, BackendOptions):
+        raise UsageError(f"pg_options of the netoffload backend is a BackendOptions, not {type(asked).__name__}")
+    asked = BackendOptions.of_environment() if asked is None else asked
+    rank, size, late_s = options.group_rank, options.group_size, options.timeout.total_seconds()
+    ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
+    timeout_s = min(TIMEOUT_S_DEFAULT, late_s)
+    number = next(_made[options.group_id, ranks])
+    host = own_host(options.store)
+
+    def plane(name: str, settings: Settings) -> Calls[DataPlane]:
+        prefix = f"{NAME}/{number}/{name}"
+        rendezvous = StoreRendezvous(options.store, rank, size, late_s, prefix, (NAME, name, ranks))
+        return Calls(set_up(rendezvous, host, settings, DataPlane))
+
+    with explained(ranks), contextlib.ExitStack() as stack:
+        exact = plane("exact", Settings(timeout_s=timeout_s, late_s=late_s, offload=Offload.OFF))
+        stack.callback(exact.close)
+        compressed = None
+        if asked is not None and parse_offload(asked.offload) is not Offload.OFF:
+            settings = Settings(asked.codec, asked.bound, timeout_s, late_s, offload=parse_offload(asked.offload))
+            compressed = plane("compressed", settings)
+            stack.callback(compressed.close)
+        stack.pop_all()
+    return NetOffloadGroup(options.store, exact, compressed, 0 if asked is None else asked.min_octets, ranks)
+
+
+register()

@@ -1,0 +1,150 @@
+"""Reductions of vectors that ranks hold, exact: what rings add, and what takes an all-to-all.
+
+Rings know sum, product, minimum and maximum. AND, OR and XOR go octet by octet, so they need no type: every rank gets
+its part of all vectors (``alltoall``), combines them in the order of the ranks, and hands the result out
+(``ring_allgather``). Both carry 2(p-1)/p n octets, and leave the same bits on all ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from torch.distributed import ReduceOp
+
+from netoffload.collectives import (
+    Operation,
+    alltoall,
+    is_short,
+    ring_allgather,
+    ring_allreduce,
+    ring_reduce_scatter,
+)
+from netoffload.collectives.announcement import digest_of
+from netoffload.collectives.exchange import Vector
+from netoffload.collectives.schedule import Span, consecutive, partition
+from netoffload.compiled.arrays import Float32Array
+from netoffload.errors import UsageError
+from netoffload.torch.backend_words import ADDED_AS
+from netoffload.transport import DataPlane
+
+_KINDS: Final[Sequence[tuple[Any, Operation, np.ufunc | None]]] = (
+    (ReduceOp.SUM, Operation.SUM, None),
+    (ReduceOp.AVG, Operation.SUM, None),
+    (ReduceOp.PRODUCT, Operation.PROD, None),
+    (ReduceOp.MIN, Operation.MIN, None),
+    (ReduceOp.MAX, Operation.MAX, None),
+    (ReduceOp.BAND, Operation.SUM, np.bitwise_and),
+    (ReduceOp.BOR, Operation.SUM, np.bitwise_or),
+    (ReduceOp.BXOR, Operation.SUM, np.bitwise_xor),
+)
+"""What torch says, and what that is. (A ``ReduceOp`` equals its ``RedOpType``, but has another hash.)"""
+_DTYPES: Final = tuple(ADDED_AS)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What becomes of the values of all ranks.
+
+    Attributes:
+        operation: of two values.
+        bitwise: in its place, where octets are combined.
+        is_average: the sum is divided by the number of ranks.
+        agreed: digest of type and operation: ranks that differ in them get an error.
+    """
+
+    operation: Operation
+    bitwise: np.ufunc | None
+    is_average: bool
+    agreed: int
+
+    @classmethod
+    def of(cls, op: Any, dtype: torch.dtype) -> Reduction:
+        """Return what torch calls ``op``.
+
+        Raises:
+            UsageError: there is no such operation on this type.
+        """
+        for index, (one, _, _) in enumerate(_KINDS):
+            if op == one and (found := _reduction(index, dtype)) is not None:
+                return found
+        name = next((str(one).rpartition(".")[2] for one, _, _ in _KINDS if op == one), "such reduction")
+        raise UsageError(f"there is no {name} of {dtype} tensors: convert them first")
+
+    def finish(self, values: Vector, size: int) -> None:
+        """Turn sums into averages, where that is asked."""
+        if self.is_average:
+            np.divide(values, values.dtype.type(size), out=values)
+
+
+@functools.cache
+def _reduction(index: int, dtype: torch.dtype) -> Reduction | None:
+    """Return a row of ``_KINDS`` for a type; None: there is none."""
+    one, operation, ufunc = _KINDS[index]
+    is_average = one is ReduceOp.AVG
+    if dtype not in _DTYPES or (is_average if not dtype.is_floating_point else ufunc is not None):
+        return None
+    return Reduction(operation, ufunc, is_average, digest_of([_DTYPES.index(dtype), index]))
+
+
+def all_reduce(plane: DataPlane, values: Vector, reduction: Reduction, *, tagged: bool = False) -> None:
+    """Replace ``values`` on every rank by the reduction over all ranks, in place; collective.
+
+    Args:
+        plane: the ranks.
+        values: contiguous vector, equally long and of the same type on all ranks; float32 if tagged.
+        reduction: what becomes of them; not a bitwise one.
+        tagged: compressed, as the plane was set up for.
+
+    Raises:
+        CollectiveError: ranks disagree on length, type or operation.
+        PeerLostError: a rank is gone.
+    """
+    exchange, operation, agreed = plane.exchange, reduction.operation, reduction.agreed
+    if values.dtype.char == "f" and is_short(values.size, exchange.size):
+        floats = cast("Float32Array", values)
+        plane.short_allreduce(values.size, operation, tagged=tagged, agreed=agreed)(floats, floats)
+    else:
+        ring_allreduce(
+            exchange,
+            values,
+            tagged=tagged,
+            operation=operation,
+            quantise=plane.quantise if tagged else None,
+            chunk_floats=plane.chunk_floats(),
+            agreed=agreed,
+        )
+    reduction.finish(values, exchange.size)
+
+
+def reduce_scatter(plane: DataPlane, values: Vector, spans: Sequence[Span], reduction: Reduction) -> None:
+    """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks; arguments and errors alike.
+
+    The rest of ``values`` is overwritten.
+    """
+    exchange = plane.exchange
+    chunk_floats = plane.chunk_floats()
+    operation = reduction.operation
+    ring_reduce_scatter(exchange, values, spans, tagged=False, operation=operation, chunk_floats=chunk_floats)
+    own = spans[exchange.rank]
+    reduction.finish(values[own.start : own.stop], exchange.size)
+
+
+def bitwise_reduce_scatter(plane: DataPlane, words: Float32Array, spans: Sequence[Span], ufunc: np.ufunc) -> None:
+    """Do the same with octets."""
+    exchange, own = plane.exchange, spans[plane.exchange.rank]
+    theirs = np.empty(exchange.size * len(own), np.float32)
+    alltoall(exchange, words, spans, theirs, consecutive([len(own)] * exchange.size), tagged=False)
+    rows = theirs.view(np.uint32).reshape(exchange.size, len(own))
+    words.view(np.uint32)[own.start : own.stop] = ufunc.reduce(rows, axis=0)
+
+
+def bitwise_all_reduce(plane: DataPlane, words: Float32Array, ufunc: np.ufunc) -> None:
+    """Do :func:`all_reduce` with octets."""
+    spans = partition(words.size, plane.exchange.size)
+    bitwise_reduce_scatter(plane, words, spans, ufunc)
+    ring_allgather(plane.exchange, words, spans, tagged=False)

@@ -1,0 +1,90 @@
+"""A model's parameters by index, whatever the buckets in which they come."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from netoffload.compressors import Layout
+from netoffload.errors import UsageError
+from netoffload.methods import Bucket
+from netoffload.torch.options import Options
+
+
+class Layers:
+    """Parameters in the order in which they are named, or else in which they first come: the same on all ranks.
+
+    Args:
+        named_parameters: of the model; None: parameters are counted as they come.
+        names: of the parameters that come.
+    """
+
+    def __init__(self, named_parameters: Iterable[tuple[str, torch.Tensor]] | None, names: Sequence[str] = ()) -> None:
+        """Know the parameters that are named."""
+        self.names: list[str] = []
+        self._names = names
+        self._sizes: Sequence[int] = ()
+        self._parameters: list[torch.Tensor] = []
+        self._index: dict[int, int] = {}
+        self.are_named = named_parameters is not None
+        for name, parameter in named_parameters or ():
+            if parameter.requires_grad:
+                self._add(parameter, name)
+
+    def bucket(self, parameters: Sequence[torch.Tensor]) -> Bucket:
+        """Return the indices of parameters.
+
+        Raises:
+            UsageError: ``named_parameters`` lacks one, or the model is not the one that was saved.
+        """
+        if self._names and not self.names and len(parameters) != len(self._names):
+            raise UsageError(
+                "parameters of an unpickled state come in parts: make a CompressionState with named_parameters, and "
+                "load its state_dict instead"
+            )
+        for parameter in parameters:
+            if id(parameter) not in self._index:
+                if self.are_named:
+                    raise UsageError("a parameter is not among named_parameters: give those of the whole model")
+                at = len(self.names)
+                self._add(parameter, self._names[at] if at < len(self._names) else f"parameter {at}")
+        return tuple(self._index[id(parameter)] for parameter in parameters)
+
+    def expect(self, sizes: Sequence[int]) -> None:
+        """Take the model for one with parameters of these sizes, known or to come.
+
+        Raises:
+            UsageError: a known one has another size.
+        """
+        self._sizes = tuple(sizes)
+        for at, (name, parameter) in enumerate(zip(self.names, self._parameters, strict=True)):
+            self._check(at, name, parameter)
+
+    @property
+    def layout(self) -> Layout:
+        """Sizes of all that are known, or expected."""
+        return Layout(tuple(self._sizes) or tuple(parameter.numel() for parameter in self._parameters))
+
+    def exact(self, options: Options) -> frozenset[int]:
+        """Return which of them travel exact."""
+        last = self.names[-1].rpartition(".")[0] if options.exact_last and self.names else None
+        return frozenset(
+            index
+            for index, (name, parameter) in enumerate(zip(self.names, self._parameters, strict=True))
+            if parameter.numel() < options.exact_below
+            or (options.exact_vectors and parameter.dim() <= 1)
+            or any(fnmatch.fnmatch(name, pattern) for pattern in options.exact_names)
+            or name.rpartition(".")[0] == last
+        )
+
+    def _check(self, at: int, name: str, parameter: torch.Tensor) -> None:
+        if self._sizes and (at >= len(self._sizes) or self._sizes[at] != parameter.numel()):
+            raise UsageError(f"{name} has {parameter.numel()} values, not as many as in the model that was saved")
+
+    def _add(self, parameter: torch.Tensor, name: str) -> None:
+        self._check(len(self.names), name, parameter)
+        self._index[id(parameter)] = len(self.names)
+        self.names.append(name)
+        self._parameters.append(parameter)

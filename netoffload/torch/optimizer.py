@@ -1,0 +1,203 @@
+"""Door (c): an optimizer that averages gradients over all ranks before it steps, in the shape of Horovod's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from netoffload.collectives import broadcast
+from netoffload.torch.staging import Staged
+from netoffload.torch.state import CompressionState
+from netoffload.transport import Request
+
+BUCKET_OCTETS: Final = 25 * 1024 * 1024
+"""Of float32 gradients that travel together: DDP's default."""
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Wraps any optimizer: gradients are averaged while backward goes on, and ``step()`` waits for them.
+
+    ::
+
+        state = CompressionState(compressor="qsgd:levels=15", named_parameters=model.named_parameters())
+        optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), state)
+        broadcast_parameters(model.state_dict(), state=state)
+
+    Buckets are cut once, from the last parameter to the first, and begin in this order on all ranks. A parameter that
+    a rank did not use counts as a gradient of zeros, and gets the mean like any other.
+
+    Args:
+        optimizer: what steps.
+        state: how gradients travel; None: one with the default options.
+        named_parameters: ``model.named_parameters()``, if ``state`` was not given them and options need names.
+        backward_passes_per_step: gradients of so many backward passes are added up before they travel.
+        bucket_octets: of gradients that travel together.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        state: CompressionState | None = None,
+        *,
+        named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+        backward_passes_per_step: int = 1,
+        bucket_octets: int = BUCKET_OCTETS,
+    ) -> None:
+        """Wait for gradients."""
+        self.optimizer = optimizer
+        self.compression = state or CompressionState(named_parameters=named_parameters)
+        parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+        self._buckets = _cut(parameters, bucket_octets)
+        self._bucket_of = {one: at for at, bucket in enumerate(self._buckets) for one in bucket}
+        self.compression.layers.bucket(parameters)  # all are known before the first travels
+        self._passes = backward_passes_per_step
+        self._is_synchronised = False
+        self._begin()
+        for one in parameters:
+            one.register_post_accumulate_grad_hook(self._arrived)
+
+    # What Optimizer's own __init__ would make; schedulers look at these.
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The wrapped optimizer's."""
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Mapping[torch.Tensor, Any]:  # type: ignore[override]
+        """The wrapped optimizer's."""
+        return self.optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The wrapped optimizer's."""
+        return self.optimizer.defaults
+
+    def synchronize(self) -> None:
+        """Wait until every ``grad`` is the mean; the next :meth:`step` does not wait again. For clipping gradients.
+
+        Raises:
+            CollectiveError: a rank is gone, or ranks disagree.
+        """
+        self._start(len(self._buckets))
+        for bucket, (staged, request) in zip(self._buckets, self._under_way, strict=True):
+            request.wait()
+            mean = staged.put_back()
+            for one, part in zip(bucket, torch.split(mean, [one.numel() for one in bucket]), strict=True):
+                if one.grad is None:
+                    one.grad = torch.empty_like(one)
+                one.grad.copy_(part.view_as(one))
+        self._begin()
+        self._is_synchronised = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Wait for the means, and take a step.
+
+        Args:
+            closure: evaluates the model anew, backward included, and returns the loss.
+
+        Raises:
+            CollectiveError: a rank is gone, or ranks disagree.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if not self._is_synchronised:
+            self.synchronize()
+        self._is_synchronised = False
+        self.optimizer.step()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """See the wrapped optimizer's."""
+        self.optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the wrapped optimizer's state, and what this rank remembers of its gradients."""
+        return {"optimizer": self.optimizer.state_dict(), "compression": self.compression.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned on this rank."""
+        self.optimizer.load_state_dict(state_dict["optimizer"])
+        self.compression.load_state_dict(state_dict["compression"])
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: the buckets are cut.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("add parameter groups to the optimizer before DistributedOptimizer wraps it")
+
+    def _begin(self) -> None:
+        self._missing = [len(bucket) * self._passes for bucket in self._buckets]
+        self._under_way: list[tuple[Staged, Request]] = []
+
+    def _arrived(self, parameter: torch.Tensor) -> None:
+        """Start what is complete; in autograd's thread."""
+        self._missing[self._bucket_of[parameter]] -= 1
+        ready = len(self._under_way)
+        while ready < len(self._buckets) and self._missing[ready] <= 0:
+            ready += 1
+        self._start(ready)
+
+    def _start(self, until: int) -> None:
+        """Start buckets in their order, up to one of them."""
+        for at in range(len(self._under_way), until):
+            bucket = self._buckets[at]
+            parts = [torch.zeros_like(one) if one.grad is None else one.grad for one in bucket]
+            staged = Staged(torch.cat([part.reshape(-1) for part in parts]))
+            layers = self.compression.layers.bucket(bucket)
+            request = self.compression.submit(staged, layers, is_last=at == len(self._buckets) - 1)
+            self._under_way.append((staged, request))
+
+
+def broadcast_parameters(
+    parameters: Mapping[str, Any] | Iterable[tuple[str, Any]],
+    root: int = 0,
+    *,
+    state: CompressionState | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Give all ranks the root's tensors, exact, in place; collective.
+
+    Args:
+        parameters: ``model.state_dict()`` or ``model.named_parameters()``: tensors of any type, of the same names,
+            sizes and types on all ranks. What is no tensor is left alone.
+        root: whose.
+        state: whose connections to use; None: connect for this call.
+        group: the ranks, without a ``state``.
+
+    Raises:
+        CollectiveError: ranks disagree on the root or on the number of octets, or one is gone.
+    """
+    named = parameters.items() if isinstance(parameters, Mapping) else parameters
+    tensors = [value.detach() for _, value in named if isinstance(value, torch.Tensor)]
+    octets = [tensor.cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
+    whole = torch.cat([*octets, torch.zeros(-sum(map(len, octets)) % 4, dtype=torch.uint8)])
+    values = whole.numpy().view(np.float32)
+    one = state or CompressionState(group, offload="off")
+    one.run(lambda plane: broadcast(plane.exchange, values, root=root, tagged=False))
+    for tensor, own, end in zip(tensors, octets, itertools.accumulate(map(len, octets)), strict=True):
+        tensor.copy_(whole[end - len(own) : end].view(tensor.dtype).reshape(tensor.shape))
+    if state is None:
+        one.close()
+
+
+def _cut(parameters: list[torch.Tensor], limit_octets: int) -> list[list[torch.Tensor]]:
+    """Return buckets of parameters of one type and device, from the last to the first."""
+    buckets: list[list[torch.Tensor]] = []
+    kind, octets = None, 0
+    for one in reversed(parameters):
+        size = one.numel() * np.dtype(np.float32).itemsize
+        if kind != (one.dtype, one.device) or octets + size > limit_octets:
+            buckets.append([])
+            kind, octets = (one.dtype, one.device), 0
+        buckets[-1].append(one)
+        octets += size
+    return buckets

@@ -1,0 +1,187 @@
+"""Door (d): ranks train on their own, and agree on weights every so many steps.
+
+===========================  ==============================================================================
+method                       what travels every p steps
+===========================  ==============================================================================
+``psgd``                     the weights, exact; their mean replaces them
+``rsgd``                     in each step a p-th of the weights
+``pqasgd``                   changes since the last time, quantised; their mean is added
+``changes``                  the same by the state's codec or compressor
+===========================  ==============================================================================
+
+Sources: Jiang and Agrawal, "A Linear Speedup Analysis ...", Algorithms 1 and 2 (psgd, rsgd, pqasgd); Douillard et al.,
+"DiLoCo", Algorithm 1 (the outer optimizer, on the mean change).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from netoffload.compiled.arrays import Float32Array
+from netoffload.config import check_choice
+from netoffload.errors import UsageError
+from netoffload.methods import (
+    ChangeAveraging,
+    GradientReducer,
+    Member,
+    MethodSpec,
+    Outer,
+    WeightExchange,
+    method_for,
+    parse,
+)
+from netoffload.methods.floats import RingReducer
+from netoffload.torch.state import CompressionState
+from netoffload.transport import DataPlane
+
+METHODS: Final = ("psgd", "rsgd", "pqasgd", "changes")
+
+NOTHING: Final = np.empty(0, np.float32)
+"""In place of a gradient, which the optimizer has applied."""
+
+
+class Periodic:
+    """Wraps a model and its optimizer: ``step()`` takes the optimizer's step, and averages when it is time.
+
+    ::
+
+        periodic = Periodic(model, torch.optim.SGD(model.parameters(), 0.1), every=8, outer=Outer())
+        for images, labels in batches:
+            loss(model(images), labels).backward()
+            periodic.step()
+            optimizer.zero_grad()
+        periodic.finish()
+
+    The ranks begin with the same weights (:func:`~netoffload.torch.optimizer.broadcast_parameters`). The optimizer's
+    momentum stays with its rank. Buffers (BatchNorm's) are not averaged.
+
+    Args:
+        model: whose parameters are averaged, in float32.
+        optimizer: of this rank.
+        every: p, steps from one averaging to the next.
+        method: psgd, rsgd, pqasgd (with parameters as of ``netoffload train``: ``pqasgd:levels=15``), or changes.
+        outer: an optimizer on the mean change, which makes it DiLoCo; not with ``rsgd``.
+        state: how changes travel; None: one with the default options.
+
+    Raises:
+        UsageError: a method that is unknown or goes with no outer optimizer, or less than one step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        every: int,
+        method: str = "psgd",
+        outer: Outer | None = None,
+        state: CompressionState | None = None,
+    ) -> None:
+        """Connect nothing yet."""
+        name, _, items = method.partition(":")
+        check_choice("method", name, METHODS)
+        if outer is not None and name == "rsgd":
+            raise UsageError("rsgd averages a part of the weights at a time: an outer optimizer needs psgd or pqasgd")
+        if every < 1:
+            raise UsageError(f"every={every} is no number of steps, 1 or more")
+        self.model, self.optimizer, self.every, self.outer = model, optimizer, every, outer
+        self.state = state or CompressionState()
+        self._is_rotating, self._is_by_changes = name == "rsgd", name == "changes"
+        family = "psgd" if self._is_by_changes else name
+        self._spec = parse(f"{family}:{','.join(filter(None, (f'p={every}', items)))}", batch=self.state.options.batch)
+        self._parameters = [one for one in model.parameters() if one.requires_grad]
+        self.state.layers.bucket(self._parameters)
+        self._flat = self._gathered()
+        self._method: WeightExchange | None = None
+        self._memory: dict[str, Any] | None = None
+        self._steps = 0
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take the optimizer's step, and average if it is time; all ranks call it together.
+
+        Raises:
+            CollectiveError: a rank is gone, or ranks disagree.
+        """
+        loss = self.optimizer.step(closure) if closure is not None else self.optimizer.step()
+        self._steps += 1
+        self.state.count(self._flat.nbytes, is_last=True)
+        if self._is_rotating or self._steps % self.every == 0:
+            self._exchange(lambda method: method.step(NOTHING.copy(), self._flat, lambda _: self._gather()))
+        return loss
+
+    def finish(self) -> None:
+        """Make all replicas equal after the last step; all ranks call it together."""
+        if self._is_rotating:
+            self._gather()
+            self._exchange(lambda method: method.finish(self._flat))
+        elif self._steps % self.every:
+            self._exchange(lambda method: method.step(NOTHING.copy(), self._flat, lambda _: self._gather()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank remembers beside model and optimizer, for :meth:`load_state_dict`."""
+        return {
+            "steps": self._steps,
+            "synchronised": self._flat.tobytes(),
+            "method": self._memory if self._method is None else self._method.memory(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned on this rank.
+
+        Raises:
+            UsageError: it belongs to another model.
+        """
+        flat = np.frombuffer(state["synchronised"], np.float32)
+        if flat.shape != self._flat.shape:
+            raise UsageError(f"the state is of a model of {flat.size} parameters, this one has {self._flat.size}")
+        self._flat[:] = flat
+        self._steps, self._memory = state["steps"], state["method"]
+        if self._method is not None and self._memory is not None:
+            self._method.remember(self._memory)
+
+    def _exchange(self, call: Callable[[WeightExchange], None]) -> None:
+        """Make a call of the method, and take over the weights that it leaves."""
+        if self._method is None:
+            self._method = self._made(self.state.connected().plane)
+            if self._memory is not None:
+                self._method.remember(self._memory)
+        method = self._method
+        self.state.run(lambda _: call(method))
+        offset = 0
+        flat = torch.from_numpy(self._flat)
+        with torch.no_grad():
+            for one in self._parameters:
+                one.copy_(flat[offset : offset + one.numel()].view_as(one))
+                offset += one.numel()
+
+    def _made(self, plane: DataPlane) -> WeightExchange:
+        """Return the method; it is called when it is time, so but for rsgd its own period is 1."""
+        spec, options = self._spec, self.state.options
+        member = Member(plane.exchange, None, self.state.layers.layout, options.seed, options.error_feedback)
+        if self._is_rotating:
+            return _weights(spec, member)
+        spec = MethodSpec(spec.name, spec.short, spec.family, 1, spec.compressor)
+        if self._is_by_changes:
+            return ChangeAveraging(spec, member, self.state.reducer(), self.outer)
+        if self.outer is None:
+            return _weights(spec, member)
+        reducer: GradientReducer | None = None if spec.compressor else RingReducer(parse("inc", batch=1), member)
+        return ChangeAveraging(spec, member, reducer, self.outer)
+
+    def _gathered(self) -> Float32Array:
+        flat: Float32Array = torch.cat([one.detach().reshape(-1).float().cpu() for one in self._parameters]).numpy()
+        return flat
+
+    def _gather(self) -> None:
+        self._flat[:] = self._gathered()
+
+
+def _weights(spec: MethodSpec, member: Member) -> WeightExchange:
+    method = method_for(spec, member)
+    assert isinstance(method, WeightExchange)
+    return method

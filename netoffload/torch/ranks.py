@@ -1,0 +1,113 @@
+"""How ranks of a torch program find each other: over a store that all of them reach.
+
+=================  ================================================================================
+started by         store, and where rank and size come from
+=================  ================================================================================
+any, with          the process group's own
+``dist`` running
+``torchrun``       $MASTER_ADDR and $MASTER_PORT; $RANK and $WORLD_SIZE
+``mpiexec``        the same address; $PMI_RANK and $PMI_SIZE (MPICH), $OMPI_COMM_WORLD_* (Open MPI)
+by hand, alone     none: one rank
+=================  ================================================================================
+
+Under ``mpiexec`` $MASTER_ADDR is 127.0.0.1 unless you set it to rank 0's host; ``netoffload run`` sets it.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import platform
+from collections.abc import Iterator, MutableMapping
+from datetime import timedelta
+from typing import Final
+
+import torch.distributed as dist
+from torch.distributed import (  # type: ignore[attr-defined]  # public, but not declared so
+    HashStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+    rendezvous,
+)
+
+from netoffload.transport import Calls, DataPlane, Settings, StoreRendezvous, set_up
+from netoffload.transport.agreement import own_address
+from netoffload.transport.driver import prepare
+
+LAUNCHERS: Final = (
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+)
+"""Rank, number of ranks and rank on its host, as MPICH and Open MPI name them."""
+
+PORT_DEFAULT: Final = "29500"
+
+SET_UP_TIMEOUTS: Final = 2
+"""Silences that a gather of the set-up may take."""
+
+_made: collections.defaultdict[tuple[int, ...], Iterator[int]] = collections.defaultdict(itertools.count)
+_stores: dict[str, Store] = {}
+
+
+def set_rank_environment(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set $RANK, $WORLD_SIZE, $LOCAL_RANK, $MASTER_ADDR and $MASTER_PORT from what ``mpiexec`` says.
+
+    Call it before ``init_process_group``. What is set already stays, so it does nothing under ``torchrun``.
+    """
+    for rank, size, local in LAUNCHERS:
+        if "RANK" not in environment and rank in environment and size in environment:
+            environment["RANK"], environment["WORLD_SIZE"] = environment[rank], environment[size]
+            environment.setdefault("LOCAL_RANK", environment.get(local, "0"))
+    if "RANK" in environment:
+        environment.setdefault("MASTER_ADDR", "127.0.0.1")
+        environment.setdefault("MASTER_PORT", PORT_DEFAULT)
+
+
+def connect(group: dist.ProcessGroup | None, settings: Settings) -> Calls[DataPlane]:
+    """Connect all ranks; collective.
+
+    Args:
+        group: the ranks; None: those of the default group, or without one all that the launcher started.
+        settings: of the connections.
+
+    Raises:
+        UsageError: a setting of this rank is wrong.
+        CollectiveError: some rank did not come or could not set up.
+    """
+    prepare()  # before the others count on this rank: it may compile for a minute
+    if group is None and not dist.is_initialized():
+        store, rank, size = _launched(settings.late_s)
+        ranks = tuple(range(size))
+    else:
+        group = group if group is not None else dist.group.WORLD
+        assert group is not None
+        store, rank, size = group.get_group_store(), group.rank(), group.size()
+        ranks = tuple(dist.get_process_group_ranks(group))
+    prefix, known_as = f"netoffload/{next(_made[ranks])}", ("torch", ranks)
+    StoreRendezvous(store, rank, size, settings.late_s, f"{prefix}/compiled")(None)
+    gather = StoreRendezvous(store, rank, size, SET_UP_TIMEOUTS * settings.timeout_s, prefix, known_as)
+    return Calls(set_up(gather, own_host(store), settings, DataPlane))
+
+
+def own_host(store: Store) -> str:
+    """Return how the others reach this rank's host: its address on the way to the store's, or its name."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    name = platform.node()
+    first = store.host if isinstance(store, TCPStore) else os.environ.get("MASTER_ADDR", name)
+    address = own_address(lambda own: [own, first], name)
+    return name if address.startswith("127.") else address
+
+
+def _launched(limit_s: float) -> tuple[Store, int, int]:
+    """Return store, rank and size of a program without a process group; the same store every time."""
+    set_rank_environment()
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if "" not in _stores:
+        if size == 1:
+            _stores[""] = HashStore()
+        else:
+            _stores[""], _, _ = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=limit_s)))
+    return _stores[""], rank, size

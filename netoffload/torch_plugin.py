@@ -1,0 +1,24 @@
+"""Tells torch that there is a backend ``netoffload``.
+
+Torch calls :func:`register` when it is imported (entry point of the group ``torch.backends``), in every program that
+uses torch. So this module imports nothing of the project. What compiles is loaded by the first process group.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+import torch.distributed as dist
+
+NAME: Final = "netoffload"
+
+
+def register() -> None:
+    """Make ``init_process_group("netoffload")`` known; again and again does no harm."""
+    if dist.is_available() and NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+
+
+def _create(options: Any, asked: Any) -> Any:
+    return importlib.import_module("netoffload.torch.backend").create(options, asked)

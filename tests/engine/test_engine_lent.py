@@ -1,0 +1,206 @@
+"""Octets of cut floats that the NIC holds, lends and, where nobody else will, sends by itself."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from frames import make_segment
+from linux_tcp import tcp_of
+from nic_pair import Nic
+from scapy.layers.inet import IP, TCP
+from scapy.layers.l2 import Ether
+from stream_ends import FAMILIES, FIRST, ROUNDED, SENT, Ends
+
+from netoffload.engine.flows import HELD, HELD_FIELDS, SLOTS
+from netoffload.wire.checksum import internet_checksum
+from netoffload.wire.vnet import VNET_LEN
+
+
+@pytest.mark.parametrize("flags", ["A", "PA"])
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_held_octets_are_lent_once_all_before_them_has_arrived(cut: int, flags: str) -> None:
+    ends = Ends()
+    ends.send(0, 1000 + cut, flags)
+    assert ends.acknowledge(500) == 500
+    assert ends.acknowledge(1000) == 1000 + cut
+    assert ends.acknowledge(1000) == 1000 + cut
+    assert ends.send(1000 + cut, 1400) == [(1000, ROUNDED[1000:1400])]
+    assert ends.send(1000 + cut, 1400) == [(1000, ROUNDED[1000:1400])]  # again, from where the host thinks it is
+    assert ends.acknowledge(1000) == 1000 + cut
+    assert ends.acknowledge(1400) == 1400
+    assert ends.wait(10_000) == []
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_host_whose_window_is_an_octet_gets_on(cut: int) -> None:
+    ends = Ends()
+    ends.send(0, 1000)
+    at = received = 1000
+    for _ in range(40):
+        for start, payload in ends.send(at, min(at + cut, 1016)):
+            end = start + len(payload)
+            assert payload in (ROUNDED[start:end], SENT[start:end])  # exact where it would get no further
+            received = max(received, end) if start <= received else received
+        at = ends.acknowledge(received)
+        if at == 1016:
+            break
+    assert at == 1016
+
+
+def test_more_is_lent_when_more_is_held() -> None:
+    ends = Ends()
+    ends.send(0, 1000)
+    ends.send(1000, 1002, "PA")
+    assert ends.acknowledge(1000) == 1002
+    assert [payload for _, payload in ends.send(1002, 1003, "PA")] == [b""]
+    assert ends.wait(1000) == []  # the host has not heard of the third octet, and sends it again
+    assert ends.send(1002, 1003, "PA") == [(999, b"\0")]  # an octet before what is acknowledged is answered
+    assert ends.acknowledge(1000) == 1003
+    assert ends.wait(300) == [(1000, SENT[1000:1003])]
+    assert ends.acknowledge(1003) == 1003
+
+
+def test_what_is_sent_again_does_not_displace_what_the_next_segment_completes() -> None:
+    ends = Ends()
+    ends.send(0, 1002)
+    ends.send(1002, 2002)
+    assert ends.send(500, 1002) == [(500, ROUNDED[500:1000])]
+    assert ends.send(2002, 2400) == [(2000, ROUNDED[2000:2400])]
+    assert ends.send(1002, 1402) == [(1000, ROUNDED[1000:1400])]  # of what is sent again the newest is known too
+
+
+def test_the_first_float_that_the_peer_lacks_is_kept_while_others_are_sent() -> None:
+    """The host sends the beginning of a float, later segments, and the rest of the float when it learns of a loss."""
+    ends = Ends()
+    ends.send(0, 1002)
+    ends.send(1002, 2002)
+    ends.send(2002, 2402)
+    ends.acknowledge(1000)
+    assert ends.send(1000, 1002) == [(999, b"\0")]
+    ends.send(1502, 2002)
+    ends.send(2402, 3003)
+    assert ends.acknowledge(1000) == 1002
+    assert ends.wait(1000) == []  # what follows was sent, so the rest is not far
+    assert ends.send(1002, 1402) == [(1000, ROUNDED[1000:1400])]
+
+
+def test_what_was_held_is_forgotten_once_it_has_arrived() -> None:
+    """In 4 GiB another float has the same sequence number."""
+    ends = Ends()
+    ends.send(0, 1002)
+    ends.send(1002, 2000)
+    (held,) = np.flatnonzero(ends.sender.table[:SLOTS, HELD + HELD_FIELDS - 1])
+    ends.acknowledge(2000)
+    assert ends.sender.table[held, HELD + HELD_FIELDS - 1] == 0
+
+
+@FAMILIES
+def test_the_end_of_what_was_written_leaves_exact_by_itself(ipv6: bool) -> None:
+    ends = Ends(ipv6)
+    ends.send(0, 1002, "PA")
+    assert ends.acknowledge(1000) == 1002
+    assert ends.wait(300) == [(1000, SENT[1000:1002])]
+    assert ends.sender.counts()["tx_lent"] == 1
+    assert ends.acknowledge(1002) == 1002
+    assert ends.wait(100_000) == []
+    (row,) = ends.sender.flows()
+    assert row["form"] == "exact"
+    # What comes next is rounded again from the next float on.
+    assert ends.send(1002, 1400) == [(1002, SENT[1002:1004] + ROUNDED[1004:1400])]
+    assert ends.send(1400, 1800) == [(1400, ROUNDED[1400:1800])]
+    assert ends.sender.counts()["tx_segments"] == 2
+
+
+def test_lent_octets_are_sent_until_they_arrive() -> None:
+    ends = Ends()
+    ends.send(0, 1002, "PA")
+    ends.acknowledge(1000)
+    sent_ms = [ms for ms in range(0, 2000, 50) if ends.wait(50)]
+    assert [after - before for before, after in pairwise(sent_ms)] == [200, 400, 800]
+    ends.send(1002, 1400)  # what follows brings them along, and TCP sends it again
+    assert ends.wait(100_000) == []
+    assert ends.send(1002, 1400) == [(1000, SENT[1000:1400])]
+
+
+def test_the_nics_own_segment_has_the_headers_of_the_hosts_latest_one() -> None:
+    ends = Ends()
+    ends.send(0, 1002, "PA")
+    ends.acknowledge(1000)
+    frame = make_segment(seq=FIRST + 1002, ack=77, window=3000, options=[("Timestamp", (7, 8))])
+    (crossed,) = ends.sender.from_host(frame)
+    ends.sender.now_ns += 1_000_000_000
+    ends.sender.from_clock()
+    ends.sender.now_ns += 1_000_000_000
+    (sent,) = ends.sender.from_clock()
+    packet, host = Ether(sent[VNET_LEN:]), Ether(crossed[VNET_LEN:])
+    for layer, fields in ((Ether, ("src", "dst")), (IP, ("src", "dst", "tos")), (TCP, ("ack", "window", "options"))):
+        assert [getattr(packet[layer], name) for name in fields] == [getattr(host[layer], name) for name in fields]
+    assert (packet[TCP].seq, packet[TCP].flags, bytes(packet[TCP].payload)) == (FIRST + 1000, "PA", SENT[1000:1002])
+    assert internet_checksum(bytes(packet[IP])[:20]) == 0
+
+
+def test_a_host_that_has_not_heard_of_it_has_time_to_send_again() -> None:
+    ends = Ends()
+    ends.send(0, 1002, "PA")
+    ends.acknowledge(1000)
+    ends.wait(100)
+    ends.send(996, 1002, "PA")
+    assert ends.wait(1900) == []
+    assert ends.wait(150) == [(1000, SENT[1000:1002])]  # the two may have met on the way, and nobody else sends them
+
+
+def test_a_connection_that_is_reset_sends_nothing_any_more() -> None:
+    ends = Ends()
+    ends.send(0, 1002, "PA")
+    ends.acknowledge(1000)
+    ends.send(1002, 1002, "RA")
+    assert ends.wait(10_000) == []
+
+
+@pytest.mark.parametrize("has_more", [False, True])
+def test_a_host_without_window_has_time_to_ask_for_some(has_more: bool) -> None:
+    """Who asks has more to send: the octets are held for as long as it takes, and stay rounded."""
+    ends = Ends()
+    ends.send(0, 1000)
+    ends.acknowledge(400, window=602)
+    assert ends.send(1000, 1002) == [(1000, b"")]
+    assert ends.acknowledge(1000, window=2) == 1002
+    assert ends.wait(1900) == []
+    if has_more:
+        ends.send(1001, 1001)
+        assert ends.wait(100_000) == []
+        ends.acknowledge(1000, window=8192)
+        assert ends.send(1002, 1400) == [(1000, ROUNDED[1000:1400])]
+    else:
+        assert ends.wait(300) == [(1000, SENT[1000:1002])]
+
+
+def test_a_host_that_asks_whether_its_peer_lives_has_no_more_to_send() -> None:
+    ends = Ends()
+    ends.send(0, 1002, "PA")
+    ends.acknowledge(1000)
+    ends.send(1001, 1001)
+    assert ends.wait(300) == [(1000, SENT[1000:1002])]
+
+
+def test_a_nic_that_is_started_again_sends_what_another_one_lent() -> None:
+    ends = Ends()
+    ends.send(0, 1002, "PA")
+    ends.acknowledge(1000)
+    before, ends.sender = ends.sender, Nic()
+    ends.sender.table[:] = before.table
+    assert ends.wait(300) == [(1000, SENT[1000:1002])]
+
+
+@pytest.mark.parametrize("sends_again", [False, True])
+def test_a_fin_brings_what_is_held(sends_again: bool) -> None:
+    ends = Ends()
+    ends.send(0, 1002, "PA")
+    start = 1001 if sends_again else 1002
+    frame = make_segment(SENT[start:1002], seq=FIRST + start, flags="FA")
+    assert ends.acknowledge(1000) == 1002
+    (got,) = ends.receiver.from_wire(ends.sender.from_host(frame))
+    header, payload = tcp_of(got)
+    assert (header.seq - FIRST, payload, header.flags & 1) == (1000, SENT[1000:1002], 1)

@@ -1,0 +1,12 @@
+"""How many examples a property gets: the profile of ``tests/conftest.py`` says what share of all."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+ALL_PERCENT = 100
+
+
+def examples(count: int) -> int:
+    """Return the profile's share of ``count``, which ``./scripts/test`` asks for compiled kernels."""
+    return max(1, count * settings().max_examples // ALL_PERCENT)

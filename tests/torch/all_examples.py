@@ -1,0 +1,8 @@
+"""Runs examples one after the other, each as a program of its own but in ranks that have loaded torch once."""
+
+import runpy
+import sys
+
+for line in sys.argv[1:]:
+    sys.argv = line.split()
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,259 @@
+"""Ranks of one scenario, ``doors_ranks.py SCENARIO...``: forked from one process, which has loaded torch once.
+
+Every rank of every scenario prints a line of JSON: what the scenario's function returns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from netoffload.compressors import Layout
+from netoffload.compressors.registry import parse
+from netoffload.torch import (
+    CompressionState,
+    DistributedOptimizer,
+    Outer,
+    Periodic,
+    broadcast_parameters,
+    compress_hook,
+)
+from netoffload.transport.driver import prepare
+
+SIZE = 3
+STEPS = 9
+STOP = 4
+FEATURES = 40
+
+COMPRESSORS = ("qsgd:levels=15", "qsgd", "terngrad", "wgt:threshold=0.002", "8bit-dynamic", "bounded")
+
+Saved = dict[str, Any]
+
+
+def model(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(FEATURES, 160), nn.ReLU(), nn.Linear(160, 160), nn.ReLU(), nn.Linear(160, 10))
+
+
+def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    images = torch.randn(16, FEATURES, generator=torch.Generator().manual_seed(step * SIZE + rank))
+    return images, images[:, :10].argmax(1)
+
+
+def digest(one: nn.Module) -> str:
+    return hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in one.parameters())).hexdigest()
+
+
+def through_file(saved: Saved) -> Saved:
+    file = io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    loaded: Saved = torch.load(file, weights_only=True)
+    return loaded
+
+
+class Run:
+    """Some steps of training through a door; what :meth:`saved` returns lets another run go on."""
+
+    def __init__(self, rank: int, options: dict[str, Any], **door: Any) -> None:
+        self.rank, self.model, self.done = rank, model(), 0
+        self.state = CompressionState(named_parameters=self.model.named_parameters(), timeout_s=4, **options)
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
+        self.forward: nn.Module = self.model
+        self.prepare_door(**door)
+
+    def prepare_door(self, **door: Any) -> None:
+        self.state = door.get("state", self.state)
+        # Small enough for two buckets, which DDP makes after the first step.
+        self.forward = DistributedDataParallel(self.model, bucket_cap_mb=0.05)
+        self.forward.register_comm_hook(self.state, compress_hook)
+
+    def step(self) -> None:
+        self.optimizer.step()
+
+    def train(self, until: int) -> None:
+        for step in range(self.done, until):
+            images, labels = batch(self.rank, step)
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.forward(images), labels).backward()  # type: ignore[no-untyped-call]
+            self.step()
+        self.done = until
+
+    def parts(self) -> dict[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer, "state": self.state}
+
+    def saved(self) -> Saved:
+        return {"done": self.done, **{name: part.state_dict() for name, part in self.parts().items()}}
+
+    def resume(self, saved: Saved) -> None:
+        self.done = saved["done"]
+        for name, part in self.parts().items():
+            part.load_state_dict(saved[name])
+
+    def finish(self) -> None:
+        pass
+
+
+class OptimizerRun(Run):
+    def prepare_door(self, **door: Any) -> None:
+        self.optimizer = DistributedOptimizer(self.optimizer, self.state, bucket_octets=60_000)
+        torch.optim.lr_scheduler.StepLR(self.optimizer, 5)  # which wants an Optimizer
+        with torch.no_grad():
+            next(self.model.parameters()).mul_(self.rank)
+        broadcast_parameters(self.model.state_dict(), root=1, state=self.state)
+
+
+class PeriodicRun(Run):
+    def prepare_door(self, **door: Any) -> None:
+        self.periodic = Periodic(self.model, self.optimizer, every=3, state=self.state, **door)
+
+    def step(self) -> None:
+        self.periodic.step()
+
+    def parts(self) -> dict[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer, "periodic": self.periodic}
+
+    def finish(self) -> None:
+        self.periodic.finish()
+
+
+def doors(rank: int) -> list[Any]:
+    """Every door, uninterrupted and interrupted after some steps."""
+    tried: list[tuple[type[Run], dict[str, Any], dict[str, Any]]] = [
+        (Run, {"codec": "bounded", "bound": 10, "error_feedback": True}, {}),
+        (Run, {"compressor": "qsgd:levels=15", "error_feedback": True, "exact_vectors": True}, {}),
+        (Run, {"compressor": "terngrad", "start_step": 2, "exact_last": True}, {}),
+        (Run, {"compressor": "qsgd:via=ring"}, {}),
+        (OptimizerRun, {"compressor": "wgt:threshold=0.002"}, {}),
+        (OptimizerRun, {"bound": 8, "error_feedback": True, "exact_below": 200}, {}),
+        (PeriodicRun, {"offload": "off"}, {}),
+        (PeriodicRun, {"offload": "off"}, {"method": "rsgd"}),
+        (PeriodicRun, {"offload": "off"}, {"method": "pqasgd", "outer": Outer()}),
+        (PeriodicRun, {"compressor": "8bit-dynamic", "error_feedback": True}, {"method": "changes"}),
+    ]
+    found = []
+    for kind, options, door in tried:
+        runs = [kind(rank, options, **door) for _ in range(3)]
+        whole, part, rest = runs
+        whole.train(STEPS)
+        part.train(STOP)
+        rest.resume(through_file(part.saved()))
+        rest.train(STEPS)
+        for run in runs:
+            run.finish()
+        report = whole.state.report()
+        found.append([digest(whole.model), digest(rest.model), report.ratio, len(set(report.scales.values()))])
+        for run in runs:
+            run.state.close()
+    return found
+
+
+def pickled(rank: int) -> Any:
+    """A state that was pickled in the middle of a run, with parameters that were known by their names."""
+    options = {"offload": "inline", "error_feedback": True, "exact_last": True}
+    whole, part = Run(rank, options), Run(rank, options)
+    whole.train(STEPS)
+    part.train(STOP)
+    saved = {**part.saved(), "state": {}}
+    rest = Run(rank, options, state=pickle.loads(pickle.dumps(part.state)))
+    rest.resume(saved)
+    rest.train(STEPS)
+    return [digest(whole.model), digest(rest.model), whole.state.report().scales == rest.state.report().scales]
+
+
+def half(rank: int) -> Any:
+    """Gradients of bfloat16: 256 + 1 + 1 is 258 in float32, and 256 if every hop rounds."""
+    layer = nn.Linear(8, 8, bias=False, dtype=torch.bfloat16)
+    forward = DistributedDataParallel(layer)
+    forward.register_comm_hook(CompressionState(offload="off"), compress_hook)
+    forward(torch.full((1, 8), (256.0, 1.0, 1.0)[rank], dtype=torch.bfloat16)).sum().backward()
+    assert layer.weight.grad is not None
+    return [str(layer.weight.grad.dtype), sorted(set(layer.weight.grad.flatten().tolist()))]
+
+
+def death(rank: int) -> Any:
+    """Rank 1 is killed in the fourth step."""
+    run = Run(rank, {"offload": "nic"})
+    run.train(3)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        run.train(4)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def refusal(rank: int) -> Any:
+    """Rank 1's gradient is not finite, and no compressor takes it; all ranks hear of it."""
+    run = Run(rank, {"compressor": "qsgd:levels=15"})
+    run.train(2)
+    if rank == 1:
+        with torch.no_grad():
+            next(run.model.parameters()).fill_(float("nan"))
+    try:
+        run.train(3)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+SCENARIOS: dict[str, Callable[[int], Any]] = {one.__name__: one for one in (doors, pickled, half, death, refusal)}
+
+
+def take_part(scenario: str, rank: int, port: int) -> None:
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ.update(address | {"RANK": str(rank), "WORLD_SIZE": str(SIZE), "LOCAL_RANK": str(rank)})
+    dist.init_process_group("gloo")
+    found = SCENARIOS[scenario](rank)
+    os.write(1, (json.dumps({"scenario": scenario, "rank": rank, "found": found}) + "\n").encode())
+
+
+def load_everything() -> None:
+    """Load here what every rank would load by itself: compiled kernels, and what torch imports for its optimizers."""
+    torch.set_num_threads(1)
+    prepare()
+    torch.optim.SGD(model().parameters(), 0.1)
+    layout = Layout((64,))
+    for name in COMPRESSORS:
+        compressor = parse(name)
+        payload = compressor.encode(np.ones(64, np.float32), compressor.make_state(layout))
+        compressor.decode(payload, layout)
+
+
+def main(scenarios: list[str]) -> None:
+    load_everything()
+    for scenario in scenarios:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        pids = []
+        for rank in range(SIZE):
+            if (pid := os.fork()) == 0:
+                try:
+                    take_part(scenario, rank, port)
+                except BaseException:
+                    traceback.print_exc()
+                os._exit(0)
+            pids.append(pid)
+        for pid in pids:
+            os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,261 @@
+"""Ranks that code by themselves: the bits that NICs give, the account, and what damage on the wire comes to."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from tcp_ranks import Watched, run_tcp
+
+from netoffload import codec
+from netoffload.codec import CodecId
+from netoffload.collectives import (
+    Exchange,
+    Operation,
+    aggregator_allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    gather,
+    hierarchical_allreduce,
+    reduce,
+    ring_allgather,
+    ring_allreduce,
+    ring_reduce_scatter,
+    scatter,
+)
+from netoffload.collectives.inprocess import run_ranks
+from netoffload.collectives.schedule import consecutive, partition
+from netoffload.collectives.transfer import octets_of
+from netoffload.compiled.arrays import Float32Array
+from netoffload.compiled.jit import JIT_DISABLED
+from netoffload.config import ENV_CONTROL, Offload
+from netoffload.errors import CollectiveError
+from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Settings, TcpExchange, wait_all
+from netoffload.transport.agreement import UNTAGGED, Agreement, Marking, Offer, Precision, Quantiser, agree, own_offer
+from netoffload.transport.chunks import CODED_FLOATS, HEADER_OCTETS
+from netoffload.transport.info import NicAccount
+from netoffload.transport.joining import Listeners
+from netoffload.transport.lanes import HELLO_OCTETS, Hello
+from netoffload.transport.wiring import wire_up
+
+ROUNDED = Quantiser(CodecId.BOUNDED, 10)
+BOUNDED, INCEPTIONN = Precision("bounded", 10), Precision("inceptionn", 10)
+NIC = Marking(0x28)
+
+Body = Callable[[Exchange, Float32Array], Float32Array]
+"""A call of one rank on its vector -> what it left there."""
+
+
+def vector(rank: int, count: int) -> Float32Array:
+    values: Float32Array = np.random.default_rng([rank, count]).standard_normal(count, np.float32) * np.float32(0.05)
+    values[::7] *= 30
+    return values
+
+
+def _in_place(call: Callable[..., None], **options: Any) -> Body:
+    def body(exchange: Exchange, values: Float32Array) -> Float32Array:
+        call(exchange, values, tagged=True, **options)
+        return values
+
+    return body
+
+
+def _halves(exchange: Exchange, values: Float32Array) -> Float32Array:
+    spans = partition(values.size, exchange.size)
+    own = spans[exchange.rank]
+    ring_reduce_scatter(exchange, values, spans, tagged=True, chunk_floats=1000)
+    gathered = np.zeros_like(values)
+    gathered[own.start : own.stop] = values[own.start : own.stop]
+    ring_allgather(exchange, gathered, spans, tagged=True, quantise=ROUNDED)
+    return np.concatenate([values[own.start : own.stop], gathered])
+
+
+def _moved(exchange: Exchange, values: Float32Array) -> Float32Array:
+    size, is_root = exchange.size, exchange.rank == 1
+    spans = consecutive([values.size] * size)
+    everything = np.zeros(size * values.size, np.float32)
+    whole, blocks = (everything, spans) if is_root else (None, None)
+    gather(exchange, values, whole, blocks, root=1, tagged=True)
+    back = np.zeros_like(values)
+    scatter(exchange, whole, blocks, back, root=1, tagged=True)
+    swapped = np.zeros_like(everything)
+    alltoall(exchange, np.tile(back, size), spans, swapped, spans, tagged=True)
+    return np.concatenate([back, swapped, everything])
+
+
+def _reduced(exchange: Exchange, values: Float32Array) -> Float32Array:
+    reduce(exchange, values, root=1, tagged=True, chunk_floats=1000)
+    return values[: values.size * (exchange.rank == 1)]  # elsewhere it is overwritten
+
+
+CALLS: dict[str, Body] = {
+    "allreduce": _in_place(ring_allreduce, quantise=ROUNDED),
+    "maximum, short chunks": _in_place(ring_allreduce, quantise=ROUNDED, operation=Operation.MAX, chunk_floats=100),
+    "rings of rings": _in_place(hierarchical_allreduce, groups=[[0, 1], [2, 3]], quantise=ROUNDED),
+    "rings under an aggregator": _in_place(hierarchical_allreduce, groups=[[0], [3, 1, 2]], top="wa", quantise=ROUNDED),
+    "aggregator": _in_place(aggregator_allreduce),
+    "broadcast": _in_place(broadcast, root=2, quantise=ROUNDED),
+    "reduce": _reduced,
+    "both halves": _halves,
+    "moved": _moved,
+}
+
+
+@pytest.mark.parametrize("count", [0, 1, 13, 5000, *(() if JIT_DISABLED else (3 * CODED_FLOATS + 5,))])
+def test_every_call_has_the_bits_that_nics_give(count: int) -> None:
+    def run(exchange: Exchange) -> list[bytes]:
+        return [call(exchange, vector(exchange.rank, count)).tobytes() for call in CALLS.values()]
+
+    def body(exchange: TcpExchange) -> list[list[bytes]]:
+        return [run(exchange), run(Watched(exchange, by_hand=True))]
+
+    expected = run_ranks(4, run, codec=codec.get("bounded"), bound_k=10)
+    for rank, both in enumerate(run_tcp(4, body, coding=ROUNDED)):
+        for results in both:
+            assert [name for name, got, due in zip(CALLS, results, expected[rank], strict=True) if got != due] == []
+
+
+def test_rings_run_in_compiled_code() -> None:
+    def body(exchange: TcpExchange) -> list[bool]:
+        watched = Watched(exchange)
+        ring_allreduce(watched, vector(exchange.rank, 1000), tagged=True, quantise=ROUNDED)
+        return watched.driven
+
+    assert run_tcp(3, body, coding=ROUNDED) == [[not JIT_DISABLED] * 2] * 3
+
+
+def test_messages_are_coded_and_keep_their_order() -> None:
+    counts = [3, 2 * CODED_FLOATS + 1, 0, 1000]
+
+    def body(exchange: TcpExchange) -> int:
+        right, left = (exchange.rank + 1) % 3, (exchange.rank - 1) % 3
+        into = [np.zeros(count, np.float32) for count in counts]
+        coming = [exchange.watch.receive(left, tag, octets_of(values)) for tag, values in enumerate(into)]
+        mine = [vector(exchange.rank, count) for count in counts]
+        going = [exchange.watch.send(right, tag, octets_of(values)) for tag, values in enumerate(mine)]
+        wait_all([*reversed(coming), *going])
+        for values in into:
+            due = vector(left, values.size)
+            ROUNDED(due)
+            np.testing.assert_array_equal(values, due)
+        barrier(exchange)
+        return sum(one.outcome.saved_octets for one in going)
+
+    assert min(run_tcp(3, body, coding=ROUNDED)) > 4 * CODED_FLOATS
+
+
+def test_a_call_says_who_carried_it_and_what_it_became() -> None:
+    settings = Settings(require=True).with_environment()  # which coding ranks satisfy
+
+    def body(exchange: TcpExchange) -> tuple[CommInfo, CommInfo]:
+        account = NicAccount(None, exchange.tagged_connections)
+        plane = DataPlane(exchange, BOUNDED, ROUNDED, [], account, settings, offload=Offload.INLINE)
+        calls, values = Calls(plane), vector(exchange.rank, 10_000)
+        calls.run(lambda plane: ring_allreduce(plane.exchange, values, tagged=True, quantise=ROUNDED), [Lane.TAGGED])
+        once = calls.last_info
+        calls.run(lambda plane: ring_allreduce(plane.exchange, values, tagged=False), [Lane.UNTAGGED])
+        assert calls.last_info.payload_octets == calls.last_info.raw_octets > 0
+        return once, calls.totals
+
+    for once, totals in run_tcp(2, body, coding=ROUNDED):
+        assert once.offload is totals.offload is Offload.INLINE
+        assert once.raw_octets == 40_000
+        assert once.ratio == once.raw_octets / once.payload_octets > 2
+        assert once.codec_s > 0
+        assert totals.raw_octets - totals.payload_octets == once.raw_octets - once.payload_octets
+
+
+@contextlib.contextmanager
+def proxy(listeners: Listeners, damage_at: int) -> Iterator[int]:
+    """Stand before a rank's listener, and flip a bit of what coded lanes bring it; yields the port."""
+    target = ("127.0.0.1", listeners.ports[False])
+
+    def pump(source: socket.socket, sink: socket.socket, *, is_damaging: bool) -> None:
+        got = b""
+        with contextlib.suppress(OSError):
+            while octets := source.recv(1 << 16):
+                whole = bytearray(got + octets)
+                if is_damaging and len(got) <= HELLO_OCTETS + damage_at < len(whole):
+                    hello = Hello.from_octets(whole[:HELLO_OCTETS])
+                    if hello is not None and hello.lane is Lane.TAGGED:
+                        whole[HELLO_OCTETS + damage_at] ^= 0x10
+                sink.sendall(whole[len(got) :])
+                got = bytes(whole)
+            sink.shutdown(socket.SHUT_WR)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        conns: list[socket.socket] = []
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    conns.append(server.accept()[0])
+                    conns.append(socket.create_connection(target))
+                    for one, other in ((conns[-2], conns[-1]), (conns[-1], conns[-2])):
+                        threading.Thread(
+                            target=pump, args=(one, other), kwargs={"is_damaging": one is conns[-2]}, daemon=True
+                        ).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield int(server.getsockname()[1])
+        finally:
+            server.shutdown(socket.SHUT_RDWR)  # which ends the thread that accepts
+            for conn in conns:
+                conn.close()
+
+
+@pytest.mark.parametrize("damage_at", [0, 13, 40, 3000])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_what_the_wire_damages_is_an_error_on_all_ranks(damage_at: int, by_hand: bool) -> None:
+    size, count = 3, 20_000
+    listeners = [Listeners(size, "127.0.0.1") for _ in range(size)]
+    offers = [Offer(address="127.0.0.1", ports=one.ports) for one in listeners]
+
+    def be(rank: int, port: int) -> str:
+        seen = [Offer(address="127.0.0.1", ports={False: port, True: port}, token=offers[0].token), *offers[1:]]
+        exchange = wire_up(rank, offers if rank == 0 else seen, listeners[rank], 0, 10.0, 20.0, ROUNDED)
+        try:
+            for _ in range(3):  # a rank that has all may have ended the first
+                ring_allreduce(Watched(exchange, by_hand=by_hand), vector(rank, count), tagged=True, quantise=ROUNDED)
+        except CollectiveError as error:
+            return str(error)
+        finally:
+            exchange.close()
+        return "no error"
+
+    with proxy(listeners[0], damage_at) as port, ThreadPoolExecutor(size) as threads:
+        texts = set(threads.map(be, range(size), [port] * size))
+    where = "header" if damage_at < HEADER_OCTETS else "payload"
+    assert texts == {f"a chunk from rank 2 is damaged: the CRC32C of its {where} is wrong"}
+
+
+def test_who_compresses_is_agreed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENV_CONTROL, raising=False)
+    assert agree([own_offer(Offload.INLINE, None)] * 2) == Agreement(BOUNDED, UNTAGGED, Offload.INLINE)
+    assert agree([own_offer(Offload.INLINE, INCEPTIONN)] * 2).precision == INCEPTIONN
+    assert agree([own_offer(Offload.OFF, INCEPTIONN)] * 2) == Agreement(None, UNTAGGED, Offload.OFF)
+    assert own_offer(Offload.NIC, INCEPTIONN) == Offer(precision=INCEPTIONN)
+    with pytest.raises(CollectiveError, match="ranks round differently: rank 0 bounded with bound 10, rank 1 incep"):
+        agree([own_offer(Offload.INLINE, None), own_offer(Offload.INLINE, INCEPTIONN)])
+    with pytest.raises(CollectiveError, match="differ in who compresses: rank 0 says inline, rank 1 nic; set"):
+        agree([own_offer(Offload.INLINE, None), own_offer(Offload.NIC, None)])
+
+
+def test_auto_takes_nics_only_if_every_rank_has_the_same() -> None:
+    def offer(marking: Marking | None, precision: Precision | None, coding: Precision = BOUNDED) -> Offer:
+        return Offer(marking=marking, precision=precision, offload=Offload.AUTO, coding=coding)
+
+    inline = Agreement(BOUNDED, UNTAGGED, Offload.INLINE)
+    assert agree([offer(NIC, INCEPTIONN)] * 2) == Agreement(INCEPTIONN, NIC, Offload.NIC)
+    assert agree([offer(None, None)] * 2) == inline
+    assert agree([offer(NIC, INCEPTIONN), offer(None, None)]) == inline
+    assert agree([offer(NIC, INCEPTIONN), offer(NIC, Precision("inceptionn", 8))]) == inline
+    assert agree([offer(NIC, INCEPTIONN), offer(Marking(0x48), INCEPTIONN)]) == inline
