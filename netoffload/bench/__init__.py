@@ -11,6 +11,7 @@ experiment       what it measures
 ``allreduce``    our collectives beside MPI's and torch's on a testbed; ``rank_allreduce`` is the ranks' program
 ``codec``        the NIC's codecs, kernel by kernel (``codec_speed``), beside general compressors (``library_speed``)
 ``compressors``  the papers' compressors: ratio, variance, bias, speed (``compressor_quality``)
+``ddp``          training under torch's DDP, its hooks beside ours; ``rank_ddp`` is the ranks' program
 ``eight_bit``    the errors of the 8-bit types, beside those printed in their paper
 ``nic``          TCP streams through NICs, through tunnels (``vpn_peers``) and plain: see below
 ``overlap``      computation and communication at the same time; ``rank_overlap`` is the ranks' program
@@ -20,6 +21,8 @@ experiment       what it measures
 ``nic`` sends checked streams and ping-pongs (``throughput``; ``endpoint`` runs at either end), counts the CPU time
 (``cpu_time``) and makes figures of them (``nic_report``). ``vectors`` are the floats that experiments compress.
 ``jobs`` are what ranks are started for, and how long that takes at least; ``records`` are what they leave.
+``advice`` predicts which exchange pays on a network, from what ``advice_measure`` and ``advice_codecs`` find:
+``netoffload advise``.
 ``engine_model`` is no experiment but a model, clocked cycle by cycle: ``netoffload model engine``.
 
 A new experiment is a module here, its options and tables in ``netoffload/cli/bench_NAME.py``, and a line in
@@ -28,7 +31,7 @@ A new experiment is a module here, its options and tables in ``netoffload/cli/be
 
 from typing import Final
 
-EXPERIMENTS: Final = ("allreduce", "codec", "compressors", "eight-bit", "nic", "overlap", "thresholds")
+EXPERIMENTS: Final = ("allreduce", "codec", "compressors", "ddp", "eight-bit", "nic", "overlap", "thresholds")
 """The experiments by the names that ``netoffload bench`` has for them, in the order of its help."""
 
 

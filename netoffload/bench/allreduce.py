@@ -24,7 +24,6 @@ from netoffload.collectives.samples import gradients_from
 from netoffload.errors import UsageError
 from netoffload.results import decode_dataclass
 from netoffload.testbed import Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
-from netoffload.testbed.plan import NODE_DEVICE
 
 UNTIMED_CALLS: Final = 2
 """One that is checked, one that warms up."""
@@ -235,8 +234,7 @@ def _run(part: _Part, names: Sequence[str], through_nic: bool, progress: Progres
             argv = ["-m", "netoffload_mpi.bench", "--what", job.what, "--out", str(out), *asked.rank_arguments]
             if job.is_inline and asked.bed.nic is not None:
                 argv += ["--codec", asked.bed.nic.codec, "--bound", str(asked.bed.nic.bound_k)]
-            env = {**job.env, "GLOO_SOCKET_IFNAME": NODE_DEVICE}
-            run_ranks(bed, range(asked.bed.nodes), argv, env=env, timeout_s=asked.limit_s, mpi=job.mpi)
+            run_ranks(bed, range(asked.bed.nodes), argv, env=job.env, timeout_s=asked.limit_s, mpi=job.mpi)
             record: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
             return record
 

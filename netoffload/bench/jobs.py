@@ -77,6 +77,38 @@ COMPUTE: Final = ("numpy", "python", "sleep")
 """What the ranks of ``rank_overlap`` compute by: NumPy, which lets go of the interpreter lock; a loop in Python, which
 holds it; nothing, which leaves its core to others."""
 
+
+@dataclass(frozen=True)
+class DdpHook:
+    """How a contender of ``bench ddp`` lets gradients travel.
+
+    Attributes:
+        hook: of :class:`netoffload.training.ddp.DdpReplica`.
+        nic_codec: it goes through emulated NICs with this codec.
+        options: of our hook.
+        is_bounded: the error bound that was asked for is one more option.
+    """
+
+    hook: str
+    nic_codec: str | None = None
+    options: dict[str, str] = field(default_factory=dict)
+    is_bounded: bool = False
+
+
+ALONE: Final = "alone"
+"""What every contender of ``bench ddp`` is held against: steps in which no gradient travels."""
+
+DDP_HOOKS: Final = {
+    "gloo": DdpHook("none"),
+    "fp16": DdpHook("fp16"),
+    "powersgd": DdpHook("powersgd"),
+    "inline_bounded": DdpHook("compress", None, {"offload": Offload.INLINE, "codec": "bounded"}, is_bounded=True),
+    "qsgd": DdpHook("compress", None, {"compressor": "qsgd:levels=15"}),
+    "nic_bounded": DdpHook("compress", "bounded", {"offload": Offload.NIC}),
+    "nic_inceptionn": DdpHook("compress", "inceptionn", {"offload": Offload.NIC}),
+}
+"""torch's own all_reduce and its hooks; ours, coded by the ranks, with payloads of a compressor, and through NICs."""
+
 SETUP_S: Final = 60.0
 """Allowance for starting ranks, drawing gradients and comparing answers."""
 

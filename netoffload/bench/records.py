@@ -89,3 +89,32 @@ class OverlapRecord(JobRecord):
     buckets: int
     size_octets: int
     results: tuple[OverlapResult, ...]
+
+
+@dataclass(frozen=True)
+class DdpResult(Finding):
+    """What the ranks of ``rank_ddp`` say of one contender.
+
+    Attributes:
+        what: its name.
+        times_s: of the slowest rank, by step.
+        wire_octets: on all wires, per step.
+        payload_ratio: octets of a plain ring for each that our hook sent, headers excluded; None: another hook.
+        accuracy: on the test set, after the last step; None: the replicas are no replicas, each trains alone.
+        loss: of rank 0's last batch.
+    """
+
+    what: str
+    times_s: tuple[float, ...]
+    wire_octets: float
+    payload_ratio: float | None
+    accuracy: float | None
+    loss: float
+
+
+@dataclass(frozen=True)
+class DdpRecord(Finding):
+    """What ``rank_ddp`` leaves; the first result is that of ``jobs.ALONE``."""
+
+    versions: dict[str, str]
+    results: tuple[DdpResult, ...]

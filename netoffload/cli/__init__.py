@@ -5,6 +5,7 @@ imports (torch, numba, matplotlib) are imported inside the commands that need th
 """
 
 from netoffload.cli import (
+    advise,
     bench,
     dissect,
     doctor,
@@ -25,6 +26,7 @@ from netoffload.cli import (
 from netoffload.cli.app import app, main
 
 __all__ = [
+    "advise",
     "app",
     "bench",
     "dissect",

@@ -1,4 +1,4 @@
-"""``netoffload run``: a program of yours as one MPI rank per emulated node."""
+"""``netoffload run``: a program of yours as one rank per emulated node."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ from netoffload.nic_options import NicSettings
 if TYPE_CHECKING:
     from netoffload.testbed import Testbed
 
+Launcher = Annotated[
+    str, typer.Option("--launcher", "--mpi", help="Who starts the ranks: mpich, openmpi (version 5), torchrun.")
+]
+Offload = Annotated[
+    config.Offload | None,
+    typer.Option(
+        help="Who compresses what the ranks send: inline needs no NICs, so none are built. "
+        f"Default: ${config.ENV_OFFLOAD}, else nic."
+    ),
+]
+
 BUILD_OPTIONS: Final = {"rate": "--rate", **flags_of("run"), "mtu": "--mtu", "no_nic": "--no-nic"}
 """Parameters of ``run`` that describe the testbed it builds, and their flags."""
 
@@ -36,33 +47,30 @@ def run(
     mtu: Mtu = 1500,
     no_nic: NoNic = False,
     testbed: Annotated[str | None, typer.Option(metavar="RUN", help="Use this testbed that is up.")] = None,
-    mpi: Annotated[str, typer.Option(help="Who starts the ranks: mpich, openmpi (version 5).")] = "mpich",
-    offload: Annotated[
-        config.Offload | None,
-        typer.Option(
-            help="Who compresses what the ranks send: inline needs no NICs, so none are built. "
-            f"Default: ${config.ENV_OFFLOAD}, else nic."
-        ),
-    ] = None,
+    launcher: Launcher = "mpich",
+    offload: Offload = None,
     prefix: Annotated[
         bool | None,
         typer.Option("--prefix/--no-prefix", help="Begin every line with its node. Default: on a terminal."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 3600.0,
 ) -> None:
-    """Run an MPI program, one rank per node, on a testbed made for it; its exit code is ours.
+    """Run a program of MPI or torch, one rank per node, on a testbed made for it; its exit code is ours.
 
     A leading [bold]python[/bold] means this Python with [bold]-m mpi4py[/bold], so that an exception ends all ranks
-    once MPI is imported. A rank finds its address in $NETOFFLOAD_ADDRESS, its NIC's control socket in
-    $NETOFFLOAD_CONTROL and the wires' counters in $NETOFFLOAD_METER.
+    once MPI is imported. [bold]torchrun[/bold] puts one agent on each node, and needs no MPI. A rank finds its address
+    in $NETOFFLOAD_ADDRESS, its NIC's control socket in $NETOFFLOAD_CONTROL and the wires' counters in
+    $NETOFFLOAD_METER.
 
     Example: netoffload run -n 4 --rate 1gbit -- python docs/guide/allreduce.py
 
     Example: netoffload run -n 4 --rate 1gbit --offload inline -- python docs/guide/allreduce.py
+
+    Example: netoffload run -n 4 --rate 1gbit --offload inline --launcher torchrun -- examples/ddp.py
     """
     from netoffload.testbed import launch_backends, run_ranks
 
-    launch_backends.check_mpi(mpi)
+    launch_backends.check_launcher(launcher)
     config.check_timeout_s(timeout)
     if testbed is not None:
         _refuse_options_of_up(context, testbed)
@@ -79,7 +87,7 @@ def run(
             program,
             env=None if offload is None else {config.ENV_OFFLOAD: offload},
             timeout_s=timeout,
-            mpi=mpi,
+            mpi=launcher,
             on_stdout=_prefixed(names, sys.stdout) if with_name else None,
             on_stderr=_prefixed(names, sys.stderr) if with_name else None,
         )
@@ -116,7 +124,7 @@ def _prefixed(names: Sequence[str], stream: TextIO) -> Callable[[int, bytes], No
     """Return a function that writes lines of a rank, each behind the name of its node."""
 
     def write(rank: int, lines: bytes) -> None:
-        name = names[rank] if rank >= 0 else "mpiexec"
+        name = names[rank] if rank >= 0 else "launcher"
         for line in lines.splitlines(keepends=True):  # of octets: text would also be cut at form feeds and the like
             stream.write(f"{name}: {line.decode(errors='replace')}")
         stream.flush()

@@ -175,11 +175,10 @@ class SelectiveReducer(GradientReducer):
         power = sum(sizes[layer] * self._squares[layer] for layer in layers)
         if not 0 < power < math.inf:
             return known
-        # What 4^e should be; frexp is exact, a logarithm is not the same on every machine.
-        wanted = math.frexp(self._auto_rms**2 * sum(sizes[layer] for layer in layers) / power)[1] - 1
-        if layers[0] in self._exponents and -2 < wanted - 2 * known < 2:
+        doubled = doubled_exponent(self._auto_rms, power, sum(sizes[layer] for layer in layers))
+        if layers[0] in self._exponents and -2 < doubled - 2 * known < 2:
             return known
-        return max(-EXPONENT_MAX, min(wanted // 2, EXPONENT_MAX))
+        return max(-EXPONENT_MAX, min(doubled // 2, EXPONENT_MAX))
 
     def _observe(self, sums: Mapping[int, Float32Array]) -> None:
         """Take note of the mean square of each layer's mean."""
@@ -216,6 +215,17 @@ def auto_rms(spec: MethodSpec, codec: str) -> float | None:
     elif not spec.tagged and not isinstance(compressor, Half):
         return None
     return AUTO_RMS_INCEPTIONN if codec == "inceptionn" else AUTO_RMS
+
+
+def doubled_exponent(rms: float, power: float, count: int = 1) -> int:
+    """Return 2 e: values times 2^e have a root mean square of about ``rms``.
+
+    Args:
+        rms: wanted.
+        power: sum of the squares of the values, or their mean with a count of 1; more than 0.
+        count: of the values.
+    """
+    return math.frexp(rms**2 * count / power)[1] - 1  # exact: a logarithm is not the same on every machine
 
 
 def mean_square(values: Float32Array) -> float:

@@ -22,7 +22,7 @@ them, ``folder`` puts all three into a folder.
 """
 
 from netoffload.reports.axis import INLINE, VIA_NICS, get, method_name
-from netoffload.reports.figure import draw_figure
+from netoffload.reports.figure import draw_figure, draw_rows
 from netoffload.reports.folder import write_report
 from netoffload.reports.summary import Bar, Summary, summarise
 from netoffload.reports.table import WIDEST, describe_run, table_header, table_rows, table_text
@@ -35,6 +35,7 @@ __all__ = [
     "Summary",
     "describe_run",
     "draw_figure",
+    "draw_rows",
     "get",
     "method_name",
     "summarise",

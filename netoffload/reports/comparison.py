@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 from netoffload.reports.palette import COMMUNICATE_COLOUR, COMPUTE_COLOUR, MUTED_COLOUR, TEXT_COLOUR, WIRE_COLOUR
-from netoffload.reports.summary import Bar, Summary
-from netoffload.reports.table import describe_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,12 +14,37 @@ if TYPE_CHECKING:
 LONGEST_NAME: Final = 24
 """Characters of a bar's name that fit beside its row."""
 
-Rows = list[tuple[str, Bar]]
+
+class Compared(Protocol):
+    """What a row shows: seconds and octets per iteration, and the accuracy, 0..1."""
+
+    @property
+    def s_per_iteration(self) -> float:
+        """All of it."""
+
+    @property
+    def compute_s(self) -> float:
+        """Of that, computation."""
+
+    @property
+    def communicate_s(self) -> float:
+        """Of that, the rest."""
+
+    @property
+    def wire_bytes_per_iteration(self) -> float:
+        """On all wires, headers included."""
+
+    @property
+    def accuracy(self) -> float:
+        """After the last iteration."""
 
 
-def draw_comparison(figure: Figure, summary: Summary) -> None:
-    """Draw a summary of more bars than fit side by side, the fastest first; the figure grows with them."""
-    rows = sorted(summary.bars.items(), key=lambda item: item[1].s_per_iteration)
+Rows = Sequence[tuple[str, Compared]]
+
+
+def draw_comparison(figure: Figure, rows: Rows, title: str, described: str) -> None:
+    """Draw more bars than fit side by side, the fastest first; the figure grows with them."""
+    rows = sorted(rows, key=lambda item: item[1].s_per_iteration)
     height = 2.0 + 0.3 * len(rows)
     figure.set_size_inches(12, height)
     grid = figure.add_gridspec(
@@ -36,9 +60,8 @@ def draw_comparison(figure: Figure, summary: Summary) -> None:
         axes.tick_params(axis="y", length=0, labelsize=8.5, labelcolor=TEXT_COLOUR)
         axes.tick_params(axis="x", labelsize=8)
         axes.set_axisbelow(True)
-    title = f"{len(rows)} {summary.axis.title}"
     figure.text(0.02, 1 - 0.4 / height, title, fontsize=15, fontweight="bold")
-    figure.text(0.02, 1 - 0.65 / height, describe_run(summary), fontsize=9, color=MUTED_COLOUR)
+    figure.text(0.02, 1 - 0.65 / height, described, fontsize=9, color=MUTED_COLOUR)
 
 
 def draw_times(axes: Axes, rows: Rows) -> None:
@@ -63,7 +86,7 @@ def draw_times(axes: Axes, rows: Rows) -> None:
     axes.set_xlim(0, 1.1 * slowest_ms)
     axes.set_xlabel("ms per iteration", fontsize=8.5)
     axes.set_title("Time")
-    axes.legend(frameon=False, loc="upper right", fontsize=8.5)
+    axes.legend(ncols=2, frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.01, 0.99))
 
 
 def draw_wires(axes: Axes, rows: Rows) -> None:

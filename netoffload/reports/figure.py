@@ -6,13 +6,15 @@ overlaps with communication.
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from netoffload.errors import UsageError
 from netoffload.reports.axis import VIA_NICS
-from netoffload.reports.comparison import draw_comparison
+from netoffload.reports.comparison import Rows, draw_comparison
 from netoffload.reports.palette import (
     CLASS_COLOURS,
     CODEC_COLOUR,
@@ -49,6 +51,22 @@ def draw_figure(summary: Summary, path: Path) -> None:
     Raises:
         UsageError: matplotlib is not installed, or the file cannot be written.
     """
+    with _written(path) as figure:
+        if len(summary.bars) > WIDEST:
+            title = f"{len(summary.bars)} {summary.axis.title}"
+            draw_comparison(figure, list(summary.bars.items()), title, describe_run(summary))
+        else:
+            _draw_few(figure, summary)
+
+
+def draw_rows(rows: Rows, title: str, described: str, path: Path) -> None:
+    """Draw any rows likewise; arguments as of :func:`~netoffload.reports.comparison.draw_comparison`."""
+    with _written(path) as figure:
+        draw_comparison(figure, rows, title, described)
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[Figure]:
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -56,10 +74,7 @@ def draw_figure(summary: Summary, path: Path) -> None:
         raise UsageError("the figure needs matplotlib: pip install 'netoffload[report]'") from error
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11, 6.2), dpi=160, facecolor="white")
-        if len(summary.bars) > WIDEST:
-            draw_comparison(figure, summary)
-        else:
-            _draw_few(figure, summary)
+        yield figure
         try:
             figure.savefig(path)
         except (OSError, ValueError) as error:

@@ -12,8 +12,9 @@ One node, with its NIC (left) and without (right)::
 and takes it down from the journal alone. ``processes`` knows which processes are ours. ``nics`` starts one NIC process
 per node, and restarts it; ``controls`` finds them by name. ``probe`` (with ``traffic``, the program it runs on two
 nodes) measures what a wire really carries. ``meter`` serves the wires' counters to whoever runs on a node. ``stream``
-sends a tagged stream between two nodes and compares every value. ``launch`` runs one MPI rank per node
-(``launch_backends``: the two MPIs; ``launch_output``: what ranks say). ``doctor`` says what this machine has and lacks.
+sends a tagged stream between two nodes and compares every value. ``launch`` runs one rank per node
+(``launch_backends``: two MPIs and torchrun; ``launch_agents`` starts torchrun's agents; ``launch_output``: what ranks
+say). ``doctor`` says what this machine has and lacks.
 """
 
 from netoffload.nic_options import NicSettings

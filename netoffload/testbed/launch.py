@@ -1,11 +1,11 @@
-"""One MPI rank per node, and nothing of them left afterwards.
+"""One rank per node, and nothing of them left afterwards.
 
-Which MPI starts them, and how, stands in ``launch_backends``; what they say comes through ``launch_output``. Three
-things keep a launch honest: each rank has a ``/dev/shm`` and an IPC namespace of its own and MPI is told that no two
-ranks share a node, so no octet can avoid the wire; ``python -m mpi4py`` makes an uncaught exception end all ranks
-instead of hanging the others, once MPI is imported; and a time limit ends what hangs all the same. A guard ends the
-ranks of a command that dies. A rank's output comes through pipes of its own, so that lines stay whole and the error can
-show the words of the rank that failed.
+Who starts them (an MPI or torchrun), and how, stands in ``launch_backends``; what they say comes through
+``launch_output``. Three things keep a launch honest: each rank has a ``/dev/shm`` and an IPC namespace of its own and
+MPI is told that no two ranks share a node, so no octet can avoid the wire; ``python -m mpi4py`` makes an uncaught
+exception end all ranks instead of hanging the others, once MPI is imported; and a time limit ends what hangs all the
+same. A guard ends the ranks of a command that dies. A rank's output comes through pipes of its own, so that lines stay
+whole and the error can show the words of the rank that failed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER
 from netoffload.errors import RunError, UsageError
 from netoffload.testbed import nics
 from netoffload.testbed.build import Testbed
-from netoffload.testbed.launch_backends import REMARKS, Launch, RankPlace, make_launch, make_local_launch
+from netoffload.testbed.launch_backends import REMARKS, TORCHRUN, Launch, RankPlace, make_launch, make_local_launch
 from netoffload.testbed.launch_output import (
     LAUNCHER,
     TO_PIPES,
     TO_PIPES_AND_STAY,
     TO_PIPES_AND_TELL,
+    TO_PIPES_AND_TELL_ALL,
     OnLines,
     RanksOutput,
     pass_on_stderr,
@@ -48,6 +49,8 @@ UNTIL_S: Final = 0.05
 ENV_LAUNCH: Final = "NETOFFLOAD_LAUNCH"
 ENV_MASTER: Final = "MASTER_ADDR"
 """Where torch's ranks find each other."""
+TORCH_INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+"""What says to torch's gloo and RPC on which interface they talk."""
 
 DEFAULT_ENV: Final = {
     "OMP_NUM_THREADS": "1",  # ranks share this machine's cores
@@ -76,26 +79,26 @@ def run_ranks(
     on_stderr: OnLines | None = None,
     mpi: str = "mpich",
 ) -> RanksResult:
-    """Run a program as one MPI rank per listed node and return when all ranks have ended well.
+    """Run a program as one rank per listed node and return when all ranks have ended well.
 
     Args:
         bed: a running testbed; a meter is served for as long as the ranks run.
         node_indices: rank i runs on node ``node_indices[i]``.
-        argv: the program. A leading ``python`` stands for this interpreter with ``-m mpi4py``, and so does nothing
-            at all before ``-m MODULE`` or a file that ends in ``.py``.
+        argv: the program. A leading ``python`` stands for this interpreter with ``-m mpi4py`` (without it under
+            torchrun), and so does nothing at all before ``-m MODULE`` or a file that ends in ``.py``.
         env: added to every rank's environment, before any default of ours.
         timeout_s: after which everything is ended.
         capture_stdout: return what the ranks wrote to standard output instead of passing it on.
         on_stdout: called with rank and whole lines, from a thread of its own; default: they are passed on to our
             standard output.
         on_stderr: likewise, also for what ``mpiexec`` itself says (rank -1); default: to our standard error.
-        mpi: who starts the ranks and carries their messages, ``mpich`` or ``openmpi``.
+        mpi: who starts the ranks: ``mpich`` or ``openmpi``, which carry messages, or ``torchrun``.
 
     Raises:
-        RunError: a rank failed or could not be started, or time ran out; ``exit_code`` is that of ``mpiexec``, or 128
-            and the signal that ended a rank.
-        SystemRefusedError: that MPI is missing, or the NIC of one of these nodes has ended.
-        UsageError: nothing to run, or an unknown MPI.
+        RunError: a rank failed or could not be started, or time ran out; ``exit_code`` is that of the launcher (of the
+            rank under torchrun), or 128 and the signal that ended a rank.
+        SystemRefusedError: that launcher is missing, or the NIC of one of these nodes has ended.
+        UsageError: nothing to run, or an unknown launcher.
     """
     if not argv or not node_indices:
         raise UsageError("nothing to run: give a program and at least one node")
@@ -108,9 +111,10 @@ def run_ranks(
         on_stdout = lambda _rank, lines: captured.append(lines)  # noqa: E731
     heard = _without_remarks(on_stderr or pass_on_stderr, REMARKS.get(mpi, ()))
     with Meter(bed) as meter, RanksOutput(len(node_indices), on_stdout or pass_on_stdout, heard) as output:
-        launch = make_launch(mpi, bed, _places(bed, node_indices, _program_argv(argv), output, _script(mpi)))
-        first = {ENV_MASTER: bed.plan.nodes[node_indices[0]].address}
-        merged = {**DEFAULT_ENV, **launch.default_env, **first, **_common_env(bed), **launch.env, **(env or {})}
+        launch = make_launch(mpi, bed, _places(bed, node_indices, _program_argv(argv, mpi), output, _script(mpi)))
+        first = bed.plan.nodes[node_indices[0]]
+        merged = {**DEFAULT_ENV, **launch.default_env, ENV_MASTER: first.address, **_common_env(bed), **launch.env}
+        merged |= {**dict.fromkeys(TORCH_INTERFACES, first.device), **(env or {})}
         merged |= {ENV_METER: str(meter.path), ENV_LAUNCH: launch_id}
         merged["TMPDIR"] = str(bed.make_scratch())  # launchers leave files there when they are ended
         _carry_out(launch, merged, output, len(node_indices), program, timeout_s)
@@ -149,7 +153,7 @@ def run_local_ranks(
         RanksOutput(count, on_stdout or pass_on_stdout, on_stderr or pass_on_stderr) as output,
     ):
         script = _script(mpi) if until is None else TO_PIPES_AND_STAY
-        words = _program_argv(argv)
+        words = _program_argv(argv, mpi)
         ranks = [output.argv(rank, words, script) for rank in range(count)]
         launch = make_local_launch(mpi, ranks)
         ours = {name: value for name, value in os.environ.items() if name not in (ENV_ADDRESS, ENV_CONTROL, ENV_METER)}
@@ -184,6 +188,8 @@ def _carry_out(
 
 
 def _failure(program: str, returncode: int, output: RanksOutput) -> RunError:
+    if output.failed is not None:
+        returncode = output.failed[1]
     if output.killed is not None:
         rank, number = output.killed
         error = RunError(f"`{program}` failed: rank {rank} was killed by signal {number}")
@@ -194,15 +200,18 @@ def _failure(program: str, returncode: int, output: RanksOutput) -> RunError:
     return error
 
 
-def _program_argv(argv: Sequence[str]) -> list[str]:
+def _program_argv(argv: Sequence[str], mpi: str) -> list[str]:
     first, rest = argv[0], argv[1:]
+    python = [sys.executable] if mpi == TORCHRUN else [sys.executable, "-m", "mpi4py"]
     if first in ("python", "python3"):
-        return [sys.executable, "-m", "mpi4py", *rest]
+        return [*python, *rest]
     is_for_python = first in ("-m", "-c") or first.endswith(".py")
-    return [sys.executable, "-m", "mpi4py", *argv] if is_for_python else list(argv)
+    return [*python, *argv] if is_for_python else list(argv)
 
 
 def _script(mpi: str) -> str:
+    if mpi == TORCHRUN:
+        return TO_PIPES_AND_TELL_ALL
     return TO_PIPES if mpi == "openmpi" else TO_PIPES_AND_TELL
 
 

@@ -1,4 +1,4 @@
-"""The two MPIs that can start ranks here, as command lines and environments.
+"""What can start ranks here, two MPIs and torchrun, as command lines and environments.
 
 MPICH starts every rank through the node's entry command; PMI runs over an inherited descriptor, so its ``mpiexec``
 stays outside and the ranks need no network but the data network::
@@ -12,27 +12,38 @@ kilobytes when ranks start and end::
     <enter n0> prterun  --host n0 -n 1 program  :  --host n1 -n 1 program        n0: rank 0
                   └── agent n1 "prted ..." = <enter n1> sh -c "prted ..."        n1: prted ── rank 1
 
-What both must not do is avoid the wire or the comparison: no shared memory between nodes, the data interface and no
+torchrun has an agent per node, and nobody who starts the agents: ``launch_agents`` does, and ends when one of them has
+failed. The agents meet at the first node's address, over the data network as well::
+
+    launch_agents  <enter n0> torchrun --node-rank 0 program      n0: agent ── rank 0
+              └──  <enter n1> torchrun --node-rank 1 program      n1: agent ── rank 1
+
+What all must not do is avoid the wire or the comparison: no shared memory between nodes, the data interface and no
 other, and an Allreduce algorithm that is named rather than chosen. Every value stands where its reason does.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from netoffload.config import check_choice
 from netoffload.errors import SystemRefusedError, TestbedError
+from netoffload.testbed import launch_agents
 from netoffload.testbed.build import Testbed
 from netoffload.testbed.plan import NodePlan
 
+TORCHRUN: Final = "torchrun"
 MPIS: Final = ("mpich", "openmpi")
+LAUNCHERS: Final = (*MPIS, TORCHRUN)
 
 ENV_OPENMPI: Final = "NETOFFLOAD_OPENMPI"
 """Environment variable with the folder in which Open MPI is installed, if it is not found by itself."""
@@ -64,6 +75,12 @@ OPENMPI_DEFAULT_ENV: Final = {
     "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
     "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",  # ring; the automatic choice took up to twice as long
 }
+
+TORCHRUN_DEFAULT_ENV: Final = {
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # it warns of the host names that it cannot look up
+}
+AGENTS_PORT: Final = "29500"
+"""Where torchrun's agents meet: its own default."""
 
 REMARKS: Final = {"openmpi": (b"plm:ssh: Warning: setpgid",)}
 """What a launcher says now and then that means nothing: PRRTE's parent and child both move the child to a new group."""
@@ -98,14 +115,16 @@ class Launch:
     default_env: dict[str, str]
 
 
-def check_mpi(mpi: str) -> None:
+def check_launcher(mpi: str) -> None:
     """Refuse at once what would fail when everything else is up.
 
     Raises:
-        UsageError: neither ``mpich`` nor ``openmpi``.
-        SystemRefusedError: that MPI is not installed; the message says how to get it.
+        UsageError: none of :data:`LAUNCHERS`.
+        SystemRefusedError: it is not installed; the message says how to get it.
     """
-    check_choice("MPI", mpi, MPIS)
+    check_choice("launcher", mpi, LAUNCHERS)
+    if mpi == TORCHRUN and find_spec("torch") is None:
+        raise SystemRefusedError("torch is missing: pip install 'netoffload[train]'")
     if mpi == "mpich" and find_mpiexec() is None:
         raise SystemRefusedError("MPICH is missing: pip install 'netoffload[mpi]'")
     if mpi == "openmpi" and find_openmpi() is None:
@@ -121,22 +140,24 @@ def make_launch(mpi: str, bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
     """Return the command that starts one rank per place, in this order.
 
     Args:
-        mpi: ``mpich`` or ``openmpi``; see :func:`check_mpi` for what is raised.
+        mpi: of :data:`LAUNCHERS`; see :func:`check_launcher` for what is raised.
         bed: a running testbed; Open MPI's agent is written into a scratch folder of it.
         ranks: at least one.
     """
-    check_mpi(mpi)
-    return _openmpi(bed, ranks) if mpi == "openmpi" else _mpich(bed, ranks)
+    check_launcher(mpi)
+    make = {"mpich": _mpich, "openmpi": _openmpi, TORCHRUN: _torchrun}[mpi]
+    return make(bed, ranks)
 
 
 def make_local_launch(mpi: str, programs: Sequence[Sequence[str]]) -> Launch:
     """Return the command that starts one rank per program on this machine, as the user would: shared memory and all.
 
     Args:
-        mpi: ``mpich`` or ``openmpi``; see :func:`check_mpi` for what is raised.
+        mpi: of :data:`MPIS`; see :func:`check_launcher` for what is raised.
         programs: at least one; there may be more than cores.
     """
-    check_mpi(mpi)
+    check_choice("MPI", mpi, MPIS)
+    check_launcher(mpi)
     ranks = [word for program in programs for word in (":", "-n", "1", *program)][1:]
     if mpi == "mpich":
         return Launch([str(find_mpiexec()), *ranks], {}, {})
@@ -200,6 +221,18 @@ def _openmpi(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
         "PRTE_MCA_plm_ssh_agent": str(_write_agent(bed)),
     }
     return Launch(bed.entry_argv(ranks[0].node, command), env, OPENMPI_DEFAULT_ENV)
+
+
+def _torchrun(bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
+    first = ranks[0].node
+    common = ["--nnodes", str(len(ranks)), "--nproc-per-node", "1", "--no-python"]
+    common += ["--master-addr", first.address, "--master-port", AGENTS_PORT]
+    agents = []
+    for number, rank in enumerate(ranks):
+        agent = [sys.executable, "-m", "torch.distributed.run", "--node-rank", str(number), *common]
+        own = ["/usr/bin/env", *(f"{name}={value}" for name, value in rank.env.items())]
+        agents.append(bed.entry_argv(rank.node, [*agent, *own, *rank.argv]))
+    return Launch([sys.executable, "-I", "-S", launch_agents.__file__, json.dumps(agents)], {}, TORCHRUN_DEFAULT_ENV)
 
 
 def _prterun(prefix: Path) -> list[str]:

@@ -30,6 +30,9 @@ TO_PIPES_AND_TELL: Final = (
 too, and mixed all exit codes. The program is in a subshell, or dash would write "Terminated" to its pipe. Not for Open
 MPI, which says so itself, and hung where its child was not the rank."""
 
+TO_PIPES_AND_TELL_ALL: Final = TO_PIPES_AND_TELL.replace("$code -gt 128", "$code -ne 0")
+"""The same for torchrun, which makes 1 of every exit code."""
+
 TO_PIPES_AND_STAY: Final = 'out="$1" err="$2" && shift 3 && "$@" </dev/null >"$out" 2>"$err"; sleep 3600'
 """The same for ranks that are meant to die, of which the launcher must not hear."""
 
@@ -48,7 +51,11 @@ OnLines = Callable[[int, bytes], None]
 
 
 class RanksOutput:
-    """Two pipes per rank, one for ``mpiexec`` and one for ranks that were killed; one thread passes on whole lines."""
+    """Two pipes per rank, one for the launcher and one for ranks that failed; one thread passes on whole lines.
+
+    Attributes:
+        failed: the rank that was told of first, and its exit code; None: none was.
+    """
 
     def __init__(self, ranks: int, on_stdout: OnLines, on_stderr: OnLines) -> None:
         self._on_stdout = on_stdout
@@ -56,12 +63,13 @@ class RanksOutput:
         self._read_fds: dict[int, tuple[int, int]] = {}
         self._write_fds: dict[tuple[int, int], int] = {}
         streams = [(rank, number) for rank in range(ranks) for number in (STDOUT, STDERR)]
-        for stream in [*streams, (LAUNCHER, STDERR), (LAUNCHER, ENDS)]:
+        # A rank's end is heard before what the launcher says of it.
+        for stream in [*streams, (LAUNCHER, ENDS), (LAUNCHER, STDERR)]:
             read_fd, self._write_fds[stream] = os.pipe()
             self._read_fds[read_fd] = stream
         self._unfinished = dict.fromkeys(self._write_fds, b"")
         self._tails = dict.fromkeys(range(LAUNCHER, ranks), b"")
-        self._killed: tuple[int, int] | None = None
+        self.failed: tuple[int, int] | None = None
         self._is_launcher_heard = True
         self._first_traceback: int | None = None
         self._last_writer: int | None = None
@@ -76,7 +84,9 @@ class RanksOutput:
     def killed(self) -> tuple[int, int] | None:
         """The rank that a signal ended first, and the signal; None if none did."""
         said = _OPENMPI_KILLED.search(self._tails[LAUNCHER])
-        return (int(said[1]), int(said[2])) if said else self._killed
+        if said:
+            return int(said[1]), int(said[2])
+        return (self.failed[0], self.failed[1] - 128) if self.failed and self.failed[1] > 128 else None
 
     def mute_launcher(self) -> None:
         """Pass on no more of what ``mpiexec`` says: it laments at length the ranks that we end."""
@@ -110,7 +120,8 @@ class RanksOutput:
 
     def last_words(self) -> str:
         """Return, for the error line, what the rank that failed first said last."""
-        rank = self._last_writer if self._first_traceback is None else self._first_traceback
+        rank = self._last_writer if self.failed is None else self.failed[0]
+        rank = rank if self._first_traceback is None else self._first_traceback
         if rank is None:
             return ""
         lines = [line.rstrip() for line in self._tails[rank].decode(errors="replace").splitlines() if line.strip()]
@@ -135,9 +146,10 @@ class RanksOutput:
 
     def _take(self, rank: int, number: int, octets: bytes) -> None:
         if number == ENDS:
-            if octets and self._killed is None:  # whole lines: so few octets are written at once
-                killed, code = octets.splitlines()[0].split()
-                self._killed = int(killed), int(code) - 128
+            if octets and self.failed is None:  # whole lines: so few octets are written at once
+                failed, code = octets.splitlines()[0].split()
+                self.failed = int(failed), int(code)
+                self.mute_launcher()
             return
         if number == STDERR:
             self._tails[rank] = (self._tails[rank] + octets)[-TAIL_OCTETS:]

@@ -33,8 +33,8 @@ from netoffload.torch.hook import compress_hook
 from netoffload.torch.optimizer import DistributedOptimizer, broadcast_parameters
 from netoffload.torch.options import Options
 from netoffload.torch.periodic import Periodic
-from netoffload.torch.ranks import set_rank_environment
 from netoffload.torch.state import CompressionState, Report
+from netoffload.transport.launchers import set_rank_environment
 
 __all__ = [
     "BackendOptions",

@@ -19,7 +19,7 @@ import collections
 import itertools
 import os
 import platform
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
@@ -35,34 +35,13 @@ from torch.distributed import (  # type: ignore[attr-defined]  # public, but not
 from netoffload.transport import Calls, DataPlane, Settings, StoreRendezvous, set_up
 from netoffload.transport.agreement import own_address
 from netoffload.transport.driver import prepare
-
-LAUNCHERS: Final = (
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-)
-"""Rank, number of ranks and rank on its host, as MPICH and Open MPI name them."""
-
-PORT_DEFAULT: Final = "29500"
+from netoffload.transport.launchers import set_rank_environment
 
 SET_UP_TIMEOUTS: Final = 2
 """Silences that a gather of the set-up may take."""
 
 _made: collections.defaultdict[tuple[int, ...], Iterator[int]] = collections.defaultdict(itertools.count)
 _stores: dict[str, Store] = {}
-
-
-def set_rank_environment(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set $RANK, $WORLD_SIZE, $LOCAL_RANK, $MASTER_ADDR and $MASTER_PORT from what ``mpiexec`` says.
-
-    Call it before ``init_process_group``. What is set already stays, so it does nothing under ``torchrun``.
-    """
-    for rank, size, local in LAUNCHERS:
-        if "RANK" not in environment and rank in environment and size in environment:
-            environment["RANK"], environment["WORLD_SIZE"] = environment[rank], environment[size]
-            environment.setdefault("LOCAL_RANK", environment.get(local, "0"))
-    if "RANK" in environment:
-        environment.setdefault("MASTER_ADDR", "127.0.0.1")
-        environment.setdefault("MASTER_PORT", PORT_DEFAULT)
 
 
 def connect(group: dist.ProcessGroup | None, settings: Settings) -> Calls[DataPlane]:

@@ -47,10 +47,12 @@ class LinearInPlace(torch.autograd.Function):
 
 
 class FullyConnected(nn.Linear):
-    """``nn.Linear`` that overwrites ``weight.grad`` and ``bias.grad``, which must be there, instead of adding."""
+    """``nn.Linear`` that overwrites ``weight.grad`` and ``bias.grad`` where they are there, instead of adding."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs · weightᵀ + bias, float32[batch, outputs]."""
+        if self.weight.grad is None:  # as under DDP, which wants to hear of every gradient
+            return super().forward(inputs)
         outputs: torch.Tensor = LinearInPlace.apply(  # type: ignore[no-untyped-call]
             inputs, self.weight, self.bias, self.weight.grad, self.bias.grad
         )

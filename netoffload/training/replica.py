@@ -113,17 +113,22 @@ class Replica:
         return digest.hexdigest()
 
     def accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """Return the share of images, float32[n, features], whose largest output is their label.
+        """Return :func:`accuracy_of` the model."""
+        return accuracy_of(self._module, images, labels)
 
-        Layers that differ between training and use (dropout, BatchNorm) do as in use.
-        """
-        self._module.eval()
-        try:
-            with torch.no_grad():
-                hits = sum(
-                    int((self._module(images[at : at + 1000]).argmax(1) == labels[at : at + 1000]).sum())
-                    for at in range(0, len(labels), 1000)
-                )
-        finally:
-            self._module.train()
-        return hits / len(labels)
+
+def accuracy_of(module: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+    """Return the share of images, float32[n, features], whose largest output is their label.
+
+    Layers that differ between training and use (dropout, BatchNorm) do as in use.
+    """
+    module.eval()
+    try:
+        with torch.no_grad():
+            hits = sum(
+                int((module(images[at : at + 1000]).argmax(1) == labels[at : at + 1000]).sum())
+                for at in range(0, len(labels), 1000)
+            )
+    finally:
+        module.train()
+    return hits / len(labels)

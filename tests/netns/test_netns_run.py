@@ -124,6 +124,34 @@ def test_lines_begin_with_their_node_and_the_exit_code_is_the_programs() -> None
     assert "failed with exit code 4" in ran.stderr.splitlines()[-1]
 
 
+TORCH_RANK = """
+import os, sys, time
+names = ("NETOFFLOAD_RUN", "RANK", "WORLD_SIZE", "MASTER_ADDR", "NETOFFLOAD_ADDRESS", "GLOO_SOCKET_IFNAME")
+print(*map(os.environ.get, names), flush=True)
+if os.environ["RANK"] == "0":
+    time.sleep(300)
+print("end", file=sys.stderr)
+sys.exit(7)
+"""
+
+
+def test_torchrun_has_an_agent_on_every_node_and_a_rank_that_fails_ends_all(
+    tmp_path: Path, left_of: Callable[[str], list[str]]
+) -> None:
+    (tmp_path / "app.py").write_text(TORCH_RANK)
+    words = ["--launcher", "torchrun", "--prefix", "--", str(tmp_path / "app.py")]
+    ran = netoffload("run", "-n", "2", "--no-nic", *words)
+    told = dict(line.split(": ") for line in ran.stdout.splitlines())
+    run_id = told["n1"].split()[0]
+    assert told["n1"] == f"{run_id} 1 2 10.98.1.1 10.98.1.2 inc0"
+    assert told.get("n0", "") in ("", f"{run_id} 0 2 10.98.1.1 10.98.1.1 inc0")  # it may not have come to speak
+    assert ran.returncode == 7
+    assert "n1: end" in ran.stderr.splitlines()
+    assert ran.stderr.splitlines()[-1].endswith("failed with exit code 7; rank 1 said: end")
+    assert "Traceback" not in ran.stderr  # the agents' laments
+    assert left_of(run_id) == []
+
+
 def test_the_example_sums_on_every_rank() -> None:
     example = Path(__file__).parents[2] / "docs" / "guide" / "allreduce.py"
     ran = netoffload("run", "-n", "2", "--", "python", str(example))

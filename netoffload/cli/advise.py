@@ -1,0 +1,99 @@
+"""``netoffload advise``: which exchange pays on a network, by how much, and with what error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from netoffload import config
+from netoffload.cli.app import app, console
+from netoffload.cli.bench_command import AsJson, Bound, run
+from netoffload.cli.figures import mega, milli, percent, table
+
+if TYPE_CHECKING:
+    from netoffload.bench.advice_measure import Findings
+
+
+@app.command()
+def advise(
+    rate: Annotated[str | None, typer.Option(help="Of every link: 100mbit, 1gbit. Default: it is measured.")] = None,
+    delay: Annotated[float, typer.Option(help="Of every link with --rate, one way, in ms.")] = 0.0,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-n", help="Ranks, where no launcher starts them. Default: 4.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Any of 'netoffload train --list'.")] = "hdc",
+    gradients: Annotated[Path | None, typer.Option(help="A float32 .npy file instead; a gradient per row.")] = None,
+    compute: Annotated[
+        float | None, typer.Option(help="Computing of a step, in ms. Default: the model's; 0 of a file.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Samples per rank and step.")] = 25,
+    steps: Annotated[int, typer.Option(min=1, help="Of training, before gradients are taken.")] = 50,
+    bound: Bound = config.BOUND_K_DEFAULT,
+    error: Annotated[float, typer.Option(help="Relative error up to which an exchange is recommended.")] = 0.1,
+    is_tried: Annotated[bool, typer.Option("--try", help="Time the plain ring and both rings inline as well.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say which exchange pays on a network, by how much, and with what error.
+
+    Measures this CPU's codec, a model's computing, and the network between
+    the ranks that it is started on; without a launcher, say --rate. Then it
+    predicts a step for every exchange. --try also times three of them, between
+    the ranks, or between threads of this machine.
+
+    Left out: computing that goes on while gradients are on their way, headers,
+    and what an error does to learning.
+
+    Example: netoffload advise --rate 1gbit --delay 0.1 -n 8
+
+    Example: netoffload advise --rate 100mbit --gradients captured.npy --compute 40
+
+    Example: torchrun --nnodes 2 --node-rank N --master-addr HOST -m netoffload advise --try
+
+    Example: netoffload run -n 4 --rate 1gbit --no-nic -- -m netoffload advise --model cnn
+    """
+    from netoffload.bench.advice_measure import Adviser, Asked
+
+    asked = Asked(
+        rate_bps=None if rate is None else config.parse_rate_bps(rate),
+        delay_ms=delay,
+        nodes=nodes,
+        model=model,
+        gradients=gradients,
+        compute_ms=compute,
+        batch=batch,
+        steps=steps,
+        bound=bound,
+        error_max=error,
+        is_tried=is_tried,
+    )
+    run(Adviser(asked), _print_table, as_json=as_json)
+
+
+def _print_table(found: Findings) -> None:
+    network, work = found.network, found.workload
+    console.print(
+        f"{network.ranks} ranks, {config.format_rate(network.rate_bps)}, {config.format_ms(network.delay_s)} ms "
+        f"one way ({network.source}); {work.name}: {mega(work.gradient_octets)} MB of gradients, "
+        f"{milli(work.compute_s)} ms of computing",
+        highlight=False,
+        soft_wrap=True,
+    )
+    headings = ("exchange", "MB", "wire", "codec", "delays", "step", "x ring", "error %", "/ bound")
+    is_tried = any(row.measured_s is not None for row in found.predictions)
+    caption = "A step of each rank: MB that it sends; ms; worst error over the codec's bound"
+    rows = table(None, (*headings, *(("tried",) if is_tried else ())), ("exchange",), caption)
+    for row in found.predictions:
+        rows.add_row(
+            *(row.exchange, mega(row.wire_octets, ".3g")),
+            *map(milli, (row.wire_s, row.codec_s, row.delays_s, row.step_s)),
+            f"{row.speedup:.2f}",
+            "-" if row.relative_error is None else percent(row.relative_error),
+            "-" if row.worst_over_bound is None else f"{row.worst_over_bound:.2f}",
+            *(("-" if row.measured_s is None else milli(row.measured_s),) if is_tried else ()),
+        )
+    console.print(rows)
+    console.print(found.recommendation, highlight=False, markup=False, soft_wrap=True)
+    if found.is_busy:
+        console.print(f"The machine was busy: load {found.load_1min:.1f} on {found.cores} cores.", highlight=False)

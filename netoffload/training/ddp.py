@@ -1,0 +1,144 @@
+"""A model under torch's ``DistributedDataParallel``, step by step: what ``netoffload bench ddp`` times.
+
+It is a plain script's loop: forward, backward, optimizer. How the gradients travel is one hook, torch's or ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+from torch.nn.parallel import DistributedDataParallel
+
+from netoffload.torch import CompressionState, compress_hook, set_rank_environment
+from netoffload.training.config import TrainSettings
+from netoffload.training.data import Dataset, batches, shard
+from netoffload.training.replica import accuracy_of
+
+ONE_BUCKET_MB: Final = 1 << 20
+"""PowerSGD's callbacks call gloo. With several buckets they do so in another order on every rank, and gloo aborts."""
+
+POWERSGD_START: Final = 2
+"""The earliest step in which torch lets PowerSGD begin."""
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[None]:
+    """Join torch's ranks, which talk by gloo; collective."""
+    torch.set_num_threads(1)  # ranks share the machine's cores
+    set_rank_environment()
+    dist.init_process_group("gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    """Return this rank's number."""
+    return dist.get_rank()
+
+
+def barrier() -> None:
+    """Wait for all ranks; collective."""
+    dist.barrier()
+
+
+def gathered(value: Any) -> list[Any]:
+    """Return what each rank gave; collective."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+class DdpReplica:
+    """This rank's replica of a model, and its samples.
+
+    Args:
+        settings: model, batch, optimizer, seed; its method is not used.
+        dataset: of which this rank takes its part.
+        hook: ``none`` (DDP's own all_reduce), ``fp16`` and ``powersgd`` (torch's), ``compress`` (ours), or ``alone``:
+            no gradient travels.
+        options: of our hook's :class:`~netoffload.torch.CompressionState`.
+
+    Attributes:
+        loss: of this rank's latest batch.
+    """
+
+    def __init__(self, settings: TrainSettings, dataset: Dataset, hook: str, options: Mapping[str, Any]) -> None:
+        """Build the model; collective."""
+        self.loss = 0.0
+        self._settings, self._step = settings, 0
+        self._state: CompressionState | None = None
+        mine = shard(dataset.train_images, dataset.train_labels, rank(), settings.nodes)
+        self._batches = batches(*mine, settings.batch, settings.seed, rank())
+        group = dist.new_group()  # of its own: its calls do not wait for those of other replicas
+        module = settings.model_spec.build(settings.seed, settings.image_shape)
+        cap_mb = ONE_BUCKET_MB if hook == "powersgd" else None
+        self._model = DistributedDataParallel(module, process_group=group, bucket_cap_mb=cap_mb)
+        if hook == "fp16":
+            self._model.register_comm_hook(group, default_hooks.fp16_compress_hook)
+        elif hook == "powersgd":
+            state = powersgd.PowerSGDState(group, start_powerSGD_iter=POWERSGD_START)
+            self._model.register_comm_hook(state, powersgd.powerSGD_hook)
+        elif hook == "compress":
+            self._state = CompressionState(group, **options)
+            self._model.register_comm_hook(self._state, compress_hook)
+        self._travelling: Callable[[], contextlib.AbstractContextManager[None]] = (
+            self._model.no_sync if hook == "alone" else contextlib.nullcontext
+        )
+        own = settings.optimizer
+        self._optimizer = torch.optim.SGD(
+            module.parameters(), own.learning_rate, own.momentum, weight_decay=own.weight_decay
+        )
+
+    def step(self) -> float:
+        """Train on one batch; return the seconds that it took."""
+        images, labels = next(self._batches)
+        started_s = time.perf_counter()
+        self._optimizer.param_groups[0]["lr"] = self._settings.learning_rate_at(self._step)
+        self._optimizer.zero_grad()
+        with self._travelling():
+            loss = self._settings.model_spec.loss(self._model(images), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        took_s = time.perf_counter() - started_s
+        self._step += 1
+        self.loss = float(loss.detach())
+        return took_s
+
+    def digest(self) -> str:
+        """Return the SHA-256 of parameters and buffers, as hexadecimal digits."""
+        digest = hashlib.sha256()
+        for tensor in self._model.state_dict().values():
+            digest.update(np.ascontiguousarray(tensor.numpy()).data)
+        return digest.hexdigest()
+
+    def accuracy(self, dataset: Dataset) -> float:
+        """Return the accuracy on the test set, 0..1."""
+        images, labels = (torch.from_numpy(np.array(part)) for part in (dataset.test_images, dataset.test_labels))
+        return accuracy_of(self._model.module, images, labels)
+
+    def sent_octets(self) -> tuple[int, int]:
+        """Return what a plain ring would have sent so far, and what our hook sent; both 0 where it is another hook.
+
+        Raises:
+            ControlError: the NIC does not answer.
+        """
+        if self._state is None:
+            return 0, 0
+        report = self._state.report()
+        return report.ring_octets, report.sent_octets
+
+    def close(self) -> None:
+        """Close our hook's connections."""
+        if self._state is not None:
+            self._state.close()
