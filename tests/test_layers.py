@@ -89,7 +89,13 @@ MAX_FILE_LINES = 399
 MAX_FUNCTION_LINES = 59
 MAX_PARAMETERS = 8
 
-MANY_PARAMETERS = {"decode_burst", "encode_burst", "hierarchical_allreduce", "run_ranks"}
+MANY_PARAMETERS = {
+    "avx2.encode_burst",
+    "avx2_decode.decode_burst",
+    "hierarchy.hierarchical_allreduce",
+    "launch.run_ranks",
+    "lifecycle.__init__",
+}
 """Functions that have more; a comment on each says why. A command's parameters are its options."""
 
 
@@ -211,7 +217,7 @@ def parameters(function: ast.FunctionDef) -> list[str]:
 
 def test_functions_have_few_parameters_but_for_some_with_a_reason() -> None:
     many = {
-        node.name
+        f"{path.stem}.{node.name}"
         for name, path in SOURCES
         if layer(name) != "netoffload.cli"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))

@@ -38,6 +38,7 @@ class PlaneComm(MPI.Intracomm):
         """Share the handle of ``comm``."""
         return super().__new__(cls, comm)
 
+    # Nine parameters: users name the settings one by one, as they would name the options of a command.
     def __init__(
         self,
         comm: MPI.Intracomm | None = None,

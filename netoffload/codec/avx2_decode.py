@@ -18,7 +18,7 @@ from netoffload.codec import plain, vectors
 from netoffload.codec.bursts import LANES, MALFORMED, TAGS_LEN, Middle
 from netoffload.codec.shuffles import HALF, LENGTH_AT, SPREAD_AND_LENGTH, entry, shuffle
 from netoffload.codec.vectors import I32, I64, WORDS, words
-from netoffload.compiled.arrays import Stretch, Uint8Array
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
 from netoffload.compiled.octets import load_u16, u8
@@ -111,28 +111,30 @@ def _decode_whole(
 @inlined_with
 def _decode_pairs(
     decode_burst: Callable[..., None],
-    coded: Stretch,
-    middle: Middle,
+    payload: Uint8Array,
+    limits: tuple[int, int, int],
     count: int,
+    half_count: int,
     unit8: np.float32,
     target: Uint8Array,
     target_at: int,
 ) -> tuple[int, int]:
-    """Decode as many whole bursts of each half, in turn; return where the next ones start, or ``MALFORMED``."""
-    payload, at = coded.octets, coded.at
-    half_at = other_at = at + middle.octets
-    end = at + coded.length
+    """Decode as many whole bursts of each half, in turn; return where the next ones start, or ``MALFORMED``.
+
+    ``limits`` are where the payload begins, where its second half does, and where it ends.
+    """
+    at, half_at, end = limits
+    other_at = half_at
     for first in range(0, count, LANES):
         tags = load_u16(payload, at)
         other_tags = load_u16(payload, other_at)
-        codes, following = _middle_and_end(payload, at, tags)
-        other_codes, other_following = _middle_and_end(payload, other_at, other_tags)
+        middle, following = _middle_and_end(payload, at, tags)
+        other_middle, other_following = _middle_and_end(payload, other_at, other_tags)
         if following > half_at or other_following > end:
             return MALFORMED, MALFORMED
         to = target_at + 4 * first
-        decode_burst(payload, at, tags, codes, unit8, target, to, SPREAD_AND_LENGTH)
-        to += 4 * middle.floats
-        decode_burst(payload, other_at, other_tags, other_codes, unit8, target, to, SPREAD_AND_LENGTH)
+        decode_burst(payload, at, tags, middle, unit8, target, to, SPREAD_AND_LENGTH)
+        decode_burst(payload, other_at, other_tags, other_middle, unit8, target, to + 4 * half_count, SPREAD_AND_LENGTH)
         at = following
         other_at = other_following
     return at, other_at
@@ -177,14 +179,15 @@ def decode_tagged_halves(
     target_at: int,
 ) -> int:
     """``decode_halves`` of both tagged codecs: a burst of each in turn."""
-    half_at, half_count = payload_at + middle.octets, middle.floats
+    half_len, half_count = middle
+    half_at = payload_at + half_len
     end = payload_at + available
     both = min(half_count, count - half_count) // LANES * LANES
-    coded = Stretch(payload, payload_at, available)
+    limits = payload_at, half_at, end
     if unit8 == plain.UNIT16:
-        at, other_at = _decode_pairs(_decode_burst_same, coded, middle, both, unit8, target, target_at)
+        at, other_at = _decode_pairs(_decode_burst_same, payload, limits, both, half_count, unit8, target, target_at)
     else:
-        at, other_at = _decode_pairs(_decode_burst_other, coded, middle, both, unit8, target, target_at)
+        at, other_at = _decode_pairs(_decode_burst_other, payload, limits, both, half_count, unit8, target, target_at)
     if at == MALFORMED:
         return MALFORMED
     to = target_at + 4 * both
