@@ -75,7 +75,7 @@ def note_segment(
     """Lend what can be lent; keep a segment's headers, learn from it what the host knows, and plan to look again.
 
     Args:
-        frame: uint8, the host's frame.
+        frame: uint8, the host's frame, with five octets of room behind it.
         segment: its ``blocks.Segment``.
         again: some of it was sent before.
         now_ns: the time.
@@ -88,7 +88,7 @@ def note_segment(
         return
     if agenda[LOOK_AT_NS] == 0:
         agenda[LOOK_AT_NS] = now_ns + LOOK_NS
-    for word in range(HEADER_WORDS):
+    for word in range((segment.payload_at - vnet.VNET_LEN + _OCTETS_PER_WORD - 1) // _OCTETS_PER_WORD):
         at = vnet.VNET_LEN + _OCTETS_PER_WORD * word
         flows[slot, HEADERS + word] = load_u32(frame, at) | load_u16(frame, at + 4) << 32
     if flows[slot, DUE_NS] == forms.NOT_TOLD:
