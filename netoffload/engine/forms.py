@@ -283,6 +283,7 @@ def acknowledge(flows: FlowTable, slot: int, ack: int, window: int) -> int:
     """
     if distance(flows[slot, UNA], ack) < 0 or distance(ack, flows[slot, NEXT_SEQ]) < 0:
         return ack
+    heard = ack
     cut = cut_of(flows, slot, ack)
     if cut and ack != flows[slot, NEXT_SEQ] and is_rounded(flows, slot, advance(ack, -cut)):
         ack = advance(ack, -cut)
@@ -298,8 +299,19 @@ def acknowledge(flows: FlowTable, slot: int, ack: int, window: int) -> int:
         told = advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])
         if flows[slot, DUE_NS] == NOT_TOLD:
             flows[slot, DUE_NS] = TOLD
-    _note_window(flows, slot, told, window)
+    _note_window(flows, slot, told, window_behind(flows, slot, heard, told, window))
     return told
+
+
+@inline_kernel
+def window_behind(flows: FlowTable, slot: int, ack: int, told: int, window: int) -> int:
+    """Return the window, as in the header, that goes with ``told`` where the peer's went with ``ack``.
+
+    Its edge stays where the peer has it: Linux drops a segment that ends behind its window (6.15), and would drop it
+    every time.
+    """
+    shift = flows[slot, PEER_SHIFT]
+    return max((window << shift) - max(distance(ack, told), 0), 0) >> shift
 
 
 @inline_kernel

@@ -167,14 +167,18 @@ def _heed(frame: Uint8Array, tcp_at: int, flows: FlowTable, slot: int, counters:
     una, next_seq = flows[slot, flow_table.UNA], flows[slot, flow_table.NEXT_SEQ]
     if flows[slot, flow_table.STATE] == flow_table.OPENING and distance(una, ack) >= 0 and distance(ack, next_seq) >= 0:
         flows[slot, flow_table.STATE] = flow_table.OPEN
-    told = forms.acknowledge(flows, slot, ack, be16(frame, tcp_at + tcp.WINDOW))
+    window = be16(frame, tcp_at + tcp.WINDOW)
+    told = forms.acknowledge(flows, slot, ack, window)
     probation.note_progress(flows, slot)
     path.note_progress(flows, slot)
     if told != ack:
         counters[Counter.RX_ACKS_MOVED] += 1
+        window = forms.window_behind(flows, slot, ack, told, window)
         if is_block:
             put_be32(frame, tcp_at + tcp.ACK, told)
+            put_be16(frame, tcp_at + tcp.WINDOW, window)
         else:
+            plain.replace_u16(frame, tcp_at, tcp.WINDOW, window)
             plain.replace_u16(frame, tcp_at, tcp.ACK, told >> 16)
             plain.replace_u16(frame, tcp_at, tcp.ACK + 2, told & 0xFFFF)
 

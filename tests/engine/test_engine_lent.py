@@ -159,6 +159,16 @@ def test_a_connection_that_is_reset_sends_nothing_any_more() -> None:
     assert ends.wait(10_000) == []
 
 
+def test_the_window_ends_where_the_peer_has_it() -> None:
+    """Linux drops what ends behind its window, however often it is sent."""
+    ends = Ends()
+    ends.send(0, 1003)
+    for octets, told, window in ((1000, 1003, 597), (1000, 1003, 597), (996, 996, 600)):
+        ack = make_segment(seq=6, ack=FIRST + octets, to_client=True, window=600)
+        (got,) = ends.sender.from_wire(ends.receiver.from_host(ack))
+        assert (tcp_of(got)[0].ack - FIRST, tcp_of(got)[0].window) == (told, window)
+
+
 @pytest.mark.parametrize("has_more", [False, True])
 def test_a_host_without_window_has_time_to_ask_for_some(has_more: bool) -> None:
     """Who asks has more to send: the octets are held for as long as it takes, and stay rounded."""
