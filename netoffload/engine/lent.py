@@ -49,7 +49,10 @@ if TYPE_CHECKING:
 REST_WAIT_NS: Final = 200_000_000
 """How long the host, which may send, has time to send the rest of a float."""
 WINDOW_WAIT_NS: Final = 2_000_000_000
-"""How long a host that may not send has time to ask for window; Linux does so after a retransmission timeout."""
+"""How long a host that may not send has time to ask for window; Linux does so after a retransmission timeout.
+
+So long, too, a host that may not have heard of the acknowledgement has time to send again.
+"""
 LOOK_NS: Final = 50_000_000
 """How often the table is looked through while something is held or lent."""
 PAUSE_MIN_NS: Final = 200_000_000
