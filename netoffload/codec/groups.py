@@ -128,34 +128,25 @@ def fitting_floats(octets: Uint8Array, at: int, lanes: int, capacity: int) -> in
 
 @inlined_with
 def decode_groups(
-    decode_group: GroupDecoder,
-    payload: Uint8Array,
-    payload_at: int,
-    available: int,
-    count: int,
-    unit8: np.float32,
-    target: Uint8Array,
-    target_at: int,
+    decode_group: GroupDecoder, coded: Stretch, count: int, unit8: np.float32, target: Uint8Array, target_at: int
 ) -> int:
     """``decode`` by groups."""
-    at, end = payload_at, payload_at + available
+    at, end = coded.at, coded.at + coded.length
     done = 0
     while done < count:
         lanes = min(GROUP, count - done)
-        length = decode_group(Stretch(payload, at, end - at), lanes, unit8, target, target_at + 4 * done)
+        length = decode_group(Stretch(coded.octets, at, end - at), lanes, unit8, target, target_at + 4 * done)
         if length == MALFORMED:
             return MALFORMED
         at += length
         done += lanes
-    return at - payload_at
+    return at - coded.at
 
 
 @inlined_with
 def decode_half_groups(
     decode_group: GroupDecoder,
-    payload: Uint8Array,
-    payload_at: int,
-    available: int,
+    coded: Stretch,
     count: int,
     middle: Middle,
     unit8: np.float32,
@@ -164,10 +155,11 @@ def decode_half_groups(
 ) -> int:
     """``decode_halves`` by groups: one half after the other, each a payload of its own."""
     first, floats = middle
-    if decode_groups(decode_group, payload, payload_at, first, floats, unit8, target, target_at) != first:
+    half = Stretch(coded.octets, coded.at, first)
+    if decode_groups(decode_group, half, floats, unit8, target, target_at) != first:
         return MALFORMED
-    to, left = target_at + 4 * floats, count - floats
-    rest = decode_groups(decode_group, payload, payload_at + first, available - first, left, unit8, target, to)
+    other = Stretch(coded.octets, coded.at + first, coded.length - first)
+    rest = decode_groups(decode_group, other, count - floats, unit8, target, target_at + 4 * floats)
     return MALFORMED if rest == MALFORMED else first + rest
 
 
@@ -371,7 +363,8 @@ def decode_masked(
     target_at: int,
 ) -> int:
     """``decode`` of groups; ``unit8`` (float32) is what the last bit of the 8-bit form weighs, over 256."""
-    return decode_groups(decode_group, payload, payload_at, available, count, unit8, target, target_at)
+    coded = Stretch(payload, payload_at, available)
+    return decode_groups(decode_group, coded, count, unit8, target, target_at)
 
 
 @kernel
@@ -386,4 +379,5 @@ def decode_masked_halves(
     target_at: int,
 ) -> int:
     """``decode_halves`` of groups."""
-    return decode_half_groups(decode_group, payload, payload_at, available, count, middle, unit8, target, target_at)
+    coded = Stretch(payload, payload_at, available)
+    return decode_half_groups(decode_group, coded, count, middle, unit8, target, target_at)

@@ -298,7 +298,8 @@ def decode_masked(
     target_at: int,
 ) -> int:
     """``decode`` of groups; see ``netoffload.codec.groups``."""
-    return decode_groups(_decode_group, payload, payload_at, available, count, unit8, target, target_at)
+    coded = Stretch(payload, payload_at, available)
+    return decode_groups(_decode_group, coded, count, unit8, target, target_at)
 
 
 @kernel
@@ -313,4 +314,5 @@ def decode_masked_halves(
     target_at: int,
 ) -> int:
     """``decode_halves`` of groups."""
-    return decode_half_groups(_decode_group, payload, payload_at, available, count, middle, unit8, target, target_at)
+    coded = Stretch(payload, payload_at, available)
+    return decode_half_groups(_decode_group, coded, count, middle, unit8, target, target_at)
