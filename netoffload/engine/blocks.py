@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from netoffload.codec.kernels import LANES, encode_fit
-from netoffload.compiled.arrays import Int64Array, Uint8Array
+from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.fields import put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import copy_octets, u8
@@ -128,9 +128,7 @@ def emit_block(
         frame,
         segment.payload_at + piece.done,
         piece.octets // 4,
-        wire,
-        header_at + tcp_len,
-        capacity,
+        Stretch(wire, header_at + tcp_len, capacity),
         classes,
     )
     taken = 4 * floats
@@ -161,9 +159,7 @@ def _encode_halves(
     frame: Uint8Array,
     source_at: int,
     floats: int,
-    wire: Uint8Array,
-    bursts_at: int,
-    capacity: int,
+    room: Stretch,
     classes: Int64Array,
 ) -> tuple[int, int, int, int]:
     """Encode as many floats as fit; return how many are in the first half, its octets, and both for the whole.
@@ -171,6 +167,7 @@ def _encode_halves(
     The middle has to be known beforehand: it is where half the floats are in or half the room is taken. Of a block that
     ends for want of room, that is the middle of its octets; of any other, of its floats.
     """
+    wire, bursts_at, capacity = room.octets, room.at, room.length
     half_count, half_len = encode_fit(
         codec_id, frame, source_at, floats // 2 // LANES * LANES, bound_k, wire, bursts_at, capacity // 2, classes
     )
