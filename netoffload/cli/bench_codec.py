@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from netoffload import config
-from netoffload.cli.app import console
+from netoffload.cli.app import console, notes
 from netoffload.cli.bench_command import AsJson, run
 from netoffload.cli.figures import mega, percent, table
 
@@ -34,6 +34,7 @@ def command(
     kernel: Annotated[list[str] | None, typer.Option(help="avx512, avx2, plain; default: all that run here.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Timed samples of each.")] = 9,
     seed: Annotated[int, typer.Option(min=0, help="Of the data.")] = 1,
+    figure: Annotated[Path | None, typer.Option(help="Also draw ratio against worst error: .png, .svg, .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time the codecs, after checking what they decode against the oracle.
@@ -45,6 +46,7 @@ def command(
     prints what has been measured.
 
     Example: netoffload bench codec --codec inceptionn --codec bounded --size 16MB
+             netoffload bench codec --bound 6 --bound 8 --bound 10 --figure pareto.png
     """
     from netoffload.bench import codec as experiment
 
@@ -58,7 +60,22 @@ def command(
         repeat=repeat,
         seed=seed,
     )
-    run(experiment.CodecSpeed(asked), _print_tables, as_json=as_json)
+    measured = experiment.CodecSpeed(asked)
+    run(measured, _print_tables, as_json=as_json)
+    if figure is not None and (found := measured.findings(None)) is not None:
+        _draw(found, figure)
+
+
+def _draw(found: Findings, path: Path) -> None:
+    from netoffload.reports.pareto import Point, draw_pareto
+
+    points = [
+        Point(row.data, row.codec, row.measured.quality.max_error, row.measured.quality.ratio, row.k)
+        for row in found.results
+    ]
+    points += [Point(peer.data, peer.name, peer.max_error, peer.ratio, peer.k) for peer in found.peers]
+    draw_pareto(list(dict.fromkeys(points)), "Numbers beside the points: k of the error bound 2^-k", path)
+    notes.print(f"the figure is in {path}", highlight=False)
 
 
 def _print_tables(found: Findings) -> None:
