@@ -10,6 +10,7 @@ import typer
 from netoffload import config
 from netoffload.cli.app import console, notes
 from netoffload.cli.bench_command import AsJson, run
+from netoffload.cli.codec_options import Bounds, Codecs
 from netoffload.cli.figures import mega, percent, table
 
 if TYPE_CHECKING:
@@ -22,10 +23,8 @@ QUALITIES: Final = ("data", "MB", "codec", "k", "ratio", "worst\nerror", "mean\n
 
 
 def command(
-    codec: Annotated[
-        list[str] | None, typer.Option(help=f"{', '.join(config.CODECS)}; repeat for several; default: all.")
-    ] = None,
-    bound: Annotated[list[int] | None, typer.Option(help="Error bound 2^-BOUND; repeat for several.")] = None,
+    codec: Codecs = None,
+    bound: Bounds = None,
     size: Annotated[list[str] | None, typer.Option(help=f"Octets of the vector; default: {DEFAULT_SIZES}.")] = None,
     data: Annotated[
         list[str] | None, typer.Option(help="gaussian:STANDARD_DEVIATION or hdc; default: 0.001, 0.01, 0.1 and hdc.")
@@ -39,7 +38,7 @@ def command(
 ) -> None:
     """Time the codecs, after checking what they decode against the oracle.
 
-    hdc is a sample of gradients that one process trains first; a file comes
+    Without --codec all of them. hdc is a sample of gradients that one process trains first; a file comes
     from 'netoffload train hdc --capture FILE'. A vector shorter than the size
     is repeated. Speeds are octets of floats per second, medians; 'halves' is
     how NICs decode a block, from its front and its middle at once. Ctrl-C

@@ -8,7 +8,8 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import app, console
-from netoffload.cli.bench_command import GRADIENTS, AsJson, Bound, run
+from netoffload.cli.bench_command import GRADIENTS, AsJson, run
+from netoffload.cli.codec_options import Bound
 from netoffload.cli.figures import giga, mega, table
 
 if TYPE_CHECKING:
