@@ -38,14 +38,14 @@ def command(
 ) -> None:
     """Time the codecs, after checking what they decode against the oracle.
 
-    Without --codec all of them. hdc is a sample of gradients that one process trains first; a file comes
-    from 'netoffload train hdc --capture FILE'. A vector shorter than the size
-    is repeated. Speeds are octets of floats per second, medians; 'halves' is
-    how NICs decode a block, from its front and its middle at once. Ctrl-C
-    prints what has been measured.
+    Without --codec, all of them. hdc is a sample of gradients that one process
+    trains first; a file comes from 'netoffload train hdc --capture FILE'. A
+    vector shorter than the size is repeated. Speeds are octets of floats per
+    second, medians; 'halves' is how NICs decode a block, from its front and
+    its middle at once. Ctrl-C prints what has been measured.
 
     Example: netoffload bench codec --codec inceptionn --codec bounded --size 16MB
-             netoffload bench codec --bound 6 --bound 8 --bound 10 --figure pareto.png
+             netoffload bench codec --bound 6 --bound 10 --figure pareto.png
     """
     from netoffload.bench import codec as experiment
 
