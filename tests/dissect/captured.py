@@ -156,7 +156,10 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 }
 """What is wrong -> what is said about it, and fields of the IP, IPComp, block and TCP headers and of the payload."""
 
-TAKEN = {"a burst": (b"\x01\x80\x05", 8, 0, 0), "two halves": (b"\x01\x01\x00\x00\x00\x00\x40\x00", 72, 1, 7)}
+TAKEN = {
+    "a burst": (b"\x01\x80\x05", 8, 0, 0),
+    "two halves": (b"\x01\x01\x00\x00\x00\x00\x40\x02\x01\x05", 72, 1, 7),
+}
 """Blocks of ``sparse`` that a NIC takes: octets, floats, bursts and octets in the first half."""
 
 

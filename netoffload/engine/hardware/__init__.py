@@ -62,8 +62,10 @@ from __future__ import annotations
 import numpy as np
 
 from netoffload.compiled.arrays import Float32Array, Uint8Array
-from netoffload.engine.hardware.blocks import MODELLED, blocks_of
+from netoffload.engine.hardware.blocks import MODELLED, blocks_of, has_groups
+from netoffload.engine.hardware.circuit import Circuit, Shifter
 from netoffload.engine.hardware.engines import LANES, Compressor, Decompressor, Engine, clocked
+from netoffload.engine.hardware.groups import GroupCompressor, GroupDecompressor
 from netoffload.engine.hardware.ports import (
     BEAT_OCTETS,
     MEANING,
@@ -83,22 +85,27 @@ __all__ = [
     "MEANING",
     "MODELLED",
     "Beat",
+    "Circuit",
     "Compressor",
     "Decompressor",
     "Engine",
+    "GroupCompressor",
+    "GroupDecompressor",
     "Port",
+    "Shifter",
     "Timing",
     "Wait",
     "always",
     "compress",
     "decompress",
+    "has_groups",
     "paced",
 ]
 
 
 def compress(
     values: Float32Array, codec: str, bound_k: int, valid: Timing = always, ready: Timing = always
-) -> tuple[Uint8Array, Compressor]:
+) -> tuple[Uint8Array, Engine]:
     """Send floats through a compressor.
 
     Args:
@@ -114,7 +121,8 @@ def compress(
     Raises:
         UsageError: no such codec in hardware, or a bound outside 1..16.
     """
-    engine = Compressor(blocks_of(codec, bound_k))
+    blocks = blocks_of(codec, bound_k)
+    engine = GroupCompressor(blocks) if has_groups(codec) else Compressor(blocks)
     octets = values.astype("<f4").tobytes()
     beats = clocked(engine, beats_of(octets + bytes(-len(octets) % BEAT_OCTETS)), valid, ready)
     return np.frombuffer(octets_of(beats), np.uint8), engine
@@ -122,14 +130,15 @@ def compress(
 
 def decompress(
     payload: Uint8Array, count: int, codec: str, bound_k: int, valid: Timing = always, ready: Timing = always
-) -> tuple[Float32Array, Decompressor]:
+) -> tuple[Float32Array, Engine]:
     """Send a payload of ``count`` floats through a decompressor; the counterpart of :func:`compress`.
 
     Raises:
         UsageError: no such codec in hardware, or a bound outside 1..16.
         CodecError: the payload does not hold ``count`` floats.
     """
-    engine = Decompressor(blocks_of(codec, bound_k))
+    blocks = blocks_of(codec, bound_k)
+    engine = GroupDecompressor(blocks, count) if has_groups(codec) else Decompressor(blocks)
     beats = clocked(engine, beats_of(payload.tobytes()), valid, ready)
     if len(beats) != -(-count // LANES):
         raise CodecError(f"payload of {payload.size} octets holds {len(beats)} bursts, not {count} floats")
