@@ -73,10 +73,12 @@ escapes. Nobody knows the masks before the last burst, so a compressor collects 
                     └───────────┬───────────┘
                                 ▼                              256-bit beats, the last one shorter
 
-The decompressor is the same turned round. A register of 504 bits gives off, in a cycle, the masks or up to 32 octets of
-the part that comes next: masks say how many codes there are, and codes how many escapes. Once a group is whole, a burst
-of it leaves per cycle: the rotators and trees run backwards, and each lane finds its code behind those of the lanes
-before it. The block header says how many floats there are, and so where the last group ends.
+What a burst adds to a memory may lie across two words, so each octet of a word has an address of its own.
+
+The decompressor mirrors this. A register of 504 bits gives off, in a cycle, the masks or up to 32 octets of the part
+that comes next: masks say how many codes there are, and codes how many escapes. Once a group is whole, a burst of it
+leaves per cycle: the rotators and trees run backwards, and each lane finds its code behind those of the lanes before
+it. The block header says how many floats there are, and so where the last group ends.
 
 A group enters in eight cycles and leaves in one for its masks and one per word that a part begins: 1 + codes / 32 +
 16 bits / 16 + 32 bits / 8, each rounded up. Up to eight words that costs nothing: a burst per cycle, also where every
