@@ -25,6 +25,7 @@ from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan,
 from netoffload.training import data
 from netoffload.training.capture import CAPTURE_FILE
 from netoffload.training.config import RankJob, TrainSettings
+from netoffload.training.dataset import save
 from netoffload.training.measure import FLOAT_OCTETS, check_traffic, with_coded
 from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
 
@@ -150,7 +151,7 @@ def run_all(
             continue
         with Testbed(make_plan(settings, new_run_id()), progress=on_phase) as bed:
             folder = bed.make_scratch()
-            data.save(dataset, folder)
+            save(dataset, folder)
             for number, run in enumerate(mine):
                 result_folder = folder / f"run{number}"
                 result_folder.mkdir()
@@ -184,7 +185,7 @@ def nodes_needed(runs: Sequence[TrainSettings]) -> int:
 def _check_together(runs: Sequence[TrainSettings], testbed: TestbedSettings) -> None:
     if not runs:
         raise UsageError("nothing to run: name at least one method")
-    if len({(run.data, run.data_dir, run.seed, run.nodes) for run in runs}) > 1:
+    if len({(run.data_spec, run.data_dir, run.seed, run.nodes) for run in runs}) > 1:
         raise UsageError("runs on one testbed share their data set, seed and number of workers")
     if alone := [run.method for run in runs if run.ranks == 1]:
         raise UsageError(f"1 worker exchanges nothing by {alone[0]}: use at least 2")
@@ -232,7 +233,7 @@ def time_limit_s(settings: TrainSettings, rate_bps: int | None) -> float:
     They are the start, and per iteration ten times the model's slowest method at that rate and a microsecond of
     computing per parameter, a second at least.
     """
-    parameters = sum(settings.model_spec.layer_sizes(settings.image_shape))
+    parameters = sum(settings.model_spec.layer_sizes(settings.sample_shape))
     slowest_s = 2 * settings.nodes * parameters * FLOAT_OCTETS * 8 / (rate_bps or 1_000_000_000)
     return START_S + settings.iterations * (max(1.0, 1e-6 * parameters) + 10 * slowest_s)
 
@@ -351,7 +352,7 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         momentum=settings.optimizer.momentum,
         weight_decay=settings.optimizer.weight_decay,
         loss_scale=settings.loss_scale,
-        data=settings.data,
+        data=settings.data_spec.name,
         parameters=parameters,
         codec=nic.codec if nic else None,
         bound_k=nic.bound_k if nic else None,

@@ -12,12 +12,13 @@ from commands import netoffload, started
 from netoffload import results
 from netoffload.cli.train import _remarks
 from netoffload.results import ClassCounts, Configuration, Learning, NodeTraffic, Record, Spread, Timing, Traffic
+from netoffload.training.models import MODELS
 
 
 def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
     done = started("train", "hdd")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "netoffload: model 'hdd' is unknown: choose from cnn, hdc\n"
+    assert done.stderr == f"netoffload: model 'hdd' is unknown: choose from {', '.join(MODELS)}\n"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,100 @@
+"""The data sets by their names, and how a worker's samples are chosen; free of torch, for the command line.
+
+``synthetic`` is noise of the shape that the model usually takes, or of any other: ``synthetic:side=64,classes=10``,
+``synthetic:length=32``. It measures communication: nothing can be learnt from it but its samples by heart. Its name
+in a record says the whole shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from netoffload.config import check_choice
+from netoffload.errors import UsageError
+from netoffload.training.model_spec import COLOUR_32, GREY_28, TEXT, SampleShape
+
+SYNTHETIC: Final = "synthetic"
+SAMPLES: Final = "samples"
+DIRICHLET: Final = "dirichlet:alpha="
+
+SHARINGS: Final = ("partitioned", "shared", f"{DIRICHLET}A")
+"""Whether a worker has its own part of the training set, draws from all of it (Jiang and Agrawal, 3.1), or has a part
+whose classes are a draw of Dirichlet's distribution: the smaller alpha, the less do workers' classes agree."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSpec:
+    """A data set.
+
+    Attributes:
+        name: as a record has it.
+        shape: of a sample.
+        folder_holds: what ``data_dir`` must hold; empty: it needs none.
+        samples: in the training set of synthetic data; 0: a batch for each worker.
+    """
+
+    name: str
+    shape: SampleShape
+    folder_holds: str = ""
+    samples: int = 0
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether it is noise."""
+        return self.name.startswith(SYNTHETIC)
+
+
+DATASETS: Final = {
+    spec.name: spec
+    for spec in (
+        DataSpec("digits", GREY_28),
+        DataSpec("mnist", GREY_28, "its four IDX files"),
+        DataSpec("fashion-mnist", GREY_28, "its four IDX files"),
+        DataSpec("cifar10", COLOUR_32, "its .npz file or its python batches"),
+        DataSpec("text", TEXT),
+    )
+}
+"""By name; :mod:`netoffload.training.data` reads them."""
+
+
+def parse_data(text: str, usual: SampleShape) -> DataSpec:
+    """Return the data set of a name; ``usual`` is the shape of synthetic samples unless the name says otherwise.
+
+    Raises:
+        UsageError: no such data set, or parameters that it does not take.
+    """
+    name, _, rest = text.partition(":")
+    check_choice("data set", name, (*DATASETS, SYNTHETIC))
+    if name != SYNTHETIC:
+        if rest:
+            raise UsageError(f"{name} takes no parameters: {text}")
+        return DATASETS[name]
+    values = {field.name: getattr(usual, field.name) for field in dataclasses.fields(usual)} | {SAMPLES: 0}
+    for item in filter(None, rest.split(",")):
+        key, _, value = item.partition("=")
+        if key not in values or not value.isdecimal() or int(value) < 1:
+            known = ", ".join(f"{known}=N" for known in values)
+            raise UsageError(f"{SYNTHETIC} data of this model takes {known}, not {item}: the model decides what it is")
+        values[key] = int(value)
+    full = ",".join(f"{key}={value}" for key, value in values.items() if value)
+    samples = values.pop(SAMPLES)
+    return DataSpec(f"{SYNTHETIC}:{full}", type(usual)(**values), samples=samples)
+
+
+def parse_alpha(sharing: str) -> float | None:
+    """Return alpha of a sharing by Dirichlet's distribution, None of another.
+
+    Raises:
+        UsageError: none of :data:`SHARINGS`, or alpha is no number above 0.
+    """
+    if not sharing.startswith(DIRICHLET):
+        check_choice("sharing", sharing, SHARINGS)
+        return None
+    try:
+        alpha = float(sharing.removeprefix(DIRICHLET))
+    except ValueError:
+        alpha = 0.0
+    if not 0 < alpha < float("inf"):
+        raise UsageError(f"sharing {sharing!r}: alpha must be a number above 0, such as {DIRICHLET}0.5")
+    return alpha
