@@ -172,6 +172,7 @@ class TrainSettings:
         """Return the same run with every default written out."""
         return dataclasses.replace(
             self,
+            data=self.data_spec.name,
             **dataclasses.asdict(self.optimizer),
             learning_rate_divisor=self.schedule.divisor,
             learning_rate_interval=self.schedule.interval,

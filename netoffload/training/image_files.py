@@ -185,7 +185,8 @@ def _read_batches(folder: Path) -> dict[str, npt.NDArray[Any]]:
     for part, paths in parts.items():
         read = [_read_batch(path) for path in paths]
         planes = np.concatenate([images for images, _ in read])
-        arrays[f"x_{part}"] = planes.reshape(-1, COLOUR_32.channels, CIFAR_SIDE, CIFAR_SIDE).transpose(0, 2, 3, 1)
+        planes = planes.reshape(-1, COLOUR_32.channels, CIFAR_SIDE, CIFAR_SIDE)
+        arrays[f"x_{part}"] = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
         arrays[f"y_{part}"] = np.concatenate([labels for _, labels in read])
     return arrays
 

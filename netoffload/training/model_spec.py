@@ -136,7 +136,8 @@ class ModelSpec:
     def __str__(self) -> str:
         """Say in a line what it is."""
         printed = f"; {self.printed}" if self.printed else ""
-        return f"{self.name}: {self.summary}; learning rate {self.optimizer.learning_rate:g}{printed}"
+        rate = f"learning rate {self.optimizer.learning_rate:g}"
+        return f"{self.name}: {self.summary}; {rate}; trains on {self.data}{printed}"
 
     def takes(self, shape: SampleShape) -> bool:
         """Whether it can be built for such samples."""

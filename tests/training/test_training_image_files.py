@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import pickle
 import struct
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ def test_digits_are_real_images_split_by_the_seed() -> None:
 def test_mnist_is_read_plain_and_compressed(mnist: Path) -> None:
     settings = TrainSettings("inc", nodes=2, data="mnist", data_dir=str(mnist), batch=10)
     loaded = data.load(settings)
+    fashion = data.load(dataclasses.replace(settings, data="fashion-mnist"))
+    np.testing.assert_array_equal(fashion.train_images, loaded.train_images)
     raw = image_files.read_idx(mnist / "train-images-idx3-ubyte.gz")
     assert loaded.train_images.shape == (60, 784)
     assert loaded.test_labels.shape == (20,)
@@ -149,4 +152,39 @@ def test_a_file_that_is_not_cifar10_is_refused(spoilt: str, tmp_path: Path) -> N
             arrays["x_test" if spoilt == "shape" else "y_test"] = np.zeros((3, 28, 28), np.uint8)
         np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(UsageError):
+        image_files.load_cifar10(tmp_path)
+
+
+def write_batch(path: Path, images: np.ndarray[Any, np.dtype[np.uint8]], labels: list[int]) -> None:
+    planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+    path.write_bytes(pickle.dumps({b"data": planes, b"labels": labels, b"batch_label": b"a batch"}, protocol=2))
+
+
+def test_python_batches_are_what_the_npz_file_is(tmp_path: Path) -> None:
+    expected = image_files.load_cifar10(write_cifar(tmp_path))
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    with np.load(tmp_path / "some.npz") as stored:
+        for number, part in ((1, slice(0, 25)), (2, slice(25, 40))):
+            write_batch(folder / f"data_batch_{number}", stored["x_train"][part], stored["y_train"][part].tolist())
+        write_batch(folder / "test_batch", stored["x_test"], stored["y_test"].tolist())
+    found = image_files.load_cifar10(folder)
+    for field in dataclasses.fields(expected):
+        np.testing.assert_array_equal(getattr(found, field.name), getattr(expected, field.name))
+
+
+class Harm:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("/tmp/netoffload-harm"),)
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", pickle.dumps(Harm()), pickle.dumps({b"data": 1}), pickle.dumps([])])
+def test_a_batch_that_is_none_is_named_and_runs_nothing(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "data_batch_1").write_bytes(content)
+    (tmp_path / "test_batch").write_bytes(content)
+    with pytest.raises(UsageError, match=r"data_batch_1 is no python batch of CIFAR-10: "):
+        image_files.load_cifar10(tmp_path)
+    assert not Path("/tmp/netoffload-harm").exists()
+    (tmp_path / "data_batch_1").unlink()
+    with pytest.raises(UsageError, match=r"has no data_batch_1 to data_batch_5 beside its test_batch"):
         image_files.load_cifar10(tmp_path)
