@@ -115,6 +115,7 @@ class ModelSpec:
         usual_shape: what its paper trains it on, and what synthetic data has unless told otherwise.
         smallest_side: of the images that it takes.
         data: the data set of a run that names none.
+        weight_uses: multiplications by a weight per usual sample, on average over the weights, or more.
         printed: the size in its paper, if one prints it.
         loss: outputs and labels in, the mean loss of a batch out.
         thresholds: by method, what ``netoffload bench thresholds`` finds best.
@@ -129,6 +130,7 @@ class ModelSpec:
     usual_shape: SampleShape = GREY_28
     smallest_side: int = 1
     data: str = "digits"
+    weight_uses: int = 1
     printed: PrintedSize | None = None
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
     thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)

@@ -34,6 +34,9 @@ PROGRESS_INTERVAL_S: Final = 0.2
 START_S: Final = 120.0
 """Allowance for a run's start and end: importing torch on all ranks of a small machine takes seconds."""
 
+SLOW_CORE_FLOPS: Final = 5e9
+"""What a rank computes per second where it shares an old core."""
+
 BASELINES: Final = ("direct", "nic", "both")
 """Where methods run that use no codec of a NIC: without NICs, through NICs that leave them alone, or both."""
 
@@ -230,12 +233,14 @@ def run_one(
 def time_limit_s(settings: TrainSettings, rate_bps: int | None) -> float:
     """Return the seconds after which a run is ended as hung.
 
-    They are the start, and per iteration ten times the model's slowest method at that rate and a microsecond of
-    computing per parameter, a second at least.
+    They are the start, and per iteration ten times the model's slowest method at that rate, and computing: what a slow
+    core takes for the batch, but a microsecond per parameter and a second at least.
     """
     parameters = sum(settings.model_spec.layer_sizes(settings.sample_shape))
     slowest_s = 2 * settings.nodes * parameters * FLOAT_OCTETS * 8 / (rate_bps or 1_000_000_000)
-    return START_S + settings.iterations * (max(1.0, 1e-6 * parameters) + 10 * slowest_s)
+    # Backward takes twice what forward does; a multiplication and an addition are two operations.
+    compute_s = 6 * settings.batch * settings.model_spec.weight_uses * parameters / SLOW_CORE_FLOPS
+    return START_S + settings.iterations * (max(1.0, 1e-6 * parameters, compute_s) + 10 * slowest_s)
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ SPEC: Final = ModelSpec(
     smallest_side=63,
     data="synthetic",
     printed=PrintedSize(233_000_000, "INCEPTIONN, VII-A"),
+    weight_uses=12,
     optimizer=Sgd(learning_rate=0.01, momentum=0.9, weight_decay=5e-5),
     schedule=StepDecay(divisor=10.0, interval=100_000),
 )

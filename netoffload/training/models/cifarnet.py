@@ -45,6 +45,7 @@ SPEC: Final = ModelSpec(
     build=build_cifarnet,
     usual_shape=COLOUR_32,
     smallest_side=CROP,
+    weight_uses=18,
     optimizer=Sgd(learning_rate=0.01, momentum=0.9, weight_decay=5e-4),
     schedule=StepDecay(divisor=10.0, interval=20000),
 )

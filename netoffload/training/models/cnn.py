@@ -38,6 +38,7 @@ SPEC: Final = ModelSpec(
     name="cnn",
     summary="a small convolutional network",
     build=build_cnn,
+    weight_uses=62,
     optimizer=Sgd(learning_rate=0.02, momentum=0.9, weight_decay=5e-5),
     schedule=StepDecay(divisor=5.0, interval=2000),
     thresholds={"wgt": 0.002, "bgt": 0.2, "qgt": 0.01},

@@ -64,6 +64,7 @@ SPECS: Final = (
         summary="the 8-bit paper's locally connected network",
         build=build_dettmers_cifar,
         usual_shape=COLOUR_32,
+        weight_uses=6,
         optimizer=Sgd(learning_rate=0.005, momentum=0.9, weight_decay=4e-3),
         schedule=StepDecay(divisor=10.0, interval=20_000),
     ),

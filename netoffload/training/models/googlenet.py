@@ -62,6 +62,7 @@ SPEC: Final = ModelSpec(
     usual_shape=IMAGENET,
     smallest_side=32,
     data="synthetic",
+    weight_uses=230,
     optimizer=Sgd(learning_rate=0.08, momentum=0.9, weight_decay=4e-5),
     schedule=StepDecay(divisor=2.0, interval=75_000),
 )

@@ -44,6 +44,7 @@ SPEC: Final = ModelSpec(
     build=build_gpt,
     usual_shape=TEXT,
     data="text",
+    weight_uses=128,
     optimizer=Sgd(learning_rate=0.1, momentum=0.9, weight_decay=0.0),
     schedule=StepDecay(divisor=2.0, interval=5000),
 )

@@ -36,6 +36,7 @@ SPEC: Final = ModelSpec(
     summary="LeNet-5",
     build=build_lenet5,
     smallest_side=28,
+    weight_uses=7,
     optimizer=Sgd(learning_rate=0.01, momentum=0.9, weight_decay=5e-4),
     schedule=StepDecay(divisor=5.0, interval=5000),
 )

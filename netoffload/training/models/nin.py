@@ -47,6 +47,7 @@ SPEC: Final = ModelSpec(
     usual_shape=IMAGENET,
     smallest_side=64,
     data="synthetic",
+    weight_uses=145,
     optimizer=Sgd(learning_rate=0.01, momentum=0.9, weight_decay=5e-4),
     schedule=StepDecay(divisor=10.0, interval=100_000),
 )

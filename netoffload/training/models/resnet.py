@@ -60,6 +60,7 @@ def _spec(depth: int, blocks: tuple[int, ...], bottleneck: bool, printed: Printe
         smallest_side=32,
         data="synthetic",
         printed=printed,
+        weight_uses=200,
         optimizer=Sgd(learning_rate=0.1, momentum=0.9, weight_decay=1e-4),
         schedule=StepDecay(divisor=10.0, interval=200_000),
     )

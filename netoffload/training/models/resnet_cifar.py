@@ -43,6 +43,7 @@ def _spec(depth: int) -> ModelSpec:
         summary=f"ResNet-{depth} for CIFAR-10",
         build=functools.partial(build_resnet_cifar, depth),
         usual_shape=COLOUR_32,
+        weight_uses=155,
         optimizer=Sgd(learning_rate=0.1, momentum=0.9, weight_decay=1e-4),
         schedule=StepDecay(divisor=10.0, interval=42_969),
     )
