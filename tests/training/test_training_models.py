@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,13 @@ PARAMETERS = {
     "vgg16-cifar": 14_714_688 + 2 * 4_224 + 5_130,
 }
 """Of the papers or of the implementations that they name; those of ImageNet are torchvision's too."""
+
+
+def test_the_guide_has_every_model_and_its_parameters() -> None:
+    guide = (ROOT / "docs/guide/training.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\S+)` \| ([\d,]+) \|", guide, re.MULTILINE)
+    assert {name: int(count.replace(",", "")) for name, count in rows} == PARAMETERS
+    assert PARAMETERS.keys() == models.MODELS.keys()
 
 
 DEEP = ("resnet110", "resnet152")

@@ -2,7 +2,7 @@
 
 It has one ``SPEC``, or ``SPECS`` where one definition makes several models. Sizes are those of the papers:
 ``tests/training/test_training_models.py`` holds each against its paper or the implementation that the paper names.
-All are plain torch. They take no definition from torchvision, whose wheels do not load beside torch's own wheels for
+All are plain torch. They take no definition from torchvision: PyPI's wheels of it do not load beside torch's wheels for
 CPUs.
 
 A module imports torch inside ``build`` alone, so that the command line knows the names without waiting for torch.
