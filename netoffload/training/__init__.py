@@ -39,9 +39,9 @@ model by its name. A data set says its shape and classes, and a model is built f
 
 Files, in the order in which a run meets them: ``config`` what is asked for; ``data_spec`` the names of data sets,
 ``image_files`` and ``corpus`` what they read, ``dataset`` their arrays, ``data`` a worker's share of them;
-``model_spec``, ``models``, ``layers`` and ``sequence_layers`` the networks, ``replica`` one of them over flat buffers; ``capture`` keeps gradients; ``loop`` the
-iterations; ``measure`` the meter; ``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's
-side. Without a testbed: ``inprocess`` trains with threads as ranks, ``search`` finds thresholds with it, ``sample``
-keeps gradients to try a codec on. ``gloo`` is what torch itself would do, for `netoffload bench allreduce`, and
-``ddp`` a replica under torch's DDP, for `netoffload bench ddp`.
+``model_spec``, ``models``, ``layers`` and ``sequence_layers`` the networks, ``replica`` one of them over flat buffers;
+``capture`` keeps gradients; ``loop`` the iterations; ``measure`` the meter; ``outcome`` what a rank leaves; ``rank``
+the rank's program; ``run`` the parent's side. Without a testbed: ``inprocess`` trains with threads as ranks,
+``search`` finds thresholds with it, ``sample`` keeps gradients to try a codec on. ``gloo`` is what torch itself would
+do, for `netoffload bench allreduce`, and ``ddp`` a replica under torch's DDP, for `netoffload bench ddp`.
 """
