@@ -97,6 +97,22 @@ def test_replicas_end_bit_identical_and_have_moved(exchange: str, nodes: int, di
         np.testing.assert_array_equal(parameters.view(np.uint32), ranks[0][0].view(np.uint32))
 
 
+@pytest.mark.parametrize(
+    ("model", "shape"), [("gpt", "length=8,classes=9"), ("resnet20", "side=8"), ("dettmers-cifar", "side=8")]
+)
+def test_other_kinds_of_models_train_on_the_ring(model: str, shape: str) -> None:
+    """Tokens and shared weights, normalisation, layers of our own; the noise is soon known by heart."""
+    settings = TrainSettings(
+        "inc", nodes=2, iterations=12, model=model, data=f"synthetic:{shape}", batch=4, learning_rate=0.01
+    )
+    (first, timeline), (second, _) = train(settings, data.load(settings))
+    np.testing.assert_array_equal(first.view(np.uint32), second.view(np.uint32))
+    [(_, start), _] = train(dataclasses.replace(settings, iterations=1), data.load(settings))
+    assert start.last_loss is not None
+    assert timeline.last_loss is not None
+    assert timeline.last_loss < 0.9 * start.last_loss
+
+
 @pytest.fixture(scope="module")
 def by_ring(digits: Dataset) -> Float32Array:
     """Parameters after four iterations of three workers over the exact ring."""
