@@ -174,17 +174,22 @@ def test_python_batches_are_what_the_npz_file_is(tmp_path: Path) -> None:
 
 
 class Harm:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (Path("/tmp/netoffload-harm"),)
+        return Path.touch, (self.path,)
 
 
-@pytest.mark.parametrize("content", [b"", b"junk", pickle.dumps(Harm()), pickle.dumps({b"data": 1}), pickle.dumps([])])
-def test_a_batch_that_is_none_is_named_and_runs_nothing(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"junk", "harm", pickle.dumps({b"data": 1}), pickle.dumps([])])
+def test_a_batch_that_is_none_is_named_and_runs_nothing(content: bytes | str, tmp_path: Path) -> None:
+    if isinstance(content, str):
+        content = pickle.dumps(Harm(tmp_path / "harm"))
     (tmp_path / "data_batch_1").write_bytes(content)
     (tmp_path / "test_batch").write_bytes(content)
     with pytest.raises(UsageError, match=r"data_batch_1 is no python batch of CIFAR-10: "):
         image_files.load_cifar10(tmp_path)
-    assert not Path("/tmp/netoffload-harm").exists()
+    assert not (tmp_path / "harm").exists()
     (tmp_path / "data_batch_1").unlink()
     with pytest.raises(UsageError, match=r"has no data_batch_1 to data_batch_5 beside its test_batch"):
         image_files.load_cifar10(tmp_path)
