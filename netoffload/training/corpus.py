@@ -1,8 +1,8 @@
 """The text corpus: the topics of Python's own documentation, which every installation carries for ``help()``.
 
 A character is one of 96: the end of a line, and printable ASCII; any other counts as a question mark. A sample is 128
-characters, its labels the character behind each. Samples follow each other without overlap, and every tenth is for
-testing. Another Python has another text; a record names its Python.
+characters unless the run says another length, its labels the character behind each. Samples follow each other without
+overlap, and every tenth is for testing. Another Python has another text; a record names its Python.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def encode(text: str) -> Int64Array:
     return np.where(octets == ord("\n"), 0, octets - ord(" ") + 1)
 
 
-def load_text() -> Dataset:
-    """Return the corpus as sequences of :data:`~netoffload.training.model_spec.TEXT`.
+def load_text(length: int = TEXT.length) -> Dataset:
+    """Return the corpus as sequences of so many characters.
 
     Raises:
         UsageError: this Python does not carry it.
     """
     characters = encode(read_text())
-    count = (len(characters) - 1) // TEXT.length
-    samples, labels = (characters[at : at + count * TEXT.length].reshape(count, TEXT.length) for at in (0, 1))
+    count = (len(characters) - 1) // length
+    samples, labels = (characters[at : at + count * length].reshape(count, length) for at in (0, 1))
     is_test = np.arange(count) % TEST_EVERY == TEST_EVERY - 1
     return Dataset(samples[~is_test], labels[~is_test], samples[is_test], labels[is_test])

@@ -16,48 +16,53 @@ from netoffload.compiled.arrays import Int64Array
 from netoffload.errors import UsageError
 from netoffload.training import corpus, image_files
 from netoffload.training.config import TrainSettings
-from netoffload.training.data_spec import DATASETS, DataSpec
+from netoffload.training.data_spec import DATASETS, SYNTHETIC
 from netoffload.training.dataset import Dataset, Images, Labels
-from netoffload.training.model_spec import Tokens
+from netoffload.training.model_spec import SampleShape, Tokens
 
 SYNTHETIC_TESTS: Final = 16
 """Samples to test with: enough to run the model in evaluation mode."""
 
-LOADERS: Final[Mapping[str, Callable[[Path, int], Dataset]]] = {
-    "digits": lambda _folder, seed: image_files.load_digits(seed),
-    "mnist": lambda folder, _seed: image_files.load_mnist(folder),
-    "fashion-mnist": lambda folder, _seed: image_files.load_mnist(folder),
-    "cifar10": lambda path, _seed: image_files.load_cifar10(path),
-    "text": lambda _folder, _seed: corpus.load_text(),
+LOADERS: Final[Mapping[str, Callable[[TrainSettings], Dataset]]] = {
+    "digits": lambda run: image_files.load_digits(run.seed),
+    "mnist": lambda run: image_files.load_mnist(_folder(run)),
+    "fashion-mnist": lambda run: image_files.load_mnist(_folder(run)),
+    "cifar10": lambda run: image_files.load_cifar10(_folder(run)),
+    "text": lambda run: corpus.load_text(run.sample_shape.features),
+    SYNTHETIC: lambda run: make_noise(run.sample_shape, run.data_spec.samples or run.nodes * run.batch, run.seed),
 }
-"""By the name of :data:`~netoffload.training.data_spec.DATASETS`: folder and seed in, the data set out."""
-assert LOADERS.keys() == DATASETS.keys()
+"""By the first word of a data set's name: a run in, the data set out."""
+assert LOADERS.keys() == {*DATASETS, SYNTHETIC}
+
+
+def _folder(run: TrainSettings) -> Path:
+    return Path(run.data_dir or ".")
 
 
 def load(settings: TrainSettings) -> Dataset:
     """Load the data set a run asks for, and refuse one too small for its workers.
 
     Raises:
-        UsageError: files missing or damaged, a split by class of what has none, or a worker's share is smaller than a
-            batch.
+        UsageError: files missing or damaged, too large for memory, a split by class of what has none, or a worker's
+            share is smaller than a batch.
     """
-    spec = settings.data_spec
-    if spec.is_synthetic:
-        dataset = make_noise(spec, spec.samples or settings.nodes * settings.batch, settings.seed)
-    else:
-        dataset = LOADERS[spec.name](Path(settings.data_dir or "."), settings.seed)
+    name = settings.data_spec.name
+    try:
+        dataset = LOADERS[name.partition(":")[0]](settings)
+    except MemoryError as error:
+        raise UsageError(f"{name} does not fit into memory: {error}") from error
     shares = [len(samples_of(settings, dataset.train_labels, worker)) for worker in range(settings.nodes)]
     if (least := min(shares)) < settings.batch:
-        whose = f"{settings.nodes} workers get {least} samples each of {spec.name}"
+        whose = f"{settings.nodes} workers get {least} samples each of {name}"
         if len(set(shares)) > 1:
             whose = f"worker {shares.index(least)} gets {least} of {sum(shares)} samples by {settings.sharing}"
         raise UsageError(f"{whose}: a batch is {settings.batch}")
     return dataset
 
 
-def make_noise(spec: DataSpec, samples: int, seed: int) -> Dataset:
+def make_noise(shape: SampleShape, samples: int, seed: int) -> Dataset:
     """Return synthetic data: values drawn from a normal distribution, or tokens, and labels, from an even one."""
-    random, shape = np.random.default_rng(seed), spec.shape
+    random = np.random.default_rng(seed)
 
     def part(count: int) -> tuple[Images, Labels]:
         if isinstance(shape, Tokens):

@@ -2,7 +2,7 @@
 
 ``synthetic`` is noise of the shape that the model usually takes, or of any other: ``synthetic:side=64,classes=10``,
 ``synthetic:length=32``. It measures communication: nothing can be learnt from it but its samples by heart. Its name
-in a record says the whole shape.
+in a record says the whole shape. ``text:length=32`` has shorter samples.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Final
 
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
-from netoffload.training.model_spec import COLOUR_32, GREY_28, TEXT, SampleShape
+from netoffload.training.model_spec import COLOUR_32, GREY_28, TEXT, SampleShape, Tokens
 
 SYNTHETIC: Final = "synthetic"
 SAMPLES: Final = "samples"
+LENGTH: Final = "length"
 DIRICHLET: Final = "dirichlet:alpha="
 
 SHARINGS: Final = ("partitioned", "shared", f"{DIRICHLET}A")
@@ -39,11 +40,6 @@ class DataSpec:
     folder_holds: str = ""
     samples: int = 0
 
-    @property
-    def is_synthetic(self) -> bool:
-        """Whether it is noise."""
-        return self.name.startswith(SYNTHETIC)
-
 
 DATASETS: Final = {
     spec.name: spec
@@ -66,20 +62,34 @@ def parse_data(text: str, usual: SampleShape) -> DataSpec:
     """
     name, _, rest = text.partition(":")
     check_choice("data set", name, (*DATASETS, SYNTHETIC))
-    if name != SYNTHETIC:
-        if rest:
-            raise UsageError(f"{name} takes no parameters: {text}")
-        return DATASETS[name]
-    values = {field.name: getattr(usual, field.name) for field in dataclasses.fields(usual)} | {SAMPLES: 0}
+    if name == SYNTHETIC:
+        values = _parameters(name, rest, dataclasses.asdict(usual) | {SAMPLES: 0})
+        samples = values.pop(SAMPLES)
+        shape = type(usual)(**values)
+        return DataSpec(_whole_name(name, values | {SAMPLES: samples}), shape, samples=samples)
+    known = DATASETS[name]
+    defaults = {LENGTH: known.shape.features} if isinstance(known.shape, Tokens) else {}
+    values = _parameters(name, rest, defaults)
+    if values == defaults:
+        return known
+    shape = Tokens(values[LENGTH], known.shape.classes)
+    return dataclasses.replace(known, name=_whole_name(name, values), shape=shape)
+
+
+def _parameters(name: str, rest: str, values: dict[str, int]) -> dict[str, int]:
+    """Return ``values`` with those of ``rest``, such as ``side=64,classes=10``, in their places."""
+    found = dict(values)
     for item in filter(None, rest.split(",")):
         key, _, value = item.partition("=")
         if key not in values or not value.isdecimal() or int(value) < 1:
-            known = ", ".join(f"{known}=N" for known in values)
-            raise UsageError(f"{SYNTHETIC} data of this model takes {known}, not {item}: the model decides what it is")
-        values[key] = int(value)
-    full = ",".join(f"{key}={value}" for key, value in values.items() if value)
-    samples = values.pop(SAMPLES)
-    return DataSpec(f"{SYNTHETIC}:{full}", type(usual)(**values), samples=samples)
+            takes = ", ".join(f"{known}=N" for known in values) or "no parameters"
+            raise UsageError(f"{name} data of this model takes {takes}, not {item}")
+        found[key] = int(value)
+    return found
+
+
+def _whole_name(name: str, values: dict[str, int]) -> str:
+    return f"{name}:" + ",".join(f"{key}={value}" for key, value in values.items() if value)
 
 
 def parse_alpha(sharing: str) -> float | None:

@@ -68,7 +68,8 @@ def test_too_many_workers_for_the_data_are_refused() -> None:
         ({"data": "mnist"}, "--data-dir"),
         ({"data": "cifar"}, "data set 'cifar' is unknown"),
         ({"data": "fashion-mnist"}, "fashion-mnist needs --data-dir with its four IDX files"),
-        ({"data": "text:length=3"}, "text takes no parameters"),
+        ({"data": "digits:side=3"}, "digits data of this model takes no parameters, not side=3"),
+        ({"data": "text:classes=3"}, "text data of this model takes length=N, not classes=3"),
         ({"data": "synthetic:length=3"}, "takes channels=N, side=N, classes=N, samples=N, not length=3"),
         ({"data": "synthetic:side=0"}, "not side=0"),
         (
@@ -120,6 +121,8 @@ def test_the_corpus_is_this_pythons_own_text(monkeypatch: pytest.MonkeyPatch) ->
     plain = "".join(character if character == "\n" or " " <= character <= "~" else "?" for character in text)
     assert "".join(alphabet[dataset.train_labels[4]]) == plain[4 * 128 + 1 : 5 * 128 + 1]
     assert "".join(alphabet[dataset.test_images[0]]) == plain[9 * 128 : 10 * 128]
+    short = TrainSettings("inc", model="gpt", data="text:length=32")
+    assert (short.resolved().data, data.load(short).test_labels.shape[1]) == ("text:length=32", 32)
     monkeypatch.setattr(corpus, "MODULE", "pydoc_data.nothing")
     with pytest.raises(UsageError, match=r"this Python lacks pydoc_data\.nothing, the text corpus: install"):
         corpus.load_text()
@@ -153,6 +156,11 @@ def test_workers_get_what_their_sharing_says() -> None:
         np.testing.assert_array_equal(
             data.share(dataclasses.replace(settings, sharing=sharing), dataset, 2)[1], expected
         )
+
+
+def test_noise_too_large_for_memory_is_one_line() -> None:
+    with pytest.raises(UsageError, match=r"^synthetic:channels=1,side=9999999,.* does not fit into memory: Unable to"):
+        data.load(TrainSettings("inc", model="cnn", data="synthetic:side=9999999"))
 
 
 def test_a_split_too_uneven_is_one_line() -> None:
