@@ -273,7 +273,7 @@ def _trained(asked: Asked, worker: int) -> tuple[Float32Array, Layout, float]:
         times_s.append(took_s)
         if len(times_s) > settings.iterations - VECTORS_KEPT:
             kept.append(gradient.copy())
-    layout = Layout(settings.model_spec.layer_sizes(settings.image_shape))
+    layout = Layout(settings.model_spec.layer_sizes(settings.sample_shape))
     return np.stack(kept), layout, statistics.median(times_s)
 
 

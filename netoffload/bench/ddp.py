@@ -28,6 +28,7 @@ from netoffload.results import decode_dataclass
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 from netoffload.training import data
 from netoffload.training.config import RankJob, TrainSettings
+from netoffload.training.dataset import save
 from netoffload.training.run import time_limit_s
 
 REFERENCE: Final = "fp16"
@@ -139,7 +140,7 @@ class Ddp:
             RunError: the ranks failed, or replicas differ.
         """
         with tempfile.TemporaryDirectory(prefix="netoffload-ddp-") as name:
-            data.save(data.load(self._asked.settings), Path(name))
+            save(data.load(self._asked.settings), Path(name))
             for codec, names in self._asked.jobs():
                 self._run(Path(name), codec, names, progress)
 

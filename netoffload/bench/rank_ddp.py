@@ -22,8 +22,9 @@ from netoffload.config import ENV_METER
 from netoffload.control import request
 from netoffload.environment import system_versions, versions
 from netoffload.errors import ReplicaError, RunError
-from netoffload.training import data, ddp
+from netoffload.training import ddp
 from netoffload.training.config import RankJob
+from netoffload.training.dataset import Dataset, open_saved
 
 UNTIMED_STEPS: Final = 3
 
@@ -55,7 +56,7 @@ def steps_of(number: int, steps: int, rounds: int) -> int:
 
 def measure(job: RankJob, names: list[str], rounds: int) -> DdpRecord:
     """Train all replicas; return the record, of which rank 0's is to be kept."""
-    dataset, settings = data.open_saved(Path(job.dataset)), job.settings
+    dataset, settings = open_saved(Path(job.dataset)), job.settings
     hooks = {ALONE: DdpHook(ALONE)} | {name: DDP_HOOKS[name] for name in names}
     replicas = {
         name: ddp.DdpReplica(settings, dataset, one.hook, _options(one, job.bound_k)) for name, one in hooks.items()
@@ -90,7 +91,7 @@ def _options(hook: DdpHook, bound_k: int | None) -> dict[str, Any]:
     return {**hook.options, "bound": bound_k} if hook.is_bounded else dict(hook.options)
 
 
-def _result(contender: Contender[Sample], replica: ddp.DdpReplica, dataset: data.Dataset) -> DdpResult:
+def _result(contender: Contender[Sample], replica: ddp.DdpReplica, dataset: Dataset) -> DdpResult:
     name, is_alone = contender.name, contender.name == ALONE
     if not is_alone and len(set(ddp.gathered(replica.digest()))) > 1:
         raise ReplicaError(f"{name}: the replicas differ")

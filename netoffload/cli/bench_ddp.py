@@ -12,8 +12,9 @@ from netoffload.bench.jobs import DDP_HOOKS
 from netoffload.cli.app import console, notes
 from netoffload.cli.bench_command import AsJson, run
 from netoffload.cli.codec_options import Bound
+from netoffload.cli.data_options import Data, DataDir
 from netoffload.cli.figures import mega, milli, percent, table
-from netoffload.cli.train import Data, DataDir, Rate
+from netoffload.cli.train import Rate
 
 if TYPE_CHECKING:
     from netoffload.bench.ddp import Findings
@@ -23,7 +24,7 @@ COLUMNS = ("what", "step", "compute", "communicate", "wire MB", "fp16 / wire", "
 
 def command(
     model: Annotated[str, typer.Option(help="hdc, or another of `netoffload train --list`.")] = "hdc",
-    data: Data = "digits",
+    data: Data = None,
     data_dir: DataDir = None,
     nodes: Annotated[int, typer.Option("--nodes", "-n", help="Ranks, one per node.")] = 4,
     rate: Rate = "1gbit",

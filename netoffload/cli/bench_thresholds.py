@@ -9,8 +9,9 @@ import typer
 
 from netoffload.cli.app import console
 from netoffload.cli.bench_command import AsJson, run
+from netoffload.cli.data_options import Data, DataDir
 from netoffload.cli.figures import percent, table
-from netoffload.cli.train import Data, DataDir, LearningRate, Model
+from netoffload.cli.train import LearningRate, Model
 
 if TYPE_CHECKING:
     from netoffload.bench.thresholds import Findings
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def command(
     model: Model,
-    data: Data = "digits",
+    data: Data = None,
     data_dir: DataDir = None,
     nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, help="Workers.")] = 4,
     iterations: Annotated[int, typer.Option(help="Batches per worker.")] = 64,

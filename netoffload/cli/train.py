@@ -14,10 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from netoffload import config, results
 from netoffload.cli.app import app, console, notes, told_anyway
+from netoffload.cli.data_options import Data, DataDir, Sharing
 from netoffload.cli.nic_parameters import shows_nic_options
 from netoffload.cli.report import print_summary
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.nic_options import NicSettings
+from netoffload.training.data_spec import SYNTHETIC
 
 if TYPE_CHECKING:
     from netoffload.results import Record
@@ -62,12 +64,9 @@ Exchanges = Annotated[
         show_default=False,
     ),
 ]
-Data = Annotated[str, typer.Option(help="digits (comes with scikit-learn), mnist or cifar10.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder with MNIST's four IDX files, or CIFAR-10's .npz file.")]
 ErrorFeedback = Annotated[
     bool, typer.Option("--error-feedback", help="Host-side compressors keep what they leave unsent for later.")
 ]
-Sharing = Annotated[str, typer.Option(help="Training data: partitioned among the workers, or shared by all of them.")]
 Offload = Annotated[
     config.Offload, typer.Option(help="Who compresses: the NICs, or (inline) the ranks, by --codec and --bound.")
 ]
@@ -105,7 +104,7 @@ def train(
     mtu: Mtu = 1500,
     iterations: Annotated[int, typer.Option(help="Batches per worker.")] = 200,
     seed: Seed = 1,
-    data: Data = "digits",
+    data: Data = None,
     data_dir: DataDir = None,
     batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 25,
     learning_rate: LearningRate = None,
@@ -349,6 +348,8 @@ def _remarks(record: Record) -> list[str]:
     """Return a line for everything that makes a run's accuracy say nothing about its method."""
     asked, classes = record.configuration, record.traffic.classes
     remarks = []
+    if asked.data.startswith(SYNTHETIC):
+        remarks.append(f"{asked.exchange} trained on noise ({asked.data}): its accuracy and loss say nothing")
     if record.learning.final_loss is None:
         remarks.append(f"{asked.exchange} diverged: its loss is no number any more; try a smaller --learning-rate")
     if classes.total and classes.bits_0 >= ZERO_SHARE_MAX * classes.total:

@@ -5,7 +5,7 @@
     parent process                                     ranks, one per node of the testbed
     --------------                                     ----------------------------------
     TrainSettings                                      worker w                    aggregator (wa, wa+c)
-      | data.load, data.save   ---- .npy files --->      batch of its shard w, w+N, ...
+      | data.load, dataset.save --- .npy files --->      batch of its shard w, w+N, ...
       | Testbed                                          Replica.backward
       | testbed.run_ranks      ---- job.json   --->      Method.step  <------------>  sum, Replica.update
       |                                                  Replica.update (inc, inc+c)
@@ -34,13 +34,14 @@ connections and the same shaped links. Every rank counts what it sent, which is 
 and its NIC: a run that took another way is an error.
 
 **A model is a file** of ``models`` with a :class:`~netoffload.training.model_spec.ModelSpec`: how it is built, the
-images that it takes, the size in its paper, optimizer, learning rates and their schedule, loss. Nothing else knows a
-model by its name.
+samples that it takes, the size in its paper, optimizer, learning rates and their schedule, loss. Nothing else knows a
+model by its name. A data set says its shape and classes, and a model is built for both.
 
-Files, in the order in which a run meets them: ``config`` what is asked for; ``data``; ``model_spec``, ``models`` and
-``layers`` the networks, ``replica`` one of them over flat buffers; ``capture`` keeps gradients; ``loop`` the
-iterations; ``measure`` the meter; ``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's
-side. Without a testbed: ``inprocess`` trains with threads as ranks, ``search`` finds thresholds with it, ``sample``
-keeps gradients to try a codec on. ``gloo`` is what torch itself would do, for `netoffload bench allreduce`, and
-``ddp`` a replica under torch's DDP, for `netoffload bench ddp`.
+Files, in the order in which a run meets them: ``config`` what is asked for; ``data_spec`` the names of data sets,
+``image_files`` and ``corpus`` what they read, ``dataset`` their arrays, ``data`` a worker's share of them;
+``model_spec``, ``models``, ``layers`` and ``sequence_layers`` the networks, ``replica`` one of them over flat buffers;
+``capture`` keeps gradients; ``loop`` the iterations; ``measure`` the meter; ``outcome`` what a rank leaves; ``rank``
+the rank's program; ``run`` the parent's side. Without a testbed: ``inprocess`` trains with threads as ranks,
+``search`` finds thresholds with it, ``sample`` keeps gradients to try a codec on. ``gloo`` is what torch itself would
+do, for `netoffload bench allreduce`, and ``ddp`` a replica under torch's DDP, for `netoffload bench ddp`.
 """

@@ -15,30 +15,12 @@ from netoffload.errors import UsageError
 from netoffload.methods.registry import LEARNING_RATE_MAX
 from netoffload.results import decode_dataclass
 from netoffload.training import models
-from netoffload.training.model_spec import GREY_28, ModelSpec, Sgd, Shape, StepDecay
-
-SHARINGS: Final = ("partitioned", "shared")
-"""Whether a worker has its own part of the training set, or draws from all of it (Jiang and Agrawal, 3.1)."""
-
+from netoffload.training.data_spec import DATASETS, SYNTHETIC, DataSpec, parse_alpha, parse_data
+from netoffload.training.model_spec import ModelSpec, SampleShape, Sgd, StepDecay
 
 OFFLOADS: Final = (Offload.NIC.value, Offload.INLINE.value)
 """Who may compress a run's gradients. What is not to be compressed says its method."""
 
-
-@dataclasses.dataclass(frozen=True)
-class DatasetSpec:
-    """A data set: the shape of its images, and what ``data_dir`` must hold; empty: it needs none."""
-
-    shape: Shape
-    folder_holds: str = ""
-
-
-DATASETS: Final = {
-    "digits": DatasetSpec(GREY_28),
-    "mnist": DatasetSpec(GREY_28, "its four IDX files"),
-    "cifar10": DatasetSpec(Shape(3, 32), "its .npz file"),
-}
-"""By name; :mod:`netoffload.training.data` reads them."""
 
 MAX_WORKERS: Final = 63
 """One node less than a testbed can have: the aggregator needs one too."""
@@ -54,7 +36,7 @@ class TrainSettings:
         iterations: batches per worker.
         seed: of weights, batches, compressors and the digits' test set.
         model: one of :data:`netoffload.training.models.MODELS`.
-        data: one of :data:`DATASETS`.
+        data: one of :data:`~netoffload.training.data_spec.DATASETS`, or ``synthetic``. None: the model's own.
         data_dir: folder or file of a data set that needs one.
         batch: samples per worker and iteration.
         learning_rate: at the start. None: the model's own, or the most that the method takes.
@@ -67,7 +49,7 @@ class TrainSettings:
             of two, so that it changes no other bit.
         eval_every: iterations from one accuracy of worker 0 to the next, outside the timed part; 0: at the end only.
         error_feedback: host-side compressors add what they left unsent to the next gradient.
-        sharing: one of :data:`SHARINGS`.
+        sharing: one of :data:`~netoffload.training.data_spec.SHARINGS`.
         offload: who compresses what is tagged: the NICs, or (``inline``) the ranks by themselves.
     """
 
@@ -76,7 +58,7 @@ class TrainSettings:
     iterations: int = 200
     seed: int = 1
     model: str = "hdc"
-    data: str = "digits"
+    data: str | None = None
     data_dir: str | None = None
     batch: int = 25
     learning_rate: float | None = None
@@ -96,9 +78,8 @@ class TrainSettings:
         Raises:
             UsageError: naming the field and what it accepts.
         """
-        spec, model = self.spec, self.model_spec  # unknown names are refused first
-        check_choice("data set", self.data, tuple(DATASETS))
-        check_choice("sharing", self.sharing, SHARINGS)
+        # Unknown names are refused first.
+        spec, model, data, _ = self.spec, self.model_spec, self.data_spec, self.dirichlet_alpha
         check_choice("offload", self.offload, OFFLOADS)
         if not 1 <= self.nodes <= MAX_WORKERS:
             raise UsageError(f"{self.nodes} workers: choose 1..{MAX_WORKERS}")
@@ -115,14 +96,13 @@ class TrainSettings:
             raise UsageError("momentum must be in 0..1 (1 excluded) and weight decay not negative")
         if self.loss_scale <= 0 or math.frexp(self.loss_scale)[0] != 0.5:
             raise UsageError(f"loss scale {self.loss_scale} is not a power of two")
-        holds = DATASETS[self.data].folder_holds
-        if holds and self.data_dir is None:
-            raise UsageError(f"{self.data} needs --data-dir with {holds} (nothing is downloaded)")
-        if not model.takes(self.image_shape):
-            fitting = ", ".join(name for name, known in DATASETS.items() if model.takes(known.shape))
-            others = ", ".join(name for name, known in models.MODELS.items() if known.takes(self.image_shape))
+        if data.folder_holds and self.data_dir is None:
+            raise UsageError(f"{data.name} needs --data-dir with {data.folder_holds} (nothing is downloaded)")
+        if not model.takes(data.shape):
+            fitting = ", ".join(name for name, known in DATASETS.items() if model.takes(known.shape)) or SYNTHETIC
+            others = ", ".join(name for name, known in models.MODELS.items() if known.takes(data.shape))
             raise UsageError(
-                f"{self.model} takes {model.input_shape} images ({fitting}), not {self.data}: choose the model {others}"
+                f"{self.model} takes {model.wants} ({fitting}), not {data.name}: choose the model {others}"
             )
         if self.error_feedback and not spec.keeps_residual:
             raise UsageError(f"{self.method} keeps no residual: error feedback is for gathered and served payloads")
@@ -137,10 +117,21 @@ class TrainSettings:
         """What ``model`` stands for."""
         return models.get(self.model)
 
+    @functools.cached_property
+    def data_spec(self) -> DataSpec:
+        """What ``data`` stands for."""
+        model = self.model_spec
+        return parse_data(self.data or model.data, model.usual_shape)
+
     @property
-    def image_shape(self) -> Shape:
-        """Shape of the data set's images."""
-        return DATASETS[self.data].shape
+    def sample_shape(self) -> SampleShape:
+        """Shape of the data set's samples."""
+        return self.data_spec.shape
+
+    @functools.cached_property
+    def dirichlet_alpha(self) -> float | None:
+        """How unlike the workers' classes are, if they are drawn from Dirichlet's distribution."""
+        return parse_alpha(self.sharing)
 
     @property
     def ranks(self) -> int:
@@ -181,6 +172,7 @@ class TrainSettings:
         """Return the same run with every default written out."""
         return dataclasses.replace(
             self,
+            data=self.data_spec.name,
             **dataclasses.asdict(self.optimizer),
             learning_rate_divisor=self.schedule.divisor,
             learning_rate_interval=self.schedule.interval,
@@ -197,7 +189,7 @@ class RankJob:
 
     settings: TrainSettings
     dataset: str
-    """Folder with the prepared data set (:func:`netoffload.training.data.save`)."""
+    """Folder with the prepared data set (:func:`netoffload.training.dataset.save`)."""
     capture_every: int = 0
     """Iterations from one gradient that rank 0 keeps to the next (:mod:`netoffload.training.capture`); 0: never."""
     codec: str | None = None

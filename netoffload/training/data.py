@@ -1,20 +1,10 @@
-"""Data sets: images as float32[n, features], channel by channel, labels as int64[n].
+"""Which samples a worker trains on: loading the data set of a run, sharing it out, batches.
 
-``digits`` is scikit-learn's bundled set (1,797 handwritten digits of 8×8, from the UCI repository), scaled up
-bilinearly and split 80/20 by the seed. ``mnist`` is read from its four IDX files, gzip or not, in a folder the user
-names. ``cifar10`` is CIFAR-10 or a part of it as one .npz file with ``x_train``, ``y_train``, ``x_test``, ``y_test``
-(images uint8[n, 32, 32, 3]). Grey images are in [0, 1]; colours have each channel's mean over the training set taken
-off and are divided by its standard deviation. The parent process loads a set once and saves it as plain ``.npy`` files;
-ranks map those, so that neither scikit-learn nor a decompression is paid for once per rank.
+An order, a split and noise depend on seeds alone, so every rank computes the same.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import gzip
-import math
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -22,187 +12,109 @@ from typing import Final
 import numpy as np
 import torch
 
-from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
+from netoffload.compiled.arrays import Int64Array
 from netoffload.errors import UsageError
-from netoffload.training.config import DATASETS, TrainSettings
-from netoffload.training.model_spec import CLASSES, GREY_28
+from netoffload.training import corpus, image_files
+from netoffload.training.config import TrainSettings
+from netoffload.training.data_spec import DATASETS, SYNTHETIC
+from netoffload.training.dataset import Dataset, Images, Labels
+from netoffload.training.model_spec import SampleShape, Tokens
 
-SIDE: Final = GREY_28.side
-FEATURES: Final = GREY_28.features
+SYNTHETIC_TESTS: Final = 16
+"""Samples to test with: enough to run the model in evaluation mode."""
 
-CIFAR_SIDE: Final = DATASETS["cifar10"].shape.side
-CIFAR_KEYS: Final = ("x_train", "y_train", "x_test", "y_test")
-
-
-MNIST_FILES: Final = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
-
-IDX_UINT8: Final = 0x08
-"""Type code of unsigned bytes in the third octet of an IDX file; the fourth is the number of dimensions."""
-
-Images = Float32Array
-Labels = Int64Array
+LOADERS: Final[Mapping[str, Callable[[TrainSettings], Dataset]]] = {
+    "digits": lambda run: image_files.load_digits(run.seed),
+    "mnist": lambda run: image_files.load_mnist(_folder(run)),
+    "fashion-mnist": lambda run: image_files.load_mnist(_folder(run)),
+    "cifar10": lambda run: image_files.load_cifar10(_folder(run)),
+    "text": lambda run: corpus.load_text(run.sample_shape.features),
+    SYNTHETIC: lambda run: make_noise(run.sample_shape, run.data_spec.samples or run.nodes * run.batch, run.seed),
+}
+"""By the first word of a data set's name: a run in, the data set out."""
+assert LOADERS.keys() == {*DATASETS, SYNTHETIC}
 
 
-@dataclasses.dataclass(frozen=True)
-class Dataset:
-    """Training and test images, float32[n, features], with their labels, int64[n] in 0..9."""
-
-    train_images: Images
-    train_labels: Labels
-    test_images: Images
-    test_labels: Labels
+def _folder(run: TrainSettings) -> Path:
+    return Path(run.data_dir or ".")
 
 
 def load(settings: TrainSettings) -> Dataset:
     """Load the data set a run asks for, and refuse one too small for its workers.
 
     Raises:
-        UsageError: files missing or damaged, or a worker's share is smaller than a batch.
+        UsageError: files missing or damaged, too large for memory, a split by class of what has none, or a worker's
+            share is smaller than a batch.
     """
-    dataset = LOADERS[settings.data](Path(settings.data_dir or "."), settings.seed)
-    share = len(dataset.train_labels) // settings.nodes
-    if share < settings.batch:
-        raise UsageError(
-            f"{settings.nodes} workers get {share} samples each of {settings.data}: a batch is {settings.batch}"
-        )
+    name = settings.data_spec.name
+    try:
+        dataset = LOADERS[name.partition(":")[0]](settings)
+    except MemoryError as error:
+        raise UsageError(f"{name} does not fit into memory: {error}") from error
+    shares = [len(samples_of(settings, dataset.train_labels, worker)) for worker in range(settings.nodes)]
+    if (least := min(shares)) < settings.batch:
+        whose = f"{settings.nodes} workers get {least} samples each of {name}"
+        if len(set(shares)) > 1:
+            whose = f"worker {shares.index(least)} gets {least} of {sum(shares)} samples by {settings.sharing}"
+        raise UsageError(f"{whose}: a batch is {settings.batch}")
     return dataset
 
 
-def load_digits(seed: int) -> Dataset:
-    """Return scikit-learn's digits at 28×28; which fifth is the test set depends on the seed.
+def make_noise(shape: SampleShape, samples: int, seed: int) -> Dataset:
+    """Return synthetic data: values drawn from a normal distribution, or tokens, and labels, from an even one."""
+    random = np.random.default_rng(seed)
+
+    def part(count: int) -> tuple[Images, Labels]:
+        if isinstance(shape, Tokens):
+            tokens = random.integers(0, shape.classes, (count, shape.length + 1))
+            return np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
+        return random.standard_normal((count, shape.features), np.float32), random.integers(0, shape.classes, count)
+
+    return Dataset(*part(samples), *part(SYNTHETIC_TESTS))
+
+
+def samples_of(settings: TrainSettings, labels: Labels, worker: int) -> Int64Array:
+    """Return the numbers of the training samples that a worker draws its batches from.
 
     Raises:
-        UsageError: scikit-learn is not installed.
+        UsageError: a split by class of samples that have no class.
     """
-    try:
-        from sklearn import datasets  # slow to import, and only the parent process needs it
-    except ImportError as error:
-        raise UsageError("the digits need scikit-learn: pip install 'netoffload[train]'") from error
-    bunch = datasets.load_digits()
-    small = torch.from_numpy(np.asarray(bunch.images, dtype=np.float32) / np.float32(16))
-    images = torch.nn.functional.interpolate(small[:, None], size=(SIDE, SIDE), mode="bilinear")
-    flat = images.reshape(-1, FEATURES).numpy()
-    labels = np.asarray(bunch.target, dtype=np.int64)
-    order = np.random.default_rng(seed).permutation(len(labels))
-    cut = len(labels) * 4 // 5
-    train, test = order[:cut], order[cut:]
-    return Dataset(flat[train], labels[train], flat[test], labels[test])
+    if settings.dirichlet_alpha is not None:
+        return dirichlet_split(labels, settings.nodes, settings.dirichlet_alpha, settings.seed)[worker]
+    workers = 1 if settings.sharing == "shared" else settings.nodes
+    return np.arange(len(labels))[_shard_of(len(labels), worker % workers, workers)]
 
 
-def load_mnist(folder: Path) -> Dataset:
-    """Read the four IDX files of MNIST, each plain or with ``.gz``.
+def dirichlet_split(labels: Labels, workers: int, alpha: float, seed: int) -> list[Int64Array]:
+    """Share out the samples of every class in proportions drawn from Dirichlet's distribution (Yurochkin et al., 2019).
+
+    Every sample goes to one worker. Large alphas give all workers the same classes, small ones few classes to each,
+    and their numbers of samples differ.
 
     Raises:
-        UsageError: a file is missing or damaged, or images and labels do not belong together.
+        UsageError: samples have one label per place, so no class.
     """
-    arrays = [read_idx(_find_idx(folder, name)) for name in MNIST_FILES]
-    for images, labels in (arrays[:2], arrays[2:]):
-        if images.ndim != 3 or images.shape[1:] != (SIDE, SIDE) or labels.shape != images.shape[:1]:
-            raise UsageError(f"{folder}: {images.shape} images and {labels.shape} labels are not MNIST's")
-        if labels.size == 0 or labels.max() >= CLASSES:
-            raise UsageError(f"{folder}: labels are empty or outside 0..{CLASSES - 1}")
-    scaled = [images.reshape(-1, FEATURES).astype(np.float32) / np.float32(255) for images in arrays[::2]]
-    return Dataset(scaled[0], arrays[1].astype(np.int64), scaled[1], arrays[3].astype(np.int64))
+    if labels.ndim != 1:
+        raise UsageError("sequences have no classes to split by: choose the sharing partitioned or shared")
+    random = np.random.default_rng((seed, workers))
+    parts: list[list[Int64Array]] = [[] for _ in range(workers)]
+    for number in range(int(labels.max()) + 1):
+        mine = random.permutation(np.flatnonzero(labels == number))
+        proportions = random.dirichlet(np.full(workers, alpha))
+        cuts = np.rint(np.cumsum(proportions)[:-1] * len(mine)).astype(int)
+        for part, piece in zip(parts, np.split(mine, cuts), strict=True):
+            part.append(piece)
+    return [np.sort(np.concatenate(part)) for part in parts]
 
 
-def _find_idx(folder: Path, name: str) -> Path:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
-    raise UsageError(f"{folder} has no {name}[.gz]: MNIST is the four files {', '.join(MNIST_FILES)} (gzip or not)")
+def share(settings: TrainSettings, dataset: Dataset, worker: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copy the samples of a worker, and their labels."""
+    chosen = samples_of(settings, dataset.train_labels, worker)
+    return torch.from_numpy(dataset.train_images[chosen]), torch.from_numpy(dataset.train_labels[chosen])
 
 
-def read_idx(path: Path) -> Uint8Array:
-    """Read an IDX file of unsigned bytes, gzip by its suffix.
-
-    Raises:
-        UsageError: unreadable, another type, or shorter or longer than its header says.
-    """
-    try:
-        octets = path.read_bytes()
-        if path.suffix == ".gz":
-            octets = gzip.decompress(octets)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path} is damaged or unreadable: {error}") from error
-    if len(octets) < 4 or octets[:3] != bytes((0, 0, IDX_UINT8)) or len(octets) < 4 + 4 * octets[3]:
-        raise UsageError(f"{path} is damaged: it is no IDX file of unsigned bytes")
-    header_octets = 4 + 4 * octets[3]
-    shape = tuple(int(size) for size in np.frombuffer(octets[4:header_octets], dtype=">u4"))
-    if len(octets) - header_octets != math.prod(shape):
-        raise UsageError(
-            f"{path} is damaged: {len(octets) - header_octets} octets of data, {math.prod(shape)} expected"
-        )
-    return np.frombuffer(octets, dtype=np.uint8, offset=header_octets).reshape(shape)
-
-
-def load_cifar10(path: Path) -> Dataset:
-    """Read CIFAR-10, or a part of it, from an .npz file, or from the only one in a folder.
-
-    Raises:
-        UsageError: no such file, or its arrays are not CIFAR-10's.
-    """
-    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
-    if len(files) != 1:
-        raise UsageError(f"{path} has {len(files)} .npz files: --data-dir must name the one with CIFAR-10")
-    try:
-        with np.load(files[0], allow_pickle=False) as stored:
-            arrays = {key: np.asarray(stored[key]) for key in CIFAR_KEYS}
-    except OSError as error:
-        raise UsageError(f"cannot read {files[0]}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        # NumPy's own words are about pickles, whatever is wrong; an .npy file is no context manager: TypeError.
-        raise UsageError(f"{files[0]} is no .npz file of {', '.join(CIFAR_KEYS)}") from error
-    for images, labels in ((arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])):
-        if images.dtype != np.uint8 or images.shape[1:] != (CIFAR_SIDE, CIFAR_SIDE, 3) or not labels.size:
-            raise UsageError(
-                f"{files[0]}: images of {images.dtype}{images.shape} are not CIFAR-10's uint8[n, 32, 32, 3]"
-            )
-        if labels.shape != images.shape[:1] or labels.max() >= CLASSES:
-            raise UsageError(f"{files[0]}: {labels.shape} labels do not belong to {images.shape} images")
-    train = arrays["x_train"].astype(np.float32) / np.float32(255)
-    mean, deviation = train.mean((0, 1, 2)), train.std((0, 1, 2))
-    flat = [
-        ((images - mean) / deviation).astype(np.float32).transpose(0, 3, 1, 2).reshape(len(images), -1)
-        for images in (train, arrays["x_test"].astype(np.float32) / np.float32(255))
-    ]
-    return Dataset(
-        np.ascontiguousarray(flat[0]),
-        arrays["y_train"].astype(np.int64),
-        np.ascontiguousarray(flat[1]),
-        arrays["y_test"].astype(np.int64),
-    )
-
-
-LOADERS: Final[Mapping[str, Callable[[Path, int], Dataset]]] = {
-    "digits": lambda _folder, seed: load_digits(seed),
-    "mnist": lambda folder, _seed: load_mnist(folder),
-    "cifar10": lambda path, _seed: load_cifar10(path),
-}
-"""By the name of :data:`~netoffload.training.config.DATASETS`: folder and seed in, the data set out."""
-assert LOADERS.keys() == DATASETS.keys()
-
-
-def save(dataset: Dataset, folder: Path) -> None:
-    """Write a data set as ``.npy`` files for :func:`open_saved`."""
-    for field in dataclasses.fields(dataset):
-        np.save(folder / f"{field.name}.npy", getattr(dataset, field.name))
-
-
-def open_saved(folder: Path) -> Dataset:
-    """Map what :func:`save` wrote; ranks on one machine share the pages.
-
-    Raises:
-        UsageError: a file is missing or damaged.
-    """
-    try:
-        return Dataset(*(np.load(folder / f"{field.name}.npy", mmap_mode="r") for field in dataclasses.fields(Dataset)))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot open the data set saved in {folder}: {error}") from error
+def _shard_of(samples: int, worker: int, workers: int) -> slice:
+    return slice(worker, worker + samples // workers * workers, workers)
 
 
 def shard(images: Images, labels: Labels, worker: int, workers: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -210,8 +122,7 @@ def shard(images: Images, labels: Labels, worker: int, workers: int) -> tuple[to
 
     All workers get the same number, so that an epoch has as many iterations on each.
     """
-    count = len(labels) // workers
-    mine = slice(worker, worker + count * workers, workers)
+    mine = _shard_of(len(labels), worker, workers)
     return torch.from_numpy(np.array(images[mine])), torch.from_numpy(np.array(labels[mine]))
 
 
@@ -221,7 +132,12 @@ def batches(
     """Yield batches for ever, in a new order every epoch that only seed, worker and epoch decide.
 
     What is left of an epoch after its last whole batch is dropped.
+
+    Raises:
+        UsageError: there is no whole batch.
     """
+    if len(labels) < batch:
+        raise UsageError(f"{len(labels)} samples are no batch of {batch}")
     epoch = 0
     while True:
         order = torch.from_numpy(np.random.default_rng((seed, worker, epoch)).permutation(len(labels)))

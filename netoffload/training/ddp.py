@@ -20,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from netoffload.torch import CompressionState, compress_hook, set_rank_environment
 from netoffload.training.config import TrainSettings
-from netoffload.training.data import Dataset, batches, shard
+from netoffload.training.data import batches, shard
+from netoffload.training.dataset import Dataset
 from netoffload.training.replica import accuracy_of
 
 ONE_BUCKET_MB: Final = 1 << 20
@@ -81,7 +82,7 @@ class DdpReplica:
         mine = shard(dataset.train_images, dataset.train_labels, rank(), settings.nodes)
         self._batches = batches(*mine, settings.batch, settings.seed, rank())
         group = dist.new_group()  # of its own: its calls do not wait for those of other replicas
-        module = settings.model_spec.build(settings.seed, settings.image_shape)
+        module = settings.model_spec.build(settings.seed, settings.sample_shape)
         cap_mb = ONE_BUCKET_MB if hook == "powersgd" else None
         self._model = DistributedDataParallel(module, process_group=group, bucket_cap_mb=cap_mb)
         if hook == "fp16":

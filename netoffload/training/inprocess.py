@@ -18,6 +18,7 @@ from netoffload.errors import UsageError
 from netoffload.methods import Sent
 from netoffload.training import data
 from netoffload.training.config import TrainSettings
+from netoffload.training.dataset import Dataset
 from netoffload.training.loop import Batches, method_of, run_server, run_worker
 from netoffload.training.replica import Replica
 
@@ -42,7 +43,7 @@ class Learned:
     sha256: str
 
 
-def train(settings: TrainSettings, dataset: data.Dataset) -> Learned:
+def train(settings: TrainSettings, dataset: Dataset) -> Learned:
     """Train as ``settings`` say and return what came out; torch's threads are set to one.
 
     Raises:
@@ -75,8 +76,6 @@ def train(settings: TrainSettings, dataset: data.Dataset) -> Learned:
     )
 
 
-def batches_of(settings: TrainSettings, dataset: data.Dataset, worker: int) -> Batches:
+def batches_of(settings: TrainSettings, dataset: Dataset, worker: int) -> Batches:
     """Return a worker's batches: of its part of the training set, or of all of it if that is shared."""
-    part = (worker, settings.nodes) if settings.sharing == "partitioned" else (0, 1)
-    shard = data.shard(dataset.train_images, dataset.train_labels, *part)
-    return data.batches(*shard, settings.batch, settings.seed, worker)
+    return data.batches(*data.share(settings, dataset, worker), settings.batch, settings.seed, worker)

@@ -8,10 +8,13 @@ learns.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import nn
+
+from netoffload.training.model_spec import Shape
 
 
 class LinearInPlace(torch.autograd.Function):
@@ -59,11 +62,89 @@ class FullyConnected(nn.Linear):
         return outputs
 
 
+class LocallyConnected(nn.Module):
+    """A convolution of 3x3 whose weights differ at every place (Krizhevsky's cuda-convnet: ``local``).
+
+    Attributes:
+        weight: float32[places, outputs, 9 * inputs].
+        bias: float32[outputs, places].
+    """
+
+    def __init__(self, inputs: int, outputs: int, side: int) -> None:
+        """Take ``inputs`` planes of ``side`` x ``side``, padded with zeros; weights are not initialised."""
+        super().__init__()
+        self.side = side
+        self.weight = nn.Parameter(torch.empty(side * side, outputs, 9 * inputs))
+        self.bias = nn.Parameter(torch.empty(outputs, side * side))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return float32[batch, outputs, side, side]."""
+        patches = nn.functional.unfold(inputs, 3, padding=1)
+        outputs: torch.Tensor = torch.einsum("bip,poi->bop", patches, self.weight) + self.bias
+        return outputs.view(-1, len(self.bias), self.side, self.side)
+
+
+class Residual(nn.Module):
+    """ReLU of the sum of a body and its shortcut."""
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
+        """Both give the same shape."""
+        super().__init__()
+        self.body, self.shortcut = body, shortcut
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the active sum."""
+        return nn.functional.relu(self.body(inputs) + self.shortcut(inputs), inplace=True)
+
+
+class Subsample(nn.Module):
+    """Every second row and column, and ``planes`` more planes of zeros."""
+
+    def __init__(self, planes: int) -> None:
+        """Half of the planes come before, half behind."""
+        super().__init__()
+        self.padding = (0, 0, 0, 0, planes // 2, planes - planes // 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return float32[batch, inputs + planes, half, half]."""
+        return nn.functional.pad(inputs[:, :, ::2, ::2], self.padding)
+
+
+class Branches(nn.ModuleList):
+    """Branches from the same inputs whose outputs lie behind each other, plane by plane."""
+
+    def __init__(self, *branches: nn.Module) -> None:
+        """Take the branches."""
+        super().__init__(branches)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return all their planes."""
+        return torch.cat([branch(inputs) for branch in self], 1)
+
+
+def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+    """Return a convolution without bias that keeps the side, but for the stride, and its batch normalisation."""
+    padding = kernel // 2
+    return [nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False), nn.BatchNorm2d(outputs)]
+
+
+def as_images(shape: Shape) -> nn.Unflatten:
+    """Return the layer that makes float32[batch, channels, side, side] of float32[batch, features]."""
+    return nn.Unflatten(1, (shape.channels, shape.side, shape.side))
+
+
+def draw_normal(tensor: torch.Tensor, deviation: float, generator: torch.Generator) -> None:
+    """Fill a tensor from a normal distribution around 0; one on the meta device has nothing to fill."""
+    if not tensor.is_meta:
+        nn.init.normal_(tensor, 0.0, deviation, generator)
+
+
 def he_initialise(model: nn.Module, seed: int) -> None:
     """Draw the weights of every convolution and fully connected layer, in their order; set biases to 0."""
     generator = torch.Generator().manual_seed(seed)
     for layer in model.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu", generator=generator)
+        if isinstance(layer, nn.Conv2d | nn.Linear | LocallyConnected):
+            fan_in = layer.weight.shape[-1] if isinstance(layer, LocallyConnected) else layer.weight[0].numel()
+            draw_normal(layer.weight, math.sqrt(2.0) / math.sqrt(fan_in), generator)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import torch
@@ -15,10 +15,11 @@ CLASSES: Final = 10
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What one image of a data set is: ``channels`` planes of ``side`` x ``side`` values."""
+    """What one image of a data set is: ``channels`` planes of ``side`` x ``side`` values, of one of ``classes``."""
 
     channels: int
     side: int
+    classes: int = CLASSES
 
     @property
     def features(self) -> int:
@@ -27,10 +28,33 @@ class Shape:
 
     def __str__(self) -> str:
         """Say it in words."""
-        return f"{self.side}x{self.side} {'grey' if self.channels == 1 else 'colour'}"
+        return f"{self.side}x{self.side} {'grey' if self.channels == 1 else 'colour'} images"
 
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """What one sequence of a data set is: ``length`` numbers in 0..``classes`` - 1; the label of each is the next."""
+
+    length: int
+    classes: int
+
+    @property
+    def features(self) -> int:
+        """Numbers of one sequence."""
+        return self.length
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        return "sequences of tokens"
+
+
+SampleShape = Shape | Tokens
 
 GREY_28: Final = Shape(1, 28)
+COLOUR_32: Final = Shape(3, 32)
+IMAGENET: Final = Shape(3, 224, 1000)
+TEXT: Final = Tokens(128, 96)
+"""Of the text corpus: printable ASCII and the line's end."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +91,13 @@ class StepDecay:
 
 
 def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross entropy of outputs, float32[batch, classes], and labels, int64[batch]."""
+    """Return the mean cross entropy of outputs, float32[batch, classes], and labels, int64[batch].
+
+    Of sequences, with a dimension for the place behind ``batch``, it is the mean over all places.
+    """
     from torch.nn import functional
 
-    return functional.cross_entropy(outputs, labels)
+    return functional.cross_entropy(outputs.flatten(0, -2), labels.flatten())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,10 +107,15 @@ class ModelSpec:
     Attributes:
         name: on the command line.
         summary: a few words for lists.
-        build: seed and shape of an image in, the network with that seed's weights out: the same on every rank.
+        build: seed and shape of a sample in, the network with that seed's weights out: the same on every rank. On
+            torch's meta device it has no weights.
         optimizer: its defaults.
         schedule: of the learning rate.
-        input_shape: the only shape of images that it takes; None: any.
+        input_shape: the only shape that it takes; None: images of any, or sequences of any.
+        usual_shape: what its paper trains it on, and what synthetic data has unless told otherwise.
+        smallest_side: of the images that it takes.
+        data: the data set of a run that names none.
+        weight_uses: multiplications by a weight per usual sample, on average over the weights, or more.
         printed: the size in its paper, if one prints it.
         loss: outputs and labels in, the mean loss of a batch out.
         thresholds: by method, what ``netoffload bench thresholds`` finds best.
@@ -91,10 +123,14 @@ class ModelSpec:
 
     name: str
     summary: str
-    build: Callable[[int, Shape], nn.Module]
+    build: Callable[[int, Any], nn.Module]
     optimizer: Sgd
     schedule: StepDecay
-    input_shape: Shape | None = None
+    input_shape: SampleShape | None = None
+    usual_shape: SampleShape = GREY_28
+    smallest_side: int = 1
+    data: str = "digits"
+    weight_uses: int = 1
     printed: PrintedSize | None = None
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
     thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -102,12 +138,27 @@ class ModelSpec:
     def __str__(self) -> str:
         """Say in a line what it is."""
         printed = f"; {self.printed}" if self.printed else ""
-        return f"{self.name}: {self.summary}; learning rate {self.optimizer.learning_rate:g}{printed}"
+        rate = f"learning rate {self.optimizer.learning_rate:g}"
+        return f"{self.name}: {self.summary}; {rate}; trains on {self.data}{printed}"
 
-    def takes(self, shape: Shape) -> bool:
-        """Whether it can be built for such images."""
-        return self.input_shape in (None, shape)
+    def takes(self, shape: SampleShape) -> bool:
+        """Whether it can be built for such samples."""
+        if self.input_shape is not None:
+            return shape == self.input_shape
+        return (
+            type(shape) is type(self.usual_shape) and getattr(shape, "side", self.smallest_side) >= self.smallest_side
+        )
 
-    def layer_sizes(self, shape: Shape) -> tuple[int, ...]:
-        """Return the length of every weight and every bias, in their order."""
-        return tuple(tensor.numel() for tensor in self.build(0, shape).parameters())
+    @property
+    def wants(self) -> str:
+        """The samples that it takes, in words."""
+        if self.input_shape is not None or isinstance(self.usual_shape, Tokens):
+            return str(self.input_shape or self.usual_shape)
+        return f"images of {self.smallest_side}x{self.smallest_side} or more"
+
+    def layer_sizes(self, shape: SampleShape) -> tuple[int, ...]:
+        """Return the length of every weight and every bias, in their order, without making them."""
+        import torch
+
+        with torch.device("meta"):
+            return tuple(tensor.numel() for tensor in self.build(0, shape).parameters())

@@ -30,6 +30,7 @@ from netoffload.results import ClassCounts, Versions
 from netoffload.training import data
 from netoffload.training.capture import CapturingMethod
 from netoffload.training.config import RankJob, TrainSettings
+from netoffload.training.dataset import Dataset, open_saved
 from netoffload.training.loop import Batches, Timeline, average_buffers, method_of, run_server, run_worker, warm_up
 from netoffload.training.measure import read_meter, traffic_between
 from netoffload.training.outcome import PROGRESS_FILE, Coded, RankOutcome
@@ -44,7 +45,7 @@ class Evaluation:
     Every rank has one, so that all of them wait at the same iterations for rank 0 to finish measuring.
     """
 
-    def __init__(self, settings: TrainSettings, replica: Replica, dataset: data.Dataset, exchange: Exchange) -> None:
+    def __init__(self, settings: TrainSettings, replica: Replica, dataset: Dataset, exchange: Exchange) -> None:
         """Nothing is shown or measured yet."""
         self.accuracy_after: dict[str, float] = {}
         self._settings, self._replica, self._dataset, self._exchange = settings, replica, dataset, exchange
@@ -74,15 +75,14 @@ class Evaluation:
 def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     """Train as one rank and return what it saw; all ranks call it together."""
     settings, exchange, rank = job.settings, comm.exchange(), comm.exchange().rank
-    dataset = data.open_saved(Path(job.dataset))
+    dataset = open_saved(Path(job.dataset))
     replica = Replica(settings)
 
     def new_method() -> Method:
         return method_of(settings, exchange, comm.quantiser(), replica.layer_sizes)
 
     is_worker = rank < settings.nodes
-    part = (rank, settings.nodes) if settings.sharing == "partitioned" else (0, 1)
-    mine = data.shard(dataset.train_images, dataset.train_labels, *part) if is_worker else None
+    mine = data.share(settings, dataset, rank) if is_worker else None
 
     def new_batches() -> Batches | None:
         return data.batches(*mine, settings.batch, settings.seed, rank) if mine else None

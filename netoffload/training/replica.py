@@ -14,6 +14,7 @@ No copy is made in an iteration. The NumPy arrays and the torch tensors of a rep
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 import numpy as np
 import torch
@@ -22,6 +23,11 @@ from torch import nn
 from netoffload.compiled.arrays import Float32Array
 from netoffload.training.config import TrainSettings
 from netoffload.training.layers import FullyConnected
+
+PASS_SAMPLES: Final = 1000
+PASS_VALUES: Final = 1000 * 3 * 32 * 32
+PASS_LABELS: Final = 16_000
+"""Of one pass of an evaluation."""
 
 
 class Replica:
@@ -36,7 +42,9 @@ class Replica:
     def __init__(self, settings: TrainSettings, module: nn.Module | None = None) -> None:
         """Take ``module``, or build the model that ``settings`` names with the weights of its seed."""
         self._settings = settings
-        self._module = module or settings.model_spec.build(settings.seed, settings.image_shape)
+        self._rank: int | None = None
+        self._iteration = 0
+        self._module = module or settings.model_spec.build(settings.seed, settings.sample_shape)
         # Only FullyConnected overwrites its gradients; torch's own layers add to what is there.
         self._adds_gradients = any(
             list(layer.parameters(recurse=False)) and not isinstance(layer, FullyConnected)
@@ -68,6 +76,7 @@ class Replica:
 
     def backward(self, images: torch.Tensor, labels: torch.Tensor) -> float:
         """Put the gradient of a batch's mean loss, times the loss scale, into ``gradient``; return the loss."""
+        self._seed_iteration()
         if self._adds_gradients:
             self._flat_gradient.zero_()
         loss = self._settings.model_spec.loss(self._module(images), labels)
@@ -88,10 +97,16 @@ class Replica:
         self._optimizer_view.grad = torch.from_numpy(gradient_sum)
         self._optimizer.step()
 
-    def seed_layers(self, rank: int) -> None:
-        """Begin the randomness of this rank's layers (dropout) anew; run's seed and rank decide it."""
-        word = np.random.SeedSequence((self._settings.seed, rank)).generate_state(1, np.uint64)[0]
-        torch.manual_seed(int(word >> np.uint64(1)))
+    def seed_layers(self, rank: int, iteration: int = 0) -> None:
+        """Let the run's seed, this rank and the iteration decide what layers draw (dropout), from ``iteration`` on."""
+        self._rank, self._iteration = rank, iteration
+
+    def _seed_iteration(self) -> None:
+        if self._rank is not None:
+            words = np.random.SeedSequence((self._settings.seed, self._rank, self._iteration))
+            # Not torch.manual_seed, which also looks for devices.
+            torch.default_generator.manual_seed(int(words.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+            self._iteration += 1
 
     def buffers(self) -> Float32Array:
         """Return a copy of what the model keeps beside its parameters, BatchNorm's statistics for one, float32[m]."""
@@ -117,18 +132,26 @@ class Replica:
         return accuracy_of(self._module, images, labels)
 
 
-def accuracy_of(module: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """Return the share of images, float32[n, features], whose largest output is their label.
+def accuracy_of(module: nn.Module, samples: torch.Tensor, labels: torch.Tensor) -> float:
+    """Return the share of labels that are the largest output, of sequences over all their places.
 
-    Layers that differ between training and use (dropout, BatchNorm) do as in use.
+    Layers that differ between training and use (dropout, BatchNorm) do as in use. A pass takes no more samples than
+    :data:`PASS_SAMPLES`, nor more values or labels than bound its memory.
+
+    Args:
+        module: of outputs float32[n, classes] or float32[n, length, classes].
+        samples: float32[n, features] or int64[n, length].
+        labels: int64[n] or int64[n, length].
     """
+    each = (PASS_SAMPLES, PASS_VALUES // samples[0].numel(), PASS_LABELS // labels[0].numel())
+    step = max(1, min(each))
     module.eval()
     try:
         with torch.no_grad():
             hits = sum(
-                int((module(images[at : at + 1000]).argmax(1) == labels[at : at + 1000]).sum())
-                for at in range(0, len(labels), 1000)
+                int((module(samples[at : at + step]).argmax(-1) == labels[at : at + step]).sum())
+                for at in range(0, len(labels), step)
             )
     finally:
         module.train()
-    return hits / len(labels)
+    return hits / labels.numel()

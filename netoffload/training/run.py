@@ -25,6 +25,7 @@ from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan,
 from netoffload.training import data
 from netoffload.training.capture import CAPTURE_FILE
 from netoffload.training.config import RankJob, TrainSettings
+from netoffload.training.dataset import save
 from netoffload.training.measure import FLOAT_OCTETS, check_traffic, with_coded
 from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
 
@@ -32,6 +33,9 @@ PROGRESS_INTERVAL_S: Final = 0.2
 
 START_S: Final = 120.0
 """Allowance for a run's start and end: importing torch on all ranks of a small machine takes seconds."""
+
+SLOW_CORE_FLOPS: Final = 5e9
+"""What a rank computes per second where it shares an old core."""
 
 BASELINES: Final = ("direct", "nic", "both")
 """Where methods run that use no codec of a NIC: without NICs, through NICs that leave them alone, or both."""
@@ -150,7 +154,7 @@ def run_all(
             continue
         with Testbed(make_plan(settings, new_run_id()), progress=on_phase) as bed:
             folder = bed.make_scratch()
-            data.save(dataset, folder)
+            save(dataset, folder)
             for number, run in enumerate(mine):
                 result_folder = folder / f"run{number}"
                 result_folder.mkdir()
@@ -184,7 +188,7 @@ def nodes_needed(runs: Sequence[TrainSettings]) -> int:
 def _check_together(runs: Sequence[TrainSettings], testbed: TestbedSettings) -> None:
     if not runs:
         raise UsageError("nothing to run: name at least one method")
-    if len({(run.data, run.data_dir, run.seed, run.nodes) for run in runs}) > 1:
+    if len({(run.data_spec, run.data_dir, run.seed, run.nodes) for run in runs}) > 1:
         raise UsageError("runs on one testbed share their data set, seed and number of workers")
     if alone := [run.method for run in runs if run.ranks == 1]:
         raise UsageError(f"1 worker exchanges nothing by {alone[0]}: use at least 2")
@@ -229,12 +233,14 @@ def run_one(
 def time_limit_s(settings: TrainSettings, rate_bps: int | None) -> float:
     """Return the seconds after which a run is ended as hung.
 
-    They are the start, and per iteration ten times the model's slowest method at that rate and a microsecond of
-    computing per parameter, a second at least.
+    They are the start, and per iteration ten times the model's slowest method at that rate, and computing: what a slow
+    core takes for the batch, but a microsecond per parameter and a second at least.
     """
-    parameters = sum(settings.model_spec.layer_sizes(settings.image_shape))
+    parameters = sum(settings.model_spec.layer_sizes(settings.sample_shape))
     slowest_s = 2 * settings.nodes * parameters * FLOAT_OCTETS * 8 / (rate_bps or 1_000_000_000)
-    return START_S + settings.iterations * (max(1.0, 1e-6 * parameters) + 10 * slowest_s)
+    # Backward takes twice what forward does; a multiplication and an addition are two operations.
+    compute_s = 6 * settings.batch * settings.model_spec.weight_uses * parameters / SLOW_CORE_FLOPS
+    return START_S + settings.iterations * (max(1.0, 1e-6 * parameters, compute_s) + 10 * slowest_s)
 
 
 @contextlib.contextmanager
@@ -351,7 +357,7 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         momentum=settings.optimizer.momentum,
         weight_decay=settings.optimizer.weight_decay,
         loss_scale=settings.loss_scale,
-        data=settings.data,
+        data=settings.data_spec.name,
         parameters=parameters,
         codec=nic.codec if nic else None,
         bound_k=nic.bound_k if nic else None,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from netoffload.errors import UsageError
-from netoffload.training import data
 from netoffload.training.config import TrainSettings
+from netoffload.training.dataset import Dataset
 from netoffload.training.inprocess import train
 
 METHODS: Final = ("wgt", "bgt", "qgt")
@@ -37,7 +37,7 @@ class Trial:
 
 def search(
     settings: TrainSettings,
-    dataset: data.Dataset,
+    dataset: Dataset,
     *,
     methods: Sequence[str] = METHODS,
     grid: Sequence[float] = GRID,

@@ -12,12 +12,13 @@ from commands import netoffload, started
 from netoffload import results
 from netoffload.cli.train import _remarks
 from netoffload.results import ClassCounts, Configuration, Learning, NodeTraffic, Record, Spread, Timing, Traffic
+from netoffload.training.models import MODELS
 
 
 def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
     done = started("train", "hdd")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "netoffload: model 'hdd' is unknown: choose from cnn, hdc\n"
+    assert done.stderr == f"netoffload: model 'hdd' is unknown: choose from {', '.join(MODELS)}\n"
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,8 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
         (("--exchange", "terngrad:via=ring,exempt=2"), "exempt=2 names layers of the model"),
         (("--exchange", "inc", "--error-feedback"), "none of inc can keep a residual"),
         (("--data", "cifar10", "--data-dir", "/nonexistent"), "hdc takes 28x28 grey images"),
+        (("--data", "synthetic:side=x"), "synthetic data of this model takes channels=N, side=N"),
+        (("--sharing", "dirichlet:alpha=0.001", "--nodes", "9"), "samples by dirichlet:alpha=0.001: a batch is 25"),
         (("--sharing", "fair"), "sharing 'fair' is unknown: choose from partitioned, shared"),
         (("--nodes", "0"), "0 workers"),
         (("--nodes", "1", "--exchange", "wa", "--exchange", "inc+c"), "1 worker exchanges nothing by inc+c"),

@@ -17,7 +17,7 @@ from netoffload.training.loop import average_buffers, method_of, warm_up
 from netoffload.training.model_spec import Shape
 from netoffload.training.models.cnn import build_cnn
 from netoffload.training.models.hdc import build_hdc
-from netoffload.training.replica import Replica
+from netoffload.training.replica import Replica, accuracy_of
 
 
 def a_batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -166,6 +166,23 @@ def test_warming_up_leaves_the_model_as_it_was() -> None:
     settings = TrainSettings("inc", nodes=1)
     [(before, after)] = run_ranks(1, one_rank)
     np.testing.assert_array_equal(before, after)
+
+
+def test_dropout_of_an_iteration_depends_on_no_earlier_one() -> None:
+    replica = Replica(TrainSettings("inc"), a_model_with_everything())
+    replica.seed_layers(1)
+    losses = [replica.backward(*a_batch()) for _ in range(3)]
+    assert len(set(losses)) == 3
+    replica.seed_layers(1, iteration=2)
+    assert replica.backward(*a_batch()) == losses[2]
+
+
+def test_accuracy_of_sequences_counts_every_place() -> None:
+    labels = torch.randint(0, 4, (300, 128))  # more than one pass
+    guesses = torch.where(torch.arange(128) < 32, labels, (labels + 1) % 4)
+    repeat = nn.Embedding(4, 4)
+    repeat.weight.data.copy_(torch.eye(4))
+    assert accuracy_of(repeat, guesses, labels) == 0.25
 
 
 def test_dropout_depends_on_seed_and_rank_alone() -> None:

@@ -1,4 +1,9 @@
-"""The models by their names: every module of this package has one ``SPEC``, and being here is all that registers it.
+"""The models by their names: being here is all that registers a module.
+
+It has one ``SPEC``, or ``SPECS`` where one definition makes several models. Sizes are those of the papers:
+``tests/training/test_training_models.py`` holds each against its paper or the implementation that the paper names.
+All are plain torch. They take no definition from torchvision: PyPI's wheels of it do not load beside torch's wheels for
+CPUs.
 
 A module imports torch inside ``build`` alone, so that the command line knows the names without waiting for torch.
 """
@@ -15,7 +20,7 @@ from netoffload.training.model_spec import ModelSpec
 
 def _specs() -> dict[str, ModelSpec]:
     modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
-    specs: list[ModelSpec] = [module.SPEC for module in modules]
+    specs: list[ModelSpec] = [spec for module in modules for spec in getattr(module, "SPECS", None) or (module.SPEC,)]
     names = [spec.name for spec in specs]
     assert len(set(names)) == len(names), f"two models have one name: {names}"
     return dict(zip(names, specs, strict=True))

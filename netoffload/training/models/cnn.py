@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final
 
-from netoffload.training.model_spec import CLASSES, ModelSpec, Sgd, Shape, StepDecay
+from netoffload.training.model_spec import ModelSpec, Sgd, Shape, StepDecay
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +29,7 @@ def build_cnn(seed: int, shape: Shape) -> nn.Sequential:
         layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
         side //= 2
     layers += [nn.Flatten(), nn.Linear(CHANNELS[-1] * side * side, HIDDEN), nn.ReLU(inplace=True)]
-    model = nn.Sequential(*layers, nn.Linear(HIDDEN, CLASSES))
+    model = nn.Sequential(*layers, nn.Linear(HIDDEN, shape.classes))
     he_initialise(model, seed)
     return model
 
@@ -38,6 +38,7 @@ SPEC: Final = ModelSpec(
     name="cnn",
     summary="a small convolutional network",
     build=build_cnn,
+    weight_uses=62,
     optimizer=Sgd(learning_rate=0.02, momentum=0.9, weight_decay=5e-5),
     schedule=StepDecay(divisor=5.0, interval=2000),
     thresholds={"wgt": 0.002, "bgt": 0.2, "qgt": 0.01},
