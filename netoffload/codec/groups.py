@@ -67,6 +67,9 @@ GroupEncoder: TypeAlias = Callable[[Uint8Array, int, int, tuple[int, ...], Uint8
 GroupDecoder: TypeAlias = Callable[[Stretch, int, np.float32, Uint8Array, int], int]
 """Reads a group from the start of a stretch: floats, unit8, target, its place; returns its octets or MALFORMED."""
 
+Decoder: TypeAlias = Callable[[Uint8Array, int, int, int, np.float32, Uint8Array, int], int]
+"""``decode`` of one of the forms with groups."""
+
 
 @inlined_with
 def encode_groups(
@@ -151,8 +154,8 @@ def decode_groups(
 
 
 @inlined_with
-def decode_half_groups(
-    decode_group: GroupDecoder,
+def decode_each_half(
+    decode: Decoder,
     payload: Uint8Array,
     payload_at: int,
     available: int,
@@ -162,12 +165,12 @@ def decode_half_groups(
     target: Uint8Array,
     target_at: int,
 ) -> int:
-    """``decode_halves`` by groups: one half after the other, each a payload of its own."""
+    """``decode_halves``: one half after the other, each a payload of its own."""
     first, floats = middle
-    if decode_groups(decode_group, payload, payload_at, first, floats, unit8, target, target_at) != first:
+    if decode(payload, payload_at, first, floats, unit8, target, target_at) != first:
         return MALFORMED
     to, left = target_at + 4 * floats, count - floats
-    rest = decode_groups(decode_group, payload, payload_at + first, available - first, left, unit8, target, to)
+    rest = decode(payload, payload_at + first, available - first, left, unit8, target, to)
     return MALFORMED if rest == MALFORMED else first + rest
 
 
@@ -180,7 +183,7 @@ def _lane_mask(source: Uint8Array, first: int, lanes: int, smallest: int) -> int
 
 
 @inline_kernel
-def _put_masks(source: Uint8Array, first: int, lanes: int, smallest: int, target: Uint8Array, at: int) -> int:
+def put_masks(source: Uint8Array, first: int, lanes: int, smallest: int, target: Uint8Array, at: int) -> int:
     """Write the masks of a group; return where its codes begin."""
     present, head = 0, at + 1
     for burst in range((lanes + LANES - 1) // LANES):
@@ -200,7 +203,7 @@ def _put_masks(source: Uint8Array, first: int, lanes: int, smallest: int, target
 
 
 @inline_kernel
-def _put_codes(
+def _put_burst_codes(
     source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
 ) -> tuple[int, int, int]:
     """Write the codes of a burst; return where they end, and how many floats take 16 bits or more, and 32."""
@@ -216,33 +219,42 @@ def _put_codes(
 
 
 @inline_kernel
+def put_codes(
+    source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, masks_at: int, at: int
+) -> tuple[int, int, int]:
+    """Write the codes of a group whose masks are written; return where they end, and how many escape to 16 and 32."""
+    in16 = in32 = 0
+    for burst in range((lanes + LANES - 1) // LANES):
+        if u8(target, masks_at) >> burst & 1 == 0:
+            continue
+        from_at, left = first + 4 * LANES * burst, lanes - LANES * burst
+        if left >= LANES:  # said as a constant, so that the lanes are unrolled
+            at, longs, wholes = _put_burst_codes(source, from_at, LANES, limits, target, at)
+        else:
+            at, longs, wholes = _put_burst_codes(source, from_at, left, limits, target, at)
+        in16 += longs - wholes
+        in32 += wholes
+    return at, in16, in32
+
+
+@inline_kernel
 def encode_group(
     source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
 ) -> Coded:
     """Write up to 64 floats as a group, for any CPU."""
-    cursor = _put_masks(source, first, lanes, limits[0], target, at)
-    codes_at = cursor
-    in16 = in32 = 0
-    for burst in range((lanes + LANES - 1) // LANES):
-        if u8(target, at) >> burst & 1 == 0:
-            continue
-        from_at, left = first + 4 * LANES * burst, lanes - LANES * burst
-        if left >= LANES:  # said as a constant, so that the lanes are unrolled
-            cursor, longs, wholes = _put_codes(source, from_at, LANES, limits, target, cursor)
-        else:
-            cursor, longs, wholes = _put_codes(source, from_at, left, limits, target, cursor)
-        in16 += longs - wholes
-        in32 += wholes
+    codes_at = put_masks(source, first, lanes, limits[0], target, at)
+    cursor, in16, in32 = put_codes(source, first, lanes, limits, target, at, codes_at)
     codes = cursor - codes_at
     if in16 | in32:
-        cursor = _put_escapes(source, first, lanes, limits, target, cursor)
+        cursor = put_escapes_plainly(source, first, lanes, limits, target, cursor)
     return Coded(cursor - at, codes, in16, in32)
 
 
 @inline_kernel
-def _put_escapes(
+def put_escapes_plainly(
     source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
 ) -> int:
+    """Write the escapes of a group, which is classified again; return where they end."""
     for wanted in (2, 3):
         for lane in range(lanes):
             code, tag = bounded_lane(load_u32(source, first + 4 * lane), limits)
@@ -284,7 +296,7 @@ def get_escapes(payload: Uint8Array, at: int, in16: int, in32: int, target: Uint
 @inline_kernel
 def check_masks(payload: Stretch, lanes: int) -> tuple[int, int]:
     """Return where the codes of a group begin and how many there are; ``MALFORMED`` twice if no encoder writes these
-    masks for ``lanes`` floats, or the octets end before the codes do."""
+    masks for ``lanes`` floats, or the octets end before they do."""
     octets, at = payload.octets, payload.at
     end = at + payload.length
     if payload.length <= 0:
@@ -300,9 +312,7 @@ def check_masks(payload: Stretch, lanes: int) -> tuple[int, int]:
             return MALFORMED, MALFORMED
         codes += popcount_u16(mask)
     is_last_present = lanes % LANES and present >> lanes // LANES & 1
-    if codes_at + codes > end or (is_last_present and mask >> lanes % LANES):
-        return MALFORMED, MALFORMED
-    return codes_at, codes
+    return (MALFORMED, MALFORMED) if is_last_present and mask >> lanes % LANES else (codes_at, codes)
 
 
 @inline_kernel
@@ -310,7 +320,7 @@ def decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8A
     """Read a group of up to 64 floats, for any CPU; ``unit8`` is that of ``netoffload.codec.plain.decode_lane``."""
     octets, at = payload.octets, payload.at
     cursor, codes = check_masks(payload, lanes)
-    if cursor == MALFORMED:
+    if cursor == MALFORMED or cursor + codes > at + payload.length:
         return MALFORMED
     in16 = in32 = 0
     for code_at in range(cursor, cursor + codes):
@@ -386,4 +396,4 @@ def decode_masked_halves(
     target_at: int,
 ) -> int:
     """``decode_halves`` of groups."""
-    return decode_half_groups(decode_group, payload, payload_at, available, count, middle, unit8, target, target_at)
+    return decode_each_half(decode_masked, payload, payload_at, available, count, middle, unit8, target, target_at)
