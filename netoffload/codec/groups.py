@@ -28,7 +28,9 @@ from netoffload.compiled.octets import (
     float32_bits,
     load_u16,
     load_u32,
+    load_u64,
     popcount_u16,
+    popcount_u64,
     store_u16,
     store_u32,
     trailing_zeros,
@@ -43,6 +45,10 @@ HEAD_MAX: Final = 1 + GROUP // LANES
 
 ESCAPE16: Final = 0x80
 ESCAPE32: Final = 0x00
+
+LOW7: Final = 0x7F7F7F7F7F7F7F7F
+ONES: Final = 0x0101010101010101
+"""In a word of eight codes: the magnitudes, and the lowest bits."""
 
 
 class Coded(NamedTuple):
@@ -206,15 +212,15 @@ def put_masks(source: Uint8Array, first: int, lanes: int, smallest: int, target:
 def _put_burst_codes(
     source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
 ) -> tuple[int, int, int]:
-    """Write the codes of a burst; return where they end, and how many floats take 16 bits or more, and 32."""
+    """Write the codes of a burst; return where they end, and which lanes take 16 bits or more, and 32."""
     longs = wholes = 0
     for lane in range(lanes):
         code, tag = bounded_lane(load_u32(source, first + 4 * lane), limits)
         is_long, is_whole = tag >> 1, tag & tag >> 1
         target[at] = (code & (is_long - 1) & 0xFF) | (ESCAPE16 & (is_whole - is_long))
         at += int(tag != 0)
-        longs += is_long
-        wholes += is_whole
+        longs |= is_long << lane
+        wholes |= is_whole << lane
     return at, longs, wholes
 
 
@@ -222,19 +228,20 @@ def _put_burst_codes(
 def put_codes(
     source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, masks_at: int, at: int
 ) -> tuple[int, int, int]:
-    """Write the codes of a group whose masks are written; return where they end, and how many escape to 16 and 32."""
-    in16 = in32 = 0
+    """Write the codes of a group whose masks are written; return where they end, and which lanes take 16 bits or more,
+    and 32."""
+    longs = wholes = 0
     for burst in range((lanes + LANES - 1) // LANES):
         if u8(target, masks_at) >> burst & 1 == 0:
             continue
         from_at, left = first + 4 * LANES * burst, lanes - LANES * burst
         if left >= LANES:  # said as a constant, so that the lanes are unrolled
-            at, longs, wholes = _put_burst_codes(source, from_at, LANES, limits, target, at)
+            at, in16, in32 = _put_burst_codes(source, from_at, LANES, limits, target, at)
         else:
-            at, longs, wholes = _put_burst_codes(source, from_at, left, limits, target, at)
-        in16 += longs - wholes
-        in32 += wholes
-    return at, in16, in32
+            at, in16, in32 = _put_burst_codes(source, from_at, left, limits, target, at)
+        longs |= in16 << (LANES * burst)
+        wholes |= in32 << (LANES * burst)
+    return at, longs, wholes
 
 
 @inline_kernel
@@ -243,54 +250,52 @@ def encode_group(
 ) -> Coded:
     """Write up to 64 floats as a group, for any CPU."""
     codes_at = put_masks(source, first, lanes, limits[0], target, at)
-    cursor, in16, in32 = put_codes(source, first, lanes, limits, target, at, codes_at)
-    codes = cursor - codes_at
-    if in16 | in32:
-        cursor = put_escapes_plainly(source, first, lanes, limits, target, cursor)
-    return Coded(cursor - at, codes, in16, in32)
+    codes_end, longs, wholes = put_codes(source, first, lanes, limits, target, at, codes_at)
+    return with_escapes(source, first, longs, wholes, target, at, codes_end, codes_end - codes_at)
 
 
 @inline_kernel
-def put_escapes_plainly(
-    source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
-) -> int:
-    """Write the escapes of a group, which is classified again; return where they end."""
-    for wanted in (2, 3):
-        for lane in range(lanes):
-            code, tag = bounded_lane(load_u32(source, first + 4 * lane), limits)
-            if tag == wanted:
-                store_u32(target, at, code)
-                at += 2 * tag - 2
-    return at
+def with_escapes(
+    source: Uint8Array, first: int, longs: int, wholes: int, target: Uint8Array, at: int, cursor: int, codes: int
+) -> Coded:
+    """Write the escapes of the group at ``at``, whose ``codes`` end at ``cursor``; return what became of it.
 
-
-@inline_kernel
-def put_escapes(source: Uint8Array, first: int, in16: int, in32: int, target: Uint8Array, at: int) -> None:
-    """Write the escapes of a group: bit i of ``in16`` and ``in32`` says that its float i has one."""
+    Bit i of ``longs`` says that its float i takes 16 bits or more, bit i of ``wholes`` that it takes 32.
+    """
+    if longs == 0:
+        return Coded(cursor - at, codes, 0, 0)
+    in16, in32 = longs & ~wholes, wholes
     while in16:
         word = load_u32(source, first + 4 * trailing_zeros(in16))
         nearest = float32_bits(bits_float32((word & MAGNITUDE_BITS) + SCALE16) + ROUNDER) & 0x7FFF
-        store_u16(target, at, nearest | (word >> 16 & 0x8000))
-        at += 2
+        store_u16(target, cursor, nearest | (word >> 16 & 0x8000))
+        cursor += 2
         in16 &= in16 - 1
     while in32:
-        store_u32(target, at, load_u32(source, first + 4 * trailing_zeros(in32)))
-        at += 4
+        store_u32(target, cursor, load_u32(source, first + 4 * trailing_zeros(in32)))
+        cursor += 4
         in32 &= in32 - 1
+    return Coded(cursor - at, codes, popcount_u64(longs & ~wholes), popcount_u64(wholes))
 
 
 @inline_kernel
-def get_escapes(payload: Uint8Array, at: int, in16: int, in32: int, target: Uint8Array, target_at: int) -> None:
-    """Read them back into the floats of the group."""
+def get_escapes(payload: Stretch, escapes_at: int, in16: int, in32: int, target: Uint8Array, target_at: int) -> int:
+    """Read the escapes back into the floats of a group at the start of ``payload``; return its octets or MALFORMED."""
+    octets, at = payload.octets, escapes_at
+    if in16 | in32 == 0:
+        return at - payload.at
+    if at + 2 * popcount_u64(in16) + 4 * popcount_u64(in32) > payload.at + payload.length:
+        return MALFORMED
     while in16:
-        word = decode_lane(load_u16(payload, at), 2, UNIT16)
+        word = decode_lane(load_u16(octets, at), 2, UNIT16)
         store_u32(target, target_at + 4 * trailing_zeros(in16), word)
         at += 2
         in16 &= in16 - 1
     while in32:
-        store_u32(target, target_at + 4 * trailing_zeros(in32), load_u32(payload, at))
+        store_u32(target, target_at + 4 * trailing_zeros(in32), load_u32(octets, at))
         at += 4
         in32 &= in32 - 1
+    return at - payload.at
 
 
 @inline_kernel
@@ -316,42 +321,48 @@ def check_masks(payload: Stretch, lanes: int) -> tuple[int, int]:
 
 
 @inline_kernel
-def decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
-    """Read a group of up to 64 floats, for any CPU; ``unit8`` is that of ``netoffload.codec.plain.decode_lane``."""
-    octets, at = payload.octets, payload.at
-    cursor, codes = check_masks(payload, lanes)
-    if cursor == MALFORMED or cursor + codes > at + payload.length:
-        return MALFORMED
-    in16 = in32 = 0
-    for code_at in range(cursor, cursor + codes):
-        in16 += int(octets[code_at] == ESCAPE16)
-        in32 += int(octets[code_at] == ESCAPE32)
-    at16 = cursor + codes
-    at32 = at16 + 2 * in16
-    following = at32 + 4 * in32
-    if following > at + payload.length:
-        return MALFORMED
-    present, head = u8(octets, at), at + 1
+def get_codes(
+    masks: Stretch, codes: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int
+) -> tuple[int, int]:
+    """Read up to 64 floats from their masks and codes; return which are escapes to 16 and to 32 bits, which become 0.
+
+    The codes of a burst are read before its floats are written, so that they may stand where later ones go.
+    """
+    present, head, cursor = u8(masks.octets, masks.at), masks.at + 1, codes.at
+    in16 = in32 = escapes = 0
+    for code_at in range(codes.at, codes.at + codes.length):
+        escapes |= int(codes.octets[code_at] & 0x7F == 0)
     for burst in range((lanes + LANES - 1) // LANES):
         mask = 0
         if present >> burst & 1:
-            mask = u8(octets, head)
+            mask = u8(masks.octets, head)
             head += 1
+        first_codes = word = load_u64(codes.octets, cursor)
         for lane in range(LANES):
             if burst * LANES + lane < lanes:
                 is_there = mask >> lane & 1
-                word = decode_lane(u8(octets, cursor), is_there, unit8)
-                if is_there and in16 | in32:
-                    code = u8(octets, cursor)
-                    if code == ESCAPE16:
-                        word = decode_lane(load_u16(octets, at16), 2, unit8)
-                        at16 += 2
-                    elif code == ESCAPE32:
-                        word = load_u32(octets, at32)
-                        at32 += 4
-                store_u32(target, target_at + 4 * (burst * LANES + lane), word)
+                store_u32(target, target_at + 4 * (burst * LANES + lane), decode_lane(word, is_there, unit8))
+                word >>= 8 * is_there
                 cursor += is_there
-    return following - at
+        while escapes and mask:
+            code, lane_bit = first_codes & 0xFF, (mask & -mask) << (burst * LANES)
+            in16 |= lane_bit & -int(code == ESCAPE16)
+            in32 |= lane_bit & -int(code == ESCAPE32)
+            first_codes >>= 8
+            mask &= mask - 1
+    return in16, in32
+
+
+@inline_kernel
+def decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
+    """Read a group of up to 64 floats, for any CPU; ``unit8`` is that of ``netoffload.codec.plain.decode_lane``."""
+    codes_at, count = check_masks(payload, lanes)
+    escapes_at = codes_at + count
+    if codes_at == MALFORMED or escapes_at > payload.at + payload.length:
+        return MALFORMED
+    codes = Stretch(payload.octets, codes_at, count)
+    in16, in32 = get_codes(payload, codes, lanes, unit8, target, target_at)
+    return get_escapes(payload, escapes_at, in16, in32, target, target_at)
 
 
 @kernel

@@ -25,7 +25,7 @@ from netoffload.codec.groups import (
     decode_groups,
     encode_groups,
     get_escapes,
-    put_escapes,
+    with_escapes,
 )
 from netoffload.codec.groups import decode_group as decode_group_plainly
 from netoffload.codec.groups import encode_group as encode_group_plainly
@@ -35,7 +35,7 @@ from netoffload.codec.vectors import I8, I32, I64, WORDS, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import load_u64, popcount_u16, popcount_u64, u8
+from netoffload.compiled.octets import load_u64, popcount_u16, u8
 
 __all__ = ["decode_masked", "decode_masked_halves", "encode_sparse"]
 
@@ -54,7 +54,7 @@ def _make_tables() -> tuple[Uint8Array, Uint8Array]:
     return squeeze.reshape(-1), spread.reshape(-1)
 
 
-_SQUEEZE, SPREAD = _make_tables()
+_SQUEEZE, _SPREAD = _make_tables()
 
 
 def _moved(context: Context, builder: Builder, table: tuple[NumbaType, Value], mask: Value, codes: Value) -> Value:
@@ -113,7 +113,7 @@ def _encode_burst(
 
 
 @intrinsic
-def decode_burst(
+def _decode_burst(
     typing_context: TypingContext,
     codes: NumbaType,
     mask: NumbaType,
@@ -141,7 +141,7 @@ def decode_burst(
 
 
 @intrinsic
-def store_zeros(typing_context: TypingContext, target: NumbaType, at: NumbaType) -> Intrinsic:
+def _store_zeros(typing_context: TypingContext, target: NumbaType, at: NumbaType) -> Intrinsic:
     """Store eight floats, all +0."""
 
     def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
@@ -197,43 +197,39 @@ def _encode_group(
     if lanes < GROUP:
         return encode_group_plainly(source, first, lanes, limits_of_plain(limits), target, at)
     codes_at = put_masks(source, first, limits[0], target, at)
-    cursor, longs, wholes = put_codes(source, first, limits, target, at, codes_at)
-    codes = cursor - codes_at
-    if longs == 0:
-        return Coded(cursor - at, codes, 0, 0)
-    in16, in32 = popcount_u64(longs & ~wholes), popcount_u64(wholes)
-    put_escapes(source, first, longs & ~wholes, wholes, target, cursor)
-    return Coded(cursor - at + 2 * in16 + 4 * in32, codes, in16, in32)
+    codes_end, longs, wholes = put_codes(source, first, limits, target, at, codes_at)
+    return with_escapes(source, first, longs, wholes, target, at, codes_end, codes_end - codes_at)
+
+
+@inline_kernel
+def get_codes(masks: Stretch, codes: Stretch, unit8: np.float32, target: Uint8Array, target_at: int) -> tuple[int, int]:
+    """``get_codes`` of ``netoffload.codec.groups``, for 64 floats."""
+    present, head, cursor = u8(masks.octets, masks.at), masks.at + 1, codes.at
+    in16 = in32 = 0
+    for burst in range(GROUP // LANES):
+        to = target_at + BURST_LEN * burst
+        if present >> burst & 1:
+            mask = u8(masks.octets, head)
+            head += 1
+            escapes = _decode_burst(load_u64(codes.octets, cursor), mask, unit8, target, to, _SPREAD)
+            in16 |= (escapes & 0xFF) << (8 * burst)
+            in32 |= (escapes >> 8) << (8 * burst)
+            cursor += popcount_u16(mask)
+        else:
+            _store_zeros(target, to)
+    return in16, in32
 
 
 @inline_kernel
 def _decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
     if lanes < GROUP:
         return decode_group_plainly(payload, lanes, unit8, target, target_at)
-    octets, at = payload.octets, payload.at
-    cursor, codes = check_masks(payload, lanes)
-    if cursor == MALFORMED or cursor + codes > at + payload.length:
+    codes_at, count = check_masks(payload, lanes)
+    escapes_at = codes_at + count
+    if codes_at == MALFORMED or escapes_at > payload.at + payload.length:
         return MALFORMED
-    present, head, escapes_at = u8(octets, at), at + 1, cursor + codes
-    in16 = in32 = 0
-    for burst in range(GROUP // LANES):
-        to = target_at + BURST_LEN * burst
-        if present >> burst & 1:
-            mask = u8(octets, head)
-            head += 1
-            escapes = decode_burst(load_u64(octets, cursor), mask, unit8, target, to, SPREAD)
-            in16 |= (escapes & 0xFF) << (8 * burst)
-            in32 |= (escapes >> 8) << (8 * burst)
-            cursor += popcount_u16(mask)
-        else:
-            store_zeros(target, to)
-    if in16 | in32 == 0:
-        return cursor - at
-    following = escapes_at + 2 * popcount_u64(in16) + 4 * popcount_u64(in32)
-    if following > at + payload.length:
-        return MALFORMED
-    get_escapes(octets, escapes_at, in16, in32, target, target_at)
-    return following - at
+    in16, in32 = get_codes(payload, Stretch(payload.octets, codes_at, count), unit8, target, target_at)
+    return get_escapes(payload, escapes_at, in16, in32, target, target_at)
 
 
 @kernel

@@ -33,7 +33,7 @@ from netoffload.codec.groups import (
     decode_groups,
     encode_groups,
     get_escapes,
-    put_escapes,
+    with_escapes,
 )
 from netoffload.codec.vectors import I8, I32, I64, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
@@ -127,12 +127,7 @@ def encoder_of_group(put_codes: GroupCode) -> GroupEncoder:
             length, there, longs, wholes = encode_full(source, first, lanes, limits, target, at)
         else:
             length, there, longs, wholes = encode_part(source, first, lanes, limits, target, at)
-        codes = popcount_u64(there)
-        if longs == 0:
-            return Coded(length, codes, 0, 0)
-        in16, in32 = popcount_u64(longs & ~wholes), popcount_u64(wholes)
-        put_escapes(source, first, longs & ~wholes, wholes, target, at + length)
-        return Coded(length + 2 * in16 + 4 * in32, codes, in16, in32)
+        return with_escapes(source, first, longs, wholes, target, at, at + length, popcount_u64(there))
 
     return encode_group
 
@@ -176,9 +171,7 @@ def _make_encode(put_codes: GroupCode, *, full: bool) -> Callable[..., tuple[int
     return encode
 
 
-def _put_masks(
-    context: Context, builder: Builder, target: tuple[NumbaType, Value], at: Value, lanes: Value
-) -> Value:
+def _put_masks(context: Context, builder: Builder, target: tuple[NumbaType, Value], at: Value, lanes: Value) -> Value:
     there = _octets_not_0(builder, lanes)
     present = call(builder, "llvm.x86.bmi.pext.64", I64, there, I64(_LAST_BITS))
     lane_masks = call(builder, "llvm.x86.bmi.pext.64", I64, lanes, _full_octets(builder, there))
@@ -298,13 +291,7 @@ def _decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8
         if there >> lanes or present >> ((lanes + LANES - 1) // LANES):
             return MALFORMED
         in16, in32 = _decode_part(octets, codes_at, there, lanes, unit8, target, target_at)
-    if in16 | in32 == 0:
-        return codes_end - at
-    following = codes_end + 2 * popcount_u64(in16) + 4 * popcount_u64(in32)
-    if following > at + payload.length:
-        return MALFORMED
-    get_escapes(octets, codes_end, in16, in32, target, target_at)
-    return following - at
+    return get_escapes(payload, codes_end, in16, in32, target, target_at)
 
 
 @kernel

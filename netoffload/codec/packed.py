@@ -17,34 +17,35 @@ refuses anything else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
-from netoffload.codec.bursts import LANES, MALFORMED, Middle
+from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
 from netoffload.codec.groups import (
     GROUP,
+    LOW7,
+    ONES,
     Coded,
     GroupDecoder,
     GroupEncoder,
     check_masks,
     decode_each_half,
+    get_codes,
+    get_escapes,
     put_codes,
-    put_escapes_plainly,
     put_masks,
+    with_escapes,
 )
-from netoffload.codec.plain import bounded_limits, decode_lane
+from netoffload.codec.plain import bounded_limits
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
 from netoffload.compiled.octets import (
     bit_length,
     clear_octets,
     load_u16,
-    load_u32,
     load_u64,
     popcount_u16,
-    store_u32,
     store_u64,
     u8,
 )
@@ -58,11 +59,11 @@ WIDTH_MAX: Final = 8
 RUN_MAX: Final = 256
 """Most groups of zeros that two octets stand for."""
 
-_LOW7: Final = 0x7F7F7F7F7F7F7F7F
-_ONES: Final = 0x0101010101010101
 _LOW8: Final = 0x00FF00FF00FF00FF
 _LOW16: Final = 0x0000FFFF0000FFFF
 _LOW32: Final = 0xFFFFFFFF
+_EVERY16: Final = 0x0001000100010001
+_EVERY32: Final = 0x0000000100000001
 
 
 @inlined_with
@@ -121,18 +122,6 @@ def fields_len(fields: int, width: int) -> int:
 
 
 @inline_kernel
-def first_bit(width: int) -> int:
-    """Return where the fields begin, in bits from the octet with the width."""
-    return 8 if width == WIDTH_MAX else WIDTH_BITS
-
-
-@inline_kernel
-def _field(octets: Uint8Array, at: int, bit: int, width: int) -> int:
-    """Return the field that begins ``bit`` bits from ``at``."""
-    return (load_u16(octets, at + (bit >> 3)) >> (bit & 7)) & ((1 << width) - 1)
-
-
-@inline_kernel
 def fitting_floats(octets: Uint8Array, at: int, lanes: int, capacity: int) -> int:
     """Return how many floats of the group at ``at``, whole bursts, fit into ``capacity`` octets.
 
@@ -141,7 +130,7 @@ def fitting_floats(octets: Uint8Array, at: int, lanes: int, capacity: int) -> in
     present = u8(octets, at)
     head, fields_at = at + 1, at + 1 + popcount_u16(present)
     width = (u8(octets, fields_at) & (WIDTH_MAX - 1)) + 1
-    bit = first_bit(width)
+    bit = 8 if width == WIDTH_MAX else WIDTH_BITS
     others, fields, union, fitting = 1, 0, 1, 0
     for burst in range((lanes + LANES - 1) // LANES):
         if present >> burst & 1:
@@ -150,7 +139,7 @@ def fitting_floats(octets: Uint8Array, at: int, lanes: int, capacity: int) -> in
             others += 1
             fields += in_burst
             for _ in range(in_burst):
-                field = _field(octets, fields_at, bit, width)
+                field = (load_u16(octets, fields_at + (bit >> 3)) >> (bit & 7)) & ((1 << width) - 1)
                 bit += width
                 union |= field
                 others += 2 * int(field == FIELD16) + 4 * int(field == FIELD32)
@@ -209,13 +198,26 @@ def _fold(fields: int, width: int) -> int:
 
 
 @inline_kernel
-def unfold_to_codes(bits: int, width: int) -> int:
-    """Eight fields in ``width`` bits each -> eight 8-bit codes; bits above those of the fields do not matter."""
-    low4, low2, low = (1 << 4 * width) - 1, (1 << 2 * width) - 1, (1 << width) - 1
+def _unfold(bits: int, width: int) -> int:
+    """What :func:`_fold` folded; bits above it do not matter."""
+    low4, low2, low = (1 << 4 * width) - 1, ((1 << 2 * width) - 1) * _EVERY32, ((1 << width) - 1) * _EVERY16
     fours = (bits & low4) | ((bits >> (4 * width)) & low4) << 32
-    pairs = (fours & low2 * (1 << 32 | 1)) | ((fours >> (2 * width)) & low2 * (1 << 32 | 1)) << 16
-    fields = (pairs & low * 0x0001000100010001) | ((pairs >> width) & low * 0x0001000100010001) << 8
-    return (((fields >> 1) & _LOW7) + _ONES) & _LOW7 | (fields & _ONES) << 7
+    pairs = (fours & low2) | ((fours >> (2 * width)) & low2) << 16
+    return (pairs & low) | ((pairs >> width) & low) << 8
+
+
+@inline_kernel
+def _width_of(union: int) -> int:
+    """Return the least width of fields of which ``union`` is an or, an octet each."""
+    union |= union >> 32
+    union |= union >> 16
+    return bit_length((union | union >> 8) & 0xFF | 1)
+
+
+@inline_kernel
+def _first(word: int, count: int) -> int:
+    """Return the first ``count`` octets of a word, 1 to 8."""
+    return word & ((1 << (8 * count - 1) << 1) - 1)  # twice, because a shift by 64 is not defined
 
 
 @inline_kernel
@@ -225,17 +227,14 @@ def pack_codes(target: Uint8Array, at: int, codes: int) -> int:
     Eight fields of any width are whole octets, so a word of eight follows the last one with three bits of it below.
     What is written never reaches the codes that are still to be read.
     """
-    union = 1
+    union = 0
     for first in range(0, codes, 8):
         word = load_u64(target, at + 1 + first)
-        fields = (((word & _LOW7) + _LOW7) & _LOW7) << 1 | (word >> 7) & _ONES
-        if codes - first < 8:
-            fields &= (1 << 8 * (codes - first)) - 1
+        fields = (((word & LOW7) + LOW7) & LOW7) << 1 | (word >> 7) & ONES
+        fields = _first(fields, min(codes - first, 8))
         store_u64(target, at + 1 + first, fields)
         union |= fields
-    union |= union >> 32
-    union |= union >> 16
-    width = bit_length((union | union >> 8) & 0xFF)
+    width = _width_of(union)
     below = width - 1
     if width == WIDTH_MAX:
         target[at] = below
@@ -248,32 +247,43 @@ def pack_codes(target: Uint8Array, at: int, codes: int) -> int:
 
 
 @inline_kernel
+def unpack_codes(payload: Stretch, lanes: int, target: Uint8Array, target_at: int) -> tuple[Stretch, int]:
+    """Make 8-bit codes of the fields of a group; return them, and where the escapes begin, or ``MALFORMED`` if no
+    encoder writes these masks and fields, or the octets end before.
+
+    The codes stand near the end of the group's own floats, so far behind that ``get_codes`` has read those of a burst
+    when it writes there.
+    """
+    octets, end = payload.octets, payload.at + payload.length
+    fields_at, codes = check_masks(payload, lanes)
+    codes_at = target_at + BURST_LEN * ((lanes + LANES - 1) // LANES) - 8 * ((codes + 7) // 8 + 1)
+    unpacked = Stretch(target, codes_at, codes)
+    if fields_at == MALFORMED or fields_at >= end:
+        return unpacked, MALFORMED
+    width = (u8(octets, fields_at) & (WIDTH_MAX - 1)) + 1
+    fields_end = fields_at + fields_len(codes, width)
+    if fields_end > end or fill_of(octets, fields_at, fields_end, codes * width):
+        return unpacked, MALFORMED
+    at, shift = (fields_at + 1, 0) if width == WIDTH_MAX else (fields_at, WIDTH_BITS)
+    union = 0
+    for first in range(0, codes, 8):
+        fields = _unfold(load_u64(octets, at) >> shift, width)
+        union |= _first(fields, min(codes - first, 8))
+        store_u64(target, codes_at + first, (((fields >> 1) & LOW7) + ONES) & LOW7 | (fields & ONES) << 7)
+        at += width
+    return unpacked, fields_end if _width_of(union) == width else MALFORMED
+
+
+@inline_kernel
 def encode_group(
     source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
 ) -> Coded:
     """Write up to 64 floats as a group, for any CPU; of one without codes nothing counts."""
     fields_at = put_masks(source, first, lanes, limits[0], target, at)
-    codes_end, in16, in32 = put_codes(source, first, lanes, limits, target, at, fields_at + 1)
+    codes_end, longs, wholes = put_codes(source, first, lanes, limits, target, at, fields_at + 1)
     codes = codes_end - fields_at - 1
     cursor = fields_at + pack_codes(target, fields_at, codes)
-    if in16 | in32:
-        cursor = put_escapes_plainly(source, first, lanes, limits, target, cursor)
-    return Coded(cursor - at, codes, in16, in32)
-
-
-@inline_kernel
-def check_fields(payload: Stretch, lanes: int) -> tuple[int, int, int]:
-    """Return where the width of a group stands, the width, and where the escapes begin; ``MALFORMED`` thrice if no
-    encoder writes these masks or fills up octets like this, or the octets end before."""
-    octets, end = payload.octets, payload.at + payload.length
-    fields_at, codes = check_masks(payload, lanes)
-    if fields_at == MALFORMED or fields_at >= end:
-        return MALFORMED, MALFORMED, MALFORMED
-    width = (u8(octets, fields_at) & (WIDTH_MAX - 1)) + 1
-    fields_end = fields_at + fields_len(codes, width)
-    if fields_end > end or fill_of(octets, fields_at, fields_end, codes * width):
-        return MALFORMED, MALFORMED, MALFORMED
-    return fields_at, width, fields_end
+    return with_escapes(source, first, longs, wholes, target, at, cursor, codes)
 
 
 @inline_kernel
@@ -287,40 +297,11 @@ def fill_of(octets: Uint8Array, fields_at: int, fields_end: int, bits: int) -> i
 @inline_kernel
 def decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
     """Read a group of up to 64 floats, for any CPU; ``unit8`` is that of ``netoffload.codec.plain.decode_lane``."""
-    octets, at = payload.octets, payload.at
-    fields_at, width, at16 = check_fields(payload, lanes)
-    if fields_at == MALFORMED:
+    codes, escapes_at = unpack_codes(payload, lanes, target, target_at)
+    if escapes_at == MALFORMED:
         return MALFORMED
-    in16 = in32 = 0
-    if width == WIDTH_MAX:
-        for field_at in range(fields_at + 1, at16):
-            in16 += int(octets[field_at] == FIELD16)
-            in32 += int(octets[field_at] == FIELD32)
-    at32 = at16 + 2 * in16
-    following = at32 + 4 * in32
-    if following > at + payload.length:
-        return MALFORMED
-    present, head, bit, union = u8(octets, at), at + 1, first_bit(width), 0
-    for burst in range((lanes + LANES - 1) // LANES):
-        mask = 0
-        if present >> burst & 1:
-            mask = u8(octets, head)
-            head += 1
-        for lane in range(min(LANES, lanes - burst * LANES)):
-            is_there = mask >> lane & 1
-            field = _field(octets, fields_at, bit, width)
-            word = decode_lane((field + 2) >> 1 & 0x7F | (field & 1) << 7, is_there, unit8)
-            if is_there and field >= FIELD32:
-                if field == FIELD16:
-                    word = decode_lane(load_u16(octets, at16), 2, unit8)
-                    at16 += 2
-                else:
-                    word = load_u32(octets, at32)
-                    at32 += 4
-            store_u32(target, target_at + 4 * (burst * LANES + lane), word)
-            union |= field & -is_there
-            bit += width * is_there
-    return MALFORMED if max(bit_length(union), 1) != width else following - at
+    in16, in32 = get_codes(payload, codes, lanes, unit8, target, target_at)
+    return get_escapes(payload, escapes_at, in16, in32, target, target_at)
 
 
 @kernel

@@ -23,7 +23,6 @@ from netoffload.codec import vectors
 from netoffload.codec.bursts import LANES, MALFORMED, Middle
 from netoffload.codec.groups import GROUP, decode_each_half, get_escapes
 from netoffload.codec.groups_avx512 import (
-    MASK,
     NO_OCTETS,
     OCTETS,
     call,
@@ -42,7 +41,7 @@ from netoffload.codec.packed import (
     fields_len,
     fill_of,
 )
-from netoffload.codec.vectors import I8, I16, I32, I64
+from netoffload.codec.vectors import I8, I32, I64
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 from netoffload.compiled.jit import inline_kernel, kernel
@@ -118,7 +117,9 @@ def _put_fields(
     leading = builder.ctlz(builder.or_(union, I8(1)), ir.IntType(1)(1))
     width = builder.zext(builder.sub(I8(8), leading), I64)
     row = _row(builder, "together", _TOGETHER, width)
-    together = builder.bitcast(_permuted(builder, builder.bitcast(_folded(builder, fields, width), OCTETS), row), _EIGHT_WORDS)
+    together = builder.bitcast(
+        _permuted(builder, builder.bitcast(_folded(builder, fields, width), OCTETS), row), _EIGHT_WORDS
+    )
     is_whole = builder.icmp_unsigned("==", width, I64(WIDTH_MAX))
     shift = builder.select(is_whole, I64(8), I64(WIDTH_BITS))
     head = builder.shl(builder.sub(width, I64(1)), builder.sub(I64(64), shift))
@@ -200,13 +201,7 @@ def _decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8
         in16, in32, tops = _decode_part(octets, fields_at, width, there, lanes, unit8, target, target_at)
     if tops == 0 and width > 1:
         return MALFORMED
-    if in16 | in32 == 0:
-        return fields_end - at
-    following = fields_end + 2 * popcount_u64(in16) + 4 * popcount_u64(in32)
-    if following > end:
-        return MALFORMED
-    get_escapes(octets, fields_end, in16, in32, target, target_at)
-    return following - at
+    return get_escapes(payload, fields_end, in16, in32, target, target_at)
 
 
 @kernel

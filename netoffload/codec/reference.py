@@ -172,7 +172,9 @@ def _masks(lanes: Lanes) -> bytes:
 
 
 def _escapes(lanes: Lanes) -> bytes:
-    return b"".join(code.to_bytes(length, "little") for form, length in ((2, 2), (3, 4)) for tag, code in lanes if tag == form)
+    return b"".join(
+        code.to_bytes(length, "little") for form, length in ((2, 2), (3, 4)) for tag, code in lanes if tag == form
+    )
 
 
 def unpack_groups(payload: Uint8Array, count: int, *, have_widths: bool = False) -> tuple[Uint8Array, Uint32Array]:
