@@ -15,25 +15,20 @@ kernels, from a group of floats to octets and back. Everything that happens once
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from netoffload.codec.bursts import LANES, MALFORMED, Middle
-from netoffload.codec.plain import MAGNITUDE_BITS, ROUNDER, SCALE16, UNIT16, bounded_lane, bounded_limits, decode_lane
+from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, with_escapes
+from netoffload.codec.plain import bounded_lane, bounded_limits, decode_lane
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
 from netoffload.compiled.octets import (
-    bits_float32,
-    float32_bits,
-    load_u16,
     load_u32,
     load_u64,
     popcount_u16,
-    popcount_u64,
-    store_u16,
     store_u32,
-    trailing_zeros,
     u8,
 )
 
@@ -43,28 +38,9 @@ GROUP: Final = 64
 HEAD_MAX: Final = 1 + GROUP // LANES
 """Most octets of its masks."""
 
-ESCAPE16: Final = 0x80
-ESCAPE32: Final = 0x00
-
 LOW7: Final = 0x7F7F7F7F7F7F7F7F
 ONES: Final = 0x0101010101010101
 """In a word of eight codes: the magnitudes, and the lowest bits."""
-
-
-class Coded(NamedTuple):
-    """What became of a group.
-
-    Attributes:
-        octets: its length.
-        codes: floats that are not 0.
-        in16: of them with a 16-bit form.
-        in32: with a 32-bit form.
-    """
-
-    octets: int
-    codes: int
-    in16: int
-    in32: int
 
 
 GroupEncoder: TypeAlias = Callable[[Uint8Array, int, int, tuple[int, ...], Uint8Array, int], Coded]
@@ -211,17 +187,16 @@ def put_masks(source: Uint8Array, first: int, lanes: int, smallest: int, target:
 @inline_kernel
 def _put_burst_codes(
     source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
-) -> tuple[int, int, int]:
-    """Write the codes of a burst; return where they end, and which lanes take 16 bits or more, and 32."""
-    longs = wholes = 0
+) -> tuple[int, int]:
+    """Write the codes of a burst; return where they end, and how many are escapes."""
+    escapes = 0
     for lane in range(lanes):
         code, tag = bounded_lane(load_u32(source, first + 4 * lane), limits)
         is_long, is_whole = tag >> 1, tag & tag >> 1
         target[at] = (code & (is_long - 1) & 0xFF) | (ESCAPE16 & (is_whole - is_long))
         at += int(tag != 0)
-        longs |= is_long << lane
-        wholes |= is_whole << lane
-    return at, longs, wholes
+        escapes += is_long
+    return at, escapes
 
 
 @inline_kernel
@@ -230,17 +205,20 @@ def put_codes(
 ) -> tuple[int, int, int]:
     """Write the codes of a group whose masks are written; return where they end, and which lanes take 16 bits or more,
     and 32."""
-    longs = wholes = 0
+    escapes = longs = wholes = 0
     for burst in range((lanes + LANES - 1) // LANES):
         if u8(target, masks_at) >> burst & 1 == 0:
             continue
         from_at, left = first + 4 * LANES * burst, lanes - LANES * burst
         if left >= LANES:  # said as a constant, so that the lanes are unrolled
-            at, in16, in32 = _put_burst_codes(source, from_at, LANES, limits, target, at)
+            at, in_burst = _put_burst_codes(source, from_at, LANES, limits, target, at)
         else:
-            at, in16, in32 = _put_burst_codes(source, from_at, left, limits, target, at)
-        longs |= in16 << (LANES * burst)
-        wholes |= in32 << (LANES * burst)
+            at, in_burst = _put_burst_codes(source, from_at, left, limits, target, at)
+        escapes += in_burst
+    for lane in range(lanes if escapes else 0):
+        _, tag = bounded_lane(load_u32(source, first + 4 * lane), limits)
+        longs |= (tag >> 1) << lane
+        wholes |= (tag & tag >> 1) << lane
     return at, longs, wholes
 
 
@@ -252,50 +230,6 @@ def encode_group(
     codes_at = put_masks(source, first, lanes, limits[0], target, at)
     codes_end, longs, wholes = put_codes(source, first, lanes, limits, target, at, codes_at)
     return with_escapes(source, first, longs, wholes, target, at, codes_end, codes_end - codes_at)
-
-
-@inline_kernel
-def with_escapes(
-    source: Uint8Array, first: int, longs: int, wholes: int, target: Uint8Array, at: int, cursor: int, codes: int
-) -> Coded:
-    """Write the escapes of the group at ``at``, whose ``codes`` end at ``cursor``; return what became of it.
-
-    Bit i of ``longs`` says that its float i takes 16 bits or more, bit i of ``wholes`` that it takes 32.
-    """
-    if longs == 0:
-        return Coded(cursor - at, codes, 0, 0)
-    in16, in32 = longs & ~wholes, wholes
-    while in16:
-        word = load_u32(source, first + 4 * trailing_zeros(in16))
-        nearest = float32_bits(bits_float32((word & MAGNITUDE_BITS) + SCALE16) + ROUNDER) & 0x7FFF
-        store_u16(target, cursor, nearest | (word >> 16 & 0x8000))
-        cursor += 2
-        in16 &= in16 - 1
-    while in32:
-        store_u32(target, cursor, load_u32(source, first + 4 * trailing_zeros(in32)))
-        cursor += 4
-        in32 &= in32 - 1
-    return Coded(cursor - at, codes, popcount_u64(longs & ~wholes), popcount_u64(wholes))
-
-
-@inline_kernel
-def get_escapes(payload: Stretch, escapes_at: int, in16: int, in32: int, target: Uint8Array, target_at: int) -> int:
-    """Read the escapes back into the floats of a group at the start of ``payload``; return its octets or MALFORMED."""
-    octets, at = payload.octets, escapes_at
-    if in16 | in32 == 0:
-        return at - payload.at
-    if at + 2 * popcount_u64(in16) + 4 * popcount_u64(in32) > payload.at + payload.length:
-        return MALFORMED
-    while in16:
-        word = decode_lane(load_u16(octets, at), 2, UNIT16)
-        store_u32(target, target_at + 4 * trailing_zeros(in16), word)
-        at += 2
-        in16 &= in16 - 1
-    while in32:
-        store_u32(target, target_at + 4 * trailing_zeros(in32), load_u32(octets, at))
-        at += 4
-        in32 &= in32 - 1
-    return at - payload.at
 
 
 @inline_kernel

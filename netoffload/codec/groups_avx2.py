@@ -15,18 +15,8 @@ from numba.extending import intrinsic
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
-from netoffload.codec.groups import (
-    ESCAPE16,
-    ESCAPE32,
-    GROUP,
-    Coded,
-    check_masks,
-    decode_each_half,
-    decode_groups,
-    encode_groups,
-    get_escapes,
-    with_escapes,
-)
+from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, with_escapes
+from netoffload.codec.groups import GROUP, check_masks, decode_each_half, decode_groups, encode_groups
 from netoffload.codec.groups import decode_group as decode_group_plainly
 from netoffload.codec.groups import encode_group as encode_group_plainly
 from netoffload.codec.plain import MAGNITUDE_BITS

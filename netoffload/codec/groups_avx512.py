@@ -23,18 +23,8 @@ from numba.extending import intrinsic
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import LANES, MALFORMED, Middle
-from netoffload.codec.groups import (
-    ESCAPE16,
-    ESCAPE32,
-    GROUP,
-    Coded,
-    GroupEncoder,
-    decode_each_half,
-    decode_groups,
-    encode_groups,
-    get_escapes,
-    with_escapes,
-)
+from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, with_escapes
+from netoffload.codec.groups import GROUP, GroupEncoder, decode_each_half, decode_groups, encode_groups
 from netoffload.codec.vectors import I8, I32, I64, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value

@@ -22,20 +22,18 @@ from typing import Final
 import numpy as np
 
 from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
+from netoffload.codec.escapes import Coded, get_escapes, with_escapes
 from netoffload.codec.groups import (
     GROUP,
     LOW7,
     ONES,
-    Coded,
     GroupDecoder,
     GroupEncoder,
     check_masks,
     decode_each_half,
     get_codes,
-    get_escapes,
     put_codes,
     put_masks,
-    with_escapes,
 )
 from netoffload.codec.plain import bounded_limits
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array

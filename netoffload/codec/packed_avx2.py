@@ -10,7 +10,8 @@ import numpy as np
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import MALFORMED, Middle
-from netoffload.codec.groups import GROUP, Coded, decode_each_half, get_escapes, with_escapes
+from netoffload.codec.escapes import Coded, get_escapes, with_escapes
+from netoffload.codec.groups import GROUP, decode_each_half
 from netoffload.codec.groups_avx2 import get_codes, limits_of_plain, put_codes, put_masks
 from netoffload.codec.packed import decode_group as decode_group_plainly
 from netoffload.codec.packed import decode_packed_groups, encode_packed_groups, pack_codes, unpack_codes

@@ -21,7 +21,8 @@ from numba.extending import intrinsic
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import LANES, MALFORMED, Middle
-from netoffload.codec.groups import GROUP, decode_each_half, get_escapes
+from netoffload.codec.escapes import get_escapes
+from netoffload.codec.groups import GROUP, decode_each_half
 from netoffload.codec.groups_avx512 import (
     NO_OCTETS,
     OCTETS,
