@@ -269,7 +269,7 @@ def get_codes(
     for burst in range((lanes + LANES - 1) // LANES):
         mask = 0
         if present >> burst & 1:
-            mask = u8(masks.octets, head)
+            mask = int(u8(masks.octets, head))
             head += 1
         first_codes = word = load_u64(codes.octets, cursor)
         for lane in range(LANES):

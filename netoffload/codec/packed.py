@@ -258,7 +258,7 @@ def unpack_codes(payload: Stretch, lanes: int, target: Uint8Array, target_at: in
     unpacked = Stretch(target, codes_at, codes)
     if fields_at == MALFORMED or fields_at >= end:
         return unpacked, MALFORMED
-    width = (u8(octets, fields_at) & (WIDTH_MAX - 1)) + 1
+    width = int(u8(octets, fields_at) & (WIDTH_MAX - 1)) + 1
     fields_end = fields_at + fields_len(codes, width)
     if fields_end > end or fill_of(octets, fields_at, fields_end, codes * width):
         return unpacked, MALFORMED

@@ -31,8 +31,8 @@ if JIT_DISABLED:
         return int.from_bytes(bytes(octets[at : at + 4]).ljust(4, b"\0"), "little")
 
     def load_u64(octets: Uint8Array, at: int) -> int:
-        """Return the 64-bit little-endian word at ``at``, which is signed where it is compiled."""
-        return int.from_bytes(bytes(octets[at : at + 8]).ljust(8, b"\0"), "little")
+        """Return the 64-bit little-endian word at ``at`` as a signed number."""
+        return int.from_bytes(bytes(octets[at : at + 8]).ljust(8, b"\0"), "little", signed=True)
 
     def store_u16(octets: Uint8Array, at: int, word: int) -> None:
         """Store the low 16 bits of ``word`` at ``at``, little-endian."""

@@ -33,7 +33,7 @@ local LANES = 8
 local TAG_OCTETS = { [0] = 0, 1, 2, 4 }
 -- By a codec's number: its name; with tags, what the last bit of its 8-bit form weighs, 2^-(places + per_k k); without, how many bits it keeps.
 -- scripts/generate makes what follows from netoffload/codec_specs.py.
-local CODECS = { [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24" }
+local CODECS = { [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24", [6] = "sparse", [7] = "packed" }
 local PLACES8 = { [1] = { places = 7, per_k = 0 }, [2] = { places = -1, per_k = 1 } }
 local KEPT_BITS = { [0] = 32, [3] = 16, [4] = 10, [5] = 8 }
 -- end of what scripts/generate makes
