@@ -5,12 +5,14 @@ kernels choose by, the list of the hardware model, scapy's names and Wireshark's
 :class:`CodecId` without a row fails at import, and so does a row without kernels or without an oracle.
 
 All codecs share the burst: eight floats become a whole number of octets, and a float's code depends on that float
-alone (``netoffload.codec``). There are four forms:
+alone (``netoffload.codec``). There are five forms:
 
 =================  ================================================================================================
 :class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are compiled loops of their own
 :class:`Masked`    64 floats are a group: masks of the floats that are not 0, and their codes. The kernels are those of
                    ``netoffload.codec.groups``
+:class:`Packed`    such groups, whose codes are as wide as the widest of them. The kernels are those of
+                   ``netoffload.codec.packed``
 :class:`Cut`       the same number of bits of every float, the most significant ones
 :class:`Made`      the same number of bits of every float. The row has the arithmetic of one float, in whole numbers,
                    and ``netoffload.codec.fixed`` makes the kernels of it
@@ -19,7 +21,8 @@ alone (``netoffload.codec``). There are four forms:
 A new codec without tags needs its member and row here, and its oracle in ``netoffload.codec.reference``; one that
 only cuts bits off does not even need the oracle. A tagged codec needs them too, and ``encode_NAME`` and
 ``round_trip_NAME`` in ``netoffload.codec.plain``; where the vector kernels have none, those are used. A masked codec
-needs ``encode_NAME`` in ``netoffload.codec.groups``; its oracle is made of that of its values.
+needs ``encode_NAME`` in ``netoffload.codec.groups``, a packed one in ``netoffload.codec.packed``; its oracle is made of
+that of its values.
 
 Nothing here imports anything but the standard library, so the command line can name codecs without compiling.
 """
@@ -41,6 +44,7 @@ class CodecId(enum.IntEnum):
     TRUNCATE22 = 4
     TRUNCATE24 = 5
     SPARSE = 6
+    PACKED = 7
     NONE = 0
 
 
@@ -60,10 +64,15 @@ class Masked:
     """Groups of 64 floats: masks of those that are not 0, then an octet or more for each of them.
 
     Attributes:
-        values: the codec with tags whose floats these are, to the bit. A peer that cannot decode groups gets that one.
+        values: an older codec that has the same floats, to the bit. A peer that cannot decode this one gets that.
     """
 
     values: CodecId
+
+
+@dataclass(frozen=True)
+class Packed(Masked):
+    """Groups of 64 floats whose codes take as many bits each as the widest of them needs, and runs of empty groups."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +144,7 @@ SPECS: Final = _checked(
     CodecSpec(CodecId.TRUNCATE22, Cut(10)),
     CodecSpec(CodecId.TRUNCATE24, Cut(8)),
     CodecSpec(CodecId.SPARSE, Masked(values=CodecId.BOUNDED), keeps_bound=True),
+    CodecSpec(CodecId.PACKED, Packed(values=CodecId.SPARSE), keeps_bound=True),
     CodecSpec(CodecId.NONE, Cut(32)),
 )
 """Every codec by its id."""

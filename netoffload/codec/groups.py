@@ -15,23 +15,20 @@ kernels, from a group of floats to octets and back. Everything that happens once
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from netoffload.codec.bursts import LANES, MALFORMED, Middle
-from netoffload.codec.plain import MAGNITUDE_BITS, ROUNDER, SCALE16, UNIT16, bounded_lane, bounded_limits, decode_lane
+from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, with_escapes
+from netoffload.codec.plain import bounded_lane, bounded_limits, decode_lane
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
 from netoffload.compiled.octets import (
-    bits_float32,
-    float32_bits,
-    load_u16,
     load_u32,
+    load_u64,
     popcount_u16,
-    store_u16,
     store_u32,
-    trailing_zeros,
     u8,
 )
 
@@ -41,24 +38,9 @@ GROUP: Final = 64
 HEAD_MAX: Final = 1 + GROUP // LANES
 """Most octets of its masks."""
 
-ESCAPE16: Final = 0x80
-ESCAPE32: Final = 0x00
-
-
-class Coded(NamedTuple):
-    """What became of a group.
-
-    Attributes:
-        octets: its length.
-        codes: floats that are not 0.
-        in16: of them with a 16-bit form.
-        in32: with a 32-bit form.
-    """
-
-    octets: int
-    codes: int
-    in16: int
-    in32: int
+LOW7: Final = 0x7F7F7F7F7F7F7F7F
+ONES: Final = 0x0101010101010101
+"""In a word of eight codes: the magnitudes, and the lowest bits."""
 
 
 GroupEncoder: TypeAlias = Callable[[Uint8Array, int, int, tuple[int, ...], Uint8Array, int], Coded]
@@ -66,6 +48,9 @@ GroupEncoder: TypeAlias = Callable[[Uint8Array, int, int, tuple[int, ...], Uint8
 
 GroupDecoder: TypeAlias = Callable[[Stretch, int, np.float32, Uint8Array, int], int]
 """Reads a group from the start of a stretch: floats, unit8, target, its place; returns its octets or MALFORMED."""
+
+Decoder: TypeAlias = Callable[[Uint8Array, int, int, int, np.float32, Uint8Array, int], int]
+"""``decode`` of one of the forms with groups."""
 
 
 @inlined_with
@@ -128,38 +113,46 @@ def fitting_floats(octets: Uint8Array, at: int, lanes: int, capacity: int) -> in
 
 @inlined_with
 def decode_groups(
-    decode_group: GroupDecoder, coded: Stretch, count: int, unit8: np.float32, target: Uint8Array, target_at: int
+    decode_group: GroupDecoder,
+    payload: Uint8Array,
+    payload_at: int,
+    available: int,
+    count: int,
+    unit8: np.float32,
+    target: Uint8Array,
+    target_at: int,
 ) -> int:
     """``decode`` by groups."""
-    at, end = coded.at, coded.at + coded.length
+    at, end = payload_at, payload_at + available
     done = 0
     while done < count:
         lanes = min(GROUP, count - done)
-        length = decode_group(Stretch(coded.octets, at, end - at), lanes, unit8, target, target_at + 4 * done)
+        length = decode_group(Stretch(payload, at, end - at), lanes, unit8, target, target_at + 4 * done)
         if length == MALFORMED:
             return MALFORMED
         at += length
         done += lanes
-    return at - coded.at
+    return at - payload_at
 
 
 @inlined_with
-def decode_half_groups(
-    decode_group: GroupDecoder,
-    coded: Stretch,
+def decode_each_half(
+    decode: Decoder,
+    payload: Uint8Array,
+    payload_at: int,
+    available: int,
     count: int,
     middle: Middle,
     unit8: np.float32,
     target: Uint8Array,
     target_at: int,
 ) -> int:
-    """``decode_halves`` by groups: one half after the other, each a payload of its own."""
+    """``decode_halves``: one half after the other, each a payload of its own."""
     first, floats = middle
-    half = Stretch(coded.octets, coded.at, first)
-    if decode_groups(decode_group, half, floats, unit8, target, target_at) != first:
+    if decode(payload, payload_at, first, floats, unit8, target, target_at) != first:
         return MALFORMED
-    other = Stretch(coded.octets, coded.at + first, coded.length - first)
-    rest = decode_groups(decode_group, other, count - floats, unit8, target, target_at + 4 * floats)
+    to, left = target_at + 4 * floats, count - floats
+    rest = decode(payload, payload_at + first, available - first, left, unit8, target, to)
     return MALFORMED if rest == MALFORMED else first + rest
 
 
@@ -172,7 +165,7 @@ def _lane_mask(source: Uint8Array, first: int, lanes: int, smallest: int) -> int
 
 
 @inline_kernel
-def _put_masks(source: Uint8Array, first: int, lanes: int, smallest: int, target: Uint8Array, at: int) -> int:
+def put_masks(source: Uint8Array, first: int, lanes: int, smallest: int, target: Uint8Array, at: int) -> int:
     """Write the masks of a group; return where its codes begin."""
     present, head = 0, at + 1
     for burst in range((lanes + LANES - 1) // LANES):
@@ -192,18 +185,40 @@ def _put_masks(source: Uint8Array, first: int, lanes: int, smallest: int, target
 
 
 @inline_kernel
-def _put_codes(
+def _put_burst_codes(
     source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
-) -> tuple[int, int, int]:
-    """Write the codes of a burst; return where they end, and how many floats take 16 bits or more, and 32."""
-    longs = wholes = 0
+) -> tuple[int, int]:
+    """Write the codes of a burst; return where they end, and how many are escapes."""
+    escapes = 0
     for lane in range(lanes):
         code, tag = bounded_lane(load_u32(source, first + 4 * lane), limits)
         is_long, is_whole = tag >> 1, tag & tag >> 1
         target[at] = (code & (is_long - 1) & 0xFF) | (ESCAPE16 & (is_whole - is_long))
         at += int(tag != 0)
-        longs += is_long
-        wholes += is_whole
+        escapes += is_long
+    return at, escapes
+
+
+@inline_kernel
+def put_codes(
+    source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, masks_at: int, at: int
+) -> tuple[int, int, int]:
+    """Write the codes of a group whose masks are written; return where they end, and which lanes take 16 bits or more,
+    and 32."""
+    escapes = longs = wholes = 0
+    for burst in range((lanes + LANES - 1) // LANES):
+        if u8(target, masks_at) >> burst & 1 == 0:
+            continue
+        from_at, left = first + 4 * LANES * burst, lanes - LANES * burst
+        if left >= LANES:  # said as a constant, so that the lanes are unrolled
+            at, in_burst = _put_burst_codes(source, from_at, LANES, limits, target, at)
+        else:
+            at, in_burst = _put_burst_codes(source, from_at, left, limits, target, at)
+        escapes += in_burst
+    for lane in range(lanes if escapes else 0):
+        _, tag = bounded_lane(load_u32(source, first + 4 * lane), limits)
+        longs |= (tag >> 1) << lane
+        wholes |= (tag & tag >> 1) << lane
     return at, longs, wholes
 
 
@@ -212,71 +227,15 @@ def encode_group(
     source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
 ) -> Coded:
     """Write up to 64 floats as a group, for any CPU."""
-    cursor = _put_masks(source, first, lanes, limits[0], target, at)
-    codes_at = cursor
-    in16 = in32 = 0
-    for burst in range((lanes + LANES - 1) // LANES):
-        if u8(target, at) >> burst & 1 == 0:
-            continue
-        from_at, left = first + 4 * LANES * burst, lanes - LANES * burst
-        if left >= LANES:  # said as a constant, so that the lanes are unrolled
-            cursor, longs, wholes = _put_codes(source, from_at, LANES, limits, target, cursor)
-        else:
-            cursor, longs, wholes = _put_codes(source, from_at, left, limits, target, cursor)
-        in16 += longs - wholes
-        in32 += wholes
-    codes = cursor - codes_at
-    if in16 | in32:
-        cursor = _put_escapes(source, first, lanes, limits, target, cursor)
-    return Coded(cursor - at, codes, in16, in32)
-
-
-@inline_kernel
-def _put_escapes(
-    source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
-) -> int:
-    for wanted in (2, 3):
-        for lane in range(lanes):
-            code, tag = bounded_lane(load_u32(source, first + 4 * lane), limits)
-            if tag == wanted:
-                store_u32(target, at, code)
-                at += 2 * tag - 2
-    return at
-
-
-@inline_kernel
-def put_escapes(source: Uint8Array, first: int, in16: int, in32: int, target: Uint8Array, at: int) -> None:
-    """Write the escapes of a group: bit i of ``in16`` and ``in32`` says that its float i has one."""
-    while in16:
-        word = load_u32(source, first + 4 * trailing_zeros(in16))
-        nearest = float32_bits(bits_float32((word & MAGNITUDE_BITS) + SCALE16) + ROUNDER) & 0x7FFF
-        store_u16(target, at, nearest | (word >> 16 & 0x8000))
-        at += 2
-        in16 &= in16 - 1
-    while in32:
-        store_u32(target, at, load_u32(source, first + 4 * trailing_zeros(in32)))
-        at += 4
-        in32 &= in32 - 1
-
-
-@inline_kernel
-def get_escapes(payload: Uint8Array, at: int, in16: int, in32: int, target: Uint8Array, target_at: int) -> None:
-    """Read them back into the floats of the group."""
-    while in16:
-        word = decode_lane(load_u16(payload, at), 2, UNIT16)
-        store_u32(target, target_at + 4 * trailing_zeros(in16), word)
-        at += 2
-        in16 &= in16 - 1
-    while in32:
-        store_u32(target, target_at + 4 * trailing_zeros(in32), load_u32(payload, at))
-        at += 4
-        in32 &= in32 - 1
+    codes_at = put_masks(source, first, lanes, limits[0], target, at)
+    codes_end, longs, wholes = put_codes(source, first, lanes, limits, target, at, codes_at)
+    return with_escapes(source, first, longs, wholes, target, at, codes_end, codes_end - codes_at)
 
 
 @inline_kernel
 def check_masks(payload: Stretch, lanes: int) -> tuple[int, int]:
     """Return where the codes of a group begin and how many there are; ``MALFORMED`` twice if no encoder writes these
-    masks for ``lanes`` floats, or the octets end before the codes do."""
+    masks for ``lanes`` floats, or the octets end before they do."""
     octets, at = payload.octets, payload.at
     end = at + payload.length
     if payload.length <= 0:
@@ -292,48 +251,52 @@ def check_masks(payload: Stretch, lanes: int) -> tuple[int, int]:
             return MALFORMED, MALFORMED
         codes += popcount_u16(mask)
     is_last_present = lanes % LANES and present >> lanes // LANES & 1
-    if codes_at + codes > end or (is_last_present and mask >> lanes % LANES):
-        return MALFORMED, MALFORMED
-    return codes_at, codes
+    return (MALFORMED, MALFORMED) if is_last_present and mask >> lanes % LANES else (codes_at, codes)
+
+
+@inline_kernel
+def get_codes(
+    masks: Stretch, codes: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int
+) -> tuple[int, int]:
+    """Read up to 64 floats from their masks and codes; return which are escapes to 16 and to 32 bits, which become 0.
+
+    The codes of a burst are read before its floats are written, so that they may stand where later ones go.
+    """
+    present, head, cursor = u8(masks.octets, masks.at), masks.at + 1, codes.at
+    in16 = in32 = escapes = 0
+    for code_at in range(codes.at, codes.at + codes.length):
+        escapes |= int(codes.octets[code_at] & 0x7F == 0)
+    for burst in range((lanes + LANES - 1) // LANES):
+        mask = 0
+        if present >> burst & 1:
+            mask = int(u8(masks.octets, head))
+            head += 1
+        first_codes = word = load_u64(codes.octets, cursor)
+        for lane in range(LANES):
+            if burst * LANES + lane < lanes:
+                is_there = mask >> lane & 1
+                store_u32(target, target_at + 4 * (burst * LANES + lane), decode_lane(word, is_there, unit8))
+                word >>= 8 * is_there
+                cursor += is_there
+        while escapes and mask:
+            code, lane_bit = first_codes & 0xFF, (mask & -mask) << (burst * LANES)
+            in16 |= lane_bit & -int(code == ESCAPE16)
+            in32 |= lane_bit & -int(code == ESCAPE32)
+            first_codes >>= 8
+            mask &= mask - 1
+    return in16, in32
 
 
 @inline_kernel
 def decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
     """Read a group of up to 64 floats, for any CPU; ``unit8`` is that of ``netoffload.codec.plain.decode_lane``."""
-    octets, at = payload.octets, payload.at
-    cursor, codes = check_masks(payload, lanes)
-    if cursor == MALFORMED:
+    codes_at, count = check_masks(payload, lanes)
+    escapes_at = codes_at + count
+    if codes_at == MALFORMED or escapes_at > payload.at + payload.length:
         return MALFORMED
-    in16 = in32 = 0
-    for code_at in range(cursor, cursor + codes):
-        in16 += int(octets[code_at] == ESCAPE16)
-        in32 += int(octets[code_at] == ESCAPE32)
-    at16 = cursor + codes
-    at32 = at16 + 2 * in16
-    following = at32 + 4 * in32
-    if following > at + payload.length:
-        return MALFORMED
-    present, head = u8(octets, at), at + 1
-    for burst in range((lanes + LANES - 1) // LANES):
-        mask = 0
-        if present >> burst & 1:
-            mask = u8(octets, head)
-            head += 1
-        for lane in range(LANES):
-            if burst * LANES + lane < lanes:
-                is_there = mask >> lane & 1
-                word = decode_lane(u8(octets, cursor), is_there, unit8)
-                if is_there and in16 | in32:
-                    code = u8(octets, cursor)
-                    if code == ESCAPE16:
-                        word = decode_lane(load_u16(octets, at16), 2, unit8)
-                        at16 += 2
-                    elif code == ESCAPE32:
-                        word = load_u32(octets, at32)
-                        at32 += 4
-                store_u32(target, target_at + 4 * (burst * LANES + lane), word)
-                cursor += is_there
-    return following - at
+    codes = Stretch(payload.octets, codes_at, count)
+    in16, in32 = get_codes(payload, codes, lanes, unit8, target, target_at)
+    return get_escapes(payload, escapes_at, in16, in32, target, target_at)
 
 
 @kernel
@@ -363,8 +326,7 @@ def decode_masked(
     target_at: int,
 ) -> int:
     """``decode`` of groups; ``unit8`` (float32) is what the last bit of the 8-bit form weighs, over 256."""
-    coded = Stretch(payload, payload_at, available)
-    return decode_groups(decode_group, coded, count, unit8, target, target_at)
+    return decode_groups(decode_group, payload, payload_at, available, count, unit8, target, target_at)
 
 
 @kernel
@@ -379,5 +341,4 @@ def decode_masked_halves(
     target_at: int,
 ) -> int:
     """``decode_halves`` of groups."""
-    coded = Stretch(payload, payload_at, available)
-    return decode_half_groups(decode_group, coded, count, middle, unit8, target, target_at)
+    return decode_each_half(decode_masked, payload, payload_at, available, count, middle, unit8, target, target_at)

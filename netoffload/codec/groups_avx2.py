@@ -15,18 +15,8 @@ from numba.extending import intrinsic
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
-from netoffload.codec.groups import (
-    ESCAPE16,
-    ESCAPE32,
-    GROUP,
-    Coded,
-    check_masks,
-    decode_groups,
-    decode_half_groups,
-    encode_groups,
-    get_escapes,
-    put_escapes,
-)
+from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, with_escapes
+from netoffload.codec.groups import GROUP, check_masks, decode_each_half, decode_groups, encode_groups
 from netoffload.codec.groups import decode_group as decode_group_plainly
 from netoffload.codec.groups import encode_group as encode_group_plainly
 from netoffload.codec.plain import MAGNITUDE_BITS
@@ -35,7 +25,7 @@ from netoffload.codec.vectors import I8, I32, I64, WORDS, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import popcount_u16, popcount_u64, u8
+from netoffload.compiled.octets import load_u64, popcount_u16, u8
 
 __all__ = ["decode_masked", "decode_masked_halves", "encode_sparse"]
 
@@ -58,12 +48,12 @@ _SQUEEZE, _SPREAD = _make_tables()
 
 
 def _moved(context: Context, builder: Builder, table: tuple[NumbaType, Value], mask: Value, codes: Value) -> Value:
-    """Return eight octets, moved as the entry of a table for ``mask`` says."""
+    """Return the eight octets of a word, moved as the entry of a table for ``mask`` says."""
     control = entry(context, builder, *table, mask, LANES, I64)
     pair = ir.VectorType(I64, 2)
     both = [
         builder.bitcast(builder.insert_element(ir.Constant(pair, [0, 0]), half, I32(0)), HALF)
-        for half in (builder.bitcast(codes, I64), control)
+        for half in (codes, control)
     ]
     moved = builder.bitcast(shuffle(builder, *both), pair)
     return builder.bitcast(builder.extract_element(moved, I32(0)), _CODES)
@@ -103,7 +93,7 @@ def _encode_burst(
         planes, code = vectors.bounded_codes(builder, word, unpacked)
         escape = builder.select(planes[2], words(ESCAPE32), words(ESCAPE16))
         codes = builder.trunc(builder.select(planes[1], escape, code), _CODES)
-        squeezed = _moved(context, builder, (kinds[6], args[6]), args[3], codes)
+        squeezed = _moved(context, builder, (kinds[6], args[6]), args[3], builder.bitcast(codes, I64))
         builder.store(squeezed, vectors.pointer(context, builder, kinds[4], args[4], args[5], _CODES), align=1)
         longs, wholes = (vectors.bits_of_plane(builder, plane) for plane in planes[1:])
         return builder.or_(longs, builder.shl(wholes, I64(8)))
@@ -112,33 +102,31 @@ def _encode_burst(
     return types.int64(source, types.int64, limit_types, types.int64, target, types.int64, squeeze), codegen
 
 
-# Eight parameters, likewise.
 @intrinsic
 def _decode_burst(
     typing_context: TypingContext,
-    payload: NumbaType,
-    codes_at: NumbaType,
+    codes: NumbaType,
     mask: NumbaType,
     unit8: NumbaType,
     target: NumbaType,
     target_at: NumbaType,
     spread: NumbaType,
 ) -> Intrinsic:
-    """Store eight floats, 0 for an escape; return which are escapes to 16 bits, and to 32, in the next octet."""
+    """Store eight floats of up to eight codes in a word; return which are escapes to 16 bits, and to 32 in the next
+    octet. An escape is stored as 0."""
 
     def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
         kinds = signature.args
-        packed = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], _CODES), align=1)
-        codes = _moved(context, builder, (kinds[6], args[6]), args[2], packed)
+        codes = _moved(context, builder, (kinds[5], args[5]), args[1], args[0])
         top = builder.shl(builder.zext(codes, WORDS), words(24))
-        floats = vectors.floats_of_tops8(builder, top, args[3])
-        builder.store(floats, vectors.pointer(context, builder, kinds[4], args[4], args[5], WORDS), align=1)
+        floats = vectors.floats_of_tops8(builder, top, args[2])
+        builder.store(floats, vectors.pointer(context, builder, kinds[3], args[3], args[4], WORDS), align=1)
         escapes16 = builder.icmp_unsigned("==", codes, ir.Constant(_CODES, [ESCAPE16] * LANES))
         zeros = builder.icmp_unsigned("==", codes, _NO_CODES)
         in16, in32 = (vectors.bits_of_plane(builder, plane) for plane in (escapes16, zeros))
-        return builder.or_(in16, builder.shl(builder.and_(in32, args[2]), I64(8)))
+        return builder.or_(in16, builder.shl(builder.and_(in32, args[1]), I64(8)))
 
-    arguments = (payload, types.int64, types.int64, types.float32, target, types.int64, spread)
+    arguments = (types.int64, types.int64, types.float32, target, types.int64, spread)
     return types.int64(*arguments), codegen
 
 
@@ -155,65 +143,83 @@ def _store_zeros(typing_context: TypingContext, target: NumbaType, at: NumbaType
 
 
 @inline_kernel
-def _encode_group(
-    source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
-) -> Coded:
-    if lanes < GROUP:
-        of_plain = limits[0], limits[1], limits[6], limits[2]
-        return encode_group_plainly(source, first, lanes, of_plain, target, at)
-    present, cursor = 0, at + 1
+def put_masks(source: Uint8Array, first: int, smallest: int, target: Uint8Array, at: int) -> int:
+    """Write the masks of a group; return where its codes begin."""
+    present, head = 0, at + 1
     for burst in range(GROUP // LANES):
-        mask = _lane_mask(source, first + BURST_LEN * burst, limits[0])
-        target[cursor] = mask
-        cursor += int(mask != 0)
+        mask = _lane_mask(source, first + BURST_LEN * burst, smallest)
+        target[head] = mask
+        head += int(mask != 0)
         present |= int(mask != 0) << burst
     target[at] = present
-    codes_at, head = cursor, at + 1
+    return head
+
+
+@inline_kernel
+def put_codes(
+    source: Uint8Array, first: int, limits: tuple[int, ...], target: Uint8Array, masks_at: int, at: int
+) -> tuple[int, int, int]:
+    """Write the codes of a group whose masks are written; return where they end, and which lanes take 16 bits or more,
+    and 32."""
+    present, head = u8(target, masks_at), masks_at + 1
     longs = wholes = 0
     for burst in range(GROUP // LANES):
         if present >> burst & 1:
             mask = u8(target, head)
             head += 1
-            planes = _encode_burst(source, first + BURST_LEN * burst, limits, mask, target, cursor, _SQUEEZE)
+            planes = _encode_burst(source, first + BURST_LEN * burst, limits, mask, target, at, _SQUEEZE)
             longs |= (planes & 0xFF) << (8 * burst)
             wholes |= (planes >> 8) << (8 * burst)
+            at += popcount_u16(mask)
+    return at, longs, wholes
+
+
+@inline_kernel
+def limits_of_plain(limits: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the limits as the plain kernels want them."""
+    return limits[0], limits[1], limits[6], limits[2]
+
+
+@inline_kernel
+def _encode_group(
+    source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
+) -> Coded:
+    if lanes < GROUP:
+        return encode_group_plainly(source, first, lanes, limits_of_plain(limits), target, at)
+    codes_at = put_masks(source, first, limits[0], target, at)
+    codes_end, longs, wholes = put_codes(source, first, limits, target, at, codes_at)
+    return with_escapes(source, first, longs, wholes, target, at, codes_end, codes_end - codes_at)
+
+
+@inline_kernel
+def get_codes(masks: Stretch, codes: Stretch, unit8: np.float32, target: Uint8Array, target_at: int) -> tuple[int, int]:
+    """``get_codes`` of ``netoffload.codec.groups``, for 64 floats."""
+    present, head, cursor = u8(masks.octets, masks.at), masks.at + 1, codes.at
+    in16 = in32 = 0
+    for burst in range(GROUP // LANES):
+        to = target_at + BURST_LEN * burst
+        if present >> burst & 1:
+            mask = u8(masks.octets, head)
+            head += 1
+            escapes = _decode_burst(load_u64(codes.octets, cursor), mask, unit8, target, to, _SPREAD)
+            in16 |= (escapes & 0xFF) << (8 * burst)
+            in32 |= (escapes >> 8) << (8 * burst)
             cursor += popcount_u16(mask)
-    codes = cursor - codes_at
-    if longs == 0:
-        return Coded(cursor - at, codes, 0, 0)
-    in16, in32 = popcount_u64(longs & ~wholes), popcount_u64(wholes)
-    put_escapes(source, first, longs & ~wholes, wholes, target, cursor)
-    return Coded(cursor - at + 2 * in16 + 4 * in32, codes, in16, in32)
+        else:
+            _store_zeros(target, to)
+    return in16, in32
 
 
 @inline_kernel
 def _decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
     if lanes < GROUP:
         return decode_group_plainly(payload, lanes, unit8, target, target_at)
-    octets, at = payload.octets, payload.at
-    cursor, codes = check_masks(payload, lanes)
-    if cursor == MALFORMED:
+    codes_at, count = check_masks(payload, lanes)
+    escapes_at = codes_at + count
+    if codes_at == MALFORMED or escapes_at > payload.at + payload.length:
         return MALFORMED
-    present, head, escapes_at = u8(octets, at), at + 1, cursor + codes
-    in16 = in32 = 0
-    for burst in range(GROUP // LANES):
-        to = target_at + BURST_LEN * burst
-        if present >> burst & 1:
-            mask = u8(octets, head)
-            head += 1
-            escapes = _decode_burst(octets, cursor, mask, unit8, target, to, _SPREAD)
-            in16 |= (escapes & 0xFF) << (8 * burst)
-            in32 |= (escapes >> 8) << (8 * burst)
-            cursor += popcount_u16(mask)
-        else:
-            _store_zeros(target, to)
-    if in16 | in32 == 0:
-        return cursor - at
-    following = escapes_at + 2 * popcount_u64(in16) + 4 * popcount_u64(in32)
-    if following > at + payload.length:
-        return MALFORMED
-    get_escapes(octets, escapes_at, in16, in32, target, target_at)
-    return following - at
+    in16, in32 = get_codes(payload, Stretch(payload.octets, codes_at, count), unit8, target, target_at)
+    return get_escapes(payload, escapes_at, in16, in32, target, target_at)
 
 
 @kernel
@@ -243,8 +249,7 @@ def decode_masked(
     target_at: int,
 ) -> int:
     """``decode`` of groups; see ``netoffload.codec.groups``."""
-    coded = Stretch(payload, payload_at, available)
-    return decode_groups(_decode_group, coded, count, unit8, target, target_at)
+    return decode_groups(_decode_group, payload, payload_at, available, count, unit8, target, target_at)
 
 
 @kernel
@@ -259,5 +264,4 @@ def decode_masked_halves(
     target_at: int,
 ) -> int:
     """``decode_halves`` of groups."""
-    coded = Stretch(payload, payload_at, available)
-    return decode_half_groups(_decode_group, coded, count, middle, unit8, target, target_at)
+    return decode_each_half(decode_masked, payload, payload_at, available, count, middle, unit8, target, target_at)

@@ -14,7 +14,7 @@ Only imported where the CPU has the instructions: LLVM aborts the process otherw
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from llvmlite import ir
@@ -23,36 +23,28 @@ from numba.extending import intrinsic
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import LANES, MALFORMED, Middle
-from netoffload.codec.groups import (
-    ESCAPE16,
-    ESCAPE32,
-    GROUP,
-    Coded,
-    decode_groups,
-    decode_half_groups,
-    encode_groups,
-    get_escapes,
-    put_escapes,
-)
+from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, with_escapes
+from netoffload.codec.groups import GROUP, GroupEncoder, decode_each_half, decode_groups, encode_groups
 from netoffload.codec.vectors import I8, I32, I64, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
-from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
 from netoffload.compiled.octets import popcount_u64
 
 _QUARTER: Final = GROUP // 4
 _WORDS: Final = ir.VectorType(I32, _QUARTER)
 _QUARTER_OCTETS: Final = ir.VectorType(I8, _QUARTER)
-_OCTETS: Final = ir.VectorType(I8, GROUP)
-_MASK: Final = ir.VectorType(ir.IntType(1), GROUP)
-_FIRST_BITS: Final = 0x0101010101010101
+OCTETS: Final = ir.VectorType(I8, GROUP)
+MASK: Final = ir.VectorType(ir.IntType(1), GROUP)
+NO_OCTETS: Final = ir.Constant(OCTETS, [0] * GROUP)
 _LAST_BITS: Final = 0x8080808080808080
 _OTHER_BITS: Final = 0x7F7F7F7F7F7F7F7F
 
 __all__ = ["decode_masked", "decode_masked_halves", "encode_sparse"]
 
 
-def _call(builder: Builder, name: str, result: ir.Type, *arguments: Value) -> Value:
+def call(builder: Builder, name: str, result: ir.Type, *arguments: Value) -> Value:
+    """Call an intrinsic of LLVM."""
     kinds = [argument.type for argument in arguments]
     function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(result, kinds))
     return builder.call(function, arguments)
@@ -74,10 +66,10 @@ def _part(builder: Builder, whole: Value, number: int, lanes: int) -> Value:
     return builder.shuffle_vector(whole, ir.Constant(whole.type, ir.Undefined), order)
 
 
-def _lanes_below(builder: Builder, count: Value) -> Value:
+def lanes_below(builder: Builder, count: Value) -> Value:
     """Return which of 64 lanes are among the first ``count`` (1 to 64)."""
     bits = builder.lshr(I64(-1), builder.sub(I64(GROUP), count))
-    return builder.bitcast(bits, _MASK)
+    return builder.bitcast(bits, MASK)
 
 
 def _full_octets(builder: Builder, top_bits: Value) -> Value:
@@ -105,11 +97,32 @@ def _load_words(
             quarter = _part(builder, lanes, number, _QUARTER)
             nothing = ir.Constant(_WORDS, [0] * _QUARTER)
             name = "llvm.masked.load.v16i32.p0"
-            quarters.append(_call(builder, name, _WORDS, pointer, I32(1), quarter, nothing))
+            quarters.append(call(builder, name, _WORDS, pointer, I32(1), quarter, nothing))
     return quarters
 
 
-def _make_encode(*, full: bool) -> Callable[..., tuple[int, int, int, int]]:
+GroupCode: TypeAlias = Callable[[Context, Builder, tuple[NumbaType, Value], Value, Value, Value], Value]
+"""Emits how codes are stored: an array and a place in it, 64 codes and their lanes, how many; returns their length."""
+
+
+def encoder_of_group(put_codes: GroupCode) -> GroupEncoder:
+    """Return what writes a group: masks, codes in the form of ``put_codes``, escapes."""
+    encode_full, encode_part = _make_encode(put_codes, full=True), _make_encode(put_codes, full=False)
+
+    @inlined_with
+    def encode_group(
+        source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
+    ) -> Coded:
+        if lanes == GROUP:
+            length, there, longs, wholes = encode_full(source, first, lanes, limits, target, at)
+        else:
+            length, there, longs, wholes = encode_part(source, first, lanes, limits, target, at)
+        return with_escapes(source, first, longs, wholes, target, at, at + length, popcount_u64(there))
+
+    return encode_group
+
+
+def _make_encode(put_codes: GroupCode, *, full: bool) -> Callable[..., tuple[int, int, int, int]]:
     # Seven parameters: the first is Numba's.
     @intrinsic
     def encode(
@@ -125,7 +138,7 @@ def _make_encode(*, full: bool) -> Callable[..., tuple[int, int, int, int]]:
 
         def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             kinds = signature.args
-            lanes = None if full else _lanes_below(builder, args[2])
+            lanes = None if full else lanes_below(builder, args[2])
             unpacked = [builder.extract_value(args[3], index) for index in range(len(vectors.LIMITS["bounded"]))]
             planes: list[list[Value]] = []
             octets = []
@@ -136,24 +149,10 @@ def _make_encode(*, full: bool) -> Callable[..., tuple[int, int, int, int]]:
                 planes.append(in_planes)
             joined = [_join(builder, [quarter[plane] for quarter in planes]) for plane in range(3)]
             bits = [builder.bitcast(plane, I64) for plane in joined]
-            there = _octets_not_0(builder, bits[0])
-            present = _call(builder, "llvm.x86.bmi.pext.64", I64, there, I64(_LAST_BITS))
-            lane_masks = _call(builder, "llvm.x86.bmi.pext.64", I64, bits[0], _full_octets(builder, there))
-            squeezed = _call(
-                builder,
-                "llvm.x86.avx512.mask.compress.v64i8",
-                _OCTETS,
-                _join(builder, octets),
-                ir.Constant(_OCTETS, [0] * GROUP),
-                joined[0],
-            )
             target, at = (kinds[4], args[4]), args[5]
-            builder.store(builder.trunc(present, I8), vectors.pointer(context, builder, *target, at, I8), align=1)
-            builder.store(lane_masks, vectors.pointer(context, builder, *target, builder.add(at, I64(1)), I64), align=1)
-            head = builder.add(builder.ctpop(present), I64(1))
-            room = vectors.pointer(context, builder, *target, builder.add(at, head), _OCTETS)
-            builder.store(squeezed, room, align=1)
-            length = builder.add(head, builder.ctpop(bits[0]))
+            codes_at = builder.add(at, _put_masks(context, builder, target, at, bits[0]))
+            length = put_codes(context, builder, target, codes_at, _join(builder, octets), joined[0])
+            length = builder.sub(builder.add(codes_at, length), at)
             return context.make_tuple(builder, signature.return_type, [length, *bits])
 
         arguments = (source, types.int64, types.int64, types.Tuple(vectors.LIMITS["bounded"]), target, types.int64)
@@ -162,8 +161,30 @@ def _make_encode(*, full: bool) -> Callable[..., tuple[int, int, int, int]]:
     return encode
 
 
+def _put_masks(context: Context, builder: Builder, target: tuple[NumbaType, Value], at: Value, lanes: Value) -> Value:
+    there = _octets_not_0(builder, lanes)
+    present = call(builder, "llvm.x86.bmi.pext.64", I64, there, I64(_LAST_BITS))
+    lane_masks = call(builder, "llvm.x86.bmi.pext.64", I64, lanes, _full_octets(builder, there))
+    builder.store(builder.trunc(present, I8), vectors.pointer(context, builder, *target, at, I8), align=1)
+    builder.store(lane_masks, vectors.pointer(context, builder, *target, builder.add(at, I64(1)), I64), align=1)
+    return builder.add(builder.ctpop(present), I64(1))
+
+
+def squeezed(builder: Builder, octets: Value, lanes: Value) -> Value:
+    """Return the octets of the lanes behind each other, and 0 behind them."""
+    return call(builder, "llvm.x86.avx512.mask.compress.v64i8", OCTETS, octets, NO_OCTETS, lanes)
+
+
+def _put_octets(
+    context: Context, builder: Builder, target: tuple[NumbaType, Value], at: Value, codes: Value, lanes: Value
+) -> Value:
+    room = vectors.pointer(context, builder, *target, at, OCTETS)
+    builder.store(squeezed(builder, codes, lanes), room, align=1)
+    return builder.ctpop(builder.bitcast(lanes, I64))
+
+
 @intrinsic
-def _read_masks(typing_context: TypingContext, payload: NumbaType, at: NumbaType) -> Intrinsic:
+def read_masks(typing_context: TypingContext, payload: NumbaType, at: NumbaType) -> Intrinsic:
     """Return the burst mask at ``at``, the lanes of 64 that are not 0, and whether each lane mask there has a bit."""
 
     def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
@@ -171,12 +192,43 @@ def _read_masks(typing_context: TypingContext, payload: NumbaType, at: NumbaType
         present = builder.zext(builder.load(vectors.pointer(context, builder, *source, args[1], I8), align=1), I64)
         packed_at = builder.add(args[1], I64(1))
         packed = builder.load(vectors.pointer(context, builder, *source, packed_at, I64), align=1)
-        tops = _call(builder, "llvm.x86.bmi.pdep.64", I64, present, I64(_LAST_BITS))
-        lanes = _call(builder, "llvm.x86.bmi.pdep.64", I64, packed, _full_octets(builder, tops))
+        tops = call(builder, "llvm.x86.bmi.pdep.64", I64, present, I64(_LAST_BITS))
+        lanes = call(builder, "llvm.x86.bmi.pdep.64", I64, packed, _full_octets(builder, tops))
         is_whole = builder.zext(builder.icmp_unsigned("==", _octets_not_0(builder, lanes), tops), I64)
         return context.make_tuple(builder, signature.return_type, [present, lanes, is_whole])
 
     return types.UniTuple(types.int64, 3)(payload, types.int64), codegen
+
+
+def put_floats(
+    context: Context,
+    builder: Builder,
+    target: tuple[NumbaType, Value],
+    at: Value,
+    codes: Value,
+    unit8: Value,
+    written: Value | None,
+) -> None:
+    """Store the floats of 64 codes, all of them or those of the lanes ``written``; of an escape 0."""
+    for number in range(4):
+        octets = _part(builder, codes, number, _QUARTER)
+        top = builder.shl(builder.zext(octets, _WORDS), words(24, lanes=_QUARTER))
+        floats = vectors.floats_of_tops8(builder, top, unit8)
+        pointer = vectors.pointer(context, builder, *target, builder.add(at, I64(4 * _QUARTER * number)), _WORDS)
+        if written is None:
+            builder.store(floats, pointer, align=1)
+        else:
+            quarter = _part(builder, written, number, _QUARTER)
+            call(builder, "llvm.masked.store.v16i32.p0", ir.VoidType(), floats, pointer, I32(1), quarter)
+
+
+def spread(builder: Builder, codes: Value, lanes: Value) -> tuple[Value, list[Value]]:
+    """Return the first codes in their ``lanes`` (i64), 0 elsewhere, and which lanes are escapes to 16 and 32 bits."""
+    there = builder.bitcast(lanes, MASK)
+    codes = call(builder, "llvm.x86.avx512.mask.expand.v64i8", OCTETS, codes, NO_OCTETS, there)
+    escapes16 = builder.icmp_unsigned("==", codes, ir.Constant(OCTETS, [ESCAPE16] * GROUP))
+    zeros = builder.icmp_unsigned("==", codes, NO_OCTETS)
+    return codes, [builder.bitcast(escapes16, I64), builder.and_(builder.bitcast(zeros, I64), lanes)]
 
 
 def _make_decode(*, full: bool) -> Callable[..., tuple[int, int]]:
@@ -196,27 +248,11 @@ def _make_decode(*, full: bool) -> Callable[..., tuple[int, int]]:
 
         def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             kinds = signature.args
-            there = builder.bitcast(args[2], _MASK)
-            packed = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], _OCTETS), align=1)
-            nothing = ir.Constant(_OCTETS, [0] * GROUP)
-            codes = _call(builder, "llvm.x86.avx512.mask.expand.v64i8", _OCTETS, packed, nothing, there)
-            escapes16 = builder.icmp_unsigned("==", codes, ir.Constant(_OCTETS, [ESCAPE16] * GROUP))
-            zeros = builder.icmp_unsigned("==", codes, nothing)
-            in16 = builder.bitcast(escapes16, I64)
-            in32 = builder.and_(builder.bitcast(zeros, I64), args[2])
-            written = None if full else _lanes_below(builder, args[3])
-            for number in range(4):
-                octets = _part(builder, codes, number, _QUARTER)
-                top = builder.shl(builder.zext(octets, _WORDS), words(24, lanes=_QUARTER))
-                floats = vectors.floats_of_tops8(builder, top, args[4])
-                place = builder.add(args[6], I64(4 * _QUARTER * number))
-                pointer = vectors.pointer(context, builder, kinds[5], args[5], place, _WORDS)
-                if written is None:
-                    builder.store(floats, pointer, align=1)
-                else:
-                    quarter = _part(builder, written, number, _QUARTER)
-                    _call(builder, "llvm.masked.store.v16i32.p0", ir.VoidType(), floats, pointer, I32(1), quarter)
-            return context.make_tuple(builder, signature.return_type, [in16, in32])
+            packed = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], OCTETS), align=1)
+            codes, escapes = spread(builder, packed, args[2])
+            written = None if full else lanes_below(builder, args[3])
+            put_floats(context, builder, (kinds[5], args[5]), args[6], codes, args[4], written)
+            return context.make_tuple(builder, signature.return_type, escapes)
 
         arguments = (payload, types.int64, types.int64, types.int64, types.float32, target, types.int64)
         return types.UniTuple(types.int64, 2)(*arguments), codegen
@@ -224,26 +260,9 @@ def _make_decode(*, full: bool) -> Callable[..., tuple[int, int]]:
     return decode
 
 
-_encode_full = _make_encode(full=True)
-_encode_part = _make_encode(full=False)
+_encode_group = encoder_of_group(_put_octets)
 _decode_full = _make_decode(full=True)
 _decode_part = _make_decode(full=False)
-
-
-@inline_kernel
-def _encode_group(
-    source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
-) -> Coded:
-    if lanes == GROUP:
-        length, there, longs, wholes = _encode_full(source, first, lanes, limits, target, at)
-    else:
-        length, there, longs, wholes = _encode_part(source, first, lanes, limits, target, at)
-    codes = popcount_u64(there)
-    if longs == 0:
-        return Coded(length, codes, 0, 0)
-    in16, in32 = popcount_u64(longs & ~wholes), popcount_u64(wholes)
-    put_escapes(source, first, longs & ~wholes, wholes, target, at + length)
-    return Coded(length + 2 * in16 + 4 * in32, codes, in16, in32)
 
 
 @inline_kernel
@@ -251,7 +270,7 @@ def _decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8
     octets, at = payload.octets, payload.at
     if payload.length <= 0:
         return MALFORMED
-    present, there, is_whole = _read_masks(octets, at)
+    present, there, is_whole = read_masks(octets, at)
     codes_at = at + 1 + popcount_u64(present)
     codes_end = codes_at + popcount_u64(there)
     if not is_whole or codes_end > at + payload.length:
@@ -262,13 +281,7 @@ def _decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8
         if there >> lanes or present >> ((lanes + LANES - 1) // LANES):
             return MALFORMED
         in16, in32 = _decode_part(octets, codes_at, there, lanes, unit8, target, target_at)
-    if in16 | in32 == 0:
-        return codes_end - at
-    following = codes_end + 2 * popcount_u64(in16) + 4 * popcount_u64(in32)
-    if following > at + payload.length:
-        return MALFORMED
-    get_escapes(octets, codes_end, in16, in32, target, target_at)
-    return following - at
+    return get_escapes(payload, codes_end, in16, in32, target, target_at)
 
 
 @kernel
@@ -298,8 +311,7 @@ def decode_masked(
     target_at: int,
 ) -> int:
     """``decode`` of groups; see ``netoffload.codec.groups``."""
-    coded = Stretch(payload, payload_at, available)
-    return decode_groups(_decode_group, coded, count, unit8, target, target_at)
+    return decode_groups(_decode_group, payload, payload_at, available, count, unit8, target, target_at)
 
 
 @kernel
@@ -314,5 +326,4 @@ def decode_masked_halves(
     target_at: int,
 ) -> int:
     """``decode_halves`` of groups."""
-    coded = Stretch(payload, payload_at, available)
-    return decode_half_groups(_decode_group, coded, count, middle, unit8, target, target_at)
+    return decode_each_half(decode_masked, payload, payload_at, available, count, middle, unit8, target, target_at)

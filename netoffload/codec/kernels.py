@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.codec import fixed, groups, plain
+from netoffload.codec import fixed, groups, packed, plain
 from netoffload.codec.bursts import (
     BURST_LEN,
     DECODE_SLACK,
@@ -28,7 +28,7 @@ from netoffload.codec.bursts import (
     Middle,
 )
 from netoffload.codec.fixed import Kernels
-from netoffload.codec_specs import ALL_CODECS, SPECS, TAGGED, CodecId, Made, Masked, Tagged
+from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Made, Masked, Packed, Tagged
 from netoffload.compiled.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
 from netoffload.compiled.octets import whole
 from netoffload.errors import UsageError
@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 CPU_FEATURES: Final = {
-    "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512vbmi2", "avx2", "fma", "bmi2", "popcnt"),
+    "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512vbmi2", "avx2", "fma", "bmi2", "popcnt"),
     "avx2": ("avx2", "fma", "popcnt"),
     "plain": (),
 }
@@ -89,7 +89,7 @@ def _of_variant(name: str, function: str, base: ModuleType = plain) -> Callable[
     Args:
         name: of the variant.
         function: its name.
-        base: the module of plain kernels: ``plain`` for bursts, ``groups`` for groups.
+        base: the module of plain kernels: ``plain`` for bursts, ``groups`` or ``packed`` for groups.
 
     Raises:
         UsageError: the plain module has none either.
@@ -120,13 +120,11 @@ def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
             decoding=plain.unit8_of(spec.form),
         )
     if isinstance(spec.form, Masked):
-        return Kernels(
-            encode=_of_variant(variant, f"encode_{spec.name}", groups),
-            decode=_of_variant(variant, "decode_masked", groups),
-            decode_halves=_of_variant(variant, "decode_masked_halves", groups),
-            round_trip=kernels_of(spec.form.values, variant).round_trip,
-            coding=fixed.bound_itself,
-            decoding=plain.unit8_of(TAGGED[spec.form.values]),
+        form, base = ("packed", packed) if isinstance(spec.form, Packed) else ("masked", groups)
+        return kernels_of(spec.form.values, variant)._replace(
+            encode=_of_variant(variant, f"encode_{spec.name}", base),
+            decode=_of_variant(variant, f"decode_{form}", base),
+            decode_halves=_of_variant(variant, f"decode_{form}_halves", base),
         )
     return fixed.made_kernels(spec.form) if isinstance(spec.form, Made) else fixed.cut_kernels(spec.form)
 
@@ -146,11 +144,10 @@ for _codec_id, _spec in SPECS.items():
 
 @inline_kernel
 def codec_for(codec_id: int, understood: int) -> int:
-    """Return a codec with the values of ``codec_id`` that is in the bitmap ``understood``, or -1."""
-    if understood >> codec_id & 1:
-        return codec_id
-    other = whole(_SAME_VALUES[codec_id])
-    return other if other >= 0 and understood >> other & 1 else -1
+    """Return a codec with the values of ``codec_id`` that is in the bitmap ``understood``, the newest, or -1."""
+    while codec_id >= 0 and understood >> codec_id & 1 == 0:
+        codec_id = whole(_SAME_VALUES[codec_id])
+    return codec_id
 
 
 def _by_id(kind: str, arguments: str, parameter: str, otherwise: str) -> Callable[..., Any]:

@@ -6,13 +6,14 @@ integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from netoffload.codec_specs import SPECS, CodecId, Cut, Masked
+from netoffload.codec_specs import SPECS, CodecId, Cut, Masked, Packed
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
 from netoffload.errors import CodecError, UsageError
 
@@ -129,25 +130,60 @@ def unpack(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
     return tags, codes
 
 
+Lanes: TypeAlias = list[tuple[int, int]]
+"""(tag, code) of each float of a group."""
+
+
 def pack_groups(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
-    """Return the groups of the masked codec, from the tags and codes of ``bounded``."""
-    payload = bytearray()
-    for first in range(0, tags.size, 64):
-        lanes = [
-            (int(tag), int(code)) for tag, code in zip(*(of[first : first + 64] for of in (tags, codes)), strict=True)
-        ]
-        bursts = [lanes[at : at + 8] for at in range(0, len(lanes), 8)]
-        masks = [sum((tag != 0) << i for i, (tag, _) in enumerate(burst)) for burst in bursts]
-        payload.append(sum((mask != 0) << i for i, mask in enumerate(masks)))
-        payload += bytes(mask for mask in masks if mask)
-        payload += bytes((code, 0x80, 0x00)[tag - 1] for tag, code in lanes if tag)
-        payload += b"".join(code.to_bytes(2, "little") for tag, code in lanes if tag == 2)
-        payload += b"".join(code.to_bytes(4, "little") for tag, code in lanes if tag == 3)
-    return np.frombuffer(bytes(payload), np.uint8)
+    """Return the groups of a masked codec, from the tags and codes of ``bounded``."""
+    payload = b"".join(
+        _masks(lanes) + bytes((code, 0x80, 0x00)[tag - 1] for tag, code in lanes if tag) + _escapes(lanes)
+        for lanes in _groups(tags, codes)
+    )
+    return np.frombuffer(payload, np.uint8)
 
 
-def unpack_groups(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
+def pack_widths(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
+    """Return the groups and runs of a packed codec, from the tags and codes of ``bounded``."""
+    payload = b""
+    for is_empty, groups in itertools.groupby(_groups(tags, codes), lambda lanes: all(tag == 0 for tag, _ in lanes)):
+        if is_empty:
+            left = len(list(groups))
+            payload += b"\x00\xff" * (left // 256) + bytes([0, left % 256 - 1] if left % 256 else [])
+            continue
+        for lanes in groups:
+            fields = [(2 * (code & 127) - 2 + (code >> 7), 255, 254)[tag - 1] for tag, code in lanes if tag]
+            width = max(1, *(field.bit_length() for field in fields))
+            first = 8 if width == 8 else 3
+            bits = width - 1 | sum(field << (first + width * i) for i, field in enumerate(fields))
+            payload += _masks(lanes) + bits.to_bytes((first + width * len(fields) + 7) // 8, "little") + _escapes(lanes)
+    return np.frombuffer(payload, np.uint8)
+
+
+def _groups(tags: Uint8Array, codes: Uint32Array) -> list[Lanes]:
+    lanes = list(zip(tags.tolist(), codes.tolist(), strict=True))
+    return [lanes[at : at + 64] for at in range(0, len(lanes), 64)]
+
+
+def _masks(lanes: Lanes) -> bytes:
+    bursts = [lanes[at : at + 8] for at in range(0, len(lanes), 8)]
+    masks = [sum((tag != 0) << i for i, (tag, _) in enumerate(burst)) for burst in bursts]
+    return bytes([sum((mask != 0) << i for i, mask in enumerate(masks)), *filter(None, masks)])
+
+
+def _escapes(lanes: Lanes) -> bytes:
+    return b"".join(
+        code.to_bytes(length, "little") for form, length in ((2, 2), (3, 4)) for tag, code in lanes if tag == form
+    )
+
+
+def unpack_groups(payload: Uint8Array, count: int, *, have_widths: bool = False) -> tuple[Uint8Array, Uint32Array]:
     """Return (tags, codes) of the ``count`` floats in groups.
+
+    Args:
+        payload: what :func:`pack_groups` returned, or :func:`pack_widths`.
+        count: floats in it.
+        have_widths: it was the latter.
 
     Raises:
         CodecError: no encoder makes these octets of so many floats.
@@ -155,26 +191,47 @@ def unpack_groups(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Ar
     octets = iter(payload.tobytes())
     tags = np.zeros(count, np.uint8)
     codes = np.zeros(count, np.uint32)
+    empty = 0
     try:
         for first in range(0, count, 64):
-            last = min(first + 64, count)
+            if empty:
+                empty -= 1
+                continue
             present = next(octets)
-            masks = [next(octets) if present >> burst & 1 else None for burst in range(8)]
-            there = [first + 8 * burst + i for burst in range(8) for i in range(8) if (masks[burst] or 0) >> i & 1]
-            if 0 in masks or present >> -(-(last - first) // 8) or (there and there[-1] >= last):
-                raise CodecError("masks are not those of an encoder")
-            for lane in there:
-                codes[lane] = next(octets)
-                tags[lane] = {0x80: 2, 0x00: 3}.get(int(codes[lane]), 1)
+            if have_widths and present == 0:
+                empty = next(octets)
+                continue
+            masks = [next(octets) if present >> burst & 1 else 0 for burst in range(8)]
+            there = [first + i for i in range(64) if masks[i // 8] >> i % 8 & 1]
+            if there and there[-1] >= count:
+                raise CodecError("a lane beyond the last float has a code")
+            forms = _fields(octets, len(there)) if have_widths else [next(octets) for _ in there]
+            for lane, code in zip(there, forms, strict=True):
+                codes[lane], tags[lane] = code, {0x80: 2, 0x00: 3}.get(code, 1)
             for tag, length in ((2, 2), (3, 4)):
                 for lane in there:
                     if tags[lane] == tag:
                         codes[lane] = int.from_bytes(bytes(next(octets) for _ in range(length)), "little")
     except (StopIteration, RuntimeError) as error:  # what a generator makes of the former
         raise CodecError("payload ends inside a group") from error
-    if any(True for _ in octets):
+    wanted = (pack_widths if have_widths else pack_groups)(tags, codes).tobytes()
+    if empty or payload.tobytes()[: len(wanted)] != wanted:
+        raise CodecError("masks, widths or runs are not those of an encoder")
+    if payload.size > len(wanted):
         raise CodecError("payload is longer than its masks announce")
     return tags, codes
+
+
+def _fields(octets: Iterator[int], count: int) -> list[int]:
+    """Return the 8-bit codes of ``count`` fields."""
+    head = next(octets)
+    width = (head & 7) + 1
+    first = 8 if width == 8 else 3
+    bits = head
+    for at in range(1, (first + width * count + 7) // 8):
+        bits |= next(octets) << 8 * at
+    fields = [bits >> (first + width * i) & ((1 << width) - 1) for i in range(count)]
+    return [(field // 2 + 1) % 128 | (field & 1) << 7 for field in fields]
 
 
 @dataclass(frozen=True)
@@ -204,17 +261,18 @@ def tagged(
     )
 
 
-def masked(values: Oracle) -> Oracle:
-    """Return the oracle of a codec with masks that has the floats of a codec with tags."""
+def masked(values: Oracle, *, have_widths: bool) -> Oracle:
+    """Return the oracle of a codec with masks, or with widths too, that has the floats of another codec."""
     assert values.compress is not None
     assert values.decompress is not None
     compress, decompress = values.compress, values.decompress
-    return Oracle(
-        encode=lambda floats, bound_k: pack_groups(*compress(floats, bound_k)),
-        decode=lambda payload, count, bound_k: decompress(*unpack_groups(payload, count), bound_k),
-        round_trip=values.round_trip,
-        compress=compress,
-        decompress=decompress,
+    pack_all = pack_widths if have_widths else pack_groups
+    return replace(
+        values,
+        encode=lambda floats, bound_k: pack_all(*compress(floats, bound_k)),
+        decode=lambda payload, count, bound_k: decompress(
+            *unpack_groups(payload, count, have_widths=have_widths), bound_k
+        ),
     )
 
 
@@ -262,7 +320,7 @@ def oracle_of(codec_id: CodecId) -> Oracle:
     if type(form) is Cut:
         return truncating(form.bits)
     if isinstance(form, Masked):
-        return masked(oracle_of(form.values))
+        return masked(oracle_of(form.values), have_widths=isinstance(form, Packed))
     if codec_id not in ORACLES:
         raise UsageError(f"codec {SPECS[codec_id].name} has no oracle: netoffload.codec.reference must have one")
     return ORACLES[codec_id]

@@ -18,15 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from netoffload.codec import Codec, get
 from netoffload.codec.bursts import LANES, TAGS_LEN
-from netoffload.codec.groups import ESCAPE16, ESCAPE32, GROUP
+from netoffload.codec.escapes import ESCAPE16, ESCAPE32
+from netoffload.codec.groups import GROUP
+from netoffload.codec.packed import FIELD16, FIELD32, RUN_MAX, WIDTH_BITS, WIDTH_MAX
 from netoffload.codec.reference import TAG_OCTETS
-from netoffload.codec_specs import Masked
+from netoffload.codec_specs import Masked, Packed, Tagged
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
 from netoffload.compiled.pool import in_order
 from netoffload.config import check_bound_k
@@ -38,6 +41,7 @@ CHUNK: Final = 1 << 22
 
 BLOCK: Final = 1 << 15
 
+T = TypeVar("T", bound=np.generic)
 
 _KEPT_OCTETS: Final = np.array([[at < kept for at in range(4)] for kept in TAG_OCTETS]).view(np.uint32)[:, 0]
 """Per tag, four truth values in one word: which octets of a code are in the payload."""
@@ -133,7 +137,7 @@ def _check_block(codec: Codec, bound_k: int, words: Uint32Array) -> Mismatch | N
     else:
         tags, codes = codec.oracle.compress(values, bound_k)
         wanted = codec.oracle.decompress(tags, codes, bound_k)
-        pack = packed_groups if isinstance(codec.spec.form, Masked) else packed
+        pack = _WHOLE_ARRAYS[type(codec.spec.form)]
         if not np.array_equal(payload, pack(tags, codes)):
             return _first_burst(codec, bound_k, words)
     try:
@@ -163,20 +167,67 @@ def packed(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
 
 def packed_groups(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
     """Return the octets of ``netoffload.codec.reference.pack_groups``, by whole-array operations."""
-    groups = -(-tags.size // GROUP)
-    all_tags = np.zeros((groups, GROUP), np.uint8)
-    all_codes = np.zeros((groups, GROUP), np.uint32)
-    all_tags.reshape(-1)[: tags.size] = tags
-    all_codes.reshape(-1)[: tags.size] = codes
-    lane_masks = np.packbits(all_tags != 0, axis=1, bitorder="little")
+    all_tags, all_codes = _in_groups(tags), _in_groups(codes)
+    octets, kept = _masks(all_tags)
+    octets.append(np.where(all_tags == 1, all_codes, np.where(all_tags == 2, ESCAPE16, ESCAPE32)).astype(np.uint8))
+    kept.append(all_tags != 0)
+    return _kept(octets, kept, all_tags, all_codes)
+
+
+def packed_widths(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
+    """Return the octets of ``netoffload.codec.reference.pack_widths``, by whole-array operations."""
+    all_tags, all_codes = _in_groups(tags), _in_groups(codes)
+    there = all_tags != 0
+    fields = 2 * (all_codes & 127) - 2 + (all_codes >> 7)
+    fields = np.where(all_tags == 1, fields, np.where(all_tags == 2, FIELD16, FIELD32))
+    widths = np.frexp(np.max(fields * there, axis=1, initial=1).astype(np.float64))[1]
+    bits = np.zeros((len(fields), 8 * (1 + GROUP)), np.uint8)
+    group, lane = np.nonzero(there)
+    rank = np.cumsum(there, axis=1)[group, lane] - 1
+    first = np.where(widths == WIDTH_MAX, 8, WIDTH_BITS)[group] + rank * widths[group]
+    for bit in range(WIDTH_MAX):
+        of_field = bit < widths[group]
+        bits[group[of_field], first[of_field] + bit] = fields[group, lane][of_field] >> bit & 1
+    for bit in range(WIDTH_BITS):
+        bits[:, bit] = widths - 1 >> bit & 1
+    lengths = (WIDTH_BITS + there.sum(axis=1) * widths + 7) // 8
+
+    is_empty, number = ~there.any(axis=1), np.arange(len(fields))
+    others = np.flatnonzero(np.append(~is_empty, True))
+    begins = np.append(-1, others)[np.searchsorted(others, number)] + 1
+    is_first = is_empty & ((number - begins) % RUN_MAX == 0)
+    left = others[np.searchsorted(others, number)] - number
+
+    octets, kept = _masks(all_tags)
+    kept[0] = (is_first | ~is_empty)[:, None]
+    octets += [(np.minimum(left, RUN_MAX) - 1).astype(np.uint8)[:, None], np.packbits(bits, axis=1, bitorder="little")]
+    kept += [is_first[:, None], np.arange(1 + GROUP) < (lengths * ~is_empty)[:, None]]
+    return _kept(octets, kept, all_tags, all_codes)
+
+
+def _in_groups(values: npt.NDArray[T]) -> npt.NDArray[T]:
+    """Return whole groups, the last one filled up with 0."""
+    return np.append(values, np.zeros(-values.size % GROUP, values.dtype)).reshape(-1, GROUP)
+
+
+def _masks(tags: Uint8Array) -> tuple[list[Uint8Array], list[npt.NDArray[np.bool_]]]:
+    """Return the burst mask and the lane masks of each group, and which of them are kept."""
+    lane_masks = np.packbits(tags != 0, axis=1, bitorder="little")
     burst_masks = np.packbits(lane_masks != 0, axis=1, bitorder="little")
-    escapes = np.select([all_tags == 2], [np.uint8(ESCAPE16)], np.uint8(ESCAPE32))
-    octets = np.where(all_tags == 1, all_codes, escapes).astype(np.uint8)
-    halves = all_codes.astype(np.uint16).view(np.uint8)
-    columns = np.hstack([burst_masks, lane_masks, octets, halves, all_codes.view(np.uint8)])
-    kept = [np.ones((groups, 1), np.bool_), lane_masks != 0, all_tags != 0]
-    kept += [np.repeat(all_tags == tag, octets_each, axis=1) for tag, octets_each in ((2, 2), (3, 4))]
-    return columns[np.hstack(kept)]
+    return [burst_masks, lane_masks], [np.ones(burst_masks.shape, np.bool_), lane_masks != 0]
+
+
+def _kept(
+    octets: list[Uint8Array], kept: list[npt.NDArray[np.bool_]], tags: Uint8Array, codes: Uint32Array
+) -> Uint8Array:
+    """Return the octets that are kept, with the escapes behind those of each group."""
+    columns = np.hstack([*octets, codes.astype(np.uint16).view(np.uint8), codes.view(np.uint8)])
+    escapes = [np.repeat(tags == tag, octets_each, axis=1) for tag, octets_each in ((2, 2), (3, 4))]
+    return columns[np.hstack([*kept, *escapes])]
+
+
+_WHOLE_ARRAYS: Final = {Tagged: packed, Masked: packed_groups, Packed: packed_widths}
+"""What makes the payload of tags and codes, by its form."""
 
 
 def _first_burst(codec: Codec, bound_k: int, words: Uint32Array) -> Mismatch:

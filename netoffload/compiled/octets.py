@@ -30,6 +30,10 @@ if JIT_DISABLED:
         """Return the 32-bit little-endian word at ``at``."""
         return int.from_bytes(bytes(octets[at : at + 4]).ljust(4, b"\0"), "little")
 
+    def load_u64(octets: Uint8Array, at: int) -> int:
+        """Return the 64-bit little-endian word at ``at`` as a signed number."""
+        return int.from_bytes(bytes(octets[at : at + 8]).ljust(8, b"\0"), "little", signed=True)
+
     def store_u16(octets: Uint8Array, at: int, word: int) -> None:
         """Store the low 16 bits of ``word`` at ``at``, little-endian."""
         octets[at : at + 2] = np.frombuffer((int(word) & 0xFFFF).to_bytes(2, "little"), np.uint8)
@@ -37,6 +41,14 @@ if JIT_DISABLED:
     def store_u32(octets: Uint8Array, at: int, word: int) -> None:
         """Store the low 32 bits of ``word`` at ``at``, little-endian."""
         octets[at : at + 4] = np.frombuffer((int(word) & 0xFFFFFFFF).to_bytes(4, "little"), np.uint8)
+
+    def store_u64(octets: Uint8Array, at: int, word: int) -> None:
+        """Store the low 64 bits of ``word`` at ``at``, little-endian."""
+        octets[at : at + 8] = np.frombuffer((int(word) & (1 << 64) - 1).to_bytes(8, "little"), np.uint8)
+
+    def bit_length(word: int) -> int:
+        """Return how many bits a number of 0 or more has, without zeros in front."""
+        return int(word).bit_length()
 
     def popcount_u16(word: int) -> int:
         """Return how many of the low 16 bits are set."""
@@ -62,6 +74,10 @@ if JIT_DISABLED:
         """Copy ``count`` octets between two arrays that do not overlap."""
         target[target_at : target_at + count] = source[source_at : source_at + count]
 
+    def clear_octets(target: Uint8Array, at: int, count: int) -> None:
+        """Set ``count`` octets to 0."""
+        target[at : at + count] = 0
+
     def int32_at(address: int) -> int:
         """Return the 32-bit integer at an address of memory."""
         return ctypes.c_int32.from_address(int(address)).value
@@ -82,7 +98,7 @@ else:
             def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
                 pointer = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
                 word = builder.load(pointer, align=1)
-                return builder.zext(word, ir.IntType(64))
+                return word if bits == 64 else builder.zext(word, ir.IntType(64))
 
             return result(octets, types.int64), codegen
 
@@ -95,7 +111,8 @@ else:
 
             def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
                 pointer = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
-                builder.store(builder.trunc(args[2], ir.IntType(bits)), pointer, align=1)
+                word = args[2] if bits == 64 else builder.trunc(args[2], ir.IntType(bits))
+                builder.store(word, pointer, align=1)
                 return context.get_dummy_value()
 
             return types.none(octets, types.int64, types.int64), codegen
@@ -104,8 +121,10 @@ else:
 
     load_u16 = _make_load(16, types.int64)
     load_u32 = _make_load(32, types.int64)
+    load_u64 = _make_load(64, types.int64)
     store_u16 = _make_store(16)
     store_u32 = _make_store(32)
+    store_u64 = _make_store(64)
 
     @intrinsic
     def int32_at(typing_context: TypingContext, address: NumbaType) -> Intrinsic:
@@ -146,6 +165,16 @@ else:
         return types.int64(types.uint64), codegen
 
     @intrinsic
+    def bit_length(typing_context: TypingContext, word: NumbaType) -> Intrinsic:
+        """Return how many bits a number of 0 or more has, without zeros in front."""
+
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+            zeros = builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
+            return builder.sub(ir.Constant(ir.IntType(64), 64), zeros)
+
+        return types.int64(types.int64), codegen
+
+    @intrinsic
     def float32_bits(typing_context: TypingContext, value: np.float32) -> Intrinsic:
         """Return the bits of a float32."""
 
@@ -181,6 +210,16 @@ else:
             return context.get_dummy_value()
 
         return types.none(source, types.int64, target, types.int64, types.int64), codegen
+
+    @intrinsic
+    def clear_octets(typing_context: TypingContext, target: NumbaType, at: NumbaType, count: NumbaType) -> Intrinsic:
+        """Set ``count`` octets to 0 (memset)."""
+
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+            cgutils.memset(builder, _pointer(context, builder, signature.args[0], args[0], args[1], 8), args[2], 0)
+            return context.get_dummy_value()
+
+        return types.none(target, types.int64, types.int64), codegen
 
 
 @inline_kernel

@@ -27,8 +27,8 @@ import numpy as np
 
 from netoffload.compiled.arrays import Uint8Array, Uint16Array
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import whole
-from netoffload.compressors.packing import Codes, load_u64, padded, store_u64
+from netoffload.compiled.octets import load_u64, store_u64, whole
+from netoffload.compressors.packing import Codes, padded
 from netoffload.compressors.rounding import MAX_LEVEL
 from netoffload.errors import CodecError
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from netoffload.compiled.arrays import Uint8Array, Uint16Array
 from netoffload.compiled.jit import inline_kernel, kernel
-from netoffload.compiled.octets import load_u32, store_u32, whole
+from netoffload.compiled.octets import load_u32, load_u64, store_u32, store_u64, whole
 
 Codes = Uint16Array
 
@@ -69,19 +69,6 @@ def padded(body: Uint8Array) -> Uint8Array:
     octets = np.zeros(body.size + SLACK, np.uint8)
     octets[: body.size] = body
     return octets
-
-
-@inline_kernel
-def load_u64(octets: Uint8Array, at: int) -> int:
-    """Return 64 bits, little-endian, as a signed integer."""
-    return load_u32(octets, at) | load_u32(octets, at + 4) << 32
-
-
-@inline_kernel
-def store_u64(octets: Uint8Array, at: int, word: int) -> None:
-    """Store the low 64 bits of ``word``, little-endian."""
-    store_u32(octets, at, word)
-    store_u32(octets, at + 4, word >> 32)
 
 
 @inline_kernel

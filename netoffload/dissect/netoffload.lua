@@ -36,9 +36,9 @@ local TAG_OF_CODE = { [0x80] = 2, [0x00] = 3 }
 -- By a codec's number: its name; with tags, what the last bit of its 8-bit form weighs, 2^-(places + per_k k); with masks, the
 -- number of the codec with tags that has its values; of the others, how many bits they keep.
 -- scripts/generate makes what follows from netoffload/codec_specs.py.
-local CODECS = { [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24", [6] = "sparse" }
+local CODECS = { [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24", [6] = "sparse", [7] = "packed" }
 local PLACES8 = { [1] = { places = 7, per_k = 0 }, [2] = { places = -1, per_k = 1 } }
-local MASKED = { [6] = 2 }
+local MASKED = { [6] = 2, [7] = 6 }
 local KEPT_BITS = { [0] = 32, [3] = 16, [4] = 10, [5] = 8 }
 -- end of what scripts/generate makes
 

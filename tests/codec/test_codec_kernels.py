@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -71,16 +72,28 @@ class Variant:
         """``round_trip``."""
         self.kernels.round_trip(*arguments)
 
-    def payload_octets(self, tags: Uint8Array) -> int:
+    def payload_octets(self, values: Float32Array, bound_k: int) -> int:
         """Return the length of a payload by the arithmetic of its form."""
+        assert self.oracle.compress is not None
+        tags, codes = self.oracle.compress(values, bound_k)
         lanes = int(np.array(reference.TAG_OCTETS)[tags].sum())
-        if self.codec != "sparse":
+        if self.codec in ("inceptionn", "bounded"):
             return 2 * -(-tags.size // 8) + lanes
-        present = np.pad(tags != 0, (0, -tags.size % 8)).reshape(-1, 8).any(axis=1).sum()
-        return -(-tags.size // 64) + int(present) + lanes + int((tags > 1).sum())
+        present = np.pad(tags != 0, (0, -tags.size % 64)).reshape(-1, 8, 8).any(axis=2).sum(axis=1)
+        escapes = lanes + int((tags > 1).sum()) - int((tags > 0).sum())
+        if self.codec == "sparse":
+            return int((1 + present).sum()) + int((tags > 0).sum()) + escapes
+        fields = np.where(tags == 1, 2 * (codes & 127) - 2 + (codes >> 7), np.where(tags > 1, 255, 0))
+        in_groups = np.pad(np.where(tags > 0, fields, 0), (0, -tags.size % 64)).reshape(-1, 64)
+        widths = np.maximum(np.frexp(in_groups.max(axis=1))[1], 1)
+        counts = np.pad(tags > 0, (0, -tags.size % 64)).reshape(-1, 64).sum(axis=1)
+        groups = (1 + present + (3 + widths * counts + 7) // 8)[present > 0].sum()
+        runs = [len(list(run)) for is_there, run in itertools.groupby(present > 0) if not is_there]
+        return int(groups) + escapes + sum(2 * -(-run // 256) for run in runs)
 
 
-VARIANTS = [Variant(codec, kernel) for codec in ("inceptionn", "bounded", "sparse") for kernel in usable_kernels()]
+CODECS = ("inceptionn", "bounded", "sparse", "packed")
+VARIANTS = [Variant(codec, kernel) for codec in CODECS for kernel in usable_kernels()]
 every_variant = pytest.mark.parametrize(
     "variant", VARIANTS, ids=[f"{variant.codec}-{variant.kernel}" for variant in VARIANTS]
 )
@@ -146,7 +159,7 @@ def same_bits(left: Float32Array, right: Float32Array) -> bool:
 def test_every_exponent_is_bit_exact(variant: Variant, bound_k: int) -> None:
     values = np.concatenate([every_exponent(bound_k), special_values()])
     payload = encode(variant, values, bound_k)
-    assert payload.size == variant.payload_octets(tags_of(variant, values, bound_k))
+    assert payload.size == variant.payload_octets(values, bound_k)
     wanted = variant.oracle.round_trip(values, bound_k)
     assert same_bits(decode(variant, payload, values.size, bound_k), wanted)
     target = np.empty(values.size, np.uint32)
@@ -202,6 +215,85 @@ def test_what_does_not_fit_is_written_into_the_slack_alone(variant: Variant) -> 
         count, _ = variant.encode(values.view(np.uint8), 0, 16, 10, target, 0, capacity, np.zeros(4, np.int64))
         assert count == sum(variant.oracle.encode(values[:lanes], 10).size <= capacity for lanes in (8, 16)) * 8
         assert (target[capacity + bursts.ENCODE_SLACK :] == CANARY).all()
+
+
+PACKED = [variant for variant in VARIANTS if variant.codec == "packed"]
+every_packed = pytest.mark.parametrize("variant", PACKED, ids=[variant.kernel for variant in PACKED])
+
+
+@every_packed
+@pytest.mark.parametrize(
+    ("floats", "there", "runs"),
+    [
+        (1, [], "0000"),
+        (64 * 256, [], "00ff"),
+        (64 * 256 + 1, [], "00ff 0000"),
+        (64 * 600 + 5, [], "00ff 00ff 0058"),
+        (64 * 300, [64 * 256], "00ff 01 01 11 002a"),
+        (64 * 258 + 9, [0, 64 * 258 + 8], "01 01 11 00ff 0000 02 01 11"),
+    ],
+)
+def test_runs_of_empty_groups(variant: Variant, floats: int, there: list[int], runs: str) -> None:
+    values = np.zeros(floats, np.float32)
+    values[there] = 2 * 2.0**-9
+    payload = encode(variant, values, 10)
+    assert payload.tobytes() == bytes.fromhex(runs)
+    assert same_bits(decode(variant, payload, floats, 10), values)
+    assert same_bits(variant.oracle.decode(payload, floats, 10), values)
+
+
+@every_packed
+def test_empty_bursts_of_a_group_that_does_not_fit_lengthen_the_run_before_it(variant: Variant) -> None:
+    values = np.zeros(128, np.float32)
+    values[[64 + 24, 64 + 40]] = 0.1
+    target = np.full(2 + bursts.ENCODE_SLACK, CANARY, np.uint8)
+    for capacity, count in ((1, 0), (2, 88), (5, 88), (6, 104), (8, 128)):
+        done, length = variant.encode(values.view(np.uint8), 0, 128, 10, target, 0, capacity, np.zeros(4, np.int64))
+        assert (done, target[:length].tobytes()) == (count, variant.oracle.encode(values[:count], 10).tobytes())
+
+
+@every_packed
+@pytest.mark.parametrize(
+    ("payload", "count"),
+    [
+        ("0001", 64),  # a run longer than the payload
+        ("0000 0000", 128),  # two runs that could be one
+        ("00fe 0000", 64 * 256),
+        ("00", 64),
+        ("01 01", 64),  # no fields
+        ("01 01 00", 64),  # a field of one bit, well formed
+        ("01 01 10", 64),  # what fills up the octet is not 0
+        ("01 01 01", 64),  # two bits, of which one is enough
+        ("01 01 07 7f", 64),
+        ("01 01 07 80", 64),  # eight bits, well formed
+        ("01 01 0f 80", 64),
+        ("01 01 07 ff 34", 64),  # half an escape
+        ("01 02 00", 1),  # a lane beyond the last float
+        ("03 01 00", 64),  # a burst without lanes
+    ],
+)
+def test_what_no_encoder_makes_is_refused(variant: Variant, payload: str, count: int) -> None:
+    octets = np.frombuffer(bytes.fromhex(payload), np.uint8)
+    padded = np.concatenate([octets, np.full(bursts.DECODE_SLACK, CANARY, np.uint8)])
+    target = np.zeros(32 * -(-count // 8), np.uint8)
+    read = variant.decode(padded, octets.size, count, 10, target, 0)
+    try:
+        wanted = variant.oracle.decode(octets, count, 10)
+    except CodecError:
+        assert read == bursts.MALFORMED
+    else:
+        assert payload in ("01 01 00", "01 01 07 80")
+        assert read == octets.size
+        assert same_bits(target.view(np.float32), wanted)
+
+
+@every_packed
+def test_a_run_may_follow_a_run_in_the_other_half(variant: Variant) -> None:
+    payload = np.frombuffer(bytes([0, 1, 0, 0]) + bytes(bursts.DECODE_SLACK), np.uint8)
+    target = np.full(16 + 4 * 192, CANARY, np.uint8)
+    assert variant.decode_halves(payload, 2, 128, 192, 10, target) == 4
+    assert not target[16:].any()
+    assert variant.decode_halves(payload, 2, 64, 192, 10, target) == bursts.MALFORMED
 
 
 @pytest.mark.slow
@@ -282,7 +374,7 @@ import numpy as np
 from netoffload.codec import get
 from netoffload.codec.kernels import KERNEL
 values = np.random.default_rng(5).normal(0, 0.01, 4001).astype(np.float32)
-for codec in (get("inceptionn"), get("bounded")):
+for codec in map(get, ("inceptionn", "bounded", "sparse", "packed")):
     payload = codec.encode(values, 10)
     assert np.array_equal(payload, codec.oracle.encode(values, 10))
     wanted = codec.oracle.round_trip(values, 10).view(np.uint32)
@@ -319,7 +411,8 @@ def test_a_kernel_that_cannot_run_is_refused(asked: str, said: str) -> None:
 
 @pytest.mark.skipif(JIT_DISABLED, reason="only plain without compiled kernels")
 @pytest.mark.parametrize(
-    ("kernel", "needed"), [("avx512", ("avx512vbmi2", "bmi2", "fma")), ("avx2", ("avx2", "fma", "popcnt"))]
+    ("kernel", "needed"),
+    [("avx512", ("avx512vbmi", "avx512vbmi2", "bmi2", "fma")), ("avx2", ("avx2", "fma", "popcnt"))],
 )
 def test_a_kernel_needs_every_feature_it_uses(
     kernel: str, needed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
