@@ -5,10 +5,12 @@ kernels choose by, the list of the hardware model, scapy's names and Wireshark's
 :class:`CodecId` without a row fails at import, and so does a row without kernels or without an oracle.
 
 All codecs share the burst: eight floats become a whole number of octets, and a float's code depends on that float
-alone (``netoffload.codec``). There are three forms of a burst:
+alone (``netoffload.codec``). There are four forms:
 
 =================  ================================================================================================
 :class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are compiled loops of their own
+:class:`Masked`    64 floats are a group: masks of the floats that are not 0, and their codes. The kernels are those of
+                   ``netoffload.codec.groups``
 :class:`Cut`       the same number of bits of every float, the most significant ones
 :class:`Made`      the same number of bits of every float. The row has the arithmetic of one float, in whole numbers,
                    and ``netoffload.codec.fixed`` makes the kernels of it
@@ -16,7 +18,8 @@ alone (``netoffload.codec``). There are three forms of a burst:
 
 A new codec without tags needs its member and row here, and its oracle in ``netoffload.codec.reference``; one that
 only cuts bits off does not even need the oracle. A tagged codec needs them too, and ``encode_NAME`` and
-``round_trip_NAME`` in ``netoffload.codec.plain``; where the vector kernels have none, those are used.
+``round_trip_NAME`` in ``netoffload.codec.plain``; where the vector kernels have none, those are used. A masked codec
+needs ``encode_NAME`` in ``netoffload.codec.groups``; its oracle is made of that of its values.
 
 Nothing here imports anything but the standard library, so the command line can name codecs without compiling.
 """
@@ -37,6 +40,7 @@ class CodecId(enum.IntEnum):
     TRUNCATE16 = 3
     TRUNCATE22 = 4
     TRUNCATE24 = 5
+    SPARSE = 6
     NONE = 0
 
 
@@ -49,6 +53,17 @@ class Tagged:
     """
 
     places8: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Groups of 64 floats: masks of those that are not 0, then an octet or more for each of them.
+
+    Attributes:
+        values: the codec with tags whose floats these are, to the bit. A peer that cannot decode groups gets that one.
+    """
+
+    values: CodecId
 
 
 @dataclass(frozen=True)
@@ -86,12 +101,12 @@ class CodecSpec:
 
     Attributes:
         codec_id: its number in a block header.
-        form: of its bursts.
+        form: of its payload.
         keeps_bound: every finite float below 1 comes back with an error of at most 2**-k.
     """
 
     codec_id: CodecId
-    form: Tagged | Cut
+    form: Tagged | Masked | Cut
     keeps_bound: bool = False
 
     @property
@@ -119,6 +134,7 @@ SPECS: Final = _checked(
     CodecSpec(CodecId.TRUNCATE16, Cut(16)),
     CodecSpec(CodecId.TRUNCATE22, Cut(10)),
     CodecSpec(CodecId.TRUNCATE24, Cut(8)),
+    CodecSpec(CodecId.SPARSE, Masked(values=CodecId.BOUNDED), keeps_bound=True),
     CodecSpec(CodecId.NONE, Cut(32)),
 )
 """Every codec by its id."""
@@ -128,6 +144,9 @@ NAMES: Final = tuple(spec.name for spec in SPECS.values())
 
 TAGGED: Final = {codec_id: spec.form for codec_id, spec in SPECS.items() if isinstance(spec.form, Tagged)}
 """Codecs whose bursts begin with a tag word."""
+
+BOUNDED_BY_K: Final = {codec_id for codec_id, spec in SPECS.items() if isinstance(spec.form, Tagged | Masked)}
+"""Codecs for which the bound 2^-k makes a difference."""
 
 ALL_CODECS: Final = sum(1 << codec_id for codec_id in CodecId)
 """Bit i: there is a codec with id i. It is what a NIC of this version decodes."""

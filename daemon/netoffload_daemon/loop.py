@@ -47,6 +47,9 @@ DRAIN_ROUNDS: Final = 256
 _DRAIN_WAIT_NS: Final = 10_000_000
 """How long one of them waits for a wire that is full, or for held frames: 2.6 s in all."""
 
+_HOST_QUEUE_FRAMES: Final = 4096
+"""As many frames may wait in a host's device. After as many batches, what waited at the first one has been read."""
+
 _EAGAIN: Final = error_numbers.EAGAIN
 _EINTR: Final = error_numbers.EINTR
 _ENOBUFS: Final = error_numbers.ENOBUFS
@@ -71,7 +74,7 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
     polled = port.polled
     polled[2, 0], polled[2, 1] = event, libc.POLLIN
     active_ns = libc.now_ns(port.clock)
-    rounds_left = -1
+    rounds_left, rounds_behind = -1, 0
     while port.state[ENDED] == STOPPED and rounds_left != 0:
         waits_for_wire = port.line[LINE_FIRST] < port.line[LINE_END] and roles & TX != 0
         takes_from_host = roles & TX != 0 and not waits_for_wire
@@ -98,9 +101,12 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
             polled[2, 0], rounds_left = -1, DRAIN_ROUNDS
         if roles & RX and polled[1, 1] >> 16:
             _from_wire(host, wire, settings, port)
-        takes_from_host = takes_from_host and polled[0, 1] >> 16 != 0
+        is_known_empty = takes_from_host and polled[0, 1] >> 16 == 0
+        takes_from_host = takes_from_host and not is_known_empty
+        rounds_behind = 0 if is_known_empty else rounds_behind + int(takes_from_host)
         if roles & TX:
-            if not waits_for_wire:
+            # A NIC that stood still reads first what its host said meanwhile: it may be what the clock waits for.
+            if not waits_for_wire and (is_known_empty or rounds_behind > _HOST_QUEUE_FRAMES):
                 _from_clock(settings, port)
             _to_wire(host, wire, takes_from_host, settings, port)
         if settings.busy_ns and ready > 0:

@@ -13,7 +13,7 @@ import numpy as np
 
 from netoffload.bench.codec_speed import Measurement, Speed, measure, variants
 from netoffload.bench.experiment import Finding, Progress
-from netoffload.bench.library_speed import measure_library
+from netoffload.bench.library_speed import WITH_BOUND, measure_library, peers
 from netoffload.bench.vectors import HDC, gaussian, of_file, of_hdc, parse_vector_octets
 from netoffload.codec import Codec, get, kernels
 from netoffload.collectives.samples import parse_sigma
@@ -32,7 +32,7 @@ class Asked:
 
     Attributes:
         codecs: names; none: all.
-        bounds: error bounds 2^-bound; the first one is zfp's as well.
+        bounds: error bounds 2^-bound, of codecs and peers alike.
         sizes: octets of the vectors, as words.
         data: gaussian:SIGMA or hdc; none: three gaussians, and hdc unless there is a file.
         file: of float32, also a vector.
@@ -158,8 +158,9 @@ class CodecSpeed:
                 progress(f"{name}, {codec.name}", next(done) / steps)
                 self._rows += self._measured(codec, name, vector)
             progress(f"{name}, peers", next(done) / steps)
-            for library, floats in itertools.product(libraries.available(), asked.floats):
-                self._libraries.append(self._library(library, name, vector[:floats]))
+            for library, floats in itertools.product(peers(), asked.floats):
+                for bound_k in asked.bounds if library in WITH_BOUND else (None,):
+                    self._libraries.append(self._library(library, name, vector[:floats], bound_k))
 
     def findings(self, reason: str | None) -> Findings | None:
         """Return what was found; None: nothing."""
@@ -204,9 +205,7 @@ class CodecSpeed:
                 k = bound_k if variant.takes_bound else None
                 yield Row(codec.name, k, variant.kernel, data, 4 * floats, measured)
 
-    def _library(self, name: str, data: str, values: Float32Array) -> LibraryRow:
-        bound_k = self._asked.bounds[0]
-        measured = measure_library(name, values, bound_k, self._asked.repeat)
+    def _library(self, name: str, data: str, values: Float32Array, bound_k: int | None) -> LibraryRow:
+        measured = measure_library(name, values, bound_k or self._asked.bounds[0], self._asked.repeat)
         speeds_gbps = measured.compress.median_GBps, measured.decompress.median_GBps
-        k = bound_k if name == "zfp" else None
-        return LibraryRow(name, k, data, values.nbytes, *speeds_gbps, measured.ratio, measured.max_error)
+        return LibraryRow(name, bound_k, data, values.nbytes, *speeds_gbps, measured.ratio, measured.max_error)

@@ -20,7 +20,8 @@ import numpy as np
 from netoffload.bench.experiment import Contender, take_turns
 from netoffload.codec import Codec, kernels
 from netoffload.codec.bursts import DECODE_SLACK, ENCODE_SLACK, LANES, MAX_BURST_PAYLOAD, Middle
-from netoffload.codec_specs import TAGGED
+from netoffload.codec.groups import GROUP
+from netoffload.codec_specs import BOUNDED_BY_K
 from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
 from netoffload.compiled.jit import inlined_with, kernel
 from netoffload.compiled.octets import copy_octets
@@ -88,7 +89,7 @@ class Variant:
     @property
     def takes_bound(self) -> bool:
         """Whether the error bound makes a difference."""
-        return self.codec.codec_id in TAGGED
+        return self.codec.codec_id in BOUNDED_BY_K
 
     def functions(self, bound_k: int) -> Functions:
         """Return its kernels for a bound."""
@@ -98,7 +99,7 @@ class Variant:
 
 
 def variants(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[Variant]:
-    """Return every codec with every kernel that runs here; codecs without tags have the plain one only."""
+    """Return every codec with every kernel that runs here; codecs without a bound have the plain one only."""
     names = [name for name in kernels.usable_kernels() if not only_kernels or name in only_kernels]
     made = [Variant(codec, name) for codec in codecs for name in names]
     return [variant for variant in made if variant.takes_bound or variant.kernel == "plain"]
@@ -123,7 +124,7 @@ def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_
     payload = np.zeros(capacity + max(ENCODE_SLACK, DECODE_SLACK), np.uint8)
     target = np.zeros(-(-count // LANES) * LANES, np.float32)
     octets, classes = target.view(np.uint8), np.zeros(4, np.int64)
-    half_count = count // 2 // LANES * LANES
+    half_count = count // 2 // GROUP * GROUP
     _, half_len = encode(source, 0, half_count, encode_parameter, payload, 0, capacity, classes)
     classes[:] = 0
     encoded, length = encode(source, 0, count, encode_parameter, payload, 0, capacity, classes)

@@ -1,4 +1,4 @@
-"""What the paper's 256-bit burst engine makes of a gradient, cycle by cycle (``netoffload.engine.hardware``)."""
+"""What the paper's 256-bit engine, or that of groups, makes of a gradient (``netoffload.engine.hardware``)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,21 @@ from netoffload.errors import UsageError
 LINES_BPS: Final = (10_000_000_000, 25_000_000_000, 100_000_000_000)
 """Ethernet links to hold an engine against."""
 
+CIRCUITS: Final[dict[str, type[hardware.Engine]]] = {
+    "compressor, tags": hardware.Compressor,
+    "decompressor, tags": hardware.Decompressor,
+    "compressor, masks": hardware.GroupCompressor,
+    "decompressor, masks": hardware.GroupDecompressor,
+}
+"""Every engine there is, whichever the gradient goes through."""
+
 
 @dataclass(frozen=True)
 class Asked:
     """What to model.
 
     Attributes:
-        codec: inceptionn or bounded.
+        codec: one of ``hardware.MODELLED``.
         bound_k: error bound 2^-bound_k.
         clock_hz: of the engine.
         gradients: FILE.npy, FILE.bin (float32, little-endian), or gaussian:SIGMA.
@@ -90,8 +98,30 @@ class Line(Finding):
 
 
 @dataclass(frozen=True)
+class Shift(Finding):
+    """A shifter: rows of ``bits``, each for a power of two of ``places``."""
+
+    what: str
+    bits: int
+    places: int
+    copies: int
+
+
+@dataclass(frozen=True)
+class Cost(Finding):
+    """What an engine is made of; ``width_bits`` can be moved in a cycle."""
+
+    engine: str
+    register_bits: int
+    memory_bits: int
+    width_bits: int
+    multiplexers: int
+    shifters: list[Shift]
+
+
+@dataclass(frozen=True)
 class Findings(Finding):
-    """What both engines did."""
+    """What both engines did, and what all engines cost."""
 
     configuration: dict[str, Any]
     floats: int
@@ -100,6 +130,7 @@ class Findings(Finding):
     compressor: Activity
     decompressor: Activity
     lines: list[Line]
+    circuits: list[Cost]
 
 
 class EngineModel(AllOrNothing[Findings]):
@@ -139,6 +170,7 @@ class EngineModel(AllOrNothing[Findings]):
             compressor=_activity(compressor, compressor.intake.waits, compressor.outlet.waits, clock_hz),
             decompressor=_activity(decompressor, decompressor.outlet.waits, decompressor.intake.waits, clock_hz),
             lines=[_line(line_bps, engine_bps, ratio, clock_hz) for line_bps in LINES_BPS],
+            circuits=[_cost(name, machine.circuit) for name, machine in CIRCUITS.items()],
         )
 
 
@@ -169,6 +201,11 @@ def _activity(
         stalls={str(reason): cycles for reason, cycles in stalls.items()},
         wire_waits={str(reason): cycles for reason, cycles in wire_waits.items()},
     )
+
+
+def _cost(name: str, circuit: hardware.Circuit) -> Cost:
+    shifters = [Shift(**shifter._asdict()) for shifter in circuit.shifters]
+    return Cost(name, circuit.register_bits, circuit.memory_bits, circuit.width_bits, circuit.multiplexers, shifters)
 
 
 def _line(line_bps: int, engine_bps: float, ratio: float, clock_hz: int) -> Line:

@@ -9,7 +9,8 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import app, console
-from netoffload.cli.bench_command import AsJson, Bound, run
+from netoffload.cli.bench_command import AsJson, run
+from netoffload.cli.codec_options import Bound
 from netoffload.cli.figures import mega, milli, percent, table
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from netoffload import config
-from netoffload.cli.app import console
+from netoffload.cli.app import console, notes
 from netoffload.cli.bench_command import AsJson, run
+from netoffload.cli.codec_options import Bounds, Codecs
 from netoffload.cli.figures import mega, percent, table
 
 if TYPE_CHECKING:
@@ -22,10 +23,8 @@ QUALITIES: Final = ("data", "MB", "codec", "k", "ratio", "worst\nerror", "mean\n
 
 
 def command(
-    codec: Annotated[
-        list[str] | None, typer.Option(help=f"{', '.join(config.CODECS)}; repeat for several; default: all.")
-    ] = None,
-    bound: Annotated[list[int] | None, typer.Option(help="Error bound 2^-BOUND; repeat for several.")] = None,
+    codec: Codecs = None,
+    bound: Bounds = None,
     size: Annotated[list[str] | None, typer.Option(help=f"Octets of the vector; default: {DEFAULT_SIZES}.")] = None,
     data: Annotated[
         list[str] | None, typer.Option(help="gaussian:STANDARD_DEVIATION or hdc; default: 0.001, 0.01, 0.1 and hdc.")
@@ -34,17 +33,19 @@ def command(
     kernel: Annotated[list[str] | None, typer.Option(help="avx512, avx2, plain; default: all that run here.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Timed samples of each.")] = 9,
     seed: Annotated[int, typer.Option(min=0, help="Of the data.")] = 1,
+    figure: Annotated[Path | None, typer.Option(help="Also draw ratio against worst error: .png, .svg, .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time the codecs, after checking what they decode against the oracle.
 
-    hdc is a sample of gradients that one process trains first; a file comes
-    from 'netoffload train hdc --capture FILE'. A vector shorter than the size
-    is repeated. Speeds are octets of floats per second, medians; 'halves' is
-    how NICs decode a block, from its front and its middle at once. Ctrl-C
-    prints what has been measured.
+    Without --codec, all of them. hdc is a sample of gradients that one process
+    trains first; a file comes from 'netoffload train hdc --capture FILE'. A
+    vector shorter than the size is repeated. Speeds are octets of floats per
+    second, medians; 'halves' is how NICs decode a block, from its front and
+    its middle at once. Ctrl-C prints what has been measured.
 
     Example: netoffload bench codec --codec inceptionn --codec bounded --size 16MB
+             netoffload bench codec --bound 6 --bound 10 --figure pareto.png
     """
     from netoffload.bench import codec as experiment
 
@@ -58,7 +59,22 @@ def command(
         repeat=repeat,
         seed=seed,
     )
-    run(experiment.CodecSpeed(asked), _print_tables, as_json=as_json)
+    measured = experiment.CodecSpeed(asked)
+    run(measured, _print_tables, as_json=as_json)
+    if figure is not None and (found := measured.findings(None)) is not None:
+        _draw(found, figure)
+
+
+def _draw(found: Findings, path: Path) -> None:
+    from netoffload.reports.pareto import Point, draw_pareto
+
+    points = [
+        Point(row.data, row.codec, row.measured.quality.max_error, row.measured.quality.ratio, row.k)
+        for row in found.results
+    ]
+    points += [Point(peer.data, peer.name, peer.max_error, peer.ratio, peer.k) for peer in found.peers]
+    draw_pareto(list(dict.fromkeys(points)), "Numbers beside the points: k of the error bound 2^-k", path)
+    notes.print(f"the figure is in {path}", highlight=False)
 
 
 def _print_tables(found: Findings) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from netoffload import config
 from netoffload.cli.app import notes, progress_bar, told_anyway
 
 if TYPE_CHECKING:
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Finding")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Bound = Annotated[int, typer.Option(help="Error bound 2^-BOUND, 1..16.")]
-NicCodec = Annotated[str, typer.Option(help=f"Codec of the NICs: {', '.join(config.CODECS)}.")]
 Gradients = Annotated[str, typer.Option(help="Values: gaussian:STANDARD_DEVIATION, or a float32 .npy file.")]
 GRADIENTS = "gaussian:0.002"
 

@@ -10,7 +10,8 @@ import typer
 from netoffload import config
 from netoffload.bench.jobs import DDP_HOOKS
 from netoffload.cli.app import console, notes
-from netoffload.cli.bench_command import AsJson, Bound, run
+from netoffload.cli.bench_command import AsJson, run
+from netoffload.cli.codec_options import Bound
 from netoffload.cli.data_options import Data, DataDir
 from netoffload.cli.figures import mega, milli, percent, table
 from netoffload.cli.train import Rate

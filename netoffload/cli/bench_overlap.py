@@ -9,7 +9,8 @@ import typer
 from netoffload import config
 from netoffload.bench.jobs import COMPUTE
 from netoffload.cli.app import console
-from netoffload.cli.bench_command import GRADIENTS, AsJson, Bound, Gradients, NicCodec, run
+from netoffload.cli.bench_command import GRADIENTS, AsJson, Gradients, run
+from netoffload.cli.codec_options import Bound, NicCodec
 from netoffload.cli.figures import mega, milli, table
 
 if TYPE_CHECKING:

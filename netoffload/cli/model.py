@@ -8,7 +8,8 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import app, console
-from netoffload.cli.bench_command import GRADIENTS, AsJson, Bound, run
+from netoffload.cli.bench_command import GRADIENTS, AsJson, run
+from netoffload.cli.codec_options import Bound
 from netoffload.cli.figures import giga, mega, table
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def _model() -> None:
 
 @model_app.command()
 def engine(
-    codec: Annotated[str, typer.Option(help="inceptionn or bounded.")] = "inceptionn",
+    codec: Annotated[str, typer.Option(help="One with tags or masks: inceptionn, bounded, sparse.")] = "inceptionn",
     bound: Bound = config.BOUND_K_DEFAULT,
     clock: Annotated[str, typer.Option(help="Of the engine: 100MHz, 1.5GHz.")] = "100MHz",
     gradients: Annotated[
@@ -38,11 +39,12 @@ def engine(
     seed: Annotated[int, typer.Option(min=0, help="Of the values drawn.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Clock a gradient through the paper's 256-bit burst engine.
+    """Clock a gradient through the paper's 256-bit burst engine, or that of groups.
 
     Says what rate the compressor and the decompressor hold at this clock, how
     many cycles they stall and why, and what that makes of a 10, 25 and
-    100 Gb/s line. A stall is a cycle in which no floats crossed.
+    100 Gb/s line. A stall is a cycle in which no floats crossed. Then come the
+    bits and shifters that the engines of either form of payload are made of.
 
     The model is plain Python, about 3 s per million floats; --bursts takes
     the start of a long file.
@@ -81,3 +83,12 @@ def _print_tables(found: Findings) -> None:
             f"{mega(row.clock_to_fill_hz, '.0f')} MHz",
         )
     console.print(lines)
+    circuits = table(
+        "What the engines are made of, without the blocks of the lanes",
+        ("engine", "register bits", "memory bits", "shifter bits", "multiplexers"),
+        ("engine",),
+    )
+    for cost in found.circuits:
+        figures = (cost.register_bits, cost.memory_bits, cost.width_bits, cost.multiplexers)
+        circuits.add_row(cost.engine, *map(str, figures))
+    console.print(circuits)

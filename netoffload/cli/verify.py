@@ -15,6 +15,7 @@ import typer
 
 from netoffload import config
 from netoffload.cli.app import app, console, notes, progress_bar
+from netoffload.cli.codec_options import Bound, Bounds, Codecs, NicCodec
 
 MISMATCH: Final = 1
 """Exit code."""
@@ -35,10 +36,8 @@ def _verify() -> None:
 
 @verify_app.command("codec")
 def verify_codec(
-    codec: Annotated[
-        list[str] | None, typer.Option(help=f"{', '.join(config.CODECS)}; repeat for several; default: inceptionn.")
-    ] = None,
-    bound: Annotated[list[int] | None, typer.Option(help="Error bound 2^-BOUND; repeat for several.")] = None,
+    codec: Codecs = None,
+    bound: Bounds = None,
     first: Annotated[int, typer.Option(help="First bit pattern, a multiple of 8.")] = 0,
     count: Annotated[
         str | None, typer.Option(help="Bit patterns: 4096, 200k, 20M; default: to the last.", show_default=False)
@@ -48,8 +47,9 @@ def verify_codec(
 ) -> None:
     """Send every float32 bit pattern through the kernels in use and through the oracle, and compare the bits.
 
-    Encoded, decoded and in one step; payload octets too. For bounded also
-    the error against the bound. Ends with exit code 1 where they differ.
+    Encoded, decoded and in one step; payload octets too. For bounded and
+    sparse also the error against the bound. Ends with exit code 1 where they
+    differ. Without --codec it is inceptionn, without --bound 10.
 
     Example: netoffload verify codec --codec inceptionn --codec bounded --bound 10
     """
@@ -158,8 +158,8 @@ def verify_stream(
         str,
         typer.Option(help="loss=P,dup=P,reorder=P,flip=P,truncate=P,delay=5ms,seed=N, any of them.", metavar="FAULTS"),
     ] = "",
-    codec: Annotated[str, typer.Option(help=f"{', '.join(config.CODECS)}.")] = "inceptionn",
-    bound: Annotated[int, typer.Option(help="Error bound 2^-BOUND, 1..16.")] = config.BOUND_K_DEFAULT,
+    codec: NicCodec = "inceptionn",
+    bound: Bound = config.BOUND_K_DEFAULT,
     rate: Annotated[str | None, typer.Option(help="Rate of the wires. Left out: unshaped.", metavar="RATE")] = None,
     host: Annotated[str, typer.Option(help="tap, or veth.")] = "tap",
     threads: Annotated[int, typer.Option(help="Threads of a NIC: 1 or 2.")] = 1,

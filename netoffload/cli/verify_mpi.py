@@ -16,6 +16,7 @@ from rich.table import Table
 
 from netoffload import config
 from netoffload.cli.app import console, notes
+from netoffload.cli.codec_options import Bound, NicCodec
 from netoffload.cli.verify import MISMATCH, AsJson, shown_progress, verify_app
 from netoffload.errors import RunError, UsageError
 
@@ -34,8 +35,8 @@ def verify_collectives(
     ranks: Annotated[int, typer.Option("--ranks", "-n", help="At most; fewer are tried on some of them.")] = 8,
     sizes: Annotated[str, typer.Option(help="Floats of a vector, or of a block.")] = "0,1,7,1024,1000003",
     call: Annotated[list[str] | None, typer.Option(help="Only this one, by mpi4py's name; repeat for several.")] = None,
-    codec: Annotated[str, typer.Option(help=f"{', '.join(config.CODECS)}.")] = "inceptionn",
-    bound: Annotated[int, typer.Option(help="Error bound 2^-BOUND, 1..16.")] = config.BOUND_K_DEFAULT,
+    codec: NicCodec = "inceptionn",
+    bound: Bound = config.BOUND_K_DEFAULT,
     offload: Offload = config.Offload.NIC,
     seed: Annotated[int, typer.Option(help="Decides all values.")] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 3600.0,

@@ -6,16 +6,20 @@ import contextlib
 import json
 import secrets
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from netoffload import config
 from netoffload.cli.app import console, notes, progress_bar
+from netoffload.cli.codec_options import Bound
 from netoffload.cli.verify import MISMATCH, AsJson, shown_progress, verify_app
 
 if TYPE_CHECKING:
     from netoffload.testbed.soak import SoakResult
+
+BY_SEED: Final = ("inceptionn", "bounded", "sparse")
+"""The codec of a soak that names none."""
 
 
 @verify_app.command("soak")
@@ -29,10 +33,10 @@ def verify_soak(
     codec: Annotated[
         str | None,
         typer.Option(
-            help=f"{', '.join(config.CODECS)}; default: inceptionn or bounded, by the seed.", show_default=False
+            help=f"{', '.join(config.CODECS)}; default: {', '.join(BY_SEED)}, by the seed.", show_default=False
         ),
     ] = None,
-    bound: Annotated[int, typer.Option(help="Error bound 2^-BOUND, 1..16.")] = config.BOUND_K_DEFAULT,
+    bound: Bound = config.BOUND_K_DEFAULT,
     encapsulation: Annotated[str, typer.Option(help=f"{' or '.join(config.ENCAPSULATIONS)}.")] = "udp",
     host: Annotated[str, typer.Option(help="tap, or veth.")] = "tap",
     as_json: AsJson = False,
@@ -49,7 +53,7 @@ def verify_soak(
     from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, soak
 
     seed = secrets.randbelow(1 << 31) if seed is None else seed
-    codec = codec or ("inceptionn", "bounded")[seed % 2]
+    codec = codec or BY_SEED[seed % len(BY_SEED)]
     nic = NicSettings(codec, bound, encapsulation=encapsulation, host=host)
     notes.print(f"seed {seed}, codec {codec}", highlight=False)
     started_s = time.monotonic()

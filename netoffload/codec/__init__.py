@@ -28,14 +28,29 @@ round_trip(round_trip(x)) == round_trip(x); the ring exchange relies on it.
 
 ``bounded`` has the same bursts and keeps its word: the 8-bit form counts units of 2^(1-k), the 16-bit form of 2^-15,
 both rounded to nearest even; what would round to a value of another form takes the next larger one.
+``sparse`` has the values of ``bounded``, to the bit, in groups of 64 floats. Where most floats are 0, its payload is
+less than half as long: a float that is 0 costs an eighth of an octet at most, not a quarter::
+
+    burst mask   1 octet, a bit per 8 floats: any of them not 0
+    lane masks   1 octet per burst that is there, a bit per float
+    codes        1 octet per float that is not 0: its 8-bit form, or which escape it has
+    escapes      the 16-bit forms, 2 octets each, then the 32-bit forms, 4 octets each
+
+    64 floats, all 0 but x9 and x12 (8 bits) and x60 (16 bits):
+    payload    0x82 | 0x12 0x10 | x9 x12 0x80 | x60 x60          8 octets
+
+No float that is not 0 has the 8-bit form of -0 or +0. These two are the escapes: 0x80 to 16 bits, 0x00 to 32. A
+payload can be cut after any group, and its last group may be shorter. Where a block says its middle, each half is a
+payload of its own.
+
 ``truncate16/22/24`` and ``none`` have no tags: every float takes 16, 10, 8 or 32 bits.
 
 Which codecs there are, and what a new one needs, is in ``netoffload.codec_specs``.
 
 Files: ``reference`` the slow oracle, which is the specification; ``kernels`` which compiled loops are in use: those of
 ``plain``, ``avx2`` or ``avx512`` (the latter two share ``vectors`` and ``avx2_decode``; ``shuffles`` has AVX2's
-tables), and ``fixed`` for codecs without tags;
-``bursts`` their contract; ``octets`` unaligned loads and stores; ``jit`` Numba's set-up; ``cache`` where it keeps
+tables), for ``sparse`` those of ``groups``, ``groups_avx2`` or ``groups_avx512``, and ``fixed`` for codecs without
+tags; ``bursts`` their contract; ``octets`` unaligned loads and stores; ``jit`` Numba's set-up; ``cache`` where it keeps
 kernels; ``base`` the whole-array interface; the registry is here.
 
 Checks and figures: ``verify`` every float32 through kernels and oracle; ``fuzz`` payloads into the decoder at the edge

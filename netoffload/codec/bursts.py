@@ -28,10 +28,11 @@ LANES: Final = BURST_FLOATS
 
 BURST_LEN: Final = 4 * LANES
 TAGS_LEN: Final = 2
-MAX_BURST_PAYLOAD: Final = TAGS_LEN + BURST_LEN
+MAX_BURST_PAYLOAD: Final = 2 + LANES + BURST_LEN
+"""Most octets of a burst: both masks and all codes of a group of one burst, whose floats all escape to 32 bits."""
 
-ENCODE_SLACK: Final = 2 * MAX_BURST_PAYLOAD + 32
-"""Two bursts are written before they are known to fit, and vector kernels store 32 octets at a time."""
+ENCODE_SLACK: Final = 448
+"""A group of 64 floats, up to 329 octets, is written before it is known to fit, and 64 octets are stored at a time."""
 
 DECODE_SLACK: Final = 64
 """Lanes are read as whole words, and vector kernels read 16 octets at a time; the rest is for those to come."""

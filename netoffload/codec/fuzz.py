@@ -25,7 +25,8 @@ import numpy.typing as npt
 
 from netoffload.codec import CODECS, Codec, kernels
 from netoffload.codec.bursts import BURST_LEN, DECODE_SLACK, ENCODE_SLACK, LANES, MALFORMED, TAGS_LEN, Middle
-from netoffload.codec_specs import TAGGED
+from netoffload.codec.groups import GROUP
+from netoffload.codec_specs import BOUNDED_BY_K, SPECS, TAGGED, Masked
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.guarded import guarded_octets
 from netoffload.compiled.jit import kernel
@@ -46,7 +47,7 @@ MAX_LEN: Final = 1600
 NOISE_LEN: Final = 1 << 16
 FLIPS: Final = 4
 
-_ORDER: Final = (*TAGGED, *TAGGED, *CODECS)
+_ORDER: Final = (*BOUNDED_BY_K, *BOUNDED_BY_K, *CODECS)
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,8 @@ def _decode_all(
         room = (told + LANES - 1) // LANES * BURST_LEN
         copy_octets(scratch, 0, payload, start, length)
         read = kernels.decode(codec_id, payload, start, length, told, bound_k, target, target.size - room)
-        half_count = min(recipe[_HALF], told) // LANES * LANES
+        step = GROUP if _HAVE_MASKS >> codec_id & 1 else LANES  # the half that is not marked begins a group, too
+        half_count = min(recipe[_HALF], told) // step * step
         half_len = _wanted_status(codec_id, payload, start, length, half_count) + recipe[_MISS]
         middle = Middle(min(max(half_len, 0), length), half_count)
         again = kernels.decode_halves(codec_id, payload, start, length, told, middle, bound_k, other, other.size - room)
@@ -194,6 +196,7 @@ def _decode_all(
 
 
 _HAVE_TAGS: Final = sum(1 << codec_id for codec_id in TAGGED)
+_HAVE_MASKS: Final = sum(1 << codec_id for codec_id, spec in SPECS.items() if isinstance(spec.form, Masked))
 _BURST_OCTETS: Final = np.zeros(16, np.int64)
 for _codec_id, _codec in CODECS.items():
     _BURST_OCTETS[_codec_id] = _codec.oracle.encode(np.zeros(LANES, np.float32), 10).size
@@ -201,6 +204,8 @@ for _codec_id, _codec in CODECS.items():
 
 @kernel
 def _wanted_status(codec_id: int, payload: Uint8Array, start: int, length: int, count: int) -> int:
+    if _HAVE_MASKS >> codec_id & 1:
+        return _wanted_groups(payload, start, length, count)
     if _HAVE_TAGS >> codec_id & 1 == 0:
         whole = (count + LANES - 1) // LANES * _BURST_OCTETS[codec_id]
         return MALFORMED if whole > length else whole
@@ -217,6 +222,40 @@ def _wanted_status(codec_id: int, payload: Uint8Array, start: int, length: int, 
             return MALFORMED
         at += 4 if tag == 3 else tag
     return MALFORMED if at > length else at
+
+
+@kernel
+def _wanted_groups(payload: Uint8Array, start: int, length: int, count: int) -> int:
+    """Go through groups octet by octet: masks, then codes, each of which announces 0, 2 or 4 octets more."""
+    at, end = start, start + length
+    for first in range(0, count, GROUP):
+        if at >= end:
+            return MALFORMED
+        present = int(payload[at])
+        at += 1
+        codes = 0
+        for index in range(GROUP):
+            if index % LANES == 0:
+                mask = 0
+                if present >> (index // LANES) & 1:
+                    if at >= end or payload[at] == 0 or first + index >= count:
+                        return MALFORMED
+                    mask = int(payload[at])
+                    at += 1
+            is_there = mask >> (index % LANES) & 1
+            if is_there and first + index >= count:
+                return MALFORMED
+            codes += is_there
+        if at + codes > end:
+            return MALFORMED
+        escapes = 0
+        for code_at in range(at, at + codes):
+            if payload[code_at] & 0x7F == 0:
+                escapes += 2 if payload[code_at] else 4
+        at += codes + escapes
+        if at > end:
+            return MALFORMED
+    return at - start
 
 
 @kernel

@@ -11,9 +11,12 @@ import functools
 import importlib
 import os
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Final
 
-from netoffload.codec import fixed, plain
+import numpy as np
+
+from netoffload.codec import fixed, groups, plain
 from netoffload.codec.bursts import (
     BURST_LEN,
     DECODE_SLACK,
@@ -25,8 +28,9 @@ from netoffload.codec.bursts import (
     Middle,
 )
 from netoffload.codec.fixed import Kernels
-from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Made, Tagged
+from netoffload.codec_specs import ALL_CODECS, SPECS, TAGGED, CodecId, Made, Masked, Tagged
 from netoffload.compiled.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
+from netoffload.compiled.octets import whole
 from netoffload.errors import UsageError
 
 __all__ = [
@@ -41,6 +45,7 @@ __all__ = [
     "TAGS_LEN",
     "Kernels",
     "Middle",
+    "codec_for",
     "decode",
     "decode_halves",
     "encode_fit",
@@ -78,16 +83,22 @@ KERNEL: Final = _choose()
 """The variant in use."""
 
 
-def _of_variant(name: str, function: str) -> Callable[..., Any]:
-    """Return a function of a variant, or of ``plain`` where the variant has none of its own for this codec.
+def _of_variant(name: str, function: str, base: ModuleType = plain) -> Callable[..., Any]:
+    """Return a function of a variant, or of the plain module where the variant has none of its own for this codec.
+
+    Args:
+        name: of the variant.
+        function: its name.
+        base: the module of plain kernels: ``plain`` for bursts, ``groups`` for groups.
 
     Raises:
-        UsageError: ``plain`` has none either.
+        UsageError: the plain module has none either.
     """
-    module = plain if name == "plain" else importlib.import_module(f"netoffload.codec.{name}")
-    found = getattr(module, function, None) or getattr(plain, function, None)
+    prefix = "" if base is plain else f"{base.__name__.rpartition('.')[2]}_"
+    module = base if name == "plain" else importlib.import_module(f"netoffload.codec.{prefix}{name}")
+    found = getattr(module, function, None) or getattr(base, function, None)
     if found is None:
-        raise UsageError(f"no kernel is called {function}: netoffload.codec.plain must have one")
+        raise UsageError(f"no kernel is called {function}: {base.__name__} must have one")
     return found
 
 
@@ -96,7 +107,7 @@ def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
     """Return the kernels of a codec in one of the variants.
 
     Raises:
-        UsageError: a tagged codec without kernels.
+        UsageError: a codec with tags or masks and without kernels.
     """
     spec = SPECS[codec_id]
     if isinstance(spec.form, Tagged):
@@ -108,6 +119,15 @@ def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
             coding=fixed.bound_itself,
             decoding=plain.unit8_of(spec.form),
         )
+    if isinstance(spec.form, Masked):
+        return Kernels(
+            encode=_of_variant(variant, f"encode_{spec.name}", groups),
+            decode=_of_variant(variant, "decode_masked", groups),
+            decode_halves=_of_variant(variant, "decode_masked_halves", groups),
+            round_trip=kernels_of(spec.form.values, variant).round_trip,
+            coding=fixed.bound_itself,
+            decoding=plain.unit8_of(TAGGED[spec.form.values]),
+        )
     return fixed.made_kernels(spec.form) if isinstance(spec.form, Made) else fixed.cut_kernels(spec.form)
 
 
@@ -115,6 +135,22 @@ def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
 def is_known(codec_id: int) -> bool:
     """Whether a block header's codec id is one of ours."""
     return ALL_CODECS >> codec_id & 1 != 0
+
+
+_SAME_VALUES: Final = np.full(16, -1, np.int64)
+"""Per codec id the one that has the same values in an older form, or -1."""
+for _codec_id, _spec in SPECS.items():
+    if isinstance(_spec.form, Masked):
+        _SAME_VALUES[_codec_id] = _spec.form.values
+
+
+@inline_kernel
+def codec_for(codec_id: int, understood: int) -> int:
+    """Return a codec with the values of ``codec_id`` that is in the bitmap ``understood``, or -1."""
+    if understood >> codec_id & 1:
+        return codec_id
+    other = whole(_SAME_VALUES[codec_id])
+    return other if other >= 0 and understood >> other & 1 else -1
 
 
 def _by_id(kind: str, arguments: str, parameter: str, otherwise: str) -> Callable[..., Any]:

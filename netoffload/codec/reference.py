@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.codec_specs import SPECS, CodecId, Cut
+from netoffload.codec_specs import SPECS, CodecId, Cut, Masked
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
 from netoffload.errors import CodecError, UsageError
 
@@ -129,11 +129,59 @@ def unpack(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
     return tags, codes
 
 
+def pack_groups(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
+    """Return the groups of the masked codec, from the tags and codes of ``bounded``."""
+    payload = bytearray()
+    for first in range(0, tags.size, 64):
+        lanes = [
+            (int(tag), int(code)) for tag, code in zip(*(of[first : first + 64] for of in (tags, codes)), strict=True)
+        ]
+        bursts = [lanes[at : at + 8] for at in range(0, len(lanes), 8)]
+        masks = [sum((tag != 0) << i for i, (tag, _) in enumerate(burst)) for burst in bursts]
+        payload.append(sum((mask != 0) << i for i, mask in enumerate(masks)))
+        payload += bytes(mask for mask in masks if mask)
+        payload += bytes((code, 0x80, 0x00)[tag - 1] for tag, code in lanes if tag)
+        payload += b"".join(code.to_bytes(2, "little") for tag, code in lanes if tag == 2)
+        payload += b"".join(code.to_bytes(4, "little") for tag, code in lanes if tag == 3)
+    return np.frombuffer(bytes(payload), np.uint8)
+
+
+def unpack_groups(payload: Uint8Array, count: int) -> tuple[Uint8Array, Uint32Array]:
+    """Return (tags, codes) of the ``count`` floats in groups.
+
+    Raises:
+        CodecError: no encoder makes these octets of so many floats.
+    """
+    octets = iter(payload.tobytes())
+    tags = np.zeros(count, np.uint8)
+    codes = np.zeros(count, np.uint32)
+    try:
+        for first in range(0, count, 64):
+            last = min(first + 64, count)
+            present = next(octets)
+            masks = [next(octets) if present >> burst & 1 else None for burst in range(8)]
+            there = [first + 8 * burst + i for burst in range(8) for i in range(8) if (masks[burst] or 0) >> i & 1]
+            if 0 in masks or present >> -(-(last - first) // 8) or (there and there[-1] >= last):
+                raise CodecError("masks are not those of an encoder")
+            for lane in there:
+                codes[lane] = next(octets)
+                tags[lane] = {0x80: 2, 0x00: 3}.get(int(codes[lane]), 1)
+            for tag, length in ((2, 2), (3, 4)):
+                for lane in there:
+                    if tags[lane] == tag:
+                        codes[lane] = int.from_bytes(bytes(next(octets) for _ in range(length)), "little")
+    except (StopIteration, RuntimeError) as error:  # what a generator makes of the former
+        raise CodecError("payload ends inside a group") from error
+    if any(True for _ in octets):
+        raise CodecError("payload is longer than its masks announce")
+    return tags, codes
+
+
 @dataclass(frozen=True)
 class Oracle:
     """The slow definition of a codec; ``encode`` and ``round_trip`` take (values, bound_k), ``decode`` (payload, count,
-    bound_k). A codec with tags also has what makes them, ``compress`` and ``decompress``, and these are fast enough to
-    ask about every float32 there is."""
+    bound_k). A codec with tags or masks also has what makes tags and codes, ``compress`` and ``decompress``, and these
+    are fast enough to ask about every float32 there is."""
 
     encode: Callable[[Float32Array, int], Uint8Array]
     decode: Callable[[Uint8Array, int, int], Float32Array]
@@ -151,6 +199,20 @@ def tagged(
         encode=lambda values, bound_k: pack(*compress(values, bound_k)),
         decode=lambda payload, count, bound_k: decompress(*unpack(payload, count), bound_k),
         round_trip=lambda values, bound_k: decompress(*compress(values, bound_k), bound_k),
+        compress=compress,
+        decompress=decompress,
+    )
+
+
+def masked(values: Oracle) -> Oracle:
+    """Return the oracle of a codec with masks that has the floats of a codec with tags."""
+    assert values.compress is not None
+    assert values.decompress is not None
+    compress, decompress = values.compress, values.decompress
+    return Oracle(
+        encode=lambda floats, bound_k: pack_groups(*compress(floats, bound_k)),
+        decode=lambda payload, count, bound_k: decompress(*unpack_groups(payload, count), bound_k),
+        round_trip=values.round_trip,
         compress=compress,
         decompress=decompress,
     )
@@ -187,7 +249,7 @@ ORACLES: Final = {
     CodecId.INCEPTIONN: tagged(compress_inceptionn, decompress_inceptionn),
     CodecId.BOUNDED: tagged(compress_bounded, decompress_bounded),
 }
-"""The oracle of every codec that does more than cut bits off."""
+"""The oracle of every codec with tags, and of every one with arithmetic of its own."""
 
 
 def oracle_of(codec_id: CodecId) -> Oracle:
@@ -199,6 +261,8 @@ def oracle_of(codec_id: CodecId) -> Oracle:
     form = SPECS[codec_id].form
     if type(form) is Cut:
         return truncating(form.bits)
+    if isinstance(form, Masked):
+        return masked(oracle_of(form.values))
     if codec_id not in ORACLES:
         raise UsageError(f"codec {SPECS[codec_id].name} has no oracle: netoffload.codec.reference must have one")
     return ORACLES[codec_id]

@@ -16,7 +16,7 @@ from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.emitted import Builder, Context, LlvmType, NumbaType, Value
 
 HALF: Final = ir.VectorType(I8, 16)
-_NO_OCTET: Final = 0x80
+NO_OCTET: Final = 0x80
 """A shuffle control with the top bit set gives 0."""
 
 
@@ -25,8 +25,8 @@ def _make_tables() -> tuple[Uint8Array, Uint8Array, Uint8Array, Uint8Array]:
 
     ``spread`` puts a code into the top octets of its lane; ``even`` puts eight bits onto the even ones of sixteen.
     """
-    squeeze = np.full((256, 16), _NO_OCTET, np.uint8)
-    spread = np.full((256, 16), _NO_OCTET, np.uint8)
+    squeeze = np.full((256, 16), NO_OCTET, np.uint8)
+    spread = np.full((256, 16), NO_OCTET, np.uint8)
     length = np.zeros(256, np.uint8)
     for tags in range(256):
         at = 0

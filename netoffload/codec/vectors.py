@@ -191,9 +191,21 @@ def floats_of_tops(builder: Builder, top: Value, unit: Value, in32: Value) -> Va
     begin at the same bit; a lane of class 0 is 0. The sign goes into the weight, and what is added to the product is
     +0, which makes a 0 of either sign +0. ``in32`` are the lanes with tag 3.
     """
-    magnitude = builder.and_(top, words(MAGNITUDE_BITS))
-    sign = builder.and_(top, words(1 << 31))
-    signed = builder.bitcast(builder.or_(sign, builder.bitcast(unit, WORDS)), FLOATS)
-    fused = builder.module.declare_intrinsic("llvm.fma.v8f32", fnty=ir.FunctionType(FLOATS, [FLOATS] * 3))
-    small = builder.call(fused, [builder.sitofp(magnitude, FLOATS), signed, ir.Constant(FLOATS, [0.0] * LANES)])
-    return builder.select(in32, top, builder.bitcast(small, WORDS))
+    return builder.select(in32, top, _signed_product(builder, top, unit))
+
+
+def floats_of_tops8(builder: Builder, top: Value, unit8: Value) -> Value:
+    """Return the float bits of 8-bit codes in the top octets of their lanes; a magnitude of 0 gives +0."""
+    floats = ir.VectorType(F32, top.type.count)
+    unit = all_lanes(builder, builder.fmul(unit8, F32(2.0**-16)), floats)
+    return _signed_product(builder, top, unit)
+
+
+def _signed_product(builder: Builder, top: Value, unit: Value) -> Value:
+    lanes, integers, floats = top.type.count, top.type, unit.type
+    magnitude = builder.and_(top, words(MAGNITUDE_BITS, lanes=lanes))
+    sign = builder.and_(top, words(1 << 31, lanes=lanes))
+    signed = builder.bitcast(builder.or_(sign, builder.bitcast(unit, integers)), floats)
+    fused = builder.module.declare_intrinsic(f"llvm.fma.v{lanes}f32", fnty=ir.FunctionType(floats, [floats] * 3))
+    small = builder.call(fused, [builder.sitofp(magnitude, floats), signed, ir.Constant(floats, [0.0] * lanes)])
+    return builder.bitcast(small, integers)

@@ -4,7 +4,7 @@ A range of bit patterns is gone through in blocks so small that the oracle's tem
 block four things must agree, and for a codec that keeps its bound a fifth:
 
 =============  ========================================================================================
-payload        the octets of ``encode``, against tags and codes of the oracle, packed with NumPy
+payload        the octets of ``encode``, against tags and codes of the oracle, packed with NumPy into bursts or groups
 decoded        the floats of ``decode``
 round trip     the floats of ``round_trip``
 error          keeps its bound: abs(x - x') <= 2^-k for finite abs(x) < 1, in float64, where the difference is exact
@@ -24,7 +24,9 @@ import numpy as np
 
 from netoffload.codec import Codec, get
 from netoffload.codec.bursts import LANES, TAGS_LEN
+from netoffload.codec.groups import ESCAPE16, ESCAPE32, GROUP
 from netoffload.codec.reference import TAG_OCTETS
+from netoffload.codec_specs import Masked
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array
 from netoffload.compiled.pool import in_order
 from netoffload.config import check_bound_k
@@ -131,7 +133,8 @@ def _check_block(codec: Codec, bound_k: int, words: Uint32Array) -> Mismatch | N
     else:
         tags, codes = codec.oracle.compress(values, bound_k)
         wanted = codec.oracle.decompress(tags, codes, bound_k)
-        if not np.array_equal(payload, packed(tags, codes)):
+        pack = packed_groups if isinstance(codec.spec.form, Masked) else packed
+        if not np.array_equal(payload, pack(tags, codes)):
             return _first_burst(codec, bound_k, words)
     try:
         decoded = codec.decode(payload, words.size, bound_k)
@@ -158,12 +161,33 @@ def packed(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
     return octets[kept]
 
 
+def packed_groups(tags: Uint8Array, codes: Uint32Array) -> Uint8Array:
+    """Return the octets of ``netoffload.codec.reference.pack_groups``, by whole-array operations."""
+    groups = -(-tags.size // GROUP)
+    all_tags = np.zeros((groups, GROUP), np.uint8)
+    all_codes = np.zeros((groups, GROUP), np.uint32)
+    all_tags.reshape(-1)[: tags.size] = tags
+    all_codes.reshape(-1)[: tags.size] = codes
+    lane_masks = np.packbits(all_tags != 0, axis=1, bitorder="little")
+    burst_masks = np.packbits(lane_masks != 0, axis=1, bitorder="little")
+    escapes = np.select([all_tags == 2], [np.uint8(ESCAPE16)], np.uint8(ESCAPE32))
+    octets = np.where(all_tags == 1, all_codes, escapes).astype(np.uint8)
+    halves = all_codes.astype(np.uint16).view(np.uint8)
+    columns = np.hstack([burst_masks, lane_masks, octets, halves, all_codes.view(np.uint8)])
+    kept = [np.ones((groups, 1), np.bool_), lane_masks != 0, all_tags != 0]
+    kept += [np.repeat(all_tags == tag, octets_each, axis=1) for tag, octets_each in ((2, 2), (3, 4))]
+    return columns[np.hstack(kept)]
+
+
 def _first_burst(codec: Codec, bound_k: int, words: Uint32Array) -> Mismatch:
-    for at in range(0, words.size, LANES):
-        values = words[at : at + LANES].view(np.float32)
+    step = GROUP if isinstance(codec.spec.form, Masked) else LANES
+    for at in range(0, words.size, step):
+        values = words[at : at + step].view(np.float32)
         wanted, got = codec.oracle.encode(values, bound_k), codec.encode(values, bound_k)
         if not np.array_equal(wanted, got):
-            return Mismatch("burst", int(words[at]), wanted.tobytes().hex(" "), got.tobytes().hex(" "))
+            return Mismatch(
+                "group" if step == GROUP else "burst", int(words[at]), wanted.tobytes().hex(" "), got.tobytes().hex(" ")
+            )
     return Mismatch("bursts together", int(words[0]), "each burst's own octets", "others")
 
 

@@ -42,6 +42,10 @@ if JIT_DISABLED:
         """Return how many of the low 16 bits are set."""
         return (int(word) & 0xFFFF).bit_count()
 
+    def popcount_u64(word: int) -> int:
+        """Return how many of 64 bits are set."""
+        return (int(word) & (1 << 64) - 1).bit_count()
+
     def trailing_zeros(word: int) -> int:
         """Return the number of the lowest bit set in a 64-bit word that is not 0."""
         return (int(word) & -int(word)).bit_length() - 1
@@ -120,6 +124,15 @@ else:
         def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             low = builder.trunc(args[0], ir.IntType(16))
             return builder.zext(builder.ctpop(low), ir.IntType(64))
+
+        return types.int64(types.int64), codegen
+
+    @intrinsic
+    def popcount_u64(typing_context: TypingContext, word: NumbaType) -> Intrinsic:
+        """Return how many of 64 bits are set."""
+
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+            return builder.ctpop(args[0])
 
         return types.int64(types.int64), codegen
 

@@ -3,8 +3,8 @@
 ``none``  the floats themselves: the baseline of every comparison. Body: 4 n octets.
 
 ``nic``   the octets that a netoffload NIC would put on the wire for this vector, without the NIC (INCEPTIONN,
-Algorithms 2 and 3, and our other codecs: ``netoffload.codec``). Flags: codec id, bound - 1. Body: the bursts. The
-codecs are defined for everything, but a compressor refuses NaN and infinities all the same.
+Algorithms 2 and 3, and our other codecs: ``netoffload.codec``). Flags: codec id, bound - 1. Body: the bursts or groups.
+The codecs are defined for everything, but a compressor refuses NaN and infinities all the same.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Nic(Compressor):
     """A codec of the NIC.
 
     Attributes:
-        codec: inceptionn, bounded, truncate16, truncate22, truncate24 or none.
+        codec: inceptionn, bounded, truncate16, truncate22, truncate24, sparse or none.
         bound: the error bound is 2^-bound, 1..16.
 
     Raises:
@@ -62,7 +62,7 @@ class Nic(Compressor):
     name: ClassVar[str] = "nic"
     method_id: ClassVar[MethodId] = MethodId.NIC
     unbiased: ClassVar[bool] = False
-    variants: ClassVar[tuple[str, ...]] = ("codec=bounded", "codec=truncate16")
+    variants: ClassVar[tuple[str, ...]] = ("codec=bounded", "codec=sparse", "codec=truncate16")
 
     def __post_init__(self) -> None:
         """Refuse an unknown codec and a bound out of range."""

@@ -38,6 +38,7 @@ METHODS: Final[tuple[type[Compressor], ...]] = (
 ALIASES: Final[dict[str, str]] = {
     "inceptionn": "nic:codec=inceptionn",
     "bounded": "nic:codec=bounded",
+    "sparse": "nic:codec=sparse",
     "16b-T": "nic:codec=truncate16",
     "22b-T": "nic:codec=truncate22",
     "24b-T": "nic:codec=truncate24",

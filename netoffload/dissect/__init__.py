@@ -6,6 +6,7 @@
     Ether / IP or IPv6 / UDP / OffloadEntry / IPComp / ...             in UDP
 
 ``layers``         those layers, bound to scapy's own, and what a SYN says about its NIC
+``classes``        how many floats of a payload took which length
 ``capture``        a pcap or pcapng file -> one record per frame, and sums per flow
 ``netoffload.lua`` the same for Wireshark and tshark, which needs nothing of this package
 

@@ -63,7 +63,7 @@ class Frame:
         bound_k: of a block.
         gso_size: of a block.
         head, tail: raw octets around its floats.
-        classes: floats that took 0, 8, 16, 32 bits; None for a codec without tags.
+        classes: floats that took 0, 8, 16, 32 bits; None for a codec without tags or masks.
         crc: ``ok``, ``bad``, ``unknown`` without the nonce, or None where the frame, or the capture of it, does not
             have the whole block.
         has_mac: whether a MAC is behind a block's payload. Nobody without the key can judge it.

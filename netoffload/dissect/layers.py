@@ -15,15 +15,17 @@ it is wrong. The nonce that is combined with the CRC is the one in the capabilit
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from netoffload import codec
-from netoffload.codec_specs import SPECS, TAGGED, CodecId
+from netoffload.codec.bursts import LANES
+from netoffload.codec_specs import SPECS, CodecId, Masked
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import BOUND_K_MAX, BOUND_K_MIN
-from netoffload.errors import CodecError, UsageError, WireError
+from netoffload.dissect import classes
+from netoffload.errors import UsageError, WireError
 from netoffload.wire import encapsulation
 from netoffload.wire import offload as wire
 from netoffload.wire.capability import OPTION_EXPERIMENT, OPTION_LEN, Capability, emit_capability, parse_capability
@@ -47,12 +49,6 @@ try:
     from scapy.packet import Packet, Padding, Raw, bind_bottom_up, bind_layers
 except ImportError as error:
     raise UsageError("dissecting needs scapy: pip install 'netoffload[dissect]'") from error
-
-LANES: Final = 8
-"""Floats in a burst."""
-
-_LANE_OCTETS: Final = tuple(sum((0, 1, 2, 4)[half >> shift & 3] for shift in (0, 2, 4, 6)) for half in range(256))
-"""Octets of the four lanes whose tags are in one half of a tag word."""
 
 
 class IPComp(Packet):
@@ -294,45 +290,20 @@ def floats_of(block: Packet) -> Float32Array:
     chosen = codec.by_id(block.codec)
     if chosen is None or not BOUND_K_MIN <= block.bound_k <= BOUND_K_MAX:
         raise WireError(f"codec {block.codec} with bound {block.bound_k} is unknown")
-    return chosen.decode(bursts, (block.payload_len - block.head - block.tail) // 4, block.bound_k)
+    floats, first = _floats_len(block), LANES * block.half_bursts
+    if not isinstance(chosen.spec.form, Masked):
+        return chosen.decode(bursts, floats, block.bound_k)
+    halves = ((bursts[: block.half_len], first), (bursts[block.half_len :], floats - first))
+    return np.concatenate([chosen.decode(half, count, block.bound_k) for half, count in halves])
 
 
 def classes_of(block: Packet) -> tuple[int, int, int, int] | None:
-    """Return how many floats of a block took 0, 8, 16 and 32 bits, from its tags; None for codecs without tags.
+    """Return how many floats of a block took 0, 8, 16 and 32 bits; None for codecs whose floats all take the same.
 
     Raises:
-        WireError: lengths, tags or the mark of the half contradict each other.
+        WireError: lengths, tags, masks or the mark of the half contradict each other.
     """
-    bursts = bursts_of(block)
-    if block.codec not in TAGGED:
-        _check_mark(block)
-        return None
-    floats = (block.payload_len - block.head - block.tail) // 4
-    words, at = [], 0
-    for index in range(-(-floats // LANES)):
-        if index == block.half_bursts and at != block.half_len:
-            raise CodecError("the half is not where a burst starts")
-        if at + 2 > len(bursts):
-            raise CodecError("payload ends before a tag word")
-        low, high = bursts[at], bursts[at + 1]
-        words.append(high << 8 | low)
-        at += 2 + _LANE_OCTETS[low] + _LANE_OCTETS[high]
-    if len(words) == block.half_bursts and at != block.half_len:
-        raise CodecError("the half is not where a burst starts")
-    tags = np.array(words, np.uint16)[:, np.newaxis] >> np.arange(0, 2 * LANES, 2, dtype=np.uint16) & 3
-    if at != len(bursts) or tags.reshape(-1)[floats:].any():
-        raise CodecError("tags and length contradict each other")
-    none, eight, sixteen, whole = np.bincount(tags.reshape(-1)[:floats], minlength=4).tolist()
-    return none, eight, sixteen, whole
-
-
-def _check_mark(block: Packet) -> None:
-    """Check the mark of a block whose bursts all have one length."""
-    chosen = codec.by_id(block.codec)
-    if chosen is not None:
-        half = np.zeros(LANES * block.half_bursts, np.float32)
-        if chosen.encode(half, BOUND_K_MIN).size != block.half_len:
-            raise CodecError("the half is not where a burst starts")
+    return classes.of_payload(block.codec, bursts_of(block), _floats_len(block), (block.half_bursts, block.half_len))
 
 
 def capability_of(segment: Packet) -> Capability | None:
@@ -349,6 +320,11 @@ def capability_of(segment: Packet) -> Capability | None:
 def capability_option(nonce: int = 0) -> tuple[int, bytes]:
     """Return the capability word as an option for scapy's ``TCP(options=[...])``."""
     return OPTION_EXPERIMENT, emit_capability(nonce=nonce)[2:]
+
+
+def _floats_len(block: Packet) -> int:
+    """Return how many floats the payload holds at the hosts."""
+    return int(block.payload_len - block.head - block.tail) // 4
 
 
 def _mac_len(block: Packet) -> int:

@@ -31,10 +31,14 @@ local WANTS_MAC = 2
 local BOUND_K_MIN, BOUND_K_MAX = 1, 16
 local LANES = 8
 local TAG_OCTETS = { [0] = 0, 1, 2, 4 }
--- By a codec's number: its name; with tags, what the last bit of its 8-bit form weighs, 2^-(places + per_k k); without, how many bits it keeps.
+local GROUP = 64
+local TAG_OF_CODE = { [0x80] = 2, [0x00] = 3 }
+-- By a codec's number: its name; with tags, what the last bit of its 8-bit form weighs, 2^-(places + per_k k); with masks, the
+-- number of the codec with tags that has its values; of the others, how many bits they keep.
 -- scripts/generate makes what follows from netoffload/codec_specs.py.
-local CODECS = { [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24" }
+local CODECS = { [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24", [6] = "sparse" }
 local PLACES8 = { [1] = { places = 7, per_k = 0 }, [2] = { places = -1, per_k = 1 } }
+local MASKED = { [6] = 2 }
 local KEPT_BITS = { [0] = 32, [3] = 16, [4] = 10, [5] = 8 }
 -- end of what scripts/generate makes
 
@@ -278,6 +282,76 @@ local function decode_tagged(bursts, count, block)
     return table.concat(lanes), classes
 end
 
+-- Decode the group at a place, which ends at stop or sooner: append its floats' octets to lanes, count them in classes, and
+-- return the place behind it; nil where no encoder writes such a group.
+local function decode_group(bursts, at, stop, floats, block, lanes, classes)
+    if at > stop then
+        return nil
+    end
+    local present, there = bursts:byte(at), {}
+    at = at + 1
+    for burst = 0, GROUP / LANES - 1 do
+        if band(present, 2 ^ burst) ~= 0 then
+            local mask = at <= stop and bursts:byte(at) or 0
+            if mask == 0 then
+                return nil
+            end
+            for lane = 0, LANES - 1 do
+                if band(mask, 2 ^ lane) ~= 0 then
+                    table.insert(there, LANES * burst + lane)
+                end
+            end
+            at = at + 1
+        end
+    end
+    local codes_at = at
+    at = at + #there
+    if at - 1 > stop or #there > 0 and there[#there] >= floats then
+        return nil
+    end
+    local octets, tags = {}, {}
+    for wanted = 1, 3 do
+        for index, place in ipairs(there) do
+            local tag = TAG_OF_CODE[bursts:byte(codes_at + index - 1)] or 1
+            if tag == wanted then
+                local from = tag == 1 and codes_at + index - 1 or at
+                at = tag == 1 and at or at + TAG_OCTETS[tag]
+                if at - 1 > stop then
+                    return nil
+                end
+                octets[place] = decode_lane(tag, bursts, from, MASKED[block.codec], block.bound_k)
+                tags[place] = tag
+            end
+        end
+    end
+    for place = 0, floats - 1 do
+        local tag = tags[place] or 0
+        table.insert(lanes, octets[place] or decode_lane(0))
+        classes[tag] = classes[tag] + 1
+    end
+    return at
+end
+
+-- Decode the groups of a codec with masks: the floats' octets and how many floats each tag has, or nil. Each half of a block
+-- with a mark begins a group, and ends where its floats do.
+local function decode_masked(bursts, count, block)
+    local lanes, classes, at = {}, { [0] = 0, 0, 0, 0 }, 1
+    local halves = { { LANES * block.half_bursts, block.half_len }, { count - LANES * block.half_bursts, #bursts } }
+    for _, half in ipairs(halves) do
+        local floats, stop = half[1], half[2]
+        for first = 0, floats - 1, GROUP do
+            at = decode_group(bursts, at, stop, math.min(GROUP, floats - first), block, lanes, classes)
+            if not at then
+                return nil
+            end
+        end
+        if at ~= stop + 1 then
+            return nil
+        end
+    end
+    return table.concat(lanes), classes
+end
+
 -- Decode the bursts of a codec without tags: every float has its most significant bits, lane 0 first.
 local function decode_fixed(bursts, count, kept_bits)
     if #bursts ~= math.ceil(count / LANES) * kept_bits then
@@ -309,6 +383,8 @@ local function decode(block, payload)
     local octets, classes
     if PLACES8[block.codec] then
         octets, classes = decode_tagged(bursts, floats_len / 4, block)
+    elseif MASKED[block.codec] then
+        octets, classes = decode_masked(bursts, floats_len / 4, block)
     elseif KEPT_BITS[block.codec] and block.half_len == block.half_bursts * KEPT_BITS[block.codec] then
         octets = decode_fixed(bursts, floats_len / 4, KEPT_BITS[block.codec])
     end

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from netoffload.codec.kernels import LANES, encode_fit
-from netoffload.compiled.arrays import Int64Array, Uint8Array
+from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
 from netoffload.compiled.fields import put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import copy_octets, u8
@@ -20,7 +20,7 @@ class EngineSettings(NamedTuple):
     """What the engine does; all but the MTU stays as it is while it runs.
 
     Attributes:
-        codec_id: codec of the blocks this NIC makes.
+        codec_id: codec of the blocks that this NIC makes; a peer that does not know it gets another with its values.
         bound_k: their error bound is 2**-bound_k.
         mtu: int64[1], largest IP datagram on the wire as it is now, octets.
         per_segment: 1 for one frame per MSS, 0 for coalesced packing.
@@ -74,12 +74,14 @@ class Sending(NamedTuple):
     """How blocks of one connection travel.
 
     Attributes:
+        codec_id: codec of the blocks, with the values of the NIC's own codec.
         datagram_max: length of the largest datagram, octets.
         in_udp: 1 for blocks in UDP.
         nonce: what the peer expects in the CRC.
         mac_len: octets of the MAC behind every block, 0 or 16.
     """
 
+    codec_id: int
     datagram_max: int
     in_udp: int
     nonce: int
@@ -121,13 +123,12 @@ def emit_block(
     header_at = comp_at + offload.TCP_HEADER
     capacity = sending.datagram_max - ip_len - offload.OVERHEAD - tcp_len - sending.mac_len
     half_count, half_len, floats, bursts_len = _encode_halves(
-        settings,
+        sending.codec_id,
+        settings.bound_k,
         frame,
         segment.payload_at + piece.done,
         piece.octets // 4,
-        wire,
-        header_at + tcp_len,
-        capacity,
+        Stretch(wire, header_at + tcp_len, capacity),
         classes,
     )
     taken = 4 * floats
@@ -153,13 +154,12 @@ def emit_block(
 
 @inline_kernel
 def _encode_halves(
-    settings: EngineSettings,
+    codec_id: int,
+    bound_k: int,
     frame: Uint8Array,
     source_at: int,
     floats: int,
-    wire: Uint8Array,
-    bursts_at: int,
-    capacity: int,
+    room: Stretch,
     classes: Int64Array,
 ) -> tuple[int, int, int, int]:
     """Encode as many floats as fit; return how many are in the first half, its octets, and both for the whole.
@@ -167,7 +167,7 @@ def _encode_halves(
     The middle has to be known beforehand: it is where half the floats are in or half the room is taken. Of a block that
     ends for want of room, that is the middle of its octets; of any other, of its floats.
     """
-    codec_id, bound_k = settings.codec_id, settings.bound_k
+    wire, bursts_at, capacity = room.octets, room.at, room.length
     half_count, half_len = encode_fit(
         codec_id, frame, source_at, floats // 2 // LANES * LANES, bound_k, wire, bursts_at, capacity // 2, classes
     )
@@ -194,7 +194,7 @@ def _seal(
     wire[comp_at + offload.NEXT_HEADER] = offload.IPCOMP_NEXT_TCP
     wire[comp_at + offload.IPCOMP_FLAGS] = 0
     put_be16(wire, comp_at + offload.CPI, offload.CPI_OFFLOAD)
-    wire[comp_at + offload.VERSION_CODEC] = offload.BLOCK_VERSION << 4 | settings.codec_id
+    wire[comp_at + offload.VERSION_CODEC] = offload.BLOCK_VERSION << 4 | sending.codec_id
     wire[comp_at + offload.BOUND_K] = settings.bound_k
     wire[comp_at + offload.HEAD_TAIL] = 0
     wire[comp_at + offload.FLAGS] = offload.HAS_MAC if sending.mac_len else 0

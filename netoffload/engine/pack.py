@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from netoffload.codec.kernels import ENCODE_SLACK
+from netoffload.codec.kernels import ENCODE_SLACK, codec_for
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.jit import inline_kernel
 from netoffload.engine import flows as flow_table
@@ -60,7 +60,8 @@ def find_sending(
         longest = min(longest, segment.payload_at - vnet.VNET_LEN - ETHERNET_LEN + segment.gso_size)
     mac_len = offload.MAC_LEN if is_on(settings.tx_mac) else 0
     nonce = flows[slot, flow_table.PEER_NONCE]
-    return Sending(longest - (DATAGRAM_OVERHEAD if in_udp else 0), in_udp, nonce, mac_len)
+    codec_id = codec_for(settings.codec_id, flows[slot, flow_table.PEER_CODECS])
+    return Sending(codec_id, longest - (DATAGRAM_OVERHEAD if in_udp else 0), in_udp, nonce, mac_len)
 
 
 @inline_kernel

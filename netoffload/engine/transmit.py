@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from netoffload.codec.kernels import codec_for
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be32, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
@@ -244,7 +245,7 @@ def _refuse(settings: EngineSettings, frame: Uint8Array, segment: Segment, known
         segment.flags & tcp.FIN and forms.ends_at_held(flows, known.slot, segment.seq)
     ):
         reason = Counter.BYPASS_NO_PAYLOAD.value
-    elif flows[known.slot, flow_table.PEER_CODECS] >> settings.codec_id & 1 == 0:
+    elif codec_for(settings.codec_id, flows[known.slot, flow_table.PEER_CODECS]) < 0:
         reason = Counter.BYPASS_PEER.value
     elif _has_signature(frame, segment):
         reason = Counter.BYPASS_SPECIAL.value

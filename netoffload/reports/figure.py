@@ -51,7 +51,7 @@ def draw_figure(summary: Summary, path: Path) -> None:
     Raises:
         UsageError: matplotlib is not installed, or the file cannot be written.
     """
-    with _written(path) as figure:
+    with written(path) as figure:
         if len(summary.bars) > WIDEST:
             title = f"{len(summary.bars)} {summary.axis.title}"
             draw_comparison(figure, list(summary.bars.items()), title, describe_run(summary))
@@ -61,12 +61,17 @@ def draw_figure(summary: Summary, path: Path) -> None:
 
 def draw_rows(rows: Rows, title: str, described: str, path: Path) -> None:
     """Draw any rows likewise; arguments as of :func:`~netoffload.reports.comparison.draw_comparison`."""
-    with _written(path) as figure:
+    with written(path) as figure:
         draw_comparison(figure, rows, title, described)
 
 
 @contextlib.contextmanager
-def _written(path: Path) -> Iterator[Figure]:
+def written(path: Path) -> Iterator[Figure]:
+    """Hand out an empty figure, which is written to a file afterwards.
+
+    Raises:
+        UsageError: matplotlib is not installed, or the file cannot be written.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure

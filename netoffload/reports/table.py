@@ -57,7 +57,7 @@ QUANTITIES: Final[tuple[tuple[str, str, Cell], ...]] = (
     ("  codec in busiest NIC, ms", "", lambda bar: f"{1e3 * bar.codec_s:.1f}" if bar.classes else "-"),
     ("on the wires, MB", "wires MB", lambda bar: f"{bar.wire_bytes_per_iteration / 1e6:.3g}"),
     ("on the wires, frames", "frames", lambda bar: f"{bar.wire_frames_per_iteration:.0f}"),
-    ("compression ratio in NICs", "", lambda bar: f"{bar.ratio:.2f}" if bar.classes else "-"),
+    ("codec's compression ratio", "", lambda bar: f"{bar.ratio:.2f}" if bar.classes else "-"),
     ("compression efficiency, %", "efficiency %", lambda bar: f"{100 * bar.compression_efficiency:.3g}"),
     ("floats of 0/8/16/32 bit, %", "", lambda bar: "/".join(_percent(bar.classes.values())) or "-"),
     ("accuracy on test set, %", "accuracy %", lambda bar: f"{100 * bar.accuracy:.1f}"),

@@ -111,6 +111,24 @@ def segments(lengths: list[int]) -> list[bytes]:
     return frames
 
 
+def test_a_nic_that_stood_still_reads_its_host_before_it_sends_lent_octets(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench()
+    octets = np.random.default_rng(3).normal(0, 0.02, 350).astype(np.float32).tobytes()
+    bench.nic.from_host(make_segment(octets[:1002], seq=ISN + 1))
+    bench.nic.from_wire([make_segment(seq=6, ack=ISN + 1 + 1000, to_client=True)])
+    assert bench.nic.from_clock() == []
+    bench.nic.now_ns += 10**8
+    assert bench.nic.from_clock() == []
+    bench.port.nic.flows[:] = bench.nic.table
+    bench.port.nic.agenda[:] = bench.nic.state.agenda
+    rest = make_segment(octets[1002:], seq=ISN + 1 + 1002)
+    (block,) = bench.run(bench.hosts_end, bench.far_end, [rest], 1)
+    assert bench.port.nic.counters[Counter.TX_LENT] == 0
+    assert len(block) < len(rest)
+
+
 @pytest.mark.parametrize(
     "engine",
     [

@@ -11,10 +11,10 @@ from nic_pair import Nic, connect
 from scapy.layers.inet import IP, TCP, UDP, fragment
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, fragment6
 from scapy.layers.l2 import ARP, Ether
-from scapy.packet import Packet
+from scapy.packet import Packet, Raw
 from scapy.utils import RawPcapReader, RawPcapWriter, wrpcap, wrpcapng
 
-from netoffload.codec import CODECS
+from netoffload.codec import CODECS, CodecId
 from netoffload.dissect import layers
 from netoffload.wire import vnet
 from netoffload.wire.encapsulation import UDP_PORT
@@ -25,9 +25,11 @@ NONCE = 0x01020304
 PORTS: dict[str, Any] = {"sport": 40000, "dport": 5001}
 
 
-def frames_of_a_connection(in_udp: bool = False, bundles: bool = False, key: bytes | None = None) -> list[bytes]:
+def frames_of_a_connection(
+    in_udp: bool = False, bundles: bool = False, key: bytes | None = None, codec: CodecId = CodecId.INCEPTIONN
+) -> list[bytes]:
     """SYN, SYN/ACK with capability words, and a segment of VALUES as blocks; Ethernet frames."""
-    client, server = Nic(in_udp=in_udp, bundles=bundles, key=key), Nic(key=key)
+    client, server = Nic(in_udp=in_udp, bundles=bundles, key=key, codec=codec), Nic(key=key)
     server.from_host(make_segment(flags="S", sport=1))  # or both would draw the same nonce
     syn = client.from_host(make_segment(flags="S", seq=1000))
     server.from_wire(syn)
@@ -120,6 +122,12 @@ def write_capture(path: Path) -> list[Packet]:
     return packets
 
 
+def groups(octets: bytes, count: int, half_bursts: int = 0, half_len: int = 0) -> tuple[dict[str, Any], ...]:
+    """Fields of a block of ``sparse`` with these octets of so many floats."""
+    mark = {"half_bursts": half_bursts, "half_len": half_len}
+    return {}, {"codec": int(CodecId.SPARSE), "payload_len": 4 * count, **mark}, {}, {"load": octets}
+
+
 REFUSED: dict[str, tuple[Any, ...]] = {
     "IPv4 sum": ("wrong IPv4 header checksum", {"chksum": 1}, {}, {}),
     "IPComp flags": ("a reserved bit set", {}, {"flags": 1}, {}),
@@ -133,15 +141,37 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "nothing": ("a block of no payload", {}, {}, {"payload_len": 0}),
     "SYN": ("a segment with flags SA", {}, {}, {}, {"flags": "SA"}),
     "RST": ("a segment with flags R", {}, {}, {}, {"flags": "R"}),
+    "burst beyond the count": ("masks are not those of an encoder", {}, *groups(b"\x02\x01\x05", 8)),
+    "lane beyond the count": ("masks are not those of an encoder", {}, *groups(b"\x01\x08\x05", 3)),
+    "burst of no lane": ("masks are not those of an encoder", {}, *groups(b"\x01\x00", 8)),
+    "no lane mask": ("payload ends inside a group", {}, *groups(b"\x01", 8)),
+    "too few codes": ("payload ends inside a group", {}, *groups(b"\x01\x03\x05", 8)),
+    "no 16 bits": ("payload ends inside a group", {}, *groups(b"\x01\x01\x80\x05", 8)),
+    "no 32 bits": ("payload ends inside a group", {}, *groups(b"\x01\x01\x00\x01\x02\x03", 8)),
+    "no second group": ("payload ends inside a group", {}, *groups(b"\x00", 65)),
+    "an octet too many": ("masks and length contradict each other", {}, *groups(b"\x00\x00", 8)),
+    "half in a group": ("masks are not those of an encoder", {}, *groups(b"\x03\x01\x01\x05\x05", 16, 1, 3)),
+    "octet between the halves": ("masks and length contradict each other", {}, *groups(bytes(3), 16, 1, 2)),
+    "half of no group": ("masks and length contradict each other", {}, *groups(b"\x00\x00", 8, 0, 1)),
 }
-"""What is wrong -> what is said about it, and fields of the IP, IPComp, block and TCP headers."""
+"""What is wrong -> what is said about it, and fields of the IP, IPComp, block and TCP headers and of the payload."""
+
+TAKEN = {
+    "a burst": (b"\x01\x80\x05", 8, 0, 0),
+    "two halves": (b"\x01\x01\x00\x00\x00\x00\x40\x02\x01\x05", 72, 1, 7),
+}
+"""Blocks of ``sparse`` that a NIC takes: octets, floats, bursts and octets in the first half."""
 
 
 def refused_block(what: str, nonce: int = NONCE) -> Packet:
     """A block whose CRC is right, and which a NIC refuses all the same."""
-    _, in_ip, *fields_of = REFUSED[what]
+    return changed_block(*REFUSED[what][1:], nonce=nonce)
+
+
+def changed_block(in_ip: dict[str, Any], *fields_of: dict[str, Any], nonce: int = NONCE) -> Packet:
+    """A block with these fields of its headers and of its payload, and the CRC of that."""
     made = layers.offload(VALUES[:304], nonce=nonce, seq=9, flags="PA", **PORTS)
-    for layer, fields in zip((layers.IPComp, layers.OffloadBlock, layers.BlockTCP), fields_of, strict=False):
+    for layer, fields in zip((layers.IPComp, layers.OffloadBlock, layers.BlockTCP, Raw), fields_of, strict=False):
         for name, value in fields.items():
             setattr(made[layer], name, value)
     ip = IP(src=IPV4_ADDRESSES[0], dst=IPV4_ADDRESSES[1], tos=0x28, **in_ip)

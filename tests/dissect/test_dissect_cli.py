@@ -74,8 +74,8 @@ def test_one_line_per_frame_and_a_sum_per_flow(capture: Path, dissect: Dissect) 
     assert f"{len(VALUES) * 4:,} octets as " in sums[0]
     assert sums[0].endswith("; 1 bad blocks")
     both = "[fd00:98:ffff::1]:40000 -> [fd00:98:ffff:0:8000::2]:5001"
-    assert sums[2].startswith(f"{both}: 7 blocks, 8,400 octets as ")
-    assert [line.split("crc ")[1] for line in lines if f"{both}  seq" in line] == ["unknown", *["ok"] * 6]
+    assert sums[2].startswith(f"{both}: 8 blocks, 9,600 octets as ")
+    assert [line.split("crc ")[1] for line in lines if f"{both}  seq" in line] == ["unknown", *["ok"] * 7]
     assert sums[3] == "10.9.0.3:1 -> 10.9.0.1:2: raw 5 octets in 1 frames"
 
 

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from captured import (
     REFUSED,
+    TAKEN,
     VALUES,
+    changed_block,
     damaged,
     fragments,
     frames_of_a_connection,
+    groups,
     ipv6_block,
     nonce_in,
     receiving_nic,
@@ -23,7 +26,8 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from netoffload.codec import CODECS, get
+from netoffload.codec import CODECS, CodecId, get
+from netoffload.codec.reference import compress_bounded
 from netoffload.codec_specs import ALL_CODECS
 from netoffload.dissect import layers
 from netoffload.dissect.layers import (
@@ -138,6 +142,27 @@ def test_what_is_called_refused_is_refused_by_the_engine(what: str) -> None:
     counts = refused(bytes(refused_block(what, nonce)), nic)
     assert list(counts.values()) == [1]
     assert next(iter(counts)).startswith("drop_")
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_groups_are_read_as_by_the_engine(what: str) -> None:
+    nic, nonce = receiving_nic()
+    octets = bytes(changed_block({}, *groups(*TAKEN[what]), nonce=nonce))
+    (frame,), _ = receive(octets, nic)
+    block = Ether(octets)[OffloadBlock]
+    assert bytes(Ether(frame[vnet.VNET_LEN :])[TCP].payload) == floats_of(block).tobytes()
+    assert classes_of(block) == {"a burst": (7, 1, 0, 0), "two halves": (70, 1, 0, 1)}[what]
+
+
+def test_each_half_of_a_block_of_groups_begins_a_group() -> None:
+    _, _, *frames = frames_of_a_connection(codec=CodecId.SPARSE)
+    blocks = [Ether(octets)[OffloadBlock] for octets in frames]
+    assert any(block.half_bursts % 8 for block in blocks)
+    floats = np.concatenate([floats_of(block) for block in blocks])
+    tags, _ = compress_bounded(VALUES, 10)
+    assert np.array_equal(floats.view(np.uint32), get("bounded").round_trip(VALUES, 10).view(np.uint32))
+    counted = np.array([classes_of(block) for block in blocks]).sum(axis=0)
+    assert counted.tolist() == np.bincount(tags, minlength=4).tolist()
 
 
 def test_fragments_are_no_blocks_to_the_engine() -> None:

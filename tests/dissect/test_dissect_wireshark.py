@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 from captured import (
     REFUSED,
+    TAKEN,
     VALUES,
     answer_of,
+    changed_block,
     damaged,
     fragments,
     frames_of_a_connection,
     frames_of_both_directions,
+    groups,
     nonce_in,
     refused_block,
     write_capture,
@@ -27,7 +30,7 @@ from captured import (
 from scapy.layers.l2 import Ether
 from scapy.utils import wrpcap
 
-from netoffload.codec import get
+from netoffload.codec import CodecId, get
 from netoffload.dissect import lua_path
 from netoffload.dissect.capture import read_frames
 
@@ -56,6 +59,7 @@ def captures() -> dict[str, list[bytes]]:
         "one-way": [damaged(blocks[0]), *blocks[1:], damaged(blocks[-1])],
         "mac": frames_of_a_connection(key=bytes(range(32))),
         "mac-in-udp": frames_of_a_connection(in_udp=True, key=bytes(range(32))),
+        "sparse": frames_of_a_connection(codec=CodecId.SPARSE),
     }
 
 
@@ -69,6 +73,9 @@ def folder() -> Iterator[Path]:
         write_capture(path / "wire.pcap")
         write_mutated(path / "mutated.pcap", path / "wire.pcap", 600)
         wrpcap(str(path / "refused.pcap"), [answer_of(), *(refused_block(what) for what in REFUSED)])
+        wrpcap(
+            str(path / "taken.pcap"), [answer_of(), *(changed_block({}, *groups(*taken)) for taken in TAKEN.values())]
+        )
         wrpcap(str(path / "fragments.pcap"), fragments())
         _, answer, bundle = frames_of_a_connection(in_udp=True, bundles=True)
         wrpcap(str(path / "bundle.pcap"), [Ether(answer), Ether(bundle)])
@@ -199,11 +206,27 @@ def test_crcs_are_judged_as_by_the_layers(tshark: Tshark, folder: Path, name: st
     assert {len(mac) for _, _, mac in told} == ({32} if name.startswith("mac") else {0})
 
 
-@pytest.mark.parametrize("name", ["mac", "mac-in-udp"])
-def test_the_payload_of_a_block_with_a_mac_is_decoded(tshark: Tshark, folder: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "values"), [("mac", "inceptionn"), ("mac-in-udp", "inceptionn"), ("sparse", "bounded")]
+)
+def test_the_payload_of_every_form_of_a_block_is_decoded(tshark: Tshark, folder: Path, name: str, values: str) -> None:
     words = ("-Y", "netoffload", "-T", "fields", "-e", "tcp.payload")
     octets = bytes.fromhex("".join(tshark("-r", str(folder / f"{name}.pcap"), *words).split()))
-    assert octets == get("inceptionn").round_trip(VALUES, 10).tobytes()
+    assert octets == get(values).round_trip(VALUES, 10).tobytes()
+
+
+def test_groups_are_taken_and_counted_as_by_the_layers(tshark: Tshark, folder: Path) -> None:
+    fields = [f"netoffload.class_{bits}" for bits in (0, 8, 16, 32)]
+    words = [word for field in ["tcp.payload", *fields] for word in ("-e", field)]
+    blocks = [frame for frame in read_frames(folder / "taken.pcap", with_values=True) if frame.kind == "block"]
+    shown = tshark("-r", str(folder / "taken.pcap"), "-Y", "netoffload", "-T", "fields", *words).splitlines()
+    assert len(shown) == len(blocks) == len(TAKEN)
+    for line, block in zip(shown, blocks, strict=True):
+        octets, *shares = line.split("\t")
+        assert block.values is not None
+        assert block.classes is not None
+        assert bytes.fromhex(octets) == block.values.tobytes()
+        assert [float(share) * block.values.size for share in shares] == pytest.approx(block.classes, rel=1e-5)
 
 
 def test_the_capability_word_is_shown(tshark: Tshark, folder: Path) -> None:

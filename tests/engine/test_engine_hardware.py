@@ -211,7 +211,9 @@ def test_a_register_never_holds_more_than_it_has(words: list[int]) -> None:
 
 
 def test_what_no_engine_can_do_is_refused() -> None:
-    with pytest.raises(UsageError, match="codec 'truncate16' has no burst engine: choose from inceptionn, bounded"):
+    with pytest.raises(
+        UsageError, match="codec 'truncate16' has no burst engine: choose from inceptionn, bounded, sparse"
+    ):
         hardware.compress(whole(1), "truncate16", 10)
     with pytest.raises(UsageError, match=r"1\.\.16"):
         hardware.compress(whole(1), "bounded", 0)
@@ -240,7 +242,7 @@ def test_the_command_reports_what_the_model_counts(suffix: str, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report.keys() == {
-        *("configuration", "floats", "bursts", "ratio", "compressor", "decompressor", "lines"),
+        *("configuration", "floats", "bursts", "ratio", "compressor", "decompressor", "lines", "circuits"),
     }
     assert (report["floats"], report["bursts"], report["ratio"]) == (256, 32, 16 / 17)
     assert report["configuration"]["clock_hz"] == 200_000_000

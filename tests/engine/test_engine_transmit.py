@@ -13,11 +13,13 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop
 from scapy.layers.l2 import ARP, Dot1Q, Ether
 
-from netoffload.codec import get
+from netoffload.codec import CodecId, get
 from netoffload.codec.bursts import LANES, MAX_BURST_PAYLOAD
 from netoffload.compiled.jit import JIT_DISABLED
+from netoffload.engine.counters import Counter
 from netoffload.engine.flows import IP_VERSION
 from netoffload.engine.pack import MAX_WIRE_FRAMES
+from netoffload.wire.capability import emit_capability
 from netoffload.wire.ethernet import parse_ethernet
 from netoffload.wire.ipv4 import Ipv4, parse_ipv4
 from netoffload.wire.offload import Block, parse_block
@@ -85,6 +87,26 @@ def test_the_mark_is_in_the_middle(per_segment: bool) -> None:
         assert abs(block.half_len - len(block.bursts) / 2) <= MAX_BURST_PAYLOAD
     for block in blocks if per_segment else blocks[-1:]:
         assert block.half_bursts == block.count // 2 // LANES
+
+
+@pytest.mark.parametrize("known", [(CodecId.SPARSE, CodecId.BOUNDED), (CodecId.BOUNDED,), (CodecId.INCEPTIONN,)])
+def test_a_peer_that_does_not_know_the_codec_gets_its_values_in_another(known: tuple[CodecId, ...]) -> None:
+    nic = Nic(codec=CodecId.SPARSE)
+    nic.from_host(make_segment(flags="S", seq=ISN))
+    word = emit_capability(sum(1 << codec_id for codec_id in known), ways=0, nonce=FIRST_NONCE)
+    nic.from_wire([make_segment(flags="SA", seq=5, ack=ISN + 1, to_client=True, options=[(253, word[2:])])])
+    nic.judge()
+    segment = make_segment(GRADIENT, seq=ISN + 1)
+    frames = nic.from_host(segment)
+    if CodecId.BOUNDED not in known:
+        assert (frames, nic.counters[Counter.BYPASS_PEER]) == ([segment], 1)
+        return
+    blocks = [dissect(frame)[2] for frame in frames]
+    assert {block.codec for block in blocks} == {known[0]}
+    if known == (CodecId.BOUNDED,):
+        decoded = [get("bounded").decode(np.frombuffer(block.bursts, np.uint8), block.count, 10) for block in blocks]
+        wanted = get("sparse").round_trip(np.frombuffer(GRADIENT, np.float32), 10)
+        assert np.concatenate(decoded).tobytes() == wanted.tobytes()
 
 
 @settings(max_examples=examples(200))

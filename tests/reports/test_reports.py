@@ -135,7 +135,7 @@ def test_the_table_says_what_was_measured() -> None:
     assert cells["per iteration"] == ["wa", "wa+c", "inc", "inc+c"]
     assert cells["time, ms"] == ["300.0", "150.0", "75.0", "25.0"]
     assert cells["on the wires, MB"] == ["5"] * 4
-    assert cells["compression ratio in NICs"] == ["-", "5.00", "-", "5.00"]
+    assert cells["codec's compression ratio"] == ["-", "5.00", "-", "5.00"]
     assert cells["floats of 0/8/16/32 bit, %"] == ["-", "70/20/9/1", "-", "70/20/9/1"]
     assert cells["faster than inc"] == ["0.25×", "0.50×", "1.00×", "3.00×"]  # noqa: RUF001
     assert max(len(line) for line in text.splitlines()[2:]) <= 80

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Final, NamedTuple
 
 from netoffload.engine.hardware.blocks import CODE_BITS, Blocks, Coded
+from netoffload.engine.hardware.circuit import Circuit, Shifter, tree
 from netoffload.engine.hardware.ports import BEAT_BITS, Beat, Port, Timing, Wait, always
 from netoffload.errors import CodecError
 
@@ -32,20 +33,36 @@ class Vector(NamedTuple):
         """Return both, ``other`` shifted to the end of this one: a node of the shifter tree."""
         return Vector(self.bits | other.bits << self.length, self.length + other.length)
 
+    def first(self, length: int) -> Vector:
+        """Return the first bits, or all if there are fewer."""
+        length = min(length, self.length)
+        return Vector(self.bits & ((1 << length) - 1), length)
+
+    def without(self, length: int) -> Vector:
+        """Return what is behind the first ``length`` bits."""
+        return Vector(self.bits >> length, self.length - length)
+
+
+def joined(level: list[Vector]) -> Vector:
+    """Return the codes of eight lanes behind one another: the shifter tree, three levels deep."""
+    while len(level) > 1:  # 8 -> 4 -> 2 -> 1
+        level = [low.then(high) for low, high in zip(level[::2], level[1::2], strict=True)]
+    return level[0]
+
 
 class Engine(ABC):
-    """A register between two ports; subclasses say what enters it and what leaves it.
+    """Registers between two ports; subclasses say what enters them and what leaves them.
 
     Attributes:
         intake: the port on which beats arrive.
         outlet: the port on which they leave.
+        held: the shift register at the port with the compressed octets.
     """
 
     capacity_bits: ClassVar[int] = REGISTER_BITS
-    longest_bits: ClassVar[int]
-    """The most that one beat adds to the register."""
+    circuit: ClassVar[Circuit]
+    """What it is made of."""
 
-    when_full: ClassVar[Wait]
     when_short: ClassVar[Wait]
 
     def __init__(self, blocks: Blocks) -> None:
@@ -54,13 +71,29 @@ class Engine(ABC):
         self.outlet = Port()
         self.held = Vector(0, 0)
 
-    @abstractmethod
-    def enter(self, beat: Beat) -> Vector:
-        """Return what the register gains from a beat."""
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left in it that could leave."""
+        return not self.held.length
 
     @abstractmethod
     def leave(self, has_ended: bool) -> tuple[Beat, int] | None:
-        """Return the beat that the register could emit and the bits it stands for; None if it holds too little."""
+        """Return the beat that could leave and the bits of ``held`` it stands for; None if there is too little."""
+
+    def release(self, used: int) -> None:
+        """Let go what the beat that left stands for."""
+        self.held = self.held.without(used)
+
+    def move(self, has_ended: bool) -> None:  # noqa: B027 - a single register has nothing to move
+        """Move what moves inside in a cycle, after the output and before the input."""
+
+    @abstractmethod
+    def refusal(self) -> Wait | None:
+        """Return why no beat may enter in this cycle; None if one may."""
+
+    @abstractmethod
+    def enter(self, beat: Beat) -> None:
+        """Take a beat in."""
 
     def cycle(self, offered: Beat | None, has_ended: bool, is_sink_ready: bool) -> tuple[bool, Beat | None]:
         """Let one clock cycle pass.
@@ -81,54 +114,73 @@ class Engine(ABC):
             self.outlet.waited(Wait.SINK_BUSY)
         else:
             out, used = ready
-            self.held = Vector(self.held.bits >> used, self.held.length - used)
+            self.release(used)
             self.outlet.moved(out)
+
+        self.move(has_ended)
 
         if offered is None:
             self.intake.waited(Wait.INPUT_ENDED if has_ended else Wait.SOURCE_IDLE)
-        elif self.held.length + self.longest_bits > self.capacity_bits:
-            self.intake.waited(self.when_full if is_sink_ready else Wait.SINK_BUSY)
-        else:
-            self.held = self.held.then(self.enter(offered))
-            self.intake.moved(offered)
-            return True, out
-        return False, out
+            return False, out
+        refusal = self.refusal()
+        if refusal is not None:
+            self.intake.waited(refusal if is_sink_ready else Wait.SINK_BUSY)
+            return False, out
+        self.enter(offered)
+        self.intake.moved(offered)
+        return True, out
 
 
 class Compressor(Engine):
     """Fig. 9: blocks and shifter tree at the input, the register is the alignment unit."""
 
-    longest_bits = LONGEST_VECTOR_BITS
-    when_full = Wait.ALIGNMENT_FULL
+    circuit = Circuit(
+        REGISTER_BITS,
+        0,
+        (
+            *tree("codes", FLOAT_BITS, 4),
+            Shifter("alignment", REGISTER_BITS, 1 + (REGISTER_BITS - LONGEST_VECTOR_BITS) // 8),
+        ),
+    )
     when_short = Wait.COLLECTING
 
-    def enter(self, beat: Beat) -> Vector:
-        """Return the tags and the aligned codes of eight floats: 16..272 bits."""
-        coded = [self.blocks.compress(beat.bits >> FLOAT_BITS * lane & 0xFFFFFFFF) for lane in range(LANES)]
+    def refusal(self) -> Wait | None:
+        """Refuse a beat if the longest vector would not fit."""
+        return Wait.ALIGNMENT_FULL if self.held.length + LONGEST_VECTOR_BITS > self.capacity_bits else None
+
+    def enter(self, beat: Beat) -> None:
+        """Append the tags and the aligned codes of eight floats: 16..272 bits."""
+        coded = coded_lanes(self.blocks, beat)
         tags = sum(tag << TAG_BITS * lane for lane, (tag, _) in enumerate(coded))
-        level = [Vector(code, CODE_BITS[tag]) for tag, code in coded]
-        while len(level) > 1:  # 8 -> 4 -> 2 -> 1
-            level = [low.then(high) for low, high in zip(level[::2], level[1::2], strict=True)]
-        return Vector(tags, TAGS_BITS).then(level[0])
+        codes = joined([Vector(code, CODE_BITS[tag]) for tag, code in coded])
+        self.held = self.held.then(Vector(tags, TAGS_BITS)).then(codes)
 
     def leave(self, has_ended: bool) -> tuple[Beat, int] | None:
         """Return 256 bits, or what is left once the input has ended."""
-        used = min(self.held.length, BEAT_BITS)
-        if used == BEAT_BITS or (has_ended and used):
-            return Beat(self.held.bits & ((1 << used) - 1), used // 8), used
-        return None
+        return beat_of(self.held, is_last=has_ended)
 
 
 class Decompressor(Engine):
     """Fig. 10: the register is the burst buffer, tag decoder and blocks at its output."""
 
-    longest_bits = BEAT_BITS
-    when_full = Wait.BUFFER_FULL
+    circuit = Circuit(
+        REGISTER_BITS,
+        0,
+        (
+            Shifter("beat in", REGISTER_BITS, 1 + (REGISTER_BITS - BEAT_BITS) // 8),
+            Shifter("burst away", REGISTER_BITS, 1 + BEAT_BITS // 8),
+            *(Shifter(f"code of lane {lane}", FLOAT_BITS * (lane + 1), 4 * lane + 1) for lane in range(LANES)),
+        ),
+    )
     when_short = Wait.INCOMPLETE_BURST
 
-    def enter(self, beat: Beat) -> Vector:
-        """Return a beat as it came."""
-        return Vector(beat.bits, 8 * beat.octets)
+    def refusal(self) -> Wait | None:
+        """Refuse a beat that would not fit."""
+        return Wait.BUFFER_FULL if self.held.length + BEAT_BITS > self.capacity_bits else None
+
+    def enter(self, beat: Beat) -> None:
+        """Append a beat as it came."""
+        self.held = self.held.then(Vector(beat.bits, 8 * beat.octets))
 
     def leave(self, has_ended: bool) -> tuple[Beat, int] | None:
         """Return eight floats if the buffer holds their whole vector.
@@ -142,12 +194,25 @@ class Decompressor(Engine):
             if has_ended and self.held.length:
                 raise CodecError(f"payload ends {used - self.held.length} bits before its last burst does")
             return None
-        burst, at = 0, TAGS_BITS
+        burst, rest = 0, self.held.without(TAGS_BITS)
         for lane, tag in enumerate(tags):
-            code = self.held.bits >> at & ((1 << CODE_BITS[tag]) - 1)
-            burst |= self.blocks.decompress(Coded(tag, code)) << FLOAT_BITS * lane
-            at += CODE_BITS[tag]
+            code = rest.first(CODE_BITS[tag])
+            burst |= self.blocks.decompress(Coded(tag, code.bits)) << FLOAT_BITS * lane
+            rest = rest.without(code.length)
         return Beat(burst), used
+
+
+def coded_lanes(blocks: Blocks, beat: Beat) -> list[Coded]:
+    """Return what the compression blocks make of eight floats."""
+    return [blocks.compress(beat.bits >> FLOAT_BITS * lane & 0xFFFFFFFF) for lane in range(LANES)]
+
+
+def beat_of(held: Vector, is_last: bool) -> tuple[Beat, int] | None:
+    """Return a beat from the start of an alignment unit, and its bits; a short one only if it is the last."""
+    first = held.first(BEAT_BITS)
+    if first.length == BEAT_BITS or (is_last and first.length):
+        return Beat(first.bits, first.length // 8), first.length
+    return None
 
 
 def clocked(engine: Engine, beats: Iterable[Beat], valid: Timing = always, ready: Timing = always) -> list[Beat]:
@@ -169,7 +234,7 @@ def clocked(engine: Engine, beats: Iterable[Beat], valid: Timing = always, ready
     waiting = next(coming, None)
     gone: list[Beat] = []
     cycle = 0
-    while waiting is not None or engine.held.length:
+    while waiting is not None or not engine.is_empty:
         offered = waiting if valid(cycle) else None
         taken, out = engine.cycle(offered, waiting is None, ready(cycle))
         if taken:

@@ -1,0 +1,263 @@
+"""Groups of the masked codec for CPUs with AVX2: a byte shuffle from a table of 256 moves the codes of a burst.
+
+A lane mask names the shuffle: to squeeze eight codes together when encoding, to spread them when decoding. A burst of
+zeros costs one comparison, or one store. The arithmetic on eight lanes is that of ``vectors``; escapes go one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from netoffload.codec import vectors
+from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
+from netoffload.codec.groups import (
+    ESCAPE16,
+    ESCAPE32,
+    GROUP,
+    Coded,
+    check_masks,
+    decode_groups,
+    decode_half_groups,
+    encode_groups,
+    get_escapes,
+    put_escapes,
+)
+from netoffload.codec.groups import decode_group as decode_group_plainly
+from netoffload.codec.groups import encode_group as encode_group_plainly
+from netoffload.codec.plain import MAGNITUDE_BITS
+from netoffload.codec.shuffles import HALF, NO_OCTET, entry, shuffle
+from netoffload.codec.vectors import I8, I32, I64, WORDS, words
+from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
+from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import popcount_u16, popcount_u64, u8
+
+__all__ = ["decode_masked", "decode_masked_halves", "encode_sparse"]
+
+_CODES: Final = ir.VectorType(I8, LANES)
+_NO_CODES: Final = ir.Constant(_CODES, [0] * LANES)
+
+
+def _make_tables() -> tuple[Uint8Array, Uint8Array]:
+    """Return (squeeze, spread): per lane mask the controls of eight octets."""
+    squeeze = np.full((256, LANES), NO_OCTET, np.uint8)
+    spread = np.full((256, LANES), NO_OCTET, np.uint8)
+    for mask in range(256):
+        for at, lane in enumerate(lane for lane in range(LANES) if mask >> lane & 1):
+            squeeze[mask, at] = lane
+            spread[mask, lane] = at
+    return squeeze.reshape(-1), spread.reshape(-1)
+
+
+_SQUEEZE, _SPREAD = _make_tables()
+
+
+def _moved(context: Context, builder: Builder, table: tuple[NumbaType, Value], mask: Value, codes: Value) -> Value:
+    """Return eight octets, moved as the entry of a table for ``mask`` says."""
+    control = entry(context, builder, *table, mask, LANES, I64)
+    pair = ir.VectorType(I64, 2)
+    both = [
+        builder.bitcast(builder.insert_element(ir.Constant(pair, [0, 0]), half, I32(0)), HALF)
+        for half in (builder.bitcast(codes, I64), control)
+    ]
+    moved = builder.bitcast(shuffle(builder, *both), pair)
+    return builder.bitcast(builder.extract_element(moved, I32(0)), _CODES)
+
+
+@intrinsic
+def _lane_mask(typing_context: TypingContext, source: NumbaType, at: NumbaType, smallest: NumbaType) -> Intrinsic:
+    """Return which of eight floats do not become 0."""
+
+    def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+        word = builder.load(vectors.pointer(context, builder, signature.args[0], args[0], args[1], WORDS), align=1)
+        magnitude = builder.and_(word, words(MAGNITUDE_BITS))
+        (limit,) = vectors.spread(builder, [args[2]])
+        return vectors.bits_of_plane(builder, builder.icmp_signed(">=", magnitude, limit))
+
+    return types.int64(source, types.int64, types.int64), codegen
+
+
+# Eight parameters: the first is Numba's, and an intrinsic takes tables as arguments.
+@intrinsic
+def _encode_burst(
+    typing_context: TypingContext,
+    source: NumbaType,
+    source_at: NumbaType,
+    limits: NumbaType,
+    mask: NumbaType,
+    target: NumbaType,
+    target_at: NumbaType,
+    squeeze: NumbaType,
+) -> Intrinsic:
+    """Store the codes of eight floats; return which take 16 bits or more, and which 32, in the next octet."""
+
+    def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+        kinds = signature.args
+        word = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], WORDS), align=1)
+        unpacked = [builder.extract_value(args[2], index) for index in range(len(vectors.LIMITS["bounded"]))]
+        planes, code = vectors.bounded_codes(builder, word, unpacked)
+        escape = builder.select(planes[2], words(ESCAPE32), words(ESCAPE16))
+        codes = builder.trunc(builder.select(planes[1], escape, code), _CODES)
+        squeezed = _moved(context, builder, (kinds[6], args[6]), args[3], codes)
+        builder.store(squeezed, vectors.pointer(context, builder, kinds[4], args[4], args[5], _CODES), align=1)
+        longs, wholes = (vectors.bits_of_plane(builder, plane) for plane in planes[1:])
+        return builder.or_(longs, builder.shl(wholes, I64(8)))
+
+    limit_types = types.Tuple(vectors.LIMITS["bounded"])
+    return types.int64(source, types.int64, limit_types, types.int64, target, types.int64, squeeze), codegen
+
+
+# Eight parameters, likewise.
+@intrinsic
+def _decode_burst(
+    typing_context: TypingContext,
+    payload: NumbaType,
+    codes_at: NumbaType,
+    mask: NumbaType,
+    unit8: NumbaType,
+    target: NumbaType,
+    target_at: NumbaType,
+    spread: NumbaType,
+) -> Intrinsic:
+    """Store eight floats, 0 for an escape; return which are escapes to 16 bits, and to 32, in the next octet."""
+
+    def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+        kinds = signature.args
+        packed = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], _CODES), align=1)
+        codes = _moved(context, builder, (kinds[6], args[6]), args[2], packed)
+        top = builder.shl(builder.zext(codes, WORDS), words(24))
+        floats = vectors.floats_of_tops8(builder, top, args[3])
+        builder.store(floats, vectors.pointer(context, builder, kinds[4], args[4], args[5], WORDS), align=1)
+        escapes16 = builder.icmp_unsigned("==", codes, ir.Constant(_CODES, [ESCAPE16] * LANES))
+        zeros = builder.icmp_unsigned("==", codes, _NO_CODES)
+        in16, in32 = (vectors.bits_of_plane(builder, plane) for plane in (escapes16, zeros))
+        return builder.or_(in16, builder.shl(builder.and_(in32, args[2]), I64(8)))
+
+    arguments = (payload, types.int64, types.int64, types.float32, target, types.int64, spread)
+    return types.int64(*arguments), codegen
+
+
+@intrinsic
+def _store_zeros(typing_context: TypingContext, target: NumbaType, at: NumbaType) -> Intrinsic:
+    """Store eight floats, all +0."""
+
+    def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+        room = vectors.pointer(context, builder, signature.args[0], args[0], args[1], WORDS)
+        builder.store(words(0), room, align=1)
+        return context.get_dummy_value()
+
+    return types.none(target, types.int64), codegen
+
+
+@inline_kernel
+def _encode_group(
+    source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
+) -> Coded:
+    if lanes < GROUP:
+        of_plain = limits[0], limits[1], limits[6], limits[2]
+        return encode_group_plainly(source, first, lanes, of_plain, target, at)
+    present, cursor = 0, at + 1
+    for burst in range(GROUP // LANES):
+        mask = _lane_mask(source, first + BURST_LEN * burst, limits[0])
+        target[cursor] = mask
+        cursor += int(mask != 0)
+        present |= int(mask != 0) << burst
+    target[at] = present
+    codes_at, head = cursor, at + 1
+    longs = wholes = 0
+    for burst in range(GROUP // LANES):
+        if present >> burst & 1:
+            mask = u8(target, head)
+            head += 1
+            planes = _encode_burst(source, first + BURST_LEN * burst, limits, mask, target, cursor, _SQUEEZE)
+            longs |= (planes & 0xFF) << (8 * burst)
+            wholes |= (planes >> 8) << (8 * burst)
+            cursor += popcount_u16(mask)
+    codes = cursor - codes_at
+    if longs == 0:
+        return Coded(cursor - at, codes, 0, 0)
+    in16, in32 = popcount_u64(longs & ~wholes), popcount_u64(wholes)
+    put_escapes(source, first, longs & ~wholes, wholes, target, cursor)
+    return Coded(cursor - at + 2 * in16 + 4 * in32, codes, in16, in32)
+
+
+@inline_kernel
+def _decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
+    if lanes < GROUP:
+        return decode_group_plainly(payload, lanes, unit8, target, target_at)
+    octets, at = payload.octets, payload.at
+    cursor, codes = check_masks(payload, lanes)
+    if cursor == MALFORMED:
+        return MALFORMED
+    present, head, escapes_at = u8(octets, at), at + 1, cursor + codes
+    in16 = in32 = 0
+    for burst in range(GROUP // LANES):
+        to = target_at + BURST_LEN * burst
+        if present >> burst & 1:
+            mask = u8(octets, head)
+            head += 1
+            escapes = _decode_burst(octets, cursor, mask, unit8, target, to, _SPREAD)
+            in16 |= (escapes & 0xFF) << (8 * burst)
+            in32 |= (escapes >> 8) << (8 * burst)
+            cursor += popcount_u16(mask)
+        else:
+            _store_zeros(target, to)
+    if in16 | in32 == 0:
+        return cursor - at
+    following = escapes_at + 2 * popcount_u64(in16) + 4 * popcount_u64(in32)
+    if following > at + payload.length:
+        return MALFORMED
+    get_escapes(octets, escapes_at, in16, in32, target, target_at)
+    return following - at
+
+
+@kernel
+def encode_sparse(
+    source: Uint8Array,
+    source_at: int,
+    count: int,
+    bound_k: int,
+    target: Uint8Array,
+    target_at: int,
+    capacity: int,
+    classes: Int64Array,
+) -> tuple[int, int]:
+    """``encode_fit`` of ``sparse``; see ``netoffload.codec.kernels``."""
+    room = Stretch(target, target_at, capacity)
+    return encode_groups(_encode_group, vectors.bounded_limits(bound_k), source, source_at, count, room, classes)
+
+
+@kernel
+def decode_masked(
+    payload: Uint8Array,
+    payload_at: int,
+    available: int,
+    count: int,
+    unit8: np.float32,
+    target: Uint8Array,
+    target_at: int,
+) -> int:
+    """``decode`` of groups; see ``netoffload.codec.groups``."""
+    coded = Stretch(payload, payload_at, available)
+    return decode_groups(_decode_group, coded, count, unit8, target, target_at)
+
+
+@kernel
+def decode_masked_halves(
+    payload: Uint8Array,
+    payload_at: int,
+    available: int,
+    count: int,
+    middle: Middle,
+    unit8: np.float32,
+    target: Uint8Array,
+    target_at: int,
+) -> int:
+    """``decode_halves`` of groups."""
+    coded = Stretch(payload, payload_at, available)
+    return decode_half_groups(_decode_group, coded, count, middle, unit8, target, target_at)

@@ -1,0 +1,318 @@
+"""Groups of the masked codec for CPUs with AVX-512 VBMI2: 64 floats are four registers, their codes one.
+
+Encoding compares and codes 16 lanes at a time (``vectors``) and gathers the low octets of all 64 codes. One byte
+compression in a register drops the zeros; 64 octets are stored plainly, and the next group overwrites what was too
+much. The masks of the format are the CPU's own mask registers: ``pext`` drops the empty lane masks, ``pdep`` brings
+them back. Decoding is the mirror image: one byte expansion, then four conversions. Escapes go one by one.
+
+What decoding waits for is the way from one group to the next: burst mask, lane masks, population count. 64 floats go
+this way at once, so it does not limit.
+
+Only imported where the CPU has the instructions: LLVM aborts the process otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from netoffload.codec import vectors
+from netoffload.codec.bursts import LANES, MALFORMED, Middle
+from netoffload.codec.groups import (
+    ESCAPE16,
+    ESCAPE32,
+    GROUP,
+    Coded,
+    decode_groups,
+    decode_half_groups,
+    encode_groups,
+    get_escapes,
+    put_escapes,
+)
+from netoffload.codec.vectors import I8, I32, I64, words
+from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
+from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import popcount_u64
+
+_QUARTER: Final = GROUP // 4
+_WORDS: Final = ir.VectorType(I32, _QUARTER)
+_QUARTER_OCTETS: Final = ir.VectorType(I8, _QUARTER)
+_OCTETS: Final = ir.VectorType(I8, GROUP)
+_MASK: Final = ir.VectorType(ir.IntType(1), GROUP)
+_FIRST_BITS: Final = 0x0101010101010101
+_LAST_BITS: Final = 0x8080808080808080
+_OTHER_BITS: Final = 0x7F7F7F7F7F7F7F7F
+
+__all__ = ["decode_masked", "decode_masked_halves", "encode_sparse"]
+
+
+def _call(builder: Builder, name: str, result: ir.Type, *arguments: Value) -> Value:
+    kinds = [argument.type for argument in arguments]
+    function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(result, kinds))
+    return builder.call(function, arguments)
+
+
+def _join(builder: Builder, parts: Sequence[Value]) -> Value:
+    """Return vectors of one length behind each other."""
+    while len(parts) > 1:
+        lanes = 2 * parts[0].type.count
+        order = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [builder.shuffle_vector(left, right, order) for left, right in pairs]
+    return parts[0]
+
+
+def _part(builder: Builder, whole: Value, number: int, lanes: int) -> Value:
+    """Return a run of ``lanes`` elements of a vector."""
+    order = ir.Constant(ir.VectorType(I32, lanes), list(range(number * lanes, (number + 1) * lanes)))
+    return builder.shuffle_vector(whole, ir.Constant(whole.type, ir.Undefined), order)
+
+
+def _lanes_below(builder: Builder, count: Value) -> Value:
+    """Return which of 64 lanes are among the first ``count`` (1 to 64)."""
+    bits = builder.lshr(I64(-1), builder.sub(I64(GROUP), count))
+    return builder.bitcast(bits, _MASK)
+
+
+def _full_octets(builder: Builder, top_bits: Value) -> Value:
+    """Return 0xFF for every octet whose top bit is set; the other bits are 0."""
+    return builder.sub(builder.shl(top_bits, I64(1)), builder.lshr(top_bits, I64(7)))
+
+
+def _octets_not_0(builder: Builder, word: Value) -> Value:
+    """Return the top bit of every octet of a word that is not 0."""
+    carried = builder.add(builder.and_(word, I64(_OTHER_BITS)), I64(_OTHER_BITS))
+    return builder.and_(builder.or_(carried, word), I64(_LAST_BITS))
+
+
+def _load_words(
+    context: Context, builder: Builder, kind: NumbaType, octets: Value, at: Value, lanes: Value | None
+) -> list[Value]:
+    """Return a group in four registers; what is not among the ``lanes`` is not read, and 0."""
+    quarters = []
+    for number in range(4):
+        place = builder.add(at, I64(4 * _QUARTER * number))
+        pointer = vectors.pointer(context, builder, kind, octets, place, _WORDS)
+        if lanes is None:
+            quarters.append(builder.load(pointer, align=1))
+        else:
+            quarter = _part(builder, lanes, number, _QUARTER)
+            nothing = ir.Constant(_WORDS, [0] * _QUARTER)
+            name = "llvm.masked.load.v16i32.p0"
+            quarters.append(_call(builder, name, _WORDS, pointer, I32(1), quarter, nothing))
+    return quarters
+
+
+def _make_encode(*, full: bool) -> Callable[..., tuple[int, int, int, int]]:
+    # Seven parameters: the first is Numba's.
+    @intrinsic
+    def encode(
+        typing_context: TypingContext,
+        source: NumbaType,
+        source_at: NumbaType,
+        count: NumbaType,
+        limits: NumbaType,
+        target: NumbaType,
+        target_at: NumbaType,
+    ) -> Intrinsic:
+        """Store masks and codes of a group; return their length, and which lanes are in planes 0, 1 and 2."""
+
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+            kinds = signature.args
+            lanes = None if full else _lanes_below(builder, args[2])
+            unpacked = [builder.extract_value(args[3], index) for index in range(len(vectors.LIMITS["bounded"]))]
+            planes: list[list[Value]] = []
+            octets = []
+            for word in _load_words(context, builder, kinds[0], args[0], args[1], lanes):
+                in_planes, code = vectors.bounded_codes(builder, word, unpacked)
+                escape = builder.select(in_planes[2], words(ESCAPE32, lanes=_QUARTER), words(ESCAPE16, lanes=_QUARTER))
+                octets.append(builder.trunc(builder.select(in_planes[1], escape, code), _QUARTER_OCTETS))
+                planes.append(in_planes)
+            joined = [_join(builder, [quarter[plane] for quarter in planes]) for plane in range(3)]
+            bits = [builder.bitcast(plane, I64) for plane in joined]
+            there = _octets_not_0(builder, bits[0])
+            present = _call(builder, "llvm.x86.bmi.pext.64", I64, there, I64(_LAST_BITS))
+            lane_masks = _call(builder, "llvm.x86.bmi.pext.64", I64, bits[0], _full_octets(builder, there))
+            squeezed = _call(
+                builder,
+                "llvm.x86.avx512.mask.compress.v64i8",
+                _OCTETS,
+                _join(builder, octets),
+                ir.Constant(_OCTETS, [0] * GROUP),
+                joined[0],
+            )
+            target, at = (kinds[4], args[4]), args[5]
+            builder.store(builder.trunc(present, I8), vectors.pointer(context, builder, *target, at, I8), align=1)
+            builder.store(lane_masks, vectors.pointer(context, builder, *target, builder.add(at, I64(1)), I64), align=1)
+            head = builder.add(builder.ctpop(present), I64(1))
+            room = vectors.pointer(context, builder, *target, builder.add(at, head), _OCTETS)
+            builder.store(squeezed, room, align=1)
+            length = builder.add(head, builder.ctpop(bits[0]))
+            return context.make_tuple(builder, signature.return_type, [length, *bits])
+
+        arguments = (source, types.int64, types.int64, types.Tuple(vectors.LIMITS["bounded"]), target, types.int64)
+        return types.UniTuple(types.int64, 4)(*arguments), codegen
+
+    return encode
+
+
+@intrinsic
+def _read_masks(typing_context: TypingContext, payload: NumbaType, at: NumbaType) -> Intrinsic:
+    """Return the burst mask at ``at``, the lanes of 64 that are not 0, and whether each lane mask there has a bit."""
+
+    def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+        source = signature.args[0], args[0]
+        present = builder.zext(builder.load(vectors.pointer(context, builder, *source, args[1], I8), align=1), I64)
+        packed_at = builder.add(args[1], I64(1))
+        packed = builder.load(vectors.pointer(context, builder, *source, packed_at, I64), align=1)
+        tops = _call(builder, "llvm.x86.bmi.pdep.64", I64, present, I64(_LAST_BITS))
+        lanes = _call(builder, "llvm.x86.bmi.pdep.64", I64, packed, _full_octets(builder, tops))
+        is_whole = builder.zext(builder.icmp_unsigned("==", _octets_not_0(builder, lanes), tops), I64)
+        return context.make_tuple(builder, signature.return_type, [present, lanes, is_whole])
+
+    return types.UniTuple(types.int64, 3)(payload, types.int64), codegen
+
+
+def _make_decode(*, full: bool) -> Callable[..., tuple[int, int]]:
+    # Eight parameters: the first is Numba's.
+    @intrinsic
+    def decode(
+        typing_context: TypingContext,
+        payload: NumbaType,
+        codes_at: NumbaType,
+        lanes: NumbaType,
+        count: NumbaType,
+        unit8: NumbaType,
+        target: NumbaType,
+        target_at: NumbaType,
+    ) -> Intrinsic:
+        """Store the floats of a group, 0 for an escape; return the lanes whose codes are escapes to 16 and 32 bits."""
+
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+            kinds = signature.args
+            there = builder.bitcast(args[2], _MASK)
+            packed = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], _OCTETS), align=1)
+            nothing = ir.Constant(_OCTETS, [0] * GROUP)
+            codes = _call(builder, "llvm.x86.avx512.mask.expand.v64i8", _OCTETS, packed, nothing, there)
+            escapes16 = builder.icmp_unsigned("==", codes, ir.Constant(_OCTETS, [ESCAPE16] * GROUP))
+            zeros = builder.icmp_unsigned("==", codes, nothing)
+            in16 = builder.bitcast(escapes16, I64)
+            in32 = builder.and_(builder.bitcast(zeros, I64), args[2])
+            written = None if full else _lanes_below(builder, args[3])
+            for number in range(4):
+                octets = _part(builder, codes, number, _QUARTER)
+                top = builder.shl(builder.zext(octets, _WORDS), words(24, lanes=_QUARTER))
+                floats = vectors.floats_of_tops8(builder, top, args[4])
+                place = builder.add(args[6], I64(4 * _QUARTER * number))
+                pointer = vectors.pointer(context, builder, kinds[5], args[5], place, _WORDS)
+                if written is None:
+                    builder.store(floats, pointer, align=1)
+                else:
+                    quarter = _part(builder, written, number, _QUARTER)
+                    _call(builder, "llvm.masked.store.v16i32.p0", ir.VoidType(), floats, pointer, I32(1), quarter)
+            return context.make_tuple(builder, signature.return_type, [in16, in32])
+
+        arguments = (payload, types.int64, types.int64, types.int64, types.float32, target, types.int64)
+        return types.UniTuple(types.int64, 2)(*arguments), codegen
+
+    return decode
+
+
+_encode_full = _make_encode(full=True)
+_encode_part = _make_encode(full=False)
+_decode_full = _make_decode(full=True)
+_decode_part = _make_decode(full=False)
+
+
+@inline_kernel
+def _encode_group(
+    source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
+) -> Coded:
+    if lanes == GROUP:
+        length, there, longs, wholes = _encode_full(source, first, lanes, limits, target, at)
+    else:
+        length, there, longs, wholes = _encode_part(source, first, lanes, limits, target, at)
+    codes = popcount_u64(there)
+    if longs == 0:
+        return Coded(length, codes, 0, 0)
+    in16, in32 = popcount_u64(longs & ~wholes), popcount_u64(wholes)
+    put_escapes(source, first, longs & ~wholes, wholes, target, at + length)
+    return Coded(length + 2 * in16 + 4 * in32, codes, in16, in32)
+
+
+@inline_kernel
+def _decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
+    octets, at = payload.octets, payload.at
+    if payload.length <= 0:
+        return MALFORMED
+    present, there, is_whole = _read_masks(octets, at)
+    codes_at = at + 1 + popcount_u64(present)
+    codes_end = codes_at + popcount_u64(there)
+    if not is_whole or codes_end > at + payload.length:
+        return MALFORMED
+    if lanes == GROUP:
+        in16, in32 = _decode_full(octets, codes_at, there, lanes, unit8, target, target_at)
+    else:
+        if there >> lanes or present >> ((lanes + LANES - 1) // LANES):
+            return MALFORMED
+        in16, in32 = _decode_part(octets, codes_at, there, lanes, unit8, target, target_at)
+    if in16 | in32 == 0:
+        return codes_end - at
+    following = codes_end + 2 * popcount_u64(in16) + 4 * popcount_u64(in32)
+    if following > at + payload.length:
+        return MALFORMED
+    get_escapes(octets, codes_end, in16, in32, target, target_at)
+    return following - at
+
+
+@kernel
+def encode_sparse(
+    source: Uint8Array,
+    source_at: int,
+    count: int,
+    bound_k: int,
+    target: Uint8Array,
+    target_at: int,
+    capacity: int,
+    classes: Int64Array,
+) -> tuple[int, int]:
+    """``encode_fit`` of ``sparse``; see ``netoffload.codec.kernels``."""
+    room = Stretch(target, target_at, capacity)
+    return encode_groups(_encode_group, vectors.bounded_limits(bound_k), source, source_at, count, room, classes)
+
+
+@kernel
+def decode_masked(
+    payload: Uint8Array,
+    payload_at: int,
+    available: int,
+    count: int,
+    unit8: np.float32,
+    target: Uint8Array,
+    target_at: int,
+) -> int:
+    """``decode`` of groups; see ``netoffload.codec.groups``."""
+    coded = Stretch(payload, payload_at, available)
+    return decode_groups(_decode_group, coded, count, unit8, target, target_at)
+
+
+@kernel
+def decode_masked_halves(
+    payload: Uint8Array,
+    payload_at: int,
+    available: int,
+    count: int,
+    middle: Middle,
+    unit8: np.float32,
+    target: Uint8Array,
+    target_at: int,
+) -> int:
+    """``decode_halves`` of groups."""
+    coded = Stretch(payload, payload_at, available)
+    return decode_half_groups(_decode_group, coded, count, middle, unit8, target, target_at)
