@@ -70,6 +70,8 @@ def test_what_a_model_declares_holds(spec: ModelSpec) -> None:
 
 def comparisons_with(names: set[str], source: str) -> list[str]:
     """The comparisons and cases of a module in which a model's name stands as a string."""
+    if not any(name in source for name in names):
+        return []
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Compare | ast.match_case)]
     return [
         ast.unparse(node.pattern if isinstance(node, ast.match_case) else node)
