@@ -24,6 +24,7 @@ from rich.table import Table
 
 import netoffload
 from netoffload.errors import NetOffloadError
+from netoffload.programs import end_at_once
 
 app = typer.Typer(
     name="netoffload",
@@ -142,6 +143,7 @@ def _raise_interrupted(_signal: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run the command line: one clear line per error, everything undone on Ctrl-C and SIGTERM."""
+    end_at_once()
     for number in _SIGNALS:
         signal.signal(number, _raise_interrupted)
     try:
