@@ -68,7 +68,8 @@ Which codecs there are, and what a new one needs, is in ``netoffload.codec_specs
 Files: ``reference`` the slow oracle, which is the specification; ``kernels`` which compiled loops are in use: those of
 ``plain``, ``avx2`` or ``avx512`` (the latter two share ``vectors`` and ``avx2_decode``; ``shuffles`` has AVX2's
 tables), for ``sparse`` those of ``groups``, ``groups_avx2`` or ``groups_avx512``, for ``packed`` those of ``packed``,
-``packed_avx2`` or ``packed_avx512`` (``escapes`` is shared by all of these), and ``fixed`` for codecs without tags; ``bursts`` their contract; ``octets`` unaligned loads and stores; ``jit`` Numba's set-up; ``cache`` where it keeps
+``packed_avx2`` or ``packed_avx512`` (``escapes`` is shared by all of these), and ``fixed`` for codecs without tags;
+``bursts`` their contract; ``octets`` unaligned loads and stores; ``jit`` Numba's set-up; ``cache`` where it keeps
 kernels; ``base`` the whole-array interface; the registry is here.
 
 Checks and figures: ``verify`` every float32 through kernels and oracle; ``fuzz`` payloads into the decoder at the edge

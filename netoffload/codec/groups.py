@@ -138,9 +138,7 @@ def decode_groups(
 @inlined_with
 def decode_each_half(
     decode: Decoder,
-    payload: Uint8Array,
-    payload_at: int,
-    available: int,
+    payload: Stretch,
     count: int,
     middle: Middle,
     unit8: np.float32,
@@ -149,10 +147,11 @@ def decode_each_half(
 ) -> int:
     """``decode_halves``: one half after the other, each a payload of its own."""
     first, floats = middle
-    if decode(payload, payload_at, first, floats, unit8, target, target_at) != first:
+    octets, at = payload.octets, payload.at
+    if decode(octets, at, first, floats, unit8, target, target_at) != first:
         return MALFORMED
     to, left = target_at + 4 * floats, count - floats
-    rest = decode(payload, payload_at + first, available - first, left, unit8, target, to)
+    rest = decode(octets, at + first, payload.length - first, left, unit8, target, to)
     return MALFORMED if rest == MALFORMED else first + rest
 
 
@@ -341,4 +340,5 @@ def decode_masked_halves(
     target_at: int,
 ) -> int:
     """``decode_halves`` of groups."""
-    return decode_each_half(decode_masked, payload, payload_at, available, count, middle, unit8, target, target_at)
+    whole = Stretch(payload, payload_at, available)
+    return decode_each_half(decode_masked, whole, count, middle, unit8, target, target_at)

@@ -324,4 +324,5 @@ def decode_masked_halves(
     target_at: int,
 ) -> int:
     """``decode_halves`` of groups."""
-    return decode_each_half(decode_masked, payload, payload_at, available, count, middle, unit8, target, target_at)
+    whole = Stretch(payload, payload_at, available)
+    return decode_each_half(decode_masked, whole, count, middle, unit8, target, target_at)

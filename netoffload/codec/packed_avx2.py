@@ -90,4 +90,5 @@ def decode_packed_halves(
     target_at: int,
 ) -> int:
     """``decode_halves`` of groups and runs."""
-    return decode_each_half(decode_packed, payload, payload_at, available, count, middle, unit8, target, target_at)
+    whole = Stretch(payload, payload_at, available)
+    return decode_each_half(decode_packed, whole, count, middle, unit8, target, target_at)

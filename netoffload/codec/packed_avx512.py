@@ -137,24 +137,22 @@ def _put_fields(
 
 
 def _make_decode(*, full: bool) -> Callable[..., tuple[int, int, int]]:
-    # Nine parameters: the first is Numba's, and what an intrinsic takes cannot be a named tuple.
     @intrinsic
     def decode(
         typing_context: TypingContext,
         payload: NumbaType,
         fields_at: NumbaType,
-        width: NumbaType,
-        lanes: NumbaType,
-        count: NumbaType,
+        group: NumbaType,
         unit8: NumbaType,
         target: NumbaType,
         target_at: NumbaType,
     ) -> Intrinsic:
         """Store the floats of a group, 0 for an escape; return the lanes whose codes are escapes to 16 and 32 bits, and
-        which of the fields have the top bit of their width."""
+        which of the fields have the top bit of their width. ``group``: width, lanes that are not 0, floats."""
 
         def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            kinds, width = signature.args, args[2]
+            kinds = signature.args
+            width, lanes, count = (builder.extract_value(args[2], index) for index in range(3))
             is_whole = builder.zext(builder.icmp_unsigned("==", width, I64(WIDTH_MAX)), I64)
             at = builder.add(args[1], is_whole)
             stored = builder.load(vectors.pointer(context, builder, kinds[0], args[0], at, OCTETS), align=1)
@@ -166,15 +164,15 @@ def _make_decode(*, full: bool) -> Callable[..., tuple[int, int, int]]:
             kept = _octets(builder, builder.sub(builder.shl(top, I64(1)), I64(1)))
             fields = builder.and_(bits, kept)
             magnitudes = builder.and_(builder.add(builder.lshr(fields, _all(1)), _all(1)), _all(0x7F))
-            codes, escapes = spread(builder, builder.or_(magnitudes, builder.shl(fields, _all(7))), args[3])
-            written = None if full else lanes_below(builder, args[4])
-            put_floats(context, builder, (kinds[6], args[6]), args[7], codes, args[5], written)
-            among = builder.lshr(I64(-1), builder.sub(I64(GROUP), builder.ctpop(args[3])))
+            codes, escapes = spread(builder, builder.or_(magnitudes, builder.shl(fields, _all(7))), lanes)
+            written = None if full else lanes_below(builder, count)
+            put_floats(context, builder, (kinds[4], args[4]), args[5], codes, args[3], written)
+            among = builder.lshr(I64(-1), builder.sub(I64(GROUP), builder.ctpop(lanes)))
             in_top = builder.and_(builder.bitcast(tops, I64), among)
             return context.make_tuple(builder, signature.return_type, [*escapes, in_top])
 
-        numbers = (types.int64,) * 4
-        return types.UniTuple(types.int64, 3)(payload, *numbers, types.float32, target, types.int64), codegen
+        three = types.UniTuple(types.int64, 3)
+        return three(payload, types.int64, three, types.float32, target, types.int64), codegen
 
     return decode
 
@@ -194,12 +192,13 @@ def _decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8
     fields_end = fields_at + fields_len(popcount_u64(there), width)
     if not is_whole or fields_end > end or fill_of(octets, fields_at, fields_end, bits):
         return MALFORMED
+    group = width, there, lanes
     if lanes == GROUP:
-        in16, in32, tops = _decode_full(octets, fields_at, width, there, lanes, unit8, target, target_at)
+        in16, in32, tops = _decode_full(octets, fields_at, group, unit8, target, target_at)
     else:
         if there >> lanes or present >> ((lanes + LANES - 1) // LANES):
             return MALFORMED
-        in16, in32, tops = _decode_part(octets, fields_at, width, there, lanes, unit8, target, target_at)
+        in16, in32, tops = _decode_part(octets, fields_at, group, unit8, target, target_at)
     if tops == 0 and width > 1:
         return MALFORMED
     return get_escapes(payload, fields_end, in16, in32, target, target_at)
@@ -247,4 +246,5 @@ def decode_packed_halves(
     target_at: int,
 ) -> int:
     """``decode_halves`` of groups and runs."""
-    return decode_each_half(decode_packed, payload, payload_at, available, count, middle, unit8, target, target_at)
+    whole = Stretch(payload, payload_at, available)
+    return decode_each_half(decode_packed, whole, count, middle, unit8, target, target_at)
