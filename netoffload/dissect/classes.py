@@ -120,7 +120,7 @@ def _codes_of_fields(payload: bytes, at: int, count: int) -> tuple[bytes, int]:
     end = at + (first + width * count + 7) // 8
     bits = int.from_bytes(payload[at:end], "little")
     fields = [bits >> first + width * index & (1 << width) - 1 for index in range(count)]
-    if bits >> first + width * count or first == 8 and payload[at] >= WIDTH_MAX:
+    if bits >> first + width * count or (width == WIDTH_MAX and payload[at] >= WIDTH_MAX):
         raise CodecError("bits behind the fields are not 0")
     if max(fields).bit_length() != width and width > 1:
         raise CodecError("fields fit into fewer bits")

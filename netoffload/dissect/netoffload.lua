@@ -401,9 +401,9 @@ local function decode_run(bursts, at, left, lanes, classes)
     return groups
 end
 
--- Decode the groups, and runs, of a codec with masks: the floats' octets and how many floats each tag has, or nil. Each half of
--- a block with a mark begins a group or a run, and ends where its floats do. Behind a run is no other one: a block has no room for a group behind
--- the longest.
+-- Decode the groups and runs of a codec with masks: the floats' octets and how many floats each tag has, or nil. Each half of a
+-- block with a mark begins a group or a run, and ends where its floats do. No run follows another one: the longest, 256 groups,
+-- fills a block.
 local function decode_masked(bursts, count, block)
     local lanes, classes, at = {}, { [0] = 0, 0, 0, 0 }, 1
     local halves = { { LANES * block.half_bursts, block.half_len }, { count - LANES * block.half_bursts, #bursts } }
