@@ -73,8 +73,9 @@ class Offload(enum.StrEnum):
     """Nobody: every value arrives exact."""
 
 
-INLINE_CODEC: Final = "bounded"
-"""What ranks code by where they do so by themselves and nobody named a codec: its error is bounded for every float."""
+INLINE_CODEC: Final = "packed"
+"""What ranks code by where they do so by themselves and nobody named a codec: the values of ``bounded``, whose error is
+bounded for every float, in the fewest octets (docs/lab/codecs.md)."""
 
 INLINE_BOUND_K: Final = 10
 """Its bound."""

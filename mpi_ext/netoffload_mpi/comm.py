@@ -50,7 +50,7 @@ class CompComm(Allreduces, Reductions, Movements):
         per_call: ask the NIC after every call, so that ``last_info`` has its part; ``require`` includes it.
         offload: who compresses: ``nic``, ``inline`` (each rank in its own process), ``auto`` (the NICs if every rank
             has one with the same codec, else inline) or ``off``; None: ``$NETOFFLOAD_OFFLOAD``, else ``nic``. Inline,
-            without a codec: ``bounded`` with bound 10.
+            without a codec: ``packed`` with bound 10.
     """
 
     def Send_comp(self, buf: Any, dest: int, tag: int = 0) -> None:

@@ -43,7 +43,7 @@ NIC_DELAY_S: Final = 16e-6
 """What two NICs add to a delay: half of what they add to a round trip (docs/lab/nic.md, round trips)."""
 
 PLAIN: Final = "ring"
-INLINE: Final = ("bounded", "inceptionn")
+INLINE: Final = ("packed", "bounded", "inceptionn")
 """Codecs of the rings that are coded inline."""
 
 GATHERED: Final = ("8bit-dynamic", "terngrad", "qsgd:levels=15")

@@ -103,8 +103,10 @@ DDP_HOOKS: Final = {
     "fp16": DdpHook("fp16"),
     "powersgd": DdpHook("powersgd"),
     "inline_bounded": DdpHook("compress", None, {"offload": Offload.INLINE, "codec": "bounded"}, is_bounded=True),
+    "inline_packed": DdpHook("compress", None, {"offload": Offload.INLINE, "codec": "packed"}, is_bounded=True),
     "qsgd": DdpHook("compress", None, {"compressor": "qsgd:levels=15"}),
     "nic_bounded": DdpHook("compress", "bounded", {"offload": Offload.NIC}),
+    "nic_packed": DdpHook("compress", "packed", {"offload": Offload.NIC}),
     "nic_inceptionn": DdpHook("compress", "inceptionn", {"offload": Offload.NIC}),
 }
 """torch's own all_reduce and its hooks; ours, coded by the ranks, with payloads of a compressor, and through NICs."""

@@ -43,14 +43,32 @@ No float that is not 0 has the 8-bit form of -0 or +0. These two are the escapes
 payload can be cut after any group, and its last group may be shorter. Where a block says its middle, each half is a
 payload of its own.
 
+``packed`` has the same values once more, in the same groups. Most codes of a gradient are small, so a group says how
+many bits the widest of its codes takes, and all of them take as many. Up to 256 groups of zeros are two octets::
+
+    masks        those of ``sparse``; at least one float is not 0
+    width        3 bits: how many bits a field has, less 1
+    fields       1 to 8 bits per float that is not 0: 2 * (magnitude - 1) + sign of its 8-bit form, or 255 or 254 for an
+                 escape to 16 or 32 bits; then zeros up to a whole octet. Fields of 8 bits begin at the next octet
+    escapes      those of ``sparse``
+
+    64 floats, all 0 but x9 = +2, x12 = -1 and x13 = +1 units: fields 2, 1 and 0 of 2 bits, width 2
+    payload    0x02 0x32 | 0b00_01_10_001 in 2 octets, 0x31 0x00                  4 octets
+
+    1000 floats, all 0
+    payload    0x00 0x0f                                                           2 octets
+
+There is one payload for given floats: the width is the least, a run is as long as it can be, and what fills up an octet
+is 0. A decoder refuses anything else.
+
 ``truncate16/22/24`` and ``none`` have no tags: every float takes 16, 10, 8 or 32 bits.
 
 Which codecs there are, and what a new one needs, is in ``netoffload.codec_specs``.
 
 Files: ``reference`` the slow oracle, which is the specification; ``kernels`` which compiled loops are in use: those of
 ``plain``, ``avx2`` or ``avx512`` (the latter two share ``vectors`` and ``avx2_decode``; ``shuffles`` has AVX2's
-tables), for ``sparse`` those of ``groups``, ``groups_avx2`` or ``groups_avx512``, and ``fixed`` for codecs without
-tags; ``bursts`` their contract; ``octets`` unaligned loads and stores; ``jit`` Numba's set-up; ``cache`` where it keeps
+tables), for ``sparse`` those of ``groups``, ``groups_avx2`` or ``groups_avx512``, for ``packed`` those of ``packed``,
+``packed_avx2`` or ``packed_avx512`` (``escapes`` is shared by all of these), and ``fixed`` for codecs without tags; ``bursts`` their contract; ``octets`` unaligned loads and stores; ``jit`` Numba's set-up; ``cache`` where it keeps
 kernels; ``base`` the whole-array interface; the registry is here.
 
 Checks and figures: ``verify`` every float32 through kernels and oracle; ``fuzz`` payloads into the decoder at the edge

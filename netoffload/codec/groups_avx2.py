@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
-from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, with_escapes
+from netoffload.codec.escapes import ESCAPE16, Coded, get_escapes, with_escapes
 from netoffload.codec.groups import GROUP, check_masks, decode_each_half, decode_groups, encode_groups
 from netoffload.codec.groups import decode_group as decode_group_plainly
 from netoffload.codec.groups import encode_group as encode_group_plainly
@@ -90,9 +90,7 @@ def _encode_burst(
         kinds = signature.args
         word = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], WORDS), align=1)
         unpacked = [builder.extract_value(args[2], index) for index in range(len(vectors.LIMITS["bounded"]))]
-        planes, code = vectors.bounded_codes(builder, word, unpacked)
-        escape = builder.select(planes[2], words(ESCAPE32), words(ESCAPE16))
-        codes = builder.trunc(builder.select(planes[1], escape, code), _CODES)
+        planes, codes = vectors.bounded_octets(builder, word, unpacked)
         squeezed = _moved(context, builder, (kinds[6], args[6]), args[3], builder.bitcast(codes, I64))
         builder.store(squeezed, vectors.pointer(context, builder, kinds[4], args[4], args[5], _CODES), align=1)
         longs, wholes = (vectors.bits_of_plane(builder, plane) for plane in planes[1:])

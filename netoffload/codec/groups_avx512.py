@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 
 from netoffload.codec import vectors
 from netoffload.codec.bursts import LANES, MALFORMED, Middle
-from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, with_escapes
+from netoffload.codec.escapes import ESCAPE16, Coded, get_escapes, with_escapes
 from netoffload.codec.groups import GROUP, GroupEncoder, decode_each_half, decode_groups, encode_groups
 from netoffload.codec.vectors import I8, I32, I64, words
 from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
@@ -33,7 +33,6 @@ from netoffload.compiled.octets import popcount_u64
 
 _QUARTER: Final = GROUP // 4
 _WORDS: Final = ir.VectorType(I32, _QUARTER)
-_QUARTER_OCTETS: Final = ir.VectorType(I8, _QUARTER)
 OCTETS: Final = ir.VectorType(I8, GROUP)
 MASK: Final = ir.VectorType(ir.IntType(1), GROUP)
 NO_OCTETS: Final = ir.Constant(OCTETS, [0] * GROUP)
@@ -143,9 +142,8 @@ def _make_encode(put_codes: GroupCode, *, full: bool) -> Callable[..., tuple[int
             planes: list[list[Value]] = []
             octets = []
             for word in _load_words(context, builder, kinds[0], args[0], args[1], lanes):
-                in_planes, code = vectors.bounded_codes(builder, word, unpacked)
-                escape = builder.select(in_planes[2], words(ESCAPE32, lanes=_QUARTER), words(ESCAPE16, lanes=_QUARTER))
-                octets.append(builder.trunc(builder.select(in_planes[1], escape, code), _QUARTER_OCTETS))
+                in_planes, codes = vectors.bounded_octets(builder, word, unpacked)
+                octets.append(codes)
                 planes.append(in_planes)
             joined = [_join(builder, [quarter[plane] for quarter in planes]) for plane in range(3)]
             bits = [builder.bitcast(plane, I64) for plane in joined]

@@ -1,6 +1,6 @@
 """One set of kernels for every codec: chosen by codec id at each call, and by the CPU once.
 
-Everything above the codec imports its kernels from this module. The tagged codecs have variants: the fastest that the
+Everything above the codec imports its kernels from this module. Codecs with tags or masks have variants: the fastest that the
 CPU has, or the one that ``NETOFFLOAD_KERNEL`` names. All variants give the same octets; the contract is that of
 ``netoffload.codec.bursts``.
 """

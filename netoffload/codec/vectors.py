@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 
 from netoffload.codec import plain
 from netoffload.codec.bursts import BURST_LEN, LANES
+from netoffload.codec.escapes import ESCAPE16, ESCAPE32
 from netoffload.codec.plain import MAGNITUDE_BITS, ONE_BITS, ROUNDS_TO_ONE
 from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.emitted import (
@@ -134,15 +135,30 @@ def bounded_codes(builder: Builder, word: Value, limits: Sequence[Value]) -> Pla
     lanes = word.type.count
     magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
     from8, from16, scale8, scale16, down8, down16, hole_end = spread(builder, limits, lanes)
+    planes = _bounded_planes(builder, magnitude, from8, from16, hole_end)
+    scale = builder.select(planes[1], scale16, scale8)
+    shift = builder.select(planes[1], down16, down8)
+    return planes, _codes(builder, word, planes, shift, _integer(builder, "cvt", builder.add(magnitude, scale)))
+
+
+def bounded_octets(builder: Builder, word: Value, limits: Sequence[Value]) -> PlanesAndCodes:
+    """Return (planes, an octet per lane): the 8-bit code, or which escape it has; one of class 0 means nothing."""
+    lanes = word.type.count
+    magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
+    from8, from16, scale8, _, _, _, hole_end = spread(builder, limits, lanes)
+    planes = _bounded_planes(builder, magnitude, from8, from16, hole_end)
+    sign = builder.and_(builder.lshr(word, words(24, lanes=lanes)), words(0x80, lanes=lanes))
+    code = builder.or_(sign, _integer(builder, "cvt", builder.add(magnitude, scale8)))
+    escape = builder.select(planes[2], words(ESCAPE32, lanes=lanes), words(ESCAPE16, lanes=lanes))
+    return planes, builder.trunc(builder.select(planes[1], escape, code), ir.VectorType(I8, lanes))
+
+
+def _bounded_planes(builder: Builder, magnitude: Value, from8: Value, from16: Value, hole_end: Value) -> list[Value]:
     in8, in16 = (builder.icmp_signed(">=", magnitude, limit) for limit in (from8, from16))
     # Unsigned and counted from the hole's end, what is in the hole is above everything: one comparison for both.
     beyond_hole = builder.sub(magnitude, hole_end)
-    hole_len = builder.sub(words(ROUNDS_TO_ONE, lanes=lanes), hole_end)
-    in32 = builder.and_(in16, builder.icmp_unsigned(">=", beyond_hole, hole_len))
-    planes = [in8, in16, in32]
-    scale = builder.select(in16, scale16, scale8)
-    shift = builder.select(in16, down16, down8)
-    return planes, _codes(builder, word, planes, shift, _integer(builder, "cvt", builder.add(magnitude, scale)))
+    hole_len = builder.sub(words(ROUNDS_TO_ONE, lanes=magnitude.type.count), hole_end)
+    return [in8, in16, builder.and_(in16, builder.icmp_unsigned(">=", beyond_hole, hole_len))]
 
 
 def spread(builder: Builder, limits: Sequence[Value], lanes: int = LANES) -> list[Value]:

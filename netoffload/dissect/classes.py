@@ -11,7 +11,8 @@ import numpy as np
 
 from netoffload import codec
 from netoffload.codec.bursts import LANES
-from netoffload.codec.groups import ESCAPE16, ESCAPE32, GROUP
+from netoffload.codec.escapes import ESCAPE16, ESCAPE32
+from netoffload.codec.groups import GROUP
 from netoffload.codec.packed import WIDTH_BITS, WIDTH_MAX
 from netoffload.codec_specs import TAGGED, Masked, Packed
 from netoffload.config import BOUND_K_MIN

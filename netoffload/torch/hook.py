@@ -12,7 +12,7 @@ from netoffload.torch.state import CompressionState
 def compress_hook(state: CompressionState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Sum a bucket over all ranks and return its mean, as DDP expects.
 
-    ``model.register_comm_hook(CompressionState(codec="bounded", bound=10), compress_hook)``
+    ``model.register_comm_hook(CompressionState(codec="packed", bound=10), compress_hook)``
 
     The bucket is on its way when this returns: backward goes on. An error of the transport ends ``backward()`` of all
     ranks with a RuntimeError that has its text.

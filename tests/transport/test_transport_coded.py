@@ -35,7 +35,7 @@ from netoffload.collectives.schedule import consecutive, partition
 from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED
-from netoffload.config import ENV_CONTROL, Offload
+from netoffload.config import ENV_CONTROL, INLINE_BOUND_K, INLINE_CODEC, Offload
 from netoffload.errors import CollectiveError
 from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Settings, TcpExchange, wait_all
 from netoffload.transport.agreement import UNTAGGED, Agreement, Marking, Offer, Precision, Quantiser, agree, own_offer
@@ -239,11 +239,12 @@ def test_what_the_wire_damages_is_an_error_on_all_ranks(damage_at: int, by_hand:
 
 def test_who_compresses_is_agreed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENV_CONTROL, raising=False)
-    assert agree([own_offer(Offload.INLINE, None)] * 2) == Agreement(BOUNDED, UNTAGGED, Offload.INLINE)
+    asked_nothing = Precision(INLINE_CODEC, INLINE_BOUND_K)
+    assert agree([own_offer(Offload.INLINE, None)] * 2) == Agreement(asked_nothing, UNTAGGED, Offload.INLINE)
     assert agree([own_offer(Offload.INLINE, INCEPTIONN)] * 2).precision == INCEPTIONN
     assert agree([own_offer(Offload.OFF, INCEPTIONN)] * 2) == Agreement(None, UNTAGGED, Offload.OFF)
     assert own_offer(Offload.NIC, INCEPTIONN) == Offer(precision=INCEPTIONN)
-    with pytest.raises(CollectiveError, match="ranks round differently: rank 0 bounded with bound 10, rank 1 incep"):
+    with pytest.raises(CollectiveError, match="ranks round differently: rank 0 packed with bound 10, rank 1 incep"):
         agree([own_offer(Offload.INLINE, None), own_offer(Offload.INLINE, INCEPTIONN)])
     with pytest.raises(CollectiveError, match="differ in who compresses: rank 0 says inline, rank 1 nic; set"):
         agree([own_offer(Offload.INLINE, None), own_offer(Offload.NIC, None)])

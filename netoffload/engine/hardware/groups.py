@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from netoffload.codec.groups import ESCAPE16, ESCAPE32, GROUP, HEAD_MAX
+from netoffload.codec.escapes import ESCAPE16, ESCAPE32
+from netoffload.codec.groups import GROUP, HEAD_MAX
 from netoffload.engine.hardware.blocks import CODE_BITS, Blocks, Coded
 from netoffload.engine.hardware.circuit import Circuit, Shifter, tree
 from netoffload.engine.hardware.engines import FLOAT_BITS, LANES, Engine, Vector, beat_of, coded_lanes, joined

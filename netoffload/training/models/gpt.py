@@ -45,6 +45,6 @@ SPEC: Final = ModelSpec(
     usual_shape=TEXT,
     data="text",
     weight_uses=128,
-    optimizer=Sgd(learning_rate=0.1, momentum=0.9, weight_decay=0.0),
+    optimizer=Sgd(learning_rate=0.02, momentum=0.9, weight_decay=0.0),
     schedule=StepDecay(divisor=2.0, interval=5000),
 )
