@@ -2,7 +2,7 @@
 
 The layers, from the bottom; imports point down, never sideways (``tests/test_layers.py`` holds the table)::
 
-    errors codec_specs              one exception tree; which codecs there are
+    errors codec_specs programs     one exception tree; which codecs there are; how programs end
     config faults results           settings, damage on purpose, records
     control netlink                 the control socket, the kernel's network objects
     compiled                        Numba's set-up, and what all compiled code shares

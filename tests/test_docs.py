@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.test_layers import HOMES, LEVELS, ROOT, SOURCES, parsed
+from tests.test_layers import HOMES, LEVELS, ROOT, SOURCES, nodes_of, parsed
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*_ext/**/*.md")])
 ARCHITECTURE = ROOT / "docs" / "design" / "architecture.md"
@@ -132,10 +133,10 @@ REFERENCE = re.compile(r":(?:func|class|meth|mod|data|attr|exc|obj):`~?\.?([\w.]
 MODULE_PATH = re.compile(r"``(netoffload(?:_daemon|_mpi)?(?:\.\w+)+)(?:\(\))?``")
 
 
-def members(node: ast.AST) -> dict[str, ast.AST]:
-    """Return what a module or class binds: names, and attributes that its methods set."""
+def members(nodes: Iterable[ast.AST]) -> dict[str, ast.AST]:
+    """Return what the nodes of a module or class bind: names, and attributes that methods set."""
     found: dict[str, ast.AST] = {}
-    for part in ast.walk(node):
+    for part in nodes:
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.setdefault(part.name, part)
         elif isinstance(part, ast.Import | ast.ImportFrom):
@@ -147,7 +148,7 @@ def members(node: ast.AST) -> dict[str, ast.AST]:
 
 @cache
 def bound(module: str) -> dict[str, ast.AST]:
-    return members(parsed(PATHS[module]))
+    return members(nodes_of(PATHS[module]))
 
 
 def resolves(target: str, module: str) -> bool:
@@ -164,25 +165,27 @@ def resolves(target: str, module: str) -> bool:
     if parts[0] not in names:
         return len(parts) == 1 and hasattr(builtins, parts[0])
     node = names[parts[0]]
-    return len(parts) == 1 or not isinstance(node, ast.ClassDef) or bool(node.bases) or parts[1] in members(node)
+    return (
+        len(parts) == 1 or not isinstance(node, ast.ClassDef) or bool(node.bases) or parts[1] in members(ast.walk(node))
+    )
 
 
-def dangling(module: str, tree: ast.AST) -> list[str]:
+def dangling(module: str, nodes: Iterable[ast.AST]) -> list[str]:
     """Return the references in docstrings that lead nowhere."""
-    parts = (part.value for part in ast.walk(tree) if isinstance(part, ast.Expr))
+    parts = (part.value for part in nodes if isinstance(part, ast.Expr))
     texts = [str(part.value) for part in parts if isinstance(part, ast.Constant)]
     targets = [target for text in texts for form in (REFERENCE, MODULE_PATH) for target in form.findall(text)]
     return [target for target in targets if not resolves(target, module) and target != "netoffload.lua"]
 
 
 def test_references_in_docstrings_resolve() -> None:
-    found = {module: dangling(module, parsed(path)) for module, path in SOURCES}
+    found = {module: dangling(module, nodes_of(path)) for module, path in SOURCES}
     assert {module: targets for module, targets in found.items() if targets} == {}
 
 
 def test_a_dangling_reference_is_seen() -> None:
     text = ":func:`none` :class:`~netoffload.errors.UsageError` :mod:`netoffload.none` ``netoffload.wire.tcp.NONE``"
-    assert dangling("netoffload.config", ast.parse(repr(text))) == [
+    assert dangling("netoffload.config", ast.walk(ast.parse(repr(text)))) == [
         "none",
         "netoffload.none",
         "netoffload.wire.tcp.NONE",

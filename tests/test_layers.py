@@ -20,6 +20,7 @@ LEVELS = {
     "netoffload": 0,  # the package's own __init__: the version, and the map of the layers
     "netoffload.errors": 0,
     "netoffload.codec_specs": 0,
+    "netoffload.programs": 0,
     "netoffload.config": 1,
     "netoffload.faults": 1,
     "netoffload.results": 1,
@@ -123,6 +124,11 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(parsed(path)))
+
+
 def layer(module: str) -> str:
     if module in LEVELS:
         return module
@@ -133,7 +139,7 @@ def layer(module: str) -> str:
 def imported(name: str, path: Path) -> Iterator[str]:
     """The dotted names that a module imports, wherever in the file; a relative import becomes an absolute one."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(parsed(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -203,7 +209,7 @@ def test_files_and_functions_are_short() -> None:
     long = [
         f"{name}.{node.name}: {1 + (node.end_lineno or 0) - node.lineno} lines"
         for name, path in SOURCES
-        for node in ast.walk(parsed(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and 1 + (node.end_lineno or 0) - node.lineno > MAX_FUNCTION_LINES
     ]
@@ -220,7 +226,7 @@ def test_functions_have_few_parameters_but_for_some_with_a_reason() -> None:
         f"{path.stem}.{node.name}"
         for name, path in SOURCES
         if layer(name) != "netoffload.cli"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef) and len(parameters(node)) > MAX_PARAMETERS
     }
     assert many == MANY_PARAMETERS
@@ -232,8 +238,7 @@ COMPUTES = ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod | ast
 
 def arithmetic(path: Path) -> list[int]:
     """The lines on which something is computed; ``|`` joins types."""
-    nodes = ast.walk(parsed(path))
-    return [node.lineno for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, COMPUTES)]
+    return [node.lineno for node in nodes_of(path) if isinstance(node, ast.BinOp) and isinstance(node.op, COMPUTES)]
 
 
 @pytest.mark.parametrize(("name", "path"), COMMANDS, ids=[name for name, _ in COMMANDS])

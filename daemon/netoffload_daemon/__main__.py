@@ -35,6 +35,7 @@ from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.bypass import socket_program
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.nic_options import NicProcess
+from netoffload.programs import end_at_once
 from netoffload_daemon.arguments import parse_arguments
 from netoffload_daemon.bypass import KernelBypass
 from netoffload_daemon.control import make_handlers
@@ -245,6 +246,7 @@ def compile_loop() -> None:
 
 def main(arguments: Sequence[str] | None = None, program: str = "netoffloadd") -> int:
     """Run the command line; errors become one line and an exit code."""
+    end_at_once()
     try:
         return run(parse_arguments(sys.argv[1:] if arguments is None else arguments, program))
     except NetOffloadError as error:

@@ -48,6 +48,7 @@ from netoffload.config import (
 from netoffload.control import request
 from netoffload.environment import system_versions
 from netoffload.errors import ReplicaError, UsageError
+from netoffload.programs import end_at_once
 from netoffload_mpi import MPI, CompComm
 
 WHATS_DEFAULT: Final = ("ring", "ring_comp", "mpi")
@@ -352,6 +353,7 @@ def measure_and_tell(
         show: prints a table.
         precision: codec and bound of the communicator.
     """
+    end_at_once()
     with CompComm(MPI.COMM_WORLD, *precision) as comm:
         try:
             record = measure(comm)

@@ -22,6 +22,7 @@ from netoffload.config import ENV_METER
 from netoffload.control import request
 from netoffload.environment import system_versions, versions
 from netoffload.errors import ReplicaError, RunError
+from netoffload.programs import end_at_once
 from netoffload.training import ddp
 from netoffload.training.config import RankJob
 from netoffload.training.dataset import Dataset, open_saved
@@ -115,6 +116,7 @@ def _wire_octets() -> int:
 
 def main() -> None:
     """Measure as this process's rank; rank 0 writes the record."""
+    end_at_once()
     parser = argparse.ArgumentParser(prog="python -m netoffload.bench.rank_ddp", allow_abbrev=False)
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

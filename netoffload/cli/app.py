@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ from rich.table import Table
 
 import netoffload
 from netoffload.errors import NetOffloadError
+from netoffload.programs import end_at_once
 
 app = typer.Typer(
     name="netoffload",
@@ -140,12 +142,19 @@ def _raise_interrupted(_signal: int, _frame: FrameType | None) -> None:
     raise Interrupted
 
 
+@functools.cache
+def _command() -> Callable[..., object]:
+    """Return the commands, put together once: that takes longer than most of what tests refuse."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command line: one clear line per error, everything undone on Ctrl-C and SIGTERM."""
+    end_at_once()
     for number in _SIGNALS:
         signal.signal(number, _raise_interrupted)
     try:
-        app(standalone_mode=True)
+        _command()(standalone_mode=True)
     except NetOffloadError as error:
         print(f"netoffload: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -215,7 +215,7 @@ def _width_of(union: int) -> int:
 @inline_kernel
 def _first(word: int, count: int) -> int:
     """Return the first ``count`` octets of a word, 1 to 8."""
-    return word & ((1 << (8 * count - 1) << 1) - 1)  # twice, because a shift by 64 is not defined
+    return word & ((1 << (8 * int(count) - 1) << 1) - 1)  # twice, because a shift by 64 is not defined
 
 
 @inline_kernel

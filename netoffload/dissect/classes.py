@@ -114,11 +114,11 @@ def _floats_there(payload: bytes, at: int, lanes: int) -> tuple[int, int]:
 
 def _codes_of_fields(payload: bytes, at: int, count: int) -> tuple[bytes, int]:
     """Return the 8-bit codes of ``count`` fields behind their width, and where they end."""
-    if at >= len(payload):
-        raise CodecError("payload ends inside a group")
-    width = payload[at] % WIDTH_MAX + 1
+    width = int.from_bytes(payload[at : at + 1], "little") % WIDTH_MAX + 1
     first = 8 if width == WIDTH_MAX else WIDTH_BITS
     end = at + (first + width * count + 7) // 8
+    if end > len(payload):
+        raise CodecError("payload ends inside a group")
     bits = int.from_bytes(payload[at:end], "little")
     fields = [bits >> first + width * index & (1 << width) - 1 for index in range(count)]
     if bits >> first + width * count or (width == WIDTH_MAX and payload[at] >= WIDTH_MAX):

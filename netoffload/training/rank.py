@@ -26,6 +26,7 @@ from netoffload.config import Offload
 from netoffload.environment import cpu_model
 from netoffload.errors import UsageError
 from netoffload.methods import Method
+from netoffload.programs import end_at_once
 from netoffload.results import ClassCounts, Versions
 from netoffload.training import data
 from netoffload.training.capture import CapturingMethod
@@ -187,6 +188,7 @@ def main(arguments: list[str]) -> None:
     """
     if len(arguments) != 2:
         raise UsageError("usage: python -m mpi4py -m netoffload.training.rank JOB.json RESULT_DIR")
+    end_at_once()
     job, folder = RankJob.read(Path(arguments[0])), Path(arguments[1])
     torch.set_num_threads(1)  # ranks share the machine's cores; one more thread each only fights over them
     with CompComm(MPI.COMM_WORLD, job.codec, job.bound_k, offload=job.settings.offload) as comm:

@@ -20,7 +20,7 @@ from netoffload.codec.kernels import CPU_FEATURES, KERNEL, usable_kernels
 from netoffload.codec.reference import Oracle
 from netoffload.codec_specs import Made
 from netoffload.compiled.arrays import Float32Array, Uint8Array
-from netoffload.compiled.jit import JIT_DISABLED
+from netoffload.compiled.jit import CACHE_DIR, JIT_DISABLED
 from netoffload.errors import CodecError
 
 CANARY = 0xA5
@@ -394,7 +394,7 @@ def test_a_lesser_cpu_gets_lesser_kernels(cpu: str, kernel: str, tmp_path: Path)
         "NUMBA_CPU_NAME": cpu,
         "NUMBA_CPU_FEATURES": features,
         "NETOFFLOAD_KERNEL": "",
-        "NUMBA_CACHE_DIR": str(tmp_path),
+        "NUMBA_CACHE_DIR": str((CACHE_DIR or tmp_path) / cpu),  # what others compiled is of no use, and stays apart
     }
     done = subprocess.run([sys.executable, "-c", MASKED], env=environment, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == (f"{kernel}\n", "")

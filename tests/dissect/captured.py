@@ -167,7 +167,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "bit behind the width": ("bits behind the fields are not 0", {}, *packed(b"\x01\x01\x0f\xff\x00\x40", 8)),
     "lane beyond the count, width": ("masks are not those of an encoder", {}, *packed(b"\x01\x08\x00", 3)),
     "no width": ("payload ends inside a group", {}, *packed(b"\x01\x01", 8)),
-    "too few fields": ("payload ends inside a group", {}, *packed(b"\x01\x03\x07\x80", 8)),
+    "too few fields": ("payload ends inside a group", {}, *packed(b"\x01\x03\x07\x05", 8)),
     "no 16 bits, width": ("payload ends inside a group", {}, *packed(b"\x01\x01\x07\xff\x05", 8)),
     "no 32 bits, width": ("payload ends inside a group", {}, *packed(b"\x01\x01\x07\xfe\x01\x02\x03", 8)),
     "no length of a run": ("payload ends inside a group", {}, *packed(b"\x00", 8)),

@@ -45,9 +45,14 @@ from netoffload.wire.authentication import block_mac
 from netoffload.wire.capability import TAKES_UDP, WANTS_MAC, Capability
 from netoffload.wire.offload import BLOCK_VERSION, HAS_MAC, parse_block
 
-_, ANSWER, *BLOCKS = frames_of_a_connection()
-NONCE = nonce_in(ANSWER)
 KEY = bytes(range(32))
+
+
+@pytest.fixture(scope="module")
+def captured() -> tuple[int, list[bytes]]:
+    """The nonce that the server drew, and the engine's blocks."""
+    _, answer, *blocks = frames_of_a_connection()
+    return nonce_in(answer), blocks
 
 
 def receive(frame: bytes, nic: Nic) -> tuple[list[bytes], dict[str, int]]:
@@ -64,16 +69,17 @@ def refused(frame: bytes, nic: Nic) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def test_the_engines_blocks_have_layers() -> None:
+def test_the_engines_blocks_have_layers(captured: tuple[int, list[bytes]]) -> None:
+    nonce, sent = captured
     seen, at = [], 1001
-    for octets in BLOCKS:
+    for octets in sent:
         packet = Ether(octets)
         assert [type(layer) for layer in packet.iterpayloads()] == [Ether, IP, IPComp, OffloadBlock, BlockTCP, Raw]
         block = packet[OffloadBlock]
         assert (block.version, block.codec, block.bound_k, block.gso_size) == (BLOCK_VERSION, 1, 10, 1448)
         assert (packet[TCP].sport, packet[TCP].dport, packet[TCP].seq) == (40000, 5001, at)
-        assert crc_is_good(block, NONCE)
-        assert not crc_is_good(block, NONCE ^ 1)
+        assert crc_is_good(block, nonce)
+        assert not crc_is_good(block, nonce ^ 1)
         assert layers.mac_of(block) is None
         floats = floats_of(block)
         counted = classes_of(block)
@@ -184,13 +190,14 @@ def test_blocks_behind_ipv6() -> None:
     assert parse_block(octets[54:], octets[22:38], octets[38:54], 5).bound_k == 8
 
 
-def test_blocks_in_udp() -> None:
+def test_blocks_in_udp(captured: tuple[int, list[bytes]]) -> None:
+    nonce, sent = captured
     for bundles in (False, True):
         packets = [Ether(frame) for frame in frames_of_a_connection(in_udp=True, bundles=bundles)[2:]]
-        assert len(packets) == 1 if bundles else len(packets) >= len(BLOCKS)
+        assert len(packets) == 1 if bundles else len(packets) >= len(sent)
         entries = [entry for packet in packets for entry in layers.entries_of(packet[UDP])]
         blocks = [entry[OffloadBlock] for entry in entries]
-        assert all(crc_is_good(block, NONCE) for block in blocks)
+        assert all(crc_is_good(block, nonce) for block in blocks)
         assert sum(block.payload_len for block in blocks) == VALUES.nbytes
         floats = np.concatenate([floats_of(block) for block in blocks])
         assert np.array_equal(floats, get("inceptionn").round_trip(VALUES, 10), equal_nan=True)
@@ -208,8 +215,9 @@ def test_the_engine_takes_blocks_in_udp_that_scapy_built() -> None:
     assert bytes(Ether(frame[vnet.VNET_LEN :])[TCP].payload) == get("bounded").round_trip(VALUES[:300], 8).tobytes()
 
 
-def test_a_flipped_bit_is_a_bad_crc() -> None:
-    assert crc_is_good(Ether(damaged(BLOCKS[0]))[OffloadBlock], NONCE) is False
+def test_a_flipped_bit_is_a_bad_crc(captured: tuple[int, list[bytes]]) -> None:
+    nonce, sent = captured
+    assert crc_is_good(Ether(damaged(sent[0]))[OffloadBlock], nonce) is False
 
 
 @pytest.mark.parametrize("in_udp", [False, True])
@@ -249,11 +257,12 @@ def test_the_crc_of_a_block_built_with_a_mac_leaves_it_out() -> None:
     assert layers.payload_len_of(with_mac[OffloadBlock]) == layers.payload_len_of(Ether(plain)[OffloadBlock])
 
 
-@pytest.mark.parametrize("length", [34, 38, 40, 54, 60, 74, 100, len(BLOCKS[0]) - 1])
-def test_a_block_that_was_cut_short_is_not_judged(length: int) -> None:
-    packet = Ether(BLOCKS[0][:length])
+@pytest.mark.parametrize("length", [34, 38, 40, 54, 60, 74, 100, -1])
+def test_a_block_that_was_cut_short_is_not_judged(length: int, captured: tuple[int, list[bytes]]) -> None:
+    nonce, sent = captured
+    packet = Ether(sent[0][:length])
     if OffloadBlock in packet:
-        assert crc_is_good(packet[OffloadBlock], NONCE) is None
+        assert crc_is_good(packet[OffloadBlock], nonce) is None
         for function in (classes_of, floats_of):
             with pytest.raises(WireError, match="whole"):
                 function(packet[OffloadBlock])
@@ -274,12 +283,12 @@ def test_other_ipcomp_stays_raw() -> None:
     assert packet[IPComp].payload.load == b"deflated"
 
 
-def test_the_capability_word_is_found_in_a_syn() -> None:
+def test_the_capability_word_is_found_in_a_syn(captured: tuple[int, list[bytes]]) -> None:
     (syn,) = Nic().from_host(make_segment(flags="S", seq=1))
     word = capability_of(Ether(syn[vnet.VNET_LEN :])[TCP])
     assert word is not None
     assert word == Capability(BLOCK_VERSION, ALL_CODECS, TAKES_UDP, word.nonce)
-    assert word.nonce not in (0, NONCE)
+    assert word.nonce not in (0, captured[0])
     built = Ether(bytes(Ether() / IP() / TCP(flags="S", options=[layers.capability_option(word.nonce)])))
     assert capability_of(built[TCP]) == word
     for options in ([], [("MSS", 1460)], [(253, b"XX")], [(253, b"XXXXXX")]):

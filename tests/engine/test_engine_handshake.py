@@ -13,16 +13,18 @@ from nic_pair import FIRST_NONCE, Nic, connect
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
-from netoffload.codec_specs import ALL_CODECS
+from netoffload.codec import get
+from netoffload.codec_specs import ALL_CODECS, CodecId
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.engine import flows
 from netoffload.engine.flows import SLOTS
 from netoffload.wire.capability import TAKES_UDP, Capability, emit_capability, parse_capability
 from netoffload.wire.checksum import internet_checksum, ones_sum
+from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.ipv4 import parse_ipv4
-from netoffload.wire.offload import BLOCK_VERSION
+from netoffload.wire.offload import BLOCK_VERSION, VERSION_CODEC
 from netoffload.wire.tcp import parse_tcp
-from netoffload.wire.vnet import parse_vnet
+from netoffload.wire.vnet import VNET_LEN, parse_vnet
 
 ISN = 1000
 SPOOFED = 200 if JIT_DISABLED else 3500
@@ -108,6 +110,27 @@ def test_only_what_the_peer_decodes_is_sent(version: int, codecs: int, compresse
     assert word not in got
     client.judge()
     assert compresses(client) == compressed
+
+
+@pytest.mark.parametrize("taken", [CodecId.PACKED, CodecId.SPARSE, CodecId.BOUNDED, None])
+def test_a_peer_gets_the_newest_codec_that_has_the_same_values(taken: CodecId | None) -> None:
+    newer = {
+        None: ALL_CODECS,
+        CodecId.BOUNDED: 1 << CodecId.PACKED | 1 << CodecId.SPARSE,
+        CodecId.SPARSE: 1 << CodecId.PACKED,
+    }
+    client, server = Nic(codec=CodecId.PACKED), Nic()
+    values = np.random.default_rng(6).normal(0, 0.01, 250).astype(np.float32)
+    connect(client, server, ISN)
+    client.table[:SLOTS, flows.PEER_CODECS] &= ALL_CODECS & ~newer.get(taken, 0)
+    data = make_segment(values.tobytes(), seq=ISN + 1, flags="PA")
+    (got,) = client.from_host(data)
+    if taken is None:
+        assert got == data
+        return
+    assert got[VNET_LEN + ETHERNET_LEN + 20 + VERSION_CODEC] & 15 == taken
+    (segment,) = server.from_wire([got])
+    assert segment[-values.nbytes :] == get("bounded").oracle.round_trip(values, 10).tobytes()
 
 
 def test_a_word_lost_on_the_way_means_raw() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netoffload.compiled.jit import JIT_DISABLED, inlined_with
+from netoffload.compiled.jit import CACHE_DIR, JIT_DISABLED, inlined_with
 from netoffload.engine.sums import USABLE_LANES, crc32c, make_fold
 from netoffload.wire import checksum
 
@@ -79,7 +79,7 @@ def test_a_lesser_cpu_sums_with_what_it_has(features: str, said: str, tmp_path: 
         **os.environ,
         "NUMBA_CPU_NAME": "x86-64",
         "NUMBA_CPU_FEATURES": features,
-        "NUMBA_CACHE_DIR": str(tmp_path),
+        "NUMBA_CACHE_DIR": str((CACHE_DIR or tmp_path) / features),
     }
     done = subprocess.run([sys.executable, "-c", MASKED], env=environment, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == (f"{said}\n", "")

@@ -38,6 +38,7 @@ def _all_true(found: Any) -> bool:
     return all(map(_all_true, found)) if isinstance(found, list) else found is True
 
 
+@pytest.mark.slow
 def test_ranks_order_close_disagree_wait_train_and_die_as_torch_expects() -> None:
     said = dict(map(json.loads, _run(Path(__file__).with_name("backend_ranks.py"), str(SIZE)).splitlines()))
     assert said.keys() == set(range(SIZE - 1))
@@ -45,6 +46,7 @@ def test_ranks_order_close_disagree_wait_train_and_die_as_torch_expects() -> Non
         assert {name: what for name, what in found.items() if not _all_true(what)} == {}
 
 
+@pytest.mark.slow
 def test_every_call_agrees_with_gloo_and_a_killed_rank_is_named() -> None:
     words = [
         "-m",

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.sgd import sgd
 
 from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
@@ -89,15 +90,29 @@ def test_a_power_of_two_scales_the_gradient_exactly_and_changes_no_update() -> N
 def test_one_worker_is_torch_s_own_momentum_sgd() -> None:
     settings = TrainSettings("inc", nodes=1, learning_rate=0.02, weight_decay=0.01, learning_rate_interval=4)
     replica, reference = Replica(settings), plain_hdc(settings.seed)
-    optimizer = torch.optim.SGD(reference.parameters(), lr=0.02, momentum=0.9, weight_decay=0.01)
+    parameters: list[torch.Tensor] = list(reference.parameters())
+    momenta: list[torch.Tensor | None] = [None] * len(parameters)
     for iteration in range(8):
         images, labels = a_batch(iteration)
         replica.backward(images, labels)
         replica.update(replica.gradient, iteration)
-        optimizer.param_groups[0]["lr"] = 0.02 if iteration < 4 else 0.02 / 5
-        optimizer.zero_grad()
+        reference.zero_grad()
         F.cross_entropy(reference(images), labels).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        rate = 0.02 if iteration < 4 else 0.02 / 5
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        with torch.no_grad():
+            # torch.optim.SGD's own arithmetic, without the seconds in which an optimizer object imports a compiler.
+            sgd(
+                parameters,
+                gradients,
+                momenta,
+                lr=rate,
+                momentum=0.9,
+                weight_decay=0.01,
+                dampening=0,
+                nesterov=False,
+                maximize=False,
+            )
     flat = torch.cat([tensor.detach().reshape(-1) for tensor in reference.parameters()]).numpy()
     np.testing.assert_allclose(replica.parameters, flat, rtol=1e-4, atol=1e-6)
     assert not np.allclose(flat, Replica(settings).parameters, rtol=1e-4, atol=1e-6)

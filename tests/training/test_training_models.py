@@ -191,6 +191,8 @@ def test_a_guess_depends_on_no_later_token(name: str) -> None:
 
 def comparisons_with(names: set[str], source: str) -> list[str]:
     """The comparisons and cases of a module in which a model's name stands as a string."""
+    if not any(name in source for name in names):
+        return []
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Compare | ast.match_case)]
     return [
         ast.unparse(node.pattern if isinstance(node, ast.match_case) else node)

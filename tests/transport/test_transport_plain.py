@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SIZE = 3
 VICTIM = 1
 
 
+@pytest.mark.slow
 def test_processes_without_mpi_sum_talk_and_name_the_one_that_is_killed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -17,6 +17,7 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.config import ENV_CONTROL, ENV_OFFLOAD, Offload, parse_offload
 from netoffload.environment import system_versions
 from netoffload.errors import NetOffloadError, UsageError
+from netoffload.programs import end_at_once
 from netoffload_mpi import MPI, CompComm, verify
 from netoffload_mpi.verify.cases import EXACT, Place, Rounding
 from netoffload_mpi.verify.run import Tally, Trial
@@ -201,6 +202,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> None:
     """Try everything as this process's rank of MPI's world; rank 0 reports."""
+    end_at_once()
     asked = _parse(arguments)
     # Where NICs compress, they say by what.
     codec, bound_k = (asked.codec, asked.bound) if asked.offload is Offload.INLINE else (None, None)

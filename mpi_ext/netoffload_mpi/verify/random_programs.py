@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from netoffload.config import parse_count
 from netoffload.errors import CollectiveError
+from netoffload.programs import end_at_once
 from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.lanes import Lane
 from netoffload.transport.local_ranks import run_tcp
@@ -187,6 +188,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> None:
     """Carry programs out as this process's rank of MPI's world; rank 0 reports."""
+    end_at_once()
     asked = _parse(arguments)
     series = Series(asked.seed, asked.first, asked.programs, asked.limit)
     started_s = time.monotonic()
