@@ -130,7 +130,7 @@ Fields = tuple[dict[str, Any], ...]
 def groups(
     octets: bytes, count: int, half_bursts: int = 0, half_len: int = 0, codec: CodecId = CodecId.SPARSE
 ) -> Fields:
-    """Fields of a block of ``sparse`` with these octets of so many floats."""
+    """Fields of a block of ``sparse``, or of another codec of groups, with these octets of ``count`` floats."""
     mark = {"half_bursts": half_bursts, "half_len": half_len}
     return {}, {"codec": int(codec), "payload_len": 4 * count, **mark}, {}, {"load": octets}
 
