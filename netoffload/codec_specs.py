@@ -155,6 +155,13 @@ NAMES: Final = tuple(spec.name for spec in SPECS.values())
 TAGGED: Final = {codec_id: spec.form for codec_id, spec in SPECS.items() if isinstance(spec.form, Tagged)}
 """Codecs whose bursts begin with a tag word."""
 
+
+def unmasked(codec_id: CodecId) -> CodecId:
+    """Return the codec without masks that has the values of this one, which may be itself."""
+    form = SPECS[codec_id].form
+    return unmasked(form.values) if isinstance(form, Masked) else codec_id
+
+
 BOUNDED_BY_K: Final = {codec_id for codec_id, spec in SPECS.items() if isinstance(spec.form, Tagged | Masked)}
 """Codecs for which the bound 2^-k makes a difference."""
 

@@ -26,7 +26,7 @@ def _model() -> None:
 
 @model_app.command()
 def engine(
-    codec: Annotated[str, typer.Option(help="One with tags or masks: inceptionn, bounded, sparse.")] = "inceptionn",
+    codec: Annotated[str, typer.Option(help="One that has an engine: inceptionn, bounded, sparse.")] = "inceptionn",
     bound: Bound = config.BOUND_K_DEFAULT,
     clock: Annotated[str, typer.Option(help="Of the engine: 100MHz, 1.5GHz.")] = "100MHz",
     gradients: Annotated[

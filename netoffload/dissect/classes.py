@@ -1,6 +1,6 @@
 """How many floats of a payload took 0, 8, 16 and 32 bits, from its tags or masks; and whether its half is marked right.
 
-Nothing is decoded: tags, masks and codes say where everything lies.
+Nothing is decoded: tags, masks, widths, runs and codes say where everything lies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from netoffload import codec
 from netoffload.codec.bursts import LANES
 from netoffload.codec.escapes import ESCAPE16, ESCAPE32
 from netoffload.codec.groups import GROUP
-from netoffload.codec_specs import TAGGED, Masked
+from netoffload.codec.packed import WIDTH_BITS, WIDTH_MAX
+from netoffload.codec_specs import TAGGED, Masked, Packed
 from netoffload.config import BOUND_K_MIN
 from netoffload.errors import CodecError
 
@@ -45,8 +46,9 @@ def of_payload(codec_id: int, payload: bytes, count: int, mark: tuple[int, int])
         return None
     half_bursts, half_len = mark
     if isinstance(chosen.spec.form, Masked):
-        first = _of_groups(payload[:half_len], LANES * half_bursts)
-        second = _of_groups(payload[half_len:], count - LANES * half_bursts)
+        is_packed = isinstance(chosen.spec.form, Packed)
+        first = _of_groups(payload[:half_len], LANES * half_bursts, is_packed)
+        second = _of_groups(payload[half_len:], count - LANES * half_bursts, is_packed)
         none, eight, sixteen, whole = (sum(both) for both in zip(first, second, strict=True))
         return none, eight, sixteen, whole
     if chosen.encode(np.zeros(LANES * half_bursts, np.float32), BOUND_K_MIN).size != half_len:
@@ -74,24 +76,53 @@ def _of_bursts(payload: bytes, count: int, mark: tuple[int, int]) -> Classes:
     return none, eight, sixteen, whole
 
 
-def _of_groups(payload: bytes, count: int) -> Classes:
-    """Go through the groups of one half, or of a payload without a mark."""
-    at = codes_len = sixteen = whole = 0
-    for first in range(0, count, GROUP):
-        lanes = min(GROUP, count - first)
-        present = payload[at] if at < len(payload) else 0
-        masks = payload[at + 1 : at + 1 + present.bit_count()]
-        places = [burst for burst in range(LANES) if present >> burst & 1]
-        floats = sum(mask << LANES * burst for mask, burst in zip(masks, places, strict=False))
-        if 0 in masks or floats >> lanes:
-            raise CodecError("masks are not those of an encoder")
-        at += 1 + present.bit_count()
-        codes = payload[at : at + floats.bit_count()]
-        long, longest = codes.count(ESCAPE16), codes.count(ESCAPE32)
-        at += floats.bit_count() + 2 * long + 4 * longest
+def _of_groups(payload: bytes, count: int, is_packed: bool) -> Classes:
+    """Go through the groups and runs of one half, or of a payload without a mark."""
+    at = done = floats = sixteen = whole = 0
+    may_run = True
+    while done < count:
+        if is_packed and payload.startswith(b"\0", at):
+            groups = int.from_bytes(payload[at + 1 : at + 2], "little") + 1
+            if not may_run or GROUP * (groups - 1) >= count - done:
+                raise CodecError("runs are not those of an encoder")
+            may_run = False  # as a block has no room for a group behind the longest run
+            at, done = at + 2, done + GROUP * groups
+        else:
+            there, at = _floats_there(payload, at, min(GROUP, count - done))
+            codes, at = _codes_of_fields(payload, at, there) if is_packed else (payload[at : at + there], at + there)
+            long, longest = codes.count(ESCAPE16), codes.count(ESCAPE32)
+            at += 2 * long + 4 * longest
+            floats, sixteen, whole = floats + there, sixteen + long, whole + longest
+            may_run, done = True, done + GROUP
         if at > len(payload):
             raise CodecError("payload ends inside a group")
-        codes_len, sixteen, whole = codes_len + len(codes), sixteen + long, whole + longest
     if at != len(payload):
         raise CodecError("masks and length contradict each other")
-    return count - codes_len, codes_len - sixteen - whole, sixteen, whole
+    return count - floats, floats - sixteen - whole, sixteen, whole
+
+
+def _floats_there(payload: bytes, at: int, lanes: int) -> tuple[int, int]:
+    """Return how many floats of the group at ``at`` are not 0, and where its masks end."""
+    present = payload[at] if at < len(payload) else 0
+    masks = payload[at + 1 : at + 1 + present.bit_count()]
+    places = [burst for burst in range(LANES) if present >> burst & 1]
+    floats = sum(mask << LANES * burst for mask, burst in zip(masks, places, strict=False))
+    if 0 in masks or floats >> lanes:
+        raise CodecError("masks are not those of an encoder")
+    return floats.bit_count(), at + 1 + present.bit_count()
+
+
+def _codes_of_fields(payload: bytes, at: int, count: int) -> tuple[bytes, int]:
+    """Return the 8-bit codes of ``count`` fields behind their width, and where they end."""
+    width = int.from_bytes(payload[at : at + 1], "little") % WIDTH_MAX + 1
+    first = 8 if width == WIDTH_MAX else WIDTH_BITS
+    end = at + (first + width * count + 7) // 8
+    if end > len(payload):
+        raise CodecError("payload ends inside a group")
+    bits = int.from_bytes(payload[at:end], "little")
+    fields = [bits >> first + width * index & (1 << width) - 1 for index in range(count)]
+    if bits >> first + width * count or (width == WIDTH_MAX and payload[at] >= WIDTH_MAX):
+        raise CodecError("bits behind the fields are not 0")
+    if max(fields).bit_length() != width and width > 1:
+        raise CodecError("fields fit into fewer bits")
+    return bytes((field // 2 + 1) % 128 | (field & 1) << 7 for field in fields), end

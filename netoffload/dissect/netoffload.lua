@@ -33,12 +33,15 @@ local LANES = 8
 local TAG_OCTETS = { [0] = 0, 1, 2, 4 }
 local GROUP = 64
 local TAG_OF_CODE = { [0x80] = 2, [0x00] = 3 }
+local WIDTH_BITS, WIDTH_MAX = 3, 8
 -- By a codec's number: its name; with tags, what the last bit of its 8-bit form weighs, 2^-(places + per_k k); with masks, the
--- number of the codec with tags that has its values; of the others, how many bits they keep.
+-- number of the codec with tags that has its values; whether its groups have a width, and runs; of the others, how many bits
+-- they keep.
 -- scripts/generate makes what follows from netoffload/codec_specs.py.
 local CODECS = { [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24", [6] = "sparse", [7] = "packed" }
 local PLACES8 = { [1] = { places = 7, per_k = 0 }, [2] = { places = -1, per_k = 1 } }
-local MASKED = { [6] = 2, [7] = 6 }
+local MASKED = { [6] = 2, [7] = 2 }
+local PACKED = { [7] = true }
 local KEPT_BITS = { [0] = 32, [3] = 16, [4] = 10, [5] = 8 }
 -- end of what scripts/generate makes
 
@@ -282,9 +285,18 @@ local function decode_tagged(bursts, count, block)
     return table.concat(lanes), classes
 end
 
--- Decode the group at a place, which ends at stop or sooner: append its floats' octets to lanes, count them in classes, and
--- return the place behind it; nil where no encoder writes such a group.
-local function decode_group(bursts, at, stop, floats, block, lanes, classes)
+-- Return width bits of octets as a number; bit counts from 0, the lowest bit of the first octet.
+local function bits_at(octets, bit, width)
+    local at, shift, number = math.floor(bit / 8) + 1, bit % 8, 0
+    for octet = 0, math.ceil((shift + width) / 8) - 1 do
+        number = number + octets:byte(at + octet) * 256 ^ octet
+    end
+    return math.floor(number / 2 ^ shift) % 2 ^ width
+end
+
+-- Read the masks of the group at a place, which ends at stop or sooner: the places of its floats that are not 0, and the place
+-- behind the masks; nil where no encoder writes such masks.
+local function read_masks(bursts, at, stop, floats)
     if at > stop then
         return nil
     end
@@ -304,22 +316,66 @@ local function decode_group(bursts, at, stop, floats, block, lanes, classes)
             at = at + 1
         end
     end
-    local codes_at = at
-    at = at + #there
-    if at - 1 > stop or #there > 0 and there[#there] >= floats then
+    if #there > 0 and there[#there] >= floats then
+        return nil
+    end
+    return there, at
+end
+
+-- Make 8-bit codes of the fields behind the width at a place: an octet each, and the place behind the fields; nil where they
+-- are longer than needed, or bits behind them are not 0.
+local function read_fields(bursts, at, stop, count)
+    if at > stop then
+        return nil
+    end
+    local width = bursts:byte(at) % WIDTH_MAX + 1
+    local first = width == WIDTH_MAX and 8 or WIDTH_BITS
+    local bits = first + width * count
+    local behind = at + math.ceil(bits / 8)
+    if behind - 1 > stop then
+        return nil
+    end
+    local octets, codes, largest = bursts:sub(at, behind - 1), {}, 0
+    for index = 0, count - 1 do
+        local field = bits_at(octets, first + width * index, width)
+        largest = math.max(largest, field)
+        table.insert(codes, string.char((math.floor(field / 2) + 1) % 128 + 128 * (field % 2)))
+    end
+    local fill = bits_at(octets, bits, 8 * #octets - bits) + bits_at(octets, WIDTH_BITS, first - WIDTH_BITS)
+    if fill ~= 0 or width > 1 and largest < 2 ^ (width - 1) then
+        return nil
+    end
+    return table.concat(codes), behind
+end
+
+-- Decode the group at a place, which ends at stop or sooner: append its floats' octets to lanes, count them in classes, and
+-- return the place behind it; nil where no encoder writes such a group.
+local function decode_group(bursts, at, stop, floats, block, lanes, classes)
+    local there, codes
+    there, at = read_masks(bursts, at, stop, floats)
+    if not there then
+        return nil
+    elseif PACKED[block.codec] then
+        codes, at = read_fields(bursts, at, stop, #there)
+    else
+        codes, at = bursts:sub(at, at + #there - 1), at + #there
+    end
+    if not codes or at - 1 > stop then
         return nil
     end
     local octets, tags = {}, {}
     for wanted = 1, 3 do
         for index, place in ipairs(there) do
-            local tag = TAG_OF_CODE[bursts:byte(codes_at + index - 1)] or 1
+            local tag = TAG_OF_CODE[codes:byte(index)] or 1
             if tag == wanted then
-                local from = tag == 1 and codes_at + index - 1 or at
-                at = tag == 1 and at or at + TAG_OCTETS[tag]
+                local source, from = codes, index
+                if tag ~= 1 then
+                    source, from, at = bursts, at, at + TAG_OCTETS[tag]
+                end
                 if at - 1 > stop then
                     return nil
                 end
-                octets[place] = decode_lane(tag, bursts, from, MASKED[block.codec], block.bound_k)
+                octets[place] = decode_lane(tag, source, from, MASKED[block.codec], block.bound_k)
                 tags[place] = tag
             end
         end
@@ -332,18 +388,39 @@ local function decode_group(bursts, at, stop, floats, block, lanes, classes)
     return at
 end
 
--- Decode the groups of a codec with masks: the floats' octets and how many floats each tag has, or nil. Each half of a block
--- with a mark begins a group, and ends where its floats do.
+-- Decode the run at a place of a half that has so many floats left: append zeros to lanes, count them in classes, and return
+-- how many groups they are; nil where they are more than are left.
+local function decode_run(bursts, at, left, lanes, classes)
+    local groups = bursts:byte(at + 1) + 1
+    if GROUP * (groups - 1) >= left then
+        return nil
+    end
+    local floats = math.min(GROUP * groups, left)
+    table.insert(lanes, decode_lane(0):rep(floats))
+    classes[0] = classes[0] + floats
+    return groups
+end
+
+-- Decode the groups and runs of a codec with masks: the floats' octets and how many floats each tag has, or nil. Each half of a
+-- block with a mark begins a group or a run, and ends where its floats do. No run follows another one: the longest, 256 groups,
+-- fills a block.
 local function decode_masked(bursts, count, block)
     local lanes, classes, at = {}, { [0] = 0, 0, 0, 0 }, 1
     local halves = { { LANES * block.half_bursts, block.half_len }, { count - LANES * block.half_bursts, #bursts } }
     for _, half in ipairs(halves) do
-        local floats, stop = half[1], half[2]
-        for first = 0, floats - 1, GROUP do
-            at = decode_group(bursts, at, stop, math.min(GROUP, floats - first), block, lanes, classes)
-            if not at then
+        local left, stop, may_run = half[1], half[2], true
+        while left > 0 do
+            local groups = 1
+            if PACKED[block.codec] and at < stop and bursts:byte(at) == 0 then
+                groups = may_run and decode_run(bursts, at, left, lanes, classes)
+                at, may_run = at + 2, false
+            else
+                at, may_run = decode_group(bursts, at, stop, math.min(GROUP, left), block, lanes, classes), true
+            end
+            if not at or not groups then
                 return nil
             end
+            left = left - GROUP * groups
         end
         if at ~= stop + 1 then
             return nil
@@ -359,14 +436,7 @@ local function decode_fixed(bursts, count, kept_bits)
     end
     local lanes = {}
     for index = 0, count - 1 do
-        local bit = math.floor(index / LANES) * 8 * kept_bits + index % LANES * kept_bits
-        local at, shift = math.floor(bit / 8) + 1, bit % 8
-        local code = 0
-        for octet = 0, math.ceil((shift + kept_bits) / 8) - 1 do
-            code = code + bursts:byte(at + octet) * 256 ^ octet
-        end
-        code = math.floor(code / 2 ^ shift) % 2 ^ kept_bits
-        table.insert(lanes, Struct.pack("<I4", code * 2 ^ (32 - kept_bits)))
+        table.insert(lanes, Struct.pack("<I4", bits_at(bursts, kept_bits * index, kept_bits) * 2 ^ (32 - kept_bits)))
     end
     return table.concat(lanes)
 end

@@ -12,7 +12,6 @@ from captured import (
     damaged,
     fragments,
     frames_of_a_connection,
-    groups,
     ipv6_block,
     nonce_in,
     receiving_nic,
@@ -153,15 +152,17 @@ def test_what_is_called_refused_is_refused_by_the_engine(what: str) -> None:
 @pytest.mark.parametrize("what", TAKEN)
 def test_groups_are_read_as_by_the_engine(what: str) -> None:
     nic, nonce = receiving_nic()
-    octets = bytes(changed_block({}, *groups(*TAKEN[what]), nonce=nonce))
+    fields, wanted = TAKEN[what]
+    octets = bytes(changed_block({}, *fields, nonce=nonce))
     (frame,), _ = receive(octets, nic)
     block = Ether(octets)[OffloadBlock]
     assert bytes(Ether(frame[vnet.VNET_LEN :])[TCP].payload) == floats_of(block).tobytes()
-    assert classes_of(block) == {"a burst": (7, 1, 0, 0), "two halves": (70, 1, 0, 1)}[what]
+    assert classes_of(block) == wanted
 
 
-def test_each_half_of_a_block_of_groups_begins_a_group() -> None:
-    _, _, *frames = frames_of_a_connection(codec=CodecId.SPARSE)
+@pytest.mark.parametrize("codec", [CodecId.SPARSE, CodecId.PACKED])
+def test_each_half_of_a_block_of_groups_begins_a_group(codec: CodecId) -> None:
+    _, _, *frames = frames_of_a_connection(codec=codec)
     blocks = [Ether(octets)[OffloadBlock] for octets in frames]
     assert any(block.half_bursts % 8 for block in blocks)
     floats = np.concatenate([floats_of(block) for block in blocks])

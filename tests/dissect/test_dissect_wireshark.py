@@ -21,7 +21,6 @@ from captured import (
     fragments,
     frames_of_a_connection,
     frames_of_both_directions,
-    groups,
     nonce_in,
     refused_block,
     write_capture,
@@ -60,6 +59,7 @@ def captures() -> dict[str, list[bytes]]:
         "mac": frames_of_a_connection(key=bytes(range(32))),
         "mac-in-udp": frames_of_a_connection(in_udp=True, key=bytes(range(32))),
         "sparse": frames_of_a_connection(codec=CodecId.SPARSE),
+        "packed": frames_of_a_connection(codec=CodecId.PACKED),
     }
 
 
@@ -73,9 +73,7 @@ def folder() -> Iterator[Path]:
         write_capture(path / "wire.pcap")
         write_mutated(path / "mutated.pcap", path / "wire.pcap", 600)
         wrpcap(str(path / "refused.pcap"), [answer_of(), *(refused_block(what) for what in REFUSED)])
-        wrpcap(
-            str(path / "taken.pcap"), [answer_of(), *(changed_block({}, *groups(*taken)) for taken in TAKEN.values())]
-        )
+        wrpcap(str(path / "taken.pcap"), [answer_of(), *(changed_block({}, *fields) for fields, _ in TAKEN.values())])
         wrpcap(str(path / "fragments.pcap"), fragments())
         _, answer, bundle = frames_of_a_connection(in_udp=True, bundles=True)
         wrpcap(str(path / "bundle.pcap"), [Ether(answer), Ether(bundle)])
@@ -207,7 +205,8 @@ def test_crcs_are_judged_as_by_the_layers(tshark: Tshark, folder: Path, name: st
 
 
 @pytest.mark.parametrize(
-    ("name", "values"), [("mac", "inceptionn"), ("mac-in-udp", "inceptionn"), ("sparse", "bounded")]
+    ("name", "values"),
+    [("mac", "inceptionn"), ("mac-in-udp", "inceptionn"), ("sparse", "bounded"), ("packed", "bounded")],
 )
 def test_the_payload_of_every_form_of_a_block_is_decoded(tshark: Tshark, folder: Path, name: str, values: str) -> None:
     words = ("-Y", "netoffload", "-T", "fields", "-e", "tcp.payload")

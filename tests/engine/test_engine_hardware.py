@@ -268,6 +268,7 @@ def test_the_command_reports_what_the_model_counts(suffix: str, tmp_path: Path) 
     [
         (("--clock", "fast"), "clock 'fast' is not a number with a unit"),
         (("--codec", "none"), "codec 'none' has no burst engine"),
+        (("--codec", "packed"), "codec 'packed' has no burst engine: choose from inceptionn, bounded, sparse"),
         (("--bound", "17"), "bound 17 is outside 1..16"),
         (("--gradients", "laplace:1"), "gradients 'laplace:1' are unknown"),
         (("--gradients", "/nonexistent.npy"), "cannot read gradients /nonexistent.npy"),

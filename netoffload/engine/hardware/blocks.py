@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from netoffload.codec_specs import SPECS, TAGGED, CodecId, Masked
+from netoffload.codec_specs import SPECS, TAGGED, CodecId, Masked, Packed, unmasked
 from netoffload.config import check_bound_k
 from netoffload.errors import UsageError
 
@@ -104,31 +104,29 @@ class Blocks:
 _COMPRESS: Final = {CodecId.INCEPTIONN: compress_inceptionn, CodecId.BOUNDED: compress_bounded}
 
 
-def _values_of(codec_id: CodecId) -> CodecId:
-    """Return the codec with tags that has the values of this one."""
-    form = SPECS[codec_id].form
-    return form.values if isinstance(form, Masked) else codec_id
-
-
-MODELLED: Final = {spec.name: codec_id for codec_id, spec in SPECS.items() if _values_of(codec_id) in _COMPRESS}
-"""The codecs with tags or masks, which need this hardware, and whose compression block stands here."""
+MODELLED: Final = {
+    spec.name: codec_id
+    for codec_id, spec in SPECS.items()
+    if unmasked(codec_id) in _COMPRESS and not isinstance(spec.form, Packed)
+}
+"""The codecs with tags, or with masks and codes of an octet, whose compression block stands here."""
 
 
 def has_groups(codec: str) -> bool:
     """Return whether a codec of :data:`MODELLED` has masks and groups, not tags and bursts."""
-    return _values_of(MODELLED[codec]) != MODELLED[codec]
+    return isinstance(SPECS[MODELLED[codec]].form, Masked)
 
 
 def blocks_of(codec: str, bound_k: int) -> Blocks:
     """Return the blocks of a codec.
 
     Raises:
-        UsageError: a codec without tags or masks, or a bound outside 1..16.
+        UsageError: a codec that is not in :data:`MODELLED`, or a bound outside 1..16.
     """
     check_bound_k(bound_k)
     if codec not in MODELLED:
         raise UsageError(f"codec {codec!r} has no burst engine: choose from {', '.join(MODELLED)}")
-    codec_id = _values_of(MODELLED[codec])
+    codec_id = unmasked(MODELLED[codec])
     places, places_per_k = TAGGED[codec_id].places8
     places8 = places + places_per_k * bound_k
     return Blocks(
