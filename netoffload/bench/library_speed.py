@@ -1,6 +1,6 @@
 """General compressors beside the NIC's codecs: speed, ratio and error of lz4, snappy, zstd and zfp.
 
-``quantise+zstd`` does what SZ does without its predictor, which finds nothing in gradients: floats are rounded to
+``sz-like`` does what SZ does, without its predictor, which finds nothing in gradients: floats are rounded to
 whole multiples of twice the bound, and zstd compresses these, as 8-bit integers if they fit, else 16 or 32.
 
 Before a time is taken the answer is checked: the lossless ones must return every bit. Of zfp twice its tolerance is
@@ -22,7 +22,7 @@ from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.compressors.libraries import available, load
 from netoffload.errors import RunError
 
-QUANTISING: Final = "quantise+zstd"
+QUANTISING: Final = "sz-like"
 
 WITH_BOUND: Final = ("zfp", QUANTISING)
 """Those that an error bound makes a difference to."""
