@@ -33,14 +33,14 @@ def advise(
     steps: Annotated[int, typer.Option(min=1, help="Of training, before gradients are taken.")] = 50,
     bound: Bound = config.BOUND_K_DEFAULT,
     error: Annotated[float, typer.Option(help="Relative error up to which an exchange is recommended.")] = 0.1,
-    is_tried: Annotated[bool, typer.Option("--try", help="Time the plain ring and both rings inline as well.")] = False,
+    is_tried: Annotated[bool, typer.Option("--try", help="Time the plain ring and those inline as well.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say which exchange pays on a network, by how much, and with what error.
 
     Measures this CPU's codec, a model's computing, and the network between
     the ranks that it is started on; without a launcher, say --rate. Then it
-    predicts a step for every exchange. --try also times three of them, between
+    predicts a step for every exchange. --try also times four of them, between
     the ranks, or between threads of this machine.
 
     Left out: computing that goes on while gradients are on their way, headers,

@@ -122,13 +122,12 @@ def test_a_file_and_a_given_network(tmp_path: Path) -> None:
     assert all(row["measured_s"] is None for row in found["predictions"])
 
 
-def test_a_trial_times_three_rings_between_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_times_four_rings_between_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice_measure, "PROBE_OCTETS", (1 << 16, 1 << 16))
     np.save(tmp_path / "held.npy", gradients())
     found = advised("--try", "-n", "2", "--gradients", str(tmp_path / "held.npy"))
     tried = {row["exchange"]: row["measured_s"] for row in found["predictions"] if row["measured_s"] is not None}
-    assert len(tried) == 3
-    assert tried.keys() > {"ring", "packed inline"}
+    assert tried.keys() == {"ring", "packed inline", "bounded inline", "inceptionn inline"}
     assert min(tried.values()) > 0
     assert found["recommended"] in tried
     assert found["network"]["source"] == "loopback of this machine"
