@@ -91,19 +91,23 @@ class DdpHook:
 
     hook: str
     nic_codec: str | None = None
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str | bool] = field(default_factory=dict)
     is_bounded: bool = False
 
 
 ALONE: Final = "alone"
 """What every contender of ``bench ddp`` is held against: steps in which no gradient travels."""
 
+PACKED_INLINE: Final[dict[str, str | bool]] = {"offload": Offload.INLINE, "codec": "packed"}
+"""The ranks compress by themselves, by what they take unless told otherwise."""
+
 DDP_HOOKS: Final = {
     "gloo": DdpHook("none"),
     "fp16": DdpHook("fp16"),
     "powersgd": DdpHook("powersgd"),
     "inline_bounded": DdpHook("compress", None, {"offload": Offload.INLINE, "codec": "bounded"}, is_bounded=True),
-    "inline_packed": DdpHook("compress", None, {"offload": Offload.INLINE, "codec": "packed"}, is_bounded=True),
+    "inline_packed": DdpHook("compress", None, PACKED_INLINE, is_bounded=True),
+    "inline_packed_ef": DdpHook("compress", None, PACKED_INLINE | {"error_feedback": True}, is_bounded=True),
     "qsgd": DdpHook("compress", None, {"compressor": "qsgd:levels=15"}),
     "nic_bounded": DdpHook("compress", "bounded", {"offload": Offload.NIC}),
     "nic_packed": DdpHook("compress", "packed", {"offload": Offload.NIC}),

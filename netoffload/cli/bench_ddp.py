@@ -42,7 +42,8 @@ def command(
 ) -> None:
     """Train under torch's DDP over shaped links: its own exchange, its fp16 and PowerSGD hooks, and ours.
 
-    inline_bounded and inline_packed: the ranks compress by themselves.
+    inline_bounded and inline_packed: the ranks compress by themselves;
+    inline_packed_ef: with error feedback.
     nic_bounded, nic_packed and nic_inceptionn go through emulated NICs, which
     share the cores with the ranks. qsgd: payloads of QSGD with 15 levels, gathered. powersgd has one
     bucket, because gloo aborts with more.
