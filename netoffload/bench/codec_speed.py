@@ -124,18 +124,17 @@ def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_
     payload = np.zeros(capacity + max(ENCODE_SLACK, DECODE_SLACK), np.uint8)
     target = np.zeros(-(-count // LANES) * LANES, np.float32)
     octets, classes = target.view(np.uint8), np.zeros(4, np.int64)
-    half_count = count // 2 // GROUP * GROUP
-    _, half_len = encode(source, 0, half_count, encode_parameter, payload, 0, capacity, classes)
-    classes[:] = 0
+    halves = payload.copy()
+    halves_len, middle = _encode_halves(encode, source, count, encode_parameter, halves, capacity)
+    half = halves_len, count, middle, decode_parameter
     encoded, length = encode(source, 0, count, encode_parameter, payload, 0, capacity, classes)
-    half = length, count, Middle(half_len, half_count), decode_parameter
-    decodings: list[Callable[[], object]] = [
-        lambda: decode(payload, 0, length, count, decode_parameter, octets, 0),
-        lambda: decode_halves(payload, 0, *half, octets, 0),
+    decodings: list[tuple[int, Callable[[], object]]] = [
+        (length, lambda: decode(payload, 0, length, count, decode_parameter, octets, 0)),
+        (halves_len, lambda: decode_halves(halves, 0, *half, octets, 0)),
     ]
-    for decoding in decodings:
+    for octets_read, decoding in decodings:
         target[:] = np.nan
-        if (encoded, decoding()) != (count, length) or target[:count].tobytes() != wanted.tobytes():
+        if (encoded, decoding()) != (count, octets_read) or target[:count].tobytes() != wanted.tobytes():
             raise RunError(f"{variant.codec.name} ({variant.kernel}) is wrong: run 'netoffload verify codec'")
     quality = Quality(*errors(values, wanted), source.size / length, (classes / count).tolist())
     times = max(1, math.ceil(SAMPLE_OCTETS / source.size))
@@ -145,9 +144,19 @@ def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_
             encode, times, source, count, encode_parameter, payload, capacity, classes
         ),
         "decompress": lambda: _decode_repeatedly(decode, times, payload, length, count, decode_parameter, octets),
-        "decompress_halves": lambda: _decode_halves_repeatedly(decode_halves, times, payload, *half, octets),
+        "decompress_halves": lambda: _decode_halves_repeatedly(decode_halves, times, halves, *half, octets),
     }
     return Measurement(**speeds(tasks, times * source.size, repeat), quality=quality)
+
+
+def _encode_halves(
+    encode: Callable[..., Any], source: Uint8Array, count: int, parameter: Any, payload: Uint8Array, capacity: int
+) -> tuple[int, Middle]:
+    """Encode as blocks are encoded, each half by itself; return the octets and the middle."""
+    half_count, classes = count // 2 // GROUP * GROUP, np.zeros(4, np.int64)
+    _, half_len = encode(source, 0, half_count, parameter, payload, 0, capacity, classes)
+    rest = 4 * half_count, count - half_count, parameter, payload, half_len, capacity - half_len
+    return half_len + encode(source, *rest, classes)[1], Middle(half_len, half_count)
 
 
 def speeds(tasks: Mapping[str, Callable[[], object]], octets: int, repeat: int) -> dict[str, Speed]:

@@ -42,11 +42,10 @@ def command(
 ) -> None:
     """Train under torch's DDP over shaped links: its own exchange, its fp16 and PowerSGD hooks, and ours.
 
-    inline_bounded and inline_packed: the ranks compress by themselves;
-    inline_packed_ef: with error feedback.
-    nic_bounded, nic_packed and nic_inceptionn go through emulated NICs, which
-    share the cores with the ranks. qsgd: payloads of QSGD with 15 levels, gathered. powersgd has one
-    bucket, because gloo aborts with more.
+    inline_...: the ranks compress by themselves, with _ef with error feedback.
+    nic_...: emulated NICs do, and share the cores with the ranks. qsgd:
+    payloads of QSGD with 15 levels, gathered. powersgd has one bucket,
+    because gloo aborts with more.
 
     All train the same steps from the same weights, and take turns. Replicas
     must be bit-identical before a time is reported. compute is a step in which

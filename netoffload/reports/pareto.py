@@ -13,8 +13,19 @@ from netoffload.reports.palette import MUTED_COLOUR
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#999999")
-MARKERS: Final = "osD^vPX*"
+COLOURS: Final = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#222222",
+    "#999999",
+    "#8C564B",
+    "#7F3C8D",
+)
+MARKERS: Final = "osD^vPX*<h"
 
 
 class Point(NamedTuple):
@@ -78,4 +89,4 @@ def _draw_panel(axes: Axes, points: Sequence[Point], names: Sequence[str]) -> No
     axes.grid(visible=True, which="major", color="#EEEEEE")
     if any(point.max_error == 0 for point in points):
         axes.axvline(exact * 1.6, color="#DDDDDD", linewidth=0.8, linestyle=":")
-        axes.text(exact, axes.get_ylim()[0], " exact", rotation=90, fontsize=7, color=MUTED_COLOUR, va="bottom")
+        axes.text(exact, axes.get_ylim()[1], "exact", fontsize=7, color=MUTED_COLOUR, ha="center", va="top")
