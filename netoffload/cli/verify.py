@@ -47,8 +47,8 @@ def verify_codec(
 ) -> None:
     """Send every float32 bit pattern through the kernels in use and through the oracle, and compare the bits.
 
-    Encoded, decoded and in one step; payload octets too. For bounded and
-    sparse also the error against the bound. Ends with exit code 1 where they
+    Encoded, decoded and in one step; payload octets too. For codecs that
+    keep their bound also the error against it. Ends with exit code 1 where they
     differ. Without --codec it is inceptionn, without --bound 10.
 
     Example: netoffload verify codec --codec inceptionn --codec bounded --bound 10
