@@ -10,7 +10,7 @@ import pytest
 from commands import netoffload, started
 
 from netoffload import results
-from netoffload.cli.train import _remarks
+from netoffload.cli.training_runs import remarks_on
 from netoffload.results import ClassCounts, Configuration, Learning, NodeTraffic, Record, Spread, Timing, Traffic
 from netoffload.training.models import MODELS
 
@@ -158,7 +158,7 @@ def test_a_run_whose_floats_crossed_as_0_is_remarked_upon(codec: str, zeros: int
         configuration=dataclasses.replace(record.configuration, exchange="inc+c", codec=codec, bound_k=10),
         traffic=dataclasses.replace(record.traffic, classes=ClassCounts(zeros, 1000 - zeros, 0, 0)),
     )
-    remarks = _remarks(record)
+    remarks = remarks_on(record)
     if ways_out is None:
         assert remarks == []
     else:
@@ -169,8 +169,8 @@ def test_a_run_whose_floats_crossed_as_0_is_remarked_upon(codec: str, zeros: int
 
 def test_a_run_is_remarked_upon_for_its_own_faults_only() -> None:
     record = a_record()
-    assert _remarks(record) == []
+    assert remarks_on(record) == []
     diverged = dataclasses.replace(record, learning=dataclasses.replace(record.learning, final_loss=None))
-    assert _remarks(diverged) == [
+    assert remarks_on(diverged) == [
         "inc diverged: its loss is no number any more; try a smaller --learning-rate",
     ]
