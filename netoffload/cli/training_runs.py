@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from netoffload.results import Record
     from netoffload.testbed import TestbedSettings
     from netoffload.training.config import TrainSettings
-    from netoffload.training.run import Capture
+    from netoffload.training.plan import Capture
 
 ZERO_SHARE_MAX: Final = 0.97
 """HDC on digits, 300 iterations: 98.3 % of floats crossed as 0 where nothing was learnt, 93 to 96 % where it was."""
@@ -45,7 +45,7 @@ class Found:
     @classmethod
     def of(cls, runs: Sequence[TrainSettings], baselines: str) -> Found:
         """Nothing yet."""
-        from netoffload.training.run import plan_runs
+        from netoffload.training.plan import plan_runs
 
         return cls(tuple(run.name for run in plan_runs(runs, baselines)))
 
@@ -88,7 +88,7 @@ def testbed_settings(runs: Sequence[TrainSettings], rate: str, nic: NicSettings,
 
 def capture_of(path: Path | None, every: int) -> Capture | None:
     """Return where gradients are kept; None: nowhere."""
-    from netoffload.training.run import Capture
+    from netoffload.training.plan import Capture
 
     return Capture(path, every) if path else None
 

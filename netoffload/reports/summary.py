@@ -158,7 +158,7 @@ def _merge(records: Sequence[Record]) -> Bar:
     }
 
     def per_iteration(name: str) -> float:
-        return median([getattr(record.traffic, name) / record.configuration.iterations for record in records])
+        return median([getattr(record.traffic, name) / record.timed_iterations for record in records])
 
     return Bar(
         s_per_iteration=wall_s,

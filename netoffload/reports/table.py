@@ -32,6 +32,12 @@ def describe_run(summary: Summary) -> str:
     if run.codec is not None:
         parts.append(f"{run.codec}{fixed['bound_k']}, {run.packing}, MTU {run.mtu}")
     parts.append(_learning_rates(summary))
+    if not run.optimizer.startswith("sgd:"):
+        parts.append(run.optimizer.partition(":")[0])
+    if not run.schedule.startswith("step:warmup=0,"):
+        parts.append(run.schedule.replace(",", ", "))
+    if run.clip_norm is not None:
+        parts.append(f"clipped to norm {run.clip_norm:g}")
     if run.loss_scale != 1:
         parts.append(f"loss scale {run.loss_scale:g}")
     parts += [f"differing {name}: {', '.join(values)}" for name, values in summary.differences.items()]

@@ -40,7 +40,8 @@ class RankOutcome:
     """What one rank leaves; ``accuracy`` to ``versions`` are rank 0's alone.
 
     ``sent``, ``compressed_octets`` and ``coded`` are of the timed iterations: what the rank handed to its sockets, what
-    its NIC compressed of its own tagged connections, and what it compressed itself.
+    its NIC compressed of its own tagged connections, and what it compressed itself. Earlier commands did the first
+    ``first_iteration`` iterations.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class RankOutcome:
     sent: Sent
     compressed_octets: int
     coded: Coded
+    first_iteration: int = 0
 
     def write(self, folder: Path) -> None:
         """Write it into the result folder."""

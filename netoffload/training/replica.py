@@ -1,4 +1,4 @@
-"""A replica: one model whose parameters, gradients and momentum are three flat buffers.
+"""A replica: one model whose parameters, gradients and optimizer's state are flat buffers.
 
 A method wants one contiguous float32 array and the update wants few long vector operations, so the tensors that
 torch trains are views::
@@ -14,7 +14,7 @@ No copy is made in an iteration. The NumPy arrays and the torch tensors of a rep
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ PASS_LABELS: Final = 16_000
 
 
 class Replica:
-    """A model over flat buffers, with the momentum SGD that changes it.
+    """A model over flat buffers, with the optimizer that changes it.
 
     Attributes:
         parameters: float32[n], what the workers must agree on bit for bit.
@@ -62,15 +62,11 @@ class Replica:
             self._flat_parameters[part] = tensor.detach().reshape(-1)
             tensor.data = self._flat_parameters[part].view_as(tensor)
             tensor.grad = self._flat_gradient[part].view_as(tensor)
-        # One fused pass over all parameters. The optimizer sees the sum of scaled gradients, not their average: its
-        # momentum and weight decay are that much larger, its learning rate that much smaller.
+        # The optimizer sees one parameter, and the sum of scaled gradients instead of their mean.
         self._optimizer_view = nn.Parameter(self._flat_parameters)
-        self._optimizer = torch.optim.SGD(
-            [self._optimizer_view],
-            momentum=settings.optimizer.momentum,
-            weight_decay=settings.optimizer.weight_decay * settings.nodes * settings.loss_scale,
-            fused=True,
-        )
+        self._total = settings.nodes * settings.loss_scale
+        optimizer = settings.optimizer_spec
+        self._optimizer = optimizer.make([self._optimizer_view], self._total, fused=True)
         self.parameters: Float32Array = self._flat_parameters.numpy()
         self.gradient: Float32Array = self._flat_gradient.numpy()
 
@@ -85,16 +81,21 @@ class Replica:
         return float(loss.detach())
 
     def update(self, gradient_sum: Float32Array, iteration: int) -> None:
-        """Change the parameters by one step of momentum SGD with weight decay, as ``torch.optim.SGD`` defines it.
+        """Change the parameters by one step of the optimizer, with the mean gradient.
 
         Args:
-            gradient_sum: float32[n], the workers' scaled gradients added up; not changed.
+            gradient_sum: float32[n], the workers' scaled gradients added up; clipping changes it, nothing else does.
             iteration: counted from 0; decides the learning rate.
         """
-        total = self._settings.nodes * self._settings.loss_scale
-        group = self._optimizer.param_groups[0]
-        group["lr"] = self._settings.learning_rate_at(iteration) / total
-        self._optimizer_view.grad = torch.from_numpy(gradient_sum)
+        settings, gradient = self._settings, torch.from_numpy(gradient_sum)
+        if settings.clip_norm is not None:
+            # As torch.nn.utils.clip_grad_norm_ does it, but for its 1e-6 in the divisor.
+            norm = float(torch.linalg.vector_norm(gradient))
+            if norm > settings.clip_norm * self._total:
+                gradient.mul_(settings.clip_norm * self._total / norm)
+        rate = settings.optimizer_spec.rate(settings.learning_rate_at(iteration), self._total)
+        self._optimizer.param_groups[0]["lr"] = rate
+        self._optimizer_view.grad = gradient
         self._optimizer.step()
 
     def seed_layers(self, rank: int, iteration: int = 0) -> None:
@@ -120,6 +121,21 @@ class Replica:
             part = flat[offset : offset + buffer.numel()].view_as(buffer)
             buffer.copy_(part if buffer.is_floating_point() else part.round())
             offset += buffer.numel()
+
+    def state(self) -> dict[str, Any]:
+        """Return what :meth:`load_state` takes over: tensors that share this replica's memory."""
+        return {
+            "parameters": self._flat_parameters,
+            "buffers": list(self._module.buffers()),
+            "optimizer": self._optimizer.state_dict(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on where the replica stood that :meth:`state` was taken of; copies."""
+        self._flat_parameters.copy_(state["parameters"])
+        for buffer, saved in zip(self._module.buffers(), state["buffers"], strict=True):
+            buffer.copy_(saved)
+        self._optimizer.load_state_dict(state["optimizer"])
 
     def digest(self) -> str:
         """Return the SHA-256 of parameters and buffers, as hexadecimal digits."""

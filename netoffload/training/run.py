@@ -9,25 +9,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from netoffload import results
-from netoffload.config import check_choice
 from netoffload.errors import NetOffloadError, ReplicaError, RunError, UsageError
 from netoffload.methods import Way
-from netoffload.reports import INLINE, VIA_NICS
 from netoffload.results import Record, Spread, Timing, Traffic
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 from netoffload.training import data
-from netoffload.training.capture import CAPTURE_FILE
 from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.dataset import save
 from netoffload.training.measure import FLOAT_OCTETS, check_traffic, with_coded
 from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
+from netoffload.training.plan import BASELINES, Capture, Planned, plan_runs
 
 PROGRESS_INTERVAL_S: Final = 0.2
 
@@ -37,77 +34,8 @@ START_S: Final = 120.0
 SLOW_CORE_FLOPS: Final = 5e9
 """What a rank computes per second where it shares an old core."""
 
-BASELINES: Final = ("direct", "nic", "both")
-"""Where methods run that use no codec of a NIC: without NICs, through NICs that leave them alone, or both."""
-
 Progress = Callable[[str, int], None]
 """Called with the name of the run (:attr:`Planned.name`) and the iterations it has done."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """A run, and whether its testbed has NICs."""
-
-    settings: TrainSettings
-    has_nics: bool
-
-    @property
-    def name(self) -> str:
-        """As reports call it."""
-        settings = self.settings
-        way = INLINE if settings.is_inline else VIA_NICS if self.has_nics and not settings.compressed else ""
-        return settings.method + ("+ef" if settings.error_feedback else "") + way
-
-
-def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> list[Planned]:
-    """Return the runs in the order in which they are done: those without NICs first.
-
-    Raises:
-        UsageError: ``baselines`` is none of :data:`BASELINES`.
-    """
-    check_choice("baselines", baselines, BASELINES)
-    plain = [run for run in runs if not run.compressed]
-    coded = [run for run in runs if run.is_inline]
-    through = [
-        run for run in runs if (run.compressed and not run.is_inline) or (run in plain and baselines != "direct")
-    ]
-    direct = [run for run in runs if run in coded or (run in plain and baselines != "nic")]
-    return [Planned(run, has_nics=False) for run in direct] + [Planned(run, has_nics=True) for run in through]
-
-
-@dataclasses.dataclass(frozen=True)
-class Capture:
-    """Where gradients of rank 0 are kept (float32[vectors, n], .npy), and of which iterations: every ``every``-th.
-
-    At most :data:`netoffload.training.capture.MAX_VECTORS` vectors are kept.
-    """
-
-    path: Path
-    every: int = 50
-
-    def check(self, runs: Sequence[Planned]) -> None:
-        """Refuse before anything is built.
-
-        Raises:
-            UsageError: several runs, no iteration to capture, or a file that cannot be written.
-        """
-        if len(runs) != 1:
-            raise UsageError("gradients are captured of one exchange at a time")
-        iterations = runs[0].settings.iterations
-        if not 1 <= self.every <= iterations:
-            raise UsageError(f"no gradient to capture: every {self.every} of {iterations} iterations")
-        results.check_writable(self.path)
-
-    def keep(self, result_folder: Path) -> None:
-        """Move what rank 0 wrote to where it was asked for.
-
-        Raises:
-            UsageError: it cannot be written there.
-        """
-        try:
-            shutil.move(result_folder / CAPTURE_FILE, self.path)
-        except OSError as error:
-            raise UsageError(f"cannot write {self.path}: {error}") from error
 
 
 def run_all(
@@ -293,15 +221,17 @@ def make_record(
         rate_bps_measured=rate_bps_measured,
         timing=_timing(outcomes, settings.spec.period),
         traffic=traffic,
-        compression_efficiency=_efficiency(settings, outcomes, traffic),
+        compression_efficiency=_efficiency(outcomes, traffic),
         learning=results.Learning(first.accuracy, first.accuracy_after, first.final_loss),
         parameter_sha256=first.sha256,
+        first_iteration=first.first_iteration,
+        timed_iterations=len(first.wall_s),
     )
 
 
-def _efficiency(settings: TrainSettings, outcomes: Sequence[RankOutcome], traffic: Traffic) -> float:
+def _efficiency(outcomes: Sequence[RankOutcome], traffic: Traffic) -> float:
     workers = [outcome.sent.vector_octets for outcome in outcomes if outcome.is_worker]
-    whole = FLOAT_OCTETS * outcomes[0].parameters * settings.iterations
+    whole = FLOAT_OCTETS * outcomes[0].parameters * len(outcomes[0].wall_s)
     return sum(workers) / len(workers) / whole / traffic.ratio
 
 
@@ -344,6 +274,7 @@ def _mean_per_iteration(series: Sequence[Sequence[float]]) -> list[float]:
 
 def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters: int) -> results.Configuration:
     nic: NicSettings | None = testbed.nic
+    settings = settings.resolved()
     return results.Configuration(
         model=settings.model,
         exchange=settings.method,
@@ -351,11 +282,11 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         iterations=settings.iterations,
         seed=settings.seed,
         batch=settings.batch,
-        learning_rate=settings.optimizer.learning_rate,
-        learning_rate_divisor=settings.schedule.divisor,
-        learning_rate_interval=settings.schedule.interval,
-        momentum=settings.optimizer.momentum,
-        weight_decay=settings.optimizer.weight_decay,
+        learning_rate=settings.optimizer_spec.learning_rate,
+        learning_rate_divisor=settings.learning_rate_divisor or 1.0,
+        learning_rate_interval=settings.learning_rate_interval or settings.iterations,
+        momentum=settings.momentum or 0.0,
+        weight_decay=settings.weight_decay or 0.0,
         loss_scale=settings.loss_scale,
         data=settings.data_spec.name,
         parameters=parameters,
@@ -367,4 +298,7 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         error_feedback=settings.error_feedback,
         sharing=settings.sharing,
         offload=settings.offload,
+        optimizer=settings.optimizer or "",
+        schedule=settings.schedule or "",
+        clip_norm=settings.clip_norm,
     )

@@ -34,6 +34,7 @@ def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9,
     configuration = Configuration(
         "hdc", exchange, 4, 10, seed, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 1.0, "digits", 1149010,
         None, None, None, rate_bps, 1500, False, "partitioned", "nic",
+        "sgd:momentum=0.9,weight_decay=5e-05,nesterov=false", "step:warmup=0,divisor=5.0,interval=2000", None,
     )  # fmt: skip
     if compressed or via_nics:
         configuration = replace(configuration, codec="inceptionn", bound_k=10, packing="coalesced")
@@ -59,6 +60,8 @@ def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9,
         0.25 if compressed else 1.0,
         Learning(0.975, {}, 0.1),
         "ab",
+        0,
+        10,
     )
 
 

@@ -13,7 +13,7 @@ from netoffload.errors import UsageError
 from netoffload.methods import Method, Sent, Update
 from netoffload.training.capture import MAX_VECTORS, CapturingMethod
 from netoffload.training.config import TrainSettings
-from netoffload.training.run import Capture, Planned
+from netoffload.training.plan import Capture, Planned
 from netoffload.training.sample import sample_gradients
 
 

@@ -117,6 +117,9 @@ def a_record() -> Record:
         False,
         "partitioned",
         "nic",
+        "sgd:momentum=0.9,weight_decay=5e-05,nesterov=false",
+        "step:warmup=0,divisor=5.0,interval=2000",
+        None,
     )
     return Record(
         results.FORMAT,
@@ -129,6 +132,8 @@ def a_record() -> Record:
         1.0,
         Learning(0.9, {}, 0.1),
         "ab",
+        0,
+        10,
     )
 
 

@@ -19,7 +19,8 @@ from netoffload.testbed import NicSettings, TestbedSettings
 from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.measure import Reading, check_traffic, read_meter, traffic_between
 from netoffload.training.outcome import Coded, RankOutcome
-from netoffload.training.run import BASELINES, START_S, make_record, plan_runs, run_all, time_limit_s
+from netoffload.training.plan import BASELINES, plan_runs
+from netoffload.training.run import START_S, make_record, run_all, time_limit_s
 
 PARAMETERS = 1000
 ITERATIONS = 2
