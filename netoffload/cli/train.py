@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,25 +11,25 @@ import typer
 from netoffload import config
 from netoffload.cli.app import app, told_anyway
 from netoffload.cli.data_options import Data, DataDir, Sharing
+from netoffload.cli.grouped import shows_fields
 from netoffload.cli.nic_parameters import shows_nic_options
 from netoffload.cli.training_options import (
     AsJson,
     Baselines,
-    CaptureFile,
     ErrorFeedback,
     Exchanges,
-    LearningRate,
-    LearningRateInterval,
-    LossScale,
+    LearningOptions,
     Model,
     Mtu,
     Nodes,
     Offload,
+    OutputOptions,
     Rate,
     Seed,
+    Seeds,
     ShowList,
 )
-from netoffload.cli.training_runs import Found, capture_of, run_series, tell, testbed_settings
+from netoffload.cli.training_runs import Found, outputs_of, run_series, tell, testbed_settings
 from netoffload.errors import UsageError
 from netoffload.nic_options import NicSettings
 
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
 @app.command()
 @shows_nic_options
+@shows_fields("learning", "outputs")
 def train(
     model: Model,
     nic: NicSettings,
@@ -49,20 +49,17 @@ def train(
     mtu: Mtu = 1500,
     iterations: Annotated[int, typer.Option(help="Batches per worker.")] = 200,
     seed: Seed = 1,
+    seeds: Seeds = None,
     data: Data = None,
     data_dir: DataDir = None,
     batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 25,
-    learning_rate: LearningRate = None,
-    learning_rate_interval: LearningRateInterval = None,
-    loss_scale: LossScale = 1.0,
     error_feedback: ErrorFeedback = False,
     sharing: Sharing = "partitioned",
     offload: Offload = config.Offload.NIC,
-    eval_every: Annotated[int, typer.Option(help="Measure the accuracy every so many iterations; 0: at the end.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Append the records to this file of JSON lines.")] = None,
-    capture: CaptureFile = None,
-    capture_every: Annotated[int, typer.Option(help="Keep that of every so many iterations.")] = 50,
+    *,
+    learning: LearningOptions,
     baselines: Baselines = "direct",
+    outputs: OutputOptions,
     show_list: ShowList = False,
     as_json: AsJson = False,
 ) -> None:
@@ -75,30 +72,31 @@ def train(
 
     Example: netoffload train hdc --exchange inc+c --offload inline --codec bounded --loss-scale 8
 
+    Example: netoffload train hdc --exchange inc --optimizer adam --schedule cosine:warmup=50 --seeds 1,2,3
+
     Example: netoffload train cnn --exchange terngrad --exchange qsgd:levels=15 --exchange pqasgd:p=8 --rate 100mbit
     """
     from netoffload.training.config import TrainSettings
+    from netoffload.training.plan import parse_seeds
 
     first = TrainSettings(
         method="inc",
         model=model,
         nodes=nodes,
         iterations=iterations,
-        seed=seed,
         data=data,
         data_dir=str(data_dir) if data_dir else None,
         batch=batch,
-        learning_rate=learning_rate,
-        learning_rate_interval=learning_rate_interval,
-        loss_scale=loss_scale,
-        eval_every=eval_every,
         sharing=sharing,
         offload=offload.value,
+        **vars(learning),
     )
-    runs = _one_per_exchange(first, exchange or ["inc+c"], error_feedback=error_feedback)
+    each = _one_per_exchange(first, exchange or ["inc+c"], error_feedback=error_feedback)
+    drawn = parse_seeds(seeds) if seeds is not None else (seed,)
+    runs = [dataclasses.replace(run, seed=one) for one in drawn for run in each]
     testbed, found = testbed_settings(runs, rate, nic, mtu), Found.of(runs, baselines)
     with told_anyway(lambda reason: tell(found, reason, as_json=as_json)):
-        run_series(runs, testbed, found, out, capture_of(capture, capture_every), baselines=baselines)
+        run_series(runs, testbed, found, outputs.out, outputs_of(outputs), baselines=baselines)
 
 
 def _one_per_exchange(first: TrainSettings, asked: Sequence[str], *, error_feedback: bool) -> list[TrainSettings]:

@@ -19,10 +19,12 @@ from netoffload.nic_options import NicSettings
 from netoffload.training.data_spec import SYNTHETIC
 
 if TYPE_CHECKING:
+    from netoffload.cli.training_options import OutputOptions
     from netoffload.results import Record
     from netoffload.testbed import TestbedSettings
     from netoffload.training.config import TrainSettings
-    from netoffload.training.plan import Capture
+    from netoffload.training.outcome import Step
+    from netoffload.training.plan import Outputs
 
 ZERO_SHARE_MAX: Final = 0.97
 """HDC on digits, 300 iterations: 98.3 % of floats crossed as 0 where nothing was learnt, 93 to 96 % where it was."""
@@ -52,8 +54,10 @@ class Found:
     def missing(self, reason: str | None) -> dict[str, str | None]:
         """Return why there is no record of a run, by its name: its own reason, or that why all ended."""
         from netoffload import reports
+        from netoffload.training.plan import with_seed
 
-        done = {reports.method_name(record) for record in self.records}
+        methods = [(reports.method_name(record), record.configuration.seed) for record in self.records]
+        done = {name for method, seed in methods for name in (method, with_seed(method, seed))}
         return {name: self.failed.get(name, reason) for name in self.names if name not in done}
 
 
@@ -86,11 +90,12 @@ def testbed_settings(runs: Sequence[TrainSettings], rate: str, nic: NicSettings,
     return TestbedSettings(nodes=nodes, rate_bps=config.parse_rate_bps(rate), mtu=mtu, nic=nic)
 
 
-def capture_of(path: Path | None, every: int) -> Capture | None:
-    """Return where gradients are kept; None: nowhere."""
-    from netoffload.training.plan import Capture
+def outputs_of(asked: OutputOptions) -> Outputs:
+    """Return what is kept of the runs, beside their records."""
+    from netoffload.training.plan import Capture, Outputs
 
-    return Capture(path, every) if path else None
+    capture = Capture(asked.capture, asked.capture_every) if asked.capture else None
+    return Outputs(capture, asked.checkpoint, asked.checkpoint_every, asked.resume, asked.tensorboard)
 
 
 def run_series(
@@ -98,15 +103,17 @@ def run_series(
     testbed: TestbedSettings,
     found: Found,
     out: Path | None,
-    capture: Capture | None = None,
+    outputs: Outputs | None = None,
     *,
     anew: bool = False,
     baselines: str,
 ) -> None:
     """Do the runs with progress on standard error; a record is appended to ``found`` and ``out`` once it exists.
 
-    ``anew``: the first one replaces what ``out`` held, which stays if there is none.
+    ``anew``: the first one replaces what ``out`` held, which stays if there is none. A record that ``out`` has already,
+    of a run that an earlier command did, is not appended again.
     """
+    from netoffload.training.plan import NO_OUTPUTS
     from netoffload.training.run import run_all
 
     if out is not None:
@@ -117,7 +124,8 @@ def run_series(
         if out is not None:
             if anew and len(found.records) == 1:
                 out.unlink(missing_ok=True)
-            results.append_records(out, [record])
+            if not (out.exists() and results.to_line(record) in out.read_text(encoding="utf-8").splitlines()):
+                results.append_records(out, [record])
         for remark in remarks_on(record):
             notes.print(remark, highlight=False, markup=False, soft_wrap=True)
 
@@ -134,7 +142,7 @@ def run_series(
             on_progress=show,
             on_record=keep,
             on_failure=note_failure,
-            capture=capture,
+            outputs=outputs or NO_OUTPUTS,
         )
 
 
@@ -158,28 +166,38 @@ def remarks_on(record: Record) -> list[str]:
 @contextmanager
 def _progress(
     names: Sequence[str], iterations: int
-) -> Iterator[tuple[Callable[[str], None], Callable[[str, int], None]]]:
+) -> Iterator[tuple[Callable[[str], None], Callable[[str, Step], None]]]:
+    """Bars in a terminal; elsewhere a line whenever a tenth of a run is done."""
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("{task.fields[learnt]}"),
     )
     with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as bars:
-        setup = bars.add_task("building the testbed", total=None)
-        tasks = {name: bars.add_task(f"train {name}", total=iterations, start=False) for name in names}
+        setup = bars.add_task("building the testbed", total=None, learnt="")
+        tasks = {name: bars.add_task(f"train {name}", total=iterations, start=False, learnt="") for name in names}
+        tenths = dict.fromkeys(names, 0)
 
         def show_phase(phrase: str) -> None:
             bars.update(setup, description=phrase, visible=True)
             if not notes.is_terminal:
                 notes.print(phrase, highlight=False)
 
-        def show(name: str, done: int) -> None:
+        def show(name: str, step: Step) -> None:
             bars.update(setup, visible=False)
             bars.start_task(tasks[name])
-            bars.update(tasks[name], completed=done)
-            if not notes.is_terminal and done == 0:
-                notes.print(f"training {name}", highlight=False)
+            bars.update(tasks[name], completed=step.done, learnt=step.learnt)
+            if notes.is_terminal:
+                return
+            tenth = step.tenths_of(iterations)
+            if step.done == 0:
+                notes.print(f"training {name}", highlight=False, markup=False)
+            elif tenth > tenths[name]:
+                tenths[name] = tenth
+                words = ", ".join(filter(None, (f"{step.done} of {iterations}", step.learnt)))
+                notes.print(f"{name}: {words}", highlight=False, markup=False, soft_wrap=True)
 
         yield show_phase, show

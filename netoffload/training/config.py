@@ -202,6 +202,23 @@ class TrainSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class Checkpointing:
+    """Where a run's checkpoints are (:mod:`netoffload.training.checkpoint`).
+
+    Attributes:
+        folder: of this run alone.
+        every: iterations from one to the next; there is one at the end as well.
+        resume: go on from the one that is there; else there must be none.
+        run: which run it is.
+    """
+
+    folder: str
+    every: int
+    resume: bool
+    run: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
 class RankJob:
     """What the launcher hands to every rank, as a file: the run, and where its data is."""
 
@@ -213,6 +230,9 @@ class RankJob:
     codec: str | None = None
     bound_k: int | None = None
     """What ranks that compress by themselves do it by."""
+    checkpointing: Checkpointing | None = None
+    tensorboard: str | None = None
+    """Folder for this run's event file."""
 
     def write(self, path: Path) -> None:
         """Write it where a rank will read it."""

@@ -14,6 +14,7 @@ No copy is made in an iteration. The NumPy arrays and the torch tensors of a rep
 from __future__ import annotations
 
 import hashlib
+import itertools
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ import torch
 from torch import nn
 
 from netoffload.compiled.arrays import Float32Array
+from netoffload.training.capture import Layer
 from netoffload.training.config import TrainSettings
 from netoffload.training.layers import FullyConnected
 
@@ -36,7 +38,8 @@ class Replica:
     Attributes:
         parameters: float32[n], what the workers must agree on bit for bit.
         gradient: float32[n], written by :meth:`backward`, summed by the method, read by :meth:`update`.
-        layer_sizes: length of every weight and every bias, in the order in which they lie in both.
+        layers: every weight and every bias, in the order in which they lie in both.
+        loss: of the latest batch; None: there was none.
     """
 
     def __init__(self, settings: TrainSettings, module: nn.Module | None = None) -> None:
@@ -50,15 +53,18 @@ class Replica:
             list(layer.parameters(recurse=False)) and not isinstance(layer, FullyConnected)
             for layer in self._module.modules()
         )
-        tensors = list(self._module.parameters())
-        self.layer_sizes: tuple[int, ...] = tuple(tensor.numel() for tensor in tensors)
-        count = sum(tensor.numel() for tensor in tensors)
+        self.loss: float | None = None
+        named = dict(self._module.named_parameters())
+        offsets = itertools.accumulate((tensor.numel() for tensor in named.values()), initial=0)
+        self.layers = tuple(
+            Layer(name, tuple(tensor.shape), offset, tensor.numel())
+            for (name, tensor), offset in zip(named.items(), offsets, strict=False)
+        )
+        count = sum(self.layer_sizes)
         self._flat_parameters = torch.empty(count)
         self._flat_gradient = torch.zeros(count)
-        offset = 0
-        for tensor in tensors:
-            part = slice(offset, offset + tensor.numel())
-            offset += tensor.numel()
+        for layer, tensor in zip(self.layers, named.values(), strict=True):
+            part = slice(layer.offset, layer.offset + layer.size)
             self._flat_parameters[part] = tensor.detach().reshape(-1)
             tensor.data = self._flat_parameters[part].view_as(tensor)
             tensor.grad = self._flat_gradient[part].view_as(tensor)
@@ -70,6 +76,11 @@ class Replica:
         self.parameters: Float32Array = self._flat_parameters.numpy()
         self.gradient: Float32Array = self._flat_gradient.numpy()
 
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """Lengths of the layers."""
+        return tuple(layer.size for layer in self.layers)
+
     def backward(self, images: torch.Tensor, labels: torch.Tensor) -> float:
         """Put the gradient of a batch's mean loss, times the loss scale, into ``gradient``; return the loss."""
         self._seed_iteration()
@@ -78,7 +89,8 @@ class Replica:
         loss = self._settings.model_spec.loss(self._module(images), labels)
         scale = self._settings.loss_scale
         (loss if scale == 1 else loss * scale).backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
+        self.loss = float(loss.detach())
+        return self.loss
 
     def update(self, gradient_sum: Float32Array, iteration: int) -> None:
         """Change the parameters by one step of the optimizer, with the mean gradient.
