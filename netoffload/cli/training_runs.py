@@ -133,7 +133,7 @@ def run_series(
         found.failed[name] = str(error)
         notes.print(f"{name} failed: {error}", highlight=False, markup=False, soft_wrap=True)
 
-    with _progress(found.names, runs[0].iterations) as (show_phase, show):
+    with progress(found.names, runs[0].iterations) as (show_phase, show):
         run_all(
             runs,
             testbed,
@@ -164,7 +164,7 @@ def remarks_on(record: Record) -> list[str]:
 
 
 @contextmanager
-def _progress(
+def progress(
     names: Sequence[str], iterations: int
 ) -> Iterator[tuple[Callable[[str], None], Callable[[str, Step], None]]]:
     """Bars in a terminal; elsewhere a line whenever a tenth of a run is done."""

@@ -10,9 +10,10 @@ import pytest
 from commands import netoffload, started
 
 from netoffload import results
-from netoffload.cli.training_runs import remarks_on
+from netoffload.cli.training_runs import progress, remarks_on
 from netoffload.results import ClassCounts, Configuration, Learning, NodeTraffic, Record, Spread, Timing, Traffic
 from netoffload.training.models import MODELS
+from netoffload.training.outcome import Step
 
 
 def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
@@ -46,6 +47,13 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
         (("--data", "mnist"), "mnist needs --data-dir"),
         (("--data", "mnist", "--data-dir", "/nonexistent"), "/nonexistent has no train-images-idx3-ubyte[.gz]"),
         (("--loss-scale", "3"), "not a power of two"),
+        (("--optimizer", "lbfgs"), "optimizer 'lbfgs' is unknown: choose from sgd, adam"),
+        (("--schedule", "cosine", "--learning-rate-interval", "9"), "cosine has no parameter 'interval'"),
+        (("--stop-at-accuracy", "0.9"), "measure it: --evaluate-every N"),
+        (("--seeds", "1,1"), "write whole numbers with commas between them, each once"),
+        (("--resume",), "--resume needs --checkpoint DIR"),
+        (("--checkpoint", "/nonexistent", "--resume"), "/nonexistent holds no checkpoint of these runs"),
+        (("--checkpoint", "/nonexistent", "--checkpoint-every", "0"), "every 0 iterations: it must be at least 1"),
         (("--out", "/"), "cannot write /: Is a directory"),
         (("--out", "/nonexistent/runs.jsonl"), "/nonexistent is no folder"),
         (("--exchange", "inc", "--capture", "/nonexistent/g.npy"), "/nonexistent is no folder"),
@@ -178,4 +186,16 @@ def test_a_run_is_remarked_upon_for_its_own_faults_only() -> None:
     diverged = dataclasses.replace(record, learning=dataclasses.replace(record.learning, final_loss=None))
     assert remarks_on(diverged) == [
         "inc diverged: its loss is no number any more; try a smaller --learning-rate",
+    ]
+
+
+def test_where_nobody_watches_every_tenth_of_a_run_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress(["inc"], 40) as (_, show):
+        for step in (Step(0), Step(1, 2.5), Step(4, 2.0), Step(6, 1.9), Step(20, 1.5, 0.75), Step(40, None, 0.75)):
+            show("inc", step)
+    assert capsys.readouterr().err.splitlines() == [
+        "training inc",
+        "inc: 4 of 40, loss 2",
+        "inc: 20 of 40, loss 1.5, accuracy 75 %",
+        "inc: 40 of 40, accuracy 75 %",
     ]
