@@ -218,6 +218,11 @@ class Record:
     """Iterations behind those, of which times, octets and efficiency are; fewer than asked for where an accuracy ended
     the run."""
 
+    @property
+    def iterations_done(self) -> int:
+        """By this command and earlier ones."""
+        return self.first_iteration + self.timed_iterations
+
 
 def to_line(record: Record) -> str:
     """Write a record as one line of JSON, without the newline."""

@@ -147,11 +147,16 @@ def run_series(
 
 
 def remarks_on(record: Record) -> list[str]:
-    """Return a line for everything that makes a run's accuracy say nothing about its method."""
+    """Return a line for an early end, and for everything that makes a run's accuracy say nothing about its method."""
     asked, classes = record.configuration, record.traffic.classes
     remarks = []
     if asked.data.startswith(SYNTHETIC):
         remarks.append(f"{asked.exchange} trained on noise ({asked.data}): its accuracy and loss say nothing")
+    if record.iterations_done < asked.iterations:
+        remarks.append(
+            f"{asked.exchange} reached {100 * record.learning.accuracy:.1f} % after {record.iterations_done} of "
+            f"{asked.iterations} iterations"
+        )
     if record.learning.final_loss is None:
         remarks.append(f"{asked.exchange} diverged: its loss is no number any more; try a smaller --learning-rate")
     if classes.total and classes.bits_0 >= ZERO_SHARE_MAX * classes.total:

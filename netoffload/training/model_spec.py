@@ -140,7 +140,7 @@ class ModelSpec:
     def __str__(self) -> str:
         """Say in a line what it is."""
         printed = f"; {self.printed}" if self.printed else ""
-        rate = f"learning rate {self.optimizer.learning_rate:g}"
+        rate = f"{type(self.optimizer).__name__}, learning rate {self.optimizer.learning_rate:g}"
         return f"{self.name}: {self.summary}; {rate}; trains on {self.data}{printed}"
 
     def takes(self, shape: SampleShape) -> bool:

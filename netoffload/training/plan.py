@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -146,12 +147,14 @@ class Outputs:
             self.capture.check(runs)
         if self.tensorboard is not None:
             check_tensorboard()
+            _check_folder(self.tensorboard)
         if self.checkpoint is None:
             if self.resume:
                 raise UsageError("--resume needs --checkpoint DIR, where the checkpoints are")
             return
         if self.checkpoint_every < 1:
             raise UsageError(f"a checkpoint every {self.checkpoint_every} iterations: it must be at least 1")
+        _check_folder(self.checkpoint)
         found = [checkpoint.find(asked) for run in runs if (asked := self.checkpointing(run, nic))]
         if self.resume and not any(found):
             raise UsageError(f"{self.checkpoint} holds no checkpoint of these runs: leave --resume out to begin")
@@ -178,7 +181,13 @@ class Outputs:
         is_enough = enough is not None and found.accuracy is not None and found.accuracy >= enough
         if found.iteration < run.settings.iterations and not is_enough:
             return None
-        [record] = results.read_records(Path(asked.folder) / RECORD_FILE)
+        path = Path(asked.folder) / RECORD_FILE
+        if not path.exists():
+            raise UsageError(
+                f"{run.name} is over after {found.iteration} iterations and left no record: "
+                f"remove {asked.folder} to do it again, or ask for more --iterations"
+            )
+        [record] = results.read_records(path)
         return record
 
     def keep(self, run: Planned, nic: NicSettings | None, record: Record) -> None:
@@ -190,6 +199,15 @@ class Outputs:
         if asked := self.checkpointing(run, nic):
             line = results.to_line(record).encode() + b"\n"
             checkpoint.write_whole(Path(asked.folder) / RECORD_FILE, lambda file: file.write(line))
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a folder that could not be made, or written into; leaves nothing."""
+    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    try:
+        tempfile.TemporaryDirectory(dir=there).cleanup()
+    except OSError as error:
+        raise UsageError(f"cannot write into the folder {path}: {error.strerror}") from error
 
 
 NO_OUTPUTS: Final = Outputs()

@@ -143,7 +143,7 @@ class Replica:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on where the replica stood that :meth:`state` was taken of; copies."""
+        """Go on where the replica stood that ``state`` was taken of; the optimizer keeps the tensors in it."""
         self._flat_parameters.copy_(state["parameters"])
         for buffer, saved in zip(self._module.buffers(), state["buffers"], strict=True):
             buffer.copy_(saved)

@@ -51,6 +51,7 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
         (("--schedule", "cosine", "--learning-rate-interval", "9"), "cosine has no parameter 'interval'"),
         (("--stop-at-accuracy", "0.9"), "measure it: --evaluate-every N"),
         (("--seeds", "1,1"), "write whole numbers with commas between them, each once"),
+        (("--checkpoint", "/dev/null/x"), "cannot write into the folder /dev/null/x: Not a directory"),
         (("--resume",), "--resume needs --checkpoint DIR"),
         (("--checkpoint", "/nonexistent", "--resume"), "/nonexistent holds no checkpoint of these runs"),
         (("--checkpoint", "/nonexistent", "--checkpoint-every", "0"), "every 0 iterations: it must be at least 1"),
@@ -183,6 +184,8 @@ def test_a_run_whose_floats_crossed_as_0_is_remarked_upon(codec: str, zeros: int
 def test_a_run_is_remarked_upon_for_its_own_faults_only() -> None:
     record = a_record()
     assert remarks_on(record) == []
+    [remark] = remarks_on(dataclasses.replace(record, first_iteration=2, timed_iterations=5))
+    assert remark == "inc reached 90.0 % after 7 of 10 iterations"
     diverged = dataclasses.replace(record, learning=dataclasses.replace(record.learning, final_loss=None))
     assert remarks_on(diverged) == [
         "inc diverged: its loss is no number any more; try a smaller --learning-rate",

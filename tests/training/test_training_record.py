@@ -247,6 +247,10 @@ def test_a_run_that_is_over_is_not_done_again(tmp_path: Path) -> None:
     Path(asked.folder, "checkpoint.json").write_text(json.dumps(said))
     outputs.check([run, other], None)
     assert (outputs.finished(run, None), outputs.finished(other, None)) == (record, None)
+    Path(asked.folder, "record.json").rename(tmp_path / "record.json")
+    with pytest.raises(UsageError, match=r"wa is over after 2 iterations and left no record: remove .*wa-seed-1"):
+        outputs.finished(run, None)
+    (tmp_path / "record.json").rename(Path(asked.folder, "record.json"))
     longer = dataclasses.replace(run, settings=dataclasses.replace(run.settings, iterations=3, eval_every=1))
     assert outputs.finished(longer, None) is None
     enough = dataclasses.replace(longer, settings=dataclasses.replace(longer.settings, stop_at_accuracy=0.9))
