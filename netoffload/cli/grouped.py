@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Group = tuple[list[inspect.Parameter], Callable[..., Any]]
@@ -45,7 +45,7 @@ def shows_fields(*names: str) -> Callable[[Callable[..., Any]], Callable[..., An
     return decorate
 
 
-def _parameters(kind: type) -> Sequence[inspect.Parameter]:
+def _parameters(kind: Any) -> list[inspect.Parameter]:
     hints = typing.get_type_hints(kind, include_extras=True)
     place = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return [

@@ -44,7 +44,7 @@ class Board:
 
         self._layers = layers
         try:
-            self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(folder))
         except OSError as error:
             raise UsageError(f"cannot write for TensorBoard to {folder}: {error.strerror}") from error
 
@@ -52,15 +52,15 @@ class Board:
         """Add values by name after ``done`` iterations; those that are None are left out."""
         for name, value in values.items():
             if value is not None:
-                self._writer.add_scalar(name, value, done)  # type: ignore[no-untyped-call]
+                self._writer.add_scalar(name, value, done)
 
     def add_histograms(self, done: int, what: str, vector: Float32Array) -> None:
         """Add a histogram of each layer of ``vector``, float32[n], if all values are finite."""
         for layer in self._layers:
             values = vector[layer.offset : layer.offset + layer.size]
             if values.size and np.isfinite(values).all():
-                self._writer.add_histogram(f"{what}/{layer.name}", values, done)  # type: ignore[no-untyped-call]
+                self._writer.add_histogram(f"{what}/{layer.name}", values, done)
 
     def close(self) -> None:
         """Write what is left."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()

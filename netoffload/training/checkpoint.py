@@ -13,6 +13,7 @@ removed after that. A run killed at any moment leaves a checkpoint that is whole
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -146,5 +147,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
     except (OSError, RuntimeError) as error:  # torch turns a full disk into a RuntimeError
-        beside.unlink(missing_ok=True)
         raise UsageError(f"cannot write the checkpoint {path}: {error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()

@@ -116,8 +116,10 @@ class Watched:
 
     def __init__(self, job: RankJob, replica: Replica, method: Method, milestones: Milestones) -> None:
         """Begin what ``job`` asks for: a capture, TensorBoard's file."""
-        self._replica, self._board, self._capture = replica, None, None
         self.method = method
+        self._replica = replica
+        self._board: Board | None = None
+        self._capture: CapturingMethod | None = None
         if job.capture_every:
             self.method = self._capture = CapturingMethod(method, job.capture_every, milestones.first)
         if job.tensorboard:

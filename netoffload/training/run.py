@@ -177,7 +177,7 @@ def run_one(
     job = RankJob(settings, str(datasets.saved(settings, bed)), capture.every if capture else 0)
     if settings.is_inline and testbed.nic is not None:
         job = dataclasses.replace(job, codec=testbed.nic.codec, bound_k=testbed.nic.bound_k)
-    board = outputs.tensorboard and str(outputs.tensorboard.absolute() / run.folder)
+    board = str(outputs.tensorboard.absolute() / run.folder) if outputs.tensorboard else None
     job = dataclasses.replace(job, checkpointing=outputs.checkpointing(run, testbed.nic), tensorboard=board)
     job_file = folder / "job.json"
     job.write(job_file)

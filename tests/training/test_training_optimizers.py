@@ -56,8 +56,9 @@ def test_flat_buffers_are_changed_as_torch_changes_tensors(optimizer: str, clip_
     replica, reference = Replica(settings, a_net()), list(a_net().parameters())
     other = settings.optimizer_spec.make(reference)
     for iteration, gradient in enumerate(gradients()):
-        for tensor, part in zip(reference, torch.from_numpy(gradient.copy()).split(replica.layer_sizes), strict=True):
-            tensor.grad = part.view_as(tensor)
+        for tensor, layer in zip(reference, replica.layers, strict=True):
+            part = gradient[layer.offset : layer.offset + layer.size]
+            tensor.grad = torch.from_numpy(part.copy()).view_as(tensor)
         replica.update(gradient, iteration)
         if clip_norm is not None:
             assert float(nn.utils.clip_grad_norm_(reference, clip_norm)) > clip_norm
