@@ -66,7 +66,14 @@ from netoffload.collectives.exchange import Channel, Exchange, Quantise, Stopwat
 from netoffload.collectives.gathering import ShortAllreduce, is_short
 from netoffload.collectives.hierarchy import Groups, hierarchical_allreduce
 from netoffload.collectives.operations import Operation
-from netoffload.collectives.payloads import Payload, allgather_payloads, push_pull, ring_payloads, serve_payloads
+from netoffload.collectives.payloads import (
+    Payload,
+    allgather_payloads,
+    alltoall_payloads,
+    push_pull,
+    ring_payloads,
+    serve_payloads,
+)
 from netoffload.collectives.ring import CHUNK_FLOATS, ring_allgather, ring_allreduce, ring_reduce_scatter
 from netoffload.collectives.tree import broadcast, reduce
 from netoffload.collectives.worker_aggregator import aggregate, aggregator_allreduce, worker_exchange
@@ -85,6 +92,7 @@ __all__ = [
     "aggregator_allreduce",
     "allgather_payloads",
     "alltoall",
+    "alltoall_payloads",
     "barrier",
     "broadcast",
     "gather",

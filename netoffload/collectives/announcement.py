@@ -50,6 +50,7 @@ class Call(enum.IntEnum):
     PAYLOAD_RING = 16
     PLAIN_ALLREDUCE = 17
     REFUSED = 18
+    PAYLOAD_ALLTOALL = 19
 
 
 NO_ROOT = -1

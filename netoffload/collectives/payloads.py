@@ -11,6 +11,8 @@ compressed vectors, as the papers of the compressors have them::
     octets out of a rank's link, m per payload of the whole vector, p ranks
     (p-1) m                          worker m, server (p-1) m'           2(p-1)/p m
 
+Or every rank has another payload for each (``alltoall_payloads``).
+
 In all three, what every rank adds comes from the same octets in the same order, so that replicas stay bit-identical.
 These octets are never tagged: a lossy NIC must not touch them.
 """
@@ -18,7 +20,7 @@ These octets are never tagged: a lossy NIC must not touch them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -53,6 +55,24 @@ def allgather_payloads(exchange: Exchange, payload: Payload) -> list[Payload]:
         meet(exchange, Announcement(Call.PAYLOAD_GATHER))
         received = _swap(exchange, dict.fromkeys(peers, payload), peers)
     return [received.get(rank, payload) for rank in range(exchange.size)]
+
+
+def alltoall_payloads(exchange: Exchange, payloads: Sequence[Payload]) -> list[Payload]:
+    """Give every rank its payload and return what each has for this one, in rank order; collective.
+
+    Args:
+        exchange: the ranks; all of them make this call.
+        payloads: one per rank; this rank's own is returned as it is.
+
+    Raises:
+        CollectiveError: a rank is in another call.
+        PeerLostError: a rank is gone or silent.
+    """
+    outgoing = {rank: payload for rank, payload in enumerate(payloads) if rank != exchange.rank}
+    with aborting_on_error(exchange):
+        meet(exchange, Announcement(Call.PAYLOAD_ALLTOALL))
+        received = _swap(exchange, outgoing, tuple(outgoing))
+    return [received.get(rank, payload) for rank, payload in enumerate(payloads)]
 
 
 def push_pull(exchange: Exchange, payload: Payload, *, server: int) -> Payload:

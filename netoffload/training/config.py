@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import json
 import math
 from pathlib import Path
 from typing import Final
 
-from netoffload import methods
+from netoffload import compressors, methods
+from netoffload.compressors import Compressor
+from netoffload.compressors.eight_bit import EightBit
 from netoffload.config import Offload, check_choice
 from netoffload.errors import UsageError
 from netoffload.methods.registry import LEARNING_RATE_MAX
@@ -27,6 +30,18 @@ OFFLOADS: Final = (Offload.NIC.value, Offload.INLINE.value)
 
 MAX_WORKERS: Final = 63
 """One node less than a testbed can have: the aggregator needs one too."""
+
+
+FLOAT32: Final = "float32"
+"""Activations as they are."""
+
+
+class Parallel(enum.StrEnum):
+    """What a worker has of the model."""
+
+    DATA = "data"
+    MODEL = "model"
+    HYBRID = "hybrid"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +73,9 @@ class TrainSettings:
         error_feedback: host-side compressors add what they left unsent to the next gradient.
         sharing: one of :data:`~netoffload.training.data_spec.SHARINGS`.
         offload: who compresses what is tagged: the NICs, or (``inline``) the ranks by themselves.
+        parallel: one of :class:`Parallel`: what of the model a worker has (:mod:`netoffload.training.parallel`).
+        activations: what activations and errors travel as: ``float32``, or an 8-bit type with its parameters.
+        sub_batches: pieces in which they do; what moves one hides behind the multiplication of another.
     """
 
     method: str
@@ -82,6 +100,9 @@ class TrainSettings:
     error_feedback: bool = False
     sharing: str = "partitioned"
     offload: str = Offload.NIC.value
+    parallel: str = Parallel.DATA.value
+    activations: str = FLOAT32
+    sub_batches: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.
@@ -113,6 +134,32 @@ class TrainSettings:
             )
         if self.error_feedback and not spec.keeps_residual:
             raise UsageError(f"{self.method} keeps no residual: error feedback is for gathered and served payloads")
+
+        self._check_parallel()
+
+    def _check_parallel(self) -> None:
+        check_choice("parallel", self.parallel, tuple(Parallel))
+        _ = self.activation_compressor
+        if self.parallel == Parallel.DATA:
+            if self.activations != FLOAT32 or self.sub_batches != 1:
+                raise UsageError("activations and sub-batches are of --parallel model and hybrid")
+            return
+        if self.parallel == Parallel.MODEL and self.method != "inc":
+            raise UsageError(
+                f"--parallel model exchanges no gradients, so {self.method} has nothing to do: leave it out"
+            )
+        if self.spec.has_server or not issubclass(self.spec.family.worker, methods.GradientReducer):
+            raise UsageError(f"--parallel hybrid sums gradients between workers: use inc, not {self.method}")
+        if self.clip_norm is not None:
+            raise UsageError("no rank has all of a split model's gradient: leave --clip-norm out")
+        if self.sub_batches < 1 or self.batch % self.sub_batches:
+            raise UsageError(f"a batch of {self.batch} cannot be cut into {self.sub_batches} equal sub-batches")
+        import torch
+
+        from netoffload.training.parallel import first_fully_connected
+
+        with torch.device("meta"):
+            first_fully_connected(self, self.model_spec.build(0, self.sample_shape))
 
     def _check_learning(self) -> None:
         _ = self.optimizer_spec, self.schedule_spec
@@ -154,6 +201,16 @@ class TrainSettings:
     def ranks(self) -> int:
         """Number of ranks: the workers, then the aggregator or server if there is one."""
         return self.nodes + int(self.spec.has_server)
+
+    @functools.cached_property
+    def activation_compressor(self) -> Compressor | None:
+        """What ``activations`` stands for; None: float32."""
+        if self.activations == FLOAT32:
+            return None
+        chosen = compressors.registry.parse(self.activations)
+        if not isinstance(chosen, EightBit):
+            raise UsageError(f"activations {self.activations!r}: choose {FLOAT32}, 8bit-dynamic or another 8-bit type")
+        return chosen
 
     @property
     def compressed(self) -> bool:

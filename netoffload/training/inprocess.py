@@ -19,12 +19,13 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.config import BOUND_K_DEFAULT
 from netoffload.errors import UsageError
 from netoffload.methods import Sent
-from netoffload.training import data
 from netoffload.training.checkpoint import Checkpoints
 from netoffload.training.config import Checkpointing, TrainSettings
 from netoffload.training.dataset import Dataset
-from netoffload.training.loop import Batches, Timeline, average_buffers, method_of
+from netoffload.training.loop import Batches, Timeline, make_one_model
+from netoffload.training.measure import FLOAT_OCTETS
 from netoffload.training.milestones import Milestones, iterate
+from netoffload.training.parallel import batch_source, method_with, replica_of
 from netoffload.training.replica import Replica
 
 TIMEOUT_S: Final = 120.0
@@ -81,8 +82,8 @@ def train(
 
     def one_rank(exchange: Exchange) -> tuple[Replica, Timeline, Sent, Milestones]:
         torch.set_num_threads(1)
-        replica = Replica(settings)
-        own = method_of(settings, exchange, quantise if chosen else None, replica.layer_sizes)
+        replica = replica_of(settings, exchange)
+        own = method_with(replica, settings, exchange, quantise if chosen else None)
         checkpoints = Checkpoints(checkpointing, exchange) if checkpointing else None
         milestones = Milestones(settings, replica, dataset, exchange, checkpoints)
         milestones.begin(own)
@@ -91,7 +92,7 @@ def train(
         timeline = iterate(settings, replica, own, batches, milestones)
         sent = dataclasses.replace(own.sent)
         own.finish(replica.parameters)
-        average_buffers(replica, exchange, settings.nodes)
+        make_one_model(replica, exchange, settings.nodes)
         return replica, timeline, sent, milestones
 
     ranks = run_ranks(settings.ranks, one_rank, codec=chosen, bound_k=bound_k, timeout_s=TIMEOUT_S)
@@ -100,7 +101,7 @@ def train(
     return Learned(
         milestones.measure(),
         loss if loss is not None and math.isfinite(loss) else None,
-        sent.vector_octets / (replica.parameters.nbytes * max(1, len(timeline.wall_s))),
+        sent.vector_octets / (FLOAT_OCTETS * replica.parameter_count * max(1, len(timeline.wall_s))),
         replica.digest(),
         milestones.accuracy_after,
     )
@@ -108,4 +109,4 @@ def train(
 
 def batches_of(settings: TrainSettings, dataset: Dataset, worker: int, first: int = 0) -> Batches:
     """Return a worker's batches without the ``first``: of its part of the training set, or of all of a shared one."""
-    return data.batches(*data.share(settings, dataset, worker), settings.batch, settings.seed, worker, first)
+    return batch_source(settings, dataset, worker)(first)

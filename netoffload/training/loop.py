@@ -116,6 +116,12 @@ def average_buffers(replica: Replica, exchange: Exchange, workers: int) -> None:
     replica.set_buffers(np.divide(buffers, np.float32(workers), out=buffers))
 
 
+def make_one_model(replica: Replica, exchange: Exchange, workers: int) -> None:
+    """Average the buffers and collect the parts of the model, so that every rank has one model; collective."""
+    average_buffers(replica, exchange, workers)
+    replica.collect(exchange)
+
+
 def run_worker(
     replica: Replica,
     method: Method,
@@ -140,9 +146,9 @@ def run_worker(
     timeline = Timeline()
     for iteration in range(first, iterations):
         update = TimedUpdate(replica, iteration, clock)
-        started = clock()
+        waited_s, started = replica.waited_s, clock()
         timeline.last_loss = replica.backward(*next(batches))
-        computed = clock()
+        computed = clock() - (replica.waited_s - waited_s)
         method.step(replica.gradient, replica.parameters, update)
         ended = clock()
         timeline.wall_s.append(ended - started)

@@ -20,7 +20,7 @@ from netoffload.training.board import Board
 from netoffload.training.checkpoint import Checkpoints
 from netoffload.training.config import TrainSettings
 from netoffload.training.dataset import Dataset
-from netoffload.training.loop import Batches, Timeline, average_buffers, run_server, run_worker
+from netoffload.training.loop import Batches, Timeline, make_one_model, run_server, run_worker
 from netoffload.training.outcome import PROGRESS_FILE, Step
 from netoffload.training.replica import Replica
 
@@ -104,7 +104,7 @@ class Milestones:
 
     def _measure_together(self, done: int) -> bool:
         """Measure on rank 0; return whether the accuracy suffices, on all ranks, which wait for it."""
-        average_buffers(self._replica, self._exchange, self._settings.nodes)
+        make_one_model(self._replica, self._exchange, self._settings.nodes)
         is_enough = np.zeros(1, np.float32)
         if self._exchange.rank == 0:
             accuracy = self.accuracy_after[str(done)] = self.measure()

@@ -29,16 +29,16 @@ from netoffload.errors import UsageError
 from netoffload.methods import Method
 from netoffload.programs import end_at_once
 from netoffload.results import ClassCounts, Versions
-from netoffload.training import data
 from netoffload.training.board import Board
 from netoffload.training.capture import CapturingMethod, ObservedMethod
 from netoffload.training.checkpoint import Checkpoints
 from netoffload.training.config import RankJob
 from netoffload.training.dataset import open_saved
-from netoffload.training.loop import Batches, average_buffers, method_of, warm_up
+from netoffload.training.loop import Batches, make_one_model, warm_up
 from netoffload.training.measure import read_meter, traffic_between
 from netoffload.training.milestones import Milestones, iterate
 from netoffload.training.outcome import Coded, RankOutcome
+from netoffload.training.parallel import batch_source, method_with, replica_of
 from netoffload.training.replica import Replica
 from netoffload.transport import Lane
 from netoffload_mpi import MPI, CompComm
@@ -51,16 +51,16 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     """Train as one rank and return what it saw; all ranks call it together."""
     settings, exchange, rank = job.settings, comm.exchange(), comm.exchange().rank
     dataset = open_saved(Path(job.dataset))
-    replica = Replica(settings)
+    replica = replica_of(settings, exchange)
 
     def new_method() -> Method:
-        return method_of(settings, exchange, comm.quantiser(), replica.layer_sizes)
+        return method_with(replica, settings, exchange, comm.quantiser())
 
     is_worker = rank < settings.nodes
-    mine = data.share(settings, dataset, rank) if is_worker else None
+    source = batch_source(settings, dataset, rank) if is_worker else None
 
     def new_batches(first: int = 0) -> Batches | None:
-        return data.batches(*mine, settings.batch, settings.seed, rank, first) if mine else None
+        return source(first) if source else None
 
     checkpoints = Checkpoints(job.checkpointing, exchange) if job.checkpointing else None
     milestones = Milestones(settings, replica, dataset, exchange, checkpoints)
@@ -84,7 +84,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     barrier(exchange)
     # Behind the readings: the papers charge a method for its iterations, not for making one model of the replicas.
     method.finish(replica.parameters)
-    average_buffers(replica, exchange, settings.nodes)
+    make_one_model(replica, exchange, settings.nodes)
     if watched is not None:
         watched.write(folder)
     loss = timeline.last_loss
@@ -99,7 +99,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         accuracy_after=milestones.accuracy_after,
         traffic=traffic,
         versions=_versions() if rank == 0 else None,
-        parameters=replica.parameters.size,
+        parameters=replica.parameter_count,
         sent=sent,
         compressed_octets=compressed,
         coded=coded,

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from netoffload.collectives import Exchange
 from netoffload.compiled.arrays import Float32Array
 from netoffload.training.capture import Layer
 from netoffload.training.config import TrainSettings
@@ -40,6 +41,7 @@ class Replica:
         gradient: float32[n], written by :meth:`backward`, summed by the method, read by :meth:`update`.
         layers: every weight and every bias, in the order in which they lie in both.
         loss: of the latest batch; None: there was none.
+        parameter_count: floats of the whole model.
     """
 
     def __init__(self, settings: TrainSettings, module: nn.Module | None = None) -> None:
@@ -61,6 +63,7 @@ class Replica:
             for (name, tensor), offset in zip(named.items(), offsets, strict=False)
         )
         count = sum(self.layer_sizes)
+        self.parameter_count = count
         self._flat_parameters = torch.empty(count)
         self._flat_gradient = torch.zeros(count)
         for layer, tensor in zip(self.layers, named.values(), strict=True):
@@ -77,20 +80,34 @@ class Replica:
         self.gradient: Float32Array = self._flat_gradient.numpy()
 
     @property
+    def waited_s(self) -> float:
+        """Seconds that forward and backward passes have waited for other ranks."""
+        return 0.0
+
+    @property
     def layer_sizes(self) -> tuple[int, ...]:
         """Lengths of the layers."""
         return tuple(layer.size for layer in self.layers)
 
     def backward(self, images: torch.Tensor, labels: torch.Tensor) -> float:
         """Put the gradient of a batch's mean loss, times the loss scale, into ``gradient``; return the loss."""
-        self._seed_iteration()
         if self._adds_gradients:
             self._flat_gradient.zero_()
-        loss = self._settings.model_spec.loss(self._module(images), labels)
-        scale = self._settings.loss_scale
-        (loss if scale == 1 else loss * scale).backward()  # type: ignore[no-untyped-call]
+        loss, factor = self.loss_of(self.outputs(images), labels)
+        self._iteration += 1
+        (loss if factor == 1 else loss * factor).backward()  # type: ignore[no-untyped-call]
         self.loss = float(loss.detach())
         return self.loss
+
+    def outputs(self, images: torch.Tensor) -> torch.Tensor:
+        """Return what the model makes of a batch in training."""
+        self._seed_layers_by(self._rank)
+        outputs: torch.Tensor = self._module(images)
+        return outputs
+
+    def loss_of(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """Return the mean loss, and by what it is multiplied before it is differentiated."""
+        return self._settings.model_spec.loss(outputs, labels), self._settings.loss_scale
 
     def update(self, gradient_sum: Float32Array, iteration: int) -> None:
         """Change the parameters by one step of the optimizer, with the mean gradient.
@@ -114,12 +131,14 @@ class Replica:
         """Let the run's seed, this rank and the iteration decide what layers draw (dropout), from ``iteration`` on."""
         self._rank, self._iteration = rank, iteration
 
-    def _seed_iteration(self) -> None:
-        if self._rank is not None:
-            words = np.random.SeedSequence((self._settings.seed, self._rank, self._iteration))
+    def _seed_layers_by(self, number: int | None) -> None:
+        if number is not None:
+            words = np.random.SeedSequence((self._settings.seed, number, self._iteration))
             # Not torch.manual_seed, which also looks for devices.
             torch.default_generator.manual_seed(int(words.generate_state(1, np.uint64)[0] >> np.uint64(1)))
-            self._iteration += 1
+
+    def collect(self, exchange: Exchange) -> None:
+        """Have all of the model on every rank; collective. A replica has it."""
 
     def buffers(self) -> Float32Array:
         """Return a copy of what the model keeps beside its parameters, BatchNorm's statistics for one, float32[m]."""
