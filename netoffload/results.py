@@ -65,6 +65,12 @@ class Configuration:
     """With its parameters. Where it is not ``step``, divisor and interval are 1 and the run's iterations."""
     clip_norm: float | None
     """The largest norm of the mean gradient; None: any."""
+    parallel: str
+    """What of the model a worker had: data (all of it), model (a part), hybrid (a part behind the convolutions)."""
+    activations: str
+    """What activations and errors travelled as."""
+    sub_batches: int
+    """Pieces in which they did."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,11 +256,12 @@ def _to_format_4(record: dict[str, Any]) -> None:
 
 
 def _to_format_5(record: dict[str, Any]) -> None:
-    """All ran momentum SGD with steps, from the first iteration to the last."""
+    """All ran momentum SGD with steps, from the first iteration to the last, with the whole model on every rank."""
     asked = record["configuration"]
     optimizer = f"sgd:momentum={asked['momentum']},weight_decay={asked['weight_decay']},nesterov=false"
     schedule = f"step:warmup=0,divisor={asked['learning_rate_divisor']},interval={asked['learning_rate_interval']}"
     _add(asked, optimizer=optimizer, schedule=schedule, clip_norm=None)
+    _add(asked, parallel="data", activations="float32", sub_batches=1)
     _add(record, first_iteration=0, timed_iterations=asked["iterations"])
 
 

@@ -74,6 +74,8 @@ def train(
 
     Example: netoffload train hdc --exchange inc --optimizer adam --schedule cosine:warmup=50 --seeds 1,2,3
 
+    Example: netoffload train hdc --parallel model --activations 8bit-dynamic --rate 100mbit
+
     Example: netoffload train cnn --exchange terngrad --exchange qsgd:levels=15 --exchange pqasgd:p=8 --rate 100mbit
     """
     from netoffload.training.config import TrainSettings
@@ -91,7 +93,9 @@ def train(
         offload=offload.value,
         **vars(learning),
     )
-    each = _one_per_exchange(first, exchange or ["inc+c"], error_feedback=error_feedback)
+    each = _one_per_exchange(
+        first, exchange or ["inc" if first.parallel == "model" else "inc+c"], error_feedback=error_feedback
+    )
     drawn = parse_seeds(seeds) if seeds is not None else (seed,)
     runs = [dataclasses.replace(run, seed=one) for one in drawn for run in each]
     testbed, found = testbed_settings(runs, rate, nic, mtu), Found.of(runs, baselines)

@@ -103,6 +103,23 @@ class LearningOptions:
     stop_at_accuracy: Annotated[
         float | None, typer.Option(help="0..1: end the run when an accuracy reaches it.", show_default=False)
     ] = None
+    parallel: Annotated[
+        str,
+        typer.Option(
+            help="What of the model a worker has: all of it (data), a part of each layer (model), or a part of those "
+            "behind the convolutions (hybrid)."
+        ),
+    ] = "data"
+    activations: Annotated[
+        str,
+        typer.Option(
+            help="What the parts of a model exchange: float32, or 8bit-dynamic, 8bit-static, 8bit-mantissa, "
+            "8bit-linear with parameters."
+        ),
+    ] = "float32"
+    sub_batches: Annotated[
+        int, typer.Option(help="Exchange them in so many pieces, each behind the multiplication of another.")
+    ] = 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ Files: ``axis`` what varies, ``summary`` merges records into numbers, ``table`` 
 them, ``folder`` puts all three into a folder.
 """
 
-from netoffload.reports.axis import INLINE, VIA_NICS, get, method_name
+from netoffload.reports.axis import INLINE, VIA_NICS, get, method_name, split_name
 from netoffload.reports.figure import draw_figure, draw_rows
 from netoffload.reports.folder import write_report
 from netoffload.reports.summary import Bar, Summary, summarise

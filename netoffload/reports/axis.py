@@ -60,7 +60,15 @@ def method_name(record: Record) -> str:
     way = VIA_NICS if configuration.codec is not None and not compressed else ""
     if compressed and configuration.offload == Offload.INLINE:
         way = INLINE
-    return configuration.exchange + ("+ef" if configuration.error_feedback else "") + way
+    split = split_name(configuration.parallel, configuration.activations, configuration.sub_batches)
+    return configuration.exchange + ("+ef" if configuration.error_feedback else "") + split + way
+
+
+def split_name(parallel: str, activations: str, sub_batches: int) -> str:
+    """Return what stands behind the name of a method whose model is split over the ranks."""
+    if parallel == "data":
+        return ""
+    return f" {parallel} {activations}" + (f" by {sub_batches}" if sub_batches > 1 else "")
 
 
 def _place(record: Record) -> int:
@@ -71,7 +79,7 @@ EXCHANGE: Final = Axis(
     "exchange",
     method_name,
     _place,
-    varies=frozenset({"exchange", "error_feedback", "offload"}),
+    varies=frozenset({"exchange", "error_feedback", "offload", "parallel", "activations", "sub_batches"}),
     title="methods",
     marked=frozenset({"learning_rate"}),
     optional=frozenset({"codec", "bound_k", "packing"}),

@@ -90,10 +90,10 @@ class SplitReplica(Replica):
             has_whole_inputs=self._is_model,
             sub_batches=settings.sub_batches,
         )
-        self.parameter_count = sum(tensor.numel() for tensor in whole.parameters())
         self.shared = sum(tensor.numel() for tensor in whole[:first].parameters())
         self._whole: nn.Module | None = None
         super().__init__(settings, part)
+        self.parameter_count = sum(tensor.numel() for tensor in whole.parameters())
         self._before, self._behind = part[:first], part[first:]
 
     @property

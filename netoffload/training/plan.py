@@ -12,7 +12,7 @@ from typing import Final
 from netoffload import results
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
-from netoffload.reports import INLINE, VIA_NICS
+from netoffload.reports import INLINE, VIA_NICS, split_name
 from netoffload.results import Record
 from netoffload.testbed import NicSettings
 from netoffload.training import checkpoint
@@ -40,7 +40,8 @@ class Planned:
         """As reports call it, and its seed where that tells it from others."""
         settings = self.settings
         way = INLINE if settings.is_inline else VIA_NICS if self.has_nics and not settings.compressed else ""
-        method = settings.method + ("+ef" if settings.error_feedback else "") + way
+        method = settings.method + ("+ef" if settings.error_feedback else "")
+        method += split_name(settings.parallel, settings.activations, settings.sub_batches) + way
         return with_seed(method, settings.seed) if self.is_repeated else method
 
     @property

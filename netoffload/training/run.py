@@ -344,4 +344,7 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         optimizer=settings.optimizer or "",
         schedule=settings.schedule or "",
         clip_norm=settings.clip_norm,
+        parallel=settings.parallel,
+        activations=settings.activations,
+        sub_batches=settings.sub_batches,
     )

@@ -7,6 +7,7 @@ import pytest
 
 from netoffload.collectives import (
     allgather_payloads,
+    alltoall_payloads,
     barrier,
     push_pull,
     ring_payloads,
@@ -31,6 +32,14 @@ def test_every_rank_gets_every_payload(size: int, longest: int) -> None:
     made = [payload_of(rank, longest // (rank + 1)) for rank in range(size)]
     for gathered in run_ranks(size, lambda ex: allgather_payloads(ex, made[ex.rank]), capacity_octets=64):
         assert [got.tobytes() for got in gathered] == [payload.tobytes() for payload in made]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_rank_gets_its_own_payload(size: int) -> None:
+    made = [[payload_of(10 * rank + peer, 500 * peer + rank) for peer in range(size)] for rank in range(size)]
+    received = run_ranks(size, lambda ex: alltoall_payloads(ex, made[ex.rank]), capacity_octets=64)
+    for rank, payloads in enumerate(received):
+        assert [got.tobytes() for got in payloads] == [sent[rank].tobytes() for sent in made]
 
 
 def test_calls_follow_each_other() -> None:
