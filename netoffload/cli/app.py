@@ -33,6 +33,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="A smart NIC that compresses gradients, in user space: emulate it, train over it, measure it.",
 )
 
