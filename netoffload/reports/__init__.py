@@ -3,7 +3,8 @@
 A report declares its axis: what varies from bar to bar (method, error bound, or number of workers). Everything else
 agrees, or the records are refused, and so are records of two machines; seeds may differ, if runs were repeated. A
 report says in which versions and learning rates its bars differ. Numbers per iteration come from the median of the
-iterations; repeated runs of one bar are merged by the median of theirs. Every speed-up of a method stands beside the
+iterations; repeated runs of one bar are merged by the median of theirs, but a table has the mean of their accuracies
+and losses. Every speed-up of a method stands beside the
 uncompressed ring, without NICs if it was run so.
 
 ============================  =======================================================================================
@@ -14,6 +15,7 @@ uncompressed ring, without NICs if it was run so.
                               with communication and is not added to it
 ``wire_bytes_per_iteration``  octets that all nodes sent, every header counted (``wire_frames_per_iteration`` likewise)
 ``ratio``                     payload octets that NICs compressed, before over after; 1 without compression
+``over_runs``                 mean and sample standard deviation over the runs of a bar, of time, accuracy and loss
 ``classes``                   shares of floats that became 0, 8, 16, 32 bits; absent without compression
 ============================  =======================================================================================
 

@@ -15,8 +15,26 @@ SPEEDUPS: Final = (("wa", "wa+c"), ("wa", "inc"), ("inc", "inc+c"), ("wa", "inc+
 
 
 @dataclasses.dataclass(frozen=True)
+class OverRuns:
+    """Mean of several runs, and their sample standard deviation; 0 of one run."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> OverRuns | None:
+        """Summarise the runs; None: there are no values."""
+        if not values:
+            return None
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
 class Bar:
-    """One bar. Times are seconds per iteration, traffic is that of all nodes per iteration."""
+    """One bar. Times are seconds per iteration, traffic is that of all nodes per iteration.
+
+    ``over_runs`` has means of the runs; everything else is the median of theirs. A loss that is not finite is left out.
+    """
 
     s_per_iteration: float
     compute_s: float
@@ -30,6 +48,7 @@ class Bar:
     s_per_iteration_quartiles: tuple[float, float]
     classes: dict[str, float]
     runs: int
+    over_runs: dict[str, OverRuns | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +177,7 @@ def _merge(records: Sequence[Record]) -> Bar:
     }
 
     def per_iteration(name: str) -> float:
-        return median([getattr(record.traffic, name) / record.configuration.iterations for record in records])
+        return median([getattr(record.traffic, name) / record.timed_iterations for record in records])
 
     return Bar(
         s_per_iteration=wall_s,
@@ -176,4 +195,9 @@ def _merge(records: Sequence[Record]) -> Bar:
         ),
         classes=classes,
         runs=len(records),
+        over_runs={
+            "s_per_iteration": OverRuns.of([record.timing.wall_s.median for record in records]),
+            "accuracy": OverRuns.of([record.learning.accuracy for record in records]),
+            "final_loss": OverRuns.of([loss for one in records if (loss := one.learning.final_loss) is not None]),
+        },
     )

@@ -29,8 +29,8 @@ from netoffload.training.replica import Replica
 
 Clock = Callable[[], float]
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
-AfterIteration = Callable[[int], None]
-"""Called with the number of iterations done, outside the timed part."""
+AfterIteration = Callable[[int], bool | None]
+"""Called with the number of iterations done, outside the timed part; true: that was the last one."""
 
 
 @dataclasses.dataclass
@@ -122,6 +122,7 @@ def run_worker(
     batches: Batches,
     iterations: int,
     *,
+    first: int = 0,
     clock: Clock = time.perf_counter,
     after_iteration: AfterIteration = _ignore,
 ) -> Timeline:
@@ -132,11 +133,12 @@ def run_worker(
         method: this worker's side.
         batches: where the samples come from.
         iterations: how many; the same on every rank.
+        first: how many of them are done already.
         clock: seconds, monotonic.
         after_iteration: evaluation, progress; not timed.
     """
     timeline = Timeline()
-    for iteration in range(iterations):
+    for iteration in range(first, iterations):
         update = TimedUpdate(replica, iteration, clock)
         started = clock()
         timeline.last_loss = replica.backward(*next(batches))
@@ -145,7 +147,8 @@ def run_worker(
         ended = clock()
         timeline.wall_s.append(ended - started)
         timeline.compute_s.append(computed - started + update.seconds)
-        after_iteration(iteration + 1)
+        if after_iteration(iteration + 1):
+            break
     return timeline
 
 
@@ -154,6 +157,7 @@ def run_server(
     method: Method,
     iterations: int,
     *,
+    first: int = 0,
     clock: Clock = time.perf_counter,
     after_iteration: AfterIteration = _ignore,
 ) -> Timeline:
@@ -163,11 +167,12 @@ def run_server(
     """
     timeline = Timeline()
     nothing = np.empty(0, dtype=np.float32)
-    for iteration in range(iterations):
+    for iteration in range(first, iterations):
         update = TimedUpdate(replica, iteration, clock)
         started = clock()
         method.step(nothing, replica.parameters, update)
         timeline.wall_s.append(clock() - started)
         timeline.compute_s.append(update.seconds)
-        after_iteration(iteration + 1)
+        if after_iteration(iteration + 1):
+            break
     return timeline
