@@ -51,8 +51,6 @@ Baselines = Annotated[
     str, typer.Option(help="Uncompressed methods run direct (without NICs), through NICs (nic), or both.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
-
 Model = Annotated[
     str, typer.Argument(help="The model: hdc (INCEPTIONN's perceptron), or another of --list.", show_default=False)
 ]
@@ -66,6 +64,9 @@ Exchanges = Annotated[
 ]
 ErrorFeedback = Annotated[
     bool, typer.Option("--error-feedback", help="Host-side compressors keep what they leave unsent for later.")
+]
+BucketMb = Annotated[
+    float, typer.Option(help="Sum layers in buckets of so many MB while backward goes on; 0: all at once, behind it.")
 ]
 Offload = Annotated[
     config.Offload, typer.Option(help="Who compresses: the NICs, or (inline) the ranks, by --codec and --bound.")
@@ -113,6 +114,7 @@ def train(
     error_feedback: ErrorFeedback = False,
     sharing: Sharing = "partitioned",
     offload: Offload = config.Offload.NIC,
+    bucket_mb: BucketMb = 0.0,
     eval_every: Annotated[int, typer.Option(help="Measure the accuracy every so many iterations; 0: at the end.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Append the records to this file of JSON lines.")] = None,
     capture: CaptureFile = None,
@@ -123,8 +125,7 @@ def train(
 ) -> None:
     """Train a model over emulated NICs, by one or more methods, and record what it cost.
 
-    Methods that compress in NICs have NICs, others do without: NICs take cores. After one that failed the others are
-    still done; the exit code is then not 0.
+    Methods that compress in NICs have NICs, others do without. After one that failed the others are still done.
 
     Example: netoffload train hdc --exchange inc --exchange inc+c --rate 1gbit --loss-scale 8 --iterations 200
 
@@ -150,7 +151,7 @@ def train(
         sharing=sharing,
         offload=offload.value,
     )
-    runs = _one_per_exchange(first, exchange or ["inc+c"], error_feedback=error_feedback)
+    runs = _one_per_exchange(first, exchange or ["inc+c"], error_feedback=error_feedback, bucket_mb=bucket_mb)
     testbed, found = _testbed_settings(runs, rate, nic, mtu), Found.of(runs, baselines)
     with told_anyway(lambda reason: _tell(found, reason, as_json=as_json)):
         _run(runs, testbed, found, out, _capture(capture, capture_every), baselines=baselines)
@@ -205,11 +206,17 @@ def _print_missing(missing: dict[str, str | None]) -> None:
         console.print(f"{name}: missing: {reason}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _one_per_exchange(first: TrainSettings, asked: Sequence[str], *, error_feedback: bool) -> list[TrainSettings]:
-    """Return the run that ``first`` describes for every method asked for; with a residual where it can be kept."""
+def _one_per_exchange(
+    first: TrainSettings, asked: Sequence[str], *, error_feedback: bool, bucket_mb: float
+) -> list[TrainSettings]:
+    """Return the run that ``first`` describes for every method asked for; residuals and buckets where there can be."""
     from netoffload.methods import expand
 
     runs = [dataclasses.replace(first, method=name) for name in expand(asked, first.model_spec.thresholds)]
+    if bucket_mb:
+        if not any(run.spec.sums_gradients for run in runs):
+            raise UsageError(f"none of {', '.join(asked)} sums gradients: --bucket-mb is for those that do")
+        runs = [dataclasses.replace(run, bucket_mb=bucket_mb * run.spec.sums_gradients) for run in runs]
     if not error_feedback:
         return runs
     if not any(run.spec.keeps_residual for run in runs):

@@ -16,7 +16,10 @@ SPEEDUPS: Final = (("wa", "wa+c"), ("wa", "inc"), ("inc", "inc+c"), ("wa", "inc+
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """One bar. Times are seconds per iteration, traffic is that of all nodes per iteration."""
+    """One bar. Times are seconds per iteration, traffic is that of all nodes per iteration, memory the largest rank's.
+
+    None: records of older formats do not say it.
+    """
 
     s_per_iteration: float
     compute_s: float
@@ -27,6 +30,12 @@ class Bar:
     compression_efficiency: float
     accuracy: float
     codec_s: float
+    forward_s: float | None
+    backward_s: float | None
+    update_s: float | None
+    sum_s: float | None
+    hidden_s: float | None
+    peak_memory_bytes: float | None
     s_per_iteration_quartiles: tuple[float, float]
     classes: dict[str, float]
     runs: int
@@ -160,6 +169,11 @@ def _merge(records: Sequence[Record]) -> Bar:
     def per_iteration(name: str) -> float:
         return median([getattr(record.traffic, name) / record.configuration.iterations for record in records])
 
+    def part(name: str) -> float | None:
+        spreads = [getattr(record.timing, f"{name}_s") for record in records]
+        return None if None in spreads else median([spread.median for spread in spreads])
+
+    peaks = [record.peak_memory_octets for record in records]
     return Bar(
         s_per_iteration=wall_s,
         compute_s=compute_s,
@@ -170,6 +184,12 @@ def _merge(records: Sequence[Record]) -> Bar:
         compression_efficiency=median([record.compression_efficiency for record in records]),
         accuracy=median([record.learning.accuracy for record in records]),
         codec_s=per_iteration("codec_s"),
+        forward_s=part("forward"),
+        backward_s=part("backward"),
+        update_s=part("update"),
+        sum_s=part("sum"),
+        hidden_s=part("hidden"),
+        peak_memory_bytes=None if None in peaks else float(max(max(peak) for peak in peaks if peak)),
         s_per_iteration_quartiles=(
             median([record.timing.wall_s.quartile_low for record in records]),
             median([record.timing.wall_s.quartile_high for record in records]),

@@ -53,13 +53,19 @@ Cell = Callable[[Bar], str]
 QUANTITIES: Final[tuple[tuple[str, str, Cell], ...]] = (
     ("time, ms", "time ms", lambda bar: f"{1e3 * bar.s_per_iteration:.1f}"),
     ("  computation, ms", "compute", lambda bar: f"{1e3 * bar.compute_s:.1f}"),
+    ("    forward, ms", "", lambda bar: _known(bar.forward_s, 1e3)),
+    ("    backward, ms", "", lambda bar: _known(bar.backward_s, 1e3)),
+    ("    update, ms", "", lambda bar: _known(bar.update_s, 1e3)),
     ("  communication, ms", "communicate", lambda bar: f"{1e3 * bar.communicate_s:.1f}"),
+    ("    adding gradients, ms", "", lambda bar: _known(bar.sum_s, 1e3)),
+    ("  hidden behind backward, ms", "", lambda bar: _known(bar.hidden_s, 1e3)),
     ("  codec in busiest NIC, ms", "", lambda bar: f"{1e3 * bar.codec_s:.1f}" if bar.classes else "-"),
     ("on the wires, MB", "wires MB", lambda bar: f"{bar.wire_bytes_per_iteration / 1e6:.3g}"),
     ("on the wires, frames", "frames", lambda bar: f"{bar.wire_frames_per_iteration:.0f}"),
     ("codec's compression ratio", "", lambda bar: f"{bar.ratio:.2f}" if bar.classes else "-"),
     ("compression efficiency, %", "efficiency %", lambda bar: f"{100 * bar.compression_efficiency:.3g}"),
     ("floats of 0/8/16/32 bit, %", "", lambda bar: "/".join(_percent(bar.classes.values())) or "-"),
+    ("memory of largest rank, MB", "", lambda bar: _known(bar.peak_memory_bytes, 1e-6, 0)),
     ("accuracy on test set, %", "accuracy %", lambda bar: f"{100 * bar.accuracy:.1f}"),
 )
 """Name with unit, the same in short (empty: left out of wide tables), and a cell's text."""
@@ -88,6 +94,10 @@ def table_rows(summary: Summary) -> list[tuple[str, ...]]:
         (f"faster than {baseline}", *(_times(summary.speedup(baseline, name)) for name in summary.bars))
         for baseline in summary.baselines
     ]
+
+
+def _known(value: float | None, factor: float, digits: int = 1) -> str:
+    return "-" if value is None else f"{factor * value:.{digits}f}"
 
 
 def _percent(shares: Iterable[float]) -> list[str]:

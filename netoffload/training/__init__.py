@@ -25,7 +25,8 @@ the method has them and divided after, which makes the error bound 2^-k / scale 
 compression ratio.
 
 **Where the time goes.** A worker's iteration is computing (forward, backward, update) and communicating (the rest,
-waiting included). In ``wa`` the update happens at the aggregator while workers wait; the record moves it from
+waiting and adding included). Buckets of gradients travel while backward goes on (``overlap``), and a record says how
+long. In ``wa`` the update happens at the aggregator while workers wait; the record moves it from
 communicating to computing. Ranks that share two cores compute slower than ranks that have their own: the split is
 this machine's.
 
@@ -40,8 +41,9 @@ model by its name. A data set says its shape and classes, and a model is built f
 Files, in the order in which a run meets them: ``config`` what is asked for; ``data_spec`` the names of data sets,
 ``image_files`` and ``corpus`` what they read, ``dataset`` their arrays, ``data`` a worker's share of them;
 ``model_spec``, ``models``, ``layers`` and ``sequence_layers`` the networks, ``replica`` one of them over flat buffers;
-``capture`` keeps gradients; ``loop`` the iterations; ``measure`` the meter; ``outcome`` what a rank leaves; ``rank``
-the rank's program; ``run`` the parent's side. Without a testbed: ``inprocess`` trains with threads as ranks,
+``capture`` keeps gradients; ``loop`` the iterations, ``overlap`` buckets of gradients; ``measure`` the meter,
+``memory`` what ranks need; ``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's side.
+Without a testbed: ``inprocess`` trains with threads as ranks,
 ``search`` finds thresholds with it, ``sample`` keeps gradients to try a codec on. ``gloo`` is what torch itself would
 do, for `netoffload bench allreduce`, and ``ddp`` a replica under torch's DDP, for `netoffload bench ddp`.
 """

@@ -38,6 +38,11 @@ class CapturingMethod(Method):
             self._kept.append(gradient.copy())
         self._method.step(gradient, parameters, update)
 
+    @property
+    def sum_s(self) -> float:
+        """See :attr:`Method.sum_s`."""
+        return self._method.sum_s
+
     def finish(self, parameters: Float32Array) -> None:
         """See :meth:`Method.finish`."""
         self._method.finish(parameters)

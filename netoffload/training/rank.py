@@ -34,6 +34,7 @@ from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.dataset import Dataset, open_saved
 from netoffload.training.loop import Batches, Timeline, average_buffers, method_of, run_server, run_worker, warm_up
 from netoffload.training.measure import read_meter, traffic_between
+from netoffload.training.memory import peak_memory_octets
 from netoffload.training.outcome import PROGRESS_FILE, Coded, RankOutcome
 from netoffload.training.replica import Replica
 from netoffload.transport import Lane
@@ -116,7 +117,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         rank=rank,
         is_worker=is_worker,
         wall_s=tuple(timeline.wall_s),
-        compute_s=tuple(timeline.compute_s),
+        parts=tuple(timeline.parts),
         sha256=replica.digest(),
         final_loss=loss if loss is not None and math.isfinite(loss) else None,
         accuracy=evaluation.measure() if rank == 0 else None,
@@ -127,6 +128,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         sent=sent,
         compressed_octets=compressed,
         coded=coded,
+        peak_memory_octets=peak_memory_octets(),
     )
 
 

@@ -27,7 +27,8 @@ from netoffload.training.capture import CAPTURE_FILE
 from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.dataset import save
 from netoffload.training.measure import FLOAT_OCTETS, check_traffic, with_coded
-from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
+from netoffload.training.memory import check_memory
+from netoffload.training.outcome import PROGRESS_FILE, Parts, RankOutcome
 
 PROGRESS_INTERVAL_S: Final = 0.2
 
@@ -56,7 +57,8 @@ class Planned:
         """As reports call it."""
         settings = self.settings
         way = INLINE if settings.is_inline else VIA_NICS if self.has_nics and not settings.compressed else ""
-        return settings.method + ("+ef" if settings.error_feedback else "") + way
+        buckets = f" {settings.bucket_mb:g} MB" if settings.bucket_mb else ""
+        return settings.method + ("+ef" if settings.error_feedback else "") + buckets + way
 
 
 def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> list[Planned]:
@@ -145,6 +147,7 @@ def run_all(
     if capture is not None:
         capture.check(planned)
     dataset = data.load(runs[0])
+    on_phase(f"up to {check_memory(runs) / 1e9:.1f} GB of memory per rank")
     records: list[Record] = []
     failed: dict[str, NetOffloadError] = {}
     for has_nics in (False, True):
@@ -296,6 +299,7 @@ def make_record(
         compression_efficiency=_efficiency(settings, outcomes, traffic),
         learning=results.Learning(first.accuracy, first.accuracy_after, first.final_loss),
         parameter_sha256=first.sha256,
+        peak_memory_octets=tuple(outcome.peak_memory_octets for outcome in outcomes),
     )
 
 
@@ -319,17 +323,25 @@ def check_replicas(outcomes: Sequence[RankOutcome]) -> None:
 def _timing(outcomes: Sequence[RankOutcome], period: int) -> Timing:
     """Mean over the workers per iteration; the aggregator's update counts as computing, at workers it was waiting.
 
+    Aggregators add at the same time, so the busiest one counts.
+
     A method that communicates every ``period`` iterations is measured by whole periods.
     """
     workers = [outcome for outcome in outcomes if outcome.is_worker]
     servers = [outcome for outcome in outcomes if not outcome.is_worker]
-    wall = _mean_per_iteration([outcome.wall_s for outcome in workers])
-    compute = _mean_per_iteration([outcome.compute_s for outcome in workers])
-    for server in servers:
-        compute = [own + update for own, update in zip(compute, server.compute_s, strict=True)]
-    wall, compute = _mean_per_period(wall, period), _mean_per_period(compute, period)
-    communicate = [whole - part for whole, part in zip(wall, compute, strict=True)]
-    return Timing(Spread.of(wall), Spread.of(compute), Spread.of(communicate))
+    wall = _mean_per_period(_mean_per_iteration([outcome.wall_s for outcome in workers]), period)
+
+    def parts(name: str) -> list[float]:
+        mean = _mean_per_iteration([[getattr(part, name) for part in outcome.parts] for outcome in workers])
+        above = zip(*([getattr(part, name) for part in outcome.parts] for outcome in servers), strict=True)
+        if servers:
+            mean = [own + max(others) for own, others in zip(mean, above, strict=True)]
+        return _mean_per_period(mean, period)
+
+    communicate = [whole - part for whole, part in zip(wall, parts("compute_s"), strict=True)]
+    names = ("compute_s", *(field.name for field in dataclasses.fields(Parts)))
+    spreads = {name: Spread.of(parts(name)) for name in names}
+    return Timing(Spread.of(wall), communicate_s=Spread.of(communicate), **spreads)
 
 
 def _mean_per_period(samples: Sequence[float], period: int) -> list[float]:
@@ -367,4 +379,5 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         error_feedback=settings.error_feedback,
         sharing=settings.sharing,
         offload=settings.offload,
+        bucket_mb=settings.bucket_mb,
     )
