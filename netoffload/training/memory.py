@@ -22,7 +22,7 @@ from netoffload.training.config import TrainSettings
 from netoffload.training.layers import FullyConnected
 from netoffload.training.model_spec import SampleShape, Tokens
 
-BASE_OCTETS: Final = 400_000_000
+BASE_OCTETS: Final = 500_000_000
 """Python, torch, Numba's kernels and MPI in one rank."""
 
 TRANSIENT: Final = {Way.RING: 0, Way.AGGREGATOR: 0, Way.GATHER: 3, Way.SERVER: 3, Way.PAYLOAD_RING: 1}
