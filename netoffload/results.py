@@ -65,6 +65,8 @@ class Configuration:
     """With its parameters. Where it is not ``step``, divisor and interval are 1 and the run's iterations."""
     clip_norm: float | None
     """The largest norm of the mean gradient; None: any."""
+    bucket_mb: float = 0.0
+    """Gradients of layers were summed in buckets of so many 10^6 octets while backward went on; 0: all at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,12 +122,18 @@ class Timing:
     """Seconds per iteration, each the mean over the workers: wall = compute + communicate in every iteration.
 
     ``compute_s`` is forward, backward and the update of the weights, wherever the update happens; ``communicate_s``
-    is the rest.
+    is the rest. ``sum_s``, the adding of gradients, is a part of that. ``hidden_s`` is how long buckets of gradients
+    travelled while backward went on: a part of ``backward_s``. None: of a format that did not know.
     """
 
     wall_s: Spread
     compute_s: Spread
     communicate_s: Spread
+    forward_s: Spread | None = None
+    backward_s: Spread | None = None
+    update_s: Spread | None = None
+    sum_s: Spread | None = None
+    hidden_s: Spread | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,8 +223,9 @@ class Record:
     first_iteration: int
     """Iterations that earlier commands had done; 0: the run was not resumed."""
     timed_iterations: int
-    """Iterations behind those, of which times, octets and efficiency are; fewer than asked for where an accuracy ended
-    the run."""
+    """Behind those, of which times and octets are; fewer than asked for where an accuracy ended the run."""
+    peak_memory_octets: tuple[int, ...] | None = None
+    """The most that was resident of each rank, libraries included; None: of a format that did not know."""
 
     @property
     def iterations_done(self) -> int:
@@ -250,12 +259,13 @@ def _to_format_4(record: dict[str, Any]) -> None:
 
 
 def _to_format_5(record: dict[str, Any]) -> None:
-    """All ran momentum SGD with steps, from the first iteration to the last."""
+    """All ran momentum SGD with steps, whole, and summed gradients at once; parts and memory were not measured."""
     asked = record["configuration"]
     optimizer = f"sgd:momentum={asked['momentum']},weight_decay={asked['weight_decay']},nesterov=false"
     schedule = f"step:warmup=0,divisor={asked['learning_rate_divisor']},interval={asked['learning_rate_interval']}"
-    _add(asked, optimizer=optimizer, schedule=schedule, clip_norm=None)
-    _add(record, first_iteration=0, timed_iterations=asked["iterations"])
+    _add(asked, optimizer=optimizer, schedule=schedule, clip_norm=None, bucket_mb=0.0)
+    _add(record["timing"], forward_s=None, backward_s=None, update_s=None, sum_s=None, hidden_s=None)
+    _add(record, first_iteration=0, timed_iterations=asked["iterations"], peak_memory_octets=None)
 
 
 def _add(place: dict[str, Any], **new: object) -> None:

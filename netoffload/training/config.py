@@ -58,6 +58,8 @@ class TrainSettings:
         error_feedback: host-side compressors add what they left unsent to the next gradient.
         sharing: one of :data:`~netoffload.training.data_spec.SHARINGS`.
         offload: who compresses what is tagged: the NICs, or (``inline``) the ranks by themselves.
+        bucket_mb: gradients of layers are summed in buckets of so many 10^6 octets while backward goes on; 0: all at
+            once, behind it.
     """
 
     method: str
@@ -82,6 +84,7 @@ class TrainSettings:
     error_feedback: bool = False
     sharing: str = "partitioned"
     offload: str = Offload.NIC.value
+    bucket_mb: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.
@@ -110,6 +113,11 @@ class TrainSettings:
             others = ", ".join(name for name, known in models.MODELS.items() if known.takes(data.shape))
             raise UsageError(
                 f"{self.model} takes {model.wants} ({fitting}), not {data.name}: choose the model {others}"
+            )
+        spec.groups_of(self.nodes)
+        if self.bucket_mb < 0 or (self.bucket_mb and not spec.sums_gradients):
+            raise UsageError(
+                f"bucket_mb is {self.bucket_mb:g}: {self.method} takes 0, and megabytes if it sums gradients"
             )
         if self.error_feedback and not spec.keeps_residual:
             raise UsageError(f"{self.method} keeps no residual: error feedback is for gathered and served payloads")
@@ -152,8 +160,8 @@ class TrainSettings:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks: the workers, then the aggregator or server if there is one."""
-        return self.nodes + int(self.spec.has_server)
+        """Number of ranks: the workers, then aggregators or a server if there are any."""
+        return self.nodes + self.spec.servers
 
     @property
     def compressed(self) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -81,13 +82,37 @@ class Replica:
         """Lengths of the layers."""
         return tuple(layer.size for layer in self.layers)
 
-    def backward(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """Put the gradient of a batch's mean loss, times the loss scale, into ``gradient``; return the loss."""
+    def watch_gradients(self, written: Callable[[int], None]) -> None:
+        """Call ``written`` with the number of each layer when backward has written its gradient, in any order."""
+        numbers = {id(tensor): number for number, tensor in enumerate(self._module.parameters())}
+
+        def telling(layers: list[int]) -> Callable[..., None]:
+            def tell(*_: object) -> None:
+                for layer in layers:
+                    written(layer)
+
+            return tell
+
+        for module in self._module.modules():
+            tensors = list(module.parameters(recurse=False))
+            if isinstance(module, FullyConnected):
+                module.written = telling([numbers[id(tensor)] for tensor in tensors])
+                continue
+            for tensor in tensors:
+                tell = telling([numbers[id(tensor)]])
+                tensor.register_post_accumulate_grad_hook(tell)  # type: ignore[no-untyped-call]
+
+    def backward(self, images: torch.Tensor, labels: torch.Tensor, on_loss: Callable[[], None] = lambda: None) -> float:
+        """Put the gradient of a batch's mean loss, times the loss scale, into ``gradient``; return the loss.
+
+        ``on_loss`` is called between forward and backward.
+        """
         self._seed_iteration()
         if self._adds_gradients:
             self._flat_gradient.zero_()
         loss = self._settings.model_spec.loss(self._module(images), labels)
         scale = self._settings.loss_scale
+        on_loss()
         (loss if scale == 1 else loss * scale).backward()  # type: ignore[no-untyped-call]
         self.loss = float(loss.detach())
         return self.loss
