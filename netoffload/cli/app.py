@@ -25,6 +25,7 @@ from rich.progress import (
 from rich.table import Table
 
 import netoffload
+from netoffload.compiled.cache import COMPILING
 from netoffload.errors import NetOffloadError, SystemRefusedError
 from netoffload.programs import end_at_once
 
@@ -114,6 +115,24 @@ def progress_bar() -> Iterator[Callable[..., None]]:
         yield lambda said, share=None: bars.update(
             task, description=said, total=None if share is None else 1.0, completed=share
         )
+
+
+@contextlib.contextmanager
+def phases(first: str) -> Iterator[Callable[[str], None]]:
+    """A line that says what is going on and goes at the end; where nobody watches it, only what takes minutes.
+
+    Yields:
+        a function to call with what begins.
+    """
+
+    def say(phrase: str) -> None:
+        line.update(phrase)
+        if phrase == COMPILING and not notes.is_terminal:
+            notes.print(phrase, highlight=False, markup=False)
+
+    with notes.status("") as line:
+        say(first)
+        yield say
 
 
 @contextlib.contextmanager
