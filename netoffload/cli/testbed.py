@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import add_columns, app, console, notes
+from netoffload.cli.app import add_columns, app, console, notes, phases
 from netoffload.cli.nic_parameters import shows_nic_options
 from netoffload.errors import UsageError
 from netoffload.nic_options import NicSettings
@@ -186,8 +186,8 @@ def building(plan: Plan) -> Iterator[Testbed]:
     from netoffload.testbed import Testbed
 
     with contextlib.ExitStack() as stack:
-        with notes.status("building") as line:
-            bed = stack.enter_context(Testbed(plan, progress=line.update))
+        with phases("building") as say:
+            bed = stack.enter_context(Testbed(plan, progress=say))
         yield bed
 
 
