@@ -1,14 +1,12 @@
 """The record a run leaves: what was asked for, what ran it, what was measured.
 
-One run is one :class:`Record`, one line of JSON; a file of records is JSON lines and grows by appending. Times are
-seconds, sizes octets, rates bits per second; totals are over the timed iterations of the run, and a field that is per
-iteration says so.
+One run is one :class:`Record`, one line of JSON; a file of records grows by appending. Times are seconds, sizes octets,
+rates bits per second; totals are over the timed iterations of the run. A field that is per iteration says so.
 
 A record has a format number. A change of the keys raises :data:`FORMAT` and adds to :data:`MIGRATIONS` the function
-that brings a record of the format before to the new one; a record of any older format goes through all of them in turn,
-and what it does not know becomes ``unknown``. After that reading is strict: a key that is unknown, missing or of the
-wrong type is a :class:`~netoffload.errors.UsageError` with the path to it, because a record that is read half is a
-figure that is half wrong.
+that brings a record of the format before to the new one; an older one goes through all of them in turn, and what it
+does not know becomes ``unknown``. After that reading is strict: a key that is unknown, missing or of the wrong type is
+a :class:`~netoffload.errors.UsageError` with the path to it: a record that is read half is a figure half wrong.
 """
 
 from __future__ import annotations
@@ -65,12 +63,12 @@ class Configuration:
     """With its parameters. Where it is not ``step``, divisor and interval are 1 and the run's iterations."""
     clip_norm: float | None
     """The largest norm of the mean gradient; None: any."""
-    parallel: str
-    """What of the model a worker had: data (all of it), model (a part), hybrid (a part behind the convolutions)."""
-    activations: str
-    """What activations and errors travelled as."""
-    sub_batches: int
-    """Pieces in which they did."""
+    bucket_mb: float = 0.0
+    """Gradients of layers were summed in buckets of so many 10^6 octets while backward went on; 0: all at once."""
+    parallel: str = "data"
+    activations: str = "float32"
+    sub_batches: int = 1
+    """What of the model a worker had; what activations and errors travelled as, and in how many pieces."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +112,7 @@ class Spread:
 
         def at(fraction: float) -> float:
             position = fraction * (len(ordered) - 1)
-            below = int(position)
-            above = min(below + 1, len(ordered) - 1)
+            below, above = int(position), min(int(position) + 1, len(ordered) - 1)
             return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
         return cls(at(0.5), at(0.25), at(0.75), ordered[0], ordered[-1])
@@ -126,12 +123,18 @@ class Timing:
     """Seconds per iteration, each the mean over the workers: wall = compute + communicate in every iteration.
 
     ``compute_s`` is forward, backward and the update of the weights, wherever the update happens; ``communicate_s``
-    is the rest.
+    is the rest. ``sum_s``, the adding of gradients, is a part of that. ``hidden_s`` is how long buckets of gradients
+    travelled while backward went on, or activations while ranks multiplied. None: of a format that did not know.
     """
 
     wall_s: Spread
     compute_s: Spread
     communicate_s: Spread
+    forward_s: Spread | None = None
+    backward_s: Spread | None = None
+    update_s: Spread | None = None
+    sum_s: Spread | None = None
+    hidden_s: Spread | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,11 +195,10 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True)
 class Learning:
-    """What was learnt: accuracy on the test set (0..1) and the loss of worker 0's last batch (None: not finite)."""
+    """Accuracy on the test set, 0..1, also by number of iterations; worker 0's last loss, or None: not finite."""
 
     accuracy: float
     accuracy_after: dict[str, float]
-    """Accuracy by number of iterations, where it was asked for during the run."""
     final_loss: float | None
 
 
@@ -221,8 +223,9 @@ class Record:
     first_iteration: int
     """Iterations that earlier commands had done; 0: the run was not resumed."""
     timed_iterations: int
-    """Iterations behind those, of which times, octets and efficiency are; fewer than asked for where an accuracy ended
-    the run."""
+    """Behind those, of which times and octets are; fewer than asked for where an accuracy ended the run."""
+    peak_memory_octets: tuple[int, ...] | None = None
+    """The most that was resident of each rank, libraries included; None: of a format that did not know."""
 
     @property
     def iterations_done(self) -> int:
@@ -256,13 +259,14 @@ def _to_format_4(record: dict[str, Any]) -> None:
 
 
 def _to_format_5(record: dict[str, Any]) -> None:
-    """All ran momentum SGD with steps, from the first iteration to the last, with the whole model on every rank."""
+    """All ran momentum SGD with steps, whole, and summed gradients at once; parts and memory were not measured."""
     asked = record["configuration"]
     optimizer = f"sgd:momentum={asked['momentum']},weight_decay={asked['weight_decay']},nesterov=false"
     schedule = f"step:warmup=0,divisor={asked['learning_rate_divisor']},interval={asked['learning_rate_interval']}"
-    _add(asked, optimizer=optimizer, schedule=schedule, clip_norm=None)
+    _add(asked, optimizer=optimizer, schedule=schedule, clip_norm=None, bucket_mb=0.0)
     _add(asked, parallel="data", activations="float32", sub_batches=1)
-    _add(record, first_iteration=0, timed_iterations=asked["iterations"])
+    _add(record["timing"], forward_s=None, backward_s=None, update_s=None, sum_s=None, hidden_s=None)
+    _add(record, first_iteration=0, timed_iterations=asked["iterations"], peak_memory_octets=None)
 
 
 def _add(place: dict[str, Any], **new: object) -> None:

@@ -16,6 +16,7 @@ from netoffload.cli.nic_parameters import shows_nic_options
 from netoffload.cli.training_options import (
     AsJson,
     Baselines,
+    BucketMb,
     ErrorFeedback,
     Exchanges,
     LearningOptions,
@@ -56,6 +57,7 @@ def train(
     error_feedback: ErrorFeedback = False,
     sharing: Sharing = "partitioned",
     offload: Offload = config.Offload.NIC,
+    bucket_mb: BucketMb = 0.0,
     *,
     learning: LearningOptions,
     baselines: Baselines = "direct",
@@ -65,8 +67,7 @@ def train(
 ) -> None:
     """Train a model over emulated NICs, by one or more methods, and record what it cost.
 
-    Methods that compress in NICs have NICs, others do without: NICs take cores. After one that failed the others are
-    still done; the exit code is then not 0.
+    Methods that compress in NICs have NICs, others do without. After one that failed the others are still done.
 
     Example: netoffload train hdc --exchange inc --exchange inc+c --rate 1gbit --loss-scale 8 --iterations 200
 
@@ -93,9 +94,8 @@ def train(
         offload=offload.value,
         **vars(learning),
     )
-    each = _one_per_exchange(
-        first, exchange or ["inc" if first.parallel == "model" else "inc+c"], error_feedback=error_feedback
-    )
+    usual = "inc" if first.parallel == "model" else "inc+c"
+    each = _one_per_exchange(first, exchange or [usual], error_feedback=error_feedback, bucket_mb=bucket_mb)
     drawn = parse_seeds(seeds) if seeds is not None else (seed,)
     runs = [dataclasses.replace(run, seed=one) for one in drawn for run in each]
     testbed, found = testbed_settings(runs, rate, nic, mtu), Found.of(runs, baselines)
@@ -103,11 +103,17 @@ def train(
         run_series(runs, testbed, found, outputs.out, outputs_of(outputs), baselines=baselines)
 
 
-def _one_per_exchange(first: TrainSettings, asked: Sequence[str], *, error_feedback: bool) -> list[TrainSettings]:
-    """Return the run that ``first`` describes for every method asked for; with a residual where it can be kept."""
+def _one_per_exchange(
+    first: TrainSettings, asked: Sequence[str], *, error_feedback: bool, bucket_mb: float
+) -> list[TrainSettings]:
+    """Return the run that ``first`` describes for every method asked for; residuals and buckets where there can be."""
     from netoffload.methods import expand
 
     runs = [dataclasses.replace(first, method=name) for name in expand(asked, first.model_spec.thresholds)]
+    if bucket_mb:
+        if not any(run.spec.sums_gradients for run in runs):
+            raise UsageError(f"none of {', '.join(asked)} sums gradients: --bucket-mb is for those that do")
+        runs = [dataclasses.replace(run, bucket_mb=bucket_mb * run.spec.sums_gradients) for run in runs]
     if not error_feedback:
         return runs
     if not any(run.spec.keeps_residual for run in runs):

@@ -45,6 +45,9 @@ Exchanges = Annotated[
 ErrorFeedback = Annotated[
     bool, typer.Option("--error-feedback", help="Host-side compressors keep what they leave unsent for later.")
 ]
+BucketMb = Annotated[
+    float, typer.Option(help="Sum layers in buckets of so many MB while backward goes on; 0: all at once, behind it.")
+]
 Offload = Annotated[
     config.Offload, typer.Option(help="Who compresses: the NICs, or (inline) the ranks, by --codec and --bound.")
 ]

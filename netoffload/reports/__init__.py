@@ -11,6 +11,10 @@ uncompressed ring, without NICs if it was run so.
 ``s_per_iteration``           median wall time of an iteration, mean over the workers
 ``compute_s``                 median of forward, backward and update
 ``communicate_s``             the rest: ``s_per_iteration - compute_s``
+``forward_s`` and others      ``backward_s`` and ``update_s`` are the other parts of ``compute_s``; ``sum_s``, adding
+                              gradients, is a part of ``communicate_s``
+``hidden_s``                  how long buckets of gradients travelled while backward went on
+``peak_memory_bytes``         the most that was resident of a rank, libraries included
 ``codec_s``                   what the busiest NIC spent compressing and decompressing per iteration; it overlaps
                               with communication and is not added to it
 ``wire_bytes_per_iteration``  octets that all nodes sent, every header counted (``wire_frames_per_iteration`` likewise)
@@ -40,6 +44,7 @@ __all__ = [
     "draw_rows",
     "get",
     "method_name",
+    "split_name",
     "summarise",
     "table_header",
     "table_rows",

@@ -55,13 +55,14 @@ class Axis:
 
 
 def method_name(record: Record) -> str:
-    """Return a record's method, and what else sets it apart: error feedback, who compresses, NICs that need not."""
+    """Return a record's method, and what sets it apart: error feedback, buckets, who compresses, NICs that need not."""
     configuration, compressed = record.configuration, record.traffic.raw_octets > 0
     way = VIA_NICS if configuration.codec is not None and not compressed else ""
     if compressed and configuration.offload == Offload.INLINE:
         way = INLINE
+    buckets = f" {configuration.bucket_mb:g} MB" if configuration.bucket_mb else ""
     split = split_name(configuration.parallel, configuration.activations, configuration.sub_batches)
-    return configuration.exchange + ("+ef" if configuration.error_feedback else "") + split + way
+    return configuration.exchange + ("+ef" if configuration.error_feedback else "") + buckets + split + way
 
 
 def split_name(parallel: str, activations: str, sub_batches: int) -> str:
@@ -79,7 +80,7 @@ EXCHANGE: Final = Axis(
     "exchange",
     method_name,
     _place,
-    varies=frozenset({"exchange", "error_feedback", "offload", "parallel", "activations", "sub_batches"}),
+    varies=frozenset({"exchange", "error_feedback", "offload", "bucket_mb", "parallel", "activations", "sub_batches"}),
     title="methods",
     marked=frozenset({"learning_rate"}),
     optional=frozenset({"codec", "bound_k", "packing"}),

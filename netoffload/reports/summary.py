@@ -31,9 +31,10 @@ class OverRuns:
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """One bar. Times are seconds per iteration, traffic is that of all nodes per iteration.
+    """One bar. Times are seconds per iteration, traffic is that of all nodes per iteration, memory the largest rank's.
 
     ``over_runs`` has means of the runs; everything else is the median of theirs. A loss that is not finite is left out.
+    None: records of older formats do not say it.
     """
 
     s_per_iteration: float
@@ -45,6 +46,12 @@ class Bar:
     compression_efficiency: float
     accuracy: float
     codec_s: float
+    forward_s: float | None
+    backward_s: float | None
+    update_s: float | None
+    sum_s: float | None
+    hidden_s: float | None
+    peak_memory_bytes: float | None
     s_per_iteration_quartiles: tuple[float, float]
     classes: dict[str, float]
     runs: int
@@ -179,6 +186,11 @@ def _merge(records: Sequence[Record]) -> Bar:
     def per_iteration(name: str) -> float:
         return median([getattr(record.traffic, name) / record.timed_iterations for record in records])
 
+    def part(name: str) -> float | None:
+        spreads = [getattr(record.timing, f"{name}_s") for record in records]
+        return None if None in spreads else median([spread.median for spread in spreads])
+
+    peaks = [record.peak_memory_octets for record in records]
     return Bar(
         s_per_iteration=wall_s,
         compute_s=compute_s,
@@ -189,6 +201,12 @@ def _merge(records: Sequence[Record]) -> Bar:
         compression_efficiency=median([record.compression_efficiency for record in records]),
         accuracy=median([record.learning.accuracy for record in records]),
         codec_s=per_iteration("codec_s"),
+        forward_s=part("forward"),
+        backward_s=part("backward"),
+        update_s=part("update"),
+        sum_s=part("sum"),
+        hidden_s=part("hidden"),
+        peak_memory_bytes=None if None in peaks else float(max(max(peak) for peak in peaks if peak)),
         s_per_iteration_quartiles=(
             median([record.timing.wall_s.quartile_low for record in records]),
             median([record.timing.wall_s.quartile_high for record in records]),

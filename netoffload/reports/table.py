@@ -64,13 +64,19 @@ Cell = Callable[[Bar], str]
 QUANTITIES: Final[tuple[tuple[str, str, Cell], ...]] = (
     ("time, ms", "time ms", lambda bar: _over_runs(bar, "s_per_iteration", 1e3, ".1f", bar.s_per_iteration)),
     ("  computation, ms", "compute", lambda bar: f"{1e3 * bar.compute_s:.1f}"),
+    ("    forward, ms", "", lambda bar: _known(bar.forward_s, 1e3)),
+    ("    backward, ms", "", lambda bar: _known(bar.backward_s, 1e3)),
+    ("    update, ms", "", lambda bar: _known(bar.update_s, 1e3)),
     ("  communication, ms", "communicate", lambda bar: f"{1e3 * bar.communicate_s:.1f}"),
+    ("    adding gradients, ms", "", lambda bar: _known(bar.sum_s, 1e3)),
+    ("  hidden behind backward, ms", "", lambda bar: _known(bar.hidden_s, 1e3)),
     ("  codec in busiest NIC, ms", "", lambda bar: f"{1e3 * bar.codec_s:.1f}" if bar.classes else "-"),
     ("on the wires, MB", "wires MB", lambda bar: f"{bar.wire_bytes_per_iteration / 1e6:.3g}"),
     ("on the wires, frames", "frames", lambda bar: f"{bar.wire_frames_per_iteration:.0f}"),
     ("codec's compression ratio", "", lambda bar: f"{bar.ratio:.2f}" if bar.classes else "-"),
     ("compression efficiency, %", "efficiency %", lambda bar: f"{100 * bar.compression_efficiency:.3g}"),
     ("floats of 0/8/16/32 bit, %", "", lambda bar: "/".join(_percent(bar.classes.values())) or "-"),
+    ("memory of largest rank, MB", "", lambda bar: _known(bar.peak_memory_bytes, 1e-6, 0)),
     ("accuracy on test set, %", "accuracy %", lambda bar: _over_runs(bar, "accuracy", 100, ".1f")),
     ("loss of last batch", "loss", lambda bar: _over_runs(bar, "final_loss", 1, ".3g")),
 )
@@ -109,6 +115,10 @@ def _over_runs(bar: Bar, name: str, factor: float, digits: str, value: float | N
         return "-"
     text = f"{factor * (found.mean if value is None else value):{digits}}"
     return text if bar.runs == 1 else f"{text} {PLUS_MINUS} {factor * found.deviation:.2g}"
+
+
+def _known(value: float | None, factor: float, digits: int = 1) -> str:
+    return "-" if value is None else f"{factor * value:.{digits}f}"
 
 
 def _percent(shares: Iterable[float]) -> list[str]:

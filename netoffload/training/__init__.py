@@ -25,7 +25,8 @@ the method has them and divided after, which makes the error bound 2^-k / scale 
 compression ratio.
 
 **Where the time goes.** A worker's iteration is computing (forward, backward, update) and communicating (the rest,
-waiting included). In ``wa`` the update happens at the aggregator while workers wait; the record moves it from
+waiting and adding included). Buckets of gradients travel while backward goes on (``overlap``), and a record says how
+long. In ``wa`` the update happens at the aggregator while workers wait; the record moves it from
 communicating to computing. Ranks that share two cores compute slower than ranks that have their own: the split is
 this machine's.
 
@@ -45,9 +46,10 @@ Files, in the order in which a run meets them: ``config`` what is asked for, wit
 their names (``choice``); ``plan`` what a series of runs will do and keep; ``data_spec`` the names of data sets,
 ``image_files`` and ``corpus`` what they read, ``dataset`` their arrays, ``data`` a worker's share of them;
 ``model_spec``, ``models``, ``layers`` and ``sequence_layers`` the networks, ``replica`` one of them over flat buffers;
-``capture`` keeps gradients, ``board`` shows them; ``loop`` the iterations, ``milestones`` what is due between them,
-``checkpoint`` the state on disk; ``measure`` the meter; ``outcome`` what a rank leaves; ``rank`` the rank's program;
-``run`` the parent's side. Without a testbed: ``inprocess`` trains with threads as ranks, ``search`` finds thresholds
-with it, ``sample`` keeps gradients to try a codec on. ``gloo`` is what torch itself would do, for
-`netoffload bench allreduce`, and ``ddp`` a replica under torch's DDP, for `netoffload bench ddp`.
+``capture`` keeps gradients, ``board`` shows them; ``loop`` the iterations, ``overlap`` buckets of gradients,
+``milestones`` what is due between iterations, ``checkpoint`` the state on disk; ``measure`` the meter, ``memory`` what
+ranks need; ``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's side. Without a testbed:
+``inprocess`` trains with threads as ranks, ``search`` finds thresholds with it, ``sample`` keeps gradients to try a
+codec on. ``gloo`` is what torch itself would do, for `netoffload bench allreduce`, and ``ddp`` a replica under torch's
+DDP, for `netoffload bench ddp`.
 """

@@ -78,6 +78,11 @@ class ObservedMethod(Method):
             self._observe(self._iteration, gradient)
         self._method.step(gradient, parameters, update)
 
+    @property
+    def sum_s(self) -> float:
+        """See :attr:`Method.sum_s`."""
+        return self._method.sum_s
+
     def finish(self, parameters: Float32Array) -> None:
         """See :meth:`Method.finish`."""
         self._method.finish(parameters)

@@ -73,6 +73,8 @@ class TrainSettings:
         error_feedback: host-side compressors add what they left unsent to the next gradient.
         sharing: one of :data:`~netoffload.training.data_spec.SHARINGS`.
         offload: who compresses what is tagged: the NICs, or (``inline``) the ranks by themselves.
+        bucket_mb: gradients of layers are summed in buckets of so many 10^6 octets while backward goes on; 0: all at
+            once, behind it.
         parallel: one of :class:`Parallel`: what of the model a worker has (:mod:`netoffload.training.parallel`).
         activations: what activations and errors travel as: ``float32``, or an 8-bit type with its parameters.
         sub_batches: pieces in which they do; what moves one hides behind the multiplication of another.
@@ -100,6 +102,7 @@ class TrainSettings:
     error_feedback: bool = False
     sharing: str = "partitioned"
     offload: str = Offload.NIC.value
+    bucket_mb: float = 0.0
     parallel: str = Parallel.DATA.value
     activations: str = FLOAT32
     sub_batches: int = 1
@@ -132,6 +135,11 @@ class TrainSettings:
             raise UsageError(
                 f"{self.model} takes {model.wants} ({fitting}), not {data.name}: choose the model {others}"
             )
+        spec.groups_of(self.nodes)
+        if self.bucket_mb < 0 or (self.bucket_mb and not spec.sums_gradients):
+            raise UsageError(
+                f"bucket_mb is {self.bucket_mb:g}: {self.method} takes 0, and megabytes if it sums gradients"
+            )
         if self.error_feedback and not spec.keeps_residual:
             raise UsageError(f"{self.method} keeps no residual: error feedback is for gathered and served payloads")
 
@@ -148,6 +156,8 @@ class TrainSettings:
             raise UsageError(
                 f"--parallel model exchanges no gradients, so {self.method} has nothing to do: leave it out"
             )
+        if self.bucket_mb:
+            raise UsageError("buckets are of --parallel data")
         if self.spec.has_server or not issubclass(self.spec.family.worker, methods.GradientReducer):
             raise UsageError(f"--parallel hybrid sums gradients between workers: use inc, not {self.method}")
         if self.clip_norm is not None:
@@ -199,8 +209,8 @@ class TrainSettings:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks: the workers, then the aggregator or server if there is one."""
-        return self.nodes + int(self.spec.has_server)
+        """Number of ranks: the workers, then aggregators or a server if there are any."""
+        return self.nodes + self.spec.servers
 
     @functools.cached_property
     def activation_compressor(self) -> Compressor | None:

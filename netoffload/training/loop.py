@@ -2,8 +2,8 @@
 
 A worker's iteration::
 
-    |- batch, forward, backward -|- method ............[update].. -|
-    |<-------- compute --------->|<- communicate ->|<compute>|< " >|
+    |- batch, forward -|- backward -|- method: [sum] .........[update].. -|
+    |<---------- compute ---------->|<---- communicate ---->|<compute>|< " >|
 
 ``communicate`` is what is left of the wall time: it contains waiting for the slowest worker, and at a worker of
 ``wa`` the aggregator's adding and updating. The aggregator times its updates too, so that the record can put them on
@@ -23,8 +23,11 @@ from netoffload.collectives import Exchange, Quantise, ring_allreduce
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout
 from netoffload.errors import UsageError
-from netoffload.methods import Member, Method, method_for
+from netoffload.methods import GradientReducer, Member, Method, method_for
+from netoffload.methods.buckets import cut
 from netoffload.training.config import TrainSettings
+from netoffload.training.outcome import Parts
+from netoffload.training.overlap import Overlap
 from netoffload.training.replica import Replica
 
 Clock = Callable[[], float]
@@ -35,10 +38,10 @@ AfterIteration = Callable[[int], bool | None]
 
 @dataclasses.dataclass
 class Timeline:
-    """Seconds of every iteration of one rank, and the loss of a worker's last batch."""
+    """Seconds of every iteration of one rank and of its parts, and the loss of a worker's last batch."""
 
     wall_s: list[float] = dataclasses.field(default_factory=list)
-    compute_s: list[float] = dataclasses.field(default_factory=list)
+    parts: list[Parts] = dataclasses.field(default_factory=list)
     last_loss: float | None = None
 
 
@@ -79,7 +82,8 @@ def method_of(
         raise UsageError(
             f"{settings.method} with {settings.nodes} workers needs {settings.ranks} ranks, not {exchange.size}"
         )
-    member = Member(exchange, quantise, Layout(layer_sizes), settings.seed, settings.error_feedback)
+    buckets = cut(layer_sizes, settings.bucket_mb * 1e6)
+    member = Member(exchange, quantise, Layout(layer_sizes), settings.seed, settings.error_feedback, buckets)
     return method_for(settings.spec, member)
 
 
@@ -87,7 +91,8 @@ def warm_up(replica: Replica, method: Method, batches: Batches | None, rounds: i
     """Open connections and touch memory without changing what is trained.
 
     Every rank calls it, with a method that it throws away afterwards: that has counted, and its compressor's state has
-    advanced. All gradients are zeros, nobody updates, the weights are a copy, and the model's buffers are put back.
+    advanced. All gradients are zeros, and so are what goes for the weights; nobody updates, and the model's buffers
+    are put back.
     """
     buffers = replica.buffers()
     if batches is not None:
@@ -95,11 +100,10 @@ def warm_up(replica: Replica, method: Method, batches: Batches | None, rounds: i
         for _ in range(rounds):
             replica.backward(images, labels)
     replica.set_buffers(buffers)
-    parameters = replica.parameters.copy()
     for _ in range(rounds):
         replica.gradient.fill(0)
-        method.step(replica.gradient, parameters, lambda _sum: None)
-    method.finish(parameters)
+        method.step(replica.gradient, replica.gradient, lambda _sum: None)
+    method.finish(replica.gradient)
 
 
 def average_buffers(replica: Replica, exchange: Exchange, workers: int) -> None:
@@ -144,15 +148,30 @@ def run_worker(
         after_iteration: evaluation, progress; not timed.
     """
     timeline = Timeline()
+    overlap = Overlap(replica, method, clock) if isinstance(method, GradientReducer) and method.buckets else None
+    forwarded: list[tuple[float, float]] = []
     for iteration in range(first, iterations):
         update = TimedUpdate(replica, iteration, clock)
-        waited_s, started = replica.waited_s, clock()
-        timeline.last_loss = replica.backward(*next(batches))
-        computed = clock() - (replica.waited_s - waited_s)
-        method.step(replica.gradient, replica.parameters, update)
-        ended = clock()
-        timeline.wall_s.append(ended - started)
-        timeline.compute_s.append(computed - started + update.seconds)
+        began, added_s, started = replica.travel, method.sum_s, clock()
+        timeline.last_loss = replica.backward(
+            *next(batches), on_loss=lambda: forwarded.append((clock(), replica.travel.waited_s))
+        )
+        computed, travel = clock(), replica.travel
+        if overlap is None:
+            method.step(replica.gradient, replica.parameters, update)
+        else:
+            overlap.finish()
+            update(replica.gradient)
+        timeline.wall_s.append(clock() - started)
+        loss_at, waited_s = forwarded[-1]
+        parts = Parts(
+            forward_s=loss_at - started - (waited_s - began.waited_s),
+            backward_s=computed - loss_at - (travel.waited_s - waited_s),
+            update_s=update.seconds,
+            sum_s=method.sum_s - added_s,
+            hidden_s=overlap.hidden_s if overlap else travel.hidden_s - began.hidden_s,
+        )
+        timeline.parts.append(parts)
         if after_iteration(iteration + 1):
             break
     return timeline
@@ -167,18 +186,17 @@ def run_server(
     clock: Clock = time.perf_counter,
     after_iteration: AfterIteration = _ignore,
 ) -> Timeline:
-    """Serve the workers' iterations as aggregator or parameter server; ``compute_s`` is the updates.
+    """Serve the workers' iterations as aggregator or parameter server, which adds and updates.
 
     The caller finishes the method.
     """
     timeline = Timeline()
-    nothing = np.empty(0, dtype=np.float32)
     for iteration in range(first, iterations):
         update = TimedUpdate(replica, iteration, clock)
-        started = clock()
-        method.step(nothing, replica.parameters, update)
+        added_s, started = method.sum_s, clock()
+        method.step(replica.gradient, replica.parameters, update)
         timeline.wall_s.append(clock() - started)
-        timeline.compute_s.append(update.seconds)
+        timeline.parts.append(Parts(sum_s=method.sum_s - added_s, update_s=update.seconds))
         if after_iteration(iteration + 1):
             break
     return timeline

@@ -51,6 +51,11 @@ class Optimizer:
             if name == "epsilon" and not 0 < value < float("inf"):
                 raise UsageError(f"epsilon is {value}: it must be more than 0")
 
+    @property
+    def vectors(self) -> int:
+        """Vectors as long as the parameters that it remembers."""
+        return 1
+
     def options(self, total: float) -> dict[str, Any]:
         """Return torch's options, but for the learning rate, if gradients are ``total`` times too large."""
         raise NotImplementedError
@@ -99,6 +104,11 @@ class Sgd(Optimizer):
         if self.nesterov and not self.momentum:
             raise UsageError("Nesterov's momentum needs a momentum: sgd:momentum=0.9,nesterov=true")
 
+    @property
+    def vectors(self) -> int:
+        """See :attr:`Optimizer.vectors`."""
+        return int(self.momentum > 0)
+
     def options(self, total: float) -> dict[str, Any]:
         """See :meth:`Optimizer.options`."""
         return {"momentum": self.momentum, "weight_decay": self.weight_decay * total, "nesterov": self.nesterov}
@@ -118,6 +128,11 @@ class Adam(Optimizer):
     weight_decay: float = 0.0
 
     torch_name = "Adam"
+
+    @property
+    def vectors(self) -> int:
+        """See :attr:`Optimizer.vectors`."""
+        return 2
 
     def options(self, total: float) -> dict[str, Any]:
         """See :meth:`Optimizer.options`."""
@@ -149,6 +164,11 @@ class RmsProp(Optimizer):
 
     torch_name = "RMSprop"
     has_fused = False
+
+    @property
+    def vectors(self) -> int:
+        """See :attr:`Optimizer.vectors`."""
+        return 1 + (self.momentum > 0)
 
     def options(self, total: float) -> dict[str, Any]:
         """See :meth:`Optimizer.options`."""

@@ -70,18 +70,43 @@ class Coded:
 
 
 @dataclasses.dataclass(frozen=True)
+class Parts:
+    """Seconds of one iteration of one rank.
+
+    Attributes:
+        forward_s: the batch, and forward to the loss.
+        backward_s: of a worker.
+        update_s: of the weights, where this rank does it.
+        sum_s: adding gradients: a part of communicating, and of ``backward_s`` where buckets travel meanwhile.
+        hidden_s: in which buckets travelled while backward went on, or activations while this rank multiplied.
+    """
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    update_s: float = 0.0
+    sum_s: float = 0.0
+    hidden_s: float = 0.0
+
+    @property
+    def compute_s(self) -> float:
+        """What is no communication."""
+        return self.forward_s + self.backward_s + self.update_s
+
+
+@dataclasses.dataclass(frozen=True)
 class RankOutcome:
     """What one rank leaves; ``accuracy`` to ``versions`` are rank 0's alone.
 
     ``sent``, ``compressed_octets`` and ``coded`` are of the timed iterations: what the rank handed to its sockets, what
     its NIC compressed of its own tagged connections, and what it compressed itself. Earlier commands did the first
-    ``first_iteration`` iterations.
+    ``first_iteration`` iterations. ``peak_memory_octets`` is the most that was resident,
+    libraries included.
     """
 
     rank: int
     is_worker: bool
     wall_s: tuple[float, ...]
-    compute_s: tuple[float, ...]
+    parts: tuple[Parts, ...]
     sha256: str
     final_loss: float | None
     accuracy: float | None
@@ -92,6 +117,7 @@ class RankOutcome:
     sent: Sent
     compressed_octets: int
     coded: Coded
+    peak_memory_octets: int
     first_iteration: int = 0
 
     def write(self, folder: Path) -> None:

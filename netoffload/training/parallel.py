@@ -36,7 +36,7 @@ from netoffload.training.dataset import Dataset
 from netoffload.training.loop import Batches, method_of
 from netoffload.training.model_spec import Tokens
 from netoffload.training.parallel_layers import ActivationExchange, split_sequence
-from netoffload.training.replica import Replica, accuracy_of
+from netoffload.training.replica import Replica, Travel, accuracy_of
 
 
 def first_fully_connected(settings: TrainSettings, module: nn.Module) -> int:
@@ -97,9 +97,10 @@ class SplitReplica(Replica):
         self._before, self._behind = part[:first], part[first:]
 
     @property
-    def waited_s(self) -> float:
-        """See :attr:`Replica.waited_s`."""
-        return self.activations.waited_s
+    def travel(self) -> Travel:
+        """See :attr:`Replica.travel`."""
+        waited_s = self.activations.waited_s
+        return Travel(waited_s, max(0.0, self.activations.moved_s - waited_s))
 
     def outputs(self, images: torch.Tensor) -> torch.Tensor:
         """See :meth:`Replica.outputs`; of all workers' samples, each rank with all of them or with its own."""
@@ -154,6 +155,11 @@ class SplitMethod(Method):
         """Count what activations send with what ``method`` sends; None: there are no convolutions."""
         self.sent = replica.activations.sent = Sent() if method is None else method.sent
         self._method, self._replica = method, replica
+
+    @property
+    def sum_s(self) -> float:
+        """See :attr:`Method.sum_s`."""
+        return 0.0 if self._method is None else self._method.sum_s
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`Method.step`."""

@@ -40,7 +40,8 @@ class Planned:
         """As reports call it, and its seed where that tells it from others."""
         settings = self.settings
         way = INLINE if settings.is_inline else VIA_NICS if self.has_nics and not settings.compressed else ""
-        method = settings.method + ("+ef" if settings.error_feedback else "")
+        buckets = f" {settings.bucket_mb:g} MB" if settings.bucket_mb else ""
+        method = settings.method + ("+ef" if settings.error_feedback else "") + buckets
         method += split_name(settings.parallel, settings.activations, settings.sub_batches) + way
         return with_seed(method, settings.seed) if self.is_repeated else method
 

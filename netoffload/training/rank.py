@@ -36,6 +36,7 @@ from netoffload.training.config import RankJob
 from netoffload.training.dataset import open_saved
 from netoffload.training.loop import Batches, make_one_model, warm_up
 from netoffload.training.measure import read_meter, traffic_between
+from netoffload.training.memory import peak_memory_octets
 from netoffload.training.milestones import Milestones, iterate
 from netoffload.training.outcome import Coded, RankOutcome
 from netoffload.training.parallel import batch_source, method_with, replica_of
@@ -92,7 +93,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         rank=rank,
         is_worker=is_worker,
         wall_s=tuple(timeline.wall_s),
-        compute_s=tuple(timeline.compute_s),
+        parts=tuple(timeline.parts),
         sha256=replica.digest(),
         final_loss=loss if loss is not None and math.isfinite(loss) else None,
         accuracy=milestones.measure() if rank == 0 else None,
@@ -103,6 +104,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         sent=sent,
         compressed_octets=compressed,
         coded=coded,
+        peak_memory_octets=peak_memory_octets(),
         first_iteration=milestones.first,
     )
 

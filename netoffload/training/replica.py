@@ -13,8 +13,10 @@ No copy is made in an iteration. The NumPy arrays and the torch tensors of a rep
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +33,14 @@ PASS_SAMPLES: Final = 1000
 PASS_VALUES: Final = 1000 * 3 * 32 * 32
 PASS_LABELS: Final = 16_000
 """Of one pass of an evaluation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Travel:
+    """Seconds: ``waited_s`` for what comes from other ranks, ``hidden_s`` in which it came behind computing."""
+
+    waited_s: float = 0.0
+    hidden_s: float = 0.0
 
 
 class Replica:
@@ -80,21 +90,45 @@ class Replica:
         self.gradient: Float32Array = self._flat_gradient.numpy()
 
     @property
-    def waited_s(self) -> float:
-        """Seconds that forward and backward passes have waited for other ranks."""
-        return 0.0
+    def travel(self) -> Travel:
+        """What forward and backward passes have had of other ranks so far."""
+        return Travel()
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
         """Lengths of the layers."""
         return tuple(layer.size for layer in self.layers)
 
-    def backward(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """Put the gradient of a batch's mean loss, times the loss scale, into ``gradient``; return the loss."""
+    def watch_gradients(self, written: Callable[[int], None]) -> None:
+        """Call ``written`` with the number of each layer when backward has written its gradient, in any order."""
+        numbers = {id(tensor): number for number, tensor in enumerate(self._module.parameters())}
+
+        def telling(layers: list[int]) -> Callable[..., None]:
+            def tell(*_: object) -> None:
+                for layer in layers:
+                    written(layer)
+
+            return tell
+
+        for module in self._module.modules():
+            tensors = list(module.parameters(recurse=False))
+            if isinstance(module, FullyConnected):
+                module.written = telling([numbers[id(tensor)] for tensor in tensors])
+                continue
+            for tensor in tensors:
+                tell = telling([numbers[id(tensor)]])
+                tensor.register_post_accumulate_grad_hook(tell)  # type: ignore[no-untyped-call]
+
+    def backward(self, images: torch.Tensor, labels: torch.Tensor, on_loss: Callable[[], None] = lambda: None) -> float:
+        """Put the gradient of a batch's mean loss, times the loss scale, into ``gradient``; return the loss.
+
+        ``on_loss`` is called between forward and backward.
+        """
         if self._adds_gradients:
             self._flat_gradient.zero_()
         loss, factor = self.loss_of(self.outputs(images), labels)
         self._iteration += 1
+        on_loss()
         (loss if factor == 1 else loss * factor).backward()  # type: ignore[no-untyped-call]
         self.loss = float(loss.detach())
         return self.loss

@@ -23,7 +23,8 @@ from netoffload.training import data
 from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.dataset import Dataset, save
 from netoffload.training.measure import FLOAT_OCTETS, check_traffic, with_coded
-from netoffload.training.outcome import RankOutcome, Step
+from netoffload.training.memory import check_memory
+from netoffload.training.outcome import Parts, RankOutcome, Step
 from netoffload.training.plan import BASELINES, NO_OUTPUTS, Outputs, Planned, plan_runs
 
 PROGRESS_INTERVAL_S: Final = 0.2
@@ -74,8 +75,10 @@ def run_all(
     _check_together(runs, testbed)
     planned, datasets = plan_runs(runs, baselines), OneDataset()
     outputs.check(planned, testbed.nic)
+    needed_octets = check_memory(runs)
     for run in planned:
         datasets.of(run.settings)
+    on_phase(f"up to {needed_octets / 1e9:.1f} GB of memory per rank")
     records: list[Record] = []
     failed: dict[str, NetOffloadError] = {}
     for has_nics in (False, True):
@@ -269,6 +272,7 @@ def make_record(
         parameter_sha256=first.sha256,
         first_iteration=first.first_iteration,
         timed_iterations=len(first.wall_s),
+        peak_memory_octets=tuple(outcome.peak_memory_octets for outcome in outcomes),
     )
 
 
@@ -292,17 +296,25 @@ def check_replicas(outcomes: Sequence[RankOutcome]) -> None:
 def _timing(outcomes: Sequence[RankOutcome], period: int) -> Timing:
     """Mean over the workers per iteration; the aggregator's update counts as computing, at workers it was waiting.
 
+    Aggregators add at the same time, so the busiest one counts.
+
     A method that communicates every ``period`` iterations is measured by whole periods.
     """
     workers = [outcome for outcome in outcomes if outcome.is_worker]
     servers = [outcome for outcome in outcomes if not outcome.is_worker]
-    wall = _mean_per_iteration([outcome.wall_s for outcome in workers])
-    compute = _mean_per_iteration([outcome.compute_s for outcome in workers])
-    for server in servers:
-        compute = [own + update for own, update in zip(compute, server.compute_s, strict=True)]
-    wall, compute = _mean_per_period(wall, period), _mean_per_period(compute, period)
-    communicate = [whole - part for whole, part in zip(wall, compute, strict=True)]
-    return Timing(Spread.of(wall), Spread.of(compute), Spread.of(communicate))
+    wall = _mean_per_period(_mean_per_iteration([outcome.wall_s for outcome in workers]), period)
+
+    def parts(name: str) -> list[float]:
+        mean = _mean_per_iteration([[getattr(part, name) for part in outcome.parts] for outcome in workers])
+        above = zip(*([getattr(part, name) for part in outcome.parts] for outcome in servers), strict=True)
+        if servers:
+            mean = [own + max(others) for own, others in zip(mean, above, strict=True)]
+        return _mean_per_period(mean, period)
+
+    communicate = [whole - part for whole, part in zip(wall, parts("compute_s"), strict=True)]
+    names = ("compute_s", *(field.name for field in dataclasses.fields(Parts)))
+    spreads = {name: Spread.of(parts(name)) for name in names}
+    return Timing(Spread.of(wall), communicate_s=Spread.of(communicate), **spreads)
 
 
 def _mean_per_period(samples: Sequence[float], period: int) -> list[float]:
@@ -344,6 +356,7 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         optimizer=settings.optimizer or "",
         schedule=settings.schedule or "",
         clip_norm=settings.clip_norm,
+        bucket_mb=settings.bucket_mb,
         parallel=settings.parallel,
         activations=settings.activations,
         sub_batches=settings.sub_batches,

@@ -29,6 +29,9 @@ from netoffload.results import (
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
+PARTS = ("forward", "backward", "update", "sum", "hidden")
+
+
 def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9, via_nics: bool = False) -> Record:
     compressed = exchange.endswith("+c")
     configuration = Configuration(
@@ -227,7 +230,19 @@ def test_many_exchanges_are_rows() -> None:
 def test_a_residual_is_part_of_a_row_s_name() -> None:
     plain = a_run("qsgd", 0.1)
     kept = replace(plain, configuration=replace(plain.configuration, error_feedback=True))
-    assert list(reports.summarise([plain, kept]).bars) == ["qsgd", "qsgd+ef"]
+    cut = replace(plain, configuration=replace(plain.configuration, bucket_mb=0.5))
+    assert list(reports.summarise([plain, kept, cut]).bars) == ["qsgd", "qsgd+ef", "qsgd 0.5 MB"]
+
+
+def test_the_parts_of_an_iteration_are_rows_where_a_record_has_them() -> None:
+    old, run = a_run("wa", 0.3), a_run("inc", 0.1)
+    spreads = {f"{name}_s": Spread.of([at / 1e3]) for at, name in enumerate(PARTS, 1)}
+    new = replace(run, timing=replace(run.timing, **spreads), peak_memory_octets=(5_000_000, 7_000_000))
+    text = reports.table_text(reports.summarise([old, new]))
+    cells = {line[:28].strip(): line[28:].split() for line in text.splitlines()[2:]}
+    names = ("forward, ms", "backward, ms", "update, ms", "adding gradients, ms", "hidden behind backward, ms")
+    assert [cells[name] for name in names] == [["-", f"{at}.0"] for at in range(1, 6)]
+    assert cells["memory of largest rank, MB"] == ["-", "7"]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from netoffload.training.replica import Replica
 
 # fmt: off
 EXCHANGES = (
+    *("wa:groups=2", "wa+c:groups=2", "inc:groups=2", "inc+c:groups=2,top=wa"),
     *("wa", "wa+c", "inc", "inc+c", "fullsgd", "psgd:p=2", "rsgd:p=2", "pqasgd:p=2", "pqasgd:p=2+ef"),
     *("none", "nic:codec=bounded+ef", "terngrad", "terngrad:via=gather+ef"),
     *("qsgd+ef", "qsgd:via=server", "qsgd:via=ring"),
@@ -42,7 +44,13 @@ def one_thread() -> Iterator[None]:
 def a_run(exchange: str, **options: object) -> TrainSettings:
     method = exchange.removesuffix("+ef")
     settings = TrainSettings(
-        method, nodes=2, iterations=5, model="cnn", data=SHAPE, batch=4, error_feedback=exchange.endswith("+ef")
+        method,
+        nodes=4 if "groups" in method else 2,
+        iterations=5,
+        model="cnn",
+        data=SHAPE,
+        batch=4,
+        error_feedback=exchange.endswith("+ef"),
     )
     return dataclasses.replace(settings, **options)  # type: ignore[arg-type]
 
@@ -77,6 +85,15 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(exchange: str, noise: Datase
     assert resumed.efficiency > 0
 
 
+def test_buckets_go_on(noise: Dataset, tmp_path: Path) -> None:
+    run = a_run("qsgd+ef", bucket_mb=0.01)
+    begun = dataclasses.replace(run, iterations=3)
+    train(begun, noise, asked(tmp_path, begun, resume=False))
+    resumed, whole = train(run, noise, asked(tmp_path, run, resume=True)), train(run, noise)
+    assert (resumed.sha256, resumed.final_loss) == (whole.sha256, whole.final_loss)
+    assert whole.sha256 != train(dataclasses.replace(run, bucket_mb=0), noise).sha256
+
+
 def test_statistics_dropout_momentum_and_warm_up_go_on(noise: Dataset, tmp_path: Path) -> None:
     run = a_run(
         "inc", model="resnet20", nodes=1, optimizer="adam", schedule="cosine:warmup=4,iterations=6", eval_every=2
@@ -93,11 +110,11 @@ def test_a_run_that_broke_goes_on_from_its_latest_checkpoint(noise: Dataset, tmp
     with pytest.MonkeyPatch.context() as patch:
         backward, passes = Replica.backward, []
 
-        def failing(self: Replica, images: torch.Tensor, labels: torch.Tensor) -> float:
+        def failing(self: Replica, images: torch.Tensor, labels: torch.Tensor, **options: Any) -> float:
             passes.append(1)
             if len(passes) > 8:
                 raise OSError("the power is gone")
-            return backward(self, images, labels)
+            return backward(self, images, labels, **options)
 
         patch.setattr(Replica, "backward", failing)
         with pytest.raises(OSError, match="power"):

@@ -103,7 +103,9 @@ def test_sent_is_all_that_the_activations_and_errors_take() -> None:
 def test_a_run_in_one_process_measures_the_whole_model() -> None:
     dataset = make_noise(MODEL.sample_shape, 24, 1)
     learned = train(dataclasses.replace(MODEL, eval_every=2), dataset)
-    assert learned.sha256 == trained(MODEL)[0][3]
+    _, sent, _, sha256 = trained(MODEL)[0]
+    assert learned.sha256 == sha256
+    assert learned.efficiency == sent.vector_octets / (4 * 1_149_010 * ITERATIONS)
     assert 0 <= learned.accuracy <= 1
     assert list(learned.accuracy_after) == ["2"]
 
@@ -123,6 +125,7 @@ def test_a_run_in_one_process_measures_the_whole_model() -> None:
         ({"parallel": "data", "activations": "8bit-dynamic"}, "of --parallel model and hybrid"),
         ({"sub_batches": 3}, "a batch of 4 cannot be cut into 3"),
         ({"clip_norm": 1.0}, "--clip-norm"),
+        ({"parallel": "hybrid", "model": "cnn", "bucket_mb": 1.0}, "buckets are of --parallel data"),
     ],
 )
 def test_what_cannot_be_split_is_refused(changes: dict[str, object], words: str) -> None:

@@ -21,7 +21,8 @@ from netoffload.results import ClassCounts, NodeTraffic, Traffic, Versions, from
 from netoffload.testbed import NicSettings, TestbedSettings
 from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.measure import Reading, check_traffic, read_meter, traffic_between
-from netoffload.training.outcome import Coded, RankOutcome, Step
+from netoffload.training.memory import BASE_OCTETS, check_memory, peak_memory_octets, rank_octets
+from netoffload.training.outcome import Coded, Parts, RankOutcome, Step
 from netoffload.training.plan import BASELINES, Outputs, Planned, parse_seeds, plan_runs
 from netoffload.training.run import START_S, make_record, run_all, time_limit_s
 
@@ -110,13 +111,14 @@ def test_the_time_limit_of_a_run_is_its_model_s() -> None:
 
 def outcomes_of_wa() -> list[RankOutcome]:
     worker = RankOutcome(
-        0, True, (0.10, 0.20), (0.01, 0.02), "aa", 0.5, None, {}, None, None, PARAMETERS,
-        Sent(vector_octets=GRADIENT_OCTETS), 0, Coded(0, 0, ClassCounts(0, 0, 0, 0), 0.0),
+        0, True, (0.10, 0.20), (Parts(0.004, 0.006, sum_s=0.001), Parts(0.02)), "aa", 0.5, None, {}, None, None,
+        PARAMETERS, Sent(vector_octets=GRADIENT_OCTETS), 0, Coded(0, 0, ClassCounts(0, 0, 0, 0), 0.0), 7000,
     )  # fmt: skip
     versions = Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab")
     first = dataclasses.replace(worker, accuracy=0.9, traffic=some_traffic(99, 98, 97), versions=versions)
-    second = dataclasses.replace(worker, rank=1, wall_s=(0.12, 0.22), compute_s=(0.03, 0.04))
-    server = dataclasses.replace(worker, rank=2, is_worker=False, compute_s=(0.005, 0.005), final_loss=None)
+    second = dataclasses.replace(worker, rank=1, wall_s=(0.12, 0.22), parts=(Parts(0.01, 0.02), Parts(0.04)))
+    parts = (Parts(update_s=0.005, sum_s=0.002),) * 2
+    server = dataclasses.replace(worker, rank=2, is_worker=False, parts=parts, final_loss=None)
     return [first, second, server]
 
 
@@ -131,6 +133,10 @@ def test_a_record_counts_the_aggregator_s_update_as_computing() -> None:
     assert record.timing.wall_s.minimum == pytest.approx(0.11)
     assert record.timing.compute_s.minimum == pytest.approx(0.02 + 0.005)
     assert record.timing.communicate_s.minimum == pytest.approx(0.11 - 0.025)
+    parts = [getattr(record.timing, f"{name}_s") for name in ("forward", "backward", "update", "sum", "hidden")]
+    assert [part.minimum for part in parts] == pytest.approx([0.007, 0.0, 0.005, 0.002, 0.0])
+    assert parts[3].maximum == pytest.approx(0.0005 + 0.002)
+    assert record.peak_memory_octets == (7000,) * 3
     assert (record.configuration.bound_k, record.configuration.nodes, record.learning.accuracy) == (8, 2, 0.9)
     assert record.compression_efficiency == 1
     assert from_line(to_line(record)) == record
@@ -147,8 +153,8 @@ def test_compression_efficiency_is_the_share_of_what_plain_gradients_take() -> N
 
 def test_a_periodic_method_is_timed_by_whole_periods() -> None:
     settings = TrainSettings("psgd:p=2", nodes=2, iterations=5)
-    wall_s, compute_s = (0.01, 0.11, 0.01, 0.13, 0.01), (0.01,) * 5
-    workers = [dataclasses.replace(outcome, wall_s=wall_s, compute_s=compute_s) for outcome in outcomes_of_wa()[:2]]
+    wall_s, parts = (0.01, 0.11, 0.01, 0.13, 0.01), (Parts(0.01),) * 5
+    workers = [dataclasses.replace(outcome, wall_s=wall_s, parts=parts) for outcome in outcomes_of_wa()[:2]]
     record = make_record(settings, TestbedSettings(2), None, "2026-01-01T00:00:00+00:00", workers)
     assert (record.timing.wall_s.minimum, record.timing.wall_s.maximum) == pytest.approx((0.06, 0.07))
     assert record.timing.compute_s.median == pytest.approx(0.01)
@@ -167,6 +173,27 @@ def test_what_a_rank_leaves_is_read_back_and_its_absence_is_an_error(tmp_path: P
     assert RankOutcome.read(tmp_path, 0) == first
     with pytest.raises(RunError, match="rank 1 did not leave its result"):
         RankOutcome.read(tmp_path, 1)
+
+
+def test_a_run_that_memory_does_not_hold_is_refused_in_one_line() -> None:
+    hdc, large = TrainSettings("inc"), TrainSettings("inc", model="vgg16", batch=10_000)
+    assert 3 * 4 * 1_149_010 < check_memory([hdc]) - BASE_OCTETS < 4 * 4 * 1_149_010
+    with pytest.raises(UsageError, match=r"vgg16 by inc needs about \d{3}\.\d GB on each of 4 workers, .* are free"):
+        check_memory([hdc, large])
+    worker, aggregator = rank_octets(TrainSettings("wa"))
+    assert (worker, aggregator) < (rank_octets(hdc)[0], worker + 4 * 1_149_010 + 1)  # the aggregator's is the momentum
+    assert rank_octets(TrainSettings("inc", optimizer="adam"))[0] == rank_octets(hdc)[0] + 4 * 1_149_010
+
+
+def test_buckets_bound_what_payloads_take() -> None:
+    whole = TrainSettings("none", model="vgg16", batch=1)
+    in_parts = dataclasses.replace(whole, bucket_mb=25)
+    largest = 4 * 25_088 * 4096  # octets of its first fully connected layer
+    assert rank_octets(whole)[0] - rank_octets(in_parts)[0] == 3 * (4 * 138_357_544 - largest)
+
+
+def test_peak_memory_is_this_process_s() -> None:
+    assert peak_memory_octets() >= 4096 * int(Path("/proc/self/statm").read_text().split()[1])
 
 
 def test_a_job_travels_as_a_file(tmp_path: Path) -> None:
