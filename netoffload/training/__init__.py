@@ -46,6 +46,7 @@ Files, in the order in which a run meets them: ``config`` what is asked for, wit
 their names (``choice``); ``plan`` what a series of runs will do and keep; ``data_spec`` the names of data sets,
 ``image_files`` and ``corpus`` what they read, ``dataset`` their arrays, ``data`` a worker's share of them;
 ``model_spec``, ``models``, ``layers`` and ``sequence_layers`` the networks, ``replica`` one of them over flat buffers;
+``parallel`` one of which a rank has a part, ``parallel_layers`` what the parts need of each other;
 ``capture`` keeps gradients, ``board`` shows them; ``loop`` the iterations, ``overlap`` buckets of gradients,
 ``milestones`` what is due between iterations, ``checkpoint`` the state on disk; ``measure`` the meter, ``memory`` what
 ranks need; ``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's side. Without a testbed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.methods import Sent
-from netoffload.training.config import TrainSettings
+from netoffload.training.checkpoint import describe
+from netoffload.training.config import Checkpointing, TrainSettings
 from netoffload.training.data import make_noise
 from netoffload.training.inprocess import train
 from netoffload.training.loop import make_one_model, run_worker
@@ -108,6 +110,15 @@ def test_a_run_in_one_process_measures_the_whole_model() -> None:
     assert learned.efficiency == sent.vector_octets / (4 * 1_149_010 * ITERATIONS)
     assert 0 <= learned.accuracy <= 1
     assert list(learned.accuracy_after) == ["2"]
+
+
+def test_a_split_model_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    dataset = make_noise(MODEL.sample_shape, 24, 1)
+    for iterations in (2, ITERATIONS):
+        settings = dataclasses.replace(MODEL, iterations=iterations)
+        asked = Checkpointing(str(tmp_path), 2, iterations > 2, describe(settings, None, None))
+        learned = train(settings, dataset, checkpointing=asked)
+    assert learned.sha256 == train(MODEL, dataset).sha256
 
 
 @pytest.mark.parametrize(
