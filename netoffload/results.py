@@ -221,9 +221,8 @@ class Record:
     parameter_sha256: str
     """Digest of the final parameters; the same on every worker, or there is no record."""
     first_iteration: int
-    """Iterations that earlier commands had done; 0: the run was not resumed."""
     timed_iterations: int
-    """Behind those, of which times and octets are; fewer than asked for where an accuracy ended the run."""
+    """Iterations that earlier commands had done, and those behind them that were timed (an accuracy may end a run)."""
     peak_memory_octets: tuple[int, ...] | None = None
     """The most that was resident of each rank, libraries included; None: of a format that did not know."""
 

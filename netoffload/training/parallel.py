@@ -99,8 +99,7 @@ class SplitReplica(Replica):
     @property
     def travel(self) -> Travel:
         """See :attr:`Replica.travel`."""
-        waited_s = self.activations.waited_s
-        return Travel(waited_s, max(0.0, self.activations.moved_s - waited_s))
+        return Travel(self.activations.waited_s, self.activations.hidden_s)
 
     def outputs(self, images: torch.Tensor) -> torch.Tensor:
         """See :meth:`Replica.outputs`; of all workers' samples, each rank with all of them or with its own."""

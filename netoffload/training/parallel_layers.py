@@ -38,8 +38,8 @@ from netoffload.compressors import Compressor, Layout
 from netoffload.methods import Sent
 from netoffload.training.layers import FullyConnected
 
-Arrived = Future[list[Float32Array]]
-"""One vector per rank, in rank order."""
+Arrived = Future[tuple[list[Float32Array], float, float]]
+"""One vector per rank, in rank order; when its coding and moving began and ended, in seconds."""
 
 
 class ActivationExchange:
@@ -49,12 +49,12 @@ class ActivationExchange:
         exchange: the ranks; between :meth:`gather` or :meth:`deliver` and their end nobody else uses it.
         sent: what is counted on; a run puts its method's here.
         waited_s: seconds that callers waited for what was not there yet.
-        moved_s: seconds of coding and moving, what was waited for among them.
+        hidden_s: seconds in which something was coded or moved before its caller waited for it.
     """
 
     def __init__(self, exchange: Exchange, compressor: Compressor | None = None) -> None:
         """Send by ``compressor``, one without memory; None: float32."""
-        self.exchange, self.sent, self.waited_s, self.moved_s = exchange, Sent(), 0.0, 0.0
+        self.exchange, self.sent, self.waited_s, self.hidden_s = exchange, Sent(), 0.0, 0.0
         self._compressor = compressor
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="activations")
 
@@ -87,15 +87,15 @@ class ActivationExchange:
     def wait(self, arriving: Arrived) -> list[torch.Tensor]:
         """Return what has arrived, when it has."""
         started = time.perf_counter()
-        vectors = arriving.result()
+        vectors, began, ended = arriving.result()
         self.waited_s += time.perf_counter() - started
+        self.hidden_s += max(0.0, min(ended, started) - began)
         return list(map(torch.from_numpy, vectors))
 
-    def _timed(self, move: Callable[[], list[Float32Array]]) -> list[Float32Array]:
-        started = time.perf_counter()
-        vectors = move()
-        self.moved_s += time.perf_counter() - started
-        return vectors
+    @staticmethod
+    def _timed(move: Callable[[], list[Float32Array]]) -> tuple[list[Float32Array], float, float]:
+        began = time.perf_counter()
+        return move(), began, time.perf_counter()
 
     def _encode(self, values: Float32Array) -> Payload:
         if self._compressor is None:
@@ -140,7 +140,9 @@ class Join:
     def deliver(self, errors: torch.Tensor) -> Arrived:
         """Begin to give every rank its part of the errors of a sub-batch."""
         size = self.activations.exchange.size
-        return self.activations.deliver(torch.split(errors, self.columns, 1) if self.columns else errors.chunk(size))
+        return self.activations.deliver(
+            torch.split(errors, list(self.columns), 1) if self.columns else errors.chunk(size)
+        )
 
     def wait_sum(self, arriving: Arrived, rows: int) -> torch.Tensor:
         """Return the sum of all ranks' errors of this rank's part."""
@@ -220,7 +222,7 @@ class _Gathered(torch.autograd.Function):
     def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         # Every rank has the same loss of all outputs, so it knows the errors of its own.
         join: Join = ctx.join
-        return torch.split(output_gradients[0], join.columns, 1)[join.activations.exchange.rank], None
+        return torch.split(output_gradients[0], list(join.columns), 1)[join.activations.exchange.rank], None
 
 
 class GatherOutputs(nn.Module):
