@@ -94,8 +94,7 @@ def train(
         offload=offload.value,
         **vars(learning),
     )
-    usual = "inc" if first.parallel == "model" else "inc+c"
-    each = _one_per_exchange(first, exchange or [usual], error_feedback=error_feedback, bucket_mb=bucket_mb)
+    each = _one_per_exchange(first, exchange or [], error_feedback=error_feedback, bucket_mb=bucket_mb)
     drawn = parse_seeds(seeds) if seeds is not None else (seed,)
     runs = [dataclasses.replace(run, seed=one) for one in drawn for run in each]
     testbed, found = testbed_settings(runs, rate, nic, mtu), Found.of(runs, baselines)
@@ -106,9 +105,13 @@ def train(
 def _one_per_exchange(
     first: TrainSettings, asked: Sequence[str], *, error_feedback: bool, bucket_mb: float
 ) -> list[TrainSettings]:
-    """Return the run that ``first`` describes for every method asked for; residuals and buckets where there can be."""
+    """Return the run that ``first`` describes for every method asked for; residuals and buckets where there can be.
+
+    If none is asked for, it is ``inc+c``, or the one of a run that exchanges no gradients.
+    """
     from netoffload.methods import expand
 
+    asked = asked or ["inc" if first.parallel == "model" else "inc+c"]
     runs = [dataclasses.replace(first, method=name) for name in expand(asked, first.model_spec.thresholds)]
     if bucket_mb:
         if not any(run.spec.sums_gradients for run in runs):

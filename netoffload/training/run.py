@@ -75,10 +75,9 @@ def run_all(
     _check_together(runs, testbed)
     planned, datasets = plan_runs(runs, baselines), OneDataset()
     outputs.check(planned, testbed.nic)
-    needed_octets = check_memory(runs)
+    on_phase(f"up to {check_memory(runs) / 1e9:.1f} GB of memory per rank")
     for run in planned:
         datasets.of(run.settings)
-    on_phase(f"up to {needed_octets / 1e9:.1f} GB of memory per rank")
     records: list[Record] = []
     failed: dict[str, NetOffloadError] = {}
     for has_nics in (False, True):
