@@ -75,11 +75,11 @@ def run_all(
     _check_together(runs, testbed)
     planned, datasets = plan_runs(runs, baselines), OneDataset()
     outputs.check(planned, testbed.nic)
-    on_phase(f"up to {check_memory(runs) / 1e9:.1f} GB of memory per rank")
+    needed_octets = check_memory(runs)
     for run in planned:
         datasets.of(run.settings)
-    records: list[Record] = []
-    failed: dict[str, NetOffloadError] = {}
+    on_phase(f"up to {needed_octets / 1e9:.1f} GB of memory per rank")
+    records, failed = list[Record](), dict[str, NetOffloadError]()
     for has_nics in (False, True):
         settings = testbed if has_nics else dataclasses.replace(testbed, nic=None)
         mine = [run for run in planned if run.has_nics == has_nics]
