@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from netoffload.codec_specs import NAMES
 from netoffload.errors import UsageError
@@ -311,3 +312,33 @@ def check_choice(what: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise UsageError(f"{what} {value!r} is unknown: choose from {', '.join(choices)}")
     return value
+
+
+_TRUTH: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def parse_parameters(name: str, text: str, kinds: Mapping[str, Any]) -> dict[str, object]:
+    """Return the parameters of a text such as ``levels=15,norm=max``.
+
+    Args:
+        name: what takes them, for messages.
+        text: empty: none.
+        kinds: types by parameter: ``bool``, ``int``, ``float`` or ``str``; those of others stay texts.
+
+    Raises:
+        UsageError: not parameter=value, a parameter twice, or a value of another type.
+    """
+    parameters: dict[str, object] = {}
+    for item in filter(None, text.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or key in parameters:
+            raise UsageError(f"{name}: {item!r} is not parameter=value, or stands there twice")
+        kind = kinds.get(key, str)
+        try:
+            if kind is bool:
+                parameters[key] = _TRUTH[value.lower()]
+            else:
+                parameters[key] = kind(value) if kind in (int, float) else value
+        except (KeyError, ValueError) as error:
+            raise UsageError(f"{name}: {key}={value!r} is not of type {kind.__name__}") from error
+    return parameters

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 from netoffload.errors import UsageError
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """Version of the record's keys; a newer one is refused."""
 
 UNKNOWN: Final = "unknown"
@@ -59,6 +59,14 @@ class Configuration:
     sharing: str
     offload: str
     """Who compressed what is tagged: :class:`~netoffload.config.Offload`."""
+    optimizer: str
+    """With its parameters, as ``--optimizer`` takes them. ``momentum`` and ``weight_decay`` are 0 where it has none."""
+    schedule: str
+    """With its parameters. Where it is not ``step``, divisor and interval are 1 and the run's iterations."""
+    clip_norm: float | None
+    """The largest norm of the mean gradient; None: any."""
+    bucket_mb: float = 0.0
+    """Gradients of layers were summed in buckets of so many 10^6 octets while backward went on; 0: all at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,12 +122,18 @@ class Timing:
     """Seconds per iteration, each the mean over the workers: wall = compute + communicate in every iteration.
 
     ``compute_s`` is forward, backward and the update of the weights, wherever the update happens; ``communicate_s``
-    is the rest.
+    is the rest. ``sum_s``, the adding of gradients, is a part of that. ``hidden_s`` is how long buckets of gradients
+    travelled while backward went on: a part of ``backward_s``. None: of a format that did not know.
     """
 
     wall_s: Spread
     compute_s: Spread
     communicate_s: Spread
+    forward_s: Spread | None = None
+    backward_s: Spread | None = None
+    update_s: Spread | None = None
+    sum_s: Spread | None = None
+    hidden_s: Spread | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,6 +220,17 @@ class Record:
     learning: Learning
     parameter_sha256: str
     """Digest of the final parameters; the same on every worker, or there is no record."""
+    first_iteration: int
+    """Iterations that earlier commands had done; 0: the run was not resumed."""
+    timed_iterations: int
+    """Behind those, of which times and octets are; fewer than asked for where an accuracy ended the run."""
+    peak_memory_octets: tuple[int, ...] | None = None
+    """The most that was resident of each rank, libraries included; None: of a format that did not know."""
+
+    @property
+    def iterations_done(self) -> int:
+        """By this command and earlier ones."""
+        return self.first_iteration + self.timed_iterations
 
 
 def to_line(record: Record) -> str:
@@ -233,13 +258,28 @@ def _to_format_4(record: dict[str, Any]) -> None:
     _add(record["configuration"], offload="nic")
 
 
+def _to_format_5(record: dict[str, Any]) -> None:
+    """All ran momentum SGD with steps, whole, and summed gradients at once; parts and memory were not measured."""
+    asked = record["configuration"]
+    optimizer = f"sgd:momentum={asked['momentum']},weight_decay={asked['weight_decay']},nesterov=false"
+    schedule = f"step:warmup=0,divisor={asked['learning_rate_divisor']},interval={asked['learning_rate_interval']}"
+    _add(asked, optimizer=optimizer, schedule=schedule, clip_norm=None, bucket_mb=0.0)
+    _add(record["timing"], forward_s=None, backward_s=None, update_s=None, sum_s=None, hidden_s=None)
+    _add(record, first_iteration=0, timed_iterations=asked["iterations"], peak_memory_octets=None)
+
+
 def _add(place: dict[str, Any], **new: object) -> None:
     if known := sorted(place.keys() & new.keys()):
         raise KeyError(f"it has {', '.join(known)} of a later format")
     place.update(new)
 
 
-MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], None]]] = {1: _to_format_2, 2: _to_format_3, 3: _to_format_4}
+MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], None]]] = {
+    1: _to_format_2,
+    2: _to_format_3,
+    3: _to_format_4,
+    4: _to_format_5,
+}
 """By format: what brings a record of it to the next one, in place."""
 assert list(MIGRATIONS) == list(range(1, FORMAT))
 

@@ -26,6 +26,7 @@ def a_record() -> Record:
     configuration = Configuration(
         "hdc", "inc+c", 4, 10, 1, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 4.0, "digits", 1149010,
         "inceptionn", 10, "coalesced", 10**9, 1500, False, "partitioned", "nic",
+        "sgd:momentum=0.9,weight_decay=5e-05,nesterov=false", "step:warmup=0,divisor=5.0,interval=2000", None, 0.0,
     )  # fmt: skip
     samples = Spread.of([0.03, 0.02, 0.04])
     nodes = (NodeTraffic("n0", 1000, 10), NodeTraffic("n1", 500, 6))
@@ -35,11 +36,14 @@ def a_record() -> Record:
         configuration=configuration,
         versions=Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab"),
         rate_bps_measured=None,
-        timing=Timing(samples, samples, samples),
+        timing=Timing(samples, samples, samples, samples, samples, samples, samples, None),
         traffic=Traffic(nodes, 600, 100, 7, ClassCounts(1, 2, 3, 4), 0.5, {"drop_checksum": 2}),
         compression_efficiency=0.2,
         learning=Learning(0.5, {"5": 0.25}, None),
         parameter_sha256="ab",
+        first_iteration=0,
+        timed_iterations=10,
+        peak_memory_octets=(500, 700),
     )
 
 
@@ -109,6 +113,13 @@ def test_a_line_that_is_no_record_is_refused_with_the_place(line: str, says: str
 def of_format(written: int, *, early: bool = False) -> dict[str, Any]:
     """A record as a version of that format wrote it; ``early``: before a key came that did not raise the number."""
     old: dict[str, Any] = json.loads(results.to_line(a_record())) | {"format": written}
+    if written < 5:
+        for key in ("optimizer", "schedule", "clip_norm"):
+            del old["configuration"][key]
+        del old["first_iteration"], old["timed_iterations"]
+        del old["configuration"]["bucket_mb"], old["peak_memory_octets"]
+        for name in ("forward_s", "backward_s", "update_s", "sum_s", "hidden_s"):
+            del old["timing"][name]
     if written < 4:
         del old["configuration"]["offload"]
     if written < 3:
@@ -122,12 +133,19 @@ def of_format(written: int, *, early: bool = False) -> dict[str, Any]:
     return old
 
 
-@pytest.mark.parametrize(("written", "early"), [(1, True), (1, False), (2, True), (2, False), (3, False), (4, False)])
+@pytest.mark.parametrize(
+    ("written", "early"), [(1, True), (1, False), (2, True), (2, False), (3, False), (4, False), (5, False)]
+)
 def test_a_record_of_an_older_format_is_read_and_reported(written: int, early: bool, tmp_path: Path) -> None:
     path = tmp_path / "old.jsonl"
     path.write_text(json.dumps(of_format(written, early=early)) + "\n")
     [record] = results.read_records(path)
     whole = a_record()
+    if written < 5:
+        timing = dataclasses.replace(
+            whole.timing, forward_s=None, backward_s=None, update_s=None, sum_s=None, hidden_s=None
+        )
+        whole = dataclasses.replace(whole, timing=timing, peak_memory_octets=None)
     if written < 3:
         codec_kernel = "unknown" if early and written == 1 else whole.versions.codec_kernel
         versions = dataclasses.replace(whole.versions, machine="unknown", codec_kernel=codec_kernel)
@@ -144,8 +162,8 @@ def test_a_record_of_an_older_format_is_read_and_reported(written: int, early: b
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (of_format(results.FORMAT + 1), "has format 5; this version reads 1 to 4: update netoffload"),
-        (of_format(3) | {"format": "3"}, "not a record of format 1 to 4"),
+        (of_format(results.FORMAT + 1), "has format 6; this version reads 1 to 5: update netoffload"),
+        (of_format(3) | {"format": "3"}, "not a record of format 1 to 5"),
         ({"format": 1}, "not a record of format 1: KeyError"),
         (of_format(3) | {"format": 2}, "not a record of format 2: .*machine of a later format"),
         ({key: value for key, value in of_format(2).items() if key != "learning"}, "lacks keys: learning"),

@@ -7,6 +7,7 @@ imports (torch, numba, matplotlib) are imported inside the commands that need th
 from netoffload.cli import (
     advise,
     bench,
+    demo,
     dissect,
     doctor,
     example,
@@ -30,6 +31,7 @@ __all__ = [
     "advise",
     "app",
     "bench",
+    "demo",
     "dissect",
     "doctor",
     "example",

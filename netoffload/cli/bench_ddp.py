@@ -14,7 +14,7 @@ from netoffload.cli.bench_command import AsJson, run
 from netoffload.cli.codec_options import Bound
 from netoffload.cli.data_options import Data, DataDir
 from netoffload.cli.figures import mega, milli, percent, table
-from netoffload.cli.train import Rate
+from netoffload.cli.training_options import Rate
 
 if TYPE_CHECKING:
     from netoffload.bench.ddp import Findings

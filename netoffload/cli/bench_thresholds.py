@@ -11,7 +11,7 @@ from netoffload.cli.app import console
 from netoffload.cli.bench_command import AsJson, run
 from netoffload.cli.data_options import Data, DataDir
 from netoffload.cli.figures import percent, table
-from netoffload.cli.train import LearningRate, Model
+from netoffload.cli.training_options import LearningRate, Model
 
 if TYPE_CHECKING:
     from netoffload.bench.thresholds import Findings

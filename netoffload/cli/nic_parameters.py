@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import typing
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
+from netoffload.cli.grouped import with_groups
 from netoffload.nic_options import NicSettings, Option, options_of, types_of
 
 
@@ -24,32 +23,19 @@ def shows_nic_options(command: Callable[..., Any]) -> Callable[..., Any]:
     Which ones these are, :attr:`~netoffload.nic_options.Option.commands` says by the command's name. The command gets
     them together, as :class:`~netoffload.nic_options.NicSettings`.
     """
-    hints = typing.get_type_hints(command, include_extras=True)
     kinds, flags = types_of(NicSettings), flags_of(command.__name__)
-    parameters = []
-    for parameter in inspect.signature(command).parameters.values():
-        if parameter.name != "nic":
-            parameters.append(parameter.replace(annotation=hints[parameter.name]))
-            continue
-        parameters += [
-            inspect.Parameter(
-                field.name,
-                parameter.kind,
-                default=field.default,
-                annotation=Annotated[kinds[field.name], _typer_option(asked)],
-            )
-            for field, asked in options_of(NicSettings)
-            if field.name in flags
-        ]
-
-    @functools.wraps(command)
-    def with_options(**words: Any) -> Any:
-        nic = NicSettings(**{name: words.pop(name) for name in flags})
-        return command(nic=nic, **words)
-
-    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return with_options
+    place = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            place,
+            default=field.default,
+            annotation=Annotated[kinds[field.name], _typer_option(asked)],
+        )
+        for field, asked in options_of(NicSettings)
+        if field.name in flags
+    ]
+    return with_groups(command, {"nic": (parameters, NicSettings)})
 
 
 def _typer_option(asked: Option) -> Any:

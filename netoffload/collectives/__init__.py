@@ -18,8 +18,8 @@ in the next, so a rank's whole call is one stream in and one stream out, and :fu
 as soon as it is reduced: receiving, adding and sending overlap, within a step and across steps.
 
 **Worker-aggregator.** Workers send gradients to one rank, which sums them in rank order, updates its parameters and
-sends those back. The parameters are never tagged: a lossy NIC may touch gradients, whose errors average out, but not
-weights.
+sends those back. Between them there may be aggregators of groups, which send partial sums on (``tree_exchange``).
+The parameters are never tagged: a lossy NIC may touch gradients, whose errors average out, but not weights.
 
 **Exact and approximate.** Untagged, both give the float32 sum in one fixed order of additions per element (for the
 ring the order is that of the ring, so it differs between blocks, but never between runs or ranks). Tagged, every hop
@@ -69,7 +69,7 @@ from netoffload.collectives.operations import Operation
 from netoffload.collectives.payloads import Payload, allgather_payloads, push_pull, ring_payloads, serve_payloads
 from netoffload.collectives.ring import CHUNK_FLOATS, ring_allgather, ring_allreduce, ring_reduce_scatter
 from netoffload.collectives.tree import broadcast, reduce
-from netoffload.collectives.worker_aggregator import aggregate, aggregator_allreduce, worker_exchange
+from netoffload.collectives.worker_aggregator import aggregate, aggregator_allreduce, tree_exchange, worker_exchange
 
 __all__ = [
     "CHUNK_FLOATS",
@@ -98,5 +98,6 @@ __all__ = [
     "ring_reduce_scatter",
     "scatter",
     "serve_payloads",
+    "tree_exchange",
     "worker_exchange",
 ]

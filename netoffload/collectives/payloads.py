@@ -24,6 +24,7 @@ import numpy as np
 
 from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.exchange import Exchange
+from netoffload.collectives.operations import Operation, combine
 from netoffload.collectives.schedule import allreduce_walk, partition
 from netoffload.collectives.transfer import aborting_on_error, move_all
 from netoffload.compiled.arrays import Float32Array, Uint8Array
@@ -122,7 +123,7 @@ def ring_payloads(exchange: Exchange, values: Float32Array, encode: Encode, deco
             sent += payload.size
             target = values[blocks[walk[step + 1]]]
             received = _swap(exchange, {right: payload}, (left,))[left]
-            np.add(target, _decoded(decode, received, walk[step + 1], target.size), out=target)
+            combine(exchange, Operation.SUM, target, _decoded(decode, received, walk[step + 1], target.size))
         finished = encode(values[blocks[walk[size - 1]]], walk[size - 1])
         for step in range(size - 1, 2 * size - 1):
             target = values[blocks[walk[step]]]

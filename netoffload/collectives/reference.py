@@ -87,6 +87,24 @@ def aggregated(
     return result
 
 
+def tree_of_aggregators(
+    vectors: Sequence[Float32Array], tree: Sequence[Branch], round_trip: RoundTrip | None = None
+) -> Float32Array:
+    """Return the sum with which the topmost rank of :func:`~netoffload.collectives.tree_exchange` updates."""
+
+    def partial(rank: int) -> Float32Array:
+        below = tree[rank].children
+        if not below:
+            return vectors[rank]
+        first, *others = (_hop(partial(child), round_trip) for child in below)
+        total = first.copy()
+        for other in others:
+            apply(Operation.SUM, total, other)
+        return total
+
+    return partial(next(rank for rank, branch in enumerate(tree) if branch.parent is None))
+
+
 def hierarchical_sum(
     vectors: Sequence[Float32Array],
     groups: Sequence[Sequence[int]],

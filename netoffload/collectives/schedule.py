@@ -75,3 +75,17 @@ def binomial(position: int, size: int) -> Branch:
     steps = [1 << bit for bit in reversed(range(max(reach.bit_length() - 1, 0)))]
     children = tuple(position + step for step in steps if position + step < size)
     return Branch(position - (position & -position) if position else None, children)
+
+
+def aggregator_tree(workers: int, groups: int) -> tuple[Branch, ...]:
+    """Return the place of every rank in a tree of aggregators (INCEPTIONN, Fig. 1 a).
+
+    Workers come first, in consecutive groups whose sizes differ by at most one. Behind them come the aggregators of
+    the groups, and the topmost one is the last rank. One group has the topmost aggregator alone.
+    """
+    members = [tuple(range(span.start, span.stop)) for span in partition(workers, groups)]
+    if groups == 1:
+        return (*(Branch(workers, ()) for _ in members[0]), Branch(None, members[0]))
+    top = workers + groups
+    leaves = [Branch(workers + group, ()) for group, mine in enumerate(members) for _ in mine]
+    return (*leaves, *(Branch(top, mine) for mine in members), Branch(None, tuple(range(workers, top))))

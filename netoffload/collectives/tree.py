@@ -8,7 +8,7 @@ a chain and short ones a binomial tree.
 from __future__ import annotations
 
 from netoffload.collectives.announcement import Announcement, Call, check_root, meet
-from netoffload.collectives.exchange import FLOAT_OCTETS, Channel, Exchange, Quantise
+from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise
 from netoffload.collectives.operations import Operation, combine, quantise_own
 from netoffload.collectives.ring import CHUNK_FLOATS
 from netoffload.collectives.schedule import Branch, binomial, chain
@@ -86,17 +86,29 @@ def broadcast_round(
     exchange: Exchange, values: Float32Array, *, root: int, tagged: bool, quantise: Quantise | None
 ) -> None:
     """Do :func:`broadcast` for ranks that have met."""
-    branch, octets = branch_of(exchange, values.size, root), octets_of(values)
+    branch = branch_of(exchange, values.size, root)
+    if branch.parent is None and exchange.size > 1:
+        quantise_own(exchange, quantise, values)
+    pass_down(exchange, octets_of(values), branch, tagged=tagged)
+
+
+def pass_down(
+    exchange: Exchange, octets: memoryview, branch: Branch, *, tagged: bool, may_be_late: bool = False
+) -> None:
+    """Fill ``octets`` from the rank above, if there is one, and send them to those below as they come.
+
+    Args:
+        exchange: the ranks.
+        octets: of equal length on all of them.
+        branch: the ranks above and below this one.
+        tagged: as in :func:`broadcast`.
+        may_be_late: see :meth:`~netoffload.collectives.exchange.Exchange.wait`.
+    """
     total = len(octets)
     outward = [exchange.channel(child, tagged=tagged) for child in branch.children]
     sent = [0] * len(outward)
-    inward: Channel | None = None
-    received = total
-    if branch.parent is None:
-        if exchange.size > 1:
-            quantise_own(exchange, quantise, values)
-    else:
-        inward, received = exchange.channel(branch.parent, tagged=tagged), 0
+    inward = None if branch.parent is None else exchange.channel(branch.parent, tagged=tagged)
+    received = total if inward is None else 0
     while received < total or min(sent, default=total) < total:
         moved = 0
         if inward is not None and received < total:
@@ -108,7 +120,8 @@ def broadcast_round(
                 sent[index] += count
         if not moved:
             readable = [inward] if inward is not None and received < total else []
-            exchange.wait(readable, [one for one, done in zip(outward, sent, strict=True) if done < received])
+            writable = [one for one, done in zip(outward, sent, strict=True) if done < received]
+            exchange.wait(readable, writable, may_be_late=may_be_late)
 
 
 def reduce_round(

@@ -1,23 +1,42 @@
-"""Worker-aggregator: gradients up to one rank, parameters down from it.
+"""Worker-aggregator: gradients up to one rank, parameters down from it; or through a tree of such ranks.
 
-The aggregator listens to all workers at once, but adds in rank order, element by element: as far as worker i has been
-added, worker i+1 may be. The sum is then the same in every run whatever the order of arrival. Its price is scratch
-memory for one gradient per worker, kept between calls.
+An aggregator listens to all ranks below it at once, but adds in rank order, element by element. The sum is then the
+same in every run whatever the order of arrival. Its scratch memory is a window of each vector that comes, however long
+the vectors are: a rank may be ahead of the slowest by that much. An aggregator below another one sends a piece of its
+sum up as soon as all ranks below it have contributed, and parameters down as they come (INCEPTIONN, Fig. 1 a)::
+
+    w0  w1    w2  w3      gradients up     (may be tagged)
+     ╲  │      │  ╱
+      a4        a5        partial sums up  (may be tagged)
+        ╲      ╱
+           a6             parameters down  (never tagged)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from netoffload.collectives.announcement import Announcement, Call, check_root, meet
+import numpy as np
+
+from netoffload.collectives.announcement import Announcement, Call, check_root, digest_of, meet
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange
 from netoffload.collectives.operations import Operation, combine
+from netoffload.collectives.schedule import Branch
 from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of, send_all
+from netoffload.collectives.tree import pass_down
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 
-_ADD_FLOATS = 32 * 1024
+_ADD_FLOATS: Final = 32 * 1024
 """Floats that are added at a time, 128 KiB: few calls, and both operands stay in cache (see ``ring.CHUNK_FLOATS``)."""
+
+_WINDOW_FLOATS: Final = 8 * _ADD_FLOATS
+"""How far a rank may be ahead of the slowest: 1 MiB, several times what is on its way on a fast link."""
+
+_NOTHING: Final = np.empty(0, np.float32)
+
+Update = Callable[[Float32Array], None]
 
 
 def worker_exchange(
@@ -36,21 +55,14 @@ def worker_exchange(
         UsageError: vectors that do not fit each other, or a worker that is its own aggregator.
         PeerLostError: the aggregator is gone or silent, or found that ranks disagree.
     """
-    upward, downward = octets_of(gradient), octets_of(parameters)
-    if gradient.size != parameters.size:
-        raise UsageError(f"gradient of {gradient.size} floats, parameters of {parameters.size}: lengths must be equal")
+    _check_lengths(gradient, parameters)
     if aggregator == exchange.rank or not 0 <= aggregator < exchange.size:
         raise UsageError(f"rank {exchange.rank} of {exchange.size} cannot be a worker of aggregator {aggregator}")
-    with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.WORKER_AGGREGATOR, gradient.size, tagged, root=aggregator))
-        send_all(exchange, exchange.channel(aggregator, tagged=tagged), upward)
-        # The aggregator's update may take its time.
-        move_all(exchange, [], [(exchange.channel(aggregator, tagged=False), downward)], may_be_late=True)
+    announced = Announcement(Call.WORKER_AGGREGATOR, gradient.size, tagged, root=aggregator)
+    _exchange(exchange, announced, Branch(aggregator, ()), gradient, parameters, _keep)
 
 
-def aggregate(
-    exchange: Exchange, parameters: Float32Array, update: Callable[[Float32Array], None], *, tagged: bool
-) -> None:
+def aggregate(exchange: Exchange, parameters: Float32Array, update: Update, *, tagged: bool) -> None:
     """Sum the gradients of all other ranks, let ``update`` change ``parameters``, and send them to all.
 
     Args:
@@ -65,14 +77,89 @@ def aggregate(
         CollectiveError: a worker's length or call differs.
         PeerLostError: a worker is gone or silent.
     """
-    downward = octets_of(parameters)
-    workers = [rank for rank in range(exchange.size) if rank != exchange.rank]
+    workers = tuple(rank for rank in range(exchange.size) if rank != exchange.rank)
     if not workers:
         raise UsageError("an aggregator needs at least one worker: the exchange has one rank")
+    announced = Announcement(Call.WORKER_AGGREGATOR, parameters.size, tagged, root=exchange.rank)
+    _exchange(exchange, announced, Branch(None, workers), _NOTHING, parameters, update)
+
+
+def tree_exchange(
+    exchange: Exchange,
+    tree: Sequence[Branch],
+    gradient: Float32Array,
+    parameters: Float32Array,
+    update: Update,
+    *,
+    tagged: bool,
+) -> None:
+    """Do this rank's part in a tree of aggregators: gradients are summed upwards, parameters come down.
+
+    Args:
+        exchange: the ranks; all of them make this call.
+        tree: the place of each rank (``schedule.aggregator_tree``), the same on all of them.
+        gradient: contiguous float32 vector. A worker's is sent. The topmost aggregator's is overwritten with the sum,
+            or may be empty, like those of the others.
+        parameters: contiguous float32 vector, equally long on all ranks; overwritten on all but the topmost.
+        update: called there, once, with the sum; changes ``parameters`` in place.
+        tagged: send what goes up over the tagged channels.
+
+    Raises:
+        UsageError: vectors that do not fit each other, or a tree of other ranks.
+        CollectiveError: ranks disagree on length, tree or call.
+        PeerLostError: a rank is gone or silent.
+    """
+    if len(tree) != exchange.size:
+        raise UsageError(f"a tree of {len(tree)} ranks does not fit an exchange of {exchange.size}")
+    if gradient.size or not tree[exchange.rank].children:
+        _check_lengths(gradient, parameters)
+    above = [-1 if branch.parent is None else branch.parent for branch in tree]
+    top, digest = above.index(-1), digest_of(above)
+    announced = Announcement(Call.WORKER_AGGREGATOR, parameters.size, tagged, root=top, digest=digest)
+    _exchange(exchange, announced, tree[exchange.rank], gradient, parameters, update)
+
+
+def _check_lengths(gradient: Float32Array, parameters: Float32Array) -> None:
+    if gradient.size != parameters.size:
+        raise UsageError(f"gradient of {gradient.size} floats, parameters of {parameters.size}: lengths must be equal")
+
+
+def _exchange(
+    exchange: Exchange,
+    announced: Announcement,
+    branch: Branch,
+    gradient: Float32Array,
+    parameters: Float32Array,
+    update: Update,
+) -> None:
+    upward, downward, tagged = octets_of(gradient), octets_of(parameters), announced.tagged
     with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.WORKER_AGGREGATOR, parameters.size, tagged, root=exchange.rank))
-        update(_reduced_gradients(exchange, workers, parameters.size, tagged=tagged, operation=Operation.SUM))
-        move_all(exchange, [(exchange.channel(worker, tagged=False), downward) for worker in workers], [])
+        meet(exchange, announced)
+        above = None if branch.parent is None else exchange.channel(branch.parent, tagged=tagged)
+        if above is None:
+            missing = parameters.size - gradient.size
+            memory = exchange.scratch(missing + len(branch.children) * _WINDOW_FLOATS)
+            total = memory[:missing] if missing else gradient
+
+            def keep(start: int, piece: Float32Array) -> None:
+                total[start : start + piece.size] = piece
+
+            _reduce(exchange, branch.children, memory[missing:], total.size, keep, tagged=tagged)
+            update(total)
+        elif branch.children:
+            windows = exchange.scratch(len(branch.children) * _WINDOW_FLOATS)
+            _reduce(
+                exchange,
+                branch.children,
+                windows,
+                parameters.size,
+                lambda _, piece: send_all(exchange, above, octets_of(piece)),
+                tagged=tagged,
+            )
+        else:
+            send_all(exchange, above, upward)
+        # Updates take their time.
+        pass_down(exchange, downward, branch, tagged=False, may_be_late=above is not None)
 
 
 def aggregator_allreduce(
@@ -115,48 +202,59 @@ def aggregator_round(
         send_all(exchange, exchange.channel(aggregator, tagged=tagged), octets)
         # The aggregator first receives from all others, over one link: that may take much longer than a time limit.
         move_all(exchange, [], [(exchange.channel(aggregator, tagged=False), octets)], may_be_late=True)
-    elif workers := [rank for rank in range(exchange.size) if rank != aggregator]:
-        combine(
-            exchange,
-            operation,
-            values,
-            _reduced_gradients(exchange, workers, values.size, tagged=tagged, operation=operation),
-        )
-        move_all(exchange, [(exchange.channel(worker, tagged=False), octets) for worker in workers], [])
+    elif below := [rank for rank in range(exchange.size) if rank != aggregator]:
+
+        def take(start: int, piece: Float32Array) -> None:
+            combine(exchange, operation, values[start : start + piece.size], piece)
+
+        windows = exchange.scratch(len(below) * _WINDOW_FLOATS)
+        _reduce(exchange, below, windows, values.size, take, tagged=tagged, operation=operation)
+        move_all(exchange, [(exchange.channel(worker, tagged=False), octets) for worker in below], [])
 
 
-def _reduced_gradients(
-    exchange: Exchange, workers: list[int], count: int, *, tagged: bool, operation: Operation
-) -> Float32Array:
-    """Receive one gradient per worker and return their reduction, in rank order, in scratch memory."""
-    gradients = exchange.scratch(len(workers) * count).reshape(len(workers), count)
-    memory = [octets_of(gradient) for gradient in gradients]
-    channels = [exchange.channel(worker, tagged=tagged) for worker in workers]
-    got = [0] * len(workers)  # octets received of each gradient
-    added = [0] * len(workers)  # floats of each gradient that are part of gradients[0], the running sum
-    while added[-1] < count:
-        missing = [index for index in range(len(workers)) if got[index] < len(memory[index])]
-        moved = 0
-        for index in missing:
-            moved += (fresh := channels[index].receive_some(memory[index][got[index] :]))
-            got[index] += fresh
-        _add_in_order(exchange, gradients, got, added, operation)
-        if not moved and added[-1] < count:
-            exchange.wait([channels[index] for index in missing], [])
-    total: Float32Array = gradients[0]
-    return total
-
-
-def _add_in_order(
-    exchange: Exchange, gradients: Float32Array, got: list[int], added: list[int], operation: Operation
+def _reduce(
+    exchange: Exchange,
+    below: Sequence[int],
+    memory: Float32Array,
+    count: int,
+    take: Callable[[int, Float32Array], None],
+    *,
+    tagged: bool,
+    operation: Operation = Operation.SUM,
 ) -> None:
-    """Add what has arrived of each gradient, as far as the one before it has been added."""
-    count = gradients.shape[1]
-    added[0] = got[0] // FLOAT_OCTETS
-    for index in range(1, len(got)):
-        first, last = added[index], min(added[index - 1], got[index] // FLOAT_OCTETS)
-        if last - first >= _ADD_FLOATS or last == count:
-            for start in range(first, last, _ADD_FLOATS):
-                target = gradients[0, start : min(start + _ADD_FLOATS, last)]
-                combine(exchange, operation, target, gradients[index, start : start + target.size])
-            added[index] = last
+    """Receive a vector of ``count`` floats from each rank below, and reduce them in rank order, piece by piece.
+
+    Args:
+        exchange: the ranks.
+        below: who sends.
+        memory: a window for each of them.
+        count: floats of each vector.
+        take: called with the place of every finished piece and the piece, in order; it is gone afterwards.
+        tagged: receive over the tagged channels.
+        operation: what two values become.
+    """
+    windows = memory.reshape(len(below), _WINDOW_FLOATS)
+    octets, length = [octets_of(window) for window in windows], _WINDOW_FLOATS * FLOAT_OCTETS
+    channels = [exchange.channel(rank, tagged=tagged) for rank in below]
+    got = [0] * len(below)  # octets of each vector
+    done = 0  # floats that were taken
+    while done < count:
+        limit = min(count, done + _WINDOW_FLOATS) * FLOAT_OCTETS
+        moved = 0
+        for index, channel in enumerate(channels):
+            if got[index] < limit:
+                at = got[index] % length
+                moved += (fresh := channel.receive_some(octets[index][at : at + limit - got[index]]))
+                got[index] += fresh
+        while done < count and min(got) >= FLOAT_OCTETS * (stop := min(done + _ADD_FLOATS, count)):
+            first, *others = windows[:, done % _WINDOW_FLOATS :][:, : stop - done]
+            for piece in others:
+                combine(exchange, operation, first, piece)
+            take(done, first)
+            done = stop
+        if not moved and done < count:
+            exchange.wait([one for one, octets_in in zip(channels, got, strict=True) if octets_in < limit], [])
+
+
+def _keep(_total: Float32Array) -> None:
+    """Leave the parameters as they are: another rank updates them."""

@@ -19,6 +19,7 @@ from netoffload.compressors.nic import Nic, NoCompression
 from netoffload.compressors.qsgd import Qsgd
 from netoffload.compressors.terngrad import TernGrad
 from netoffload.compressors.thresholds import Bgt, Qgt, Wgt
+from netoffload.config import parse_parameters
 from netoffload.errors import UsageError
 
 METHODS: Final[tuple[type[Compressor], ...]] = (
@@ -55,8 +56,6 @@ ALIASES: Final[dict[str, str]] = {
     "zfp": "general:library=zfp",
 }
 """Names in papers and what they are here; further parameters may follow them."""
-
-_TRUTH: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def _table() -> dict[str, type[Compressor]]:
@@ -110,20 +109,4 @@ def parse(spec: str) -> Compressor:
 
 
 def _parameters(name: str, text: str) -> dict[str, object]:
-    types = typing.get_type_hints(_BY_NAME[name])
-    parameters: dict[str, object] = {}
-    for item in filter(None, text.split(",")):
-        key, equals, value = item.partition("=")
-        if not equals or key in parameters:
-            raise UsageError(f"{name}: {item!r} is not parameter=value, or stands there twice")
-        parameters[key] = _value(name, key, types.get(key, str), value)
-    return parameters
-
-
-def _value(name: str, key: str, kind: Any, text: str) -> object:
-    try:
-        if kind is bool:
-            return _TRUTH[text.lower()]
-        return kind(text) if kind in (int, float) else text
-    except (KeyError, ValueError) as error:
-        raise UsageError(f"{name}: {key}={text!r} is not of type {kind.__name__}") from error
+    return parse_parameters(name, text, typing.get_type_hints(_BY_NAME[name]))

@@ -11,6 +11,7 @@ from typing import Any, Final
 from netoffload.collectives import Exchange, Quantise
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout
+from netoffload.errors import UsageError
 
 Update = Callable[[Float32Array], None]
 """Takes the sum of all workers' gradients and changes the parameters it was made for."""
@@ -50,6 +51,7 @@ class Family:
         tagged: gradients travel through the NICs' codec.
         periodic: it takes ``p``, the iterations from one averaging to the next.
         compressor: the one that it always uses, by name; empty: none, or any.
+        grouped: workers may exchange in groups.
     """
 
     way: Way
@@ -58,6 +60,7 @@ class Family:
     tagged: bool = False
     periodic: bool = False
     compressor: str = ""
+    grouped: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +73,8 @@ class MethodSpec:
         family: what the parameters do not change.
         period: iterations from one averaging to the next; 1 for all but the periodic methods.
         compressor: makes the payloads; None where floats travel.
+        groups: of the workers; 1: they exchange with each other.
+        top: how groups that are rings exchange with each other (``collectives.hierarchy.TOPS``).
     """
 
     name: str
@@ -77,6 +82,8 @@ class MethodSpec:
     family: Family
     period: int = 1
     compressor: Compressor | None = None
+    groups: int = 1
+    top: str = "ring"
 
     @property
     def way(self) -> Way:
@@ -90,8 +97,29 @@ class MethodSpec:
 
     @property
     def has_server(self) -> bool:
-        """Whether one rank more than the workers takes part."""
+        """Whether more ranks than the workers take part."""
         return self.family.server is not None
+
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether buckets of a gradient can be summed by themselves."""
+        return issubclass(self.family.worker, GradientReducer)
+
+    @property
+    def servers(self) -> int:
+        """The number of ranks behind the workers: aggregators of groups, and the one that updates or adds."""
+        return int(self.has_server) * (1 + (self.groups if self.groups > 1 else 0))
+
+    def groups_of(self, workers: int) -> list[range]:
+        """Return the workers of each group.
+
+        Raises:
+            UsageError: they do not make groups of one size.
+        """
+        size, rest = divmod(workers, self.groups)
+        if rest:
+            raise UsageError(f"{self.name}: {workers} workers do not make {self.groups} groups of one size")
+        return [range(start, start + size) for start in range(0, workers, size)]
 
     @property
     def keeps_residual(self) -> bool:
@@ -104,11 +132,12 @@ class Member:
     """What a rank brings to a method.
 
     Attributes:
-        exchange: the transport between all ranks; the last rank is the aggregator or server, if there is one.
+        exchange: the transport between all ranks; the last ranks are aggregators or the server, if there are any.
         quantise: what the NICs round by; only a tagged ring uses it.
         layout: the model's weights and biases; compressors need it.
         seed: of the compressors' randomness, equal on all ranks.
         error_feedback: a compressor adds what it left unsent to the next vector.
+        buckets: in which gradients are summed, each of consecutive layers; empty: all layers at once.
     """
 
     exchange: Exchange
@@ -116,6 +145,7 @@ class Member:
     layout: Layout = NO_LAYERS
     seed: int = 0
     error_feedback: bool = False
+    buckets: tuple[Bucket, ...] = ()
 
 
 @dataclasses.dataclass
@@ -152,6 +182,11 @@ class Method(abc.ABC):
         """Nothing is sent yet."""
         self._spec, self._member, self._exchange = spec, member, member.exchange
         self.sent = Sent()
+
+    @property
+    def sum_s(self) -> float:
+        """Seconds that this rank has spent on adding gradients so far."""
+        return self._exchange.stopwatch.reduce_s
 
     @abc.abstractmethod
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
@@ -199,7 +234,29 @@ class GradientReducer(Method):
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`Method.step`."""
-        update(self.reduce(gradient))
+        if not self.buckets:
+            update(self.reduce(gradient))
+            return
+        for bucket in self.buckets:
+            self.reduce_part(gradient, bucket)
+        update(gradient)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """In which gradients are summed, in this order on all ranks; empty: all layers at once."""
+        return self._member.buckets
+
+    def reduce_part(self, gradient: Float32Array, bucket: Bucket) -> None:
+        """Replace a bucket of consecutive layers by its sum; all ranks call it together.
+
+        Args:
+            gradient: float32[n], of all layers; the others are not touched.
+            bucket: the layers.
+        """
+        offsets = self._member.layout.offsets
+        part = gradient[offsets[bucket[0]] : offsets[bucket[-1] + 1]]
+        if (total := self.reduce(part, bucket)) is not part:
+            part[:] = total
 
     def rescale(self, factors: Mapping[int, float]) -> None:
         """Multiply what was left unsent of layers, because their values come in another scale from here on."""
@@ -214,7 +271,8 @@ class GradientServer(Method):
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`Method.step`; ``update`` is not called."""
-        self.serve()
+        for bucket in self._member.buckets or (None,):
+            self.serve(bucket)
 
 
 class WeightExchange(Method):

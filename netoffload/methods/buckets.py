@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout, State
 from netoffload.methods.base import Bucket, Member, Memory
@@ -14,6 +15,24 @@ from netoffload.methods.base import Bucket, Member, Memory
 def layout_of(layout: Layout, bucket: Bucket | None) -> Layout:
     """Return the layout of a bucket of a model's ``layout``; None: all layers."""
     return layout if bucket is None else Layout(tuple(layout.sizes[layer] for layer in bucket))
+
+
+def cut(sizes: Sequence[int], bucket_octets: float) -> tuple[Bucket, ...]:
+    """Return buckets of consecutive layers, the last layers first, because backward ends with the first ones.
+
+    Args:
+        sizes: floats of each layer.
+        bucket_octets: of a bucket as float32, at most; a longer layer has a bucket of its own. 0: no buckets.
+    """
+    buckets: list[list[int]] = []
+    room = 0.0
+    for layer in reversed(range(len(sizes) if bucket_octets else 0)):
+        if not buckets or FLOAT_OCTETS * sizes[layer] > room:
+            buckets.append([])
+            room = bucket_octets
+        buckets[-1].insert(0, layer)
+        room -= FLOAT_OCTETS * sizes[layer]
+    return tuple(tuple(bucket) for bucket in buckets)
 
 
 def first_layer(bucket: Bucket | None) -> int:

@@ -11,17 +11,22 @@ inc+c   the same, owner's block quantised            everything          every w
 
 Weights never travel tagged: an error in a gradient is one step of noise, an error in a weight stays.
 
+Workers may form groups (Fig. 1): ``wa:groups=2`` is a tree of aggregators (a), ``inc:groups=2,top=wa`` rings whose
+blocks are added by one member of each (b), ``inc:groups=2`` rings of rings (c).
+
 With error feedback a worker of inc+c rounds its own gradient first, and adds what that took away to its next one. What
 the hops round of partial sums is lost: little with ``bounded``, whose sums of rounded values are mostly exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from netoffload.collectives import aggregate, ring_allreduce, worker_exchange
+from netoffload.collectives import hierarchical_allreduce, ring_allreduce, tree_exchange
+from netoffload.collectives.exchange import FLOAT_OCTETS
+from netoffload.collectives.schedule import aggregator_tree
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.methods.base import Bucket, GradientReducer, Member, Memory, MethodSpec, Update, WeightExchange
@@ -35,12 +40,13 @@ class RingReducer(GradientReducer):
         """Reduce over the tagged or the untagged channels.
 
         Raises:
-            UsageError: a tagged ring has nothing to round by.
+            UsageError: a tagged ring has nothing to round by, or the ranks make no groups of one size.
         """
         super().__init__(spec, member)
         if spec.tagged and member.quantise is None:
             raise UsageError(f"{spec.name} needs a codec to round by: no NIC has one")
         self._quantise = member.quantise if spec.tagged else None
+        self._groups = spec.groups_of(member.exchange.size)
         self._unsent = Unsent()
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
@@ -48,8 +54,17 @@ class RingReducer(GradientReducer):
         tagged = self._spec.tagged
         if tagged and self._member.error_feedback:
             self._feed_back(gradient, bucket)
-        ring_allreduce(self._exchange, gradient, tagged=tagged, quantise=self._quantise)
-        self.sent.count(ring_octets(gradient.nbytes, self._exchange.size), tagged=tagged)
+        if len(self._groups) == 1:
+            ring_allreduce(self._exchange, gradient, tagged=tagged, quantise=self._quantise)
+            self.sent.count(ring_octets(gradient.nbytes, self._exchange.size), tagged=tagged)
+        else:
+            top = self._spec.top
+            hierarchical_allreduce(
+                self._exchange, gradient, self._groups, tagged=tagged, top=top, quantise=self._quantise
+            )
+            octets, untagged = grouped_octets(gradient.nbytes, self._groups, self._exchange.rank, top)
+            self.sent.count(octets, tagged=tagged)
+            self.sent.count(untagged, tagged=False)
         self.sent.vector_octets += gradient.nbytes
         return gradient
 
@@ -80,26 +95,49 @@ class RingReducer(GradientReducer):
         self._unsent.keep(left, layers, layout)
 
 
-class Worker(WeightExchange):
-    """WA and WA+C at a worker: the gradient goes, the weights come."""
+class Aggregation(WeightExchange):
+    """WA and WA+C: a worker's gradient goes, the weights come.
+
+    The last rank has the optimizer's state and no data. With groups, each has an aggregator below that rank, which adds
+    its workers' gradients and passes the weights down (Fig. 1 a).
+    """
+
+    def __init__(self, spec: MethodSpec, member: Member) -> None:
+        """Nothing is sent yet."""
+        super().__init__(spec, member)
+        workers = self._exchange.size - spec.servers
+        self._tree = aggregator_tree(workers, len(spec.groups_of(workers)))
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`~netoffload.methods.base.Method.step`; ``update`` is not called."""
-        aggregator, tagged = self._exchange.size - 1, self._spec.tagged
-        worker_exchange(self._exchange, gradient, parameters, aggregator=aggregator, tagged=tagged)
-        self.sent.count(gradient.nbytes, tagged=tagged)
-        self.sent.vector_octets += gradient.nbytes
+        """See :meth:`~netoffload.methods.base.Method.step`.
 
-
-class Aggregator(WeightExchange):
-    """WA and WA+C at the aggregator: it has the optimizer's state and no data."""
-
-    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
-        """See :meth:`~netoffload.methods.base.Method.step`; ``gradient`` is not used."""
-        aggregate(self._exchange, parameters, update, tagged=self._spec.tagged)
-        self.sent.count(parameters.nbytes * (self._exchange.size - 1), tagged=False)
+        ``update`` is called at the last rank alone, with ``gradient``'s own memory, whatever was in it.
+        """
+        place, octets = self._tree[self._exchange.rank], parameters.nbytes
+        tree_exchange(self._exchange, self._tree, gradient, parameters, update, tagged=self._spec.tagged)
+        if place.parent is not None:
+            self.sent.count(octets, tagged=self._spec.tagged)
+        if not place.children:
+            self.sent.vector_octets += octets
+        self.sent.count(octets * len(place.children), tagged=False)
 
 
 def ring_octets(vector_octets: int, size: int) -> int:
     """Return the octets one rank sends, at least, when ``size`` ranks sum a vector in a ring."""
     return 2 * (size - 1) * (vector_octets // size)
+
+
+def grouped_octets(vector_octets: int, groups: Sequence[Sequence[int]], rank: int, top: str) -> tuple[int, int]:
+    """Return the same for groups of one size, and what of it goes to other groups untagged.
+
+    Args:
+        vector_octets: of a whole vector.
+        groups: the ranks of each.
+        rank: which one.
+        top: how the groups exchange with each other.
+    """
+    size, number = len(groups[0]), len(groups)
+    inside, block = ring_octets(vector_octets, size), vector_octets // FLOAT_OCTETS // size * FLOAT_OCTETS
+    if top == "ring":
+        return inside + ring_octets(block, number), 0
+    return (inside, (number - 1) * block) if rank in groups[0] else (inside + block, 0)

@@ -14,7 +14,16 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from netoffload.collectives import Payload, allgather_payloads, push_pull, ring_payloads, serve_payloads
+from netoffload.collectives import (
+    Exchange,
+    Operation,
+    Payload,
+    allgather_payloads,
+    push_pull,
+    ring_payloads,
+    serve_payloads,
+)
+from netoffload.collectives.operations import combine
 from netoffload.collectives.schedule import partition
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Compressor, Layout, State
@@ -53,7 +62,7 @@ class GatherReducer(PayloadReducer):
         payload = self._compressor.encode(gradient, state)
         self.sent.vector_octets += payload.size
         self.sent.octets += payload.size * (self._exchange.size - 1)
-        return _total(self._compressor, allgather_payloads(self._exchange, payload), state.layout)
+        return _total(self._exchange, self._compressor, allgather_payloads(self._exchange, payload), state.layout)
 
 
 class ServedReducer(PayloadReducer):
@@ -72,9 +81,10 @@ class PayloadServer(GradientServer):
 
     def serve(self, bucket: Bucket | None = None) -> None:
         """See :meth:`GradientServer.serve`."""
-        compressor, layout = compressor_of(self._spec), layout_of(self._member.layout, bucket)
-        answer = serve_payloads(self._exchange, lambda pushed: _total(compressor, pushed, layout).view(np.uint8))
-        self.sent.octets += answer.size * (self._exchange.size - 1)
+        exchange, compressor = self._exchange, compressor_of(self._spec)
+        layout = layout_of(self._member.layout, bucket)
+        answer = serve_payloads(exchange, lambda pushed: _total(exchange, compressor, pushed, layout).view(np.uint8))
+        self.sent.octets += answer.size * (exchange.size - 1)
 
 
 class PayloadRingReducer(GradientReducer):
@@ -131,11 +141,11 @@ class PayloadRingReducer(GradientReducer):
         return self._states[bucket]
 
 
-def _total(compressor: Compressor, payloads: Iterable[Payload], layout: Layout) -> Float32Array:
+def _total(exchange: Exchange, compressor: Compressor, payloads: Iterable[Payload], layout: Layout) -> Float32Array:
     """Return the sum of payloads, added in their order."""
     total = np.zeros(layout.count, np.float32)
     for payload in payloads:
-        np.add(total, compressor.decode(payload, layout), out=total)
+        combine(exchange, Operation.SUM, total, compressor.decode(payload, layout))
     return total
 
 

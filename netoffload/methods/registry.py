@@ -5,15 +5,18 @@ name                           what travels                                     
 =============================  =======================================================  ==================
 wa, wa+c                       gradients up, weights down; +c: gradients through NICs   aggregator
 inc, inc+c; fullsgd            sums of gradients; +c: through NICs; fullsgd is inc      ring
+wa:groups=2, inc:groups=2      the same by groups of workers, with and without +c       tree, rings of rings
 psgd, rsgd                     weights every p iterations, or a p-th of them in each    ring
 pqasgd                         quantised changes of the weights every p iterations      gather
 a compressor's name            payloads of gradients                                    see below
 =============================  =======================================================  ==================
 
-Parameters may follow a name: ``psgd:p=4``, ``qsgd:levels=15,norm=max,via=ring``. ``p`` is the period of the
-periodic methods. ``via`` is the way of payloads: ``gather`` (everybody's payload to everybody; the default), ``server``
-(a parameter server adds and answers; TernGrad's default) or ``ring`` (every hop decodes, adds and encodes; the
-default of types as wide as 16 bits, whose sums stay in their range). All other parameters are the compressor's.
+Parameters may follow a name: ``psgd:p=4``, ``qsgd:levels=15,norm=max,via=ring``. ``groups`` is a number of groups of
+workers: ``wa:groups=2`` is a tree of aggregators, ``inc:groups=2`` rings of rings, ``inc:groups=2,top=wa`` rings under
+aggregators (INCEPTIONN, Fig. 1 a, c, b). ``p`` is the period of the periodic methods. ``via`` is the way of payloads:
+``gather`` (everybody's payload to everybody; the default), ``server`` (a parameter server adds and answers; TernGrad's
+default) or ``ring`` (every hop decodes, adds and encodes; the default of types as wide as 16 bits, whose sums stay in
+their range). All other parameters are the compressor's.
 
 Sources: INCEPTIONN, Algorithm 1 and Fig. 1 (wa, inc); Jiang and Agrawal, "A Linear Speedup Analysis ...", Algorithms 1
 and 2 and section 5 (fullsgd, psgd, rsgd, pqasgd); TernGrad, Fig. 1 (the server); Anoosheh et al. (wgt, bgt, qgt).
@@ -24,19 +27,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from netoffload.collectives.hierarchy import TOPS
 from netoffload.compressors import Compressor, registry
+from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.methods.averaging import Averaging, ChangeAveraging, Rotation
 from netoffload.methods.base import Family, Member, Method, MethodSpec, Way
-from netoffload.methods.floats import Aggregator, RingReducer, Worker
+from netoffload.methods.floats import Aggregation, RingReducer
 from netoffload.methods.payloads import GatherReducer, PayloadRingReducer, PayloadServer, ServedReducer
 from netoffload.methods.ternary_server import TernaryServer, TernaryWorker
 
 FAMILIES: Final[Mapping[str, Family]] = {
-    "wa": Family(Way.AGGREGATOR, Worker, Aggregator),
-    "wa+c": Family(Way.AGGREGATOR, Worker, Aggregator, tagged=True),
-    "inc": Family(Way.RING, RingReducer),
-    "inc+c": Family(Way.RING, RingReducer, tagged=True),
+    "wa": Family(Way.AGGREGATOR, Aggregation, Aggregation, grouped=True),
+    "wa+c": Family(Way.AGGREGATOR, Aggregation, Aggregation, tagged=True, grouped=True),
+    "inc": Family(Way.RING, RingReducer, grouped=True),
+    "inc+c": Family(Way.RING, RingReducer, tagged=True, grouped=True),
     "fullsgd": Family(Way.RING, RingReducer),
     "psgd": Family(Way.RING, Averaging, periodic=True),
     "rsgd": Family(Way.RING, Rotation, periodic=True),
@@ -120,6 +125,9 @@ def parse(text: str, *, batch: int, shared: bool = False) -> MethodSpec:
     if family.compressor:
         items = _gathered_items(name, items) or [f"rule={'n' if shared else 'mpn'}", *PQASGD_ITEMS]
         compressor = _compressor(family.compressor, items, batch, period)
+    elif family.grouped:
+        groups, top = _groups(name, family, items)
+        return MethodSpec(text, name, family, groups=groups, top=top)
     elif items and family.periodic:
         raise UsageError(f"{name} takes p=ITERATIONS and nothing else, not {','.join(items)}")
     elif items:
@@ -131,10 +139,10 @@ def method_for(spec: MethodSpec, member: Member) -> Method:
     """Return a rank's side of a method.
 
     Raises:
-        UsageError: a tagged ring has nothing to round by.
+        UsageError: a tagged ring has nothing to round by, or the workers make no groups of one size.
     """
-    is_last = member.exchange.rank == member.exchange.size - 1
-    side = spec.family.server if is_last and spec.family.server else spec.family.worker
+    is_worker = member.exchange.rank < member.exchange.size - spec.servers
+    side = spec.family.worker if is_worker or spec.family.server is None else spec.family.server
     return side(spec, member)
 
 
@@ -154,6 +162,20 @@ def _period(name: str, items: list[str]) -> tuple[int, list[str]]:
     if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
         raise UsageError(f"{name}: p={text} is not a number of iterations, 1 or more")
     return int(text), rest
+
+
+def _groups(name: str, family: Family, items: list[str]) -> tuple[int, str]:
+    """Return ``groups=`` and ``top=``; aggregators have aggregators above them."""
+    given, rest = _taken("groups=", items)
+    top, rest = _taken("top=", rest) if family.way is Way.RING else (None, rest)
+    if rest:
+        takes = " and top=ring or top=wa" if family.way is Way.RING else ""
+        raise UsageError(f"{name} takes groups=NUMBER{takes}, not {','.join(rest)}")
+    if given is not None and not (given.isdecimal() and 2 <= int(given) <= 1000):
+        raise UsageError(f"{name}: groups={given} is not a number of groups, 2 or more")
+    if top is not None:
+        check_choice(f"{name}: top", top, TOPS)
+    return int(given or 1), top or TOPS[0]
 
 
 def _via(name: str, items: list[str]) -> tuple[Family, list[str]]:

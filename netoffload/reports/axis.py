@@ -55,12 +55,13 @@ class Axis:
 
 
 def method_name(record: Record) -> str:
-    """Return a record's method, and what else sets it apart: error feedback, who compresses, NICs that need not."""
+    """Return a record's method, and what sets it apart: error feedback, buckets, who compresses, NICs that need not."""
     configuration, compressed = record.configuration, record.traffic.raw_octets > 0
     way = VIA_NICS if configuration.codec is not None and not compressed else ""
     if compressed and configuration.offload == Offload.INLINE:
         way = INLINE
-    return configuration.exchange + ("+ef" if configuration.error_feedback else "") + way
+    buckets = f" {configuration.bucket_mb:g} MB" if configuration.bucket_mb else ""
+    return configuration.exchange + ("+ef" if configuration.error_feedback else "") + buckets + way
 
 
 def _place(record: Record) -> int:
@@ -71,7 +72,7 @@ EXCHANGE: Final = Axis(
     "exchange",
     method_name,
     _place,
-    varies=frozenset({"exchange", "error_feedback", "offload"}),
+    varies=frozenset({"exchange", "error_feedback", "offload", "bucket_mb"}),
     title="methods",
     marked=frozenset({"learning_rate"}),
     optional=frozenset({"codec", "bound_k", "packing"}),

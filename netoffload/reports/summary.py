@@ -15,8 +15,27 @@ SPEEDUPS: Final = (("wa", "wa+c"), ("wa", "inc"), ("inc", "inc+c"), ("wa", "inc+
 
 
 @dataclasses.dataclass(frozen=True)
+class OverRuns:
+    """Mean of several runs, and their sample standard deviation; 0 of one run."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> OverRuns | None:
+        """Summarise the runs; None: there are no values."""
+        if not values:
+            return None
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
 class Bar:
-    """One bar. Times are seconds per iteration, traffic is that of all nodes per iteration."""
+    """One bar. Times are seconds per iteration, traffic is that of all nodes per iteration, memory the largest rank's.
+
+    ``over_runs`` has means of the runs; everything else is the median of theirs. A loss that is not finite is left out.
+    None: records of older formats do not say it.
+    """
 
     s_per_iteration: float
     compute_s: float
@@ -27,9 +46,16 @@ class Bar:
     compression_efficiency: float
     accuracy: float
     codec_s: float
+    forward_s: float | None
+    backward_s: float | None
+    update_s: float | None
+    sum_s: float | None
+    hidden_s: float | None
+    peak_memory_bytes: float | None
     s_per_iteration_quartiles: tuple[float, float]
     classes: dict[str, float]
     runs: int
+    over_runs: dict[str, OverRuns | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,8 +184,13 @@ def _merge(records: Sequence[Record]) -> Bar:
     }
 
     def per_iteration(name: str) -> float:
-        return median([getattr(record.traffic, name) / record.configuration.iterations for record in records])
+        return median([getattr(record.traffic, name) / record.timed_iterations for record in records])
 
+    def part(name: str) -> float | None:
+        spreads = [getattr(record.timing, f"{name}_s") for record in records]
+        return None if None in spreads else median([spread.median for spread in spreads])
+
+    peaks = [record.peak_memory_octets for record in records]
     return Bar(
         s_per_iteration=wall_s,
         compute_s=compute_s,
@@ -170,10 +201,21 @@ def _merge(records: Sequence[Record]) -> Bar:
         compression_efficiency=median([record.compression_efficiency for record in records]),
         accuracy=median([record.learning.accuracy for record in records]),
         codec_s=per_iteration("codec_s"),
+        forward_s=part("forward"),
+        backward_s=part("backward"),
+        update_s=part("update"),
+        sum_s=part("sum"),
+        hidden_s=part("hidden"),
+        peak_memory_bytes=None if None in peaks else float(max(max(peak) for peak in peaks if peak)),
         s_per_iteration_quartiles=(
             median([record.timing.wall_s.quartile_low for record in records]),
             median([record.timing.wall_s.quartile_high for record in records]),
         ),
         classes=classes,
         runs=len(records),
+        over_runs={
+            "s_per_iteration": OverRuns.of([record.timing.wall_s.median for record in records]),
+            "accuracy": OverRuns.of([record.learning.accuracy for record in records]),
+            "final_loss": OverRuns.of([loss for one in records if (loss := one.learning.final_loss) is not None]),
+        },
     )

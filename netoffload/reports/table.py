@@ -32,6 +32,15 @@ def describe_run(summary: Summary) -> str:
     if run.codec is not None:
         parts.append(f"{run.codec}{fixed['bound_k']}, {run.packing}, MTU {run.mtu}")
     parts.append(_learning_rates(summary))
+    runs = {bar.runs for bar in summary.bars.values()}
+    if max(runs) > 1:
+        parts.append(f"{' or '.join(map(str, sorted(runs)))} runs each: {PLUS_MINUS} their standard deviation")
+    if not run.optimizer.startswith("sgd:"):
+        parts.append(run.optimizer.partition(":")[0])
+    if not run.schedule.startswith("step:warmup=0,"):
+        parts.append(run.schedule.replace(",", ", "))
+    if run.clip_norm is not None:
+        parts.append(f"clipped to norm {run.clip_norm:g}")
     if run.loss_scale != 1:
         parts.append(f"loss scale {run.loss_scale:g}")
     parts += [f"differing {name}: {', '.join(values)}" for name, values in summary.differences.items()]
@@ -48,19 +57,28 @@ def _learning_rates(summary: Summary) -> str:
 WIDEST: Final = 6
 """With more bars than this, bars become rows and quantities columns."""
 
+PLUS_MINUS: Final = "\N{PLUS-MINUS SIGN}"
+
 Cell = Callable[[Bar], str]
 
 QUANTITIES: Final[tuple[tuple[str, str, Cell], ...]] = (
-    ("time, ms", "time ms", lambda bar: f"{1e3 * bar.s_per_iteration:.1f}"),
+    ("time, ms", "time ms", lambda bar: _over_runs(bar, "s_per_iteration", 1e3, ".1f", bar.s_per_iteration)),
     ("  computation, ms", "compute", lambda bar: f"{1e3 * bar.compute_s:.1f}"),
+    ("    forward, ms", "", lambda bar: _known(bar.forward_s, 1e3)),
+    ("    backward, ms", "", lambda bar: _known(bar.backward_s, 1e3)),
+    ("    update, ms", "", lambda bar: _known(bar.update_s, 1e3)),
     ("  communication, ms", "communicate", lambda bar: f"{1e3 * bar.communicate_s:.1f}"),
+    ("    adding gradients, ms", "", lambda bar: _known(bar.sum_s, 1e3)),
+    ("  hidden behind backward, ms", "", lambda bar: _known(bar.hidden_s, 1e3)),
     ("  codec in busiest NIC, ms", "", lambda bar: f"{1e3 * bar.codec_s:.1f}" if bar.classes else "-"),
     ("on the wires, MB", "wires MB", lambda bar: f"{bar.wire_bytes_per_iteration / 1e6:.3g}"),
     ("on the wires, frames", "frames", lambda bar: f"{bar.wire_frames_per_iteration:.0f}"),
     ("codec's compression ratio", "", lambda bar: f"{bar.ratio:.2f}" if bar.classes else "-"),
     ("compression efficiency, %", "efficiency %", lambda bar: f"{100 * bar.compression_efficiency:.3g}"),
     ("floats of 0/8/16/32 bit, %", "", lambda bar: "/".join(_percent(bar.classes.values())) or "-"),
-    ("accuracy on test set, %", "accuracy %", lambda bar: f"{100 * bar.accuracy:.1f}"),
+    ("memory of largest rank, MB", "", lambda bar: _known(bar.peak_memory_bytes, 1e-6, 0)),
+    ("accuracy on test set, %", "accuracy %", lambda bar: _over_runs(bar, "accuracy", 100, ".1f")),
+    ("loss of last batch", "loss", lambda bar: _over_runs(bar, "final_loss", 1, ".3g")),
 )
 """Name with unit, the same in short (empty: left out of wide tables), and a cell's text."""
 
@@ -88,6 +106,19 @@ def table_rows(summary: Summary) -> list[tuple[str, ...]]:
         (f"faster than {baseline}", *(_times(summary.speedup(baseline, name)) for name in summary.bars))
         for baseline in summary.baselines
     ]
+
+
+def _over_runs(bar: Bar, name: str, factor: float, digits: str, value: float | None = None) -> str:
+    """Return ``value``, or the mean of a bar's runs, and where it has several their deviation."""
+    found = bar.over_runs[name]
+    if found is None:
+        return "-"
+    text = f"{factor * (found.mean if value is None else value):{digits}}"
+    return text if bar.runs == 1 else f"{text} {PLUS_MINUS} {factor * found.deviation:.2g}"
+
+
+def _known(value: float | None, factor: float, digits: int = 1) -> str:
+    return "-" if value is None else f"{factor * value:.{digits}f}"
 
 
 def _percent(shares: Iterable[float]) -> list[str]:

@@ -25,7 +25,8 @@ the method has them and divided after, which makes the error bound 2^-k / scale 
 compression ratio.
 
 **Where the time goes.** A worker's iteration is computing (forward, backward, update) and communicating (the rest,
-waiting included). In ``wa`` the update happens at the aggregator while workers wait; the record moves it from
+waiting and adding included). Buckets of gradients travel while backward goes on (``overlap``), and a record says how
+long. In ``wa`` the update happens at the aggregator while workers wait; the record moves it from
 communicating to computing. Ranks that share two cores compute slower than ranks that have their own: the split is
 this machine's.
 
@@ -33,15 +34,22 @@ this machine's.
 connections and the same shaped links. Every rank counts what it sent, which is held against the counters of its wire
 and its NIC: a run that took another way is an error.
 
+**Nothing that a run remembers is lost.** A rank's state is its replica (weights, buffers, optimizer), its method's
+memory and the number of the iteration; batches, dropout and compressors' randomness depend on seeds and numbers alone.
+So a checkpoint of these goes on bit for bit (``checkpoint``).
+
 **A model is a file** of ``models`` with a :class:`~netoffload.training.model_spec.ModelSpec`: how it is built, the
 samples that it takes, the size in its paper, optimizer, learning rates and their schedule, loss. Nothing else knows a
 model by its name. A data set says its shape and classes, and a model is built for both.
 
-Files, in the order in which a run meets them: ``config`` what is asked for; ``data_spec`` the names of data sets,
+Files, in the order in which a run meets them: ``config`` what is asked for, with ``optimizers`` and ``schedules`` by
+their names (``choice``); ``plan`` what a series of runs will do and keep; ``data_spec`` the names of data sets,
 ``image_files`` and ``corpus`` what they read, ``dataset`` their arrays, ``data`` a worker's share of them;
 ``model_spec``, ``models``, ``layers`` and ``sequence_layers`` the networks, ``replica`` one of them over flat buffers;
-``capture`` keeps gradients; ``loop`` the iterations; ``measure`` the meter; ``outcome`` what a rank leaves; ``rank``
-the rank's program; ``run`` the parent's side. Without a testbed: ``inprocess`` trains with threads as ranks,
-``search`` finds thresholds with it, ``sample`` keeps gradients to try a codec on. ``gloo`` is what torch itself would
-do, for `netoffload bench allreduce`, and ``ddp`` a replica under torch's DDP, for `netoffload bench ddp`.
+``capture`` keeps gradients, ``board`` shows them; ``loop`` the iterations, ``overlap`` buckets of gradients,
+``milestones`` what is due between iterations, ``checkpoint`` the state on disk; ``measure`` the meter, ``memory`` what
+ranks need; ``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's side. Without a testbed:
+``inprocess`` trains with threads as ranks, ``search`` finds thresholds with it, ``sample`` keeps gradients to try a
+codec on. ``gloo`` is what torch itself would do, for `netoffload bench allreduce`, and ``ddp`` a replica under torch's
+DDP, for `netoffload bench ddp`.
 """

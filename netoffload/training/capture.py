@@ -1,47 +1,107 @@
 """What a worker sends, kept for later: its gradient before the method has it, in some iterations.
 
 Copying one of HDC's gradients takes about a millisecond of an iteration that is timed; a run that captures is one to
-look at, not one to quote.
+look at, not one to quote. Beside the vectors a second file says where each layer lies in them.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from netoffload.compiled.arrays import Float32Array
+from netoffload.errors import UsageError
 from netoffload.methods import Method, Update
+from netoffload.results import decode_dataclass
 
 CAPTURE_FILE: Final = "gradients.npy"
 """In the result folder."""
+
+LAYERS_FILE: Final = "gradients.layers.json"
+"""Beside it; likewise ``NAME.layers.json`` beside ``NAME.npy``."""
 
 MAX_VECTORS: Final = 32
 """Later gradients are not kept: 32 of HDC's are 147 MB."""
 
 
-class CapturingMethod(Method):
-    """A method that keeps copies of what goes into another one."""
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A weight or a bias: its name in the model, its shape, and where it begins in a vector of all."""
 
-    def __init__(self, method: Method, every: int) -> None:
-        """Keep the gradient of iteration ``every``, 2 * ``every``, ...; nothing is kept yet."""
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """What the vectors of a capture are: after which iterations, and of which layers."""
+
+    iterations: tuple[int, ...]
+    layers: tuple[Layer, ...]
+
+    @classmethod
+    def read(cls, vectors: Path) -> Captured:
+        """Read what lies beside a file of vectors.
+
+        Raises:
+            UsageError: unreadable, or not such a file.
+        """
+        path = vectors.with_suffix(".layers.json")
+        try:
+            return decode_dataclass(cls, json.loads(path.read_text(encoding="utf-8")), str(path))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot read the layers of {vectors}: {error}") from error
+
+
+class ObservedMethod(Method):
+    """A method whose gradients somebody sees before it does."""
+
+    def __init__(
+        self, method: Method, every: int, observe: Callable[[int, Float32Array], None], first: int = 0
+    ) -> None:
+        """Show the gradients of iterations ``every``, 2 * ``every``, ... to ``observe``; ``first`` are done."""
         self.sent = method.sent
-        self._method, self._every = method, every
-        self._iteration = 0
-        self._kept: list[Float32Array] = []
+        self._method, self._every, self._observe = method, every, observe
+        self._iteration = first
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`Method.step`."""
         self._iteration += 1
-        if self._iteration % self._every == 0 and len(self._kept) < MAX_VECTORS:
-            self._kept.append(gradient.copy())
+        if self._iteration % self._every == 0:
+            self._observe(self._iteration, gradient)
         self._method.step(gradient, parameters, update)
+
+    @property
+    def sum_s(self) -> float:
+        """See :attr:`Method.sum_s`."""
+        return self._method.sum_s
 
     def finish(self, parameters: Float32Array) -> None:
         """See :meth:`Method.finish`."""
         self._method.finish(parameters)
 
-    def write(self, folder: Path) -> None:
-        """Write float32[vectors, n] into the result folder."""
-        np.save(folder / CAPTURE_FILE, np.stack(self._kept))
+
+class CapturingMethod(ObservedMethod):
+    """A method that keeps copies of what goes into another one."""
+
+    def __init__(self, method: Method, every: int, first: int = 0) -> None:
+        """Keep the gradient of iteration ``every``, 2 * ``every``, ...; nothing is kept yet."""
+        super().__init__(method, every, self._keep, first)
+        self._kept: dict[int, Float32Array] = {}
+
+    def _keep(self, iteration: int, gradient: Float32Array) -> None:
+        if len(self._kept) < MAX_VECTORS:
+            self._kept[iteration] = gradient.copy()
+
+    def write(self, folder: Path, layers: Sequence[Layer] = ()) -> None:
+        """Write float32[vectors, n] into the result folder, and what they are."""
+        np.save(folder / CAPTURE_FILE, np.array(list(self._kept.values()), np.float32))
+        said = Captured(tuple(self._kept), tuple(layers))
+        (folder / LAYERS_FILE).write_text(json.dumps(dataclasses.asdict(said), indent=1), encoding="utf-8")

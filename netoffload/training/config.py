@@ -15,8 +15,11 @@ from netoffload.errors import UsageError
 from netoffload.methods.registry import LEARNING_RATE_MAX
 from netoffload.results import decode_dataclass
 from netoffload.training import models
+from netoffload.training.choice import choose, spelt
 from netoffload.training.data_spec import DATASETS, SYNTHETIC, DataSpec, parse_alpha, parse_data
-from netoffload.training.model_spec import ModelSpec, SampleShape, Sgd, StepDecay
+from netoffload.training.model_spec import ModelSpec, SampleShape
+from netoffload.training.optimizers import OPTIMIZERS, Optimizer
+from netoffload.training.schedules import SCHEDULES, Schedule
 
 OFFLOADS: Final = (Offload.NIC.value, Offload.INLINE.value)
 """Who may compress a run's gradients. What is not to be compressed says its method."""
@@ -40,17 +43,23 @@ class TrainSettings:
         data_dir: folder or file of a data set that needs one.
         batch: samples per worker and iteration.
         learning_rate: at the start. None: the model's own, or the most that the method takes.
-        learning_rate_divisor: the learning rate is divided by it once per interval. None: the model's own.
-        learning_rate_interval: iterations. None: the model's own.
-        momentum: None: the model's own.
-        weight_decay: None: the model's own.
+        optimizer: one of :data:`~netoffload.training.optimizers.OPTIMIZERS` with its parameters. None: the model's own.
+        schedule: one of :data:`~netoffload.training.schedules.SCHEDULES` with its parameters. None: the model's own.
+        learning_rate_divisor: of the schedule ``step``: the learning rate is divided by it once per interval.
+        learning_rate_interval: of the schedule ``step``: iterations.
+        momentum: of the optimizer.
+        weight_decay: of the optimizer.
+        clip_norm: the largest norm that the mean gradient may have: a longer one is shortened to it. None: any.
         loss_scale: a term of mixed-precision training. Gradients are multiplied by it before the method has them and
             divided after, so an error bound of 2^-k on the wire is one of 2^-k / loss_scale for the gradient; a power
             of two, so that it changes no other bit.
         eval_every: iterations from one accuracy of worker 0 to the next, outside the timed part; 0: at the end only.
+        stop_at_accuracy: 0..1; the run ends when an accuracy reaches it. None: it goes on.
         error_feedback: host-side compressors add what they left unsent to the next gradient.
         sharing: one of :data:`~netoffload.training.data_spec.SHARINGS`.
         offload: who compresses what is tagged: the NICs, or (``inline``) the ranks by themselves.
+        bucket_mb: gradients of layers are summed in buckets of so many 10^6 octets while backward goes on; 0: all at
+            once, behind it.
     """
 
     method: str
@@ -62,15 +71,20 @@ class TrainSettings:
     data_dir: str | None = None
     batch: int = 25
     learning_rate: float | None = None
+    optimizer: str | None = None
+    schedule: str | None = None
     learning_rate_divisor: float | None = None
     learning_rate_interval: int | None = None
     momentum: float | None = None
     weight_decay: float | None = None
+    clip_norm: float | None = None
     loss_scale: float = 1.0
     eval_every: int = 0
+    stop_at_accuracy: float | None = None
     error_feedback: bool = False
     sharing: str = "partitioned"
     offload: str = Offload.NIC.value
+    bucket_mb: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.
@@ -83,17 +97,13 @@ class TrainSettings:
         check_choice("offload", self.offload, OFFLOADS)
         if not 1 <= self.nodes <= MAX_WORKERS:
             raise UsageError(f"{self.nodes} workers: choose 1..{MAX_WORKERS}")
-        counts = {"iterations": self.iterations, "batch": self.batch, "learning_rate_interval": self.schedule.interval}
-        for name, count in counts.items():
-            if count < 1:
-                raise UsageError(f"{name} is {count}: it must be at least 1")
+        for name in ("iterations", "batch"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
         for name in ("seed", "eval_every"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}: it must not be negative")
-        if not (self.optimizer.learning_rate > 0 and self.schedule.divisor >= 1):
-            raise UsageError("the learning rate must be more than 0 and its divisor at least 1")
-        if not (0 <= self.optimizer.momentum < 1 and self.optimizer.weight_decay >= 0):
-            raise UsageError("momentum must be in 0..1 (1 excluded) and weight decay not negative")
+        self._check_learning()
         if self.loss_scale <= 0 or math.frexp(self.loss_scale)[0] != 0.5:
             raise UsageError(f"loss scale {self.loss_scale} is not a power of two")
         if data.folder_holds and self.data_dir is None:
@@ -104,8 +114,23 @@ class TrainSettings:
             raise UsageError(
                 f"{self.model} takes {model.wants} ({fitting}), not {data.name}: choose the model {others}"
             )
+        spec.groups_of(self.nodes)
+        if self.bucket_mb < 0 or (self.bucket_mb and not spec.sums_gradients):
+            raise UsageError(
+                f"bucket_mb is {self.bucket_mb:g}: {self.method} takes 0, and megabytes if it sums gradients"
+            )
         if self.error_feedback and not spec.keeps_residual:
             raise UsageError(f"{self.method} keeps no residual: error feedback is for gathered and served payloads")
+
+    def _check_learning(self) -> None:
+        _ = self.optimizer_spec, self.schedule_spec
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise UsageError(f"clip_norm is {self.clip_norm}: it must be more than 0")
+        if self.stop_at_accuracy is not None:
+            if not 0 < self.stop_at_accuracy <= 1:
+                raise UsageError(f"stop_at_accuracy is {self.stop_at_accuracy}: it must be in 0..1, such as 0.97")
+            if not self.eval_every:
+                raise UsageError("to stop at an accuracy, measure it: --evaluate-every N")
 
     @functools.cached_property
     def spec(self) -> methods.MethodSpec:
@@ -135,8 +160,8 @@ class TrainSettings:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks: the workers, then the aggregator or server if there is one."""
-        return self.nodes + int(self.spec.has_server)
+        """Number of ranks: the workers, then aggregators or a server if there are any."""
+        return self.nodes + self.spec.servers
 
     @property
     def compressed(self) -> bool:
@@ -149,38 +174,56 @@ class TrainSettings:
         return self.compressed and self.offload == Offload.INLINE
 
     @functools.cached_property
-    def optimizer(self) -> Sgd:
-        """The optimizer, with the model's defaults; its learning rate is no more than the method takes."""
+    def optimizer_spec(self) -> Optimizer:
+        """What ``optimizer`` stands for, with the model's defaults; its rate is no more than the method takes."""
         own = self.model_spec.optimizer
-        first = min(own.learning_rate, LEARNING_RATE_MAX.get(self.spec.short, own.learning_rate))
-        return Sgd(
-            first if self.learning_rate is None else self.learning_rate,
-            own.momentum if self.momentum is None else self.momentum,
-            own.weight_decay if self.weight_decay is None else self.weight_decay,
-        )
+        most = LEARNING_RATE_MAX.get(self.spec.short, own.learning_rate)
+        own = dataclasses.replace(own, learning_rate=min(own.learning_rate, most))
+        given = {name: getattr(self, name) for name in ("learning_rate", "momentum", "weight_decay")}
+        return choose("optimizer", OPTIMIZERS, self.optimizer, own, **given)
 
     @functools.cached_property
-    def schedule(self) -> StepDecay:
-        """The learning rate's way down, with the model's defaults."""
-        own = self.model_spec.schedule
-        return StepDecay(
-            own.divisor if self.learning_rate_divisor is None else self.learning_rate_divisor,
-            own.interval if self.learning_rate_interval is None else self.learning_rate_interval,
-        )
+    def schedule_spec(self) -> Schedule:
+        """What ``schedule`` stands for, with the model's defaults."""
+        given = {"divisor": self.learning_rate_divisor, "interval": self.learning_rate_interval}
+        chosen = choose("schedule", SCHEDULES, self.schedule, self.model_spec.schedule, **given)
+        return chosen.for_run(self.iterations)
 
     def resolved(self) -> TrainSettings:
-        """Return the same run with every default written out."""
+        """Return the same run with every default written out; what optimizer or schedule lack stays open."""
+        optimizer, schedule = self.optimizer_spec, self.schedule_spec
         return dataclasses.replace(
             self,
             data=self.data_spec.name,
-            **dataclasses.asdict(self.optimizer),
-            learning_rate_divisor=self.schedule.divisor,
-            learning_rate_interval=self.schedule.interval,
+            optimizer=spelt(OPTIMIZERS, optimizer, without="learning_rate"),
+            schedule=spelt(SCHEDULES, schedule),
+            learning_rate=optimizer.learning_rate,
+            momentum=getattr(optimizer, "momentum", None),
+            weight_decay=getattr(optimizer, "weight_decay", None),
+            learning_rate_divisor=getattr(schedule, "divisor", None),
+            learning_rate_interval=getattr(schedule, "interval", None),
         )
 
     def learning_rate_at(self, iteration: int) -> float:
         """Return the learning rate of an iteration, counted from 0."""
-        return self.schedule.rate_at(self.optimizer.learning_rate, iteration)
+        return self.schedule_spec.rate_at(self.optimizer_spec.learning_rate, iteration)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpointing:
+    """Where a run's checkpoints are (:mod:`netoffload.training.checkpoint`).
+
+    Attributes:
+        folder: of this run alone.
+        every: iterations from one to the next; there is one at the end as well.
+        resume: go on from the one that is there; else there must be none.
+        run: which run it is.
+    """
+
+    folder: str
+    every: int
+    resume: bool
+    run: dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,6 +238,9 @@ class RankJob:
     codec: str | None = None
     bound_k: int | None = None
     """What ranks that compress by themselves do it by."""
+    checkpointing: Checkpointing | None = None
+    tensorboard: str | None = None
+    """Folder for this run's event file."""
 
     def write(self, path: Path) -> None:
         """Write it where a rank will read it."""

@@ -127,21 +127,21 @@ def shard(images: Images, labels: Labels, worker: int, workers: int) -> tuple[to
 
 
 def batches(
-    images: torch.Tensor, labels: torch.Tensor, batch: int, seed: int, worker: int
+    images: torch.Tensor, labels: torch.Tensor, batch: int, seed: int, worker: int, first: int = 0
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield batches for ever, in a new order every epoch that only seed, worker and epoch decide.
 
-    What is left of an epoch after its last whole batch is dropped.
+    What is left of an epoch after its last whole batch is dropped, and so are the ``first`` batches.
 
     Raises:
         UsageError: there is no whole batch.
     """
     if len(labels) < batch:
         raise UsageError(f"{len(labels)} samples are no batch of {batch}")
-    epoch = 0
+    epoch, skipped = divmod(first, len(labels) // batch)
     while True:
         order = torch.from_numpy(np.random.default_rng((seed, worker, epoch)).permutation(len(labels)))
-        for start in range(0, len(labels) - batch + 1, batch):
+        for start in range(skipped * batch, len(labels) - batch + 1, batch):
             chosen = order[start : start + batch]
             yield images[chosen], labels[chosen]
-        epoch += 1
+        epoch, skipped = epoch + 1, 0

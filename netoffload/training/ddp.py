@@ -96,10 +96,7 @@ class DdpReplica:
         self._travelling: Callable[[], contextlib.AbstractContextManager[None]] = (
             self._model.no_sync if hook == "alone" else contextlib.nullcontext
         )
-        own = settings.optimizer
-        self._optimizer = torch.optim.SGD(
-            module.parameters(), own.learning_rate, own.momentum, weight_decay=own.weight_decay
-        )
+        self._optimizer = settings.optimizer_spec.make(module.parameters())
 
     def step(self) -> float:
         """Train on one batch; return the seconds that it took."""

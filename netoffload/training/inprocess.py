@@ -1,7 +1,7 @@
 """A run without a testbed: the ranks are threads, and their octets go through memory.
 
 The methods are those of a real run, so a run learns what it would learn over links, and each rank counts what it
-sends. There are no NICs: only methods of the hosts themselves work here.
+sends. There are no NICs; given a codec, tagged floats go through it as through NICs.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ from typing import Final
 
 import torch
 
+from netoffload import codec
 from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
+from netoffload.compiled.arrays import Float32Array
+from netoffload.config import BOUND_K_DEFAULT
 from netoffload.errors import UsageError
 from netoffload.methods import Sent
 from netoffload.training import data
-from netoffload.training.config import TrainSettings
+from netoffload.training.checkpoint import Checkpoints
+from netoffload.training.config import Checkpointing, TrainSettings
 from netoffload.training.dataset import Dataset
-from netoffload.training.loop import Batches, method_of, run_server, run_worker
+from netoffload.training.loop import Batches, Timeline, average_buffers, method_of
+from netoffload.training.milestones import Milestones, iterate
 from netoffload.training.replica import Replica
 
 TIMEOUT_S: Final = 120.0
@@ -35,47 +40,72 @@ class Learned:
         final_loss: of worker 0's last batch; None: not finite.
         efficiency: octets of worker 0's vectors over those of one float32 gradient per iteration.
         sha256: of worker 0's parameters and buffers.
+        accuracy_after: 0..1, by the number of iterations, where it was asked for.
     """
 
     accuracy: float
     final_loss: float | None
     efficiency: float
     sha256: str
+    accuracy_after: dict[str, float]
 
 
-def train(settings: TrainSettings, dataset: Dataset) -> Learned:
+def train(
+    settings: TrainSettings,
+    dataset: Dataset,
+    *,
+    codec_name: str | None = None,
+    bound_k: int = BOUND_K_DEFAULT,
+    checkpointing: Checkpointing | None = None,
+) -> Learned:
     """Train as ``settings`` say and return what came out; torch's threads are set to one.
 
+    Args:
+        settings: of the run.
+        dataset: that they name.
+        codec_name: what tagged floats go through; None: there are no NICs.
+        bound_k: its error bound is 2**-k.
+        checkpointing: where checkpoints are, if any are wanted.
+
     Raises:
-        UsageError: the method needs NICs.
+        UsageError: the method needs NICs, or a checkpoint cannot be read or written.
     """
-    if settings.compressed:
+    if settings.compressed and codec_name is None:
         raise UsageError(f"{settings.method} needs NICs: it cannot be trained in one process")
     torch.set_num_threads(1)
+    chosen = codec.get(codec_name) if codec_name else None
 
-    def one_rank(exchange: Exchange) -> tuple[Replica, float | None, Sent]:
+    def quantise(block: Float32Array) -> None:
+        assert chosen is not None
+        chosen.round_trip(block, bound_k, out=block)
+
+    def one_rank(exchange: Exchange) -> tuple[Replica, Timeline, Sent, Milestones]:
         torch.set_num_threads(1)
         replica = Replica(settings)
-        own = method_of(settings, exchange, None, replica.layer_sizes)
-        if exchange.rank >= settings.nodes:
-            run_server(replica, own, settings.iterations)
-            loss = None
-        else:
-            loss = run_worker(replica, own, batches_of(settings, dataset, exchange.rank), settings.iterations).last_loss
+        own = method_of(settings, exchange, quantise if chosen else None, replica.layer_sizes)
+        checkpoints = Checkpoints(checkpointing, exchange) if checkpointing else None
+        milestones = Milestones(settings, replica, dataset, exchange, checkpoints)
+        milestones.begin(own)
+        is_worker = exchange.rank < settings.nodes
+        batches = batches_of(settings, dataset, exchange.rank, milestones.first) if is_worker else None
+        timeline = iterate(settings, replica, own, batches, milestones)
         sent = dataclasses.replace(own.sent)
         own.finish(replica.parameters)
-        return replica, loss, sent
+        average_buffers(replica, exchange, settings.nodes)
+        return replica, timeline, sent, milestones
 
-    replica, loss, sent = run_ranks(settings.ranks, one_rank, timeout_s=TIMEOUT_S)[0]
-    images, labels = torch.from_numpy(dataset.test_images), torch.from_numpy(dataset.test_labels)
+    ranks = run_ranks(settings.ranks, one_rank, codec=chosen, bound_k=bound_k, timeout_s=TIMEOUT_S)
+    replica, timeline, sent, milestones = ranks[0]
+    loss = timeline.last_loss
     return Learned(
-        replica.accuracy(images, labels),
+        milestones.measure(),
         loss if loss is not None and math.isfinite(loss) else None,
-        sent.vector_octets / (replica.parameters.nbytes * settings.iterations),
+        sent.vector_octets / (replica.parameters.nbytes * max(1, len(timeline.wall_s))),
         replica.digest(),
+        milestones.accuracy_after,
     )
 
 
-def batches_of(settings: TrainSettings, dataset: Dataset, worker: int) -> Batches:
-    """Return a worker's batches: of its part of the training set, or of all of it if that is shared."""
-    return data.batches(*data.share(settings, dataset, worker), settings.batch, settings.seed, worker)
+def batches_of(settings: TrainSettings, dataset: Dataset, worker: int, first: int = 0) -> Batches:
+    """Return a worker's batches without the ``first``: of its part of the training set, or of all of a shared one."""
+    return data.batches(*data.share(settings, dataset, worker), settings.batch, settings.seed, worker, first)

@@ -9,6 +9,7 @@ learns.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,32 +33,40 @@ class LinearInPlace(torch.autograd.Function):
         bias: torch.Tensor,
         weight_gradient: torch.Tensor,
         bias_gradient: torch.Tensor,
+        written: Callable[[], None],
     ) -> torch.Tensor:
-        """Return inputs · weightᵀ + bias, float32[batch, outputs]."""
+        """Return inputs · weightᵀ + bias, float32[batch, outputs]; ``written`` is called when both gradients are."""
         ctx.save_for_backward(inputs, weight)
-        ctx.gradients = weight_gradient, bias_gradient
+        ctx.gradients = weight_gradient, bias_gradient, written
         return torch.addmm(bias, inputs, weight.t())
 
     @staticmethod
-    def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None, None, None]:
         """Overwrite both gradients; return that of the inputs if anybody asks for it."""
         (outward,) = output_gradients
         inputs, weight = ctx.saved_tensors
-        weight_gradient, bias_gradient = ctx.gradients
+        weight_gradient, bias_gradient, written = ctx.gradients
         torch.mm(outward.t(), inputs, out=weight_gradient)
         torch.sum(outward, 0, out=bias_gradient)
-        return (outward.mm(weight) if ctx.needs_input_grad[0] else None), None, None, None, None
+        written()
+        return (outward.mm(weight) if ctx.needs_input_grad[0] else None), None, None, None, None, None
 
 
 class FullyConnected(nn.Linear):
-    """``nn.Linear`` that overwrites ``weight.grad`` and ``bias.grad`` where they are there, instead of adding."""
+    """``nn.Linear`` that overwrites ``weight.grad`` and ``bias.grad`` where they are there, instead of adding.
+
+    Attributes:
+        written: called when both are; torch's own hooks hear nothing of them.
+    """
+
+    written: Callable[[], None] = staticmethod(lambda: None)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs · weightᵀ + bias, float32[batch, outputs]."""
         if self.weight.grad is None:  # as under DDP, which wants to hear of every gradient
             return super().forward(inputs)
         outputs: torch.Tensor = LinearInPlace.apply(  # type: ignore[no-untyped-call]
-            inputs, self.weight, self.bias, self.weight.grad, self.bias.grad
+            inputs, self.weight, self.bias, self.weight.grad, self.bias.grad, self.written
         )
         return outputs
 

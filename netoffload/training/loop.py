@@ -2,8 +2,8 @@
 
 A worker's iteration::
 
-    |- batch, forward, backward -|- method ............[update].. -|
-    |<-------- compute --------->|<- communicate ->|<compute>|< " >|
+    |- batch, forward -|- backward -|- method: [sum] .........[update].. -|
+    |<---------- compute ---------->|<---- communicate ---->|<compute>|< " >|
 
 ``communicate`` is what is left of the wall time: it contains waiting for the slowest worker, and at a worker of
 ``wa`` the aggregator's adding and updating. The aggregator times its updates too, so that the record can put them on
@@ -23,22 +23,25 @@ from netoffload.collectives import Exchange, Quantise, ring_allreduce
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout
 from netoffload.errors import UsageError
-from netoffload.methods import Member, Method, method_for
+from netoffload.methods import GradientReducer, Member, Method, method_for
+from netoffload.methods.buckets import cut
 from netoffload.training.config import TrainSettings
+from netoffload.training.outcome import Parts
+from netoffload.training.overlap import Overlap
 from netoffload.training.replica import Replica
 
 Clock = Callable[[], float]
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
-AfterIteration = Callable[[int], None]
-"""Called with the number of iterations done, outside the timed part."""
+AfterIteration = Callable[[int], bool | None]
+"""Called with the number of iterations done, outside the timed part; true: that was the last one."""
 
 
 @dataclasses.dataclass
 class Timeline:
-    """Seconds of every iteration of one rank, and the loss of a worker's last batch."""
+    """Seconds of every iteration of one rank and of its parts, and the loss of a worker's last batch."""
 
     wall_s: list[float] = dataclasses.field(default_factory=list)
-    compute_s: list[float] = dataclasses.field(default_factory=list)
+    parts: list[Parts] = dataclasses.field(default_factory=list)
     last_loss: float | None = None
 
 
@@ -79,7 +82,8 @@ def method_of(
         raise UsageError(
             f"{settings.method} with {settings.nodes} workers needs {settings.ranks} ranks, not {exchange.size}"
         )
-    member = Member(exchange, quantise, Layout(layer_sizes), settings.seed, settings.error_feedback)
+    buckets = cut(layer_sizes, settings.bucket_mb * 1e6)
+    member = Member(exchange, quantise, Layout(layer_sizes), settings.seed, settings.error_feedback, buckets)
     return method_for(settings.spec, member)
 
 
@@ -87,7 +91,8 @@ def warm_up(replica: Replica, method: Method, batches: Batches | None, rounds: i
     """Open connections and touch memory without changing what is trained.
 
     Every rank calls it, with a method that it throws away afterwards: that has counted, and its compressor's state has
-    advanced. All gradients are zeros, nobody updates, the weights are a copy, and the model's buffers are put back.
+    advanced. All gradients are zeros, and so are what goes for the weights; nobody updates, and the model's buffers
+    are put back.
     """
     buffers = replica.buffers()
     if batches is not None:
@@ -95,11 +100,10 @@ def warm_up(replica: Replica, method: Method, batches: Batches | None, rounds: i
         for _ in range(rounds):
             replica.backward(images, labels)
     replica.set_buffers(buffers)
-    parameters = replica.parameters.copy()
     for _ in range(rounds):
         replica.gradient.fill(0)
-        method.step(replica.gradient, parameters, lambda _sum: None)
-    method.finish(parameters)
+        method.step(replica.gradient, replica.gradient, lambda _sum: None)
+    method.finish(replica.gradient)
 
 
 def average_buffers(replica: Replica, exchange: Exchange, workers: int) -> None:
@@ -122,6 +126,7 @@ def run_worker(
     batches: Batches,
     iterations: int,
     *,
+    first: int = 0,
     clock: Clock = time.perf_counter,
     after_iteration: AfterIteration = _ignore,
 ) -> Timeline:
@@ -132,20 +137,29 @@ def run_worker(
         method: this worker's side.
         batches: where the samples come from.
         iterations: how many; the same on every rank.
+        first: how many of them are done already.
         clock: seconds, monotonic.
         after_iteration: evaluation, progress; not timed.
     """
     timeline = Timeline()
-    for iteration in range(iterations):
+    overlap = Overlap(replica, method, clock) if isinstance(method, GradientReducer) and method.buckets else None
+    forwarded: list[float] = []
+    for iteration in range(first, iterations):
         update = TimedUpdate(replica, iteration, clock)
-        started = clock()
-        timeline.last_loss = replica.backward(*next(batches))
+        added_s, started = method.sum_s, clock()
+        timeline.last_loss = replica.backward(*next(batches), on_loss=lambda: forwarded.append(clock()))
         computed = clock()
-        method.step(replica.gradient, replica.parameters, update)
-        ended = clock()
-        timeline.wall_s.append(ended - started)
-        timeline.compute_s.append(computed - started + update.seconds)
-        after_iteration(iteration + 1)
+        if overlap is None:
+            method.step(replica.gradient, replica.parameters, update)
+        else:
+            overlap.finish()
+            update(replica.gradient)
+        timeline.wall_s.append(clock() - started)
+        hidden_s = overlap.hidden_s if overlap else 0.0
+        forward_s, backward_s = forwarded[-1] - started, computed - forwarded[-1]
+        timeline.parts.append(Parts(forward_s, backward_s, update.seconds, method.sum_s - added_s, hidden_s))
+        if after_iteration(iteration + 1):
+            break
     return timeline
 
 
@@ -154,20 +168,21 @@ def run_server(
     method: Method,
     iterations: int,
     *,
+    first: int = 0,
     clock: Clock = time.perf_counter,
     after_iteration: AfterIteration = _ignore,
 ) -> Timeline:
-    """Serve the workers' iterations as aggregator or parameter server; ``compute_s`` is the updates.
+    """Serve the workers' iterations as aggregator or parameter server, which adds and updates.
 
     The caller finishes the method.
     """
     timeline = Timeline()
-    nothing = np.empty(0, dtype=np.float32)
-    for iteration in range(iterations):
+    for iteration in range(first, iterations):
         update = TimedUpdate(replica, iteration, clock)
-        started = clock()
-        method.step(nothing, replica.parameters, update)
+        added_s, started = method.sum_s, clock()
+        method.step(replica.gradient, replica.parameters, update)
         timeline.wall_s.append(clock() - started)
-        timeline.compute_s.append(update.seconds)
-        after_iteration(iteration + 1)
+        timeline.parts.append(Parts(sum_s=method.sum_s - added_s, update_s=update.seconds))
+        if after_iteration(iteration + 1):
+            break
     return timeline

@@ -1,4 +1,4 @@
-"""What a model declares; a module of :mod:`netoffload.training.models` holds each."""
+"""What a model declares, and all that it declares it with; a module of :mod:`netoffload.training.models` holds each."""
 
 from __future__ import annotations
 
@@ -6,9 +6,32 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from netoffload.training.optimizers import Adam, Optimizer, RmsProp, Sgd
+from netoffload.training.schedules import Polynomial, Schedule, StepDecay
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+__all__ = [
+    "CLASSES",
+    "COLOUR_32",
+    "GREY_28",
+    "IMAGENET",
+    "TEXT",
+    "Adam",
+    "ModelSpec",
+    "Polynomial",
+    "PrintedSize",
+    "RmsProp",
+    "SampleShape",
+    "Schedule",
+    "Sgd",
+    "Shape",
+    "StepDecay",
+    "Tokens",
+    "cross_entropy",
+]
 
 CLASSES: Final = 10
 
@@ -69,27 +92,6 @@ class PrintedSize:
         return f"{self.octets / 1e6:g} MB in {self.place}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Sgd:
-    """Momentum SGD with weight decay, as ``torch.optim.SGD`` defines it; the learning rate is that at the start."""
-
-    learning_rate: float
-    momentum: float
-    weight_decay: float
-
-
-@dataclasses.dataclass(frozen=True)
-class StepDecay:
-    """A learning rate that is divided by ``divisor`` every ``interval`` iterations."""
-
-    divisor: float
-    interval: int
-
-    def rate_at(self, first: float, iteration: int) -> float:
-        """Return the learning rate of an iteration, counted from 0, if it starts at ``first``."""
-        return first / self.divisor ** (iteration // self.interval)
-
-
 def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the mean cross entropy of outputs, float32[batch, classes], and labels, int64[batch].
 
@@ -124,8 +126,8 @@ class ModelSpec:
     name: str
     summary: str
     build: Callable[[int, Any], nn.Module]
-    optimizer: Sgd
-    schedule: StepDecay
+    optimizer: Optimizer
+    schedule: Schedule
     input_shape: SampleShape | None = None
     usual_shape: SampleShape = GREY_28
     smallest_side: int = 1
@@ -138,7 +140,7 @@ class ModelSpec:
     def __str__(self) -> str:
         """Say in a line what it is."""
         printed = f"; {self.printed}" if self.printed else ""
-        rate = f"learning rate {self.optimizer.learning_rate:g}"
+        rate = f"{type(self.optimizer).__name__}, learning rate {self.optimizer.learning_rate:g}"
         return f"{self.name}: {self.summary}; {rate}; trains on {self.data}{printed}"
 
     def takes(self, shape: SampleShape) -> bool:

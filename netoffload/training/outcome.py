@@ -12,7 +12,41 @@ from netoffload.methods import Sent
 from netoffload.results import ClassCounts, Traffic, Versions, decode_dataclass
 
 PROGRESS_FILE: Final = "progress"
-"""In the result folder; holds the number of iterations that rank 0 has done, as text."""
+"""In the result folder; holds rank 0's latest :class:`Step`."""
+
+STEP_OCTETS: Final = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """How far a run is: iterations done, worker 0's loss, the latest accuracy (0..1); None: none, or not finite."""
+
+    done: int
+    loss: float | None = None
+    accuracy: float | None = None
+
+    @property
+    def learnt(self) -> str:
+        """Loss and accuracy in words, as far as they are known."""
+        words = {"loss": self.loss, "accuracy": None if self.accuracy is None else 100 * self.accuracy}
+        texts = [f"{name} {value:.3g}" for name, value in words.items() if value is not None]
+        return ", ".join(texts) + (" %" if self.accuracy is not None else "")
+
+    def tenths_of(self, iterations: int) -> int:
+        """Return how many tenths of a run's iterations are done."""
+        return 10 * self.done // iterations
+
+    def to_octets(self) -> bytes:
+        """Return a line of a fixed length, so that each covers the one before."""
+        return json.dumps(dataclasses.asdict(self)).encode().ljust(STEP_OCTETS - 1) + b"\n"
+
+    @classmethod
+    def read(cls, folder: Path) -> Step | None:
+        """Return the latest one; None: there is none yet."""
+        try:
+            return cls(**json.loads((folder / PROGRESS_FILE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,17 +70,43 @@ class Coded:
 
 
 @dataclasses.dataclass(frozen=True)
+class Parts:
+    """Seconds of one iteration of one rank.
+
+    Attributes:
+        forward_s: the batch, and forward to the loss.
+        backward_s: of a worker.
+        update_s: of the weights, where this rank does it.
+        sum_s: adding gradients: a part of communicating, and of ``backward_s`` where buckets travel meanwhile.
+        hidden_s: in which buckets travelled while backward went on.
+    """
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    update_s: float = 0.0
+    sum_s: float = 0.0
+    hidden_s: float = 0.0
+
+    @property
+    def compute_s(self) -> float:
+        """What is no communication."""
+        return self.forward_s + self.backward_s + self.update_s
+
+
+@dataclasses.dataclass(frozen=True)
 class RankOutcome:
     """What one rank leaves; ``accuracy`` to ``versions`` are rank 0's alone.
 
     ``sent``, ``compressed_octets`` and ``coded`` are of the timed iterations: what the rank handed to its sockets, what
-    its NIC compressed of its own tagged connections, and what it compressed itself.
+    its NIC compressed of its own tagged connections, and what it compressed itself. Earlier commands did the first
+    ``first_iteration`` iterations. ``peak_memory_octets`` is the most that was resident,
+    libraries included.
     """
 
     rank: int
     is_worker: bool
     wall_s: tuple[float, ...]
-    compute_s: tuple[float, ...]
+    parts: tuple[Parts, ...]
     sha256: str
     final_loss: float | None
     accuracy: float | None
@@ -57,6 +117,8 @@ class RankOutcome:
     sent: Sent
     compressed_octets: int
     coded: Coded
+    peak_memory_octets: int
+    first_iteration: int = 0
 
     def write(self, folder: Path) -> None:
         """Write it into the result folder."""

@@ -1,8 +1,7 @@
 """The program of one rank: ``python -m mpi4py -m netoffload.training.rank JOB.json RESULT_DIR``.
 
-All ranks train; rank 0 also reads the meter before and after the timed iterations, tells its progress in a file, and
-measures the accuracy. Every rank leaves ``rank<r>.json``, an :class:`RankOutcome`, from which the parent makes the
-record.
+All ranks train. Rank 0 also reads the meter before and after the timed iterations, and keeps what is to be seen. Every
+rank leaves ``rank<r>.json``, an :class:`RankOutcome`, from which the parent makes the record.
 """
 
 from __future__ import annotations
@@ -15,13 +14,15 @@ import os
 import platform
 import sys
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
 
 import netoffload
 from netoffload.codec.kernels import KERNEL
-from netoffload.collectives import Exchange, barrier
+from netoffload.collectives import barrier
+from netoffload.compiled.arrays import Float32Array
 from netoffload.config import Offload
 from netoffload.environment import cpu_model
 from netoffload.errors import UsageError
@@ -29,48 +30,22 @@ from netoffload.methods import Method
 from netoffload.programs import end_at_once
 from netoffload.results import ClassCounts, Versions
 from netoffload.training import data
-from netoffload.training.capture import CapturingMethod
-from netoffload.training.config import RankJob, TrainSettings
-from netoffload.training.dataset import Dataset, open_saved
-from netoffload.training.loop import Batches, Timeline, average_buffers, method_of, run_server, run_worker, warm_up
+from netoffload.training.board import Board
+from netoffload.training.capture import CapturingMethod, ObservedMethod
+from netoffload.training.checkpoint import Checkpoints
+from netoffload.training.config import RankJob
+from netoffload.training.dataset import open_saved
+from netoffload.training.loop import Batches, average_buffers, method_of, warm_up
 from netoffload.training.measure import read_meter, traffic_between
-from netoffload.training.outcome import PROGRESS_FILE, Coded, RankOutcome
+from netoffload.training.memory import peak_memory_octets
+from netoffload.training.milestones import Milestones, iterate
+from netoffload.training.outcome import Coded, RankOutcome
 from netoffload.training.replica import Replica
 from netoffload.transport import Lane
 from netoffload_mpi import MPI, CompComm
 
-
-class Evaluation:
-    """Rank 0's view between iterations: progress for the parent, accuracy where it was asked for.
-
-    Every rank has one, so that all of them wait at the same iterations for rank 0 to finish measuring.
-    """
-
-    def __init__(self, settings: TrainSettings, replica: Replica, dataset: Dataset, exchange: Exchange) -> None:
-        """Nothing is shown or measured yet."""
-        self.accuracy_after: dict[str, float] = {}
-        self._settings, self._replica, self._dataset, self._exchange = settings, replica, dataset, exchange
-        self._progress: int | None = None
-
-    def show_progress_in(self, folder: Path) -> None:
-        """Keep the number of iterations done in a file, from now on."""
-        self._progress = os.open(folder / PROGRESS_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-
-    def after_iteration(self, done: int) -> None:
-        """Do what is due after ``done`` iterations."""
-        if self._progress is not None:
-            os.pwrite(self._progress, f"{done:12d}".encode(), 0)
-        every = self._settings.eval_every
-        if every and done % every == 0:
-            if self._exchange.rank == 0:
-                self.accuracy_after[str(done)] = self.measure()
-            barrier(self._exchange)
-
-    def measure(self) -> float:
-        """Return the accuracy on the test set, 0..1."""
-        images = torch.from_numpy(np.array(self._dataset.test_images))
-        labels = torch.from_numpy(np.array(self._dataset.test_labels))
-        return self._replica.accuracy(images, labels)
+HISTOGRAMS: Final = 10
+"""Histograms of a layer in a run whose accuracy nobody asked for; else there is one with every accuracy."""
 
 
 def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
@@ -85,21 +60,23 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     is_worker = rank < settings.nodes
     mine = data.share(settings, dataset, rank) if is_worker else None
 
-    def new_batches() -> Batches | None:
-        return data.batches(*mine, settings.batch, settings.seed, rank) if mine else None
+    def new_batches(first: int = 0) -> Batches | None:
+        return data.batches(*mine, settings.batch, settings.seed, rank, first) if mine else None
 
-    evaluation = Evaluation(settings, replica, dataset, exchange)
+    checkpoints = Checkpoints(job.checkpointing, exchange) if job.checkpointing else None
+    milestones = Milestones(settings, replica, dataset, exchange, checkpoints)
     if rank == 0:
-        evaluation.show_progress_in(folder)
+        milestones.show_progress_in(folder)
     warm_up(replica, new_method(), new_batches())
     method = new_method()
-    replica.seed_layers(rank)
+    milestones.begin(method)
+    watched = Watched(job, replica, method, milestones) if rank == 0 else None
     barrier(exchange)
     compressed_before, coded_before = _compressed_octets(comm), _coded(comm)
     before = read_meter() if rank == 0 else None
     barrier(exchange)
-    capture = CapturingMethod(method, job.capture_every) if job.capture_every and rank == 0 else None
-    timeline = _iterate(job, replica, capture or method, new_batches(), evaluation)
+    batches = new_batches(milestones.first)
+    timeline = iterate(settings, replica, watched.method if watched else method, batches, milestones)
     barrier(exchange)
     traffic = traffic_between(before, read_meter()) if before is not None else None
     coded = _coded(comm) - coded_before
@@ -109,25 +86,60 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     # Behind the readings: the papers charge a method for its iterations, not for making one model of the replicas.
     method.finish(replica.parameters)
     average_buffers(replica, exchange, settings.nodes)
-    if capture is not None:
-        capture.write(folder)
+    if watched is not None:
+        watched.write(folder)
     loss = timeline.last_loss
     return RankOutcome(
         rank=rank,
         is_worker=is_worker,
         wall_s=tuple(timeline.wall_s),
-        compute_s=tuple(timeline.compute_s),
+        parts=tuple(timeline.parts),
         sha256=replica.digest(),
         final_loss=loss if loss is not None and math.isfinite(loss) else None,
-        accuracy=evaluation.measure() if rank == 0 else None,
-        accuracy_after=evaluation.accuracy_after,
+        accuracy=milestones.measure() if rank == 0 else None,
+        accuracy_after=milestones.accuracy_after,
         traffic=traffic,
         versions=_versions() if rank == 0 else None,
         parameters=replica.parameters.size,
         sent=sent,
         compressed_octets=compressed,
         coded=coded,
+        peak_memory_octets=peak_memory_octets(),
+        first_iteration=milestones.first,
     )
+
+
+class Watched:
+    """Rank 0's method, with whoever wants to see what goes into it.
+
+    Attributes:
+        method: to be called instead.
+    """
+
+    def __init__(self, job: RankJob, replica: Replica, method: Method, milestones: Milestones) -> None:
+        """Begin what ``job`` asks for: a capture, TensorBoard's file."""
+        self.method = method
+        self._replica = replica
+        self._board: Board | None = None
+        self._capture: CapturingMethod | None = None
+        if job.capture_every:
+            self.method = self._capture = CapturingMethod(method, job.capture_every, milestones.first)
+        if job.tensorboard:
+            self._board = milestones.board = Board(Path(job.tensorboard), replica.layers)
+            every = job.settings.eval_every or max(1, job.settings.iterations // HISTOGRAMS)
+            self.method = ObservedMethod(self.method, every, self._add_histograms, milestones.first)
+
+    def write(self, folder: Path) -> None:
+        """Write what was seen; the capture goes into the result folder."""
+        if self._capture is not None:
+            self._capture.write(folder, self._replica.layers)
+        if self._board is not None:
+            self._board.close()
+
+    def _add_histograms(self, iteration: int, gradient: Float32Array) -> None:
+        assert self._board is not None
+        self._board.add_histograms(iteration, "gradient", gradient)
+        self._board.add_histograms(iteration, "weight", self._replica.parameters)
 
 
 def _compressed_octets(comm: CompComm) -> int:
@@ -143,15 +155,6 @@ def _coded(comm: CompComm) -> Coded:
     classes = ClassCounts(*exchange.coded_classes().tolist())
     saved_octets, codec_s = exchange.coding()
     return Coded(raw_octets, raw_octets - saved_octets, classes, codec_s)
-
-
-def _iterate(
-    job: RankJob, replica: Replica, method: Method, batches: Batches | None, evaluation: Evaluation
-) -> Timeline:
-    iterations = job.settings.iterations
-    if batches is None:
-        return run_server(replica, method, iterations, after_iteration=evaluation.after_iteration)
-    return run_worker(replica, method, batches, iterations, after_iteration=evaluation.after_iteration)
 
 
 def _versions() -> Versions:

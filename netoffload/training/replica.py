@@ -1,4 +1,4 @@
-"""A replica: one model whose parameters, gradients and momentum are three flat buffers.
+"""A replica: one model whose parameters, gradients and optimizer's state are flat buffers.
 
 A method wants one contiguous float32 array and the update wants few long vector operations, so the tensors that
 torch trains are views::
@@ -14,13 +14,16 @@ No copy is made in an iteration. The NumPy arrays and the torch tensors of a rep
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+import itertools
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import nn
 
 from netoffload.compiled.arrays import Float32Array
+from netoffload.training.capture import Layer
 from netoffload.training.config import TrainSettings
 from netoffload.training.layers import FullyConnected
 
@@ -31,12 +34,13 @@ PASS_LABELS: Final = 16_000
 
 
 class Replica:
-    """A model over flat buffers, with the momentum SGD that changes it.
+    """A model over flat buffers, with the optimizer that changes it.
 
     Attributes:
         parameters: float32[n], what the workers must agree on bit for bit.
         gradient: float32[n], written by :meth:`backward`, summed by the method, read by :meth:`update`.
-        layer_sizes: length of every weight and every bias, in the order in which they lie in both.
+        layers: every weight and every bias, in the order in which they lie in both.
+        loss: of the latest batch; None: there was none.
     """
 
     def __init__(self, settings: TrainSettings, module: nn.Module | None = None) -> None:
@@ -50,51 +54,85 @@ class Replica:
             list(layer.parameters(recurse=False)) and not isinstance(layer, FullyConnected)
             for layer in self._module.modules()
         )
-        tensors = list(self._module.parameters())
-        self.layer_sizes: tuple[int, ...] = tuple(tensor.numel() for tensor in tensors)
-        count = sum(tensor.numel() for tensor in tensors)
+        self.loss: float | None = None
+        named = dict(self._module.named_parameters())
+        offsets = itertools.accumulate((tensor.numel() for tensor in named.values()), initial=0)
+        self.layers = tuple(
+            Layer(name, tuple(tensor.shape), offset, tensor.numel())
+            for (name, tensor), offset in zip(named.items(), offsets, strict=False)
+        )
+        count = sum(self.layer_sizes)
         self._flat_parameters = torch.empty(count)
         self._flat_gradient = torch.zeros(count)
-        offset = 0
-        for tensor in tensors:
-            part = slice(offset, offset + tensor.numel())
-            offset += tensor.numel()
+        for layer, tensor in zip(self.layers, named.values(), strict=True):
+            part = slice(layer.offset, layer.offset + layer.size)
             self._flat_parameters[part] = tensor.detach().reshape(-1)
             tensor.data = self._flat_parameters[part].view_as(tensor)
             tensor.grad = self._flat_gradient[part].view_as(tensor)
-        # One fused pass over all parameters. The optimizer sees the sum of scaled gradients, not their average: its
-        # momentum and weight decay are that much larger, its learning rate that much smaller.
+        # The optimizer sees one parameter, and the sum of scaled gradients instead of their mean.
         self._optimizer_view = nn.Parameter(self._flat_parameters)
-        self._optimizer = torch.optim.SGD(
-            [self._optimizer_view],
-            momentum=settings.optimizer.momentum,
-            weight_decay=settings.optimizer.weight_decay * settings.nodes * settings.loss_scale,
-            fused=True,
-        )
+        self._total = settings.nodes * settings.loss_scale
+        optimizer = settings.optimizer_spec
+        self._optimizer = optimizer.make([self._optimizer_view], self._total, fused=True)
         self.parameters: Float32Array = self._flat_parameters.numpy()
         self.gradient: Float32Array = self._flat_gradient.numpy()
 
-    def backward(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """Put the gradient of a batch's mean loss, times the loss scale, into ``gradient``; return the loss."""
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """Lengths of the layers."""
+        return tuple(layer.size for layer in self.layers)
+
+    def watch_gradients(self, written: Callable[[int], None]) -> None:
+        """Call ``written`` with the number of each layer when backward has written its gradient, in any order."""
+        numbers = {id(tensor): number for number, tensor in enumerate(self._module.parameters())}
+
+        def telling(layers: list[int]) -> Callable[..., None]:
+            def tell(*_: object) -> None:
+                for layer in layers:
+                    written(layer)
+
+            return tell
+
+        for module in self._module.modules():
+            tensors = list(module.parameters(recurse=False))
+            if isinstance(module, FullyConnected):
+                module.written = telling([numbers[id(tensor)] for tensor in tensors])
+                continue
+            for tensor in tensors:
+                tell = telling([numbers[id(tensor)]])
+                tensor.register_post_accumulate_grad_hook(tell)  # type: ignore[no-untyped-call]
+
+    def backward(self, images: torch.Tensor, labels: torch.Tensor, on_loss: Callable[[], None] = lambda: None) -> float:
+        """Put the gradient of a batch's mean loss, times the loss scale, into ``gradient``; return the loss.
+
+        ``on_loss`` is called between forward and backward.
+        """
         self._seed_iteration()
         if self._adds_gradients:
             self._flat_gradient.zero_()
         loss = self._settings.model_spec.loss(self._module(images), labels)
         scale = self._settings.loss_scale
+        on_loss()
         (loss if scale == 1 else loss * scale).backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
+        self.loss = float(loss.detach())
+        return self.loss
 
     def update(self, gradient_sum: Float32Array, iteration: int) -> None:
-        """Change the parameters by one step of momentum SGD with weight decay, as ``torch.optim.SGD`` defines it.
+        """Change the parameters by one step of the optimizer, with the mean gradient.
 
         Args:
-            gradient_sum: float32[n], the workers' scaled gradients added up; not changed.
+            gradient_sum: float32[n], the workers' scaled gradients added up; clipping changes it, nothing else does.
             iteration: counted from 0; decides the learning rate.
         """
-        total = self._settings.nodes * self._settings.loss_scale
-        group = self._optimizer.param_groups[0]
-        group["lr"] = self._settings.learning_rate_at(iteration) / total
-        self._optimizer_view.grad = torch.from_numpy(gradient_sum)
+        settings, gradient = self._settings, torch.from_numpy(gradient_sum)
+        if settings.clip_norm is not None:
+            # As torch.nn.utils.clip_grad_norm_ does it, but for its 1e-6 in the divisor.
+            norm = float(torch.linalg.vector_norm(gradient))
+            if norm > settings.clip_norm * self._total:
+                gradient.mul_(settings.clip_norm * self._total / norm)
+        rate = settings.optimizer_spec.rate(settings.learning_rate_at(iteration), self._total)
+        self._optimizer.param_groups[0]["lr"] = rate
+        self._optimizer_view.grad = gradient
         self._optimizer.step()
 
     def seed_layers(self, rank: int, iteration: int = 0) -> None:
@@ -120,6 +158,21 @@ class Replica:
             part = flat[offset : offset + buffer.numel()].view_as(buffer)
             buffer.copy_(part if buffer.is_floating_point() else part.round())
             offset += buffer.numel()
+
+    def state(self) -> dict[str, Any]:
+        """Return what :meth:`load_state` takes over: tensors that share this replica's memory."""
+        return {
+            "parameters": self._flat_parameters,
+            "buffers": list(self._module.buffers()),
+            "optimizer": self._optimizer.state_dict(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on where the replica stood that ``state`` was taken of; the optimizer keeps the tensors in it."""
+        self._flat_parameters.copy_(state["parameters"])
+        for buffer, saved in zip(self._module.buffers(), state["buffers"], strict=True):
+            buffer.copy_(saved)
+        self._optimizer.load_state_dict(state["optimizer"])
 
     def digest(self) -> str:
         """Return the SHA-256 of parameters and buffers, as hexadecimal digits."""

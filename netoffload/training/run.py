@@ -9,25 +9,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from netoffload import results
-from netoffload.config import check_choice
 from netoffload.errors import NetOffloadError, ReplicaError, RunError, UsageError
 from netoffload.methods import Way
-from netoffload.reports import INLINE, VIA_NICS
 from netoffload.results import Record, Spread, Timing, Traffic
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 from netoffload.training import data
-from netoffload.training.capture import CAPTURE_FILE
 from netoffload.training.config import RankJob, TrainSettings
-from netoffload.training.dataset import save
+from netoffload.training.dataset import Dataset, save
 from netoffload.training.measure import FLOAT_OCTETS, check_traffic, with_coded
-from netoffload.training.outcome import PROGRESS_FILE, RankOutcome
+from netoffload.training.memory import check_memory
+from netoffload.training.outcome import Parts, RankOutcome, Step
+from netoffload.training.plan import BASELINES, NO_OUTPUTS, Outputs, Planned, plan_runs
 
 PROGRESS_INTERVAL_S: Final = 0.2
 
@@ -37,77 +35,11 @@ START_S: Final = 120.0
 SLOW_CORE_FLOPS: Final = 5e9
 """What a rank computes per second where it shares an old core."""
 
-BASELINES: Final = ("direct", "nic", "both")
-"""Where methods run that use no codec of a NIC: without NICs, through NICs that leave them alone, or both."""
+Progress = Callable[[str, Step], None]
+"""Called with the name of the run (:attr:`Planned.name`) and how far it is."""
 
-Progress = Callable[[str, int], None]
-"""Called with the name of the run (:attr:`Planned.name`) and the iterations it has done."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """A run, and whether its testbed has NICs."""
-
-    settings: TrainSettings
-    has_nics: bool
-
-    @property
-    def name(self) -> str:
-        """As reports call it."""
-        settings = self.settings
-        way = INLINE if settings.is_inline else VIA_NICS if self.has_nics and not settings.compressed else ""
-        return settings.method + ("+ef" if settings.error_feedback else "") + way
-
-
-def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> list[Planned]:
-    """Return the runs in the order in which they are done: those without NICs first.
-
-    Raises:
-        UsageError: ``baselines`` is none of :data:`BASELINES`.
-    """
-    check_choice("baselines", baselines, BASELINES)
-    plain = [run for run in runs if not run.compressed]
-    coded = [run for run in runs if run.is_inline]
-    through = [
-        run for run in runs if (run.compressed and not run.is_inline) or (run in plain and baselines != "direct")
-    ]
-    direct = [run for run in runs if run in coded or (run in plain and baselines != "nic")]
-    return [Planned(run, has_nics=False) for run in direct] + [Planned(run, has_nics=True) for run in through]
-
-
-@dataclasses.dataclass(frozen=True)
-class Capture:
-    """Where gradients of rank 0 are kept (float32[vectors, n], .npy), and of which iterations: every ``every``-th.
-
-    At most :data:`netoffload.training.capture.MAX_VECTORS` vectors are kept.
-    """
-
-    path: Path
-    every: int = 50
-
-    def check(self, runs: Sequence[Planned]) -> None:
-        """Refuse before anything is built.
-
-        Raises:
-            UsageError: several runs, no iteration to capture, or a file that cannot be written.
-        """
-        if len(runs) != 1:
-            raise UsageError("gradients are captured of one exchange at a time")
-        iterations = runs[0].settings.iterations
-        if not 1 <= self.every <= iterations:
-            raise UsageError(f"no gradient to capture: every {self.every} of {iterations} iterations")
-        results.check_writable(self.path)
-
-    def keep(self, result_folder: Path) -> None:
-        """Move what rank 0 wrote to where it was asked for.
-
-        Raises:
-            UsageError: it cannot be written there.
-        """
-        try:
-            shutil.move(result_folder / CAPTURE_FILE, self.path)
-        except OSError as error:
-            raise UsageError(f"cannot write {self.path}: {error}") from error
+EVALUATION_S: Final = 60.0
+"""Allowance for measuring an accuracy."""
 
 
 def run_all(
@@ -116,24 +48,24 @@ def run_all(
     *,
     baselines: str = BASELINES[0],
     on_phase: Callable[[str], None] = lambda _phrase: None,
-    on_progress: Progress = lambda _name, _done: None,
+    on_progress: Progress = lambda _name, _step: None,
     on_record: Callable[[Record], None] = lambda _record: None,
     on_failure: Callable[[str, NetOffloadError], None] = lambda _name, _error: None,
-    capture: Capture | None = None,
+    outputs: Outputs = NO_OUTPUTS,
 ) -> list[Record]:
     """Do the runs one after the other, in a testbed without NICs and in one with them; undo both.
 
-    A run that fails does not keep the others from being done.
+    A run that fails does not keep the others from being done. One that a checkpoint says is over is not done again.
 
     Args:
-        runs: at least one; they may differ in everything but data set, seed and number of workers.
+        runs: at least one; they may differ in everything but data set and number of workers.
         testbed: with at least as many nodes as the runs need (:func:`nodes_needed`), and with NICs.
         baselines: of :data:`BASELINES`.
         on_phase: called with a phrase whenever a step of building a testbed begins.
         on_progress: called a few times per second, from another thread.
         on_record: called after every run, so that an interrupted series leaves what it has.
         on_failure: called with the name of a run that failed, and why.
-        capture: of one run, where gradients of rank 0 are kept.
+        outputs: what is kept beside the records.
 
     Raises:
         UsageError: settings that do not fit each other, or a data set that cannot be read.
@@ -141,25 +73,27 @@ def run_all(
         RunError: at least one run failed; all others were done.
     """
     _check_together(runs, testbed)
-    planned = plan_runs(runs, baselines)
-    if capture is not None:
-        capture.check(planned)
-    dataset = data.load(runs[0])
+    planned, datasets = plan_runs(runs, baselines), OneDataset()
+    outputs.check(planned, testbed.nic)
+    needed_octets = check_memory(runs)
+    for run in planned:
+        datasets.of(run.settings)
+    on_phase(f"up to {needed_octets / 1e9:.1f} GB of memory per rank")
     records: list[Record] = []
     failed: dict[str, NetOffloadError] = {}
     for has_nics in (False, True):
-        mine = [run for run in planned if run.has_nics == has_nics]
         settings = testbed if has_nics else dataclasses.replace(testbed, nic=None)
-        if not mine:
+        mine = [run for run in planned if run.has_nics == has_nics]
+        over = {run.name: outputs.finished(run, testbed.nic) for run in mine}
+        for record in filter(None, over.values()):
+            records.append(record)
+            on_record(record)
+        if None not in over.values():
             continue
         with Testbed(make_plan(settings, new_run_id()), progress=on_phase) as bed:
-            folder = bed.make_scratch()
-            save(dataset, folder)
-            for number, run in enumerate(mine):
-                result_folder = folder / f"run{number}"
-                result_folder.mkdir()
+            for run in (run for run in mine if over[run.name] is None):
                 try:
-                    record = run_one(run, settings, bed, folder, result_folder, on_progress, capture)
+                    record = run_one(run, testbed, bed, datasets, on_progress, outputs)
                 except NetOffloadError as error:
                     failed[run.name] = error
                     on_failure(run.name, error)
@@ -168,6 +102,36 @@ def run_all(
                     on_record(record)
     _check_none(failed, len(planned))
     return records
+
+
+class OneDataset:
+    """The data set of the latest run: digits and noise depend on the seed, so others have another one."""
+
+    def __init__(self) -> None:
+        """None is loaded yet."""
+        self._seed: int | None = None
+        self._dataset: Dataset | None = None
+        self._saved: dict[tuple[str, int], Path] = {}
+
+    def of(self, settings: TrainSettings) -> Dataset:
+        """Return the data set of a run.
+
+        Raises:
+            UsageError: it cannot be read, or a worker's share is smaller than a batch.
+        """
+        if self._dataset is None or settings.seed != self._seed:
+            self._dataset = None  # not two in memory
+            self._dataset, self._seed = data.load(settings), settings.seed
+        return self._dataset
+
+    def saved(self, settings: TrainSettings, bed: Testbed) -> Path:
+        """Return the folder of a testbed in which the ranks of a run find its data set."""
+        key = (bed.plan.run_id, settings.seed)
+        if key not in self._saved:
+            folder = bed.make_scratch()
+            save(self.of(settings), folder)
+            self._saved[key] = folder
+        return self._saved[key]
 
 
 def _check_none(failed: Mapping[str, NetOffloadError], planned: int) -> None:
@@ -188,8 +152,8 @@ def nodes_needed(runs: Sequence[TrainSettings]) -> int:
 def _check_together(runs: Sequence[TrainSettings], testbed: TestbedSettings) -> None:
     if not runs:
         raise UsageError("nothing to run: name at least one method")
-    if len({(run.data_spec, run.data_dir, run.seed, run.nodes) for run in runs}) > 1:
-        raise UsageError("runs on one testbed share their data set, seed and number of workers")
+    if len({(run.data_spec, run.data_dir, run.nodes) for run in runs}) > 1:
+        raise UsageError("runs on one testbed share their data set and number of workers")
     if alone := [run.method for run in runs if run.ranks == 1]:
         raise UsageError(f"1 worker exchanges nothing by {alone[0]}: use at least 2")
     if testbed.nodes < nodes_needed(runs):
@@ -202,10 +166,9 @@ def run_one(
     run: Planned,
     testbed: TestbedSettings,
     bed: Testbed,
-    dataset_folder: Path,
-    result_folder: Path,
+    datasets: OneDataset,
     on_progress: Progress,
-    capture: Capture | None = None,
+    outputs: Outputs = NO_OUTPUTS,
 ) -> Record:
     """Do one run on a testbed that is up; see :func:`run_all`.
 
@@ -213,47 +176,57 @@ def run_one(
         RunError: a rank failed or hung, or did not talk over the testbed's wires as it was asked to.
         ReplicaError: the workers ended with different parameters.
     """
-    settings = run.settings
-    job = RankJob(settings, str(dataset_folder), capture.every if capture else 0)
+    settings, folder, capture = run.settings, bed.make_scratch(), outputs.capture
+    job = RankJob(settings, str(datasets.saved(settings, bed)), capture.every if capture else 0)
     if settings.is_inline and testbed.nic is not None:
         job = dataclasses.replace(job, codec=testbed.nic.codec, bound_k=testbed.nic.bound_k)
-    job_file = result_folder / "job.json"
+    board = str(outputs.tensorboard.absolute() / run.folder) if outputs.tensorboard else None
+    job = dataclasses.replace(job, checkpointing=outputs.checkpointing(run, testbed.nic), tensorboard=board)
+    job_file = folder / "job.json"
     job.write(job_file)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    argv = ["-m", "netoffload.training.rank", str(job_file), str(result_folder)]
-    on_progress(run.name, 0)
-    with _watching(result_folder / PROGRESS_FILE, lambda done: on_progress(run.name, done)):
+    argv = ["-m", "netoffload.training.rank", str(job_file), str(folder)]
+    on_progress(run.name, Step(0))
+    with _watching(folder, lambda step: on_progress(run.name, step)):
         run_ranks(bed, range(settings.ranks), argv, timeout_s=time_limit_s(settings, testbed.rate_bps))
     if capture is not None:
-        capture.keep(result_folder)
-    outcomes = [RankOutcome.read(result_folder, rank) for rank in range(settings.ranks)]
-    return make_record(settings, testbed, bed.rate_bps_measured, started, outcomes)
+        capture.keep(folder)
+    outcomes = [RankOutcome.read(folder, rank) for rank in range(settings.ranks)]
+    used = testbed if run.has_nics else dataclasses.replace(testbed, nic=None)
+    record = make_record(settings, used, bed.rate_bps_measured, started, outcomes)
+    outputs.keep(run, testbed.nic, record)
+    return record
 
 
 def time_limit_s(settings: TrainSettings, rate_bps: int | None) -> float:
     """Return the seconds after which a run is ended as hung.
 
-    They are the start, and per iteration ten times the model's slowest method at that rate, and computing: what a slow
-    core takes for the batch, but a microsecond per parameter and a second at least.
+    They are the start, what accuracies take, and per iteration ten times the model's slowest method at that rate, and
+    computing: what a slow core takes for the batch, but a microsecond per parameter and a second at least.
     """
     parameters = sum(settings.model_spec.layer_sizes(settings.sample_shape))
     slowest_s = 2 * settings.nodes * parameters * FLOAT_OCTETS * 8 / (rate_bps or 1_000_000_000)
     # Backward takes twice what forward does; a multiplication and an addition are two operations.
     compute_s = 6 * settings.batch * settings.model_spec.weight_uses * parameters / SLOW_CORE_FLOPS
-    return START_S + settings.iterations * (max(1.0, 1e-6 * parameters, compute_s) + 10 * slowest_s)
+    measured_s = EVALUATION_S * (settings.iterations // settings.eval_every) if settings.eval_every else 0.0
+    return START_S + measured_s + settings.iterations * (max(1.0, 1e-6 * parameters, compute_s) + 10 * slowest_s)
 
 
 @contextlib.contextmanager
-def _watching(progress_file: Path, on_done: Callable[[int], None]) -> Iterator[None]:
+def _watching(folder: Path, on_step: Callable[[Step], None]) -> Iterator[None]:
     finished = threading.Event()
+    shown = 0
+
+    def show() -> None:
+        nonlocal shown
+        step = Step.read(folder)
+        if step is not None and step.done > shown:
+            shown = step.done
+            on_step(step)
 
     def watch() -> None:
-        last = -1
         while not finished.wait(PROGRESS_INTERVAL_S):
-            with contextlib.suppress(OSError, ValueError):
-                done = int(progress_file.read_text() or -1)
-                if done > max(last, 0):
-                    on_done(last := done)
+            show()
 
     thread = threading.Thread(target=watch, name="progress", daemon=True)
     thread.start()
@@ -262,6 +235,7 @@ def _watching(progress_file: Path, on_done: Callable[[int], None]) -> Iterator[N
     finally:
         finished.set()
         thread.join()
+        show()
 
 
 def make_record(
@@ -293,15 +267,18 @@ def make_record(
         rate_bps_measured=rate_bps_measured,
         timing=_timing(outcomes, settings.spec.period),
         traffic=traffic,
-        compression_efficiency=_efficiency(settings, outcomes, traffic),
+        compression_efficiency=_efficiency(outcomes, traffic),
         learning=results.Learning(first.accuracy, first.accuracy_after, first.final_loss),
         parameter_sha256=first.sha256,
+        first_iteration=first.first_iteration,
+        timed_iterations=len(first.wall_s),
+        peak_memory_octets=tuple(outcome.peak_memory_octets for outcome in outcomes),
     )
 
 
-def _efficiency(settings: TrainSettings, outcomes: Sequence[RankOutcome], traffic: Traffic) -> float:
+def _efficiency(outcomes: Sequence[RankOutcome], traffic: Traffic) -> float:
     workers = [outcome.sent.vector_octets for outcome in outcomes if outcome.is_worker]
-    whole = FLOAT_OCTETS * outcomes[0].parameters * settings.iterations
+    whole = FLOAT_OCTETS * outcomes[0].parameters * len(outcomes[0].wall_s)
     return sum(workers) / len(workers) / whole / traffic.ratio
 
 
@@ -319,17 +296,25 @@ def check_replicas(outcomes: Sequence[RankOutcome]) -> None:
 def _timing(outcomes: Sequence[RankOutcome], period: int) -> Timing:
     """Mean over the workers per iteration; the aggregator's update counts as computing, at workers it was waiting.
 
+    Aggregators add at the same time, so the busiest one counts.
+
     A method that communicates every ``period`` iterations is measured by whole periods.
     """
     workers = [outcome for outcome in outcomes if outcome.is_worker]
     servers = [outcome for outcome in outcomes if not outcome.is_worker]
-    wall = _mean_per_iteration([outcome.wall_s for outcome in workers])
-    compute = _mean_per_iteration([outcome.compute_s for outcome in workers])
-    for server in servers:
-        compute = [own + update for own, update in zip(compute, server.compute_s, strict=True)]
-    wall, compute = _mean_per_period(wall, period), _mean_per_period(compute, period)
-    communicate = [whole - part for whole, part in zip(wall, compute, strict=True)]
-    return Timing(Spread.of(wall), Spread.of(compute), Spread.of(communicate))
+    wall = _mean_per_period(_mean_per_iteration([outcome.wall_s for outcome in workers]), period)
+
+    def parts(name: str) -> list[float]:
+        mean = _mean_per_iteration([[getattr(part, name) for part in outcome.parts] for outcome in workers])
+        above = zip(*([getattr(part, name) for part in outcome.parts] for outcome in servers), strict=True)
+        if servers:
+            mean = [own + max(others) for own, others in zip(mean, above, strict=True)]
+        return _mean_per_period(mean, period)
+
+    communicate = [whole - part for whole, part in zip(wall, parts("compute_s"), strict=True)]
+    names = ("compute_s", *(field.name for field in dataclasses.fields(Parts)))
+    spreads = {name: Spread.of(parts(name)) for name in names}
+    return Timing(Spread.of(wall), communicate_s=Spread.of(communicate), **spreads)
 
 
 def _mean_per_period(samples: Sequence[float], period: int) -> list[float]:
@@ -344,6 +329,7 @@ def _mean_per_iteration(series: Sequence[Sequence[float]]) -> list[float]:
 
 def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters: int) -> results.Configuration:
     nic: NicSettings | None = testbed.nic
+    settings = settings.resolved()
     return results.Configuration(
         model=settings.model,
         exchange=settings.method,
@@ -351,11 +337,11 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         iterations=settings.iterations,
         seed=settings.seed,
         batch=settings.batch,
-        learning_rate=settings.optimizer.learning_rate,
-        learning_rate_divisor=settings.schedule.divisor,
-        learning_rate_interval=settings.schedule.interval,
-        momentum=settings.optimizer.momentum,
-        weight_decay=settings.optimizer.weight_decay,
+        learning_rate=settings.optimizer_spec.learning_rate,
+        learning_rate_divisor=settings.learning_rate_divisor or 1.0,
+        learning_rate_interval=settings.learning_rate_interval or settings.iterations,
+        momentum=settings.momentum or 0.0,
+        weight_decay=settings.weight_decay or 0.0,
         loss_scale=settings.loss_scale,
         data=settings.data_spec.name,
         parameters=parameters,
@@ -367,4 +353,8 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         error_feedback=settings.error_feedback,
         sharing=settings.sharing,
         offload=settings.offload,
+        optimizer=settings.optimizer or "",
+        schedule=settings.schedule or "",
+        clip_norm=settings.clip_norm,
+        bucket_mb=settings.bucket_mb,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from netoffload.cli.app import Interrupted, told_anyway
-from netoffload.cli.train import Found
+from netoffload.cli.training_runs import Found
 from netoffload.errors import TestbedError
 from netoffload.training.config import TrainSettings
 

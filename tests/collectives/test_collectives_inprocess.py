@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netoffload import codec
-from netoffload.collectives import aggregate, barrier, ring_allreduce, worker_exchange
+from netoffload.collectives import aggregate, barrier, ring_allreduce, tree_exchange, worker_exchange
+from netoffload.collectives.hierarchy import SubExchange
 from netoffload.collectives.inprocess import InProcessExchange, run_ranks
+from netoffload.collectives.reference import tree_of_aggregators
+from netoffload.collectives.schedule import aggregator_tree
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import PeerLostError, UsageError
 
@@ -126,6 +129,41 @@ def test_aggregator_updates_with_the_sum_and_all_get_the_parameters(size: int, c
     for result in results:
         # Bit for bit: the sum has one order, and the parameters travel untagged even when the gradients are tagged.
         assert result.tobytes() == (np.float32(0.5) - total).tobytes()
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+@pytest.mark.parametrize(("workers", "groups", "count"), [(4, 2, 600_001), (5, 2, 1000), (8, 4, 300_000), (3, 1, 0)])
+def test_a_tree_of_aggregators_has_one_sum_and_no_room_for_whole_vectors(
+    workers: int, groups: int, count: int, tagged: bool
+) -> None:
+    tree = aggregator_tree(workers, groups)
+    vectors = [gradients(rank, count) for rank in range(len(tree))]
+
+    def body(exchange: InProcessExchange) -> tuple[Float32Array, int]:
+        parameters, asked = np.full(count, -1.0, dtype=np.float32), [0]
+
+        class Measured(SubExchange):
+            def scratch(self, floats: int) -> Float32Array:
+                asked.append(floats)
+                return super().scratch(floats)
+
+        def update(total: Float32Array) -> None:
+            parameters[:] = total
+
+        whole = Measured(exchange, range(exchange.size))
+        tree_exchange(whole, tree, vectors[exchange.rank].copy(), parameters, update, tagged=tagged)
+        return parameters, max(asked)
+
+    def round_trip(values: Float32Array) -> Float32Array:
+        rounded = values.copy()
+        quantise(rounded)
+        return rounded
+
+    results = run_ranks(len(tree), body, codec=codec.get("inceptionn"), bound_k=BOUND_K)
+    expected = tree_of_aggregators(vectors, tree, round_trip if tagged else None)
+    for rank, (result, asked) in enumerate(results):
+        assert result.tobytes() == expected.tobytes()
+        assert asked == len(tree[rank].children) * 2**18  # a window of 1 MiB for each
 
 
 def test_many_calls_share_one_exchange() -> None:

@@ -15,6 +15,7 @@ import pytest
 from commands import PYTHONPATH
 
 from netoffload import results
+from netoffload.training.capture import Captured
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi, pytest.mark.timeout(240)]
 
@@ -41,7 +42,7 @@ def test_four_exchanges_on_shaped_links(tmp_path: Path) -> None:
         "4",
         "--learning-rate",
         "0.05",
-        "--eval-every",
+        "--evaluate-every",
         "2",
         "--out",
         str(tmp_path / "runs.jsonl"),
@@ -82,6 +83,7 @@ def test_raw_traffic_is_no_compressed_run_and_the_next_one_is_done(tmp_path: Pat
 def test_a_run_keeps_the_gradients_it_sent(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "netoffload", "train", "hdc", "--exchange", "inc+c", "--nodes", "2", "--json"]
     words += ["--iterations", "4", "--capture", str(tmp_path / "kept.npy"), "--capture-every", "2", "--bound", "1"]
+    words += ["--checkpoint", str(tmp_path / "kept"), "--checkpoint-every", "3", "--out", str(tmp_path / "runs.jsonl")]
     done = subprocess.run(words, capture_output=True, text=True, env=environment(tmp_path / "state"), timeout=200)
     assert done.returncode == 0, done.stderr
     kept = np.load(tmp_path / "kept.npy")
@@ -89,6 +91,12 @@ def test_a_run_keeps_the_gradients_it_sent(tmp_path: Path) -> None:
     assert 1e-3 < np.abs(kept).max() < 10
     assert not np.array_equal(kept[0], kept[1])
     assert "of the floats were too small for the codec and crossed as 0" in done.stderr  # almost all are below 2^-1
+    assert "inc+c: 4 of 4, loss " in done.stderr
+    assert Captured.read(tmp_path / "kept.npy").iterations == (2, 4)
+    # The run is over: resuming it builds nothing, tells the same, and adds no second record.
+    again = subprocess.run([*words, "--resume"], capture_output=True, text=True, env=environment(tmp_path), timeout=60)
+    assert json.loads(again.stdout) == json.loads(done.stdout)
+    assert len(results.read_records(tmp_path / "runs.jsonl")) == 1
 
 
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:

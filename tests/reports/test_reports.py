@@ -29,11 +29,15 @@ from netoffload.results import (
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
+PARTS = ("forward", "backward", "update", "sum", "hidden")
+
+
 def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9, via_nics: bool = False) -> Record:
     compressed = exchange.endswith("+c")
     configuration = Configuration(
         "hdc", exchange, 4, 10, seed, 25, 0.1, 5.0, 2000, 0.9, 5e-5, 1.0, "digits", 1149010,
         None, None, None, rate_bps, 1500, False, "partitioned", "nic",
+        "sgd:momentum=0.9,weight_decay=5e-05,nesterov=false", "step:warmup=0,divisor=5.0,interval=2000", None,
     )  # fmt: skip
     if compressed or via_nics:
         configuration = replace(configuration, codec="inceptionn", bound_k=10, packing="coalesced")
@@ -59,6 +63,8 @@ def a_run(exchange: str, wall_s: float, *, seed: int = 1, rate_bps: int = 10**9,
         0.25 if compressed else 1.0,
         Learning(0.975, {}, 0.1),
         "ab",
+        0,
+        10,
     )
 
 
@@ -93,6 +99,24 @@ def test_repeated_runs_become_their_median() -> None:
     assert summary.bars["inc"].s_per_iteration == 0.09
     assert summary.bars["inc"].runs == 3
     assert "speedup_inc_to_inc+c" not in summary.to_json()
+
+
+def test_repeated_runs_are_a_mean_with_its_deviation() -> None:
+    runs = [a_run("inc", wall_s, seed=seed) for seed, wall_s in enumerate((0.07, 0.09, 0.08))]
+    learnt = ((0.90, 0.5), (0.94, None), (0.98, 0.3))
+    runs = [
+        replace(run, learning=Learning(accuracy, {}, loss)) for run, (accuracy, loss) in zip(runs, learnt, strict=True)
+    ]
+    summary = reports.summarise([*runs, a_run("wa", 0.3)])
+    rows = {row[0]: row[1:] for row in reports.table_rows(summary)}
+    assert rows["time, ms"] == ("300.0", "80.0 ± 10")
+    assert rows["accuracy on test set, %"] == ("97.5", "94.0 ± 4")
+    assert rows["loss of last batch"] == ("0.1", "0.4 ± 0.14")
+    assert "1 or 3 runs each: ± their standard deviation" in reports.describe_run(summary)
+    written = summary.to_json()["exchanges"]["inc"]["over_runs"]
+    assert written["accuracy"] == {"mean": pytest.approx(0.94), "deviation": pytest.approx(0.04)}
+    diverged = replace(runs[0], learning=Learning(0.1, {}, None))
+    assert reports.table_rows(reports.summarise([diverged]))[-3][1] == "-"
 
 
 def test_runs_that_cannot_be_compared_are_refused() -> None:
@@ -206,7 +230,19 @@ def test_many_exchanges_are_rows() -> None:
 def test_a_residual_is_part_of_a_row_s_name() -> None:
     plain = a_run("qsgd", 0.1)
     kept = replace(plain, configuration=replace(plain.configuration, error_feedback=True))
-    assert list(reports.summarise([plain, kept]).bars) == ["qsgd", "qsgd+ef"]
+    cut = replace(plain, configuration=replace(plain.configuration, bucket_mb=0.5))
+    assert list(reports.summarise([plain, kept, cut]).bars) == ["qsgd", "qsgd+ef", "qsgd 0.5 MB"]
+
+
+def test_the_parts_of_an_iteration_are_rows_where_a_record_has_them() -> None:
+    old, run = a_run("wa", 0.3), a_run("inc", 0.1)
+    spreads = {f"{name}_s": Spread.of([at / 1e3]) for at, name in enumerate(PARTS, 1)}
+    new = replace(run, timing=replace(run.timing, **spreads), peak_memory_octets=(5_000_000, 7_000_000))
+    text = reports.table_text(reports.summarise([old, new]))
+    cells = {line[:28].strip(): line[28:].split() for line in text.splitlines()[2:]}
+    names = ("forward, ms", "backward, ms", "update, ms", "adding gradients, ms", "hidden behind backward, ms")
+    assert [cells[name] for name in names] == [["-", f"{at}.0"] for at in range(1, 6)]
+    assert cells["memory of largest rank, MB"] == ["-", "7"]
 
 
 @pytest.mark.slow

@@ -11,9 +11,11 @@ from netoffload.collectives.samples import read_gradients
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.methods import Method, Sent, Update
-from netoffload.training.capture import MAX_VECTORS, CapturingMethod
+from netoffload.training.board import Board, check_tensorboard
+from netoffload.training.capture import MAX_VECTORS, Captured, CapturingMethod, Layer
 from netoffload.training.config import TrainSettings
-from netoffload.training.run import Capture, Planned
+from netoffload.training.plan import Capture, Planned
+from netoffload.training.replica import Replica
 from netoffload.training.sample import sample_gradients
 
 
@@ -40,6 +42,45 @@ def test_what_goes_in_is_kept_and_passed_on(iterations: int, every: int, kept: l
     gradients = read_gradients(tmp_path / "gradients.npy")
     assert gradients.tolist() == [[iteration] * 3 for iteration in kept]
     assert len(gradients) <= MAX_VECTORS
+
+
+def test_a_capture_says_where_its_layers_lie(tmp_path: Path) -> None:
+    replica, vectors = Replica(TrainSettings("inc")), tmp_path / "kept.npy"
+    capturing = CapturingMethod(Doubling(), 2, first=5)
+    for _ in range(3):
+        capturing.step(replica.gradient, replica.parameters, lambda _total: None)
+    capturing.write(tmp_path, replica.layers)
+    Capture(vectors).keep(tmp_path)
+    captured = Captured.read(vectors)
+    assert captured.iterations == (6, 8)
+    assert len(np.load(vectors)) == 2
+    assert captured.layers[:2] == (Layer("0.weight", (500, 784), 0, 392_000), Layer("0.bias", (500,), 392_000, 500))
+    last = captured.layers[-1]
+    assert last.offset + last.size == replica.parameters.size
+    with pytest.raises(UsageError, match="cannot read the layers of"):
+        Captured.read(tmp_path / "other.npy")
+
+
+def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="the extra tensorboard is not installed"
+    )
+    board = Board(tmp_path, [Layer("a.weight", (2, 3), 0, 6), Layer("a.bias", (2,), 6, 2)])
+    for done, loss in ((1, 0.5), (2, None), (3, 0.25)):
+        board.add_scalars(done, loss=loss, accuracy=None)
+    board.add_histograms(3, "gradient", np.array([0, 1, 2, 3, 4, 5, np.nan, 1], np.float32))
+    board.close()
+    events = accumulator.EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 0.5), (3, 0.25)]
+    assert (events.Tags()["scalars"], events.Tags()["histograms"]) == (["loss"], ["gradient/a.weight"])
+    [histogram] = events.Histograms("gradient/a.weight")
+    assert (histogram.step, histogram.histogram_value.num, histogram.histogram_value.sum) == (3, 6, 15)
+
+
+def test_a_missing_tensorboard_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(UsageError, match=r"pip install 'netoffload\[tensorboard\]'"):
+        check_tensorboard()
 
 
 def test_a_capture_that_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 from commands import netoffload, started
 
 from netoffload import results
-from netoffload.cli.train import _remarks
+from netoffload.cli.training_runs import progress, remarks_on
 from netoffload.results import ClassCounts, Configuration, Learning, NodeTraffic, Record, Spread, Timing, Traffic
 from netoffload.training.models import MODELS
+from netoffload.training.outcome import Step
 
 
 def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
@@ -25,12 +26,15 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
     ("words", "says"),
     [
         (("--exchange", "star"), "exchange 'star' is unknown: choose from wa, wa+c, inc, inc+c, fullsgd, psgd"),
-        (("--exchange", "inc:p=3"), "exchange 'inc' takes no parameters"),
+        (("--exchange", "inc:p=3"), "inc takes groups=NUMBER and top=ring or top=wa, not p=3"),
         (("--exchange", "psgd:p=none"), "p=none is not a number of iterations"),
         (("--exchange", "rsgd:levels=3"), "rsgd takes p=ITERATIONS and nothing else"),
         (("--exchange", "none:via=moon"), "via=moon is unknown: choose from gather, server, ring"),
         (("--exchange", "terngrad:via=ring,exempt=2"), "exempt=2 names layers of the model"),
         (("--exchange", "inc", "--error-feedback"), "none of inc can keep a residual"),
+        (("--exchange", "wa", "--exchange", "psgd", "--bucket-mb", "1"), "none of wa, psgd sums gradients"),
+        (("--exchange", "inc", "--bucket-mb", "-1"), "bucket_mb is -1: inc takes 0, and megabytes"),
+        (("--exchange", "wa:groups=3"), "wa:groups=3: 4 workers do not make 3 groups of one size"),
         (("--data", "cifar10", "--data-dir", "/nonexistent"), "hdc takes 28x28 grey images"),
         (("--data", "synthetic:side=x"), "synthetic data of this model takes channels=N, side=N"),
         (("--sharing", "dirichlet:alpha=0.001", "--nodes", "9"), "samples by dirichlet:alpha=0.001: a batch is 25"),
@@ -46,6 +50,14 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
         (("--data", "mnist"), "mnist needs --data-dir"),
         (("--data", "mnist", "--data-dir", "/nonexistent"), "/nonexistent has no train-images-idx3-ubyte[.gz]"),
         (("--loss-scale", "3"), "not a power of two"),
+        (("--optimizer", "lbfgs"), "optimizer 'lbfgs' is unknown: choose from sgd, adam"),
+        (("--schedule", "cosine", "--learning-rate-interval", "9"), "cosine has no parameter 'interval'"),
+        (("--stop-at-accuracy", "0.9"), "measure it: --evaluate-every N"),
+        (("--seeds", "1,1"), "write whole numbers with commas between them, each once"),
+        (("--checkpoint", "/dev/null/x"), "cannot write into the folder /dev/null/x: Not a directory"),
+        (("--resume",), "--resume needs --checkpoint DIR"),
+        (("--checkpoint", "/nonexistent", "--resume"), "/nonexistent holds no checkpoint of these runs"),
+        (("--checkpoint", "/nonexistent", "--checkpoint-every", "0"), "every 0 iterations: it must be at least 1"),
         (("--out", "/"), "cannot write /: Is a directory"),
         (("--out", "/nonexistent/runs.jsonl"), "/nonexistent is no folder"),
         (("--exchange", "inc", "--capture", "/nonexistent/g.npy"), "/nonexistent is no folder"),
@@ -117,6 +129,9 @@ def a_record() -> Record:
         False,
         "partitioned",
         "nic",
+        "sgd:momentum=0.9,weight_decay=5e-05,nesterov=false",
+        "step:warmup=0,divisor=5.0,interval=2000",
+        None,
     )
     return Record(
         results.FORMAT,
@@ -129,6 +144,8 @@ def a_record() -> Record:
         1.0,
         Learning(0.9, {}, 0.1),
         "ab",
+        0,
+        10,
     )
 
 
@@ -158,7 +175,7 @@ def test_a_run_whose_floats_crossed_as_0_is_remarked_upon(codec: str, zeros: int
         configuration=dataclasses.replace(record.configuration, exchange="inc+c", codec=codec, bound_k=10),
         traffic=dataclasses.replace(record.traffic, classes=ClassCounts(zeros, 1000 - zeros, 0, 0)),
     )
-    remarks = _remarks(record)
+    remarks = remarks_on(record)
     if ways_out is None:
         assert remarks == []
     else:
@@ -169,8 +186,22 @@ def test_a_run_whose_floats_crossed_as_0_is_remarked_upon(codec: str, zeros: int
 
 def test_a_run_is_remarked_upon_for_its_own_faults_only() -> None:
     record = a_record()
-    assert _remarks(record) == []
+    assert remarks_on(record) == []
+    [remark] = remarks_on(dataclasses.replace(record, first_iteration=2, timed_iterations=5))
+    assert remark == "inc reached 90.0 % after 7 of 10 iterations"
     diverged = dataclasses.replace(record, learning=dataclasses.replace(record.learning, final_loss=None))
-    assert _remarks(diverged) == [
+    assert remarks_on(diverged) == [
         "inc diverged: its loss is no number any more; try a smaller --learning-rate",
+    ]
+
+
+def test_where_nobody_watches_every_tenth_of_a_run_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress(["inc"], 40) as (_, show):
+        for step in (Step(0), Step(1, 2.5), Step(4, 2.0), Step(6, 1.9), Step(20, 1.5, 0.75), Step(40, None, 0.75)):
+            show("inc", step)
+    assert capsys.readouterr().err.splitlines() == [
+        "training inc",
+        "inc: 4 of 40, loss 2",
+        "inc: 20 of 40, loss 1.5, accuracy 75 %",
+        "inc: 40 of 40, accuracy 75 %",
     ]

@@ -48,6 +48,14 @@ def test_batches_are_whole_epochs_in_a_new_order_that_the_seed_decides() -> None
     assert len({str(take(1, 0)), str(take(2, 0)), str(take(1, 1))}) == 3
 
 
+@pytest.mark.parametrize("first", [0, 1, 2, 5])
+def test_the_first_batches_can_be_left_out(first: int) -> None:
+    images, labels = torch.arange(11.0)[:, None], torch.arange(11)
+    whole, rest = (data.batches(images, labels, 5, 1, 0, at) for at in (0, first))
+    for (_, expected), (_, mine) in itertools.islice(zip(itertools.islice(whole, first, None), rest, strict=False), 4):
+        assert torch.equal(mine, expected)
+
+
 def test_too_many_workers_for_the_data_are_refused() -> None:
     with pytest.raises(UsageError, match="60 workers get 23 samples each of digits"):
         data.load(TrainSettings("inc", nodes=60))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,13 +18,16 @@ from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors.registry import get
 from netoffload.errors import UsageError
-from netoffload.methods import PAPERS, Method, Update, Way, expand
+from netoffload.methods import PAPERS, Bucket, GradientReducer, Method, Update, Way, expand
 from netoffload.methods.payloads import PayloadRingReducer
 from netoffload.training import data, image_files, inprocess
 from netoffload.training.config import TrainSettings
 from netoffload.training.dataset import Dataset, Images
+from netoffload.training.layers import FullyConnected
 from netoffload.training.loop import Timeline, method_of, run_server, run_worker, warm_up
 from netoffload.training.models import MODELS
+from netoffload.training.outcome import Parts
+from netoffload.training.overlap import Overlap
 from netoffload.training.replica import Replica
 
 BOUND_K = 10
@@ -34,6 +39,7 @@ OTHERS = (
     *("terngrad", "terngrad:exempt=2", "terngrad:via=gather", "qsgd:rule=mn", "pqasgd:p=3"),
     *("wgt", "bgt", "qgt", "8bit-dynamic", "fp16", "16b-T"),
 )
+GROUPED = ("wa:groups=2", "wa+c:groups=2", "inc:groups=2", "inc+c:groups=2", "inc:groups=2,top=wa")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,7 +70,7 @@ def train(settings: TrainSettings, digits: Dataset) -> list[tuple[Float32Array, 
         def new_method() -> Method:
             return method_of(settings, exchange, quantise, replica.layer_sizes)
 
-        if exchange.rank == settings.nodes:
+        if exchange.rank >= settings.nodes:
             warm_up(replica, new_method(), None)
             own = new_method()
             timeline = run_server(replica, own, settings.iterations)
@@ -179,6 +185,8 @@ def test_time_is_split_by_the_clock_that_is_given() -> None:
     done: list[int] = []
 
     class UpdatesAtOnce(Method):
+        sum_s = 0.5
+
         def __init__(self) -> None:
             """It sends nothing."""
 
@@ -193,10 +201,80 @@ def test_time_is_split_by_the_clock_that_is_given() -> None:
         clock=lambda: float(next(ticks)),
         after_iteration=done.append,
     )
-    # Readings per iteration: start, computed, update's start and end, end. So 4 in all, 1 + 1 of them computing.
-    assert timeline.wall_s == [4.0, 4.0]
-    assert timeline.compute_s == [2.0, 2.0]
+    # Readings per iteration: start, loss, computed, update's start and end, end.
+    assert timeline.wall_s == [5.0, 5.0]
+    assert timeline.parts == [Parts(forward_s=1, backward_s=1, update_s=1)] * 2
+    assert timeline.parts[0].compute_s == 3
     assert done == [1, 2]
+
+
+@pytest.mark.parametrize("exchange", GROUPED)
+def test_groups_train_the_same_up_to_what_the_codec_rounds(exchange: str, digits: Dataset) -> None:
+    settings = TrainSettings(exchange, nodes=4, iterations=2, learning_rate=0.05, loss_scale=64)
+    ranks = train(settings, digits)
+    assert len(ranks) == settings.ranks == (7 if exchange.startswith("wa") else 4)
+    for parameters, _ in ranks[1:]:
+        np.testing.assert_array_equal(parameters.view(np.uint32), ranks[0][0].view(np.uint32))
+    plain = train(dataclasses.replace(settings, method="inc"), digits)[0][0]
+    np.testing.assert_allclose(ranks[0][0], plain, rtol=1e-4, atol=5e-5 if settings.compressed else 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "exchange"),
+    [("hdc", "inc"), ("resnet20", "inc"), ("hdc", "bounded"), ("hdc", "none:via=server"), ("hdc", "none:via=ring")],
+)
+def test_buckets_leave_the_weights_that_the_whole_leaves(exchange: str, model: str, digits: Dataset) -> None:
+    # Two workers: with more, a ring adds in another order. Layers that write their gradients themselves, and torch's.
+    asked = TrainSettings(exchange, nodes=2, iterations=2, learning_rate=0.05, loss_scale=8, model=model)
+    if model != "hdc":
+        asked = dataclasses.replace(asked, data="synthetic:side=8", batch=2)
+    dataset = digits if model == "hdc" else data.load(asked)
+    whole, in_parts = train(asked, dataset), train(dataclasses.replace(asked, bucket_mb=0.3), dataset)
+    for (one, _), (other, _) in zip(whole[:2], in_parts[:2], strict=True):
+        np.testing.assert_array_equal(one.view(np.uint32), other.view(np.uint32))
+
+
+def test_buckets_of_a_compressed_ring_leave_equal_replicas(digits: Dataset) -> None:
+    settings = TrainSettings("inc+c", nodes=3, iterations=2, learning_rate=0.05, loss_scale=64)
+    whole = train(settings, digits)[0][0]
+    (first, _), *others = train(dataclasses.replace(settings, bucket_mb=0.5), digits)
+    for other, _ in others:
+        np.testing.assert_array_equal(other.view(np.uint32), first.view(np.uint32))
+    np.testing.assert_allclose(first, whole, rtol=1e-4, atol=5e-5)
+
+
+def test_a_bucket_travels_while_backward_goes_on() -> None:
+    """Backward stops before the first layer until the last ones are summed, which without overlap never happens."""
+    settings = TrainSettings("inc", nodes=2, bucket_mb=9e-4)
+
+    def one_rank(exchange: Exchange) -> tuple[bool, float]:
+        summed = threading.Event()
+        came: list[bool] = []
+
+        class Stop(torch.nn.Module):
+            def forward(self, values: torch.Tensor) -> torch.Tensor:
+                values = values.clone()
+                values.register_hook(lambda _: came.append(summed.wait(10)))  # type: ignore[no-untyped-call]
+                return values
+
+        class Telling(Overlap):
+            def _reduce(self, bucket: Bucket) -> None:
+                super()._reduce(bucket)
+                summed.set()
+
+        module = torch.nn.Sequential(FullyConnected(784, 10), Stop(), FullyConnected(10, 10), torch.nn.Linear(10, 10))
+        replica = Replica(settings, module)
+        reducer = method_of(settings, exchange, None, replica.layer_sizes)
+        assert isinstance(reducer, GradientReducer)
+        assert reducer.buckets == ((2, 3, 4, 5), (1,), (0,))
+        overlap = Telling(replica, reducer, time.perf_counter)
+        replica.backward(torch.rand(5, 784), torch.zeros(5, dtype=torch.int64))
+        overlap.finish()
+        return came == [True], overlap.hidden_s
+
+    for came, hidden_s in run_ranks(2, one_rank):
+        assert came
+        assert hidden_s > 0
 
 
 def test_a_wrong_number_of_ranks_or_no_codec_is_refused() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from netoffload import reports
+from netoffload.cli.training_runs import Found
 from netoffload.config import ENV_METER
 from netoffload.control import ControlServer
 from netoffload.errors import ReplicaError, RunError, UsageError
@@ -18,8 +21,10 @@ from netoffload.results import ClassCounts, NodeTraffic, Traffic, Versions, from
 from netoffload.testbed import NicSettings, TestbedSettings
 from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.measure import Reading, check_traffic, read_meter, traffic_between
-from netoffload.training.outcome import Coded, RankOutcome
-from netoffload.training.run import BASELINES, START_S, make_record, plan_runs, run_all, time_limit_s
+from netoffload.training.memory import BASE_OCTETS, check_memory, peak_memory_octets, rank_octets
+from netoffload.training.outcome import Coded, Parts, RankOutcome, Step
+from netoffload.training.plan import BASELINES, Outputs, Planned, parse_seeds, plan_runs
+from netoffload.training.run import START_S, make_record, run_all, time_limit_s
 
 PARAMETERS = 1000
 ITERATIONS = 2
@@ -106,13 +111,14 @@ def test_the_time_limit_of_a_run_is_its_model_s() -> None:
 
 def outcomes_of_wa() -> list[RankOutcome]:
     worker = RankOutcome(
-        0, True, (0.10, 0.20), (0.01, 0.02), "aa", 0.5, None, {}, None, None, PARAMETERS,
-        Sent(vector_octets=GRADIENT_OCTETS), 0, Coded(0, 0, ClassCounts(0, 0, 0, 0), 0.0),
+        0, True, (0.10, 0.20), (Parts(0.004, 0.006, sum_s=0.001), Parts(0.02)), "aa", 0.5, None, {}, None, None,
+        PARAMETERS, Sent(vector_octets=GRADIENT_OCTETS), 0, Coded(0, 0, ClassCounts(0, 0, 0, 0), 0.0), 7000,
     )  # fmt: skip
     versions = Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab")
     first = dataclasses.replace(worker, accuracy=0.9, traffic=some_traffic(99, 98, 97), versions=versions)
-    second = dataclasses.replace(worker, rank=1, wall_s=(0.12, 0.22), compute_s=(0.03, 0.04))
-    server = dataclasses.replace(worker, rank=2, is_worker=False, compute_s=(0.005, 0.005), final_loss=None)
+    second = dataclasses.replace(worker, rank=1, wall_s=(0.12, 0.22), parts=(Parts(0.01, 0.02), Parts(0.04)))
+    parts = (Parts(update_s=0.005, sum_s=0.002),) * 2
+    server = dataclasses.replace(worker, rank=2, is_worker=False, parts=parts, final_loss=None)
     return [first, second, server]
 
 
@@ -127,6 +133,10 @@ def test_a_record_counts_the_aggregator_s_update_as_computing() -> None:
     assert record.timing.wall_s.minimum == pytest.approx(0.11)
     assert record.timing.compute_s.minimum == pytest.approx(0.02 + 0.005)
     assert record.timing.communicate_s.minimum == pytest.approx(0.11 - 0.025)
+    parts = [getattr(record.timing, f"{name}_s") for name in ("forward", "backward", "update", "sum", "hidden")]
+    assert [part.minimum for part in parts] == pytest.approx([0.007, 0.0, 0.005, 0.002, 0.0])
+    assert parts[3].maximum == pytest.approx(0.0005 + 0.002)
+    assert record.peak_memory_octets == (7000,) * 3
     assert (record.configuration.bound_k, record.configuration.nodes, record.learning.accuracy) == (8, 2, 0.9)
     assert record.compression_efficiency == 1
     assert from_line(to_line(record)) == record
@@ -143,8 +153,8 @@ def test_compression_efficiency_is_the_share_of_what_plain_gradients_take() -> N
 
 def test_a_periodic_method_is_timed_by_whole_periods() -> None:
     settings = TrainSettings("psgd:p=2", nodes=2, iterations=5)
-    wall_s, compute_s = (0.01, 0.11, 0.01, 0.13, 0.01), (0.01,) * 5
-    workers = [dataclasses.replace(outcome, wall_s=wall_s, compute_s=compute_s) for outcome in outcomes_of_wa()[:2]]
+    wall_s, parts = (0.01, 0.11, 0.01, 0.13, 0.01), (Parts(0.01),) * 5
+    workers = [dataclasses.replace(outcome, wall_s=wall_s, parts=parts) for outcome in outcomes_of_wa()[:2]]
     record = make_record(settings, TestbedSettings(2), None, "2026-01-01T00:00:00+00:00", workers)
     assert (record.timing.wall_s.minimum, record.timing.wall_s.maximum) == pytest.approx((0.06, 0.07))
     assert record.timing.compute_s.median == pytest.approx(0.01)
@@ -165,6 +175,27 @@ def test_what_a_rank_leaves_is_read_back_and_its_absence_is_an_error(tmp_path: P
         RankOutcome.read(tmp_path, 1)
 
 
+def test_a_run_that_memory_does_not_hold_is_refused_in_one_line() -> None:
+    hdc, large = TrainSettings("inc"), TrainSettings("inc", model="vgg16", batch=10_000)
+    assert 3 * 4 * 1_149_010 < check_memory([hdc]) - BASE_OCTETS < 4 * 4 * 1_149_010
+    with pytest.raises(UsageError, match=r"vgg16 by inc needs about \d{3}\.\d GB on each of 4 workers, .* are free"):
+        check_memory([hdc, large])
+    worker, aggregator = rank_octets(TrainSettings("wa"))
+    assert (worker, aggregator) < (rank_octets(hdc)[0], worker + 4 * 1_149_010 + 1)  # the aggregator's is the momentum
+    assert rank_octets(TrainSettings("inc", optimizer="adam"))[0] == rank_octets(hdc)[0] + 4 * 1_149_010
+
+
+def test_buckets_bound_what_payloads_take() -> None:
+    whole = TrainSettings("none", model="vgg16", batch=1)
+    in_parts = dataclasses.replace(whole, bucket_mb=25)
+    largest = 4 * 25_088 * 4096  # octets of its first fully connected layer
+    assert rank_octets(whole)[0] - rank_octets(in_parts)[0] == 3 * (4 * 138_357_544 - largest)
+
+
+def test_peak_memory_is_this_process_s() -> None:
+    assert peak_memory_octets() >= 4096 * int(Path("/proc/self/statm").read_text().split()[1])
+
+
 def test_a_job_travels_as_a_file(tmp_path: Path) -> None:
     job = RankJob(TrainSettings("inc+c", nodes=3, loss_scale=8), "/data")
     job.write(tmp_path / "job.json")
@@ -179,8 +210,8 @@ def test_runs_that_do_not_fit_a_testbed_are_refused_before_anything_is_built() -
         run_all([ring, wa], TestbedSettings(2))
     with pytest.raises(UsageError, match="needs NICs"):
         run_all([ring], TestbedSettings(2, nic=None))
-    with pytest.raises(UsageError, match="share their data set, seed"):
-        run_all([ring, dataclasses.replace(ring, seed=7)], TestbedSettings(2))
+    with pytest.raises(UsageError, match="share their data set and number of workers"):
+        run_all([ring, dataclasses.replace(ring, batch=9, nodes=1)], TestbedSettings(2))
     with pytest.raises(UsageError, match="nothing to run"):
         run_all([], TestbedSettings(2))
 
@@ -201,6 +232,68 @@ def test_baselines_run_without_nics_unless_asked_otherwise() -> None:
     assert named == [("inc+c inline", False), ("inc", False), ("wgt", False)]
     with pytest.raises(UsageError, match="offload 'off' is unknown: choose from nic, inline"):
         dataclasses.replace(runs[0], offload="off")
+
+
+def test_runs_of_several_seeds_are_told_apart() -> None:
+    assert parse_seeds("7,1") == (7, 1)
+    for text in ("", "1,1", "1,x", "1,,2", "-1"):
+        with pytest.raises(UsageError, match="write whole numbers with commas"):
+            parse_seeds(text)
+    runs = [TrainSettings(name, nodes=2, seed=seed) for seed in (1, 2) for name in ("inc+c", "wgt")]
+    names = ["wgt seed 1", "wgt seed 2", "inc+c seed 1", "inc+c seed 2"]
+    assert [run.name for run in plan_runs(runs)] == names
+    assert [run.folder for run in plan_runs(runs[:1])] == ["inc+c-seed-1"]
+    found = Found.of(runs, "direct")
+    assert list(found.missing("it broke")) == names
+
+
+def test_a_record_of_a_resumed_run_counts_what_it_timed() -> None:
+    outcomes = [dataclasses.replace(outcome, first_iteration=7) for outcome in outcomes_of_wa()]
+    record = record_of(outcomes)
+    assert (record.first_iteration, record.timed_iterations, record.configuration.iterations) == (7, 2, 2)
+    assert record.compression_efficiency == 1
+
+
+def test_optimizer_and_schedule_of_a_record_are_whole() -> None:
+    asked = record_of(outcomes_of_wa()).configuration
+    assert asked.optimizer == "sgd:momentum=0.9,weight_decay=5e-05,nesterov=false"
+    assert asked.schedule == "step:warmup=0,divisor=5.0,interval=2000"
+    assert (asked.momentum, asked.learning_rate_divisor, asked.learning_rate_interval) == (0.9, 5.0, 2000)
+
+
+def test_a_run_that_is_over_is_not_done_again(tmp_path: Path) -> None:
+    run, other = (Planned(TrainSettings("wa", nodes=2, seed=seed, iterations=2), False) for seed in (1, 2))
+    record = record_of(outcomes_of_wa())
+    outputs = Outputs(checkpoint=tmp_path, resume=True)
+    with pytest.raises(UsageError, match="holds no checkpoint of these runs: leave --resume out"):
+        outputs.check([run, other], None)
+    asked = outputs.checkpointing(run, None)
+    assert asked is not None
+    outputs.keep(run, None, record)
+    said = {"format": 1, "run": asked.run, "iteration": 2, "accuracy": 0.9}
+    Path(asked.folder, "checkpoint.json").write_text(json.dumps(said))
+    outputs.check([run, other], None)
+    assert (outputs.finished(run, None), outputs.finished(other, None)) == (record, None)
+    Path(asked.folder, "record.json").rename(tmp_path / "record.json")
+    with pytest.raises(UsageError, match=r"wa is over after 2 iterations and left no record: remove .*wa-seed-1"):
+        outputs.finished(run, None)
+    (tmp_path / "record.json").rename(Path(asked.folder, "record.json"))
+    longer = dataclasses.replace(run, settings=dataclasses.replace(run.settings, iterations=3, eval_every=1))
+    assert outputs.finished(longer, None) is None
+    enough = dataclasses.replace(longer, settings=dataclasses.replace(longer.settings, stop_at_accuracy=0.9))
+    assert outputs.finished(enough, None) == record
+    with pytest.raises(UsageError, match="holds a checkpoint: go on with --resume"):
+        dataclasses.replace(outputs, resume=False).check([run], None)
+
+
+def test_a_step_travels_as_a_file_that_is_written_over_and_over(tmp_path: Path) -> None:
+    assert Step.read(tmp_path) is None
+    with (tmp_path / "progress").open("wb", buffering=0) as file:
+        for step in (Step(100, 12.345678901234567, 0.98765432109876), Step(101, None, 0.5), Step(102)):
+            os.pwrite(file.fileno(), step.to_octets(), 0)
+            assert Step.read(tmp_path) == step
+    assert Step(1, 0.25, 0.912).learnt == "loss 0.25, accuracy 91.2 %"
+    assert (Step(1, None, 0.5).learnt, Step(1, 2.0).learnt, Step(1).learnt) == ("accuracy 50 %", "loss 2", "")
 
 
 def test_what_ranks_compressed_by_themselves_counts_as_what_nics_did() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from netoffload.training.model_spec import COLOUR_32, ModelSpec, Sgd, Shape, StepDecay
+from netoffload.training.model_spec import COLOUR_32, Adam, ModelSpec, Schedule, Shape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,7 +46,7 @@ SPEC: Final = ModelSpec(
     usual_shape=COLOUR_32,
     smallest_side=CROP,
     weight_uses=18,
-    optimizer=Sgd(learning_rate=0.01, momentum=0.9, weight_decay=5e-4),
-    schedule=StepDecay(divisor=10.0, interval=20000),
+    optimizer=Adam(learning_rate=0.0002),
+    schedule=Schedule(),
 )
-"""The paper takes Adam with 0.0002 (Table 1)."""
+"""TernGrad, Table 1."""

@@ -1,7 +1,7 @@
 """The networks of Dettmers' 8-bit paper (section 3.2) for MNIST and for CIFAR-10.
 
-The paper trains with RMSProp, here it is momentum SGD. For CIFAR-10 it names the filters of the convolutions; those of
-the locally connected layers, 64 and 32 of 3x3, and the normalisation are of cuda-convnet's network that it refers to.
+For MNIST the paper trains with RMSProp. For CIFAR-10 it names the filters of the convolutions; those of the locally
+connected layers, 64 and 32 of 3x3, and the normalisation are of cuda-convnet's network that it refers to.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final
 
-from netoffload.training.model_spec import COLOUR_32, ModelSpec, Sgd, Shape, StepDecay
+from netoffload.training.model_spec import COLOUR_32, ModelSpec, RmsProp, Schedule, Sgd, Shape, StepDecay
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,8 +56,8 @@ SPECS: Final = (
         name="dettmers-mnist",
         summary="the 8-bit paper's perceptron",
         build=build_dettmers_mnist,
-        optimizer=Sgd(learning_rate=0.05, momentum=0.9, weight_decay=0.0),
-        schedule=StepDecay(divisor=5.0, interval=2000),
+        optimizer=RmsProp(learning_rate=0.003),
+        schedule=Schedule(),
     ),
     ModelSpec(
         name="dettmers-cifar",

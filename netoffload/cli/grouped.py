@@ -1,0 +1,54 @@
+"""Parameters of a command that come together: one in the function, an option for each field on the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Group = tuple[list[inspect.Parameter], Callable[..., Any]]
+"""The parameters that stand for one, and what makes its value of theirs, by name."""
+
+
+def with_groups(command: Callable[..., Any], groups: Mapping[str, Group]) -> Callable[..., Any]:
+    """Return a command that shows, instead of each parameter named in ``groups``, those of its group."""
+    hints = typing.get_type_hints(command, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name in groups:
+            parameters += [one.replace(kind=parameter.kind) for one in groups[parameter.name][0]]
+        else:
+            parameters.append(parameter.replace(annotation=hints[parameter.name]))
+
+    @functools.wraps(command)
+    def with_options(**words: Any) -> Any:
+        values = {
+            name: make(**{one.name: words.pop(one.name) for one in members}) for name, (members, make) in groups.items()
+        }
+        return command(**values, **words)
+
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_options
+
+
+def shows_fields(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Replace each named parameter, a dataclass, by one for each of its fields; their types are typer's options."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        kinds = typing.get_type_hints(command)
+        return with_groups(command, {name: (_parameters(kinds[name]), kinds[name]) for name in names})
+
+    return decorate
+
+
+def _parameters(kind: Any) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    place = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [
+        inspect.Parameter(field.name, place, default=field.default, annotation=hints[field.name])
+        for field in dataclasses.fields(kind)
+    ]

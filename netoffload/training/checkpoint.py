@@ -1,0 +1,153 @@
+"""Checkpoints: a run's state in a folder, from which another command goes on bit for bit.
+
+::
+
+    DIR/inc+c-seed1/checkpoint.json        which run it is, and how far; replaced last, so it names whole files only
+                    iteration100/rank0.pt  replica, method's memory; one file per rank, because ranks differ
+                                 rank1.pt
+                    record.json            of a run that got to its end
+
+A file is written beside its place, flushed to the disk, and renamed. What is older than ``checkpoint.json`` says is
+removed after that. A run killed at any moment leaves a checkpoint that is whole, or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import torch
+
+from netoffload.collectives import Exchange, barrier
+from netoffload.errors import UsageError
+from netoffload.results import decode_dataclass
+from netoffload.training.config import Checkpointing, TrainSettings
+
+FORMAT: Final = 1
+CHECKPOINT_FILE: Final = "checkpoint.json"
+NOT_THE_RUN: Final = frozenset({"iterations", "data_dir", "eval_every", "stop_at_accuracy"})
+"""Settings with which a run may go on that are not those it began with."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What ``checkpoint.json`` says.
+
+    Attributes:
+        format: of this file.
+        run: which run it is (:func:`describe`).
+        iteration: how many are done.
+        accuracy: the latest one measured, 0..1.
+    """
+
+    format: int
+    run: dict[str, str]
+    iteration: int
+    accuracy: float | None
+
+
+def describe(settings: TrainSettings, codec: str | None, bound_k: int | None) -> dict[str, str]:
+    """Return what makes a run this run, as texts by name: a checkpoint of another one is refused."""
+    every = dataclasses.asdict(settings.resolved())
+    said = {name: str(value) for name, value in every.items() if name not in NOT_THE_RUN and value is not None}
+    return said | ({"codec": str(codec), "bound": str(bound_k)} if settings.compressed else {})
+
+
+def find(asked: Checkpointing) -> Checkpoint | None:
+    """Return the checkpoint of a run; None: there is none.
+
+    Raises:
+        UsageError: it is there and must not be, or cannot be read, or belongs to another run.
+    """
+    path = Path(asked.folder) / CHECKPOINT_FILE
+    if not path.exists():
+        return None
+    if not asked.resume:
+        raise UsageError(f"{asked.folder} holds a checkpoint: go on with --resume, or name another folder")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the checkpoint {path}: {error}") from error
+    if isinstance(value, dict) and value.get("format") != FORMAT:
+        raise UsageError(f"{path} has format {value.get('format')}; this version reads {FORMAT}")
+    found = decode_dataclass(Checkpoint, value, str(path))
+    for name in sorted(found.run.keys() | asked.run.keys()):
+        then, now = found.run.get(name, "none"), asked.run.get(name, "none")
+        if then != now:
+            raise UsageError(f"{asked.folder} is a checkpoint of another run: its {name} is {then}, not {now}")
+    return found
+
+
+class Checkpoints:
+    """One rank's side of a run's checkpoints; all ranks call each method together."""
+
+    def __init__(self, asked: Checkpointing, exchange: Exchange) -> None:
+        """Nothing is read or written yet."""
+        self._asked, self._exchange, self._folder = asked, exchange, Path(asked.folder)
+
+    def is_due(self, done: int) -> bool:
+        """Whether one is wanted after ``done`` iterations."""
+        return done % self._asked.every == 0
+
+    def save(self, state: dict[str, Any], done: int, accuracy: float | None) -> None:
+        """Write this rank's state, tensors and plain values, and make it the run's checkpoint.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        inner = self._folder / f"iteration{done}"
+        write_whole(inner / f"rank{self._exchange.rank}.pt", lambda file: torch.save(state, file))
+        barrier(self._exchange)
+        if self._exchange.rank == 0:
+            said = Checkpoint(FORMAT, self._asked.run, done, accuracy)
+            octets = json.dumps(dataclasses.asdict(said), indent=2).encode()
+            write_whole(self._folder / CHECKPOINT_FILE, lambda file: file.write(octets))
+            for older in self._folder.glob("iteration*"):
+                if older != inner:
+                    shutil.rmtree(older, ignore_errors=True)
+        barrier(self._exchange)
+
+    def load(self) -> dict[str, Any] | None:
+        """Return what this rank saved; None: the run has no checkpoint, or is not to go on from it.
+
+        Raises:
+            UsageError: it cannot be read, or belongs to another run.
+        """
+        found = find(self._asked)
+        if found is None:
+            return None
+        path = self._folder / f"iteration{found.iteration}" / f"rank{self._exchange.rank}.pt"
+        try:
+            state: dict[str, Any] = torch.load(path, weights_only=True)
+        except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+            reason = str(error).partition("\n")[0]
+            raise UsageError(f"cannot read the checkpoint {path}: {reason}") from error
+        return state
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Put a file in its place when all of it is on the disk; folders are made.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    beside = path.with_name(f"{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except (OSError, RuntimeError) as error:  # torch turns a full disk into a RuntimeError
+        raise UsageError(f"cannot write the checkpoint {path}: {error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()

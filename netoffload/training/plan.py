@@ -1,0 +1,214 @@
+"""What a series of runs will do, refused before anything is built: their order, and what is kept of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from netoffload import results
+from netoffload.config import check_choice
+from netoffload.errors import UsageError
+from netoffload.reports import INLINE, VIA_NICS
+from netoffload.results import Record
+from netoffload.testbed import NicSettings
+from netoffload.training import checkpoint
+from netoffload.training.board import check_tensorboard
+from netoffload.training.capture import CAPTURE_FILE, LAYERS_FILE
+from netoffload.training.config import Checkpointing, TrainSettings
+
+RECORD_FILE: Final = "record.json"
+"""Beside a checkpoint: the record of a run that is over."""
+
+BASELINES: Final = ("direct", "nic", "both")
+"""Where methods run that use no codec of a NIC: without NICs, through NICs that leave them alone, or both."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A run, whether its testbed has NICs, and whether others differ from it in nothing but their seeds."""
+
+    settings: TrainSettings
+    has_nics: bool
+    is_repeated: bool = False
+
+    @property
+    def name(self) -> str:
+        """As reports call it, and its seed where that tells it from others."""
+        settings = self.settings
+        way = INLINE if settings.is_inline else VIA_NICS if self.has_nics and not settings.compressed else ""
+        buckets = f" {settings.bucket_mb:g} MB" if settings.bucket_mb else ""
+        method = settings.method + ("+ef" if settings.error_feedback else "") + buckets + way
+        return with_seed(method, settings.seed) if self.is_repeated else method
+
+    @property
+    def folder(self) -> str:
+        """Its name and seed, as a folder of it is called."""
+        return with_seed(dataclasses.replace(self, is_repeated=False).name, self.settings.seed).replace(" ", "-")
+
+
+def with_seed(method: str, seed: int) -> str:
+    """Return the name of one of several runs of a method."""
+    return f"{method} seed {seed}"
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds of a text such as ``1,2,3``.
+
+    Raises:
+        UsageError: not numbers, or one of them twice.
+    """
+    seeds = text.split(",")
+    if not all(seed.isdecimal() for seed in seeds) or len({int(seed) for seed in seeds}) < len(seeds):
+        raise UsageError(f"seeds {text!r}: write whole numbers with commas between them, each once, such as 1,2,3")
+    return tuple(int(seed) for seed in seeds)
+
+
+def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> list[Planned]:
+    """Return the runs in the order in which they are done: those without NICs first.
+
+    Raises:
+        UsageError: ``baselines`` is none of :data:`BASELINES`.
+    """
+    check_choice("baselines", baselines, BASELINES)
+    plain = [run for run in runs if not run.compressed]
+    coded = [run for run in runs if run.is_inline]
+    through = [
+        run for run in runs if (run.compressed and not run.is_inline) or (run in plain and baselines != "direct")
+    ]
+    direct = [run for run in runs if run in coded or (run in plain and baselines != "nic")]
+    is_repeated = len({run.seed for run in runs}) > 1
+    return [Planned(run, False, is_repeated) for run in direct] + [Planned(run, True, is_repeated) for run in through]
+
+
+@dataclasses.dataclass(frozen=True)
+class Capture:
+    """Where gradients of rank 0 are kept (float32[vectors, n], .npy), and of which iterations: every ``every``-th.
+
+    At most :data:`netoffload.training.capture.MAX_VECTORS` vectors are kept.
+    """
+
+    path: Path
+    every: int = 50
+
+    def check(self, runs: Sequence[Planned]) -> None:
+        """Refuse before anything is built.
+
+        Raises:
+            UsageError: several runs, no iteration to capture, or a file that cannot be written.
+        """
+        if len(runs) != 1:
+            raise UsageError("gradients are captured of one exchange at a time")
+        iterations = runs[0].settings.iterations
+        if not 1 <= self.every <= iterations:
+            raise UsageError(f"no gradient to capture: every {self.every} of {iterations} iterations")
+        results.check_writable(self.path)
+
+    def keep(self, result_folder: Path) -> None:
+        """Move what rank 0 wrote to where it was asked for, and beside it what it is.
+
+        Raises:
+            UsageError: it cannot be written there.
+        """
+        try:
+            shutil.move(result_folder / CAPTURE_FILE, self.path)
+            shutil.move(result_folder / LAYERS_FILE, self.path.with_suffix(".layers.json"))
+        except OSError as error:
+            raise UsageError(f"cannot write {self.path}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """What is kept of a series of runs, beside its records.
+
+    Attributes:
+        capture: gradients of one run.
+        checkpoint: folder of checkpoints, one folder for each run in it; None: none are written.
+        checkpoint_every: iterations from one checkpoint of a run to the next.
+        resume: each run goes on from its checkpoint, if it has one.
+        tensorboard: folder of event files, one folder for each run in it; None: none are written.
+    """
+
+    capture: Capture | None = None
+    checkpoint: Path | None = None
+    checkpoint_every: int = 100
+    resume: bool = False
+    tensorboard: Path | None = None
+
+    def check(self, runs: Sequence[Planned], nic: NicSettings | None) -> None:
+        """Refuse before anything is built.
+
+        Raises:
+            UsageError: what is asked for cannot be kept, or a checkpoint cannot be gone on from.
+        """
+        if self.capture is not None:
+            self.capture.check(runs)
+        if self.tensorboard is not None:
+            check_tensorboard()
+            _check_folder(self.tensorboard)
+        if self.checkpoint is None:
+            if self.resume:
+                raise UsageError("--resume needs --checkpoint DIR, where the checkpoints are")
+            return
+        if self.checkpoint_every < 1:
+            raise UsageError(f"a checkpoint every {self.checkpoint_every} iterations: it must be at least 1")
+        _check_folder(self.checkpoint)
+        found = [checkpoint.find(asked) for run in runs if (asked := self.checkpointing(run, nic))]
+        if self.resume and not any(found):
+            raise UsageError(f"{self.checkpoint} holds no checkpoint of these runs: leave --resume out to begin")
+
+    def checkpointing(self, run: Planned, nic: NicSettings | None) -> Checkpointing | None:
+        """Return where a run's checkpoints are."""
+        if self.checkpoint is None:
+            return None
+        said = checkpoint.describe(run.settings, nic.codec if nic else None, nic.bound_k if nic else None)
+        folder = (self.checkpoint / run.folder).absolute()
+        return Checkpointing(str(folder), self.checkpoint_every, self.resume, said)
+
+    def finished(self, run: Planned, nic: NicSettings | None) -> Record | None:
+        """Return the record of a run that the checkpoints say is over; None: it is not.
+
+        Raises:
+            UsageError: it is over, and its record is missing.
+        """
+        asked = self.checkpointing(run, nic)
+        found = checkpoint.find(asked) if asked else None
+        if asked is None or found is None:
+            return None
+        enough = run.settings.stop_at_accuracy
+        is_enough = enough is not None and found.accuracy is not None and found.accuracy >= enough
+        if found.iteration < run.settings.iterations and not is_enough:
+            return None
+        path = Path(asked.folder) / RECORD_FILE
+        if not path.exists():
+            raise UsageError(
+                f"{run.name} is over after {found.iteration} iterations and left no record: "
+                f"remove {asked.folder} to do it again, or ask for more --iterations"
+            )
+        [record] = results.read_records(path)
+        return record
+
+    def keep(self, run: Planned, nic: NicSettings | None, record: Record) -> None:
+        """Put the record of a run that is over beside its checkpoint.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        if asked := self.checkpointing(run, nic):
+            line = results.to_line(record).encode() + b"\n"
+            checkpoint.write_whole(Path(asked.folder) / RECORD_FILE, lambda file: file.write(line))
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a folder that could not be made, or written into; leaves nothing."""
+    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    try:
+        tempfile.TemporaryDirectory(dir=there).cleanup()
+    except OSError as error:
+        raise UsageError(f"cannot write into the folder {path}: {error.strerror}") from error
+
+
+NO_OUTPUTS: Final = Outputs()
