@@ -1,0 +1,130 @@
+"""The schedules of the collectives in simulated time: events, no sockets, no ranks.
+
+A node's wire carries one message after the other; an octet takes beta on it, a message arrives alpha later, and adding
+takes gamma for each octet. A rank sends a block of the ring when it has it and its wire is free. So this knows nothing
+of the formulas in ``netoffload.costmodel.exchange``, and checks them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from netoffload.bench.experiment import AllOrNothing, Finding, Progress
+from netoffload.collectives.schedule import allgather_walk, allreduce_walk, partition, reduce_scatter_walk
+from netoffload.costmodel import exchange
+from netoffload.costmodel.exchange import Link
+
+FLOAT_OCTETS = 4
+
+
+def ring_round(link: Link, walks: Sequence[Sequence[int]], sizes: Sequence[int], adding: int, begin_s: float) -> float:
+    """Return when the last rank of a ring has its last block.
+
+    Args:
+        link: between neighbours.
+        walks: of every rank: the block that it sends in each step, and last the one that it ends with.
+        sizes: octets of the blocks.
+        adding: steps whose block is added at the receiver.
+        begin_s: when all ranks begin.
+    """
+    ranks, steps = len(walks), len(walks[0]) - 1
+    free_s, last_s = [begin_s] * ranks, begin_s
+    events = [(begin_s, rank, 0) for rank in range(ranks if steps else 0)]
+    while events:
+        now_s, rank, step = heapq.heappop(events)
+        octets = sizes[walks[rank][step]]
+        free_s[rank] = max(now_s, free_s[rank]) + octets * link.beta_s
+        ready_s = free_s[rank] + link.alpha_s + (octets * link.gamma_s if step < adding else 0.0)
+        last_s = max(last_s, ready_s)
+        if step + 1 < steps:
+            heapq.heappush(events, (ready_s, (rank + 1) % ranks, step + 1))
+    return last_s
+
+
+def ring(link: Link, nodes: int, octets: int) -> float:
+    """Return the seconds of an allreduce by a ring."""
+    walks = [allreduce_walk(rank, nodes) for rank in range(nodes)]
+    return ring_round(link, walks, _sizes(octets, nodes), nodes - 1, 0.0)
+
+
+def rings_of_rings(link: Link, groups: int, members: int, octets: int) -> float:
+    """Return the seconds of rings in groups and between them; all groups are alike, so one of each is run."""
+    blocks = _sizes(octets, members)
+    walks = [reduce_scatter_walk(rank, members) for rank in range(members)]
+    reduced_s = ring_round(link, walks, blocks, members - 1, 0.0)
+    between = [allreduce_walk(rank, groups) for rank in range(groups)]
+    summed_s = ring_round(link, between, _sizes(max(blocks), groups), groups - 1, reduced_s)
+    walks = [allgather_walk(rank, members) for rank in range(members)]
+    return ring_round(link, walks, blocks, 0, summed_s)
+
+
+def aggregator(link: Link, nodes: int, octets: int) -> float:
+    """Return the seconds of gradients to an aggregator, their sum, and weights down a binomial tree.
+
+    The aggregator's wire takes in one gradient after the other, and adds when all are there.
+    """
+    arrived_s = 0.0
+    for _worker in range(nodes):
+        arrived_s = max(arrived_s, link.alpha_s) + octets * link.beta_s
+    has_s = [arrived_s + (nodes - 1) * octets * link.gamma_s]
+    while len(has_s) < nodes:
+        begin_s = sorted(has_s)[: nodes - len(has_s)]
+        has_s = [
+            *(when + octets * link.beta_s for when in has_s),
+            *(when + octets * link.beta_s + link.alpha_s for when in begin_s),
+        ]
+    return max(has_s)
+
+
+def _sizes(octets: int, blocks: int) -> list[int]:
+    return [FLOAT_OCTETS * len(span) for span in partition(octets // FLOAT_OCTETS, blocks)]
+
+
+@dataclass(frozen=True)
+class Checked(Finding):
+    """One way and number of nodes: what the formula says, what the events say, and how far they are apart."""
+
+    way: str
+    nodes: int
+    formula_s: float
+    simulated_s: float
+
+    @property
+    def off(self) -> float:
+        """The formula's error, as a share of what was simulated."""
+        return self.formula_s / self.simulated_s - 1
+
+
+@dataclass(frozen=True)
+class Findings(Finding):
+    """Every way on every number of nodes."""
+
+    octets: int
+    rows: list[Checked]
+
+
+class Simulation(AllOrNothing[Findings]):
+    """The formulas beside the events."""
+
+    def __init__(self, link: Link, nodes: Sequence[int], octets: int) -> None:
+        """Prepare the exchange of ``octets`` between each number of nodes, 2 or more."""
+        self._link, self._nodes, self._octets = link, nodes, octets
+
+    def measure(self, progress: Progress) -> None:
+        """Run every schedule."""
+        rows: list[Checked] = []
+        link, octets = self._link, self._octets
+        for done, nodes in enumerate(self._nodes):
+            progress(f"simulating {nodes} nodes", done / len(self._nodes))
+            members = exchange.best_members(link, link, nodes, octets)
+            groups = nodes // members
+            rings_s = exchange.rings_of_rings_s(link, link, groups, members, octets)
+            found = {
+                "ring": (exchange.ring_s(link, nodes, octets), ring(link, nodes, octets)),
+                "rings of rings": (rings_s, rings_of_rings(link, groups, members, octets)),
+                "aggregator": (exchange.aggregator_s(link, nodes, octets), aggregator(link, nodes, octets)),
+            }
+            rows += [Checked(way, nodes, *both) for way, both in found.items()]
+        self.found = Findings(octets, rows)

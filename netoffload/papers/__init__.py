@@ -1,0 +1,1 @@
+"""Theory: see below."""
