@@ -10,13 +10,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from netoffload.bench.experiment import AllOrNothing, Finding, Progress
 from netoffload.collectives.schedule import allgather_walk, allreduce_walk, partition, reduce_scatter_walk
 from netoffload.costmodel import exchange
 from netoffload.costmodel.exchange import Link
 
-FLOAT_OCTETS = 4
+FLOAT_OCTETS: Final = 4
+
+CHECKED: Final = (4, 8, 16, 64, 256, 1024)
+"""Numbers of nodes that are simulated: a ring of 1024 takes two million events."""
 
 
 def ring_round(link: Link, walks: Sequence[Sequence[int]], sizes: Sequence[int], adding: int, begin_s: float) -> float:

@@ -42,6 +42,7 @@ Files, in the order in which a run meets them: ``config`` what is asked for; ``d
 ``model_spec``, ``models``, ``layers`` and ``sequence_layers`` the networks, ``replica`` one of them over flat buffers;
 ``capture`` keeps gradients; ``loop`` the iterations; ``measure`` the meter; ``outcome`` what a rank leaves; ``rank``
 the rank's program; ``run`` the parent's side. Without a testbed: ``inprocess`` trains with threads as ranks,
-``search`` finds thresholds with it, ``sample`` keeps gradients to try a codec on. ``gloo`` is what torch itself would
+``search`` finds thresholds with it, ``sample`` keeps gradients to try a codec on, and ``gradient_replicas`` computes
+all workers' gradients one after the other. ``gloo`` is what torch itself would
 do, for `netoffload bench allreduce`, and ``ddp`` a replica under torch's DDP, for `netoffload bench ddp`.
 """
