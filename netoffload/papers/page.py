@@ -111,10 +111,16 @@ def tally(all_items: Sequence[Item], folder: Path) -> dict[str, int]:
 
 
 INTRODUCTION: Final = """\
-`netoffload reproduce` makes this page of the records in [records](records); a test makes it again and
-compares. *agrees* and *differs* say whether ours is as near as the claim allows. *scaled* stands
-where model, data, link or length differ so much that only the form compares. Each section says what
-differs. `netoffload report DIR --html` shows the same with figures.
+`netoffload report docs/lab/records --lab docs/lab/papers.md` makes this page of the
+[records](records) that `netoffload reproduce` left. A test makes it again and compares.
+
+- *agrees*, *differs*: ours is as near as the claim allows, or is not.
+- *holds*, *does not hold*: a statement in words.
+- *scaled*: model, data, link or length differ so much that only the form compares. The section says
+  how they differ.
+- *missing*: not measured yet.
+
+`netoffload report DIR --html` shows the same with figures.
 """
 
 
