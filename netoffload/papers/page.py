@@ -47,9 +47,9 @@ def _row(claim: Claim, ours: float | None) -> Row:
 
 
 def read(item: Item, folder: Path) -> tuple[Reading, list[StepRecord]]:
-    """Return what an item's records say, and the records."""
+    """Return what an item's records say, and the records; nothing is drawn of nothing."""
     kept = records.read(folder, item.name)
-    return item.read(records.values(kept)), list(kept.values())
+    return item.read(records.values(kept)) if kept else Reading({}, []), list(kept.values())
 
 
 def write_item(item: Item, folder: Path) -> Reading:
