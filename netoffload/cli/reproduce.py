@@ -57,7 +57,8 @@ def reproduce(
     effort = "--quick" if quick else "--full"
     work = Reproduction(items, out, not quick, data, " ".join(("netoffload reproduce", *names, effort)))
     with progress_bar() as progress:
-        missed = work.run(progress)
+        watched = notes.is_terminal
+        missed = work.run(progress if watched else lambda said, _share: progress(said), progress)
     for one in missed:
         notes.print(str(one), highlight=False, markup=False, soft_wrap=True)
     found = {}

@@ -61,10 +61,14 @@ class Reproduction:
         """In a word."""
         return FULL if self.is_full else QUICK
 
-    def run(self, on_step: OnStep) -> list[Missed]:
+    def run(self, on_step: OnStep, on_news: OnStep = lambda _said, _share: None) -> list[Missed]:
         """Do every step that is not recorded; return those that could not be done.
 
         An error of a step is kept for the end; the other steps are done.
+
+        Args:
+            on_step: told of every step that begins.
+            on_news: told of what goes on in it.
 
         Raises:
             UsageError: the folder cannot be written, or holds something that is no record.
@@ -81,7 +85,7 @@ class Reproduction:
                 missed.append(Missed(item.name, step.key, why))
                 continue
             try:
-                self._do(item, step, lambda said, at=number: on_step(said, at / len(steps)))  # type: ignore[misc]
+                self._do(item, step, lambda said, at=number / len(steps): on_news(said, at))  # type: ignore[misc]
             except NetOffloadError as error:
                 missed.append(Missed(item.name, step.key, str(error), is_failure=True))
         return missed

@@ -202,7 +202,7 @@ TABLE1: Final = {2: (86.56, 85.64), 16: (83.19, 82.80)}
 
 
 def _cifarnet(setting: Setting, workers: int, coder: str) -> Json:
-    iterations = (2400 if setting.is_full else 96) * 2 // workers
+    iterations = (2400 if setting.is_full else 64) * 2 // workers
     settings = settings_of(
         setting, "cifarnet", "cifar10", nodes=workers, batch=32, iterations=iterations, learning_rate=0.01
     )
