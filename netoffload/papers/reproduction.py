@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import os
 import time
@@ -22,6 +23,10 @@ FULL: Final = "full"
 
 OnStep = Callable[[str, float], None]
 """Called with what begins and the share that is done."""
+
+
+def _at_share(on_news: OnStep, share: float, said: str) -> None:
+    on_news(said, share)
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ class Reproduction:
                 missed.append(Missed(item.name, step.key, why))
                 continue
             try:
-                self._do(item, step, lambda said, at=number / len(steps): on_news(said, at))  # type: ignore[misc]
+                self._do(item, step, functools.partial(_at_share, on_news, number / len(steps)))
             except NetOffloadError as error:
                 missed.append(Missed(item.name, step.key, str(error), is_failure=True))
         return missed
