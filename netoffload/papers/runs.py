@@ -13,7 +13,7 @@ from netoffload.results import Record
 from netoffload.testbed import NicSettings, TestbedSettings
 from netoffload.training import run
 from netoffload.training.config import TrainSettings
-from netoffload.training.gradient_replicas import Observe, learn
+from netoffload.training.gradient_replicas import Observe, SeeOutputs, learn
 
 
 def settings_of(
@@ -31,9 +31,11 @@ def learnt(
     weights: str | None = None,
     every: int = 0,
     observe: Observe | None = None,
+    see_outputs: SeeOutputs | None = None,
 ) -> dict[str, Any]:
     """Train with gradient replicas and return what came out as JSON's types."""
-    return dataclasses.asdict(learn(settings, coder=coder, weights=weights, every=every, observe=observe))
+    found = learn(settings, coder=coder, weights=weights, every=every, observe=observe, see_outputs=see_outputs)
+    return dataclasses.asdict(found)
 
 
 def on_links(

@@ -24,7 +24,7 @@ figure { margin: 1rem 0; } figure svg { width: 100%; height: auto; max-width: 11
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .85rem; width: 100%; }
 th, td { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid #eee; vertical-align: top; }
-td.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .agrees td:last-child, .holds td:last-child { color: #00704f; }
 .differs td:last-child, .not td:last-child { color: #b34700; }
 .here td { color: #777; } .from { color: #666; font-size: .85rem; } summary { cursor: pointer; margin: .5rem 0; }
@@ -32,11 +32,13 @@ td.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-num
   thead { display: none; } tr { display: block; padding: .4rem 0; border-bottom: 1px solid #ccc; }
   td { display: block; border: 0; padding: .05rem 0; } td.n { text-align: left; white-space: normal; }
   td[data-h]:not(:empty)::before { content: attr(data-h) ": "; color: #777; }
-  figure { overflow-x: auto; } figure svg { min-width: 640px; }
+  figure { overflow-x: auto; } figure svg { min-width: var(--readable); }
 }
 """
 CLASSES: Final = {"agrees": "agrees", "holds": "holds", "differs": "differs", "does not hold": "not"}
 NUMBERS: Final = ("printed", "here")
+READABLE: Final = 0.85
+"""Pixels of a point of a figure, below which its letters are too small."""
 
 
 def write(papers: Sequence[Paper], folder: Path, path: Path) -> None:
@@ -80,11 +82,14 @@ def _section(item: Item, folder: Path) -> str:
     if reading.panels:
         drawn = folder / f"{item.name}.svg"
         draw_panels(reading.panels, item.title, drawn)
-        figure = f"<figure>{inline_svg(drawn.read_text(encoding='utf-8'), item.name)}</figure>"
+        svg = drawn.read_text(encoding="utf-8")
+        wide = re.search(r'viewBox="0 0 ([\d.]+)', svg)
+        readable = READABLE * float(wide[1]) if wide else 0
+        figure = f'<figure style="--readable: {readable:.0f}px">{inline_svg(svg, item.name)}</figure>'
     return (
         f'<section id="{item.name}"><h3>{html.escape(f"{item.name}: {item.title}")}</h3>'
         f"<p>{html.escape(item.setting)}</p>{figure}{_table(item, page.rows(item, reading))}"
-        f'<ul>{remarks}</ul><p class="from">{html.escape(page.origin(kept))}</p></section>'
+        f'<ul>{remarks}</ul><p class="from">{html.escape(page.origin(kept).replace("`", ""))}</p></section>'
     )
 
 
@@ -93,18 +98,28 @@ def _table(item: Item, rows: Sequence[page.Row]) -> str:
     hidden: list[str] = []
     for claim, row in zip(item.claims, rows, strict=True):
         name = CLASSES.get(row.verdict, "here" if claim.standing is Standing.NOT_HERE else "")
-        cells = "".join(
-            f'<td{" class=n" if heading in NUMBERS else ""} data-h="{heading}">{html.escape(cell)}</td>'
-            for heading, cell in zip(page.HEADINGS, row, strict=True)
-        ).replace('data-h="claim"', "")
+        cells = (
+            "".join(
+                f'<td{_right(heading)} data-h="{heading}">{html.escape(cell)}</td>'
+                for heading, cell in zip(page.HEADINGS, row, strict=True)
+            )
+            .replace(' data-h="claim"', "")
+            .replace(' data-h=""', "")
+        )
         (hidden if claim.standing is Standing.NOT_HERE else shown).append(f'<tr class="{name}">{cells}</tr>')
-    head = "<thead><tr>" + "".join(f"<th>{heading}</th>" for heading in page.HEADINGS) + "</tr></thead>"
+    head = (
+        "<thead><tr>" + "".join(f"<th{_right(heading)}>{heading}</th>" for heading in page.HEADINGS) + "</tr></thead>"
+    )
     table = f'<div class="wide"><table>{head}{"".join(shown)}</table></div>' if shown else ""
     if hidden:
         said = f"{len(hidden)} printed values that are not reproducible here, and why"
         inner = f'<div class="wide"><table>{head}{"".join(hidden)}</table></div>'
         table += f"<details><summary>{said}</summary>{inner}</details>"
     return table
+
+
+def _right(heading: str) -> str:
+    return ' class="n"' if heading in NUMBERS else ""
 
 
 def inline_svg(svg: str, name: str) -> str:

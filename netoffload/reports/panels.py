@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 COLUMNS: Final = 3
 """Panels side by side."""
 PANEL_INCHES: Final = (3.9, 3.1)
+NARROWEST: Final = 1.4
+"""Panels' widths, for the title's sake."""
+HEADROOM: Final = 1.25
+"""Above bars, for the legend."""
 TITLE_CHARACTERS: Final = 46
 LONGEST_TICK: Final = 12
 
@@ -79,7 +83,7 @@ def draw_panels(panels: Sequence[Panel], title: str, path: Path) -> None:
     columns = min(len(panels), COLUMNS)
     with written(path) as figure:
         wide, high = PANEL_INCHES
-        figure.set_size_inches(max(columns * wide, 2 * wide), rows * high + 0.5)
+        figure.set_size_inches(max(columns, NARROWEST) * wide, rows * high + 0.5)
         figure.set_layout_engine("constrained")
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
         for number, panel in enumerate(panels):
@@ -100,7 +104,9 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
     axes.set_axisbelow(True)
     if len(panel.series) > 1:
-        axes.legend(frameon=False, fontsize=7, handlelength=1.4)
+        axes.legend(framealpha=0.85, edgecolor="none", fontsize=7, handlelength=1.4)
+        if panel.kind in ("bars", "heaps") and not panel.log_y:
+            axes.set_ylim(top=HEADROOM * axes.get_ylim()[1])
 
 
 def _colours(panel: Panel) -> list[str]:

@@ -30,11 +30,14 @@ from netoffload.training.replica import Replica
 Observe = Callable[[int, Float32Array, Float32Array, Float32Array], None]
 """Called with an iteration, counted from 1, worker 0's gradient, what became of it, and the sum over all workers."""
 
+SeeOutputs = Callable[[list[Float32Array]], None]
+"""Called with the outputs of every layer that has weights, in order, each float32[batch, ...]."""
+
 KEPT_LOSSES: Final = 60
 """Points of a curve."""
 
-THREADS: Final = 2
-"""Of torch, in a run that has the machine to itself."""
+THREADS: Final = 1
+"""Of torch: batches are small, and threads that wait for each other spin."""
 
 
 @dataclass
@@ -63,6 +66,7 @@ def learn(
     weights: str | None = None,
     every: int = 0,
     observe: Observe | None = None,
+    see_outputs: SeeOutputs | None = None,
 ) -> Learnt:
     """Train with gradient replicas.
 
@@ -72,6 +76,7 @@ def learn(
         weights: text form of the one that rounds the weights after every update.
         every: iterations from one accuracy to the next; 0: at the end only.
         observe: sees gradients.
+        see_outputs: sees, after the last iteration, what layers make of a batch: what model parallelism would send.
     """
     dataset = data.load(settings)
     tests = torch.from_numpy(dataset.test_images), torch.from_numpy(dataset.test_labels)
@@ -102,6 +107,8 @@ def learn(
                 found.losses[str(iteration + 1)] = loss
             if every and (iteration + 1) % every == 0:
                 found.accuracies[str(iteration + 1)] = replica.accuracy(*tests)
+        if see_outputs is not None:
+            see_outputs(replica.outputs(next(batches[0])[0]))
         found.accuracy, found.ratio = replica.accuracy(*tests), coding.ratio
     return found
 

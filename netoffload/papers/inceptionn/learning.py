@@ -18,7 +18,7 @@ NO_IMAGENET: Final = "ImageNet is not here, and two cores would take months"
 
 TRUNCATIONS: Final = ("16b-T", "22b-T", "24b-T")
 BOUNDS: Final = (10, 8, 6)
-MODELS: Final[Mapping[str, tuple[str, int, int]]] = {"hdc": ("mnist", 300, 2000), "cnn": ("cifar10", 120, 1500)}
+MODELS: Final[Mapping[str, tuple[str, int, int]]] = {"hdc": ("mnist", 300, 2000), "cnn": ("cifar10", 60, 1500)}
 """By model: its data set, and iterations of a quick and of a full run."""
 MODEL_SETTING: Final = (
     "Paper: AlexNet on ImageNet and HDC on MNIST, trained to the end (Table I). Here: HDC on MNIST, and a small "
