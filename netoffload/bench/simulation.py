@@ -1,23 +1,34 @@
 """The schedules of the collectives in simulated time: events, no sockets, no ranks.
 
 A node's wire carries one message after the other; an octet takes beta on it, a message arrives alpha later, and adding
-takes gamma for each octet. A rank sends a block of the ring when it has it and its wire is free. So this knows nothing
-of the formulas in ``netoffload.costmodel.exchange``, and checks them.
+takes gamma for each octet. A rank sends a block of the ring when it has it and its wire is free. What NICs make of a
+block is what two of them make of one in memory (``netoffload.engine.pair``), headers included. So this knows nothing of
+the formulas in ``netoffload.costmodel.exchange``, and checks them.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from netoffload.bench.experiment import AllOrNothing, Finding, Progress
+from netoffload.bench.vectors import gaussian
 from netoffload.collectives.schedule import allgather_walk, allreduce_walk, partition, reduce_scatter_walk
 from netoffload.costmodel import exchange
 from netoffload.costmodel.exchange import Link
+from netoffload.engine.pair import Stream, pair
+from netoffload.wire import vnet
 
 FLOAT_OCTETS: Final = 4
+
+GRADIENTS: Final = "gaussian:0.002"
+JUDGED_FLOATS: Final = 16_384
+"""A NIC looks at a flow's first kilobyte before it compresses."""
+LONGEST_FLOATS: Final = 65_536
+RATIO_OCTETS: Final = FLOAT_OCTETS * LONGEST_FLOATS
+"""Of the vector whose ratio the formula takes."""
 
 CHECKED: Final = (4, 8, 16, 64, 256, 1024)
 """Numbers of nodes that are simulated: a ring of 1024 takes two million events."""
@@ -51,6 +62,38 @@ def ring(link: Link, nodes: int, octets: int) -> float:
     """Return the seconds of an allreduce by a ring."""
     walks = [allreduce_walk(rank, nodes) for rank in range(nodes)]
     return ring_round(link, walks, _sizes(octets, nodes), nodes - 1, 0.0)
+
+
+def ring_through_nics(link: Link, nodes: int, octets: int) -> float:
+    """Return the seconds of a ring whose NICs compress; adding still takes gamma for each octet of float32."""
+    walks = [allreduce_walk(rank, nodes) for rank in range(nodes)]
+    sizes = _sizes(octets, nodes)
+    sent = {size: nic_octets(size) for size in set(sizes)}
+    ratio = sum(sizes) / sum(sent[size] for size in sizes)
+    narrow = replace(link, gamma_s=link.gamma_s * ratio)
+    return ring_round(narrow, walks, [sent[size] for size in sizes], nodes - 1, 0.0)
+
+
+def nic_octets(octets: int) -> int:
+    """Return the octets of the frames that a NIC makes of a block of gradients, once its flow is judged.
+
+    Args:
+        octets: of float32; of a long block a part is sent, and its octets are scaled.
+    """
+    stream = Stream(*pair())
+    stream.send(gaussian(GRADIENTS, JUDGED_FLOATS, 1))
+    floats = min(octets // FLOAT_OCTETS, LONGEST_FLOATS)
+    frames = stream.send(gaussian(GRADIENTS, floats, 2))
+    return round(sum(map(_on_wire, frames)) * octets / (FLOAT_OCTETS * floats))
+
+
+def _on_wire(frame: bytes) -> int:
+    """Return the octets of a frame on the wire; a bundle's segments have headers of their own."""
+    offload, inner = vnet.parse_vnet(frame)
+    if not offload.gso_size:
+        return len(inner)
+    segments = -(-(len(inner) - offload.hdr_len) // offload.gso_size)
+    return len(inner) + (segments - 1) * offload.hdr_len
 
 
 def rings_of_rings(link: Link, groups: int, members: int, octets: int) -> float:
@@ -125,8 +168,13 @@ class Simulation(AllOrNothing[Findings]):
             members = exchange.best_members(link, link, nodes, octets)
             groups = nodes // members
             rings_s = exchange.rings_of_rings_s(link, link, groups, members, octets)
+            ratio = RATIO_OCTETS / nic_octets(RATIO_OCTETS)
             found = {
                 "ring": (exchange.ring_s(link, nodes, octets), ring(link, nodes, octets)),
+                "ring, NICs": (
+                    exchange.ring_s(link.coded(ratio), nodes, octets),
+                    ring_through_nics(link, nodes, octets),
+                ),
                 "rings of rings": (rings_s, rings_of_rings(link, groups, members, octets)),
                 "aggregator": (exchange.aggregator_s(link, nodes, octets), aggregator(link, nodes, octets)),
             }
