@@ -260,7 +260,7 @@ SPEEDUPS: Final = Item(
 )
 
 CODERS: Final = {"32 bits": None, **{kind: kind for kind in TYPES}}
-NETWORKS: Final = {"dettmers-mnist": ("mnist", 300, 3000), "dettmers-cifar": ("cifar10", 60, 1500)}
+NETWORKS: Final = {"dettmers-mnist": ("mnist", 200, 3000), "dettmers-cifar": ("cifar10", 30, 1500)}
 
 
 def _accuracy(setting: Setting, network: str, coder: str) -> Json:

@@ -130,7 +130,7 @@ def _by_workers(setting: Setting, optimizer: str, workers: int, coder: str) -> J
     rate, momentum = OPTIMIZERS[optimizer]
     more: dict[str, Any] = {"nodes": workers, "batch": TOTAL_BATCH // workers}
     more |= {"learning_rate": rate, "momentum": momentum}
-    settings = settings_of(setting, "lenet5", "mnist", iterations=3000 if setting.is_full else 300, **more)
+    settings = settings_of(setting, "lenet5", "mnist", iterations=3000 if setting.is_full else 150, **more)
     return learnt(settings, CODERS[coder])
 
 
@@ -202,7 +202,7 @@ TABLE1: Final = {2: (86.56, 85.64), 16: (83.19, 82.80)}
 
 
 def _cifarnet(setting: Setting, workers: int, coder: str) -> Json:
-    iterations = (2400 if setting.is_full else 64) * 2 // workers
+    iterations = (2400 if setting.is_full else 40) * 2 // workers
     settings = settings_of(
         setting, "cifarnet", "cifar10", nodes=workers, batch=32, iterations=iterations, learning_rate=0.01
     )
@@ -295,7 +295,7 @@ TABLES: Final = Item(
 
 
 def _sparsity(setting: Setting, coder: str, seed: int) -> Json:
-    iterations = 2000 if setting.is_full else 300
+    iterations = 2000 if setting.is_full else 200
     settings = settings_of(setting, "lenet5", "mnist", nodes=4, batch=32, iterations=iterations, seed=seed)
     sizes = settings.model_spec.layer_sizes(settings.sample_shape)
     starts = np.cumsum((0, *sizes))
