@@ -322,7 +322,7 @@ ACCURACY: Final = Item(
         ),
     ],
     "Paper: RMSProp to convergence, five runs each. Here: momentum SGD, two workers of batch 32, some hundred "
-    "iterations (60 "
+    "iterations (30 "
     "on CIFAR-10); every gradient is coded, none stays 32 bits wide.",
     lambda _is_full: [
         Step(f"{network} {coder}", bound(_accuracy, network, coder), (data_set,))

@@ -93,9 +93,11 @@ def origin(kept: Sequence[StepRecord]) -> str:
     of = records.origins(kept)
     wall_s = sum(record.wall_s for record in kept)
     commands = ", ".join(f"`{command}`" for command in of["command"])
+    loads = [record.load_1min for record in kept if record.load_1min is not None]
+    others = f" Load of the machine before a step: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
     return (
         f"Command: {commands}. Machine: {'; '.join(of['machine'])}. Date: {', '.join(of['date'])}. "
-        f"Commit: {', '.join(of['commit'])}. It took {wall_s:.0f} s."
+        f"Commit: {', '.join(of['commit'])}. It took {wall_s:.0f} s.{others}"
     )
 
 

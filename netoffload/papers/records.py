@@ -30,6 +30,7 @@ class StepRecord:
         effort: quick or full.
         started: UTC, ISO 8601.
         wall_s: how long it took.
+        load_1min: of the machine when it began; None: not known.
         command: that did it.
         machine: CPU and cores.
         commit: of the program's source; ``unknown`` where it is not a checkout.
@@ -43,6 +44,7 @@ class StepRecord:
     effort: str
     started: str
     wall_s: float
+    load_1min: float | None
     command: str
     machine: str
     commit: str

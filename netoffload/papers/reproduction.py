@@ -114,7 +114,7 @@ class Reproduction:
 
     def _do(self, item: Item, step: Step, say: Callable[[str], None]) -> None:
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        begun_s = time.monotonic()
+        begun_s, load_1min = time.monotonic(), os.getloadavg()[0]
         value = step.measure(Setting(self.is_full, self.data, say))
         record = StepRecord(
             format=records.FORMAT,
@@ -123,6 +123,7 @@ class Reproduction:
             effort=self.effort,
             started=started,
             wall_s=round(time.monotonic() - begun_s, 3),
+            load_1min=round(load_1min, 2),
             command=self.command,
             machine=f"{os.cpu_count()} cores of {cpu_model()}",
             commit=commit(),

@@ -120,6 +120,7 @@ def _fig5(values: Mapping[str, Json]) -> Reading:
             "% of the gradients",
             (Series(name, middles, tuple(100 * n / sum(one["counts"]) for n in one["counts"])),),
             "value",
+            log_y=True,
         )
         for name, one in kept.items()
     ]
@@ -229,7 +230,7 @@ def _fig14(values: Mapping[str, Json]) -> Reading:
         remarks.append(
             f"2^-{k}: {100 * thirds[0]:.1f}, {100 * thirds[1]:.1f} and {100 * thirds[2]:.1f} % of a worker's "
             f"gradient "
-            f"become 2 bits in the first, second and last third of the run; of the sum of four workers' gradients "
+            f"become 2 bits in the first, second and last third of the run; of the sum of four workers' coded gradients "
             f"{100 * sums[0]:.1f} % do over the whole run."
         )
     return Reading(found, panels, remarks)
