@@ -230,7 +230,8 @@ def _fig14(values: Mapping[str, Json]) -> Reading:
         remarks.append(
             f"2^-{k}: {100 * thirds[0]:.1f}, {100 * thirds[1]:.1f} and {100 * thirds[2]:.1f} % of a worker's "
             f"gradient "
-            f"become 2 bits in the first, second and last third of the run; of the sum of four workers' coded gradients "
+            "become 2 bits in the first, second and last third of the run; of the sum of four workers' coded "
+            "gradients "
             f"{100 * sums[0]:.1f} % do over the whole run."
         )
     return Reading(found, panels, remarks)
