@@ -31,7 +31,7 @@ def measured(key: str) -> Json:
     return {"value": 2.5}
 
 
-def made_item(*keys: str, data: tuple[str, ...] = ()) -> Item:
+def made_item(*keys: str, data: tuple[str, ...] = (), name: str = "made-item") -> Item:
     def steps(_is_full: bool) -> list[Step]:
         return [Step(key, lambda _setting, key=key: measured(key), data) for key in keys]  # type: ignore[misc]
 
@@ -46,7 +46,7 @@ def made_item(*keys: str, data: tuple[str, ...] = ()) -> Item:
         not_here("c", "no <way>", 1.0, "x", "Fig. 1", "no GPU"),
         holds("d", "is so", "Fig. 2"),
     ]
-    return Item("made-item", "A made item", claims, "Smaller.", steps, read)
+    return Item(name, "A made item", claims, "Smaller.", steps, read)
 
 
 def run(item: Item, folder: Path, data: Mapping[str, Path] | None = None, *, is_full: bool = False) -> list[str]:
@@ -106,9 +106,10 @@ def test_the_table_says_how_each_claim_stands(tmp_path: Path) -> None:
 
 
 def test_the_page_is_whole(tmp_path: Path) -> None:
-    item = made_item("a")
-    run(item, tmp_path)
-    text = web.text([Paper("made", "Somebody", [item])], tmp_path)
+    items = [made_item("a"), made_item("a", name="another")]
+    for item in items:
+        run(item, tmp_path)
+    text = web.text([Paper("made", "Somebody", items)], tmp_path)
     assert "<svg" in text
     assert "no &lt;way&gt;" in text
     assert not re.search(r"<(script|link|img)|src=|@import", text)
