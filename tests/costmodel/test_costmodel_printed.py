@@ -106,3 +106,11 @@ def test_terngrad_gains_less_where_the_network_is_fast() -> None:
     assert float_s / terngrad.weak_s(cluster, profile, 4, 2, ratio=16) == pytest.approx(3.0)
     strong = terngrad.strong_samples_per_s(cluster, profile, 4, 2)
     assert strong < terngrad.weak_samples_per_s(cluster, profile, 4, 2)
+
+
+def test_terngrads_equations_by_hand() -> None:
+    cluster, profile = terngrad.Cluster(1e9, 2e9, 1e8, 0.01), terngrad.Profile(1.0, 100, 1e8)
+    between_s = 0.1 * 2 + 0.05 + (0.01 + 1.0) * 3
+    assert terngrad.strong_s(cluster, profile, 4, 8) == pytest.approx(0.95 / 32 + between_s)
+    assert terngrad.weak_s(cluster, profile, 4, 8) == pytest.approx(0.95 + between_s)
+    assert terngrad.strong_samples_per_s(cluster, profile, 4, 8) == pytest.approx(100 / (0.95 / 32 + between_s))
