@@ -1,6 +1,32 @@
-"""``python -m netoffload`` is the same as ``netoffload``."""
+"""``netoffload`` and ``python -m netoffload``: the way in, which answers ``--version`` before it imports anything."""
 
-from netoffload.cli import main
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+
+def _open_closed_streams() -> None:
+    """Let standard streams that the caller has closed lead nowhere; Python would have None in their place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (as long as the process)
+
+
+def main() -> None:
+    """Run the command line."""
+    _open_closed_streams()
+    if sys.argv[1:] == ["--version"]:
+        import netoffload
+
+        with contextlib.suppress(OSError):  # the command line says why
+            print(f"netoffload {netoffload.__version__}", flush=True)
+            return
+    from netoffload.cli import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -92,7 +92,8 @@ ENV_METER: Final = "NETOFFLOAD_METER"
 ENV_ADDRESS: Final = "NETOFFLOAD_ADDRESS"
 """Environment variable with the IPv4 address of this node's data interface."""
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:bit|bps|bit/s|b/s)(?:ps)?", re.IGNORECASE)
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgKMG]?)(?:[bB]it(?:s|ps|/s)?|b/s)")
+_RATE_IN_OCTETS = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?(?:bps|b/s|b|bytes?(?:ps|/s)?)", re.IGNORECASE)
 _CLOCK = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)hz", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(i?)b?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
@@ -105,6 +106,9 @@ def parse_rate_bps(text: str, most_gbit: int = 100) -> int:
         UsageError: not a rate, or not between 1 Mb/s and ``most_gbit`` Gb/s.
     """
     match = _RATE.fullmatch(text.strip())
+    if match is None and (octets := _RATE_IN_OCTETS.fullmatch(text.strip())):
+        bits = f"{float(octets[1]):g}{octets[2].lower()}bit"
+        raise UsageError(f"rate {text!r} may mean bytes, as it does to tc: write {bits} for bits per second")
     if match is None:
         raise UsageError(f"rate {text!r} is not a number with a unit: write 100mbit, 1gbit or 2.5gbit")
     rate_bps = round(float(match[1]) * 1000.0 ** _POWERS[match[2].lower()])

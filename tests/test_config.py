@@ -31,7 +31,8 @@ from netoffload.errors import UsageError
         ("2.5Gbit", 2.5e9),
         ("1500 kbit", 1.5e6),
         ("10Gb/s", 10**10),
-        ("1gbps", 10**9),
+        ("1 Gbit/s", 10**9),
+        ("1gbitps", 10**9),
     ],
 )
 def test_rates(text: str, rate_bps: float) -> None:
@@ -43,6 +44,12 @@ def test_rates(text: str, rate_bps: float) -> None:
 )
 def test_wrong_rates(text: str) -> None:
     with pytest.raises(UsageError, match="rate"):
+        parse_rate_bps(text)
+
+
+@pytest.mark.parametrize("text", ["100mbps", "100MBps", "100 MB/s", "100MB", "100mb", "100mbyte", "100MiB/s"])
+def test_a_rate_that_may_mean_bytes_is_refused_with_a_hint(text: str) -> None:
+    with pytest.raises(UsageError, match="write 100mbit for bits per second"):
         parse_rate_bps(text)
 
 

@@ -12,13 +12,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from netoffload.codec import get
+from netoffload.compiled.cache import COMPILING
 from netoffload.config import (
     TAG_ANY,
     TOS_MASK,
@@ -52,6 +53,9 @@ EXIT_FAILED: Final = 1
 EXIT_HOST_GONE: Final = 4
 EXIT_WIRE_GONE: Final = 5
 
+LASTS_S: Final = 3.0
+"""What takes longer is worth a word."""
+
 FAILED: Final = 3
 """Beside the results of :func:`~netoffload_daemon.loop.serve`: it raised something, and nobody knows what was sent."""
 
@@ -83,7 +87,8 @@ def run(settings: NicProcess) -> int:
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         stack.callback(os.close, event)
         sides = SIDES[settings.trace_side] if settings.trace else 0
-        compile_loop()
+        with _said_if_it_lasts(COMPILING):
+            compile_loop()
         # Closed when no thread of the loop runs any more; each direction may have one.
         key = None if settings.key is None else load_key(settings.key)
         signer, checker = (stack.enter_context(Authenticator(key)) for _ in range(2))
@@ -233,6 +238,17 @@ def _say_ready(ready_fd: int) -> None:
         os.close(ready_fd)
     except OSError as error:
         raise _nobody_told(ready_fd, error) from error
+
+
+@contextlib.contextmanager
+def _said_if_it_lasts(phrase: str) -> Iterator[None]:
+    timer = threading.Timer(LASTS_S, lambda: print(f"netoffload: {phrase}", file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def compile_loop() -> None:

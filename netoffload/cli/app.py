@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FrameType
-from typing import Annotated, Final
+from typing import Annotated, Final, TextIO
 
 import typer
 from rich.console import Console
@@ -24,7 +25,8 @@ from rich.progress import (
 from rich.table import Table
 
 import netoffload
-from netoffload.errors import NetOffloadError
+from netoffload.compiled.cache import COMPILING
+from netoffload.errors import NetOffloadError, SystemRefusedError
 from netoffload.programs import end_at_once
 
 app = typer.Typer(
@@ -33,6 +35,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="A smart NIC that compresses gradients, in user space: emulate it, train over it, measure it.",
 )
 
@@ -115,6 +118,24 @@ def progress_bar() -> Iterator[Callable[..., None]]:
 
 
 @contextlib.contextmanager
+def phases(first: str) -> Iterator[Callable[[str], None]]:
+    """A line that says what is going on and goes at the end; where nobody watches it, only what takes minutes.
+
+    Yields:
+        a function to call with what begins.
+    """
+
+    def say(phrase: str) -> None:
+        line.update(phrase)
+        if phrase == COMPILING and not notes.is_terminal:
+            notes.print(phrase, highlight=False, markup=False)
+
+    with notes.status("") as line:
+        say(first)
+        yield say
+
+
+@contextlib.contextmanager
 def told_anyway(tell: Callable[[str | None], None]) -> Iterator[None]:
     """Do something long, whose findings are told even if it ends early.
 
@@ -148,13 +169,44 @@ def _command() -> Callable[..., object]:
     return typer.main.get_command(app)
 
 
+@contextlib.contextmanager
+def _written_out() -> Iterator[None]:
+    """Write what is left in standard output's buffer as well, and say so if it takes no more.
+
+    Whoever reads files and devices turns what the system refuses into an error of ours, with a path. What is left and
+    has none is the output.
+
+    Raises:
+        SystemRefusedError: standard output is full.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _lead_nowhere(sys.stdout)  # whoever read it has seen enough
+        sys.exit(1)
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG):
+            raise
+        _lead_nowhere(sys.stdout)
+        raise SystemRefusedError(f"cannot write to standard output: {error.strerror}") from error
+
+
+def _lead_nowhere(stream: TextIO) -> None:
+    """Let what is still in a stream's buffer go nowhere when Python flushes it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def main() -> None:
     """Run the command line: one clear line per error, everything undone on Ctrl-C and SIGTERM."""
     end_at_once()
     for number in _SIGNALS:
         signal.signal(number, _raise_interrupted)
     try:
-        _command()(standalone_mode=True)
+        with _written_out():
+            _command()(standalone_mode=True)
     except NetOffloadError as error:
         print(f"netoffload: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

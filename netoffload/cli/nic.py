@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from netoffload import config
-from netoffload.cli.app import app, notes
+from netoffload.cli.app import app, notes, phases
 from netoffload.errors import SystemRefusedError
 from netoffload.nic_options import unit_words
 
@@ -38,7 +38,7 @@ def warmup() -> None:
     """
     from netoffload.codec import CODECS
     from netoffload.collectives.samples import whole_numbers
-    from netoffload.compiled.cache import remove_stale
+    from netoffload.compiled.cache import COMPILING, remove_stale
     from netoffload.compiled.jit import CACHE_DIR
     from netoffload.transport.driver import prepare
     from netoffload_daemon.__main__ import compile_loop
@@ -48,7 +48,7 @@ def warmup() -> None:
             "no folder for compiled kernels is of this user alone: set XDG_CACHE_HOME to one that is"
         )
     start_s = time.monotonic()
-    with notes.status("compiling kernels (once per version and CPU, one to two minutes)"):
+    with phases(COMPILING):
         compile_loop()
         prepare()
         for codec in CODECS.values():

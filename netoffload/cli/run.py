@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
 import typer
@@ -72,6 +73,7 @@ def run(
 
     launch_backends.check_launcher(launcher)
     config.check_timeout_s(timeout)
+    _check_script(program)
     if testbed is not None:
         _refuse_options_of_up(context, testbed)
     has_nics = not no_nic and offload not in (config.Offload.INLINE, config.Offload.OFF)
@@ -91,6 +93,15 @@ def run(
             on_stdout=_prefixed(names, sys.stdout) if with_name else None,
             on_stderr=_prefixed(names, sys.stderr) if with_name else None,
         )
+
+
+def _check_script(program: Sequence[str]) -> None:
+    """Refuse a Python script that is not there before anything is built."""
+    words = [word for word in program if word != "--"]
+    if len(words) > 1 and Path(words[0]).name.startswith("python") and not words[1].startswith("-"):
+        words = words[1:]
+    if words and words[0].endswith(".py") and not Path(words[0]).exists():
+        raise UsageError(f"there is no script {words[0]} in {Path.cwd()}")
 
 
 def _refuse_options_of_up(context: typer.Context, run_id: str) -> None:

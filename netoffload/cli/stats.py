@@ -40,6 +40,7 @@ def stats(
         int | None, typer.Option(min=1, help="With --watch: stop after COUNT intervals.", show_default="no end")
     ] = None,
     all_counters: Annotated[bool, typer.Option("--all", help="Show counters that are 0 as well.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Say what every counter counts; needs no NIC.")] = False,
     prometheus: Annotated[bool, typer.Option("--prometheus", help="Print one NIC's Prometheus metrics.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON; with --watch one object per NIC and interval, on a line.")
@@ -50,9 +51,14 @@ def stats(
     Example: netoffload stats n0
 
     Example: netoffload stats --watch 1
+
+    Example: netoffload stats --explain
     """
     from netoffload.testbed.controls import nic_controls
 
+    if explain:
+        _explain(as_json)
+        return
     if prometheus and (as_json or watch is not None):
         raise UsageError("--prometheus is a format of its own: leave out --json and --watch")
     if count is not None and watch is None:
@@ -75,6 +81,17 @@ def stats(
         _print_nic(state, all_counters)
     if len(shown) < len(nics):
         raise typer.Exit(ControlError.exit_code)  # the remarks have said which
+
+
+def _explain(as_json: bool) -> None:
+    from netoffload.engine.counters import MEANING
+
+    meanings = {counter.name.lower(): text for counter, text in MEANING.items()}
+    if as_json:
+        print(json.dumps(meanings, indent=2))
+        return
+    for name, text in meanings.items():
+        print(f"{name:22} {text}")
 
 
 def read_nic(nic: NicControl) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import add_columns, app, console, notes
+from netoffload.cli.app import add_columns, app, console, notes, phases
 from netoffload.cli.nic_parameters import shows_nic_options
 from netoffload.errors import UsageError
 from netoffload.nic_options import NicSettings
@@ -143,20 +143,25 @@ def restart(
 
 @app.command()
 def down(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Only this run. Default: all runs.")] = None,
-    all_runs: Annotated[bool, typer.Option("--all", help="All runs of this machine, as without RUN.")] = False,
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN...]", help="These runs. Default: the only one.")
+    ] = None,
+    all_runs: Annotated[bool, typer.Option("--all", help="All runs of this machine.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Take testbeds down: their processes, namespaces and files, and nothing else.
 
-    Example: netoffload down 3fa9c1
+    Examples: netoffload down 3fa9c1
+              netoffload down --all
     """
     from netoffload.testbed import build, list_runs
 
     build.check_root()
-    if run is not None and all_runs:
-        raise UsageError("name one run or say --all, not both")
-    asked = [build.find_run(run).run_id] if run is not None else [record.run_id for record in list_runs()]
+    if runs and all_runs:
+        raise UsageError("name runs or say --all, not both")
+    asked = [build.find_run(run).run_id for run in runs] if runs else [record.run_id for record in list_runs()]
+    if len(asked) > 1 and not runs and not all_runs:
+        raise UsageError(f"{len(asked)} testbeds are up: name those to take down ({', '.join(asked)}), or say --all")
     ended = [run_id for run_id in asked if build.down(run_id)]
     if as_json:
         print(json.dumps({"down": ended}))
@@ -181,8 +186,8 @@ def building(plan: Plan) -> Iterator[Testbed]:
     from netoffload.testbed import Testbed
 
     with contextlib.ExitStack() as stack:
-        with notes.status("building") as line:
-            bed = stack.enter_context(Testbed(plan, progress=line.update))
+        with phases("building") as say:
+            bed = stack.enter_context(Testbed(plan, progress=say))
         yield bed
 
 

@@ -16,6 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+COMPILING: Final = "compiling kernels, once per version and CPU: 1 to 3 minutes"
+"""What to say while it lasts."""
+
 KEPT_FOLDERS: Final = 4
 """Of other versions of the kernels: checkouts that are used side by side share a cache."""
 

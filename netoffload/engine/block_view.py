@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from netoffload.codec.kernels import LANES, is_known
-from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be16, be32, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import u8
@@ -16,9 +16,6 @@ from netoffload.engine.blocks import block_crc
 from netoffload.engine.counters import Counter
 from netoffload.engine.network import IP_AT
 from netoffload.wire import offload, tcp
-
-if TYPE_CHECKING:
-    from netoffload.engine.blocks import EngineSettings
 
 
 class BlockView(NamedTuple):
@@ -61,7 +58,7 @@ def is_ours(frame: Uint8Array, length: int, ip_len: int) -> bool:
 
 
 @inline_kernel
-def check(settings: EngineSettings, frame: Uint8Array, ip_len: int, block_len: int, nonce: int) -> int:
+def check(mac: Int64Array, frame: Uint8Array, ip_len: int, block_len: int, nonce: int) -> int:
     """Return the counter of the reason to drop this block, or 0; nothing is trusted before CRC and MAC."""
     comp_at = IP_AT + ip_len
     if network.is_fragment(frame, ip_len) or not network.is_summed_right(frame, ip_len):
@@ -74,11 +71,11 @@ def check(settings: EngineSettings, frame: Uint8Array, ip_len: int, block_len: i
     told = be32(frame, comp_at + offload.CRC)
     if block_crc(frame, comp_at, ip_len, block_len) ^ nonce != told:
         return Counter.DROP_BAD_CRC.value
-    if is_on(settings.rx_mac):
+    if is_on(mac):
         put_be32(frame, comp_at + offload.CRC, told)
         addresses_len = network.addresses_len(ip_len)
         at, covered = comp_at - addresses_len, addresses_len + block_len
-        if not has_mac_flag or not has_mac(settings.rx_mac, frame, at, covered, comp_at + block_len):
+        if not has_mac_flag or not has_mac(mac, frame, at, covered, comp_at + block_len):
             return Counter.DROP_BAD_MAC.value
     elif has_mac_flag:
         return Counter.DROP_BAD_VERSION.value

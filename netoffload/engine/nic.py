@@ -38,10 +38,9 @@ from netoffload.engine.pack import MAX_WIRE_FRAMES
 from netoffload.engine.receive import (
     CROSSES,
     DROPPED,
-    FLUSH_FIRST,
     HOST_SEGMENT_LEN,
-    MERGED_LAST,
     PENDING_FIELDS,
+    continues,
     finish,
     inspect,
     note,
@@ -255,7 +254,7 @@ def part_len(nic: NicState) -> int:
     return nic.cursor[FRAME_LEN]
 
 
-@kernel
+@inline_kernel
 def from_wire(nic: NicState, frame: Uint8Array, length: int, now_ns: int) -> int:
     """Take one part of a frame of the wire; return the length of a frame that crosses, ``TAKEN`` or ``REFUSED``.
 
@@ -268,22 +267,21 @@ def from_wire(nic: NicState, frame: Uint8Array, length: int, now_ns: int) -> int
         now_ns: the time.
     """
     ip_len = network.find_ip_len(frame, length)
-    kind = inspect(nic.settings, frame, length, ip_len, nic.flows, nic.counters, nic.pending)
+    kind = inspect(nic.settings.rx_mac, frame, length, ip_len, nic.flows, nic.counters, nic.pending)
     if kind == DROPPED:
         return REFUSED
     mutex_lock(nic.lock.ctypes.data)
-    left = note(nic.settings, frame, length, ip_len, now_ns, nic.flows, nic.counters, nic.pending)
+    left = note(nic.settings.ways, frame, length, ip_len, now_ns, nic.flows, nic.counters, nic.pending)
     mutex_unlock(nic.lock.ctypes.data)
     if kind == CROSSES:
         if left < 0:
             return TAKEN
         flush(nic)
         return left
-    status = take(frame, ip_len, nic.flows, nic.counters, nic.pending, nic.rebuilt[row_of(nic, count_rebuilt(nic))])
-    if status == FLUSH_FIRST:
+    if not continues(frame, ip_len, nic.pending, nic.rebuilt[row_of(nic, count_rebuilt(nic))]):
         flush(nic)
-        status = take(frame, ip_len, nic.flows, nic.counters, nic.pending, nic.rebuilt[row_of(nic, count_rebuilt(nic))])
-    if status == MERGED_LAST:
+    host = nic.rebuilt[row_of(nic, count_rebuilt(nic))]
+    if take(frame, ip_len, nic.flows, nic.counters, nic.pending, host):
         flush(nic)
     return TAKEN
 

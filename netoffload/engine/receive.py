@@ -2,9 +2,10 @@
 
 A frame takes three steps. :func:`inspect` finds out what it is and trusts nothing before the CRC is right. :func:`note`
 tells the table what the peer says: its SYN, its acknowledgements, what a router reports. :func:`take` decodes a block
-behind the segment being rebuilt, if it continues that segment, else it starts a new one; ``FLUSH_FIRST`` tells the
-caller to hand over what is there and to call :func:`take` again. Only ``note`` writes what the transmit side reads, so
-a NIC with two threads needs its lock for that step alone.
+behind the segment being rebuilt. If the block does not continue that segment (:func:`continues`), the caller hands over
+what is there first. Only ``note`` writes what the transmit side reads, so a NIC with two threads needs its lock for
+that step alone. All of them are inlined into ``nic.from_wire``: handing the arrays from function to function for every
+block takes a fifth of the receiving side's time.
 
 One segment of up to 64 KiB thus reaches the host as one frame with ``NEEDS_CSUM`` and the sender's gso_size, however
 many wire frames it took: the host's stack sees what its own card would have given it. The caller hands over the pending
@@ -38,7 +39,6 @@ from netoffload.wire import ethernet, offload, tcp, vnet
 
 if TYPE_CHECKING:
     from netoffload.engine.block_view import BlockView
-    from netoffload.engine.blocks import EngineSettings
     from netoffload.engine.counters import Counters
     from netoffload.engine.flows import FlowTable
 
@@ -46,12 +46,6 @@ if TYPE_CHECKING:
 DROPPED: Final = 0
 CROSSES: Final = 1
 IS_BLOCK: Final = 2
-
-# Results of take.
-MERGED: Final = 1
-MERGED_LAST: Final = 2
-"""The block ended its segment: hand it over now."""
-FLUSH_FIRST: Final = 3
 
 # Fields of the pending segment and of the frame being looked at, int64[PENDING_FIELDS].
 PENDING_LEN: Final = 0
@@ -70,9 +64,9 @@ HOST_SEGMENT_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + network.DATAGR
 _FLAGS_OF_LAST: Final = tcp.FIN | tcp.PSH
 
 
-@kernel
+@inline_kernel
 def inspect(
-    settings: EngineSettings,
+    mac: Int64Array,
     frame: Uint8Array,
     length: int,
     ip_len: int,
@@ -83,7 +77,7 @@ def inspect(
     """Find out what a frame from the wire is; return ``CROSSES``, ``IS_BLOCK`` or ``DROPPED``.
 
     Args:
-        settings: ``blocks.EngineSettings``.
+        mac: words of the ``authentication.Authenticator`` that checks blocks.
         frame: uint8, virtio-net header and frame, with DECODE_SLACK octets of room behind ``length``.
         length: octets in ``frame``.
         ip_len: of its network header, as ``network.find_ip_len`` says.
@@ -105,7 +99,7 @@ def inspect(
     if slot == NOT_FOUND:
         counters[Counter.DROP_UNKNOWN_FLOW] += 1
         return DROPPED
-    reason = check(settings, frame, ip_len, block_len, flows[slot, flow_table.OWN_NONCE])
+    reason = check(mac, frame, ip_len, block_len, flows[slot, flow_table.OWN_NONCE])
     if reason != 0:
         counters[reason] += 1
         return DROPPED
@@ -113,9 +107,9 @@ def inspect(
     return IS_BLOCK
 
 
-@kernel
+@inline_kernel
 def note(
-    settings: EngineSettings,
+    ways: int,
     frame: Uint8Array,
     length: int,
     ip_len: int,
@@ -127,7 +121,7 @@ def note(
     """Tell the table what a frame says; return its length, which may have changed, or -1 where it ends here.
 
     Args:
-        settings: ``blocks.EngineSettings``.
+        ways: what the NIC says beside codecs (``wire.capability``).
         frame: uint8; its capability word is taken out, its acknowledgement may be changed.
         length: octets in ``frame``.
         ip_len: of its network header.
@@ -148,7 +142,7 @@ def note(
     tcp_at = IP_AT + ip_len
     flags = u8(frame, tcp_at + tcp.FLAGS)
     if flags & tcp.SYN:
-        shorter = handshake.accept(frame, ip_len, length, settings.ways, flows)
+        shorter = handshake.accept(frame, ip_len, length, ways, flows)
         counters[Counter.RX_OFFERS] += int(shorter != length)
         return int(shorter)
     if slot != NOT_FOUND and plain.has_right_sum(frame, ip_len):
@@ -183,14 +177,16 @@ def _heed(frame: Uint8Array, tcp_at: int, flows: FlowTable, slot: int, counters:
             plain.replace_u16(frame, tcp_at, tcp.ACK + 2, told & 0xFFFF)
 
 
-@kernel
+@inline_kernel
 def take(
     frame: Uint8Array, ip_len: int, flows: FlowTable, counters: Counters, pending: Int64Array, host: Uint8Array
-) -> int:
-    """Decode a block; return ``MERGED``, ``MERGED_LAST``, ``FLUSH_FIRST`` or ``DROPPED``.
+) -> bool:
+    """Decode a block behind the pending segment, or begin one; return whether the segment ends with it.
+
+    A block whose tags and length contradict each other is dropped.
 
     Args:
-        frame: uint8, with the block that :func:`inspect` found good.
+        frame: uint8, with the block that :func:`inspect` found good; it :func:`continues` what is pending.
         ip_len: of its network header.
         flows: the flow table.
         counters: int64, indexed by :class:`Counter`.
@@ -201,24 +197,32 @@ def take(
     begins = pending[PENDING_LEN] == 0
     if begins:
         _start(frame, block, pending, host)
-    elif not _continues(frame, block, pending, host):
-        return FLUSH_FIRST
     if not _append(frame, block, pending, host):
         if begins:
             pending[PENDING_LEN] = 0
         counters[Counter.DROP_MALFORMED_PAYLOAD] += 1
-        return DROPPED
+        return False
     flags = u8(frame, block.tcp_at + tcp.FLAGS)
     _account(block, flags, flows, counters, pending[FOUND_SLOT])
     flags_at = IP_AT + block.ip_len + tcp.FLAGS
     host[flags_at] = u8(host, flags_at) | flags
-    return MERGED_LAST if flags & _FLAGS_OF_LAST or pending[PENDING_GSO] == 0 else MERGED
+    return flags & _FLAGS_OF_LAST != 0 or pending[PENDING_GSO] == 0
 
 
 @inline_kernel
-def _continues(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Uint8Array) -> bool:
-    """Whether the block belongs right behind the pending segment."""
-    ip_len, tcp_len = block.ip_len, block.tcp_len
+def continues(frame: Uint8Array, ip_len: int, pending: Int64Array, host: Uint8Array) -> bool:
+    """Whether a block that :func:`inspect` found good belongs right behind the pending segment, or nothing is pending.
+
+    Args:
+        frame: uint8, with the block.
+        ip_len: of its network header.
+        pending: int64[PENDING_FIELDS], the segment being rebuilt.
+        host: uint8[HOST_SEGMENT_LEN], its octets.
+    """
+    if pending[PENDING_LEN] == 0:
+        return True
+    block = find_block(frame, ip_len)
+    tcp_len = block.tcp_len
     host_tcp_at = IP_AT + ip_len
     if (
         ip_len != pending[PENDING_IP_LEN]

@@ -234,7 +234,7 @@ class Testbed:
         self._write_hosts()
         if self.plan.settings.nic is not None:
             self._progress(f"starting {len(self.plan.nodes)} NICs")
-            nics.start(self.plan, journal, self._nics)
+            nics.start(self.plan, journal, self._nics, self._progress)
         if self._check_rate and len(self.plan.nodes) > 1:
             self._progress("measuring the rate")
             self.rate_bps_measured = probe.check_rate(self, self._progress)

@@ -1,7 +1,7 @@
 """The NIC processes of a testbed: the first one started alone, then all others at once.
 
-A NIC says ``ready`` on a pipe when it forwards. The first one on a machine compiles its loop into the cache (half a
-minute of one core), the others load it from there: started together, all of them would compile. Their output goes to
+A NIC says ``ready`` on a pipe when it forwards. The first one on a machine compiles its loop into the cache (minutes
+of one core), the others load it from there: started together, all of them would compile. Their output goes to
 logs in the run's state directory, whose tail stands in the error when one does not start.
 
 A NIC may be restarted amid traffic: its node's device stays, and so does its flow table, in the state directory.
@@ -15,19 +15,22 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from netoffload.compiled.cache import COMPILING
 from netoffload.errors import TestbedError, UsageError
 from netoffload.testbed.journal import Journal, RunRecord, read_run
 from netoffload.testbed.plan import NodePlan, Plan, nic_argv
 from netoffload.testbed.processes import ProcessId, end, identify, is_alive
 from netoffload.wire.authentication import KEY_LEN
 
-READY_TIMEOUT_S: Final = 300.0
-"""Compiling took 26 s on a core of its own; a busy or slow machine may need several times that."""
+READY_TIMEOUT_S: Final = 900.0
+"""Compiling takes two and a half minutes on a core of its own; a busy or slow machine needs several times that."""
+COMPILING_AFTER_S: Final = 5.0
+"""With its kernels compiled, a NIC is ready sooner, even on a busy machine."""
 READY_LINE: Final = b"ready\n"
 LOG_TAIL_CHARACTERS: Final = 400
 RESTARTED_LINE: Final = b"netoffload: this NIC is started again\n"
@@ -51,13 +54,16 @@ class Restart:
     gone_s: float
 
 
-def start(plan: Plan, journal: Journal, started: list[subprocess.Popen[bytes]]) -> None:
+def start(
+    plan: Plan, journal: Journal, started: list[subprocess.Popen[bytes]], progress: Callable[[str], None]
+) -> None:
     """Start the NIC of every node and return when all of them forward.
 
     Args:
         plan: the testbed, whose devices exist.
         journal: gets every process as soon as it has a pid.
         started: gets every process too, so that the caller can bury them whatever happens here.
+        progress: called with :data:`~netoffload.compiled.cache.COMPILING` if a NIC takes long.
 
     Raises:
         TestbedError: one ended, or was not ready in time; the message has the tail of its log.
@@ -66,7 +72,7 @@ def start(plan: Plan, journal: Journal, started: list[subprocess.Popen[bytes]]) 
         plan.key_path.touch(mode=0o600)
         plan.key_path.write_text(secrets.token_hex(KEY_LEN) + "\n")
     for nodes in (plan.nodes[:1], plan.nodes[1:]):
-        _start_together(plan, nodes, journal, started)
+        _start_together(plan, nodes, journal, started, progress)
 
 
 def restart(plan: Plan, node: NodePlan, started: list[subprocess.Popen[bytes]], *, kill: bool = False) -> Restart:
@@ -133,7 +139,11 @@ def _nics(record: RunRecord) -> dict[str, ProcessId]:
 
 
 def _start_together(
-    plan: Plan, nodes: Sequence[NodePlan], journal: Journal, started: list[subprocess.Popen[bytes]]
+    plan: Plan,
+    nodes: Sequence[NodePlan],
+    journal: Journal,
+    started: list[subprocess.Popen[bytes]],
+    progress: Callable[[str], None] = lambda _phrase: None,
 ) -> None:
     waiting: dict[int, tuple[NodePlan, subprocess.Popen[bytes]]] = {}
     try:
@@ -151,7 +161,7 @@ def _start_together(
             identity = identify(process.pid)
             if identity is not None:
                 journal.append("process", name=f"nic {node.name}", pid=identity.pid, start_ticks=identity.start_ticks)
-        _await_ready(waiting)
+        _await_ready(waiting, progress)
     finally:
         for read_fd in waiting:
             os.close(read_fd)
@@ -179,7 +189,9 @@ def _start_one(plan: Plan, node: NodePlan, ready_fd: int) -> subprocess.Popen[by
         raise TestbedError(f"cannot start the NIC of node {node.name}: {error}") from error
 
 
-def _await_ready(waiting: dict[int, tuple[NodePlan, subprocess.Popen[bytes]]]) -> None:
+def _await_ready(waiting: dict[int, tuple[NodePlan, subprocess.Popen[bytes]]], progress: Callable[[str], None]) -> None:
+    if waiting and not select.select(list(waiting), [], [], COMPILING_AFTER_S)[0]:
+        progress(COMPILING)
     deadline = time.monotonic() + READY_TIMEOUT_S
     said: dict[int, bytes] = dict.fromkeys(waiting, b"")
     while said:

@@ -11,6 +11,7 @@ from nic_pair import Nic
 from watched_nic import FLOATS, RUN_ID, Cli
 
 from netoffload.control import ControlServer
+from netoffload.engine.counters import Counter
 from netoffload.testbed import NicSettings, TestbedSettings, make_plan
 from netoffload.testbed.journal import Journal
 
@@ -96,3 +97,11 @@ def test_another_program_on_the_socket_is_one_line(tmp_path: Path, cli: Cli) -> 
     assert done.returncode == 1
     assert "unknown command 'info'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_explain_says_what_every_counter_counts(cli: Cli) -> None:
+    done = cli("stats", "--explain")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [counter.name.lower() for counter in Counter]
+    assert json.loads(cli("stats", "--explain", "--json").stdout)["drop_bad_crc"].startswith(
+        "block with a wrong CRC32C"
+    )

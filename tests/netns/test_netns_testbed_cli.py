@@ -43,6 +43,20 @@ def test_up_status_exec_down(up: dict[str, object], run_id: str, left_of: Callab
     assert (again.returncode, again.stdout, again.stderr) == (2, "", f"netoffload: no run {run_id}\n")
 
 
+def test_down_takes_no_testbed_down_that_was_not_named(up: dict[str, object], run_id: str) -> None:
+    other = f"{run_id}b"
+    assert netoffload("up", "-n", "2", "--no-nic", "--run-id", other).returncode == 0
+    try:
+        refused = netoffload("down")
+        assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (2, "", 1)
+        assert run_id in refused.stderr
+        assert other in refused.stderr
+        assert netns_exists(f"no-{run_id}-sw")
+    finally:
+        assert json.loads(netoffload("down", run_id, other, "--json").stdout) == {"down": [run_id, other]}
+    assert up["run"] == run_id
+
+
 def test_run_on_a_testbed_that_is_up(up: dict[str, object], run_id: str) -> None:
     text = "from mpi4py import MPI; print(MPI.COMM_WORLD.size)"
     ran = netoffload("run", "--testbed", run_id, "--", "python", "-c", text)
@@ -75,8 +89,10 @@ REFUSED = {
     ),
     "time limit": (["run", "-n", "2", "--timeout", "-1", "--", "true"], 2, "more than 0"),
     "time limit of verify": (["verify", "collectives", "--timeout", "0"], 2, "more than 0"),
-    "ranks": (["run", "--", "python", "x.py"], 2, "-n 4"),
+    "ranks": (["run", "--", "true"], 2, "-n 4"),
     "testbed": (["run", "--testbed", "nosuch", "--", "true"], 3, "nosuch"),
+    "script": (["run", "-n", "2", "--", "python", "nosuch.py"], 2, "there is no script nosuch.py"),
+    "rate in bytes": (["up", "--rate", "100mbps"], 2, "write 100mbit for bits per second"),
 }
 
 

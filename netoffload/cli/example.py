@@ -1,0 +1,60 @@
+"""``netoffload example``: the whole programs that come with this package."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from netoffload import config
+from netoffload.cli.app import app, console
+from netoffload.errors import UsageError
+
+PACKAGE = Path(__file__).parents[1]
+
+
+@app.command()
+def example(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which one. Default: list them.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it there, to a new file. Default: print it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+) -> None:
+    """Print a whole program that trains over netoffload, to start your own from; without a name list them.
+
+    Examples: netoffload example
+              netoffload example ddp --out ddp.py
+    """
+    programs = _programs()
+    if name is not None:
+        config.check_choice("example", name, tuple(programs))
+        text = programs[name].read_text(encoding="utf-8")
+        if out is None:
+            print(text, end="")
+            return
+        try:
+            with open(out, "x", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise UsageError(f"cannot write {out}: {error.strerror}") from error
+        return
+    if out is not None:
+        raise UsageError(f"--out needs the name of an example: {', '.join(programs)}")
+    said = {
+        name: (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines() for name, path in programs.items()
+    }
+    if as_json:
+        print(json.dumps({"examples": {name: {"about": lines[0], "start": lines[-1]} for name, lines in said.items()}}))
+        return
+    for name, lines in said.items():
+        console.print(f"{name:10} {lines[0]}\n{'':10} {lines[-1]}", highlight=False, markup=False)
+
+
+def _programs() -> dict[str, Path]:
+    """Return the examples by name: in a wheel they lie in the package, in a checkout beside it."""
+    folder = next(path for path in (PACKAGE / "examples", PACKAGE.parent / "examples") if path.is_dir())
+    return {path.stem: path for path in sorted(folder.glob("*.py"))}

@@ -1,0 +1,38 @@
+"""``netoffload example``: the programs of a checkout, as a wheel brings them along."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from commands import netoffload
+
+from netoffload.cli.example import PACKAGE
+
+FOLDER = PACKAGE.parent / "examples"
+
+
+def test_the_list_has_every_example_with_what_it_is_and_how_it_starts() -> None:
+    listed = json.loads(netoffload("example", "--json").stdout)["examples"]
+    assert list(listed) == sorted(path.stem for path in FOLDER.glob("*.py"))
+    for name, said in listed.items():
+        assert f"examples/{name}.py" in said["start"]
+        assert said["about"].endswith(".")
+
+
+def test_an_example_is_printed_or_written_to_a_new_file(tmp_path: Path) -> None:
+    wanted = (FOLDER / "ddp.py").read_text()
+    assert netoffload("example", "ddp").stdout == wanted
+    out = tmp_path / "mine.py"
+    assert netoffload("example", "ddp", "--out", str(out)).returncode == 0
+    assert out.read_text() == wanted
+    out.write_text("mine")
+    refused = netoffload("example", "ddp", "--out", str(out))
+    assert (refused.returncode, out.read_text()) == (2, "mine")
+    assert refused.stderr == f"netoffload: cannot write {out}: File exists\n"
+
+
+def test_an_unknown_example_names_those_that_are_there() -> None:
+    refused = netoffload("example", "nosuch")
+    assert refused.returncode == 2
+    assert "choose from backend, ddp, mpi" in refused.stderr

@@ -1,0 +1,41 @@
+"""Standard output that takes nothing: one clear line, no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+COMMANDS = (["--version"], ["status", "--help"], ["doctor", "--json"])
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_full_standard_output_is_one_clear_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "netoffload", *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert (ran.returncode, ran.stderr) == (
+        3,
+        "netoffload: cannot write to standard output: No space left on device\n",
+    )
+
+
+def test_a_closed_standard_output_changes_nothing() -> None:
+    shell = f"exec {sys.executable} -m netoffload status --help >&-"
+    ran = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error_worth_a_line() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-m", "netoffload", "status", "--help"], stdout=writing, stderr=subprocess.PIPE, timeout=60
+        )
+    finally:
+        os.close(writing)
+    assert (ran.returncode, ran.stderr) == (1, b"")
