@@ -180,6 +180,19 @@ class Replica:
         digest.update(self.buffers().data)
         return digest.hexdigest()
 
+    def outputs(self, samples: torch.Tensor) -> list[Float32Array]:
+        """Return what every layer with weights makes of samples, after its ReLU if that works in place."""
+        kept: list[torch.Tensor] = []
+        layers = [layer for layer in self._module.modules() if list(layer.parameters(recurse=False))]
+        hooks = [layer.register_forward_hook(lambda _layer, _in, out: kept.append(out)) for layer in layers]
+        try:
+            with torch.no_grad():
+                self._module(samples)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return [tensor.numpy().copy() for tensor in kept]
+
     def accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
         """Return :func:`accuracy_of` the model."""
         return accuracy_of(self._module, images, labels)
