@@ -9,7 +9,7 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
     torch_plugin                    tells torch that there is a backend
     wire                            octets <-> values: Ethernet, IPv4, TCP, the offload block
     nic_options                     what a NIC can be asked, and how it is said
-    codec                           arrays <-> payload: the burst engine's arithmetic
+    codec costmodel                 arrays <-> payload: the burst engine's arithmetic; the papers' performance models
     engine devices testbed          frames in, frames out; frames <-> descriptors; namespaces as data, then kernel state
     collectives reports dissect     schedules over an abstract exchange; records -> tables and figures; captured frames
     compressors environment         float32 vectors <-> payloads, on the host; versions and machine of a figure
@@ -20,6 +20,7 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
     torch                           doors for torch's programs: DDP hook, backend, optimizer, periodic averaging
     training                        torch: one run = config in, record out
     bench                           experiments that measure
+    papers                          the papers' tables and figures, theirs beside ours
     cli                             what a person types
 
 Two journeys explain the rest. A frame: device -> daemon loop -> engine -> codec -> engine -> daemon loop -> device.

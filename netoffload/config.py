@@ -100,11 +100,11 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(i?)b?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
 
 
-def parse_rate_bps(text: str) -> int:
+def parse_rate_bps(text: str, most_gbit: int = 100) -> int:
     """Return bits per second from what tc would accept: ``100mbit``, ``1gbit``, ``2.5Gbit``, ``800kbit``.
 
     Raises:
-        UsageError: not a rate, or not between 1 Mb/s and 100 Gb/s.
+        UsageError: not a rate, or not between 1 Mb/s and ``most_gbit`` Gb/s.
     """
     match = _RATE.fullmatch(text.strip())
     if match is None and (octets := _RATE_IN_OCTETS.fullmatch(text.strip())):
@@ -113,8 +113,8 @@ def parse_rate_bps(text: str) -> int:
     if match is None:
         raise UsageError(f"rate {text!r} is not a number with a unit: write 100mbit, 1gbit or 2.5gbit")
     rate_bps = round(float(match[1]) * 1000.0 ** _POWERS[match[2].lower()])
-    if not 1_000_000 <= rate_bps <= 100_000_000_000:
-        raise UsageError(f"rate {text!r} is outside 1mbit..100gbit")
+    if not 1_000_000 <= rate_bps <= most_gbit * 1_000_000_000:
+        raise UsageError(f"rate {text!r} is outside 1mbit..{most_gbit}gbit")
     return rate_bps
 
 

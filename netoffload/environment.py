@@ -8,11 +8,15 @@ from __future__ import annotations
 import platform
 from importlib import metadata, util
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 import netoffload
 from netoffload.codec.kernels import KERNEL
+from netoffload.results import UNKNOWN
+
+COMMIT_DIGITS: Final = 10
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -38,3 +42,27 @@ def cpu_model() -> str:
     except OSError:
         lines = []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def commit() -> str:
+    """Return the commit of the source tree that this package is in, ``unknown`` if it is in none.
+
+    Git's files are read, not its program: a changed work tree is not noticed.
+    """
+    root = Path(__file__).resolve().parents[1]
+    git = root / ".git"
+    try:
+        if git.is_file():  # a second work tree
+            git = (root / git.read_text(encoding="utf-8").removeprefix("gitdir:").strip()).resolve()
+        head = (git / "HEAD").read_text(encoding="utf-8").strip()
+        name = head.removeprefix("ref: ")
+        if name == head:
+            return head[:COMMIT_DIGITS]
+        common = git / "commondir"
+        folder = (git / common.read_text(encoding="utf-8").strip()).resolve() if common.exists() else git
+        if (folder / name).exists():
+            return (folder / name).read_text(encoding="utf-8")[:COMMIT_DIGITS]
+        packed = (folder / "packed-refs").read_text(encoding="utf-8").splitlines()
+        return next((line[:COMMIT_DIGITS] for line in packed if line.endswith(f" {name}")), UNKNOWN)
+    except OSError:
+        return UNKNOWN

@@ -31,6 +31,7 @@ LEVELS = {
     "netoffload.nic_options": 2,
     "netoffload.wire": 1,
     "netoffload.codec": 2,
+    "netoffload.costmodel": 2,
     "netoffload.engine": 3,
     "netoffload.devices": 3,
     "netoffload.testbed": 3,
@@ -48,8 +49,9 @@ LEVELS = {
     "netoffload.bench": 7,
     "netoffload_mpi.bench": 8,  # doors: where users start the rank programs of netoffload.bench
     "netoffload_mpi.bench_overlap": 8,
-    "netoffload.cli": 8,
-    "netoffload.__main__": 9,
+    "netoffload.papers": 8,
+    "netoffload.cli": 9,
+    "netoffload.__main__": 10,
 }
 
 HOMES = {

@@ -23,7 +23,8 @@ experiment       what it measures
 ``jobs`` are what ranks are started for, and how long that takes at least; ``records`` are what they leave.
 ``advice`` predicts which exchange pays on a network, from what ``advice_measure`` and ``advice_codecs`` find:
 ``netoffload advise``.
-``engine_model`` is no experiment but a model, clocked cycle by cycle: ``netoffload model engine``.
+``engine_model`` and ``simulation`` are no experiments but models, of a circuit clocked cycle by cycle and of schedules
+event by event: ``netoffload model``.
 
 A new experiment is a module here, its options and tables in ``netoffload/cli/bench_NAME.py``, and a line in
 :data:`EXPERIMENTS`.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from netoffload import config
-from netoffload.cli.app import app, console
+from netoffload.cli.app import app, console, notes
 from netoffload.cli.bench_command import GRADIENTS, AsJson, run
 from netoffload.cli.codec_options import Bound
-from netoffload.cli.figures import giga, mega, table
+from netoffload.cli.figures import giga, mega, percent, table
 
 if TYPE_CHECKING:
+    from netoffload.bench import scaling as scaling_model
+    from netoffload.bench import simulation
     from netoffload.bench.engine_model import Findings
 
 model_app = typer.Typer(no_args_is_help=True, help="Model hardware that is not here.")
@@ -92,3 +95,76 @@ def _print_tables(found: Findings) -> None:
         figures = (cost.register_bits, cost.memory_bits, cost.width_bits, cost.multiplexers)
         circuits.add_row(cost.engine, *map(str, figures))
     console.print(circuits)
+
+
+@model_app.command()
+def scaling(
+    nodes: Annotated[str, typer.Option(help="Numbers of nodes: 4..100000 (doublings), or 4,8,16.")] = "4..100000",
+    rate: Annotated[str, typer.Option(help="Rates of the links: 1gbit..400gbit, or 1gbit,10gbit.")] = "1gbit..400gbit",
+    size: Annotated[str, typer.Option(help="Octets of the vector; AlexNet's.")] = "233MB",
+    delay: Annotated[float, typer.Option(min=0, help="Of a link, one way, ms; 50: the Internet.")] = 0.02,
+    ratio: Annotated[float, typer.Option(min=1, help="Of the codec.")] = 8.0,
+    clock: Annotated[str, typer.Option(help="Of the NICs' engine, 32 octets of float32 per cycle.")] = "100MHz",
+    core: Annotated[str, typer.Option(help="Octets of float32 that a core codes in a second.")] = "4GB",
+    add: Annotated[str, typer.Option(help="Octets of float32 that a core adds in a second.")] = "5GB",
+    check: Annotated[
+        bool, typer.Option("--check", help="Also run the schedules in simulated time, up to 1024 nodes; half a minute.")
+    ] = False,
+    figure: Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what exchanges of a vector cost on clusters that are not here.
+
+    By INCEPTIONN's formulas of latency, octets and sums (alpha, beta, gamma):
+    where a ring's latency takes longer than its octets, which way is fastest,
+    and what compression gains then, in NICs and by the ranks (inline).
+
+    Example: netoffload model scaling --nodes 4..100000 --rate 1gbit..400gbit --figure scaling.svg
+
+    Example: netoffload model scaling --rate 100mbit,1gbit --delay 50 --nodes 4..1024
+    """
+    from netoffload import reports
+    from netoffload.bench import scaling as model
+    from netoffload.bench import simulation
+
+    asked = model.Asked(
+        model.node_counts(nodes),
+        model.rates_bps(rate),
+        config.parse_size_octets(size),
+        delay,
+        ratio,
+        model.engine_bps(config.parse_clock_hz(clock)),
+        config.parse_size_octets(core),
+        config.parse_size_octets(add),
+    )
+    experiment = model.Scaling(asked)
+    run(experiment, _print_scaling, as_json=as_json)
+    if figure is not None and experiment.found is not None:
+        reports.draw_panels(list(experiment.found.panels()), "A sum over many nodes, by formula", figure)
+        notes.print(f"drawn into {figure}", highlight=False)
+    if check:
+        simulated = simulation.Simulation(asked.link(asked.rates_bps[0]), simulation.CHECKED, asked.octets)
+        run(simulated, _print_check, as_json=as_json)
+
+
+def _print_scaling(found: scaling_model.Findings) -> None:
+    headings = ("rate", "nodes", "ring", "fastest way", "its time", "groups of", "latency %", "NICs", "inline")
+    rows = table("Seconds; how many times as fast with compression", headings, ("rate", "fastest way"))
+    for row in found.rows:
+        rows.add_row(
+            *(config.format_rate(row.rate_bps), str(row.nodes), f"{row.times_s['ring']:.4g}", row.fastest),
+            *(f"{row.times_s[row.fastest]:.4g}", str(row.members), percent(row.latency_share)),
+            *(f"{row.nic_gain:.2f}", f"{row.inline_gain:.2f}"),
+        )
+    console.print(rows)
+    for crossing in found.crossings:
+        text = f"{config.format_rate(crossing.rate_bps)}: a ring's latency takes longer than its octets"
+        console.print(f"{text} from {crossing.nodes:.0f} nodes on", highlight=False, soft_wrap=True)
+
+
+def _print_check(found: simulation.Findings) -> None:
+    rows = table("Formula and simulated time", ("way", "nodes", "formula s", "simulated s", "off %"), ("way",))
+    for row in found.rows:
+        times = f"{row.formula_s:.4g}", f"{row.simulated_s:.4g}"
+        rows.add_row(row.way, str(row.nodes), *times, percent(row.off, "+.2f"))
+    console.print(rows)

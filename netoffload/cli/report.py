@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from netoffload.cli.app import app, console, notes
+from netoffload.errors import UsageError
 
 if TYPE_CHECKING:
     from netoffload.reports import Summary
@@ -19,22 +20,55 @@ if TYPE_CHECKING:
 
 @app.command()
 def report(
-    records: Annotated[Path, typer.Argument(help="JSON lines that train or demo wrote.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder for table.txt, summary.json, figure.png.", show_default=False)],
+    records: Annotated[
+        Path, typer.Argument(help="JSON lines that train or demo wrote; or a folder of reproduce.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for table.txt, summary.json, figure.png.", show_default=False)
+    ] = None,
     axis: Annotated[str, typer.Option(help="What the runs differ in: exchange, bound or nodes.")] = "exchange",
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the table.")] = False,
+    as_page: Annotated[
+        bool, typer.Option("--html", help="One page of all that reproduce left in the folder: index.html in it.")
+    ] = False,
+    lab: Annotated[
+        Path | None,
+        typer.Option(help="Write its tables as Markdown: docs/lab/papers.md.", show_default=False),
+    ] = None,
 ) -> None:
-    """Compare recorded runs: table, summary.json and figure.
+    """Compare recorded runs: table, summary.json and figure; or show what reproduce found, as one HTML page.
 
     Runs that differ in anything but --axis and their seeds are refused.
 
     Example: netoffload report runs.jsonl --out results/tonight
+
+    Example: netoffload report results/papers --html
     """
     from netoffload import reports, results
 
+    if as_page or lab is not None:
+        _write_pages(records, out, lab, as_page=as_page)
+        return
+    if out is None:
+        raise UsageError("a report needs --out FOLDER, or --html for a folder of reproduce")
     summary = reports.write_report(results.read_records(records), out, reports.get(axis))
     print_summary(summary, as_json=as_json)
     notes.print(f"written to {out}", highlight=False)
+
+
+def _write_pages(folder: Path, out: Path | None, lab: Path | None, *, as_page: bool) -> None:
+    from netoffload import papers
+    from netoffload.papers import page, web
+
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder of netoffload reproduce")
+    if as_page:
+        path = (out or folder) / "index.html"
+        web.write(papers.PAPERS, folder, path)
+        notes.print(f"written to {path}", highlight=False)
+    if lab is not None:
+        lab.write_text(page.lab_page(papers.PAPERS, folder), encoding="utf-8")
+        notes.print(f"written to {lab}", highlight=False)
 
 
 def print_summary(summary: Summary, *, as_json: bool) -> None:

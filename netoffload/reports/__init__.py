@@ -24,12 +24,13 @@ uncompressed ring, without NICs if it was run so.
 ============================  =======================================================================================
 
 Files: ``axis`` what varies, ``summary`` merges records into numbers, ``table`` writes them as text, ``figure`` draws
-them, ``folder`` puts all three into a folder.
+them, ``folder`` puts all three into a folder. ``panels`` draws any numbers, those of the papers among them.
 """
 
 from netoffload.reports.axis import INLINE, VIA_NICS, get, method_name, split_name
 from netoffload.reports.figure import draw_figure, draw_rows
 from netoffload.reports.folder import write_report
+from netoffload.reports.panels import Panel, Series, draw_panels
 from netoffload.reports.summary import Bar, Summary, summarise
 from netoffload.reports.table import WIDEST, describe_run, table_header, table_rows, table_text
 
@@ -38,9 +39,12 @@ __all__ = [
     "VIA_NICS",
     "WIDEST",
     "Bar",
+    "Panel",
+    "Series",
     "Summary",
     "describe_run",
     "draw_figure",
+    "draw_panels",
     "draw_rows",
     "get",
     "method_name",

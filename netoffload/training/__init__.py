@@ -51,6 +51,6 @@ their names (``choice``); ``plan`` what a series of runs will do and keep; ``dat
 ``milestones`` what is due between iterations, ``checkpoint`` the state on disk; ``measure`` the meter, ``memory`` what
 ranks need; ``outcome`` what a rank leaves; ``rank`` the rank's program; ``run`` the parent's side. Without a testbed:
 ``inprocess`` trains with threads as ranks, ``search`` finds thresholds with it, ``sample`` keeps gradients to try a
-codec on. ``gloo`` is what torch itself would do, for `netoffload bench allreduce`, and ``ddp`` a replica under torch's
-DDP, for `netoffload bench ddp`.
+codec on, ``gradient_replicas`` computes all workers' gradients one after the other. ``gloo`` is what torch itself
+would do, for `netoffload bench allreduce`, and ``ddp`` a replica under torch's DDP, for `netoffload bench ddp`.
 """

@@ -101,8 +101,8 @@ class SplitReplica(Replica):
         """See :attr:`Replica.travel`."""
         return Travel(self.activations.waited_s, self.activations.hidden_s)
 
-    def outputs(self, images: torch.Tensor) -> torch.Tensor:
-        """See :meth:`Replica.outputs`; of all workers' samples, each rank with all of them or with its own."""
+    def training_outputs(self, images: torch.Tensor) -> torch.Tensor:
+        """See :meth:`Replica.training_outputs`; of all workers' samples, each rank with all of them or with its own."""
         workers = self._settings.nodes
         # What stands before the split layers sees the same on all ranks where all have all samples.
         self._seed_layers_by(workers if self._is_model else self._rank)

@@ -126,14 +126,14 @@ class Replica:
         """
         if self._adds_gradients:
             self._flat_gradient.zero_()
-        loss, factor = self.loss_of(self.outputs(images), labels)
+        loss, factor = self.loss_of(self.training_outputs(images), labels)
         self._iteration += 1
         on_loss()
         (loss if factor == 1 else loss * factor).backward()  # type: ignore[no-untyped-call]
         self.loss = float(loss.detach())
         return self.loss
 
-    def outputs(self, images: torch.Tensor) -> torch.Tensor:
+    def training_outputs(self, images: torch.Tensor) -> torch.Tensor:
         """Return what the model makes of a batch in training."""
         self._seed_layers_by(self._rank)
         outputs: torch.Tensor = self._module(images)
@@ -207,6 +207,19 @@ class Replica:
         digest = hashlib.sha256(self.parameters.data)
         digest.update(self.buffers().data)
         return digest.hexdigest()
+
+    def outputs(self, samples: torch.Tensor) -> list[Float32Array]:
+        """Return what every layer with weights makes of samples, after its ReLU if that works in place."""
+        kept: list[torch.Tensor] = []
+        layers = [layer for layer in self._module.modules() if list(layer.parameters(recurse=False))]
+        hooks = [layer.register_forward_hook(lambda _layer, _in, out: kept.append(out)) for layer in layers]
+        try:
+            with torch.no_grad():
+                self._module(samples)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return [tensor.numpy().copy() for tensor in kept]
 
     def accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
         """Return :func:`accuracy_of` the model."""

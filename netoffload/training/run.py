@@ -79,10 +79,10 @@ def run_all(
     for run in planned:
         datasets.of(run.settings)
     on_phase(f"up to {needed_octets / 1e9:.1f} GB of memory per rank")
-    records, failed = list[Record](), dict[str, NetOffloadError]()
-    for has_nics in (False, True):
-        settings = testbed if has_nics else dataclasses.replace(testbed, nic=None)
-        mine = [run for run in planned if run.has_nics == has_nics]
+    records: list[Record] = []
+    failed: dict[str, NetOffloadError] = {}
+    for settings in (dataclasses.replace(testbed, nic=None), testbed):
+        mine = [run for run in planned if run.has_nics == (settings is testbed)]
         over = {run.name: outputs.finished(run, testbed.nic) for run in mine}
         for record in filter(None, over.values()):
             records.append(record)

@@ -1,0 +1,107 @@
+"""Runs that several papers' items are made of: training without a testbed, and on one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from netoffload.errors import RunError, UsageError
+from netoffload.papers.item import Setting
+from netoffload.reports import Series, method_name
+from netoffload.results import Record
+from netoffload.testbed import NicSettings, TestbedSettings
+from netoffload.training import run
+from netoffload.training.config import TrainSettings
+from netoffload.training.gradient_replicas import Observe, SeeOutputs, learn
+from netoffload.training.outcome import Step
+
+
+def settings_of(
+    setting: Setting, model: str, data_set: str | None = None, method: str = "inc", **more: Any
+) -> TrainSettings:
+    """Return a run on a data set of the setting, or on one that needs no folder."""
+    folder = setting.folders.get(data_set or "")
+    return TrainSettings(method, model=model, data=data_set, data_dir=str(folder) if folder else None, **more)
+
+
+def learnt(
+    settings: TrainSettings,
+    coder: str | None = None,
+    *,
+    weights: str | None = None,
+    every: int = 0,
+    observe: Observe | None = None,
+    see_outputs: SeeOutputs | None = None,
+) -> dict[str, Any]:
+    """Train with gradient replicas and return what came out as JSON's types."""
+    found = learn(settings, coder=coder, weights=weights, every=every, observe=observe, see_outputs=see_outputs)
+    return dataclasses.asdict(found)
+
+
+def on_links(
+    setting: Setting, runs: Sequence[TrainSettings], rate_bps: int, nic: NicSettings | None = None
+) -> dict[str, dict[str, Any]]:
+    """Train by every method over shaped links, one after the other, and return what each cost.
+
+    Raises:
+        TestbedError: the testbed cannot be built.
+        RunError: no method got to its end.
+    """
+    bed = TestbedSettings(run.nodes_needed(runs), rate_bps, nic=nic or NicSettings())
+    records: list[Record] = []
+    try:
+        run.run_all(runs, bed, on_progress=_teller(setting), on_record=records.append)
+    except RunError:
+        if not records:
+            raise
+    return {method_name(record): cost_of(record) for record in records}
+
+
+def _teller(setting: Setting) -> run.Progress:
+    def say(name: str, step: Step) -> None:
+        setting.say(f"{name}, {step.done} iterations done")
+
+    return say
+
+
+def cost_of(record: Record) -> dict[str, Any]:
+    """Return what a run cost and learnt: seconds and octets per iteration, and accuracy (0..1)."""
+    iterations = record.timed_iterations
+    return {
+        "s_per_iteration": record.timing.wall_s.median,
+        "compute_s": record.timing.compute_s.median,
+        "communicate_s": record.timing.communicate_s.median,
+        "wire_octets": record.traffic.wire_octets / iterations,
+        "ratio": record.traffic.ratio,
+        "efficiency": record.compression_efficiency,
+        "accuracy": record.learning.accuracy,
+        "accuracies": record.learning.accuracy_after,
+        "final_loss": record.learning.final_loss,
+        "iterations": iterations,
+        "parameters": record.configuration.parameters,
+        "rate_bps_measured": record.rate_bps_measured,
+    }
+
+
+def curve(name: str, points: Mapping[str, float], scale: float = 1.0, printed: bool = False) -> Series:
+    """Return a line of numbers by iteration."""
+    return Series(name, tuple(float(x) for x in points), tuple(scale * y for y in points.values()), printed)
+
+
+def bars(name: str, points: Mapping[str, float], scale: float = 1.0, printed: bool = False) -> Series:
+    """Return bars by their names."""
+    return Series(name, tuple(points), tuple(scale * y for y in points.values()), printed)
+
+
+def check_free_memory(gigabytes: float) -> None:
+    """Refuse a run that the memory does not hold.
+
+    Raises:
+        UsageError: less is free.
+    """
+    with open("/proc/meminfo", encoding="utf-8") as file:
+        lines = dict(line.split(":", 1) for line in file)
+    free = int(lines["MemAvailable"].split()[0]) / 1e6
+    if free < gigabytes:
+        raise UsageError(f"{gigabytes:g} GB of memory must be free, {free:.1f} GB are")

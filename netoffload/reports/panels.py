@@ -1,0 +1,166 @@
+"""Figures of any kind from plain numbers: panels of bars, lines, steps and heaps, in one row or several.
+
+What a paper printed is drawn in grey beside what was found here.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from netoffload.reports.figure import written
+from netoffload.reports.palette import MUTED_COLOUR, PRINTED_COLOUR, SERIES_COLOURS, TEXT_COLOUR
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS: Final = 3
+"""Panels side by side."""
+PANEL_INCHES: Final = (3.9, 3.1)
+NARROWEST: Final = 1.4
+"""Panels' widths, for the title's sake."""
+HEADROOM: Final = 1.25
+"""Above bars, for the legend."""
+TITLE_CHARACTERS: Final = 46
+LONGEST_TICK: Final = 12
+
+
+@dataclass(frozen=True)
+class Series:
+    """Numbers of one name.
+
+    Attributes:
+        name: in the legend.
+        xs: places: numbers, or names of bars.
+        ys: as many numbers.
+        printed: a paper's, not ours.
+    """
+
+    name: str
+    xs: tuple[float | str, ...]
+    ys: tuple[float, ...]
+    printed: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One coordinate system.
+
+    Attributes:
+        kind: ``bars`` beside each other, ``heaps`` of them on each other, ``lines``, or ``steps`` of a histogram.
+        title: above it.
+        y_label: what is upwards, with its unit.
+        series: what is drawn.
+        x_label: what is to the right.
+        log_x: its scale is logarithmic.
+        log_y: likewise.
+    """
+
+    kind: str
+    title: str
+    y_label: str
+    series: tuple[Series, ...]
+    x_label: str = ""
+    log_x: bool = False
+    log_y: bool = False
+
+
+def draw_panels(panels: Sequence[Panel], title: str, path: Path) -> None:
+    """Draw panels into a file; its suffix decides the format (PNG, SVG, PDF).
+
+    Args:
+        panels: at least one.
+        title: above all.
+        path: of the file.
+
+    Raises:
+        UsageError: matplotlib is not installed, or the file cannot be written.
+    """
+    rows = -(-len(panels) // COLUMNS)
+    columns = min(len(panels), COLUMNS)
+    with written(path) as figure:
+        wide, high = PANEL_INCHES
+        figure.set_size_inches(max(columns, NARROWEST) * wide, rows * high + 0.5)
+        figure.set_layout_engine("constrained")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+        for number, panel in enumerate(panels):
+            _draw(figure.add_subplot(rows, columns, number + 1), panel)
+
+
+def _draw(axes: Axes, panel: Panel) -> None:
+    drawing = {"bars": _draw_bars, "heaps": _draw_heaps}.get(panel.kind, _draw_lines)
+    drawing(axes, panel)
+    axes.set_title(textwrap.fill(panel.title, TITLE_CHARACTERS), fontsize=9.5)
+    axes.set_xlabel(panel.x_label, fontsize=8.5)
+    axes.set_ylabel(panel.y_label, fontsize=8.5)
+    if panel.log_x:
+        axes.set_xscale("log")
+    if panel.log_y:
+        axes.set_yscale("log")
+    axes.tick_params(labelsize=7.5, labelcolor=TEXT_COLOUR)
+    axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
+    axes.set_axisbelow(True)
+    if len(panel.series) > 1:
+        axes.legend(framealpha=0.85, edgecolor="none", fontsize=7, handlelength=1.4)
+        if panel.kind in ("bars", "heaps") and not panel.log_y:
+            axes.set_ylim(top=HEADROOM * axes.get_ylim()[1])
+
+
+def _colours(panel: Panel) -> list[str]:
+    own = iter(SERIES_COLOURS * len(panel.series))
+    return [PRINTED_COLOUR if series.printed else next(own) for series in panel.series]
+
+
+def _places(panel: Panel) -> list[float | str]:
+    return list(dict.fromkeys(x for series in panel.series for x in series.xs))
+
+
+def _name_places(axes: Axes, places: Sequence[float | str]) -> None:
+    names = [textwrap.fill(x, LONGEST_TICK) if isinstance(x, str) else f"{x:g}" for x in places]
+    tilted = len(places) > 6
+    axes.set_xticks(range(len(places)), names, rotation=45 if tilted else 0, ha="right" if tilted else "center")
+    axes.tick_params(axis="x", length=0)
+
+
+def _draw_bars(axes: Axes, panel: Panel) -> None:
+    places, width = _places(panel), 0.8 / len(panel.series)
+    for number, (series, colour) in enumerate(zip(panel.series, _colours(panel), strict=True)):
+        shift = (number - (len(panel.series) - 1) / 2) * width
+        at = [places.index(x) + shift for x in series.xs]
+        axes.bar(at, series.ys, width, label=series.name, color=colour)
+        if len(places) * len(panel.series) <= 12:
+            for place, y in zip(at, series.ys, strict=True):
+                axes.text(place, y, f"{y:.3g}", ha="center", va="bottom", fontsize=6.5, color=MUTED_COLOUR)
+    _name_places(axes, places)
+
+
+def _draw_heaps(axes: Axes, panel: Panel) -> None:
+    places = _places(panel)
+    below = dict.fromkeys(places, 0.0)
+    for series, colour in zip(panel.series, _colours(panel), strict=True):
+        at, bottoms = [places.index(x) for x in series.xs], [below[x] for x in series.xs]
+        axes.bar(at, series.ys, 0.7, bottom=bottoms, label=series.name, color=colour)
+        for x, y in zip(series.xs, series.ys, strict=True):
+            below[x] += y
+    _name_places(axes, places)
+
+
+def _draw_lines(axes: Axes, panel: Panel) -> None:
+    for series, colour in zip(panel.series, _colours(panel), strict=True):
+        marker = "o" if len(series.xs) <= 20 and panel.kind == "lines" else None
+        style = "steps-mid" if panel.kind == "steps" else "default"
+        dashes = "--" if series.printed else "-"
+        axes.plot(
+            [float(x) for x in series.xs],
+            series.ys,
+            *(dashes,),
+            label=series.name,
+            color=colour,
+            marker=marker,
+            markersize=3.5,
+            drawstyle=style,
+            linewidth=1.4,
+        )

@@ -1,0 +1,89 @@
+"""Pages of the site that are made, not written: commands from the parser, examples and API from the sources.
+
+MkDocs calls the functions (``hooks`` in mkdocs.yml).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "daemon"), str(ROOT / "mpi_ext")]
+
+from mkdocs.structure.files import File, Files  # noqa: E402  (behind the path of the sources)
+
+API: Final = {
+    "netoffload_mpi": "mpi4py: a communicator whose collectives are compressed.",
+    "netoffload.torch": "torch: the DDP hook, the optimizer, periodic averaging, the backend.",
+    "netoffload.engine.pair": "Two NICs back to back in memory.",
+    "netoffload.methods": "How replicas agree: the papers' systems.",
+    "netoffload.compressors": "Float32 vectors to payloads, on the host.",
+    "netoffload.codec": "The NIC's codecs on arrays.",
+    "netoffload.collectives": "Schedules over an abstract exchange.",
+    "netoffload.transport": "Connections between ranks, from any rendezvous.",
+    "netoffload.training": "One run is a configuration in and a record out.",
+    "netoffload.errors": "What can be raised.",
+}
+"""What the API page shows, by the door that a user takes."""
+
+_SOURCE_LINK: Final = re.compile(r"\]\((?:\.\./)+(examples|netoffload|mpi_ext/netoffload_mpi)/([\w/]+)\.py\)")
+_README_LINK: Final = re.compile(r"\]\(\.\./\.\./README\.md")
+_ROLE: Final = re.compile(r":(?:class|func|mod|data|meth|attr):<code>~?(?:[\w.]*\.)?(\w+)</code>")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made."""
+    made = {"commands": _commands(), "api": _api(), "examples": _examples()}
+    pages = {f"reference/{name}.md": text for name, text in made.items()}
+    for name, path in {"project": "README.md", "CONTRIBUTING": "CONTRIBUTING.md"}.items():
+        pages[f"{name}.md"] = (ROOT / path).read_text(encoding="utf-8").replace("](docs/", "](")
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Let links to sources lead to the page that shows them."""
+    up = "../" * page.file.src_uri.count("/")
+
+    def to_page(match: re.Match[str]) -> str:
+        folder, name = match[1], match[2]
+        if folder == "examples":
+            return f"]({up}reference/examples.md#{name})"
+        return f"]({up}reference/api.md)"
+
+    markdown = _README_LINK.sub(rf"]({up}project.md", markdown)
+    markdown = markdown.replace("](examples)", f"]({up}reference/examples.md)")
+    return _SOURCE_LINK.sub(to_page, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Show the names that docstrings refer to as code, and no mark of reStructuredText before a block."""
+    return _ROLE.sub(r"<code>\1</code>", html).replace("::</p>", ":</p>")
+
+
+def _commands() -> str:
+    import typer
+    from typer.cli import get_docs_for_click
+
+    from netoffload.cli import app
+
+    command = typer.main.get_command(app)
+    text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="netoffload", title="Commands")
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def _examples() -> str:
+    parts = ["# Examples\n\n`netoffload example NAME` prints one of these programs.\n"]
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        parts.append(f"## {path.stem}\n\n```python\n{path.read_text(encoding='utf-8')}```\n")
+    return "\n".join(parts)
+
+
+def _api() -> str:
+    parts = ["# API\n\nEach package begins with its theory of operation.\n"]
+    parts += [f"::: {name}\n" for name in API]
+    return "\n".join(parts)

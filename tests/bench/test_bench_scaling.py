@@ -1,0 +1,41 @@
+"""``netoffload model scaling``: what is asked for, and what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from netoffload.bench import scaling
+from netoffload.cli import app
+from netoffload.errors import UsageError
+
+
+def test_ranges_have_both_ends() -> None:
+    assert scaling.node_counts("4..40") == (4, 8, 16, 32, 40)
+    assert scaling.node_counts("4,6") == (4, 6)
+    assert scaling.rates_bps("1gbit..40gbit") == tuple(int(gbit * 1e9) for gbit in (1, 2.5, 10, 25, 40))
+    assert scaling.rates_bps("100mbit") == (100_000_000,)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [("--nodes 1", "1 nodes exchange nothing"), ("--nodes many", "'many'"), ("--rate 2000gbit", "outside 1mbit")],
+)
+def test_what_is_no_cluster_is_refused(words: str, message: str) -> None:
+    result = CliRunner().invoke(app, ["model", "scaling", *words.split()])
+    assert isinstance(result.exception, UsageError)
+    assert message in str(result.exception)
+
+
+def test_json_and_figure(tmp_path: Path) -> None:
+    figure = tmp_path / "scaling.svg"
+    words = ["model", "scaling", "--nodes", "4,4096", "--rate", "1gbit,400gbit", "--size", "1MB"]
+    result = CliRunner().invoke(app, [*words, "--json", "--figure", str(figure)])
+    found = json.loads(result.stdout)
+    rows = {(row["rate_bps"], row["nodes"]): row for row in found["rows"]}
+    assert rows[10**9, 4096]["times_s"]["ring"] > rows[10**9, 4096]["times_s"]["rings of rings"]
+    assert rows[10**9, 4]["nic_gain"] > 5 > 1.2 > rows[4 * 10**11, 4096]["nic_gain"]
+    assert "What compressing NICs gain" in figure.read_text()
