@@ -157,11 +157,13 @@ class Sent:
         tagged_octets: octets handed to tagged sockets.
         vector_octets: octets of this worker's vectors as they went into the method, each counted once however often
             it travels: float32, or what a host-side compressor made of them.
+        activation_octets: the same of activations and errors, which no NIC compresses.
     """
 
     octets: int = 0
     tagged_octets: int = 0
     vector_octets: int = 0
+    activation_octets: int = 0
 
     def count(self, octets: int, *, tagged: bool) -> None:
         """Add octets that went to a socket."""

@@ -101,7 +101,8 @@ def train(
     return Learned(
         milestones.measure(),
         loss if loss is not None and math.isfinite(loss) else None,
-        sent.vector_octets / (FLOAT_OCTETS * replica.parameter_count * max(1, len(timeline.wall_s))),
+        (sent.vector_octets + sent.activation_octets)
+        / (FLOAT_OCTETS * replica.parameter_count * max(1, len(timeline.wall_s))),
         replica.digest(),
         milestones.accuracy_after,
     )

@@ -65,7 +65,7 @@ class ActivationExchange:
         def move() -> list[Float32Array]:
             payload = self._encode(values)
             self.sent.octets += payload.size * (self.exchange.size - 1)
-            self.sent.vector_octets += payload.size
+            self.sent.activation_octets += payload.size
             return list(map(self._decode, allgather_payloads(self.exchange, payload), sizes))
 
         return self._thread.submit(self._timed, move)
@@ -78,7 +78,7 @@ class ActivationExchange:
             rank, payloads = self.exchange.rank, list(map(self._encode, vectors))
             octets = sum(payload.size for payload in payloads)
             self.sent.octets += octets - payloads[rank].size
-            self.sent.vector_octets += octets
+            self.sent.activation_octets += octets
             size = vectors[rank].size
             return [self._decode(payload, size) for payload in alltoall_payloads(self.exchange, payloads)]
 

@@ -276,9 +276,10 @@ def make_record(
 
 
 def _efficiency(outcomes: Sequence[RankOutcome], traffic: Traffic) -> float:
-    workers = [outcome.sent.vector_octets for outcome in outcomes if outcome.is_worker]
+    sent = [outcome.sent for outcome in outcomes if outcome.is_worker]
+    workers = [each.vector_octets / traffic.ratio + each.activation_octets for each in sent]
     whole = FLOAT_OCTETS * outcomes[0].parameters * len(outcomes[0].wall_s)
-    return sum(workers) / len(workers) / whole / traffic.ratio
+    return sum(workers) / len(workers) / whole
 
 
 def check_replicas(outcomes: Sequence[RankOutcome]) -> None:

@@ -107,7 +107,7 @@ def test_a_run_in_one_process_measures_the_whole_model() -> None:
     learned = train(dataclasses.replace(MODEL, eval_every=2), dataset)
     _, sent, _, sha256 = trained(MODEL)[0]
     assert learned.sha256 == sha256
-    assert learned.efficiency == sent.vector_octets / (4 * 1_149_010 * ITERATIONS)
+    assert learned.efficiency == sent.activation_octets / (4 * 1_149_010 * ITERATIONS)
     assert 0 <= learned.accuracy <= 1
     assert list(learned.accuracy_after) == ["2"]
 
