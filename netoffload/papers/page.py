@@ -114,7 +114,7 @@ def tally(all_items: Sequence[Item], folder: Path) -> dict[str, int]:
 
 INTRODUCTION: Final = """\
 `netoffload report docs/lab/records --lab docs/lab/papers.md` makes this page of the
-[records](records) that `netoffload reproduce` left. A test makes it again and compares.
+records that `netoffload reproduce` left. A test makes it again and compares.
 
 - *agrees*, *differs*: ours is as near as the claim allows, or is not.
 - *holds*, *does not hold*: a statement in words.
