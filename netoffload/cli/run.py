@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -96,12 +97,13 @@ def run(
 
 
 def _check_script(program: Sequence[str]) -> None:
-    """Refuse a Python script that is not there before anything is built."""
+    """Refuse a Python script that is not there before anything is built; only programs are looked for in PATH."""
     words = [word for word in program if word != "--"]
-    if len(words) > 1 and Path(words[0]).name.startswith("python") and not words[1].startswith("-"):
-        words = words[1:]
-    if words and words[0].endswith(".py") and not Path(words[0]).exists():
-        raise UsageError(f"there is no script {words[0]} in {Path.cwd()}")
+    is_of_python = len(words) > 1 and Path(words[0]).name.startswith("python") and not words[1].startswith("-")
+    script = words[int(is_of_python)] if words else ""
+    if not script.endswith(".py") or Path(script).exists() or (not is_of_python and shutil.which(script)):
+        return
+    raise UsageError(f"there is no script {script} in {Path.cwd()}")
 
 
 def _refuse_options_of_up(context: typer.Context, run_id: str) -> None:

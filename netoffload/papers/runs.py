@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from netoffload.errors import RunError, UsageError
+from netoffload.errors import RunError
 from netoffload.papers.item import Setting
 from netoffload.reports import Series, method_name
 from netoffload.results import Record
@@ -45,6 +45,7 @@ def on_links(
     """Train by every method over shaped links, one after the other, and return what each cost.
 
     Raises:
+        UsageError: memory does not hold a run, or settings do not fit each other.
         TestbedError: the testbed cannot be built.
         RunError: no method got to its end.
     """
@@ -92,16 +93,3 @@ def curve(name: str, points: Mapping[str, float], scale: float = 1.0, printed: b
 def bars(name: str, points: Mapping[str, float], scale: float = 1.0, printed: bool = False) -> Series:
     """Return bars by their names."""
     return Series(name, tuple(points), tuple(scale * y for y in points.values()), printed)
-
-
-def check_free_memory(gigabytes: float) -> None:
-    """Refuse a run that the memory does not hold.
-
-    Raises:
-        UsageError: less is free.
-    """
-    with open("/proc/meminfo", encoding="utf-8") as file:
-        lines = dict(line.split(":", 1) for line in file)
-    free = int(lines["MemAvailable"].split()[0]) / 1e6
-    if free < gigabytes:
-        raise UsageError(f"{gigabytes:g} GB of memory must be free, {free:.1f} GB are")

@@ -7,7 +7,7 @@ from typing import Final
 
 from netoffload.papers.claim import Claim, Standing, holds, not_here
 from netoffload.papers.item import Item, Json, Reading, Setting, Step, bound
-from netoffload.papers.runs import bars, check_free_memory, curve, on_links, settings_of
+from netoffload.papers.runs import bars, curve, on_links, settings_of
 from netoffload.reports import Panel, Series
 from netoffload.testbed import NicSettings
 from netoffload.training.config import TrainSettings
@@ -132,20 +132,18 @@ FIG7: Final = Item(
     _fig7,
 )
 
-FIG12_MODELS: Final[Mapping[str, tuple[str, float, float, str | None]]] = {
-    "hdc": ("HDC", 1.0, 1.0, "mnist"),
-    "resnet50": ("ResNet-50", 1.0, 6.0, None),
-    "alexnet": ("AlexNet", 1.0, 10.0, None),
-    "vgg16": ("VGG-16", 1.0, 19.0, None),
+FIG12_MODELS: Final[Mapping[str, tuple[str, float, str | None]]] = {
+    "hdc": ("HDC", 1.0, "mnist"),
+    "resnet50": ("ResNet-50", 1.0, None),
+    "alexnet": ("AlexNet", 1.0, None),
+    "vgg16": ("VGG-16", 1.0, None),
 }
-"""By model: its name in the paper, the links in Gb/s, the GB of memory that five ranks take, and its data; None: noise.
-"""
+"""By model: its name in the paper, the links in Gb/s, and its data; None: noise."""
 INC_SHORTER: Final = {"alexnet": 52.0, "hdc": 38.0, "resnet50": 49.0, "vgg16": 31.0}
 
 
 def _four(setting: Setting, model: str) -> Json:
-    _name, gbit, memory, data_set = FIG12_MODELS[model]
-    check_free_memory(memory)
+    _name, gbit, data_set = FIG12_MODELS[model]
     if data_set is not None:
         runs = [settings_of(setting, model, data_set, way, iterations=200 if setting.is_full else 40) for way in FOUR]
     else:
