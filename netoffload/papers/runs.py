@@ -78,6 +78,7 @@ def cost_of(record: Record) -> dict[str, Any]:
         "efficiency": record.compression_efficiency,
         "accuracy": record.learning.accuracy,
         "accuracies": record.learning.accuracy_after,
+        "losses": record.learning.loss_after,
         "final_loss": record.learning.final_loss,
         "iterations": iterations,
         "parameters": record.configuration.parameters,

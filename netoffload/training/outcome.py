@@ -95,7 +95,7 @@ class Parts:
 
 @dataclasses.dataclass(frozen=True)
 class RankOutcome:
-    """What one rank leaves; ``accuracy`` to ``versions`` are rank 0's alone.
+    """What one rank leaves; ``accuracy`` to ``versions``, and ``loss_after``, are rank 0's alone.
 
     ``sent``, ``compressed_octets`` and ``coded`` are of the timed iterations: what the rank handed to its sockets, what
     its NIC compressed of its own tagged connections, and what it compressed itself. Earlier commands did the first
@@ -119,6 +119,7 @@ class RankOutcome:
     coded: Coded
     peak_memory_octets: int
     first_iteration: int = 0
+    loss_after: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Write it into the result folder."""

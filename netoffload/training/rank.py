@@ -106,6 +106,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         coded=coded,
         peak_memory_octets=peak_memory_octets(),
         first_iteration=milestones.first,
+        loss_after=milestones.loss_after,
     )
 
 
