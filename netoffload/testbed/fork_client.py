@@ -1,7 +1,8 @@
 """Asks a fork server for a rank, and ends as the rank ends: ``python -I -S fork_client.py SOCKET ARGUMENT...``.
 
 The arguments are those of ``python -m mpi4py``. It needs nothing but the standard library, and starts in some
-milliseconds. See :mod:`~netoffload.testbed.fork_server`.
+milliseconds. See :mod:`~netoffload.testbed.fork_server`. Where the environment says something else to imports than it
+said to the server's, the client becomes a new interpreter instead.
 """
 
 from __future__ import annotations
@@ -20,8 +21,23 @@ NAMESPACES: Final = ("ipc", "uts", "net", "mnt")
 LAUNCHER_FDS: Final = ("PMI_FD",)
 """Variables that hold the number of an inherited descriptor: MPICH's process manager is at its other end."""
 ASKED_TO_END: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ENVIRONMENT_FILE: Final = "environment.json"
+"""Beside the server's socket."""
+READ_BY_IMPORTS: Final = ("MKL_", "NETOFFLOAD_KERNEL", "NUMBA_", "OMP_", "PYTHON", "XDG_CACHE_HOME")
+"""What the names of variables begin with that are read when something is imported."""
 LENGTH: Final = struct.Struct("!I")
 STATUS: Final = struct.Struct("!i")
+
+
+def read_by_imports(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that have no effect on a fork."""
+    return {name: value for name, value in env.items() if name.startswith(READ_BY_IMPORTS)}
+
+
+def imports_as_server(path: str, env: Mapping[str, str]) -> bool:
+    """Say whether imports with this environment would do what those of the server at a socket did."""
+    with open(os.path.join(os.path.dirname(path), ENVIRONMENT_FILE), encoding="utf-8") as file:
+        return read_by_imports(json.load(file)) == read_by_imports(env)
 
 
 def ask(server: socket.socket, argv: list[str], env: Mapping[str, str]) -> None:
@@ -53,6 +69,8 @@ def end_as(status: int) -> None:
 
 def main(path: str, argv: list[str]) -> None:
     """Ask, and wait."""
+    if not imports_as_server(path, os.environ):
+        os.execv(sys.executable, [sys.executable, "-m", "mpi4py", *argv])
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(path)
         ask(server, argv, os.environ)

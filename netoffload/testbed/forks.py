@@ -7,6 +7,7 @@ that start earlier wait for it.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -39,14 +40,16 @@ class ForkServer:
         env: for ranks that are to be forks; empty outside of the context.
     """
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """Prepare a server.
 
         Args:
-            modules: what it imports, with the environment of this process: nothing that starts threads, or opens what
-                ranks must not share.
+            modules: what it imports: nothing that starts threads, or opens what ranks must not share.
+            env: in which it imports; None: this process's. A rank to whose imports its own says something else is no
+                fork.
         """
         self._modules = modules
+        self._environment = {**RANK_ENV, **(os.environ if env is None else env)}
         self._process: subprocess.Popen[bytes] | None = None
         self.env: dict[str, str] = {}
 
@@ -59,6 +62,7 @@ class ForkServer:
         try:
             folder = tempfile.mkdtemp(prefix="netoffload-forks-")
             path = Path(folder, "socket")
+            path.with_name(fork_client.ENVIRONMENT_FILE).write_text(json.dumps(self._environment), encoding="utf-8")
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(str(path))
                 listener.listen(BACKLOG)
@@ -68,7 +72,7 @@ class ForkServer:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[listener.fileno()],
-                    env={**RANK_ENV, **os.environ},
+                    env=self._environment,
                     start_new_session=True,  # a Ctrl-C is for its owner
                 )
         except OSError as error:

@@ -82,7 +82,8 @@ def run_ranks(
         node_indices: rank i runs on node ``node_indices[i]``.
         argv: the program. A leading ``python`` stands for this interpreter with ``-m mpi4py`` (without it under
             torchrun), and so does nothing at all before ``-m MODULE`` or a file that ends in ``.py``. With the
-            ``env`` of a :class:`~netoffload.testbed.forks.ForkServer`, MPICH's ranks are its forks.
+            ``env`` of a :class:`~netoffload.testbed.forks.ForkServer`, here or in this process's environment, MPICH's
+            ranks are its forks.
         env: added to every rank's environment, before any default of ours.
         timeout_s: after which everything is ended.
         capture_stdout: return what the ranks wrote to standard output instead of passing it on.
@@ -108,7 +109,7 @@ def run_ranks(
         on_stdout = lambda _rank, lines: captured.append(lines)  # noqa: E731
     heard = _without_remarks(on_stderr or pass_on_stderr, REMARKS.get(mpi, ()))
     with Meter(bed) as meter, RanksOutput(len(node_indices), on_stdout or pass_on_stdout, heard) as output:
-        words = _program_argv(argv, mpi, env or {})
+        words = _program_argv(argv, mpi, {**os.environ, **(env or {})})
         launch = make_launch(mpi, bed, _places(bed, node_indices, words, output, _script(mpi)))
         first = bed.plan.nodes[node_indices[0]]
         merged = {**RANK_ENV, **launch.default_env, ENV_MASTER: first.address, **_common_env(bed), **launch.env}

@@ -15,6 +15,7 @@ import pytest
 from netoffload.testbed.forks import RANK_ENV, ForkServer, python_argv
 
 DEADLINE_S = 20
+OWN_ENV = {"PATH": os.defpath, **RANK_ENV}
 
 SAYS_ALL = """\
 import json, os, sys
@@ -32,7 +33,7 @@ time.sleep(60)
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[ForkServer]:
-    with ForkServer(["decimal"]) as server:
+    with ForkServer(["decimal"], OWN_ENV) as server:
         yield server
 
 
@@ -42,7 +43,7 @@ def program(tmp_path: Path) -> Path:
 
 
 def started(forks: ForkServer, program: Path, **env: str) -> subprocess.Popen[bytes]:
-    whole = {"PATH": os.defpath, **forks.env, **env}
+    whole = {**OWN_ENV, **forks.env, **env}
     return subprocess.Popen(
         [*python_argv(whole), str(program), "-x", "1"],
         env=whole,
@@ -82,9 +83,16 @@ def test_a_fork_has_arguments_environment_folder_streams_and_imports(
     assert said["folder"] == str(program.parent)
     assert said["path"] == str(program.parent)
     assert said["imported"]
-    assert (said["env"]["OWN"], set(said["env"]) & set(RANK_ENV)) == ("yes", set())
+    said["env"].pop("LC_CTYPE", None)  # which Python adds where there is no locale
+    assert said["env"] == {**OWN_ENV, **forks.env, "CODE": str(code), "OWN": "yes"}
     assert said["server"] != os.getpid()
     assert err == b"also\n"
+
+
+def test_a_rank_whose_imports_differ_is_an_interpreter_of_its_own(forks: ForkServer, program: Path) -> None:
+    program.write_text("import sys\nprint('decimal' in sys.modules)\n")
+    for env, is_fork in (({}, True), ({"NUMBA_DISABLE_JIT": "1"}, False)):
+        assert started(forks, program, **env).communicate(timeout=DEADLINE_S)[0] == f"{is_fork}\n".encode()
 
 
 def test_an_exception_is_a_traceback_and_exit_code_1(forks: ForkServer, program: Path) -> None:
@@ -98,7 +106,7 @@ def test_an_exception_is_a_traceback_and_exit_code_1(forks: ForkServer, program:
 def test_descriptors_of_the_launcher_keep_their_numbers(forks: ForkServer, program: Path) -> None:
     program.write_text("import os\nos.write(int(os.environ['PMI_FD']), b'cmd=init')\n")
     read_fd, write_fd = os.pipe()
-    env = {"PATH": os.defpath, **forks.env, "PMI_FD": str(write_fd)}
+    env = {**OWN_ENV, **forks.env, "PMI_FD": str(write_fd)}
     with subprocess.Popen([*python_argv(env), str(program)], env=env, pass_fds=[write_fd]) as client:
         os.close(write_fd)
         assert client.wait(DEADLINE_S) == 0
@@ -137,7 +145,7 @@ def test_a_fork_that_ignores_sigterm_ends_with_its_client(forks: ForkServer, pro
 def test_with_its_owner_go_forks_and_folder(program: Path) -> None:
     program.write_text(WAITS)
     with contextlib.ExitStack() as stack:
-        with ForkServer([]) as server:
+        with ForkServer([], OWN_ENV) as server:
             folder = Path(*server.env.values()).parent
             client = stack.enter_context(started(server, program))
             pid = pid_of(client)
@@ -148,6 +156,6 @@ def test_with_its_owner_go_forks_and_folder(program: Path) -> None:
 
 def test_a_module_that_is_not_there_ends_server_and_clients(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program.write_text("")
-    with ForkServer(["no_such_module"]) as server, started(server, program) as client:
+    with ForkServer(["no_such_module"], OWN_ENV) as server, started(server, program) as client:
         assert client.wait(DEADLINE_S) != 0
     assert "No module named 'no_such_module'" in capfd.readouterr().err
