@@ -45,7 +45,7 @@ AT_THE_DOOR = "this far, and no further"
 
 def commands_of_pages() -> dict[str, list[str]]:
     """Return the arguments of every ``netoffload ...``, by where it stands and what it is."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for block in BLOCKS:
         if block.language in SHELL:
             lines = [line for line, _ in [*typed(block.text, block.language), *typed(block.instead, "sh")]]
@@ -86,8 +86,8 @@ def wrong(words: list[str], *, is_part: bool = False) -> str:
             parse_arguments([*(["--host", "tap:inc0", "--wire", "eth1"] if is_part else []), *words[1:]])
         except UsageError as error:
             return "" if is_part and "expected one argument" in str(error) else str(error)
-        except SystemExit as done:  # --help
-            return str(done.code or "")
+        except SystemExit as ended:  # --help
+            return str(ended.code or "")
         return ""
     with pytest.MonkeyPatch.context() as patch:
 
