@@ -10,6 +10,8 @@ traceback.
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class NetOffloadError(Exception):
     """Base of everything this project raises on purpose; the message is one line and says what to do."""
@@ -21,6 +23,27 @@ class UsageError(NetOffloadError, ValueError):
     """Our caller asked for something that cannot be: an unknown codec, a bound outside 1..16, zero nodes."""
 
     exit_code = 2
+
+
+EXTRAS: Final = {
+    "cramjam": "bench",
+    "matplotlib": "report",
+    "mpi4py": "mpi",
+    "scapy": "dissect",
+    "sklearn": "train",
+    "tensorboard": "tensorboard",
+    "torch": "train",
+    "zfpy": "bench",
+}
+"""The packages that only some need, by the name of their import, and the extra of this package that brings each."""
+
+
+def missing_package(error: ModuleNotFoundError) -> UsageError | None:
+    """Return what to say when a package that an extra brings is not there; None: another module is missing, a bug."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return None
+    return UsageError(f"this needs {package}, which is not installed: pip install 'netoffload[{EXTRAS[package]}]'")
 
 
 class WireError(NetOffloadError):

@@ -25,14 +25,15 @@ from rich.progress import (
 from rich.table import Table
 
 import netoffload
+from netoffload.cli.known import KnownCommands
 from netoffload.compiled.cache import COMPILING
-from netoffload.errors import NetOffloadError, SystemRefusedError
+from netoffload.errors import NetOffloadError, SystemRefusedError, missing_package
 from netoffload.programs import end_at_once
 
 app = typer.Typer(
     name="netoffload",
+    cls=KnownCommands,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -194,6 +195,22 @@ def _written_out() -> Iterator[None]:
         raise SystemRefusedError(f"cannot write to standard output: {error.strerror}") from error
 
 
+@contextlib.contextmanager
+def _said_what_is_missing() -> Iterator[None]:
+    """Turn the import of a package that an extra brings into an error of ours.
+
+    Raises:
+        UsageError: the package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = missing_package(error)
+        if missing is None:
+            raise
+        raise missing from error
+
+
 def _lead_nowhere(stream: TextIO) -> None:
     """Let what is still in a stream's buffer go nowhere when Python flushes it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -205,8 +222,8 @@ def main() -> None:
     for number in _SIGNALS:
         signal.signal(number, _raise_interrupted)
     try:
-        with _written_out():
-            _command()(standalone_mode=True)
+        with _written_out(), _said_what_is_missing():
+            _command()(standalone_mode=True, prog_name="netoffload")
     except NetOffloadError as error:
         print(f"netoffload: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -26,8 +26,9 @@ def example(
 ) -> None:
     """Print a whole program that trains over netoffload, to start your own from; without a name list them.
 
-    Examples: netoffload example
-              netoffload example ddp --out ddp.py
+    Example: netoffload example
+
+    Example: netoffload example ddp --out ddp.py
     """
     programs = _programs()
     if name is not None:
