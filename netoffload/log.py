@@ -26,7 +26,7 @@ def choose(form: str) -> None:
         threading.excepthook = lambda args: failed("uncaught", args.exc_value or args.exc_type())
 
 
-def line(form: str, event: str, message: str, *, level: str = "info", **fields: object) -> str:
+def line(form: str, event: str, message: str, *, level: str = "info", **fields: Any) -> str:
     """Return a line without its end."""
     if form == "text":
         return f"netoffload: {'warning: ' if level == 'warning' else ''}{message}"
@@ -35,7 +35,7 @@ def line(form: str, event: str, message: str, *, level: str = "info", **fields: 
     return json.dumps(said, default=str)
 
 
-def say(event: str, message: str, *, level: str = "info", **fields: object) -> None:
+def say(event: str, message: str, *, level: str = "info", **fields: Any) -> None:
     """Say something at once.
 
     Args:
@@ -47,7 +47,7 @@ def say(event: str, message: str, *, level: str = "info", **fields: object) -> N
     print(line(_chosen["form"], event, message, level=level, **fields), file=sys.stderr, flush=True)
 
 
-def note(event: str, message: str, **fields: object) -> None:
+def note(event: str, message: str, **fields: Any) -> None:
     """Say something that only a log in JSON has: that all is well."""
     if _chosen["form"] == "json":
         say(event, message, **fields)

@@ -85,8 +85,8 @@ class Environment:
         self.bin = folder / "bin"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
         (self._site,) = folder.glob("lib/python*/site-packages")
-        pip = [sys.executable, "-m", "pip", "--python", self.bin / "python", "--disable-pip-version-check"]
-        subprocess.run([*pip, "install", "-q", "--no-deps", "--no-index", "--no-compile", wheel], check=True)
+        pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", "-q", "--no-deps", "--no-index", "--no-compile", str(wheel)], check=True)
 
     def bring(self, extra: str | None) -> None:
         """Let exactly the packages of the core and of an extra be there."""

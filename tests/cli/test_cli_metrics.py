@@ -203,7 +203,7 @@ def test_what_a_nic_refuses_is_an_object_too(monkeypatch: pytest.MonkeyPatch) ->
     log.choose("text")
     said = json.loads(refused.stderr)
     assert (refused.returncode, said["level"], said["event"], said["exit_code"]) == (2, "error", "refused", 2)
-    assert said["message"].startswith("error bound")
+    assert said["message"].startswith("bound 17 is outside")
     assert netoffloadd("--log-format", "yaml", "--host", "tap:a", "--wire", "b").stderr.endswith("text, json\n")
 
 
@@ -238,7 +238,7 @@ def test_the_dashboard_has_what_grafana_asks_for() -> None:
     board = json.loads(netoffload("stats", "--dashboard").stdout)
     assert {"uid", "title", "schemaVersion", "time", "templating", "panels"} <= board.keys()
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
-    taken = set()
+    taken: set[tuple[int, int]] = set()
     for panel in board["panels"]:
         assert panel["type"] in ("timeseries", "table")
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
