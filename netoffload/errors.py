@@ -38,11 +38,8 @@ EXTRAS: Final = {
 """The packages that only some need, by the name of their import, and the extra of this package that brings each."""
 
 
-def missing_package(error: ModuleNotFoundError) -> UsageError | None:
-    """Return what to say when a package that an extra brings is not there; None: another module is missing, a bug."""
-    package = (error.name or "").partition(".")[0]
-    if package not in EXTRAS:
-        return None
+def missing_package(package: str) -> UsageError:
+    """Return what to say when a package of :data:`EXTRAS` is not there."""
     return UsageError(f"this needs {package}, which is not installed: pip install 'netoffload[{EXTRAS[package]}]'")
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
+from importlib.util import find_spec
 from types import FrameType
 from typing import Annotated, Final, TextIO
 
@@ -27,7 +28,7 @@ from rich.table import Table
 import netoffload
 from netoffload.cli.known import KnownCommands
 from netoffload.compiled.cache import COMPILING
-from netoffload.errors import NetOffloadError, SystemRefusedError, missing_package
+from netoffload.errors import EXTRAS, NetOffloadError, SystemRefusedError, missing_package
 from netoffload.programs import end_at_once
 
 app = typer.Typer(
@@ -205,10 +206,20 @@ def _said_what_is_missing() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        missing = missing_package(error)
-        if missing is None:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
             raise
-        raise missing from error
+        raise missing_package(package) from error
+
+
+def need(package: str) -> None:
+    """Refuse, before anything is built, what ranks cannot do without a package that an extra brings.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    if find_spec(package) is None:
+        raise missing_package(package)
 
 
 def _lead_nowhere(stream: TextIO) -> None:
