@@ -12,7 +12,6 @@ from typing import Final
 
 from netoffload.config import ENV_OFFLOAD, Offload
 
-
 _NEED_MPI: Final = "ranks need MPICH and mpi4py: pip install 'netoffload[mpi]'"
 
 
