@@ -25,6 +25,7 @@ CASES = [
     ("torch", "bench ddp"),
     ("torch", "bench thresholds hdc"),
     ("torch", "verify torch"),
+    ("mpi4py", "train hdc -n 2"),
     ("mpi4py", "verify collectives"),
     ("mpi4py", "verify failures"),
     ("mpi4py", "bench allreduce -n 2"),
