@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from netoffload import config, results
-from netoffload.cli.app import console, notes
+from netoffload.cli.app import console, need, notes
 from netoffload.cli.report import print_summary
 from netoffload.errors import NetOffloadError
 from netoffload.nic_options import NicSettings
@@ -141,6 +141,7 @@ def run_series(
     from netoffload.training.plan import NO_OUTPUTS
     from netoffload.training.run import run_all
 
+    need("mpi4py")
     if out is not None:
         results.check_writable(out)
 
