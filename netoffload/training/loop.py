@@ -96,8 +96,8 @@ def warm_up(replica: Replica, method: Method, batches: Batches | None) -> None:
     """Open connections and touch memory without changing what is trained.
 
     Every rank calls it, with a method that it throws away afterwards: that has counted, and its compressor's state has
-    advanced. All gradients are zeros, and so are what goes for the weights; nobody updates, and the model's buffers
-    are put back. Of a large model one round is enough to open TCP's windows.
+    advanced. All gradients are zeros, and so are what goes for the weights; an update changes nothing, and the model's
+    buffers are put back. Of a large model one round is enough to open TCP's windows.
     """
     buffers = replica.buffers()
     rounds = WARM_UP_ROUNDS if replica.gradient.nbytes < LARGE_OCTETS else 1
@@ -108,7 +108,7 @@ def warm_up(replica: Replica, method: Method, batches: Batches | None) -> None:
     replica.set_buffers(buffers)
     for _ in range(rounds):
         replica.gradient.fill(0)
-        method.step(replica.gradient, replica.gradient, lambda _sum: None)
+        method.step(replica.gradient, replica.gradient, replica.warm_up_update)
     method.finish(replica.gradient)
 
 

@@ -161,6 +161,19 @@ class Replica:
         self._optimizer_view.grad = gradient
         self._optimizer.step()
 
+    def warm_up_update(self, zeros: Float32Array) -> None:
+        """Have the optimizer make its vectors, which it does in its first step; nothing that is trained changes.
+
+        Args:
+            zeros: float32[n], 0 everywhere.
+        """
+        self._optimizer.param_groups[0]["lr"] = 0.0
+        self._optimizer_view.grad = torch.from_numpy(zeros)
+        self._optimizer.step()
+        for state in self._optimizer.state.values():
+            for vector in filter(torch.is_tensor, state.values()):
+                vector.zero_()
+
     def seed_layers(self, rank: int, iteration: int = 0) -> None:
         """Let the run's seed, this rank and the iteration decide what layers draw (dropout), from ``iteration`` on."""
         self._rank, self._iteration = rank, iteration
