@@ -5,6 +5,7 @@ MkDocs calls the functions (``hooks`` in mkdocs.yml).
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ API: Final = {
 }
 """What the API page shows, by the door that a user takes."""
 
-_SOURCE_LINK: Final = re.compile(r"\]\((?:\.\./)+(examples|netoffload|mpi_ext/netoffload_mpi)/([\w/]+)\.py\)")
+_SOURCE_LINK: Final = re.compile(r"\]\((?:\.\./)+(examples|netoffload|mpi_ext/netoffload_mpi)/([\w/]+)\.(?:py|ipynb)\)")
 _README_LINK: Final = re.compile(r"\]\(\.\./\.\./README\.md")
 _ROLE: Final = re.compile(r":(?:class|func|mod|data|meth|attr):<code>~?(?:[\w.]*\.)?(\w+)</code>")
 
@@ -78,9 +79,23 @@ def _commands() -> str:
 
 def _examples() -> str:
     parts = ["# Examples\n\n`netoffload example NAME` prints one of these programs.\n"]
-    for path in sorted((ROOT / "examples").glob("*.py")):
-        parts.append(f"## {path.stem}\n\n```python\n{path.read_text(encoding='utf-8')}```\n")
+    for path in sorted((ROOT / "examples").iterdir()):
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".py":
+            parts.append(f"## {path.stem}\n\n```python\n{text}```\n")
+        elif path.suffix == ".ipynb":
+            parts.append(f"## {path.stem}\n\n{_notebook(text)}")
     return "\n".join(parts)
+
+
+def _notebook(text: str) -> str:
+    """Return a notebook's cells as one page; its headings are two levels lower."""
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
+    shown = [
+        f"```python\n{source}\n```" if kind == "code" else re.sub(r"^#", "###", source, flags=re.MULTILINE)
+        for kind, source in cells
+    ]
+    return "\n\n".join(shown) + "\n"
 
 
 def _api() -> str:

@@ -17,7 +17,10 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*_ex
 ARCHITECTURE = ROOT / "docs" / "design" / "architecture.md"
 ARCHITECTURE_WORDS_MAX = 1800
 PROSE_COLUMNS_MAX = 100
-HISTORY = re.compile(r"`[0-9a-f]{7,40}`|\b(previously|no\s+longer|used\s+to|any\s+more)\b", re.IGNORECASE)
+SENTENCE_WORDS_MAX = 30
+HISTORY = re.compile(
+    r"`[0-9a-f]{7,40}`|\b(previously|no\s+longer|used\s+to|any\s+more)\b|^(<{7}|>{7}) ", re.IGNORECASE | re.MULTILINE
+)
 
 BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 
@@ -87,7 +90,8 @@ def test_lines_of_prose_are_short(page: Path) -> None:
     if page.name == "CHANGELOG.md":
         return
     lines = prose(page.read_text(encoding="utf-8")).splitlines()
-    assert [line for line in lines if len(line) > PROSE_COLUMNS_MAX and not line.startswith(("|", "!["))] == []
+    whole = re.compile(r"\||!\[|\[[\w-]+\]: \S+$")  # tables, pictures and addresses
+    assert [line for line in lines if len(line) > PROSE_COLUMNS_MAX and not whole.match(line)] == []
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "docs" in page.parts], ids=lambda page: page.name)
@@ -96,8 +100,37 @@ def test_pages_tell_no_history(page: Path) -> None:
 
 
 def test_history_is_seen() -> None:
-    found = [found[0] for found in HISTORY.finditer("It is used at `8bd256b`, and no\nlonger at `0x28`.")]
-    assert found == ["`8bd256b`", "no\nlonger"]
+    found = [found[0] for found in HISTORY.finditer("It is used at `8bd256b`, and no\nlonger at `0x28`.\n>>>>>>> main")]
+    assert found == ["`8bd256b`", "no\nlonger", ">>>>>>> "]
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a page: neither code, tables, headings nor pictures; what is quoted as code is a word."""
+    text = re.sub(r"<!--.*?-->", "", prose(text), flags=re.DOTALL)
+    text = re.sub(r"^(#|\||!\[).*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]+`", "CODE", text))
+    parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text)]
+    return [one for part in parts for one in re.split(r"(?<=[.!?])[)*\"]*\s+(?=[(*\"]*[A-Z0-9])", part) if one]
+
+
+def long_sentences(text: str) -> list[str]:
+    """Return those with too many words; a dash or a sign of arithmetic is none."""
+    return [one for one in sentences(text) if len(re.findall(r"\S*\w\S*", one)) > SENTENCE_WORDS_MAX]
+
+
+READ_ALOUD = [page for page in PAGES if page.name != "CHANGELOG.md" and "lab" not in page.parts]
+
+
+@pytest.mark.parametrize("page", READ_ALOUD, ids=lambda page: page.name)
+def test_a_sentence_can_be_read_aloud(page: Path) -> None:
+    assert long_sentences(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_long_sentence_is_seen() -> None:
+    words = " ".join(["word"] * 15)
+    text = f"# {words} {words} {words}\n| {words} {words} {words} |\n- A `{words}` [{words}](x.md) end. But\n"
+    assert long_sentences(text) == []
+    assert long_sentences(f"{text}{words}\n{words}: it is.\n\n{words}\n") == [f"But {words} {words}: it is."]
 
 
 def test_the_layer_table_is_that_of_the_code() -> None:

@@ -34,7 +34,7 @@ def test_the_site_builds_and_its_made_pages_are_whole(tmp_path: Path) -> None:
     api = (tmp_path / "reference/api.html").read_text()
     assert 'id="netoffload.torch.compress_hook"' in api
     assert re.search(r":(func|class|mod):", api) is None
-    for example in (ROOT / "examples").glob("*.py"):
+    for example in (*(ROOT / "examples").glob("*.py"), *(ROOT / "examples").glob("*.ipynb")):
         assert f'id="{example.stem}"' in (tmp_path / "reference/examples.html").read_text()
     torch = (tmp_path / "guide/torch.html").read_text()
     assert 'href="../reference/examples.html#ddp"' in torch

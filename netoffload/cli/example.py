@@ -24,11 +24,13 @@ def example(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """Print a whole program that trains over netoffload, to start your own from; without a name list them.
+    """Print a whole program or notebook that uses netoffload, to start your own from; without a name list them.
 
     Example: netoffload example
 
     Example: netoffload example ddp --out ddp.py
+
+    Example: netoffload example codec --out codec.ipynb
     """
     programs = _programs()
     if name is not None:
@@ -45,9 +47,7 @@ def example(
         return
     if out is not None:
         raise UsageError(f"--out needs the name of an example: {', '.join(programs)}")
-    said = {
-        name: (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines() for name, path in programs.items()
-    }
+    said = {name: _said(path).splitlines() for name, path in programs.items()}
     if as_json:
         print(json.dumps({"examples": {name: {"about": lines[0], "start": lines[-1]} for name, lines in said.items()}}))
         return
@@ -58,4 +58,12 @@ def example(
 def _programs() -> dict[str, Path]:
     """Return the examples by name: in a wheel they lie in the package, in a checkout beside it."""
     folder = next(path for path in (PACKAGE / "examples", PACKAGE.parent / "examples") if path.is_dir())
-    return {path.stem: path for path in sorted(folder.glob("*.py"))}
+    return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".py", ".ipynb")}
+
+
+def _said(path: Path) -> str:
+    """Return what a program says of itself: its docstring, or a notebook's first cell."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return ast.get_docstring(ast.parse(text)) or ""
+    return "".join(json.loads(text)["cells"][0]["source"]).removeprefix("# ")

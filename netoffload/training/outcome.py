@@ -97,10 +97,10 @@ class Parts:
 class RankOutcome:
     """What one rank leaves; ``accuracy`` to ``versions``, and ``loss_after``, are rank 0's alone.
 
-    ``sent``, ``compressed_octets`` and ``coded`` are of the timed iterations: what the rank handed to its sockets, what
-    its NIC compressed of its own tagged connections, and what it compressed itself. Earlier commands did the first
-    ``first_iteration`` iterations. ``peak_memory_octets`` is the most that was resident,
-    libraries included.
+    ``sent``, ``compressed_octets``, ``no_gain_segments`` and ``coded`` are of the timed iterations: what the rank
+    handed to its sockets, what its NIC compressed of its own tagged connections, how many segments compressing would
+    not have made smaller, and what it compressed itself. Earlier commands did the first ``first_iteration`` iterations.
+    ``peak_memory_octets`` is the most that was resident, libraries included.
     """
 
     rank: int
@@ -116,6 +116,7 @@ class RankOutcome:
     parameters: int
     sent: Sent
     compressed_octets: int
+    no_gain_segments: int
     coded: Coded
     peak_memory_octets: int
     first_iteration: int = 0
