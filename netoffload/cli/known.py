@@ -28,17 +28,19 @@ class KnownCommands(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self._known = _read()
+        self._imported: set[str] = set()
         summaries = {name: TyperCommand(name, help=said["summary"]) for name, said in self._known.items()}
         self.commands = {**summaries, **self.commands}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, imported."""
-        if cmd_name in self._known and self.commands[cmd_name].callback is None:
+        if cmd_name in self._known and cmd_name not in self._imported:  # a group may be there in part
             from netoffload.cli.app import app
 
             for module in self._known[cmd_name]["modules"]:
                 importlib.import_module(f"netoffload.cli.{module}")
             self.commands[cmd_name] = typer.main.get_group(app).commands[cmd_name]
+            self._imported.add(cmd_name)
         return self.commands.get(cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -174,6 +174,8 @@ def test_no_random_kilobyte_is_floats() -> None:
 def test_no_file_of_this_machine_begins_as_floats(folder: str) -> None:
     paths = [path for path in sorted(Path(folder).glob("**/*"))[:3000] if path.is_file() and os.access(path, os.R_OK)]
     for path in paths:
+        if "sample_data" in path.parts:  # matplotlib's, some of which are float32
+            continue
         with path.open("rb") as file:
             assert judge(file.read(8192)) != FLOATS, path
 
