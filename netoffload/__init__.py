@@ -2,7 +2,8 @@
 
 The layers, from the bottom; imports point down, never sideways (``tests/test_layers.py`` holds the table)::
 
-    errors codec_specs programs     one exception tree; which codecs there are; how programs end
+    errors codec_specs              one exception tree; which codecs there are
+    log programs                    what a process says that runs for long; how programs end
     config faults results           settings, damage on purpose, records
     control netlink                 the control socket, the kernel's network objects
     compiled                        Numba's set-up, and what all compiled code shares
@@ -27,4 +28,4 @@ Two journeys explain the rest. A frame: device -> daemon loop -> engine -> codec
 A run: cli -> testbed -> ranks -> training -> methods -> collectives -> exchange -> record -> reports.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -21,11 +21,11 @@ import os
 import socket
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from netoffload import log
 from netoffload.errors import ControlError, NetOffloadError, SystemRefusedError
 
 MAX_REQUEST_OCTETS: Final = 64 * 1024
@@ -161,7 +161,7 @@ class ControlServer:
         except NetOffloadError as error:
             return _encode_error(str(error))
         except Exception as error:  # a bug, or an argument of a type nobody thought of: one line to the client as well
-            traceback.print_exc()
+            log.failed("request_failed", error)
             return _encode_error(f"{asked['command']} failed: {type(error).__name__}: {error}")
 
 

@@ -10,6 +10,8 @@ traceback.
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class NetOffloadError(Exception):
     """Base of everything this project raises on purpose; the message is one line and says what to do."""
@@ -21,6 +23,24 @@ class UsageError(NetOffloadError, ValueError):
     """Our caller asked for something that cannot be: an unknown codec, a bound outside 1..16, zero nodes."""
 
     exit_code = 2
+
+
+EXTRAS: Final = {
+    "cramjam": "bench",
+    "matplotlib": "report",
+    "mpi4py": "mpi",
+    "scapy": "dissect",
+    "sklearn": "train",
+    "tensorboard": "tensorboard",
+    "torch": "train",
+    "zfpy": "bench",
+}
+"""The packages that only some need, by the name of their import, and the extra of this package that brings each."""
+
+
+def missing_package(package: str) -> UsageError:
+    """Return what to say when a package of :data:`EXTRAS` is not there."""
+    return UsageError(f"this needs {package}, which is not installed: pip install 'netoffload[{EXTRAS[package]}]'")
 
 
 class WireError(NetOffloadError):

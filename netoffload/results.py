@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from netoffload.errors import UsageError
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """Version of the record's keys; a newer one is refused."""
 
 UNKNOWN: Final = "unknown"
@@ -51,6 +51,7 @@ class Configuration:
     codec: str | None
     bound_k: int | None
     packing: str | None
+    """How NICs compressed, or ranks by themselves; these pack nothing. None: there were no NICs."""
     rate_bps: int | None
     mtu: int
     error_feedback: bool
@@ -69,6 +70,11 @@ class Configuration:
     activations: str = "float32"
     sub_batches: int = 1
     """What of the model a worker had; what activations and errors travelled as, and in how many pieces."""
+
+    @property
+    def has_nics(self) -> bool:
+        """Whether every node had a NIC."""
+        return self.packing is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,11 +201,15 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True)
 class Learning:
-    """Accuracy on the test set, 0..1, also by number of iterations; worker 0's last loss, or None: not finite."""
+    """Accuracy on the test set, 0..1, also by number of iterations; worker 0's last loss, or None: not finite.
+
+    ``loss_after`` is the mean of worker 0's losses since the accuracy before, where it is finite.
+    """
 
     accuracy: float
     accuracy_after: dict[str, float]
     final_loss: float | None
+    loss_after: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,6 +278,11 @@ def _to_format_5(record: dict[str, Any]) -> None:
     _add(record, first_iteration=0, timed_iterations=asked["iterations"], peak_memory_octets=None)
 
 
+def _to_format_6(record: dict[str, Any]) -> None:
+    """Losses on the way were not kept, nor how ranks compressed by themselves."""
+    _add(record["learning"], loss_after={})
+
+
 def _add(place: dict[str, Any], **new: object) -> None:
     if known := sorted(place.keys() & new.keys()):
         raise KeyError(f"it has {', '.join(known)} of a later format")
@@ -279,6 +294,7 @@ MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], None]]] = {
     2: _to_format_3,
     3: _to_format_4,
     4: _to_format_5,
+    5: _to_format_6,
 }
 """By format: what brings a record of it to the next one, in place."""
 assert list(MIGRATIONS) == list(range(1, FORMAT))

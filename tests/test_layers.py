@@ -20,6 +20,7 @@ LEVELS = {
     "netoffload": 0,  # the package's own __init__: the version, and the map of the layers
     "netoffload.errors": 0,
     "netoffload.codec_specs": 0,
+    "netoffload.log": 0,
     "netoffload.programs": 0,
     "netoffload.config": 1,
     "netoffload.faults": 1,

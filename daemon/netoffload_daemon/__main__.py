@@ -11,13 +11,13 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
 import numpy as np
 
+from netoffload import log
 from netoffload.codec import get
 from netoffload.compiled.cache import COMPILING
 from netoffload.config import (
@@ -37,7 +37,7 @@ from netoffload.engine.bypass import socket_program
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.nic_options import NicProcess
 from netoffload.programs import end_at_once
-from netoffload_daemon.arguments import parse_arguments
+from netoffload_daemon.arguments import asked_log_format, parse_arguments
 from netoffload_daemon.bypass import KernelBypass
 from netoffload_daemon.control import make_handlers
 from netoffload_daemon.key import load_key
@@ -115,8 +115,7 @@ def run(settings: NicProcess) -> int:
         loop = Loop(host, wire.fileno(), event, told, port)
         stack.callback(loop.stop)  # before any device is closed, whatever happens here
         loop.start(settings.threads)
-        if settings.ready_fd is not None:
-            _say_ready(settings.ready_fd)
+        _say_ready(settings)
         outcome = loop.join()
     return _exit_code(outcome, settings)
 
@@ -137,11 +136,14 @@ def _engine_settings(settings: NicProcess, mtu: int, signer: Authenticator, chec
 def _warn_of_arp(settings: NicProcess) -> None:
     """Say it where the host's kernel answers ARP for the address of its TAP on the wire, past the NIC."""
     if not settings.host_is_veth and arp_ignore(settings.wire, settings.wire_netns) == 0:
-        print(
-            f"netoffload: warning: {settings.host} and wire {settings.wire} share a network namespace, whose kernel "
-            "answers ARP on the wire too: peers then send past this NIC, and get raw data; put the wire into a "
-            "namespace of its own (--wire-netns), or set net.ipv4.conf.all.arp_ignore=1",
-            file=sys.stderr,
+        log.say(
+            "arp_answered_by_host",
+            f"{settings.host} and wire {settings.wire} share a network namespace, whose kernel answers ARP on the wire "
+            "too: peers then send past this NIC, and get raw data; put the wire into a namespace of its own "
+            "(--wire-netns), or set net.ipv4.conf.all.arp_ignore=1",
+            level="warning",
+            host=settings.host,
+            wire=settings.wire,
         )
 
 
@@ -160,10 +162,12 @@ def _keep(tap: Tap, settings: NicProcess) -> None:
     keep(tap)
     name, netns = settings.host_name, settings.host_netns
     enter = "" if netns is None else f"nsenter --net={netns} "
-    print(
-        f"netoffload: made the TAP {name}; it stays when this NIC ends, and so do the host's connections; "
+    log.say(
+        "tap_made",
+        f"made the TAP {name}; it stays when this NIC ends, and so do the host's connections; "
         f"`{enter}ip link del {name}` removes it (--ephemeral makes one that goes)",
-        file=sys.stderr,
+        host=settings.host,
+        host_netns=netns,
     )
 
 
@@ -200,8 +204,8 @@ class Loop:
     def _run(self, roles: int, port: Port) -> None:
         try:
             self._outcomes.append(serve(*self._arguments, roles, self._settings, port))
-        except Exception:
-            traceback.print_exc()
+        except Exception as error:
+            log.failed("loop_failed", error)
             self._outcomes.append(FAILED)
         finally:
             os.eventfd_write(self._event, 1)  # one direction alone is no NIC
@@ -209,14 +213,19 @@ class Loop:
 
 def _exit_code(outcome: int, settings: NicProcess) -> int:
     reasons = {
-        HOST_GONE: (f"{settings.host} was deleted", EXIT_HOST_GONE),
-        WIRE_GONE: (f"wire {settings.wire} was deleted", EXIT_WIRE_GONE),
-        FAILED: ("the loop failed, nothing is forwarded any more: please report what stands above", EXIT_FAILED),
+        HOST_GONE: ("host_deleted", f"{settings.host} was deleted", EXIT_HOST_GONE),
+        WIRE_GONE: ("wire_deleted", f"wire {settings.wire} was deleted", EXIT_WIRE_GONE),
+        FAILED: (
+            "ended",
+            "the loop failed, nothing is forwarded any more: please report what stands above",
+            EXIT_FAILED,
+        ),
     }
     if outcome not in reasons:
+        log.note("stopped", "stopped as asked", exit_code=0)
         return 0
-    reason, code = reasons[outcome]
-    print(f"netoffload: {reason}", file=sys.stderr)
+    event, reason, code = reasons[outcome]
+    log.say(event, reason, level="error", exit_code=code, host=settings.host, wire=settings.wire)
     return code
 
 
@@ -232,17 +241,21 @@ def _nobody_told(ready_fd: int, error: OSError) -> UsageError:
     return UsageError(f"nobody can be told on descriptor {ready_fd} that the NIC is ready: {error.strerror}")
 
 
-def _say_ready(ready_fd: int) -> None:
+def _say_ready(settings: NicProcess) -> None:
+    engine = {"codec": settings.codec, "bound_k": settings.bound_k, "packing": settings.packing}
+    log.note("forwarding", "frames are forwarded", host=settings.host, wire=settings.wire, pid=os.getpid(), **engine)
+    if settings.ready_fd is None:
+        return
     try:
-        os.write(ready_fd, b"ready\n")
-        os.close(ready_fd)
+        os.write(settings.ready_fd, b"ready\n")
+        os.close(settings.ready_fd)
     except OSError as error:
-        raise _nobody_told(ready_fd, error) from error
+        raise _nobody_told(settings.ready_fd, error) from error
 
 
 @contextlib.contextmanager
 def _said_if_it_lasts(phrase: str) -> Iterator[None]:
-    timer = threading.Timer(LASTS_S, lambda: print(f"netoffload: {phrase}", file=sys.stderr, flush=True))
+    timer = threading.Timer(LASTS_S, log.say, ("compiling", phrase))
     timer.daemon = True
     timer.start()
     try:
@@ -263,10 +276,12 @@ def compile_loop() -> None:
 def main(arguments: Sequence[str] | None = None, program: str = "netoffloadd") -> int:
     """Run the command line; errors become one line and an exit code."""
     end_at_once()
+    words = sys.argv[1:] if arguments is None else arguments
+    log.choose(asked_log_format(words))
     try:
-        return run(parse_arguments(sys.argv[1:] if arguments is None else arguments, program))
+        return run(parse_arguments(words, program))
     except NetOffloadError as error:
-        print(f"netoffload: {error}", file=sys.stderr)
+        log.say("refused", str(error), level="error", exit_code=error.exit_code)
         return error.exit_code
 
 

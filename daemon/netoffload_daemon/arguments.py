@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING
 from typing import Any, Final, NoReturn
 
+from netoffload import log
 from netoffload.errors import UsageError
 from netoffload.nic_options import NicProcess, options_of, types_of
 
@@ -19,6 +20,14 @@ examples:
 The host's programs mark a socket with setsockopt(IPPROTO_IP, IP_TOS, 0x28) before connecting, on both ends,
 and send nothing but float32 on it. Everything else crosses unchanged. --tag takes another mark, and --ports narrows it.
 """
+
+
+def asked_log_format(arguments: Sequence[str]) -> str:
+    """Return the format that the words of a command line ask for, which may be wrong in all other ways."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--log-format", nargs="?")
+    asked = parser.parse_known_args(arguments)[0].log_format
+    return asked if asked in log.FORMATS else log.FORMATS[0]
 
 
 class _Parser(argparse.ArgumentParser):

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from netoffload import log
 from netoffload.compiled.arrays import Int64Array
 from netoffload.engine.flows import FIELDS, ROWS, SLOTS, make_flows, rekey
 from netoffload.errors import DeviceError
@@ -51,7 +51,8 @@ def open_table(path: Path | None) -> Int64Array:
     try:
         return _open_file(path)
     except OSError as error:
-        _say(f"flow table {path} cannot be used ({error.strerror}): this NIC keeps its flows in memory, until it ends")
+        kept = "this NIC keeps its flows in memory, until it ends"
+        _warn("flow_table_unusable", f"flow table {path} cannot be used ({error.strerror}): {kept}", path)
         return make_flows()
 
 
@@ -84,7 +85,8 @@ def _is_usable(path: Path, header: bytes) -> bool:
         return True
     old = path.with_name(path.name + _OLD_SUFFIX)
     path.replace(old)
-    _say(f"flow table {path} is of another version or boot, or damaged: set aside as {old}, the NIC starts without")
+    found_so = f"flow table {path} is of another version or boot, or damaged"
+    _warn("flow_table_set_aside", f"{found_so}: set aside as {old}, the NIC starts without", path)
     return False
 
 
@@ -111,5 +113,5 @@ def _header() -> bytes:
     return b"%s: %s\n" % (_OURS, tables.encode()) + bytes(HEADER_LEN - len(_OURS) - len(tables) - 3)
 
 
-def _say(what: str) -> None:
-    print(f"netoffload: {what}", file=sys.stderr)
+def _warn(event: str, what: str, path: Path) -> None:
+    log.say(event, what, level="warning", flow_table=path)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 
+from netoffload import log
 from netoffload.compiled.arrays import Int64Array, Uint32Array
 from netoffload.compiled.jit import kernel
 from netoffload.engine.counters import Counter
@@ -200,10 +200,8 @@ class TraceFile:
             whole = max((end for end in _block_ends(ring, tail, head) if end <= written), default=tail)
             with contextlib.suppress(OSError):  # a pipe cannot take back what it has
                 self._file.truncate(before + 4 * (whole - tail))
-            print(
-                f"netoffload: trace {self._path} ends here: {error.strerror}; further frames count as trace_missed",
-                file=sys.stderr,
-            )
+            ends = f"trace {self._path} ends here: {error.strerror}; further frames count as trace_missed"
+            log.say("trace_ended", ends, level="warning", trace=self._path)
             return whole
         ring.state[_TAIL] = head
         return head

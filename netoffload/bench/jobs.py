@@ -12,6 +12,15 @@ from typing import Final
 
 from netoffload.config import ENV_OFFLOAD, Offload
 
+_NEED_MPI: Final = "ranks need MPICH and mpi4py: pip install 'netoffload[mpi]'"
+
+
+def lacks_mpich() -> str | None:
+    """Return what this machine lacks to start ranks with MPICH; None: nothing."""
+    from netoffload.testbed.launch_backends import find_mpiexec
+
+    return None if find_spec("mpi4py") and find_mpiexec() else _NEED_MPI
+
 
 @dataclass(frozen=True)
 class Job:
@@ -31,17 +40,19 @@ class Job:
     is_inline: bool = False
     env: dict[str, str] = field(default_factory=dict)
     mpi: str = "mpich"
-    missing: Callable[[], str | None] = lambda: None
+    missing: Callable[[], str | None] = lacks_mpich
 
 
 def _lacks_openmpi() -> str | None:
     from netoffload.testbed.launch_backends import find_openmpi
 
+    if find_spec("mpi4py") is None:
+        return _NEED_MPI
     return None if find_openmpi() else "openmpi needs Open MPI 5: see `netoffload run --mpi openmpi`"
 
 
 def _lacks_torch() -> str | None:
-    return None if find_spec("torch") else "gloo needs torch: pip install 'netoffload[train]'"
+    return lacks_mpich() if find_spec("torch") else "gloo needs torch: pip install 'netoffload[train]'"
 
 
 JOBS: Final = {

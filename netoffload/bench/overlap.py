@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from netoffload import config
 from netoffload.bench.experiment import AllOrNothing, Progress
-from netoffload.bench.jobs import COMPUTE, SETUP_S, SLOWEST_OVER_BOUND, least_s
+from netoffload.bench.jobs import COMPUTE, SETUP_S, SLOWEST_OVER_BOUND, lacks_mpich, least_s
 from netoffload.bench.records import OverlapRecord
 from netoffload.bench.vectors import gradients_argument
 from netoffload.collectives.samples import gradients_from
@@ -97,9 +97,12 @@ class Overlap(AllOrNothing[Findings]):
         """Build a testbed and run the ranks on it.
 
         Raises:
+            UsageError: there is no MPI.
             TestbedError: the testbed cannot be built as asked for.
             RunError: the ranks failed.
         """
+        if (lack := lacks_mpich()) is not None:
+            raise UsageError(lack)
         asked, load_1min = self._asked, os.getloadavg()[0]
         with Testbed(make_plan(asked.bed, new_run_id()), progress=progress) as bed:
             out = bed.make_scratch() / "overlap.json"

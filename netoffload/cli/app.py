@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
+from importlib.util import find_spec
 from types import FrameType
 from typing import Annotated, Final, TextIO
 
@@ -25,14 +26,15 @@ from rich.progress import (
 from rich.table import Table
 
 import netoffload
+from netoffload.cli.known import KnownCommands
 from netoffload.compiled.cache import COMPILING
-from netoffload.errors import NetOffloadError, SystemRefusedError
+from netoffload.errors import EXTRAS, NetOffloadError, SystemRefusedError, missing_package
 from netoffload.programs import end_at_once
 
 app = typer.Typer(
     name="netoffload",
+    cls=KnownCommands,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -194,6 +196,32 @@ def _written_out() -> Iterator[None]:
         raise SystemRefusedError(f"cannot write to standard output: {error.strerror}") from error
 
 
+@contextlib.contextmanager
+def _said_what_is_missing() -> Iterator[None]:
+    """Turn the import of a package that an extra brings into an error of ours.
+
+    Raises:
+        UsageError: the package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise missing_package(package) from error
+
+
+def need(package: str) -> None:
+    """Refuse, before anything is built, what ranks cannot do without a package that an extra brings.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    if find_spec(package) is None:
+        raise missing_package(package)
+
+
 def _lead_nowhere(stream: TextIO) -> None:
     """Let what is still in a stream's buffer go nowhere when Python flushes it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -205,8 +233,8 @@ def main() -> None:
     for number in _SIGNALS:
         signal.signal(number, _raise_interrupted)
     try:
-        with _written_out():
-            _command()(standalone_mode=True)
+        with _written_out(), _said_what_is_missing():
+            _command()(standalone_mode=True, prog_name="netoffload")
     except NetOffloadError as error:
         print(f"netoffload: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

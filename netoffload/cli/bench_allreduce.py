@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from netoffload import config
-from netoffload.bench.jobs import JOBS, installed
+from netoffload.bench.jobs import DEFAULT, JOBS, installed
 from netoffload.cli.app import console
 from netoffload.cli.bench_command import GRADIENTS, AsJson, Gradients, note, run
 from netoffload.cli.codec_options import Bound, NicCodec
@@ -72,7 +72,7 @@ def command(
     from netoffload.bench.vectors import parse_vector_octets
     from netoffload.testbed import NicSettings, TestbedSettings
 
-    names = tuple(dict.fromkeys(what or installed()))
+    names = tuple(dict.fromkeys(what or installed() or DEFAULT))
     sizes = tuple(parse_vector_octets(text) for text in size or ["25MB"])
     nic, rate_bps = NicSettings(codec, bound, packing), config.parse_rate_bps(rate)
     beds = [TestbedSettings(count, rate_bps, mtu, nic) for count in dict.fromkeys(nodes or [4])]

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from netoffload.cli.app import add_columns, app, console
 
@@ -32,7 +33,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         add_columns(table, columns, columns)
         for check in found:
             sign = "[green]ok[/green]" if check.ok else "[red]missing[/red]" if check.required else "[yellow]-[/yellow]"
-            table.add_row(sign, check.name, check.detail, check.advice)
+            table.add_row(sign, *map(Text, (check.name, check.detail, check.advice)))
         console.print(table)
     if not well:
         raise typer.Exit(EXIT_REQUIRED_MISSING)

@@ -6,20 +6,33 @@ import os
 import sys
 import time
 from importlib import resources
-from typing import Annotated, Final
+from types import SimpleNamespace
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from netoffload import config
 from netoffload.cli.app import app, notes, phases
 from netoffload.errors import SystemRefusedError
-from netoffload.nic_options import unit_words
+from netoffload.nic_options import NicProcess, options_of, unit_words
 
 UNITS: Final = ("nic", "link")
 
 
+class _NicCommand(TyperCommand):
+    """Its options are the NIC's, which are not typer's; Tab knows them all the same."""
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        flags = [(asked.flag, asked.help_text) for _, asked in options_of(NicProcess)]
+        return [
+            SimpleNamespace(type="plain", value=flag, help=said) for flag, said in flags if flag.startswith(incomplete)
+        ]
+
+
 @app.command(
     "nic",
+    cls=_NicCommand,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
     help="Run one NIC between a host's interface (TAP or veth) and a wire; "
     "[bold]netoffload nic --help[/] lists its options.",

@@ -24,7 +24,11 @@ def report(
         Path, typer.Argument(help="JSON lines that train or demo wrote; or a folder of reproduce.", show_default=False)
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for table.txt, summary.json, figure.png.", show_default=False)
+        Path | None, typer.Option(help="Folder for table.txt, summary.json, figures.", show_default=False)
+    ] = None,
+    curves: Annotated[
+        Path | None,
+        typer.Option(help="File for a figure: accuracy over octets and time, of any models.", show_default=False),
     ] = None,
     axis: Annotated[str, typer.Option(help="What the runs differ in: exchange, bound or nodes.")] = "exchange",
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the table.")] = False,
@@ -42,6 +46,8 @@ def report(
 
     Example: netoffload report runs.jsonl --out results/tonight
 
+    Example: netoffload report runs.jsonl --curves results/curves.svg
+
     Example: netoffload report results/papers --html
     """
     from netoffload import reports, results
@@ -49,8 +55,12 @@ def report(
     if as_page or lab is not None:
         _write_pages(records, out, lab, as_page=as_page)
         return
+    if curves is not None:
+        reports.draw_curves(results.read_records(records), curves)
+        notes.print(f"written to {curves}", highlight=False)
+        return
     if out is None:
-        raise UsageError("a report needs --out FOLDER, or --html for a folder of reproduce")
+        raise UsageError("a report needs --out FOLDER, --curves FILE, or --html for a folder of reproduce")
     summary = reports.write_report(results.read_records(records), out, reports.get(axis))
     print_summary(summary, as_json=as_json)
     notes.print(f"written to {out}", highlight=False)

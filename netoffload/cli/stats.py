@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from importlib import resources
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,6 +43,10 @@ def stats(
     all_counters: Annotated[bool, typer.Option("--all", help="Show counters that are 0 as well.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say what every counter counts; needs no NIC.")] = False,
     prometheus: Annotated[bool, typer.Option("--prometheus", help="Print one NIC's Prometheus metrics.")] = False,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Print a dashboard for Grafana; needs no NIC.")
+    ] = False,
+    alerts: Annotated[bool, typer.Option("--alerts", help="Print alert rules for Prometheus; needs no NIC.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON; with --watch one object per NIC and interval, on a line.")
     ] = False,
@@ -58,6 +63,9 @@ def stats(
 
     if explain:
         _explain(as_json)
+        return
+    if dashboard or alerts:
+        _print_file("grafana.json" if dashboard else "alerts.yml")
         return
     if prometheus and (as_json or watch is not None):
         raise UsageError("--prometheus is a format of its own: leave out --json and --watch")
@@ -81,6 +89,11 @@ def stats(
         _print_nic(state, all_counters)
     if len(shown) < len(nics):
         raise typer.Exit(ControlError.exit_code)  # the remarks have said which
+
+
+def _print_file(name: str) -> None:
+    file = resources.files("netoffload_daemon").joinpath(f"monitoring/{name}")
+    print(file.read_text(encoding="utf-8"), end="")
 
 
 def _explain(as_json: bool) -> None:

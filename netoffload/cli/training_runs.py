@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from netoffload import config, results
-from netoffload.cli.app import console, notes
+from netoffload.cli.app import console, need, notes
 from netoffload.cli.report import print_summary
 from netoffload.errors import NetOffloadError
 from netoffload.nic_options import NicSettings
@@ -28,6 +29,30 @@ if TYPE_CHECKING:
 
 ZERO_SHARE_MAX: Final = 0.97
 """HDC on digits, 300 iterations: 98.3 % of floats crossed as 0 where nothing was learnt, 93 to 96 % where it was."""
+
+
+SPARKS: Final = " ▁▂▃▄▅▆▇█"
+SPARK_COLUMNS: Final = 24
+
+
+@dataclasses.dataclass
+class Curve:
+    """Numbers on their way, drawn in a line of text."""
+
+    values: list[float] = dataclasses.field(default_factory=list)
+
+    def add(self, value: float | None) -> None:
+        """Go on with a number; None: there is none."""
+        if value is not None:
+            self.values.append(value)
+
+    def __str__(self) -> str:
+        """Return bars from 0 to the largest number, each the mean of as many of them; all of them, in a line."""
+        count = min(SPARK_COLUMNS, len(self.values))
+        ends = [len(self.values) * column // count for column in range(1, count + 1)] if count else []
+        means = [statistics.fmean(self.values[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+        top = max(means, default=0.0)
+        return "".join(SPARKS[round(mean / top * (len(SPARKS) - 1))] if top > 0 else SPARKS[0] for mean in means)
 
 
 @dataclasses.dataclass
@@ -116,6 +141,7 @@ def run_series(
     from netoffload.training.plan import NO_OUTPUTS
     from netoffload.training.run import run_all
 
+    need("mpi4py")
     if out is not None:
         results.check_writable(out)
 
@@ -184,7 +210,7 @@ def progress(
     with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as bars:
         setup = bars.add_task("building the testbed", total=None, learnt="")
         tasks = {name: bars.add_task(f"train {name}", total=iterations, start=False, learnt="") for name in names}
-        tenths = dict.fromkeys(names, 0)
+        tenths, losses = dict.fromkeys(names, 0), {name: Curve() for name in names}
 
         def show_phase(phrase: str) -> None:
             bars.update(setup, description=phrase, visible=True)
@@ -194,7 +220,8 @@ def progress(
         def show(name: str, step: Step) -> None:
             bars.update(setup, visible=False)
             bars.start_task(tasks[name])
-            bars.update(tasks[name], completed=step.done, learnt=step.learnt)
+            losses[name].add(step.loss)
+            bars.update(tasks[name], completed=step.done, learnt=f"{losses[name]} {step.learnt}")
             if notes.is_terminal:
                 return
             tenth = step.tenths_of(iterations)

@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import console, notes
+from netoffload.cli.app import console, need, notes
 from netoffload.cli.codec_options import Bound, NicCodec
 from netoffload.cli.verify import MISMATCH, AsJson, shown_progress, verify_app
 from netoffload.errors import RunError, UsageError
@@ -69,6 +69,7 @@ def _run_shown(what: str, ranks: int, words: list[str], mpi: str, timeout_s: flo
     """Run a rank program that says how many of ``what`` it has done, and end as it ends."""
     from netoffload.testbed import run_local_ranks
 
+    need("mpi4py")
     said: list[str] = []
     with shown_progress(what, None) as show:
 
@@ -140,6 +141,7 @@ def verify_failures(
     from netoffload.testbed import run_local_ranks
 
     config.check_choice("strike", strike, ("kill", "stop"))
+    need("mpi4py")
     if ranks < 3 or not 0 <= victim < ranks:
         raise UsageError(f"cannot lose rank {victim} of {ranks}: there must be two others")
     if timeout <= 0:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from netoffload import log
 from netoffload.config import (
     BOUND_K_DEFAULT,
     BUSY_POLL_US_MAX,
@@ -140,6 +141,14 @@ class NicOptions:
     )
     ports: str = option(
         "--ports", "Tag only connections from or to these ports: 5000-5999,7000", "", metavar="LIST", check=parse_ports
+    )
+    log_format: str = option(
+        "--log-format",
+        "What a NIC says on standard error: lines for people, or one JSON object each",
+        log.FORMATS[0],
+        choices=log.FORMATS,
+        unit_variable="LOG_FORMAT",
+        more="See [Logs](monitoring.md#logs).",
     )
 
     def __post_init__(self) -> None:

@@ -71,6 +71,9 @@ def _fig1(values: Mapping[str, Json]) -> Reading:
     made = {name: cost for name, cost in costs.items() if cost}
     if made:
         at = "iterations"
+        losses = tuple(curve(name, cost["losses"]) for name, cost in made.items() if cost.get("losses"))
+        if losses:
+            panels.append(Panel("lines", "a: loss", "mean loss of worker 0", losses, at))
         panels.append(
             Panel(
                 "lines",

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from netoffload.errors import RunError
 from netoffload.papers.item import Setting
 from netoffload.reports import Series, method_name
 from netoffload.results import Record
@@ -47,15 +46,10 @@ def on_links(
     Raises:
         UsageError: memory does not hold a run, or settings do not fit each other.
         TestbedError: the testbed cannot be built.
-        RunError: no method got to its end.
+        RunError: a method failed.
     """
     bed = TestbedSettings(run.nodes_needed(runs), rate_bps, nic=nic or NicSettings())
-    records: list[Record] = []
-    try:
-        run.run_all(runs, bed, on_progress=_teller(setting), on_record=records.append)
-    except RunError:
-        if not records:
-            raise
+    records = run.run_all(runs, bed, on_progress=_teller(setting))
     return {method_name(record): cost_of(record) for record in records}
 
 
@@ -78,6 +72,7 @@ def cost_of(record: Record) -> dict[str, Any]:
         "efficiency": record.compression_efficiency,
         "accuracy": record.learning.accuracy,
         "accuracies": record.learning.accuracy_after,
+        "losses": record.learning.loss_after,
         "final_loss": record.learning.final_loss,
         "iterations": iterations,
         "parameters": record.configuration.parameters,

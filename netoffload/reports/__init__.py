@@ -24,10 +24,12 @@ uncompressed ring, without NICs if it was run so.
 ============================  =======================================================================================
 
 Files: ``axis`` what varies, ``summary`` merges records into numbers, ``table`` writes them as text, ``figure`` draws
-them, ``folder`` puts all three into a folder. ``panels`` draws any numbers, those of the papers among them.
+them, ``curves`` draws accuracy over what it cost, ``folder`` puts all into a folder. ``panels`` draws any numbers,
+those of the papers among them.
 """
 
 from netoffload.reports.axis import INLINE, VIA_NICS, get, method_name, split_name
+from netoffload.reports.curves import draw_curves
 from netoffload.reports.figure import draw_figure, draw_rows
 from netoffload.reports.folder import write_report
 from netoffload.reports.panels import Panel, Series, draw_panels
@@ -43,6 +45,7 @@ __all__ = [
     "Series",
     "Summary",
     "describe_run",
+    "draw_curves",
     "draw_figure",
     "draw_panels",
     "draw_rows",

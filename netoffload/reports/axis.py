@@ -57,7 +57,7 @@ class Axis:
 def method_name(record: Record) -> str:
     """Return a record's method, and what sets it apart: error feedback, buckets, who compresses, NICs that need not."""
     configuration, compressed = record.configuration, record.traffic.raw_octets > 0
-    way = VIA_NICS if configuration.codec is not None and not compressed else ""
+    way = VIA_NICS if configuration.has_nics and not compressed else ""
     if compressed and configuration.offload == Offload.INLINE:
         way = INLINE
     buckets = f" {configuration.bucket_mb:g} MB" if configuration.bucket_mb else ""

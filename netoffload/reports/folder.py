@@ -1,4 +1,4 @@
-"""A report as a folder: ``table.txt``, ``summary.json``, ``figure.png``."""
+"""A report as a folder: ``table.txt``, ``summary.json``, ``figure.png``, and ``curves.png`` where runs have curves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 
 from netoffload.errors import UsageError
 from netoffload.reports.axis import EXCHANGE, Axis
+from netoffload.reports.curves import draw_curves, has_curve
 from netoffload.reports.figure import draw_figure
 from netoffload.reports.summary import Summary, summarise
 from netoffload.reports.table import table_text
@@ -17,6 +18,7 @@ from netoffload.results import Record
 TABLE_FILE: Final = "table.txt"
 SUMMARY_FILE: Final = "summary.json"
 FIGURE_FILE: Final = "figure.png"
+CURVES_FILE: Final = "curves.png"
 
 
 def write_report(records: Sequence[Record], folder: Path, axis: Axis = EXCHANGE) -> Summary:
@@ -38,4 +40,7 @@ def write_report(records: Sequence[Record], folder: Path, axis: Axis = EXCHANGE)
     except OSError as error:
         raise UsageError(f"cannot write the report to {folder}: {error.strerror}") from error
     draw_figure(summary, folder / FIGURE_FILE)
+    (folder / CURVES_FILE).unlink(missing_ok=True)
+    if any(map(has_curve, records)):
+        draw_curves(records, folder / CURVES_FILE)
     return summary

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = 3
 """Panels side by side."""
+BAND_ALPHA: Final = 0.15
 PANEL_INCHES: Final = (3.9, 3.1)
 NARROWEST: Final = 1.4
 """Panels' widths, for the title's sake."""
@@ -37,12 +38,14 @@ class Series:
         xs: places: numbers, or names of bars.
         ys: as many numbers.
         printed: a paper's, not ours.
+        band: lowest and highest of several runs at each place, around a line.
     """
 
     name: str
     xs: tuple[float | str, ...]
     ys: tuple[float, ...]
     printed: bool = False
+    band: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -164,3 +167,5 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
             drawstyle=style,
             linewidth=1.4,
         )
+        if series.band is not None:
+            axes.fill_between([float(x) for x in series.xs], *series.band, color=colour, alpha=BAND_ALPHA, linewidth=0)

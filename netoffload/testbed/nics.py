@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from netoffload import log
 from netoffload.compiled.cache import COMPILING
 from netoffload.errors import TestbedError, UsageError
 from netoffload.testbed.journal import Journal, RunRecord, read_run
@@ -33,8 +34,6 @@ COMPILING_AFTER_S: Final = 5.0
 """With its kernels compiled, a NIC is ready sooner, even on a busy machine."""
 READY_LINE: Final = b"ready\n"
 LOG_TAIL_CHARACTERS: Final = 400
-RESTARTED_LINE: Final = b"netoffload: this NIC is started again\n"
-"""In the log, where what a NIC says ends, and what the next one says begins."""
 
 
 @dataclass(frozen=True)
@@ -172,21 +171,27 @@ def _start_one(plan: Plan, node: NodePlan, ready_fd: int) -> subprocess.Popen[by
     mark_name, _, mark_value = plan.mark.partition("=")
     command = [sys.executable, "-m", "netoffload_daemon", *nic_argv(plan, node, ready_fd)]
     try:
-        with open(node.log_path, "ab") as log:
-            if log.tell() > 0:
-                log.write(RESTARTED_LINE)
-                log.flush()
+        with open(node.log_path, "ab") as file:
+            if file.tell() > 0:
+                file.write(_restarted_line(plan).encode())
+                file.flush()
             return subprocess.Popen(
                 command,
                 env={**os.environ, mark_name: mark_value},
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=file,
+                stderr=file,
                 pass_fds=(ready_fd,),
                 start_new_session=True,  # a Ctrl-C is for whoever started us; we end our NICs ourselves
             )
     except OSError as error:
         raise TestbedError(f"cannot start the NIC of node {node.name}: {error}") from error
+
+
+def _restarted_line(plan: Plan) -> str:
+    """Return what stands in the log where what a NIC says ends, and what the next one says begins."""
+    form = log.FORMATS[0] if plan.settings.nic is None else plan.settings.nic.log_format
+    return log.line(form, "restarted", "this NIC is started again") + "\n"
 
 
 def _await_ready(waiting: dict[int, tuple[NodePlan, subprocess.Popen[bytes]]], progress: Callable[[str], None]) -> None:

@@ -24,6 +24,9 @@ loss scale, a term of mixed-precision training, is the other lever: gradients ar
 the method has them and divided after, which makes the error bound 2^-k / scale for the gradient itself and costs
 compression ratio.
 
+Ranks are forks of a process that has imported torch and this package (``testbed.fork_server``), so a run begins with
+its connections, not with imports. Each is a process of its own all the same.
+
 **Where the time goes.** A worker's iteration is computing (forward, backward, update) and communicating (the rest,
 waiting and adding included). Buckets of gradients travel while backward goes on (``overlap``), and a record says how
 long. In ``wa`` the update happens at the aggregator while workers wait; the record moves it from

@@ -30,7 +30,7 @@ from netoffload.errors import UsageError
 from netoffload.results import decode_dataclass
 from netoffload.training.config import Checkpointing, TrainSettings
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 CHECKPOINT_FILE: Final = "checkpoint.json"
 NOT_THE_RUN: Final = frozenset({"iterations", "data_dir", "eval_every", "stop_at_accuracy"})
 """Settings with which a run may go on that are not those it began with."""

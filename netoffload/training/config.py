@@ -28,8 +28,8 @@ OFFLOADS: Final = (Offload.NIC.value, Offload.INLINE.value)
 """Who may compress a run's gradients. What is not to be compressed says its method."""
 
 
-MAX_WORKERS: Final = 63
-"""One node less than a testbed can have: the aggregator needs one too."""
+MAX_RANKS: Final = 64
+"""As many as a testbed can have nodes."""
 
 
 FLOAT32: Final = "float32"
@@ -116,8 +116,8 @@ class TrainSettings:
         # Unknown names are refused first.
         spec, model, data, _ = self.spec, self.model_spec, self.data_spec, self.dirichlet_alpha
         check_choice("offload", self.offload, OFFLOADS)
-        if not 1 <= self.nodes <= MAX_WORKERS:
-            raise UsageError(f"{self.nodes} workers: choose 1..{MAX_WORKERS}")
+        if not 1 <= self.nodes <= MAX_RANKS - spec.servers:
+            raise UsageError(f"{self.nodes} workers: choose 1..{MAX_RANKS - spec.servers}")
         for name in ("iterations", "batch"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
 import torch
@@ -34,6 +35,10 @@ Clock = Callable[[], float]
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 AfterIteration = Callable[[int], bool | None]
 """Called with the number of iterations done, outside the timed part; true: that was the last one."""
+
+WARM_UP_ROUNDS: Final = 3
+LARGE_OCTETS: Final = 64_000_000
+"""Of parameters: one round of as many warms up what several of fewer do."""
 
 
 @dataclasses.dataclass
@@ -87,14 +92,15 @@ def method_of(
     return method_for(settings.spec, member)
 
 
-def warm_up(replica: Replica, method: Method, batches: Batches | None, rounds: int = 3) -> None:
+def warm_up(replica: Replica, method: Method, batches: Batches | None) -> None:
     """Open connections and touch memory without changing what is trained.
 
     Every rank calls it, with a method that it throws away afterwards: that has counted, and its compressor's state has
     advanced. All gradients are zeros, and so are what goes for the weights; nobody updates, and the model's buffers
-    are put back.
+    are put back. Of a large model one round is enough to open TCP's windows.
     """
     buffers = replica.buffers()
+    rounds = WARM_UP_ROUNDS if replica.gradient.nbytes < LARGE_OCTETS else 1
     if batches is not None:
         images, labels = next(batches)
         for _ in range(rounds):

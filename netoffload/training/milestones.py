@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ class Milestones:
     Attributes:
         first: iterations that were done before this command.
         accuracy_after: rank 0's accuracies, 0..1, by the number of iterations.
+        loss_after: the mean of its losses since the accuracy before, where it is finite.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class Milestones:
         """Nothing is shown or measured yet."""
         self.first = 0
         self.accuracy_after: dict[str, float] = {}
+        self.loss_after: dict[str, float] = {}
+        self._losses: list[float] = []
         self.board: Board | None = None
         self._settings, self._replica, self._dataset, self._exchange = settings, replica, dataset, exchange
         self._checkpoints = checkpoints
@@ -64,6 +68,7 @@ class Milestones:
         state = self._checkpoints.load() if self._checkpoints else None
         if state is not None:
             self.first, self.accuracy_after = state["iteration"], state["accuracy_after"]
+            self.loss_after, self._losses = state["loss_after"], state["losses"]
             self._replica.load_state(state["replica"])
             method.remember(state["method"])
         self._replica.seed_layers(self._exchange.rank, self.first)
@@ -71,6 +76,7 @@ class Milestones:
     def after_iteration(self, done: int) -> bool:
         """Do what is due after ``done`` iterations; return whether the run ends here."""
         settings = self._settings
+        self._losses.append(math.nan if self.loss is None else self.loss)
         is_measured, is_over = settings.eval_every > 0 and done % settings.eval_every == 0, False
         if is_measured:
             is_over = self._measure_together(done)
@@ -109,6 +115,9 @@ class Milestones:
         if self._exchange.rank == 0:
             accuracy = self.accuracy_after[str(done)] = self.measure()
             is_enough[0] = accuracy >= (self._settings.stop_at_accuracy or math.inf)
+            if math.isfinite(loss := fmean(self._losses)):
+                self.loss_after[str(done)] = loss
+        self._losses.clear()
         ring_allreduce(self._exchange, is_enough, tagged=False)
         return bool(is_enough[0])
 
@@ -117,6 +126,8 @@ class Milestones:
         return {
             "iteration": done,
             "accuracy_after": self.accuracy_after,
+            "loss_after": self.loss_after,
+            "losses": self._losses,
             "replica": self._replica.state(),
             "method": self._method.memory(),
         }

@@ -95,12 +95,12 @@ class Parts:
 
 @dataclasses.dataclass(frozen=True)
 class RankOutcome:
-    """What one rank leaves; ``accuracy`` to ``versions`` are rank 0's alone.
+    """What one rank leaves; ``accuracy`` to ``versions``, and ``loss_after``, are rank 0's alone.
 
-    ``sent``, ``compressed_octets`` and ``coded`` are of the timed iterations: what the rank handed to its sockets, what
-    its NIC compressed of its own tagged connections, and what it compressed itself. Earlier commands did the first
-    ``first_iteration`` iterations. ``peak_memory_octets`` is the most that was resident,
-    libraries included.
+    ``sent``, ``compressed_octets``, ``no_gain_segments`` and ``coded`` are of the timed iterations: what the rank
+    handed to its sockets, what its NIC compressed of its own tagged connections, how many segments compressing would
+    not have made smaller, and what it compressed itself. Earlier commands did the first ``first_iteration`` iterations.
+    ``peak_memory_octets`` is the most that was resident, libraries included.
     """
 
     rank: int
@@ -116,9 +116,11 @@ class RankOutcome:
     parameters: int
     sent: Sent
     compressed_octets: int
+    no_gain_segments: int
     coded: Coded
     peak_memory_octets: int
     first_iteration: int = 0
+    loss_after: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Write it into the result folder."""

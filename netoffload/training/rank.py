@@ -72,7 +72,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     milestones.begin(method)
     watched = Watched(job, replica, method, milestones) if rank == 0 else None
     barrier(exchange)
-    compressed_before, coded_before = _compressed_octets(comm), _coded(comm)
+    (compressed_before, no_gain_before), coded_before = _compressed(comm), _coded(comm)
     before = read_meter() if rank == 0 else None
     barrier(exchange)
     batches = new_batches(milestones.first)
@@ -80,7 +80,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     barrier(exchange)
     traffic = traffic_between(before, read_meter()) if before is not None else None
     coded = _coded(comm) - coded_before
-    compressed = _compressed_octets(comm) - compressed_before + coded.raw_octets
+    compressed_after, no_gain_after = _compressed(comm)
     sent = dataclasses.replace(method.sent)
     barrier(exchange)
     # Behind the readings: the papers charge a method for its iterations, not for making one model of the replicas.
@@ -102,10 +102,12 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         versions=_versions() if rank == 0 else None,
         parameters=replica.parameter_count,
         sent=sent,
-        compressed_octets=compressed,
+        compressed_octets=compressed_after - compressed_before + coded.raw_octets,
+        no_gain_segments=no_gain_after - no_gain_before,
         coded=coded,
         peak_memory_octets=peak_memory_octets(),
         first_iteration=milestones.first,
+        loss_after=milestones.loss_after,
     )
 
 
@@ -142,10 +144,15 @@ class Watched:
         self._board.add_histograms(iteration, "weight", self._replica.parameters)
 
 
-def _compressed_octets(comm: CompComm) -> int:
-    """Return what this rank's NIC has compressed of this communicator's tagged connections; 0 without a NIC."""
-    nic = comm.totals().nic
-    return 0 if nic is None else nic.raw_octets
+def _compressed(comm: CompComm) -> tuple[int, int]:
+    """Return the octets that this rank's NIC has compressed of tagged connections, and the segments without gain.
+
+    Those are the segments that compressing would not have made smaller. Both are 0 without a NIC.
+    """
+    totals = comm.totals()
+    if totals.nic is None or totals.nic_counters is None:
+        return 0, 0
+    return totals.nic.raw_octets, totals.nic_counters["bypass_no_gain"]
 
 
 def _coded(comm: CompComm) -> Coded:

@@ -18,7 +18,7 @@ from netoffload import results
 from netoffload.errors import NetOffloadError, ReplicaError, RunError, UsageError
 from netoffload.methods import Way
 from netoffload.results import Record, Spread, Timing, Traffic
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
+from netoffload.testbed import ForkServer, NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 from netoffload.training import data
 from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.dataset import Dataset, save
@@ -34,6 +34,20 @@ START_S: Final = 120.0
 
 SLOW_CORE_FLOPS: Final = 5e9
 """What a rank computes per second where it shares an old core."""
+
+IMPORTED: Final = (
+    "mpi4py.run",
+    "netoffload.collectives",
+    "netoffload.methods",
+    "netoffload.transport",
+    "netoffload.training.board",
+    "netoffload.training.capture",
+    "netoffload.training.checkpoint",
+    "netoffload.training.milestones",
+    "netoffload.training.parallel",
+    "torch.optim",
+)
+"""What ranks have in common, with torch and the kernels. MPI is not among it: importing it starts it."""
 
 Progress = Callable[[str, Step], None]
 """Called with the name of the run (:attr:`Planned.name`) and how far it is."""
@@ -81,26 +95,39 @@ def run_all(
     on_phase(f"up to {needed_octets / 1e9:.1f} GB of memory per rank")
     records: list[Record] = []
     failed: dict[str, NetOffloadError] = {}
-    for settings in (dataclasses.replace(testbed, nic=None), testbed):
-        mine = [run for run in planned if run.has_nics == (settings is testbed)]
-        over = {run.name: outputs.finished(run, testbed.nic) for run in mine}
-        for record in filter(None, over.values()):
-            records.append(record)
-            on_record(record)
-        if None not in over.values():
-            continue
-        with Testbed(make_plan(settings, new_run_id()), progress=on_phase) as bed:
-            for run in (run for run in mine if over[run.name] is None):
-                try:
-                    record = run_one(run, testbed, bed, datasets, on_progress, outputs)
-                except NetOffloadError as error:
-                    failed[run.name] = error
-                    on_failure(run.name, error)
-                else:
-                    records.append(record)
-                    on_record(record)
+
+    def keep(record: Record) -> None:
+        records.append(record)
+        on_record(record)
+
+    with contextlib.ExitStack() as stack:
+        forks: ForkServer | None = None
+        for settings, left in _beds(planned, testbed, outputs, keep):
+            forks = forks or stack.enter_context(ForkServer(IMPORTED))
+            with Testbed(make_plan(settings, new_run_id()), progress=on_phase) as bed:
+                for run in left:
+                    try:
+                        keep(run_one(run, testbed, bed, forks, datasets, on_progress, outputs))
+                    except NetOffloadError as error:
+                        failed[run.name] = error
+                        on_failure(run.name, error)
     _check_none(failed, len(planned))
     return records
+
+
+def _beds(
+    planned: Sequence[Planned], testbed: TestbedSettings, outputs: Outputs, keep: Callable[[Record], None]
+) -> Iterator[tuple[TestbedSettings, list[Planned]]]:
+    """Yield the testbed without NICs and the one with them, each with its runs; keep what a checkpoint has instead."""
+    for settings in (dataclasses.replace(testbed, nic=None), testbed):
+        left = []
+        for run in (run for run in planned if run.has_nics == (settings is testbed)):
+            if (record := outputs.finished(run, testbed.nic)) is None:
+                left.append(run)
+            else:
+                keep(record)
+        if left:
+            yield settings, left
 
 
 class OneDataset:
@@ -165,6 +192,7 @@ def run_one(
     run: Planned,
     testbed: TestbedSettings,
     bed: Testbed,
+    forks: ForkServer,
     datasets: OneDataset,
     on_progress: Progress,
     outputs: Outputs = NO_OUTPUTS,
@@ -187,11 +215,12 @@ def run_one(
     argv = ["-m", "netoffload.training.rank", str(job_file), str(folder)]
     on_progress(run.name, Step(0))
     with _watching(folder, lambda step: on_progress(run.name, step)):
-        run_ranks(bed, range(settings.ranks), argv, timeout_s=time_limit_s(settings, testbed.rate_bps))
+        limit_s = time_limit_s(settings, testbed.rate_bps)
+        run_ranks(bed, range(settings.ranks), argv, env=forks.env, timeout_s=limit_s)
     if capture is not None:
         capture.keep(folder)
     outcomes = [RankOutcome.read(folder, rank) for rank in range(settings.ranks)]
-    used = testbed if run.has_nics else dataclasses.replace(testbed, nic=None)
+    used = testbed if run.has_nics or settings.is_inline else dataclasses.replace(testbed, nic=None)
     record = make_record(settings, used, bed.rate_bps_measured, started, outcomes)
     outputs.keep(run, testbed.nic, record)
     return record
@@ -267,7 +296,7 @@ def make_record(
         timing=_timing(outcomes, settings.spec.period),
         traffic=traffic,
         compression_efficiency=_efficiency(outcomes, traffic),
-        learning=results.Learning(first.accuracy, first.accuracy_after, first.final_loss),
+        learning=results.Learning(first.accuracy, first.accuracy_after, first.final_loss, first.loss_after),
         parameter_sha256=first.sha256,
         first_iteration=first.first_iteration,
         timed_iterations=len(first.wall_s),
@@ -347,7 +376,7 @@ def _configuration(settings: TrainSettings, testbed: TestbedSettings, parameters
         parameters=parameters,
         codec=nic.codec if nic else None,
         bound_k=nic.bound_k if nic else None,
-        packing=nic.packing if nic else None,
+        packing=nic.packing if nic and not settings.is_inline else None,
         rate_bps=testbed.rate_bps,
         mtu=testbed.mtu,
         error_feedback=settings.error_feedback,

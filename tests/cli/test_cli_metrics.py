@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -15,9 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import netoffload, netoffloadd
 from nic_pair import Nic
 from watched_nic import Cli, port_of
 
+from netoffload import log
 from netoffload.control import request
 from netoffload.engine.counters import Counter, as_dict
 from netoffload.errors import SystemRefusedError, UsageError
@@ -172,20 +176,87 @@ def test_a_running_nic_is_scraped(wire: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = taken.getsockname()[1]
     devices = ["--host", "tap:novis0", "--ephemeral", "--wire", "w0", "--wire-netns", wire]
-    arguments = [*devices, "--metrics-port", str(free), "--ready-fd"]
+    arguments = [*devices, "--metrics-port", str(free), "--log-format", "json", "--ready-fd"]
     reader, writer = os.pipe()
     command = [sys.executable, "-m", "netoffload_daemon", *arguments, str(writer)]
-    with subprocess.Popen(command, pass_fds=[writer]) as daemon:
+    with subprocess.Popen(command, pass_fds=[writer], stderr=subprocess.PIPE) as daemon:
         os.close(writer)
         try:
             assert os.read(reader, 6) == b"ready\n"
             (info,) = [labels for name, labels in parse(scrape(free)) if name == "netoffload_info"]
             assert 'host="tap:novis0",wire="w0",codec="inceptionn",bound_k="10"' in info
             daemon.terminate()
-            assert daemon.wait(timeout=10) == 0
+            said = daemon.communicate(timeout=10)[1]
+            assert daemon.returncode == 0
         finally:
             os.close(reader)
             daemon.kill()
+    forwarding, stopped = (line for line in map(json.loads, said.splitlines()) if line["event"] != "compiling")
+    assert {"event": "forwarding", "host": "tap:novis0", "wire": "w0", "bound_k": 10}.items() <= forwarding.items()
+    assert (stopped["event"], stopped["level"], stopped["exit_code"]) == ("stopped", "info", 0)
+
+
+def test_what_a_nic_refuses_is_an_object_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    refused = netoffloadd("--log-format=json", "--host", "tap:a", "--wire", "b", "--bound", "17")
+    log.choose("text")
+    said = json.loads(refused.stderr)
+    assert (refused.returncode, said["level"], said["event"], said["exit_code"]) == (2, "error", "refused", 2)
+    assert said["message"].startswith("bound 17 is outside")
+    assert netoffloadd("--log-format", "yaml", "--host", "tap:a", "--wire", "b").stderr.endswith("text, json\n")
+
+
+def expressions() -> dict[str, str]:
+    """Every expression of the dashboard and the alerts, by where it stands; Grafana's variables are filled in."""
+    board = json.loads(netoffload("stats", "--dashboard").stdout)
+    found = {f"{panel['title']} {one['refId']}": one["expr"] for panel in board["panels"] for one in panel["targets"]}
+    yaml = pytest.importorskip("yaml")
+    (group,) = yaml.safe_load(netoffload("stats", "--alerts").stdout)["groups"]
+    return {name: text.replace("$__rate_interval", "1m") for name, text in found.items()} | {
+        rule["alert"]: rule["expr"] for rule in group["rules"]
+    }
+
+
+def test_dashboard_and_alerts_ask_for_metrics_that_there_are(nic: Nic) -> None:
+    samples = parse(text_of(nic))
+    metrics_there = {name for name, _ in samples}
+    reasons = {labels for _, labels in samples}
+    asked = expressions()
+    assert len(asked) > 20
+    for where, text in asked.items():
+        names = set(re.findall(r"netoffload_\w+", text))
+        assert names <= metrics_there, where
+        assert names or "up{" in text
+        assert set(re.findall(r'(reason="\w+")', text)) <= reasons, where
+    joined = " ".join(asked.values())
+    for subject in ("drops_total", "tx_fallbacks_total", "tx_payload_octets_total", "wire_full"):
+        assert subject in joined
+
+
+def test_the_dashboard_has_what_grafana_asks_for() -> None:
+    board = json.loads(netoffload("stats", "--dashboard").stdout)
+    assert {"uid", "title", "schemaVersion", "time", "templating", "panels"} <= board.keys()
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        assert panel["type"] in ("timeseries", "table")
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        place = panel["gridPos"]
+        cells = {(place["x"] + right, place["y"] + down) for right in range(place["w"]) for down in range(place["h"])}
+        assert not cells & taken
+        assert max(right for right, _ in cells) < 24
+        taken |= cells
+        assert all(target["expr"] and target["refId"] for target in panel["targets"])
+
+
+def test_every_alert_says_how_bad_it_is_and_what_happened() -> None:
+    yaml = pytest.importorskip("yaml")
+    (group,) = yaml.safe_load(netoffload("stats", "--alerts").stdout)["groups"]
+    for rule in group["rules"]:
+        assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert "{{ $labels.instance }}" in rule["annotations"]["summary"]
 
 
 @pytest.mark.parametrize("number", [0, -1, 65536])

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH
 
+from netoffload.testbed.forks import RANK_ENV, python_argv
 from netoffload.testbed.launch_backends import find_openmpi
 
 ROOT = Path(__file__).parents[2]
@@ -28,10 +28,9 @@ def openmpi() -> tuple[list[str], dict[str, str]]:
 
 def run_ranks(size: int, *program: str, timeout_s: float = 110, mpi: str = "mpich") -> subprocess.CompletedProcess[str]:
     launcher, settings = openmpi() if mpi == "openmpi" else ([str(MPIEXEC)], {})
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("NETOFFLOAD_")} | settings
-    environment["PYTHONPATH"] = PYTHONPATH
-    environment["OMP_NUM_THREADS"] = "1"
-    command = [*launcher, "-n", str(size), sys.executable, "-m", "mpi4py", *program]
+    environment = {**RANK_ENV, **os.environ, **settings}
+    forks = environment if mpi == "mpich" else {}
+    command = [*launcher, "-n", str(size), *python_argv(forks), *program]
     return subprocess.run(
         command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
     )

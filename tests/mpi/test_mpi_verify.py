@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import PYTHONPATH
 from mpi4py import MPI
 
 from netoffload.testbed.launch_backends import find_mpiexec, find_openmpi
@@ -34,9 +33,7 @@ NOT_MOVING = {"Barrier"}
 
 
 def verify_command(*words: str) -> tuple[list[str], dict[str, str]]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("NETOFFLOAD_")}
-    environment["PYTHONPATH"] = PYTHONPATH
-    return [sys.executable, "-m", "netoffload", "verify", *words], environment
+    return [sys.executable, "-m", "netoffload", "verify", *words], dict(os.environ)
 
 
 def verify(*words: str) -> subprocess.CompletedProcess[str]:

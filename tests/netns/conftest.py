@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from forked_ranks import forked_ranks
 
 from netoffload.errors import SystemRefusedError
 from netoffload.netlink import NETNS_DIR, Namespace
@@ -43,7 +44,8 @@ def _netns_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # NICs and ranks are processes of their own, and pytest's `pythonpath` is not theirs.
         paths = [str(ROOT / folder) for folder in ("", "daemon", "mpi_ext")]
         patch.setenv("PYTHONPATH", os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]))
-        yield
+        with forked_ranks():
+            yield
 
 
 @pytest.fixture

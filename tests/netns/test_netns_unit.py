@@ -194,3 +194,8 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", str(tmp_path / "netoffload-nic@inc0.service")], capture_output=True, text=True
     )
     assert (verified.returncode, verified.stderr) == (0, "")
+    for name in ("nic", "link"):
+        path = tmp_path / f"netoffload-{name}@inc0.service"
+        judge = ["systemd-analyze", "security", "--offline=yes", "--threshold=40", "--no-pager", str(path)]
+        judged = subprocess.run(judge, capture_output=True, text=True)
+        assert judged.returncode == 0, judged.stdout.splitlines()[-1:]

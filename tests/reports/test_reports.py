@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from netoffload import reports, results
 from netoffload.errors import UsageError
+from netoffload.reports.curves import curve_panels
 from netoffload.reports.figure import _draw_few
 from netoffload.reports.table import TIMES
 from netoffload.results import (
@@ -272,3 +273,38 @@ def test_a_report_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> N
         reports.write_report(four_runs(), tmp_path / "taken")
     with pytest.raises(UsageError, match="cannot write the figure"):
         reports.draw_figure(reports.summarise(four_runs()), tmp_path / "figure.nonsense")
+
+
+def a_curve(exchange: str, wall_s: float, accuracies: dict[str, float], **configuration: Any) -> Record:
+    run = a_run(exchange, wall_s)
+    learning = Learning(0.9, accuracies, 0.1, {"10": 2.5})
+    return replace(run, learning=learning, configuration=replace(run.configuration, **configuration))
+
+
+def test_curves_are_accuracy_over_octets_and_time_with_the_band_of_their_seeds() -> None:
+    runs = [
+        a_curve("inc", 0.2, {"10": 0.5, "20": 0.7}),
+        a_curve("inc", 0.4, {"10": 0.7, "20": 0.8, "30": 0.9}, seed=2),  # the first seed has no accuracy at 30
+        a_curve("inc+c", 0.1, {"10": 0.4, "20": 0.6}, codec="sparse", packing=None, offload="inline"),
+        a_curve("inc", 0.3, {"10": 0.1, "20": 0.2}, model="gpt", data="text"),
+        a_run("wa", 0.3),
+    ]
+    octets, time, losses, *gpt = curve_panels(runs)
+    assert [panel.title for panel in (octets, time, losses, *gpt)] == ["hdc on digits"] * 3 + ["gpt on text"] * 3
+    assert (losses.series[1].xs, losses.series[1].ys) == (pytest.approx((1.0,)), (2.5,))
+    ring, coded = time.series
+    assert (ring.name, coded.name) == ("inc", "inc+c inline, sparse")
+    assert (ring.xs, ring.ys) == (pytest.approx((3.0, 6.0)), pytest.approx((60.0, 75.0)))
+    assert ring.band == (pytest.approx((50.0, 70.0)), pytest.approx((70.0, 80.0)))
+    assert coded.band is None
+    assert octets.series[0].xs == pytest.approx((50.0, 100.0))  # 50 MB in 10 iterations
+
+
+def test_curves_are_part_of_a_report_that_has_some(tmp_path: Path) -> None:
+    curved = a_curve("inc", 0.2, {"10": 0.5, "20": 0.7})
+    reports.write_report([curved], tmp_path)
+    assert (tmp_path / "curves.png").read_bytes().startswith(PNG_SIGNATURE)
+    reports.write_report([a_run("inc", 0.2)], tmp_path)
+    assert not (tmp_path / "curves.png").exists()
+    with pytest.raises(UsageError, match="--evaluate-every"):
+        reports.draw_curves([a_run("inc", 0.2)], tmp_path / "curves.png")

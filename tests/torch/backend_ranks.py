@@ -5,6 +5,7 @@ They are forked from one process, which has loaded everything once. The last ran
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -30,6 +31,8 @@ from netoffload.transport.driver import prepare
 
 SHORT = timedelta(seconds=3)
 CALLS = 30
+STUCK_S = 90
+"""Ranks that take longer say where they are."""
 
 
 def error_of(call: Callable[[], Any], kind: type[BaseException] = dist.DistBackendError) -> str:
@@ -196,6 +199,7 @@ def death(victim: int) -> Any:
 
 
 def take_part(rank: int, size: int, port: int) -> dict[str, Any]:
+    faulthandler.dump_traceback_later(STUCK_S)
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, size, is_master=rank == 0)  # type: ignore[attr-defined]
     dist.init_process_group("netoffload", store=store, rank=rank, world_size=size)

@@ -22,14 +22,17 @@ SIZE = 4
 
 def _run(*words: str | Path, extra_path: Path | None = None) -> str:
     path = os.pathsep.join([*([str(extra_path)] if extra_path else []), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", *map(str, words)],
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
+        )
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"{error}: {bytes(error.stderr or b'').decode()}")
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 

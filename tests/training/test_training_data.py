@@ -66,7 +66,7 @@ def test_too_many_workers_for_the_data_are_refused() -> None:
     [
         ({"method": "star"}, "exchange 'star' is unknown: choose from wa, wa\\+c, inc, inc\\+c"),
         ({"nodes": 0}, "0 workers"),
-        ({"nodes": 64}, "64 workers"),
+        ({"nodes": 65}, "65 workers: choose 1..64"),
         ({"iterations": 0}, "iterations is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"loss_scale": 3.0}, "not a power of two"),

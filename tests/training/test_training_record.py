@@ -95,6 +95,12 @@ def test_a_run_that_was_not_compressed_as_asked_is_refused() -> None:
     check_traffic(ring, traffic, ranks_that_sent(sent, sent, compressed=(1500, 1490)))
     with pytest.raises(RunError, match="the NIC of n1 compressed 750 of 1500 tagged octets of rank 1"):
         check_traffic(ring, traffic, ranks_that_sent(sent, sent, compressed=(2250, 750)))
+    large = Sent(tagged_octets=1_000_000)
+    ranks = ranks_that_sent(large, large, compressed=(990_000, 900_000))
+    without_gain = dataclasses.replace(ranks[1], no_gain_segments=1)  # a segment that NICs do not make smaller is raw
+    check_traffic(ring, traffic, [ranks[0], dataclasses.replace(without_gain, no_gain_segments=2)])
+    with pytest.raises(RunError, match="compressed 900000 of 1000000 tagged octets of rank 1"):
+        check_traffic(ring, traffic, [ranks[0], without_gain])
     with pytest.raises(RunError, match="no rank sent anything tagged"):
         check_traffic(ring, traffic, ranks_that_sent(Sent(), Sent()))
     plain = TrainSettings("inc", nodes=2, iterations=ITERATIONS)
@@ -112,7 +118,7 @@ def test_the_time_limit_of_a_run_is_its_model_s() -> None:
 def outcomes_of_wa() -> list[RankOutcome]:
     worker = RankOutcome(
         0, True, (0.10, 0.20), (Parts(0.004, 0.006, sum_s=0.001), Parts(0.02)), "aa", 0.5, None, {}, None, None,
-        PARAMETERS, Sent(vector_octets=GRADIENT_OCTETS), 0, Coded(0, 0, ClassCounts(0, 0, 0, 0), 0.0), 7000,
+        PARAMETERS, Sent(vector_octets=GRADIENT_OCTETS), 0, 0, Coded(0, 0, ClassCounts(0, 0, 0, 0), 0.0), 7000,
     )  # fmt: skip
     versions = Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab")
     first = dataclasses.replace(worker, accuracy=0.9, traffic=some_traffic(99, 98, 97), versions=versions)
@@ -270,7 +276,7 @@ def test_a_run_that_is_over_is_not_done_again(tmp_path: Path) -> None:
     asked = outputs.checkpointing(run, None)
     assert asked is not None
     outputs.keep(run, None, record)
-    said = {"format": 1, "run": asked.run, "iteration": 2, "accuracy": 0.9}
+    said = {"format": 2, "run": asked.run, "iteration": 2, "accuracy": 0.9}
     Path(asked.folder, "checkpoint.json").write_text(json.dumps(said))
     outputs.check([run, other], None)
     assert (outputs.finished(run, None), outputs.finished(other, None)) == (record, None)

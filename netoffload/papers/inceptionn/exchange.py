@@ -18,7 +18,7 @@ from netoffload.reports import Panel, Series
 from netoffload.testbed import NicSettings, TestbedSettings
 
 RATES_GBIT: Final = (0.1, 1.0)
-OCTETS: Final = {0.1: (1_000_000, 2_500_000), 1.0: (2_500_000, 10_000_000)}
+OCTETS: Final = {0.1: (1_000_000, 2_500_000), 1.0: (10_000_000, 40_000_000)}
 BEYOND: Final = tuple(2**power for power in range(2, 14))
 
 
@@ -124,7 +124,7 @@ FIG15: Final = Item(
             ),
         )
     ],
-    "Paper: gradient exchange of four models on 4 to 8 hosts with 10 Gb/s. Here: sums of vectors of up to 10 MB "
+    "Paper: gradient exchange of four models on 4 to 8 hosts with 10 Gb/s. Here: sums of vectors of up to 40 MB "
     "on emulated "
     "nodes with slower links. One of WA's workers is its aggregator, so 8 nodes have 7 vectors on a link: 7/3 is "
     "linear. "

@@ -1,0 +1,84 @@
+"""Asks a fork server for a rank, and ends as the rank ends: ``python -I -S fork_client.py SOCKET ARGUMENT...``.
+
+The arguments are those of ``python -m mpi4py``. It needs nothing but the standard library, and starts in some
+milliseconds. See :mod:`~netoffload.testbed.fork_server`. Where the environment says something else to imports than it
+said to the server's, the client becomes a new interpreter instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+NAMESPACES: Final = ("ipc", "uts", "net", "mnt")
+"""Those in which a testbed's ranks are by themselves."""
+LAUNCHER_FDS: Final = ("PMI_FD",)
+"""Variables that hold the number of an inherited descriptor: MPICH's process manager is at its other end."""
+ASKED_TO_END: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ENVIRONMENT_FILE: Final = "environment.json"
+"""Beside the server's socket."""
+READ_BY_IMPORTS: Final = ("MKL_", "NETOFFLOAD_KERNEL", "NUMBA_", "OMP_", "PYTHON", "XDG_CACHE_HOME")
+"""What the names of variables begin with that are read when something is imported."""
+LENGTH: Final = struct.Struct("!I")
+STATUS: Final = struct.Struct("!i")
+
+
+def read_by_imports(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that have no effect on a fork."""
+    return {name: value for name, value in env.items() if name.startswith(READ_BY_IMPORTS)}
+
+
+def imports_as_server(path: str, env: Mapping[str, str]) -> bool:
+    """Say whether imports with this environment would do what those of the server at a socket did."""
+    with open(os.path.join(os.path.dirname(path), ENVIRONMENT_FILE), encoding="utf-8") as file:
+        return read_by_imports(json.load(file)) == read_by_imports(env)
+
+
+def ask(server: socket.socket, argv: list[str], env: Mapping[str, str]) -> None:
+    """Ask for a rank that is all that this process is."""
+    namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in NAMESPACES]
+    kept = [int(env[name]) for name in LAUNCHER_FDS if name in env]
+    said = {"argv": argv, "env": dict(env), "folder": os.getcwd(), "namespaces": NAMESPACES, "kept": kept}
+    request = json.dumps(said).encode()
+    socket.send_fds(server, [LENGTH.pack(len(request))], [0, 1, 2, *namespaces, *kept])
+    server.sendall(request)
+    for fd in (*namespaces, *kept):
+        os.close(fd)
+
+
+def answer(server: socket.socket) -> int:
+    """Return how the rank ended, as waitpid(2) says it; a server that ended first is exit code 1."""
+    said = server.recv(STATUS.size, socket.MSG_WAITALL)
+    return STATUS.unpack(said)[0] if len(said) == STATUS.size else 1 << 8
+
+
+def end_as(status: int) -> None:
+    """End this process as another one ended."""
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
+def main(path: str, argv: list[str]) -> None:
+    """Ask, and wait."""
+    if not imports_as_server(path, os.environ):
+        os.execv(sys.executable, [sys.executable, "-m", "mpi4py", *argv])
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(path)
+        ask(server, argv, os.environ)
+        for number in ASKED_TO_END:
+            signal.signal(number, lambda *_: server.shutdown(socket.SHUT_WR))
+        status = answer(server)
+    end_as(status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,232 @@
+"""A process that imports what ranks need, once, and becomes each of them by a fork.
+
+A rank of ``netoffload train`` spends seconds on importing torch and loading kernels. This process does it once per
+command, beside the building of the testbed; a rank is then a fork of it and starts in some ten milliseconds. Every rank
+still is a process of its own, which has run nothing but imports::
+
+    mpiexec ── <enter n0> fork_client ┐                                 ┌── rank 0
+            ── <enter n1> fork_client ┴── socket ── fork_server ── fork ┴── rank 1
+
+A launcher starts :mod:`~netoffload.testbed.fork_client` where it would start Python. The client hands over what makes
+it the rank: program, environment, working directory, standard streams, the launcher's descriptor and its namespaces.
+The fork takes all of them on and runs the program. The client ends as the fork ends, and the other way round: a client
+that is asked to end closes its writing side, and the fork gets SIGTERM; one that is gone takes the fork with it.
+
+Run as a program: ``python -P fork_server.py LISTENER FOLDER MODULE...``, with an inherited listening socket, the folder
+to remove at the end, and the modules to import. It ends, with all forks, when its standard input ends, which is when
+its owner does. It needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+LENGTH: Final = struct.Struct("!I")
+"""Before a request: its octets."""
+STATUS: Final = struct.Struct("!i")
+"""The answer: how the fork ended, as waitpid(2) says it."""
+FDS_MAX: Final = 16
+HIGH_FD: Final = 256
+"""Beyond what a launcher's descriptors are called."""
+STANDARD: Final = 3
+"""Standard input, output and error come first among a request's descriptors."""
+PR_SET_PDEATHSIG: Final = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What makes a process a rank.
+
+    Attributes:
+        argv: of the program: ``-m MODULE ARGUMENT...`` or ``FILE ARGUMENT...``, as after ``python -m mpi4py``.
+        env: its whole environment.
+        folder: its working directory.
+        namespaces: of which kinds descriptors follow the standard ones.
+        kept: numbers under which the program finds the descriptors after those, the launcher's.
+        fds: the descriptors, in this order.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    folder: str
+    namespaces: list[str]
+    kept: list[int]
+    fds: list[int] = field(repr=False)
+
+
+@dataclass
+class Fork:
+    """A rank that runs: its pid, and its client."""
+
+    pid: int
+    pidfd: int
+    client: socket.socket
+
+
+class Server:
+    """Clients on one side, forks on the other."""
+
+    def __init__(self, listener: socket.socket, owner_fd: int) -> None:
+        """Serve a listening socket until ``owner_fd`` ends."""
+        self._listener = listener
+        self._owner_fd = owner_fd
+        self._forks: list[Fork] = []
+        self._poller = select.poll()
+        self._poller.register(listener, select.POLLIN)
+        self._poller.register(owner_fd, select.POLLIN)
+
+    def serve(self) -> Request | None:
+        """Return a request in each fork, and None in the server when its owner has ended."""
+        while True:
+            ready = dict(self._poller.poll())
+            if self._owner_fd in ready:
+                return None
+            for fork in [one for one in self._forks if one.client.fileno() in ready]:
+                self._heard(fork, ready[fork.client.fileno()])
+            for fork in [one for one in self._forks if one.pidfd in ready]:
+                self._bury(fork)
+            if self._listener.fileno() in ready and (request := self._accept()) is not None:
+                return request
+
+    def end(self) -> None:
+        """Kill every fork that is left."""
+        for fork in self._forks:
+            signal.pidfd_send_signal(fork.pidfd, signal.SIGKILL)
+            os.waitpid(fork.pid, 0)
+
+    def _accept(self) -> Request | None:
+        client = self._listener.accept()[0]
+        try:
+            request = received(client)
+        except (OSError, ValueError, struct.error):  # it is gone, or no client of ours
+            client.close()
+            return None
+        server_pid = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._close()
+            client.close()
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != server_pid:  # it ended meanwhile
+                os._exit(1)
+            return request
+        for fd in request.fds:
+            os.close(fd)
+        fork = Fork(pid, os.pidfd_open(pid), client)
+        self._forks.append(fork)
+        self._poller.register(fork.pidfd, select.POLLIN)
+        self._poller.register(client, select.POLLIN)
+        return None
+
+    def _heard(self, fork: Fork, events: int) -> None:
+        """End a fork whose client asks for it (it writes no more), or is gone."""
+        is_gone = events & (select.POLLHUP | select.POLLERR)
+        self._poller.unregister(fork.client)
+        signal.pidfd_send_signal(fork.pidfd, signal.SIGKILL if is_gone else signal.SIGTERM)
+        if not is_gone:
+            self._poller.register(fork.client, 0)  # poll(2) reports a hang-up whatever is asked for
+
+    def _bury(self, fork: Fork) -> None:
+        _, status = os.waitpid(fork.pid, 0)
+        self._poller.unregister(fork.pidfd)
+        try:
+            self._poller.unregister(fork.client)
+            fork.client.send(STATUS.pack(status), socket.MSG_NOSIGNAL)
+        except (KeyError, OSError):
+            pass  # the client is gone
+        os.close(fork.pidfd)
+        fork.client.close()
+        self._forks.remove(fork)
+
+    def _close(self) -> None:
+        """Close what a fork must not hold."""
+        self._listener.close()
+        for fork in self._forks:
+            os.close(fork.pidfd)
+            fork.client.close()
+
+
+def received(client: socket.socket) -> Request:
+    """Return what a client asks for.
+
+    Raises:
+        OSError: it is gone.
+        ValueError: it says something else.
+    """
+    head, fds, _flags, _address = socket.recv_fds(client, LENGTH.size, FDS_MAX)
+    left, said = LENGTH.unpack(head)[0], b""
+    while len(said) < left:
+        if not (more := client.recv(left - len(said))):
+            raise OSError("the client is gone")
+        said += more
+    return Request(**json.loads(said), fds=fds)
+
+
+def become(request: Request) -> None:
+    """Take on all that a request says, but for the program.
+
+    Raises:
+        OSError: a namespace or the folder cannot be entered.
+    """
+    namespaces = dict(zip(request.namespaces, request.fds[STANDARD:], strict=False))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for kind, fd in namespaces.items():
+        # Who is not root may not enter any, not even where it is.
+        if not os.path.sameopenfile(fd, own := os.open(f"/proc/self/ns/{kind}", os.O_RDONLY)) and libc.setns(fd, 0):
+            raise OSError(ctypes.get_errno(), f"cannot enter the {kind} namespace")
+        os.close(own)
+        os.close(fd)
+    os.chdir(request.folder)
+    for number, fd in enumerate(request.fds[:STANDARD]):
+        os.dup2(fd, number)
+        os.close(fd)
+    # Their numbers may be taken by one another's copies: those go out of the way first.
+    high = [_moved_up(fd) for fd in request.fds[STANDARD + len(namespaces) :]]
+    for number, fd in zip(request.kept, high, strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(request.env)
+
+
+def _moved_up(fd: int) -> int:
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    os.close(fd)
+    return moved
+
+
+def main(arguments: list[str]) -> None:
+    """Serve; in a fork, run the program that was asked for."""
+    listener = socket.socket(fileno=int(arguments[0]))
+    for module in arguments[2:]:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page that it looks at
+    server = Server(listener, sys.stdin.fileno())
+    request: Any = server.serve()
+    if request is None:
+        server.end()
+        shutil.rmtree(arguments[1], ignore_errors=True)
+        return
+    become(request)
+    sys.argv = ["mpi4py", *request.argv]
+    sys.path.insert(0, request.folder)  # as Python does for -m
+    runpy.run_module("mpi4py", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,66 @@
+"""A package that an extra brings and that is not there: one line that names it, before anything is built."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from commands import PYTHONPATH, ROOT
+
+from netoffload.errors import EXTRAS
+
+WITHOUT = """
+import sys
+sys.modules[sys.argv.pop(1)] = None
+from netoffload.__main__ import main
+main()
+"""
+RUNS = str(ROOT / "docs/lab/hdc-mnist-100mbit.jsonl")
+CASES = [
+    ("torch", "train hdc -n 2"),
+    ("torch", "bench ddp"),
+    ("torch", "bench thresholds hdc"),
+    ("torch", "verify torch"),
+    ("mpi4py", "train hdc -n 2"),
+    ("mpi4py", "verify collectives"),
+    ("mpi4py", "verify failures"),
+    ("mpi4py", "bench allreduce -n 2"),
+    ("mpi4py", "bench overlap"),
+    ("mpi4py", "verify group -n 2"),
+    ("matplotlib", f"report {RUNS} --out report"),
+    ("scapy", "dissect frames.pcap"),
+    ("zfpy", "bench compressors --compressor general:library=zfp"),
+    ("cramjam", "bench compressors --compressor general:library=lz4"),
+]
+
+
+@pytest.mark.parametrize(("package", "command"), CASES, ids=[f"{package}: {words[:24]}" for package, words in CASES])
+def test_a_missing_package_is_one_line(package: str, command: str, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT, package, *command.split()],
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    (line,) = [line for line in ran.stderr.splitlines() if line.startswith("netoffload: ")]
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert line.endswith(f"pip install 'netoffload[{EXTRAS[package]}]'")
+    assert package in line
+    assert "Traceback" not in ran.stderr
+
+
+def test_the_extras_are_those_of_the_project() -> None:
+    names = {"scikit-learn": "sklearn"}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    brought = {
+        names.get(word, word): extra
+        for extra, lines in extras.items()
+        for word in (line.partition(">=")[0] for line in lines)
+        if extra not in ("dev", "docs") and word != "mpich"
+    }
+    assert brought == EXTRAS

@@ -1,0 +1,103 @@
+"""Help, Tab and manual pages come from the commands, and the first two import none of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import PYTHONPATH, netoffload
+
+from netoffload.cli.known import FILE
+from netoffload.nic_options import NicProcess, options_of
+
+IMPORTED = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+from netoffload.__main__ import main
+main()
+"""
+HEAVY = {"numba", "numpy", "pyroute2", "torch", "matplotlib"}
+COMMANDS = json.loads(FILE.read_text())
+
+
+def modules_of(*words: str) -> set[str]:
+    """What a command line imports."""
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    ran = subprocess.run([sys.executable, "-c", IMPORTED, *words], env=env, capture_output=True, text=True)
+    assert ran.returncode == 0
+    return set(ran.stderr.split())
+
+
+def test_help_imports_no_command_and_nothing_heavy() -> None:
+    modules = modules_of("--help")
+    assert not modules & HEAVY
+    assert {name for name in modules if name.startswith("netoffload.cli.")} == {
+        "netoffload.cli.app",
+        "netoffload.cli.known",
+    }
+
+
+def test_the_version_imports_next_to_nothing() -> None:
+    assert not modules_of("--version") & {*HEAVY, "typer", "rich", "netoffload.cli"}
+
+
+def test_help_has_every_command_and_a_typing_error_gets_a_suggestion() -> None:
+    shown = netoffload("--help", env={"COLUMNS": "200"}).stdout
+    for name, said in COMMANDS.items():
+        assert name in shown
+        assert said["summary"].split("[")[0][:60] in shown
+    refused = netoffload("statsu")
+    assert refused.returncode == 2
+    assert "Did you mean 'stats', 'status', " in " ".join(refused.stderr.replace("│", "").split())
+
+
+def tab(tmp_path: Path, *words: str) -> list[str]:
+    """What bash offers for the last word, through the script that we give it."""
+    program = tmp_path / "netoffload"
+    program.write_text(f"#!{sys.executable}\nfrom netoffload.__main__ import main\nmain()\n")
+    program.chmod(0o755)
+    shell = (
+        'source <(_NETOFFLOAD_COMPLETE=source_bash netoffload); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1));'
+        '_netoffload_completion netoffload; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["bash", "-c", shell, "bash", "netoffload", *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("st",), ["stats", "status"]),
+        (("verify", "co"), ["codec", "collectives"]),
+        (("train", "--exch"), ["--exchange"]),
+        (("nic", "--log"), ["--log-format"]),
+    ],
+)
+def test_tab_completes_commands_and_options(words: tuple[str, ...], offered: list[str], tmp_path: Path) -> None:
+    assert tab(tmp_path, *words) == offered
+
+
+def test_the_manual_has_a_page_for_every_command_that_troff_reads(tmp_path: Path) -> None:
+    assert netoffload("manual", "--out", str(tmp_path)).returncode == 0
+    pages = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert {f"netoffload-{name}.1" for name in COMMANDS} | {"netoffload.1", "netoffload-verify-codec.1"} <= pages.keys()
+    assert "[bold]" not in "".join(pages.values())
+    assert f"\\fB{'--exchange'.replace('-', chr(92) + '-')} " in pages["netoffload-train.1"]
+    for _, asked in options_of(NicProcess):
+        assert asked.flag.replace("-", "\\-") in pages["netoffload-nic.1"]
+    if shutil.which("groff") is None:
+        return
+    ran = subprocess.run(["groff", "-man", "-ww", "-z", "-Kutf8", *tmp_path.iterdir()], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_manual_of_no_command_is_refused() -> None:
+    assert "choose from advise, bench" in netoffload("manual", "nosuch").stderr
+    assert netoffload("manual", "train", "x").stderr == "netoffload: netoffload train has no command 'x'\n"
+    assert netoffload("manual", "up", "--out", "x").returncode == 2

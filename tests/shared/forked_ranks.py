@@ -1,0 +1,28 @@
+"""Ranks of tests are forks of one process that has done the imports, as those of ``netoffload train`` are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from netoffload.testbed import ForkServer
+
+IMPORTED: Final = (
+    "mpi4py.run",
+    "netoffload.collectives.reference",
+    "netoffload.collectives.samples",
+    "netoffload.methods",
+    "netoffload.transport",
+)
+
+
+@contextlib.contextmanager
+def forked_ranks() -> Iterator[None]:
+    """Have whatever starts ranks here, or in a child of this process, ask one fork server for them."""
+    with ForkServer(IMPORTED) as forks, pytest.MonkeyPatch.context() as patch:
+        for name, value in forks.env.items():
+            patch.setenv(name, value)
+        yield

@@ -1,0 +1,43 @@
+"""What a process says on standard error: as JSON every line is one object, a traceback too."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netoffload import log
+
+PROGRAM = """
+import threading
+from netoffload import log
+log.choose("json")
+log.say("made", "made it", path=__import__("pathlib").Path("/a"))
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+raise ValueError("two\\nlines")
+"""
+
+
+def test_what_nobody_catches_is_an_object_on_a_line() -> None:
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], cwd=Path(log.__file__).parents[1], capture_output=True)
+    made, divided, raised = map(json.loads, ran.stderr.splitlines())
+    said = datetime.datetime.fromisoformat(made.pop("time"))
+    assert datetime.datetime.now(datetime.UTC) - said < datetime.timedelta(minutes=1)
+    assert made == {"level": "info", "event": "made", "message": "made it", "path": "/a"}
+    assert (divided["level"], divided["event"]) == ("error", "uncaught")
+    assert divided["traceback"].startswith("Traceback")
+    assert divided["traceback"].endswith("ZeroDivisionError: division by zero\n")
+    assert raised["message"] == "ValueError: two\nlines"
+
+
+def test_a_text_has_its_level_only_where_it_warns(capsys: pytest.CaptureFixture[str]) -> None:
+    log.say("a", "it is so", level="warning", field=1)
+    log.say("b", "it went", level="error")
+    log.note("c", "all is well")
+    assert capsys.readouterr().err == "netoffload: warning: it is so\nnetoffload: it went\n"

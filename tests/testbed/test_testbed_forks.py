@@ -1,0 +1,161 @@
+"""Forks of a server that has done the imports are what new interpreters would have been."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netoffload.testbed.forks import RANK_ENV, ForkServer, python_argv
+
+DEADLINE_S = 20
+OWN_ENV = {"PATH": os.defpath, **RANK_ENV}
+
+SAYS_ALL = """\
+import json, os, sys
+json.dump({"argv": sys.argv, "env": dict(os.environ), "folder": os.getcwd(), "path": sys.path[0],
+           "imported": "decimal" in sys.modules, "server": os.getppid()}, sys.stdout)
+print("also", file=sys.stderr)
+sys.exit(int(os.environ["CODE"]))
+"""
+WAITS = """\
+import os, sys, time
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    with ForkServer(["decimal"], OWN_ENV) as server:
+        yield server
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    return tmp_path / "program.py"
+
+
+def started(forks: ForkServer, program: Path, **env: str) -> subprocess.Popen[bytes]:
+    whole = {**OWN_ENV, **forks.env, **env}
+    return subprocess.Popen(
+        [*python_argv(whole), str(program), "-x", "1"],
+        env=whole,
+        cwd=program.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while Path("/proc", str(pid)).exists():
+        assert time.monotonic() < deadline_s, f"process {pid} is still there"
+        time.sleep(0.01)
+
+
+def pid_of(client: subprocess.Popen[bytes]) -> int:
+    assert client.stdout is not None
+    return int(client.stdout.readline())
+
+
+def test_without_a_server_a_rank_is_an_interpreter_of_its_own() -> None:
+    assert python_argv({}) == [sys.executable, "-m", "mpi4py"]
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_fork_has_arguments_environment_folder_streams_and_imports(
+    forks: ForkServer, program: Path, code: int
+) -> None:
+
+    program.write_text(SAYS_ALL)
+    client = started(forks, program, CODE=str(code), OWN="yes")
+    out, err = client.communicate(timeout=DEADLINE_S)
+    said = json.loads(out)
+    assert client.returncode == code, err
+    assert said["argv"] == [str(program), "-x", "1"]
+    assert said["folder"] == str(program.parent)
+    assert said["path"] == str(program.parent)
+    assert said["imported"]
+    said["env"].pop("LC_CTYPE", None)  # which Python adds where there is no locale
+    assert said["env"] == {**OWN_ENV, **forks.env, "CODE": str(code), "OWN": "yes"}
+    assert said["server"] != os.getpid()
+    assert err == b"also\n"
+
+
+def test_a_rank_whose_imports_differ_is_an_interpreter_of_its_own(forks: ForkServer, program: Path) -> None:
+    program.write_text("import sys\nprint('decimal' in sys.modules)\n")
+    for env, is_fork in (({}, True), ({"NUMBA_DISABLE_JIT": "1"}, False)):
+        assert started(forks, program, **env).communicate(timeout=DEADLINE_S)[0] == f"{is_fork}\n".encode()
+
+
+def test_an_exception_is_a_traceback_and_exit_code_1(forks: ForkServer, program: Path) -> None:
+    program.write_text("raise ValueError('so it is')\n")
+    client = started(forks, program)
+    _out, err = client.communicate(timeout=DEADLINE_S)
+    assert client.returncode == 1
+    assert err.splitlines()[-1] == b"ValueError: so it is"
+
+
+def test_descriptors_of_the_launcher_keep_their_numbers(forks: ForkServer, program: Path) -> None:
+    program.write_text("import os\nos.write(int(os.environ['PMI_FD']), b'cmd=init')\n")
+    read_fd, write_fd = os.pipe()
+    env = {**OWN_ENV, **forks.env, "PMI_FD": str(write_fd)}
+    with subprocess.Popen([*python_argv(env), str(program)], env=env, pass_fds=[write_fd]) as client:
+        os.close(write_fd)
+        assert client.wait(DEADLINE_S) == 0
+    assert os.read(read_fd, 64) + os.read(read_fd, 64) == b"cmd=init"  # and then the end: nobody else holds it
+    os.close(read_fd)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_client_that_is_ended_ends_its_fork(forks: ForkServer, program: Path, number: signal.Signals) -> None:
+    program.write_text(WAITS)
+    with started(forks, program) as client:
+        pid = pid_of(client)
+        client.send_signal(number)
+        assert client.wait(DEADLINE_S) == -number
+        wait_until_gone(pid)
+
+
+def test_a_fork_that_a_signal_ends_is_said_so(forks: ForkServer, program: Path) -> None:
+    program.write_text(WAITS)
+    with started(forks, program) as client:
+        os.kill(pid_of(client), signal.SIGSEGV)
+        assert client.wait(DEADLINE_S) == -signal.SIGSEGV
+
+
+def test_a_fork_that_ignores_sigterm_ends_with_its_client(forks: ForkServer, program: Path) -> None:
+    program.write_text("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS)
+    with started(forks, program) as client:
+        pid = pid_of(client)
+        client.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            client.wait(0.2)
+        client.kill()
+        wait_until_gone(pid)
+
+
+def test_with_its_owner_go_forks_and_folder(program: Path) -> None:
+    program.write_text(WAITS)
+    with contextlib.ExitStack() as stack:
+        with ForkServer([], OWN_ENV) as server:
+            folder = Path(*server.env.values()).parent
+            client = stack.enter_context(started(server, program))
+            pid = pid_of(client)
+        wait_until_gone(pid)
+        assert client.wait(DEADLINE_S) != 0
+    assert not folder.exists()
+
+
+def test_a_module_that_is_not_there_ends_server_and_clients(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program.write_text("")
+    with ForkServer(["no_such_module"], OWN_ENV) as server, started(server, program) as client:
+        assert client.wait(DEADLINE_S) != 0
+    assert "No module named 'no_such_module'" in capfd.readouterr().err
