@@ -21,6 +21,7 @@ from documented import PAGES, ROOT, SHELL, Block, blocks, blocks_of, calls, has_
 from typer.core import TyperCommand
 
 from netoffload.cli.app import app
+from netoffload.cli.known import commands_text
 from netoffload.errors import SystemRefusedError, UsageError
 from netoffload.reports.table import QUANTITIES
 from netoffload_daemon.arguments import parse_arguments
@@ -69,6 +70,12 @@ def quoted_commands() -> dict[str, list[str]]:
         for words in calls(span)
         if not has_placeholders(words[:1])
     }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _every_command() -> None:
+    """All commands are imported; of a group that is imported in part, the others would be unknown."""
+    commands_text()
 
 
 @pytest.fixture
