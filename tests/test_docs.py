@@ -16,6 +16,7 @@ from tests.test_layers import HOMES, LEVELS, ROOT, SOURCES, nodes_of, parsed
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*_ext/**/*.md")])
 ARCHITECTURE = ROOT / "docs" / "design" / "architecture.md"
 ARCHITECTURE_WORDS_MAX = 1800
+README_LINES_MAX = 120
 PROSE_COLUMNS_MAX = 100
 SENTENCE_WORDS_MAX = 30
 HISTORY = re.compile(
@@ -155,6 +156,10 @@ def test_the_map_of_the_layers_is_that_of_the_code() -> None:
     listed = [name for row in rows for name in row.split()]
     assert {name for name in levels if "." not in name} == {*listed, "netoffload", "__main__"}
     assert [levels[name] for name in listed] == sorted(levels[name] for name in listed)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES_MAX
 
 
 def test_the_architecture_is_short() -> None:

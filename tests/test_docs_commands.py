@@ -12,12 +12,16 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from commands import PYTHONPATH, netoffload
 from documented import PAGES, ROOT, SHELL, Block, blocks, blocks_of, calls, has_placeholders, is_like, spans, typed
 from typer.core import TyperCommand
 
+from netoffload.cli.app import app
+from netoffload.cli.known import commands_text
 from netoffload.errors import SystemRefusedError, UsageError
 from netoffload.reports.table import QUANTITIES
 from netoffload_daemon.arguments import parse_arguments
@@ -68,6 +72,12 @@ def quoted_commands() -> dict[str, list[str]]:
     }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _every_command() -> None:
+    """All commands are imported; of a group that is imported in part, the others would be unknown."""
+    commands_text()
+
+
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as a reader has it: the checkout's pages and examples, and programs of one's own."""
@@ -110,6 +120,20 @@ def test_every_command_line_is_one_that_the_program_takes() -> None:
     lines = commands_of_pages()
     assert len(lines) > 100
     assert {line: said for line, words in lines.items() if (said := wrong(words))} == {}
+
+
+def test_the_page_of_all_commands_has_all() -> None:
+    def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        members = getattr(command, "commands", {})
+        if not members:
+            yield path
+        for name, member in members.items():
+            yield from leaves(member, (*path, name))
+
+    page = [block for block in BLOCKS if block.page == "docs/guide/commands.md"]
+    shown = [words for block in page for line, _ in typed(block.text, block.language) for words in calls(line)]
+    every = set(leaves(typer.main.get_command(app)))
+    assert {path for path in every if not any(tuple(words[: len(path)]) == path for words in shown)} == set()
 
 
 def test_every_quoted_command_has_options_that_exist() -> None:
