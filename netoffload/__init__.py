@@ -4,12 +4,12 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
 
     errors codec_specs              one exception tree; which codecs there are
     log programs                    what a process says that runs for long; how programs end
-    config faults results           settings, damage on purpose, records
+    config faults record_formats    settings, damage on purpose, records of older formats
     control netlink                 the control socket, the kernel's network objects
     compiled                        Numba's set-up, and what all compiled code shares
     torch_plugin                    tells torch that there is a backend
     wire                            octets <-> values: Ethernet, IPv4, TCP, the offload block
-    nic_options                     what a NIC can be asked, and how it is said
+    nic_options results             what a NIC can be asked, and how it is said; records
     codec costmodel                 arrays <-> payload: the burst engine's arithmetic; the papers' performance models
     engine devices testbed          frames in, frames out; frames <-> descriptors; namespaces as data, then kernel state
     collectives reports dissect     schedules over an abstract exchange; records -> tables and figures; captured frames

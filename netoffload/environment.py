@@ -14,7 +14,7 @@ import numpy as np
 
 import netoffload
 from netoffload.codec.kernels import KERNEL
-from netoffload.results import UNKNOWN
+from netoffload.record_formats import UNKNOWN
 
 COMMIT_DIGITS: Final = 10
 

@@ -24,7 +24,8 @@ LEVELS = {
     "netoffload.programs": 0,
     "netoffload.config": 1,
     "netoffload.faults": 1,
-    "netoffload.results": 1,
+    "netoffload.record_formats": 1,
+    "netoffload.results": 2,
     "netoffload.control": 1,
     "netoffload.torch_plugin": 1,  # imports nothing of ours: torch loads it in every program
     "netoffload.compiled": 1,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from netoffload import reports, results
+from netoffload import record_formats, reports, results
 from netoffload.errors import UsageError
 from netoffload.results import (
     ClassCounts,
@@ -31,7 +31,7 @@ def a_record() -> Record:
     samples = Spread.of([0.03, 0.02, 0.04])
     nodes = (NodeTraffic("n0", 1000, 10), NodeTraffic("n1", 500, 6))
     return Record(
-        format=results.FORMAT,
+        format=record_formats.FORMAT,
         started="2026-01-01T00:00:00+00:00",
         configuration=configuration,
         versions=Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab"),
@@ -164,7 +164,7 @@ def test_a_record_of_an_older_format_is_read_and_reported(written: int, early: b
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (of_format(results.FORMAT + 1), "has format 7; this version reads 1 to 6: update netoffload"),
+        (of_format(record_formats.FORMAT + 1), "has format 7; this version reads 1 to 6: update netoffload"),
         (of_format(3) | {"format": "3"}, "not a record of format 1 to 6"),
         ({"format": 1}, "not a record of format 1: KeyError"),
         (of_format(3) | {"format": 2}, "not a record of format 2: .*machine of a later format"),

@@ -57,8 +57,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     def new_method() -> Method:
         return method_with(replica, settings, exchange, comm.quantiser())
 
-    is_worker = rank < settings.nodes
-    source = batch_source(settings, dataset, rank) if is_worker else None
+    source = batch_source(settings, dataset, rank) if rank < settings.nodes else None
 
     def new_batches(first: int = 0) -> Batches | None:
         return source(first) if source else None
@@ -72,15 +71,14 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     milestones.begin(method)
     watched = Watched(job, replica, method, milestones) if rank == 0 else None
     barrier(exchange)
-    (compressed_before, no_gain_before), coded_before = _compressed(comm), _coded(comm)
+    compressed_before = Compressed.of(comm)
     before = read_meter() if rank == 0 else None
     barrier(exchange)
     batches = new_batches(milestones.first)
     timeline = iterate(settings, replica, watched.method if watched else method, batches, milestones)
     barrier(exchange)
     traffic = traffic_between(before, read_meter()) if before is not None else None
-    coded = _coded(comm) - coded_before
-    compressed_after, no_gain_after = _compressed(comm)
+    compressed = Compressed.of(comm) - compressed_before
     sent = dataclasses.replace(method.sent)
     barrier(exchange)
     # Behind the readings: the papers charge a method for its iterations, not for making one model of the replicas.
@@ -91,7 +89,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     loss = timeline.last_loss
     return RankOutcome(
         rank=rank,
-        is_worker=is_worker,
+        is_worker=source is not None,
         wall_s=tuple(timeline.wall_s),
         parts=tuple(timeline.parts),
         sha256=replica.digest(),
@@ -102,9 +100,9 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
         versions=_versions() if rank == 0 else None,
         parameters=replica.parameter_count,
         sent=sent,
-        compressed_octets=compressed_after - compressed_before + coded.raw_octets,
-        no_gain_segments=no_gain_after - no_gain_before,
-        coded=coded,
+        compressed_octets=compressed.nic_octets + compressed.coded.raw_octets,
+        no_gain_segments=compressed.no_gain_segments,
+        coded=compressed.coded,
         peak_memory_octets=peak_memory_octets(),
         first_iteration=milestones.first,
         loss_after=milestones.loss_after,
@@ -144,15 +142,32 @@ class Watched:
         self._board.add_histograms(iteration, "weight", self._replica.parameters)
 
 
-def _compressed(comm: CompComm) -> tuple[int, int]:
-    """Return the octets that this rank's NIC has compressed of tagged connections, and the segments without gain.
+@dataclasses.dataclass(frozen=True)
+class Compressed:
+    """What this rank has sent tagged so far: what its NIC made of it, and what the rank itself coded.
 
-    Those are the segments that compressing would not have made smaller. Both are 0 without a NIC.
+    Attributes:
+        nic_octets: of this communicator's tagged connections, as they were; 0 without a NIC.
+        no_gain_segments: that the NIC left as they are, as compressing would not have made them smaller.
+        coded: by the rank.
     """
-    totals = comm.totals()
-    if totals.nic is None or totals.nic_counters is None:
-        return 0, 0
-    return totals.nic.raw_octets, totals.nic_counters["bypass_no_gain"]
+
+    nic_octets: int
+    no_gain_segments: int
+    coded: Coded
+
+    @classmethod
+    def of(cls, comm: CompComm) -> Compressed:
+        """Ask the NIC, if there is one."""
+        totals = comm.totals()
+        if totals.nic is None or totals.nic_counters is None:
+            return cls(0, 0, _coded(comm))
+        return cls(totals.nic.raw_octets, totals.nic_counters["bypass_no_gain"], _coded(comm))
+
+    def __sub__(self, other: Compressed) -> Compressed:
+        """Return what was added since ``other``."""
+        segments = self.no_gain_segments - other.no_gain_segments
+        return Compressed(self.nic_octets - other.nic_octets, segments, self.coded - other.coded)
 
 
 def _coded(comm: CompComm) -> Coded:

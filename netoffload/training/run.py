@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from netoffload import results
+from netoffload import record_formats, results
 from netoffload.errors import NetOffloadError, ReplicaError, RunError, UsageError
 from netoffload.methods import Way
 from netoffload.results import Record, Spread, Timing, Traffic
@@ -288,7 +288,7 @@ def make_record(
     traffic = with_coded(first.traffic, outcomes)
     check_traffic(settings, traffic, outcomes)
     return Record(
-        format=results.FORMAT,
+        format=record_formats.FORMAT,
         started=started,
         configuration=_configuration(settings, testbed, first.parameters),
         versions=first.versions,

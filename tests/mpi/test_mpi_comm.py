@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_ranks import _forks  # noqa: F401
 
 from netoffload.testbed.forks import RANK_ENV, python_argv
 from netoffload.testbed.launch_backends import find_openmpi

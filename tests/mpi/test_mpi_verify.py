@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked_ranks import _forks  # noqa: F401
 from mpi4py import MPI
 
 from netoffload.testbed.launch_backends import find_mpiexec, find_openmpi

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from commands import PYTHONPATH
 
 from netoffload.testbed import ForkServer
 
@@ -26,3 +27,13 @@ def forked_ranks() -> Iterator[None]:
         for name, value in forks.env.items():
             patch.setenv(name, value)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forks() -> Iterator[None]:
+    """For modules that import it: their ranks are forks."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Ranks are processes of their own, and pytest's `pythonpath` is not theirs.
+        patch.setenv("PYTHONPATH", PYTHONPATH)
+        with forked_ranks():
+            yield

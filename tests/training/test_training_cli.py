@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import netoffload, started
 
-from netoffload import results
+from netoffload import record_formats, results
 from netoffload.cli.training_runs import SPARKS, Curve, progress, remarks_on
 from netoffload.results import ClassCounts, Configuration, Learning, NodeTraffic, Record, Spread, Timing, Traffic
 from netoffload.training.models import MODELS
@@ -134,7 +134,7 @@ def a_record() -> Record:
         None,
     )
     return Record(
-        results.FORMAT,
+        record_formats.FORMAT,
         "2026-01-01T00:00:00+00:00",
         configuration,
         results.Versions("0.1.0", "3.11", "2.0", "2.3", "MPICH", "6.1", "plain", "a CPU", 2, "0123456789ab"),
