@@ -23,7 +23,7 @@ from netoffload.bench.vectors import gradients_argument
 from netoffload.collectives.samples import gradients_from
 from netoffload.errors import UsageError
 from netoffload.results import decode_dataclass
-from netoffload.testbed import ForkServer, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
+from netoffload.testbed import Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks, run_ranks
 
 UNTIMED_CALLS: Final = 2
 """One that is checked, one that warms up."""
@@ -195,13 +195,13 @@ class Allreduce:
             TestbedError: a testbed cannot be built as asked for.
             RunError: a contender's ranks failed.
         """
-        with ForkServer(IMPORTED) as forks:
+        with prepared_ranks(IMPORTED):
             for part in self._parts:
                 part.load_1min = os.getloadavg()[0]
                 for through_nic in (False, True):
                     names = [name for name in part.asked.names if JOBS[name].through_nic == through_nic]
                     if names:
-                        _run(part, names, through_nic, forks, progress)
+                        _run(part, names, through_nic, progress)
 
     def findings(self, reason: str | None) -> Findings | None:
         """Return what was found; None: nothing."""
@@ -232,7 +232,7 @@ class Allreduce:
         )
 
 
-def _run(part: _Part, names: Sequence[str], through_nic: bool, forks: ForkServer, progress: Progress) -> None:
+def _run(part: _Part, names: Sequence[str], through_nic: bool, progress: Progress) -> None:
     """Run the contenders of one kind of testbed."""
     asked = part.asked
     settings = asked.bed if through_nic else replace(asked.bed, nic=None)
@@ -245,8 +245,7 @@ def _run(part: _Part, names: Sequence[str], through_nic: bool, forks: ForkServer
             argv = ["-m", "netoffload_mpi.bench", "--what", job.what, "--out", str(out), *asked.rank_arguments]
             if job.is_inline and asked.bed.nic is not None:
                 argv += ["--codec", asked.bed.nic.codec, "--bound", str(asked.bed.nic.bound_k)]
-            env = {**job.env, **forks.env}
-            run_ranks(bed, range(asked.bed.nodes), argv, env=env, timeout_s=asked.limit_s, mpi=job.mpi)
+            run_ranks(bed, range(asked.bed.nodes), argv, env=job.env, timeout_s=asked.limit_s, mpi=job.mpi)
             record: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
             return record
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 
 from netoffload.cli.app import app, console, notes, progress_bar
 from netoffload.cli.figures import table
+from netoffload.cli.training_runs import prepared
 from netoffload.errors import RunError
 
 if TYPE_CHECKING:
@@ -56,7 +58,8 @@ def reproduce(
     data = {name: path for name, path in (("mnist", mnist), ("cifar10", cifar10)) if path is not None}
     effort = "--quick" if quick else "--full"
     work = Reproduction(items, out, not quick, data, " ".join(("netoffload reproduce", *names, effort)))
-    with progress_bar() as progress:
+    trains = any(step.needs_root for _, step in work.pending())
+    with prepared() if trains else contextlib.nullcontext(), progress_bar() as progress:
         watched = notes.is_terminal
         missed = work.run(progress if watched else lambda said, _share: progress(said), progress)
     for one in missed:

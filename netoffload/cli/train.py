@@ -30,7 +30,7 @@ from netoffload.cli.training_options import (
     Seeds,
     ShowList,
 )
-from netoffload.cli.training_runs import Found, outputs_of, run_series, tell, testbed_settings
+from netoffload.cli.training_runs import Found, outputs_of, prepared, run_series, tell, testbed_settings
 from netoffload.errors import UsageError
 from netoffload.nic_options import NicSettings
 
@@ -79,27 +79,28 @@ def train(
 
     Example: netoffload train cnn --exchange terngrad --exchange qsgd:levels=15 --exchange pqasgd:p=8 --rate 100mbit
     """
-    from netoffload.training.config import TrainSettings
-    from netoffload.training.plan import parse_seeds
+    with prepared():
+        from netoffload.training.config import TrainSettings
+        from netoffload.training.plan import parse_seeds
 
-    first = TrainSettings(
-        method="inc",
-        model=model,
-        nodes=nodes,
-        iterations=iterations,
-        data=data,
-        data_dir=str(data_dir) if data_dir else None,
-        batch=batch,
-        sharing=sharing,
-        offload=offload.value,
-        **vars(learning),
-    )
-    each = _one_per_exchange(first, exchange or [], error_feedback=error_feedback, bucket_mb=bucket_mb)
-    drawn = parse_seeds(seeds) if seeds is not None else (seed,)
-    runs = [dataclasses.replace(run, seed=one) for one in drawn for run in each]
-    testbed, found = testbed_settings(runs, rate, nic, mtu), Found.of(runs, baselines)
-    with told_anyway(lambda reason: tell(found, reason, as_json=as_json)):
-        run_series(runs, testbed, found, outputs.out, outputs_of(outputs), baselines=baselines)
+        first = TrainSettings(
+            method="inc",
+            model=model,
+            nodes=nodes,
+            iterations=iterations,
+            data=data,
+            data_dir=str(data_dir) if data_dir else None,
+            batch=batch,
+            sharing=sharing,
+            offload=offload.value,
+            **vars(learning),
+        )
+        each = _one_per_exchange(first, exchange or [], error_feedback=error_feedback, bucket_mb=bucket_mb)
+        drawn = parse_seeds(seeds) if seeds is not None else (seed,)
+        runs = [dataclasses.replace(run, seed=one) for one in drawn for run in each]
+        testbed, found = testbed_settings(runs, rate, nic, mtu), Found.of(runs, baselines)
+        with told_anyway(lambda reason: tell(found, reason, as_json=as_json)):
+            run_series(runs, testbed, found, outputs.out, outputs_of(outputs), baselines=baselines)
 
 
 def _one_per_exchange(

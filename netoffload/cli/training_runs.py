@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +33,14 @@ ZERO_SHARE_MAX: Final = 0.97
 
 SPARKS: Final = " ▁▂▃▄▅▆▇█"
 SPARK_COLUMNS: Final = 24
+
+
+def prepared() -> contextlib.AbstractContextManager[None]:
+    """Return what has the imports of ranks begin, beside those of this command."""
+    from netoffload.testbed import prepared_ranks
+    from netoffload.training.rank_imports import IMPORTED
+
+    return prepared_ranks(IMPORTED)
 
 
 @dataclasses.dataclass
@@ -194,7 +202,7 @@ def remarks_on(record: Record) -> list[str]:
     return remarks
 
 
-@contextmanager
+@contextlib.contextmanager
 def progress(
     names: Sequence[str], iterations: int
 ) -> Iterator[tuple[Callable[[str], None], Callable[[str, Step], None]]]:

@@ -20,7 +20,7 @@ them. ``doctor`` says what this machine has and lacks.
 
 from netoffload.nic_options import NicSettings
 from netoffload.testbed.build import Testbed, WireCounters, down, find_run, reap_stale
-from netoffload.testbed.forks import ForkServer
+from netoffload.testbed.forks import prepared_ranks
 from netoffload.testbed.journal import RunRecord, list_runs, plan_of_run
 from netoffload.testbed.launch import run_local_ranks, run_ranks
 from netoffload.testbed.meter import Meter
@@ -28,7 +28,6 @@ from netoffload.testbed.nics import Restart
 from netoffload.testbed.plan import NodePlan, Plan, TestbedSettings, make_plan, new_run_id, state_root
 
 __all__ = [
-    "ForkServer",
     "Meter",
     "NicSettings",
     "NodePlan",
@@ -44,6 +43,7 @@ __all__ = [
     "make_plan",
     "new_run_id",
     "plan_of_run",
+    "prepared_ranks",
     "reap_stale",
     "run_local_ranks",
     "run_ranks",

@@ -21,8 +21,8 @@ NAMESPACES: Final = ("ipc", "uts", "net", "mnt")
 LAUNCHER_FDS: Final = ("PMI_FD",)
 """Variables that hold the number of an inherited descriptor: MPICH's process manager is at its other end."""
 ASKED_TO_END: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-ENVIRONMENT_FILE: Final = "environment.json"
-"""Beside the server's socket."""
+SERVER_FILE: Final = "server.json"
+"""Beside the server's socket: in which environment it imported which modules."""
 READ_BY_IMPORTS: Final = ("MKL_", "NETOFFLOAD_KERNEL", "NUMBA_", "OMP_", "PYTHON", "XDG_CACHE_HOME")
 """What the names of variables begin with that are read when something is imported."""
 LENGTH: Final = struct.Struct("!I")
@@ -36,8 +36,8 @@ def read_by_imports(env: Mapping[str, str]) -> dict[str, str]:
 
 def imports_as_server(path: str, env: Mapping[str, str]) -> bool:
     """Say whether imports with this environment would do what those of the server at a socket did."""
-    with open(os.path.join(os.path.dirname(path), ENVIRONMENT_FILE), encoding="utf-8") as file:
-        return read_by_imports(json.load(file)) == read_by_imports(env)
+    with open(os.path.join(os.path.dirname(path), SERVER_FILE), encoding="utf-8") as file:
+        return read_by_imports(json.load(file)["environment"]) == read_by_imports(env)
 
 
 def ask(server: socket.socket, argv: list[str], env: Mapping[str, str]) -> None:

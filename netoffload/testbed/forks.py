@@ -1,19 +1,20 @@
 """The owner's side of a fork server: ranks that start with all their imports done.
 
-Whoever starts ranks of one and the same program several times enters :class:`ForkServer` once, and adds its ``env`` to
-what :func:`~netoffload.testbed.launch.run_ranks` gives the ranks. Importing goes on beside whatever comes next; ranks
-that start earlier wait for it.
+Whoever starts ranks of one and the same program several times enters :func:`prepared_ranks` once. Importing goes on
+beside whatever comes next; ranks that start earlier wait for it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -62,7 +63,8 @@ class ForkServer:
         try:
             folder = tempfile.mkdtemp(prefix="netoffload-forks-")
             path = Path(folder, "socket")
-            path.with_name(fork_client.ENVIRONMENT_FILE).write_text(json.dumps(self._environment), encoding="utf-8")
+            said = {"environment": self._environment, "modules": list(self._modules)}
+            path.with_name(fork_client.SERVER_FILE).write_text(json.dumps(said), encoding="utf-8")
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(str(path))
                 listener.listen(BACKLOG)
@@ -81,12 +83,40 @@ class ForkServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it, and every rank that is left."""
+        """End it, amid its imports as well, and with it every rank that is left."""
         assert self._process is not None
-        self.env = {}
         with self._process as process:
-            assert process.stdin is not None
-            process.stdin.close()
+            process.terminate()
+        shutil.rmtree(Path(self.env[ENV_FORK_SERVER]).parent, ignore_errors=True)
+        self.env = {}
+
+
+@contextlib.contextmanager
+def prepared_ranks(modules: Collection[str]) -> Iterator[None]:
+    """Have ranks that this process starts, or a child of it, be forks that have imported some modules.
+
+    A server that the environment names already is taken, if it has imported them all.
+
+    Args:
+        modules: as of :class:`ForkServer`.
+
+    Raises:
+        TestbedError: a server cannot be started.
+    """
+    path = os.environ.get(ENV_FORK_SERVER)
+    if path is not None:
+        said = json.loads(Path(path).with_name(fork_client.SERVER_FILE).read_text(encoding="utf-8"))
+        if set(modules) <= set(said["modules"]):
+            yield
+            return
+    with ForkServer(list(modules)) as forks:
+        os.environ.update(forks.env)
+        try:
+            yield
+        finally:
+            del os.environ[ENV_FORK_SERVER]
+            if path is not None:
+                os.environ[ENV_FORK_SERVER] = path
 
 
 def python_argv(env: Mapping[str, str]) -> list[str]:

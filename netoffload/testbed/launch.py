@@ -81,9 +81,8 @@ def run_ranks(
         bed: a running testbed; a meter is served for as long as the ranks run.
         node_indices: rank i runs on node ``node_indices[i]``.
         argv: the program. A leading ``python`` stands for this interpreter with ``-m mpi4py`` (without it under
-            torchrun), and so does nothing at all before ``-m MODULE`` or a file that ends in ``.py``. With the
-            ``env`` of a :class:`~netoffload.testbed.forks.ForkServer`, here or in this process's environment, MPICH's
-            ranks are its forks.
+            torchrun), and so does nothing at all before ``-m MODULE`` or a file that ends in ``.py``. Within
+            :func:`~netoffload.testbed.forks.prepared_ranks` MPICH's ranks are forks.
         env: added to every rank's environment, before any default of ours.
         timeout_s: after which everything is ended.
         capture_stdout: return what the ranks wrote to standard output instead of passing it on.

@@ -18,7 +18,15 @@ from netoffload import record_formats, results
 from netoffload.errors import NetOffloadError, ReplicaError, RunError, UsageError
 from netoffload.methods import Way
 from netoffload.results import Record, Spread, Timing, Traffic
-from netoffload.testbed import ForkServer, NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
+from netoffload.testbed import (
+    NicSettings,
+    Testbed,
+    TestbedSettings,
+    make_plan,
+    new_run_id,
+    prepared_ranks,
+    run_ranks,
+)
 from netoffload.training import data
 from netoffload.training.config import RankJob, TrainSettings
 from netoffload.training.dataset import Dataset, save
@@ -26,6 +34,7 @@ from netoffload.training.measure import FLOAT_OCTETS, check_traffic, with_coded
 from netoffload.training.memory import check_memory
 from netoffload.training.outcome import Parts, RankOutcome, Step
 from netoffload.training.plan import BASELINES, NO_OUTPUTS, Outputs, Planned, plan_runs
+from netoffload.training.rank_imports import IMPORTED
 
 PROGRESS_INTERVAL_S: Final = 0.2
 
@@ -34,20 +43,6 @@ START_S: Final = 120.0
 
 SLOW_CORE_FLOPS: Final = 5e9
 """What a rank computes per second where it shares an old core."""
-
-IMPORTED: Final = (
-    "mpi4py.run",
-    "netoffload.collectives",
-    "netoffload.methods",
-    "netoffload.transport",
-    "netoffload.training.board",
-    "netoffload.training.capture",
-    "netoffload.training.checkpoint",
-    "netoffload.training.milestones",
-    "netoffload.training.parallel",
-    "torch.optim",
-)
-"""What ranks have in common, with torch and the kernels. MPI is not among it: importing it starts it."""
 
 Progress = Callable[[str, Step], None]
 """Called with the name of the run (:attr:`Planned.name`) and how far it is."""
@@ -100,14 +95,12 @@ def run_all(
         records.append(record)
         on_record(record)
 
-    with contextlib.ExitStack() as stack:
-        forks: ForkServer | None = None
+    with prepared_ranks(IMPORTED):
         for settings, left in _beds(planned, testbed, outputs, keep):
-            forks = forks or stack.enter_context(ForkServer(IMPORTED))
             with Testbed(make_plan(settings, new_run_id()), progress=on_phase) as bed:
                 for run in left:
                     try:
-                        keep(run_one(run, testbed, bed, forks, datasets, on_progress, outputs))
+                        keep(run_one(run, testbed, bed, datasets, on_progress, outputs))
                     except NetOffloadError as error:
                         failed[run.name] = error
                         on_failure(run.name, error)
@@ -192,7 +185,6 @@ def run_one(
     run: Planned,
     testbed: TestbedSettings,
     bed: Testbed,
-    forks: ForkServer,
     datasets: OneDataset,
     on_progress: Progress,
     outputs: Outputs = NO_OUTPUTS,
@@ -215,8 +207,7 @@ def run_one(
     argv = ["-m", "netoffload.training.rank", str(job_file), str(folder)]
     on_progress(run.name, Step(0))
     with _watching(folder, lambda step: on_progress(run.name, step)):
-        limit_s = time_limit_s(settings, testbed.rate_bps)
-        run_ranks(bed, range(settings.ranks), argv, env=forks.env, timeout_s=limit_s)
+        run_ranks(bed, range(settings.ranks), argv, timeout_s=time_limit_s(settings, testbed.rate_bps))
     if capture is not None:
         capture.keep(folder)
     outcomes = [RankOutcome.read(folder, rank) for rank in range(settings.ranks)]

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from forked_ranks import forked_ranks
+from forked_ranks import IMPORTED
 
 from netoffload.errors import SystemRefusedError
 from netoffload.netlink import NETNS_DIR, Namespace
 from netoffload.nic_options import NicSettings
-from netoffload.testbed import Testbed, TestbedSettings, make_plan, state_root
+from netoffload.testbed import Testbed, TestbedSettings, make_plan, prepared_ranks, state_root
 from netoffload.testbed.build import check_root, check_tun
 from netoffload.testbed.plan import ENV_STATE_DIR
 from netoffload.testbed.processes import marked
@@ -44,7 +44,7 @@ def _netns_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # NICs and ranks are processes of their own, and pytest's `pythonpath` is not theirs.
         paths = [str(ROOT / folder) for folder in ("", "daemon", "mpi_ext")]
         patch.setenv("PYTHONPATH", os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]))
-        with forked_ranks():
+        with prepared_ranks(IMPORTED):
             yield
 
 

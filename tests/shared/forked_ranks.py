@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Final
 
 import pytest
 from commands import PYTHONPATH
 
-from netoffload.testbed import ForkServer
+from netoffload.testbed import prepared_ranks
 
 IMPORTED: Final = (
     "mpi4py.run",
@@ -20,20 +19,11 @@ IMPORTED: Final = (
 )
 
 
-@contextlib.contextmanager
-def forked_ranks() -> Iterator[None]:
-    """Have whatever starts ranks here, or in a child of this process, ask one fork server for them."""
-    with ForkServer(IMPORTED) as forks, pytest.MonkeyPatch.context() as patch:
-        for name, value in forks.env.items():
-            patch.setenv(name, value)
-        yield
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _forks() -> Iterator[None]:
     """For modules that import it: their ranks are forks."""
     with pytest.MonkeyPatch.context() as patch:
         # Ranks are processes of their own, and pytest's `pythonpath` is not theirs.
         patch.setenv("PYTHONPATH", PYTHONPATH)
-        with forked_ranks():
+        with prepared_ranks(IMPORTED):
             yield

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import PYTHONPATH
 
-from netoffload.testbed.forks import RANK_ENV, ForkServer, python_argv
+from netoffload.testbed.forks import ENV_FORK_SERVER, RANK_ENV, ForkServer, prepared_ranks, python_argv
+from netoffload.training.rank_imports import IMPORTED
 
 DEADLINE_S = 20
 OWN_ENV = {"PATH": os.defpath, **RANK_ENV}
@@ -159,3 +161,41 @@ def test_a_module_that_is_not_there_ends_server_and_clients(program: Path, capfd
     with ForkServer(["no_such_module"], OWN_ENV) as server, started(server, program) as client:
         assert client.wait(DEADLINE_S) != 0
     assert "No module named 'no_such_module'" in capfd.readouterr().err
+
+
+def test_an_owner_that_is_killed_takes_forks_and_folder_with_it(program: Path) -> None:
+    program.write_text(WAITS)
+    text = "import time\nfrom netoffload.testbed.forks import ForkServer\n"
+    text += "with ForkServer([]) as forks:\n    print(*forks.env.values(), flush=True)\n    time.sleep(60)\n"
+    env = {**OWN_ENV, "PYTHONPATH": PYTHONPATH}
+    with subprocess.Popen([sys.executable, "-c", text], env=env, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        path = Path(owner.stdout.readline().strip())
+        whole = {**env, ENV_FORK_SERVER: str(path)}
+        with subprocess.Popen([*python_argv(whole), str(program)], env=whole, stdout=subprocess.PIPE) as client:
+            pid = pid_of(client)
+            owner.kill()
+            wait_until_gone(pid)
+    deadline_s = time.monotonic() + DEADLINE_S
+    while path.parent.exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_a_server_that_has_imported_all_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENV_FORK_SERVER, raising=False)
+    with prepared_ranks(["decimal", "string"]):
+        outer = os.environ[ENV_FORK_SERVER]
+        with prepared_ranks(["string"]):
+            assert os.environ[ENV_FORK_SERVER] == outer
+        with prepared_ranks(["string", "fractions"]):
+            assert os.environ[ENV_FORK_SERVER] != outer
+        assert os.environ[ENV_FORK_SERVER] == outer
+    assert ENV_FORK_SERVER not in os.environ
+
+
+def test_what_ranks_of_training_share_does_not_start_mpi() -> None:
+    text = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
+    text += "print('mpi4py.MPI' in sys.modules, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", text, *IMPORTED], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
