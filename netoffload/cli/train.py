@@ -96,8 +96,7 @@ def train(
             **vars(learning),
         )
         each = _one_per_exchange(first, exchange or [], error_feedback=error_feedback, bucket_mb=bucket_mb)
-        drawn = parse_seeds(seeds) if seeds is not None else (seed,)
-        runs = [dataclasses.replace(run, seed=one) for one in drawn for run in each]
+        runs = [dataclasses.replace(run, seed=one) for one in parse_seeds(seeds or str(seed)) for run in each]
         testbed, found = testbed_settings(runs, rate, nic, mtu), Found.of(runs, baselines)
         with told_anyway(lambda reason: tell(found, reason, as_json=as_json)):
             run_series(runs, testbed, found, outputs.out, outputs_of(outputs), baselines=baselines)
