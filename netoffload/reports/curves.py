@@ -51,11 +51,13 @@ def curve_panels(records: Sequence[Record]) -> list[Panel]:
         methods = dict.fromkeys(curve_name(record) for record in own)
         of = {name: [record for record in own if curve_name(record) == name] for name in methods}
         title = f"{model} on {data}"
-        for label, cost in (("MB on all wires", octets_mb), ("seconds of training", time_s)):
-            series = tuple(curve(name, runs, cost(runs)) for name, runs in of.items())
-            panels.append(Panel("lines", title, "% of the test set", series, label, log_x=True))
+        octets, times = (
+            tuple(curve(name, runs, cost(runs)) for name, runs in of.items()) for cost in (octets_mb, time_s)
+        )
         losses = tuple(curve(name, runs, time_s(runs), of_losses=True) for name, runs in of.items())
-        panels.append(Panel("lines", title, "loss of worker 0", losses, "seconds of training", log_x=True))
+        panels.append(Panel("lines", title, "% of the test set", octets, "MB on all wires", log_x=True))
+        panels.append(Panel("lines", title, "% of the test set", times, "seconds of training"))
+        panels.append(Panel("lines", title, "loss of worker 0", losses, "seconds of training"))
     return panels
 
 
