@@ -23,6 +23,8 @@ LAUNCHER_FDS: Final = ("PMI_FD",)
 ASKED_TO_END: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SERVER_FILE: Final = "server.json"
 """Beside the server's socket: in which environment it imported which modules."""
+ERROR_FILE: Final = "error.txt"
+"""Likewise: why its imports failed."""
 READ_BY_IMPORTS: Final = ("MKL_", "NETOFFLOAD_KERNEL", "NUMBA_", "OMP_", "PYTHON", "XDG_CACHE_HOME")
 """What the names of variables begin with that are read when something is imported."""
 LENGTH: Final = struct.Struct("!I")
@@ -53,9 +55,25 @@ def ask(server: socket.socket, argv: list[str], env: Mapping[str, str]) -> None:
 
 
 def answer(server: socket.socket) -> int:
-    """Return how the rank ended, as waitpid(2) says it; a server that ended first is exit code 1."""
+    """Return how the rank ended, as waitpid(2) says it.
+
+    Raises:
+        EOFError: the server ended first.
+    """
     said = server.recv(STATUS.size, socket.MSG_WAITALL)
-    return STATUS.unpack(said)[0] if len(said) == STATUS.size else 1 << 8
+    if len(said) < STATUS.size:
+        raise EOFError
+    status: int = STATUS.unpack(said)[0]
+    return status
+
+
+def why_it_ended(path: str) -> str:
+    """Return why the server at a socket is gone, as far as it has said so."""
+    try:
+        with open(os.path.join(os.path.dirname(path), ERROR_FILE), encoding="utf-8") as file:
+            return file.read().rstrip()
+    except OSError:
+        return "the process that ranks are forks of has ended"
 
 
 def end_as(status: int) -> None:
@@ -69,14 +87,17 @@ def end_as(status: int) -> None:
 
 def main(path: str, argv: list[str]) -> None:
     """Ask, and wait."""
-    if not imports_as_server(path, os.environ):
-        os.execv(sys.executable, [sys.executable, "-m", "mpi4py", *argv])
     with socket.socket(socket.AF_UNIX) as server:
-        server.connect(path)
-        ask(server, argv, os.environ)
-        for number in ASKED_TO_END:
-            signal.signal(number, lambda *_: server.shutdown(socket.SHUT_WR))
-        status = answer(server)
+        try:
+            if not imports_as_server(path, os.environ):
+                os.execv(sys.executable, [sys.executable, "-m", "mpi4py", *argv])
+            server.connect(path)
+            ask(server, argv, os.environ)
+            for number in ASKED_TO_END:
+                signal.signal(number, lambda *_: server.shutdown(socket.SHUT_WR))
+            status = answer(server)
+        except (OSError, EOFError):
+            sys.exit(why_it_ended(path))
     end_as(status)
 
 

@@ -32,6 +32,7 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -39,6 +40,8 @@ LENGTH: Final = struct.Struct("!I")
 """Before a request: its octets."""
 STATUS: Final = struct.Struct("!i")
 """The answer: how the fork ended, as waitpid(2) says it."""
+ERROR_FILE: Final = "error.txt"
+"""In the folder: why the imports failed."""
 FDS_MAX: Final = 16
 HIGH_FD: Final = 256
 """Beyond what a launcher's descriptors are called."""
@@ -212,8 +215,14 @@ def _moved_up(fd: int) -> int:
 def main(arguments: list[str]) -> None:
     """Serve; in a fork, run the program that was asked for."""
     listener = socket.socket(fileno=int(arguments[0]))
-    for module in arguments[2:]:
-        importlib.import_module(module)
+    try:
+        for module in arguments[2:]:
+            importlib.import_module(module)
+    except Exception:
+        # For clients: what nobody asks for is no error.
+        with open(os.path.join(arguments[1], ERROR_FILE), "w", encoding="utf-8") as file:
+            file.write(traceback.format_exc())
+        sys.exit(1)
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page that it looks at
     server = Server(listener, sys.stdin.fileno())
