@@ -101,6 +101,9 @@ def test_a_run_that_was_not_compressed_as_asked_is_refused() -> None:
     check_traffic(ring, traffic, [ranks[0], dataclasses.replace(without_gain, no_gain_segments=2)])
     with pytest.raises(RunError, match="compressed 900000 of 1000000 tagged octets of rank 1"):
         check_traffic(ring, traffic, [ranks[0], without_gain])
+    raw = dataclasses.replace(ranks[1], compressed_octets=480_000, no_gain_segments=99)
+    with pytest.raises(RunError, match="compressed 480000 of 1000000 tagged octets of rank 1"):
+        check_traffic(ring, traffic, [ranks[0], raw])
     with pytest.raises(RunError, match="no rank sent anything tagged"):
         check_traffic(ring, traffic, ranks_that_sent(Sent(), Sent()))
     plain = TrainSettings("inc", nodes=2, iterations=ITERATIONS)
