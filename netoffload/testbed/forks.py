@@ -104,11 +104,9 @@ def prepared_ranks(modules: Collection[str]) -> Iterator[None]:
         TestbedError: a server cannot be started.
     """
     path = os.environ.get(ENV_FORK_SERVER)
-    if path is not None:
-        said = json.loads(Path(path).with_name(fork_client.SERVER_FILE).read_text(encoding="utf-8"))
-        if set(modules) <= set(said["modules"]):
-            yield
-            return
+    if path is not None and set(modules) <= _imported_by(path):
+        yield
+        return
     with ForkServer(list(modules)) as forks:
         os.environ.update(forks.env)
         try:
@@ -117,6 +115,15 @@ def prepared_ranks(modules: Collection[str]) -> Iterator[None]:
             del os.environ[ENV_FORK_SERVER]
             if path is not None:
                 os.environ[ENV_FORK_SERVER] = path
+
+
+def _imported_by(path: str) -> set[str]:
+    """Return the modules that the server at a socket has imported; none if there is none any more."""
+    try:
+        said = json.loads(Path(path).with_name(fork_client.SERVER_FILE).read_text(encoding="utf-8"))
+    except OSError:
+        return set()
+    return set(said["modules"])
 
 
 def python_argv(env: Mapping[str, str]) -> list[str]:

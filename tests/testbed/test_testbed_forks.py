@@ -196,6 +196,9 @@ def test_a_server_that_has_imported_all_is_taken(monkeypatch: pytest.MonkeyPatch
             assert os.environ[ENV_FORK_SERVER] != outer
         assert os.environ[ENV_FORK_SERVER] == outer
     assert ENV_FORK_SERVER not in os.environ
+    monkeypatch.setenv(ENV_FORK_SERVER, outer)  # of a server that has ended
+    with prepared_ranks(["string"]):
+        assert os.environ[ENV_FORK_SERVER] != outer
 
 
 def test_what_ranks_of_training_share_does_not_start_mpi() -> None:
