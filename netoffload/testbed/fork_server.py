@@ -42,6 +42,8 @@ STATUS: Final = struct.Struct("!i")
 """The answer: how the fork ended, as waitpid(2) says it."""
 ERROR_FILE: Final = "error.txt"
 """In the folder: why the imports failed."""
+REQUEST_S: Final = 1.0
+"""For a client to say what it wants, which it does at once."""
 FDS_MAX: Final = 16
 HIGH_FD: Final = 256
 """Beyond what a launcher's descriptors are called."""
@@ -113,8 +115,10 @@ class Server:
 
     def _accept(self) -> Request | None:
         client = self._listener.accept()[0]
+        client.settimeout(REQUEST_S)  # one that says nothing must not keep the others waiting
         try:
             request = received(client)
+            client.settimeout(None)
         except (OSError, ValueError, struct.error):  # it is gone, or no client of ours
             client.close()
             return None
@@ -150,7 +154,7 @@ class Server:
             self._poller.unregister(fork.client)
             fork.client.send(STATUS.pack(status), socket.MSG_NOSIGNAL)
         except (KeyError, OSError):
-            pass  # the client is gone
+            pass  # the client is gone, and so is who would be told
         os.close(fork.pidfd)
         fork.client.close()
         self._forks.remove(fork)

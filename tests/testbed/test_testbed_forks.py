@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -103,6 +104,13 @@ def test_an_exception_is_a_traceback_and_exit_code_1(forks: ForkServer, program:
     _out, err = client.communicate(timeout=DEADLINE_S)
     assert client.returncode == 1
     assert err.splitlines()[-1] == b"ValueError: so it is"
+
+
+def test_a_client_that_says_nothing_does_not_keep_others_waiting(forks: ForkServer, program: Path) -> None:
+    program.write_text("print('served')\n")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(forks.env[ENV_FORK_SERVER])
+        assert started(forks, program).communicate(timeout=DEADLINE_S)[0] == b"served\n"
 
 
 def test_descriptors_of_the_launcher_keep_their_numbers(forks: ForkServer, program: Path) -> None:
