@@ -18,6 +18,10 @@ settings.register_profile("netoffload", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=10)
 settings.load_profile("netoffload" if os.environ.get("NUMBA_DISABLE_JIT", "0") == "0" else "quick")
 
+# MPICH's waiting ranks call sched_yield without pause. With more ranks than cores, Linux 6.18 then starves everything
+# else for minutes ("workqueue lockup"). Ranks that sleep between polls leave the cores to whoever has work.
+os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
+
 # What is imported stays until the end: a collector that looks through all of it costs a tenth of the time of all tests.
 gc.disable()
 

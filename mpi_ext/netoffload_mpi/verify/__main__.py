@@ -216,6 +216,7 @@ def main(arguments: list[str]) -> None:
         except NetOffloadError as error:
             print(f"netoffload: rank {world.rank}: {error}", file=sys.stderr, flush=True)
             MPI.COMM_WORLD.Abort(error.exit_code)
+            sys.exit(error.exit_code)  # where the launcher is gone, MPI returns
         if world.rank == 0:
             if asked.json:
                 print(json.dumps(record, indent=2))
