@@ -57,7 +57,7 @@ def exposition(info: Mapping[str, Any], counters: Mapping[str, int], flows: Mapp
         flows: how many flows are known, by direction.
     """
     labels = {name: value for name, value in info.items() if name not in ("pid", "mtu")}
-    lines = [*_family("netoffload_info", "gauge", "the NIC's settings: always 1"), _sample("netoffload_info", labels, 1)]
+    lines = [*_family("netoffload_info", "gauge", "this NIC: always 1"), _sample("netoffload_info", labels, 1)]
     lines += _family("netoffload_wire_mtu_octets", "gauge", "the wire's present MTU")
     lines.append(_sample("netoffload_wire_mtu_octets", {}, info["mtu"]))
     lines += _family("netoffload_flows", "gauge", "flows that carried tagged segments and are in the flow table")
