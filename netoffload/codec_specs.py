@@ -8,7 +8,7 @@ All codecs share the burst: eight floats become a whole number of octets, and a 
 alone (``netoffload.codec``). There are five forms:
 
 =================  ================================================================================================
-:class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are compiled loops of their own
+:class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are separate compiled loops
 :class:`Masked`    64 floats are a group: masks of the floats that are not 0, and their codes. The kernels are in
                    ``netoffload.codec.groups``
 :class:`Packed`    such groups, whose codes are all as wide as the widest of them. The kernels are in

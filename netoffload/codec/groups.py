@@ -145,7 +145,7 @@ def decode_each_half(
     target: Uint8Array,
     target_at: int,
 ) -> int:
-    """``decode_halves``: one half after the other, each a payload of its own."""
+    """``decode_halves``: one half after the other; each is a complete payload."""
     first, floats = middle
     octets, at = payload.octets, payload.at
     if decode(octets, at, first, floats, unit8, target, target_at) != first:

@@ -20,9 +20,9 @@ every segment of the connection crosses this NIC, and if the flow table outlives
 
 **Which segments.** TCP over IPv4 without options or IPv6 without extension headers, not fragmented. Both hosts tag the
 connection, and the NIC has seen its handshake (``handshake``). The tag is a policy: a ToS or traffic class, and ports.
-``judgement`` looks at the first kilobyte of a stream: a stream that is no array of float32 stays exact to its end.
-A segment becomes blocks if it has a payload and none of the flags SYN, RST, URG and CWR; with one it leaves plain. A
-segment with a TCP signature, or with a wrong checksum, crosses as it is.
+``judgement`` looks at the first kilobyte of a stream: a stream that is not an array of float32 stays exact to its end.
+A segment becomes blocks if it has a payload and none of the flags SYN, RST, URG and CWR; with such a flag it leaves
+plain. A segment with a TCP signature, or with a wrong checksum, crosses unchanged.
 
 **Plain segments** carry the codec's values as well. A segment leaves plain if its blocks would not be smaller, or while
 its connection is on ``probation`` because blocks do not arrive.
@@ -31,7 +31,7 @@ its connection is on ``probation`` because blocks do not arrive.
 and combined with the nonce of the handshake. With a key, the MAC is right. Version, codec and lengths fit. The decoder
 checks the tags of each burst before it decodes the burst. A bad block is dropped under its reason and TCP sends it
 again. Plain segments are accepted at any time. The peer's acknowledgements tell the transmit side which octets are
-settled; those that the host sees end between floats.
+settled. The host sees acknowledgements of whole floats, or of lent octets (``lent``).
 
 **The path.** ``path`` limits a connection's blocks to a length that arrives. ``router_errors`` turns errors about
 blocks into errors about the host's segments.

@@ -61,7 +61,7 @@ LAST_SEEN_NS: Final = 7
 ISN: Final = 8
 PEER_ISN: Final = 9
 PEER_CODECS: Final = 10
-"""Bitmap of the codecs that the peer's NIC decodes, from its word; 0: no NIC, or none that understands our blocks."""
+"""Bitmap of the codecs that the peer's NIC decodes, from its word; 0: no NIC, or a NIC of another version or key."""
 PEER_WAYS: Final = 11
 PEER_NONCE: Final = 12
 """Combined with the CRC of every block to the peer."""
@@ -167,7 +167,7 @@ class FlowKey(NamedTuple):
 
 
 def make_flows() -> Int64Array:
-    """Return an empty table with a hash of its own, int64[ROWS, FIELDS]."""
+    """Return an empty table with a new key for its hash, int64[ROWS, FIELDS]."""
     flows = np.zeros((ROWS, FIELDS), np.int64)
     draw_key(flows)
     return flows

@@ -76,7 +76,7 @@ DRIFT_MAX: Final = 16
 """The most drift per fresh word. Normal values have 1.6; values spread evenly over 10^-12 to 10^-4 have nine."""
 
 FIRST_WORDS: Final = 16
-"""Integers among so many first words are a header, which rounding would destroy; later ones may be tiny floats."""
+"""Integers among this many first words are a header, which rounding would destroy; later ones may be tiny floats."""
 
 HALVES_DIFFER: Final = 0x800
 """Halves whose magnitudes are closer than this are alike: 2 exponents of float16, 16 of bfloat16."""

@@ -50,7 +50,7 @@ def get_tos(frame: Uint8Array, ip_len: int) -> int:
 
 @inline_kernel
 def get_protocol(frame: Uint8Array, ip_len: int) -> int:
-    """Return what follows the network header; an IPv6 extension header has a number of its own."""
+    """Return the protocol behind the network header; an IPv6 extension header has a number as well."""
     return u8(frame, IP_AT + (ipv4.PROTOCOL if ip_len == _V4 else ipv6.NEXT_HEADER))
 
 
@@ -76,7 +76,7 @@ def is_fragment(frame: Uint8Array, ip_len: int) -> bool:
 
 @inline_kernel
 def is_tcp(frame: Uint8Array, length: int, ip_len: int) -> bool:
-    """Whether a frame holds a whole TCP segment over a network header of ``ip_len`` octets, 0 where there is none."""
+    """Whether a frame holds a whole TCP segment over a network header of ``ip_len`` octets; 0 means no such header."""
     tcp_at = IP_AT + ip_len
     if ip_len == 0 or length < tcp_at + tcp.TCP_MIN_LEN or get_protocol(frame, ip_len) != tcp.PROTO_TCP:
         return False

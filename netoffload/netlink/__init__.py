@@ -1,7 +1,7 @@
 """The kernel's network objects: namespaces, links, addresses, routes, qdiscs. The only package that imports pyroute2.
 
 Linux keeps a network namespace per *thread*. A :class:`Namespace` therefore owns one worker thread that enters the
-namespace and stays there, with a netlink socket of its own, and every call is done by that thread::
+namespace and stays there, with its own netlink socket. This thread makes every call::
 
     caller ──call──> worker thread (setns, once) ──rtnetlink──> kernel objects of that namespace
            <─result─

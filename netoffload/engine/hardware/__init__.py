@@ -74,7 +74,7 @@ leaves::
                     └───────────┬───────────┘
                                 ▼                              256-bit beats, the last one shorter
 
-What a burst adds to a memory may lie across two words, so each octet of a word has an address of its own.
+The octets that a burst adds to a memory may lie across two words, so each octet of a word has a separate address.
 
 The decompressor mirrors this. In each cycle a register of 504 bits delivers the masks or up to 32 octets of the next
 part: masks say how many codes there are, and codes how many escapes. Once a group is complete, one of its bursts leaves
