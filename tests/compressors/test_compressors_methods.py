@@ -253,7 +253,7 @@ def test_codes_that_no_encoder_sends_are_refused() -> None:
     values = vector([0.5, -0.5, 0.5, 0.5, 0.5])
     for spec, octet, says in (
         ("terngrad:clip_factor=0,packing=bits", 0b01, "sign without a level"),
-        ("terngrad:clip_factor=0", 243, "five digits"),
+        ("terngrad:clip_factor=0", 243, "above 242"),
         ("qsgd:levels=5", 0b1100, "level that its s does not have"),
         ("qsgd:levels=5", 0b0001, "sign without a level"),
     ):
