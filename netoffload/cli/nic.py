@@ -21,7 +21,7 @@ UNITS: Final = ("nic", "link")
 
 
 class _NicCommand(TyperCommand):
-    """Its options are the NIC's, which are not typer's; Tab knows them all the same."""
+    """A command whose options are in the NIC's own parser, not in typer's; Tab completes them all the same."""
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         flags = [(asked.flag, asked.help_text) for _, asked in options_of(NicProcess)]
@@ -45,7 +45,7 @@ def _nic(context: typer.Context) -> None:
 
 @app.command()
 def warmup() -> None:
-    """Compile the kernels of the NIC, the codecs and the ranks into the cache, so that all of them start at once.
+    """Compile the kernels of the NIC, the codecs and the ranks into the cache, so that they start without delay.
 
     Example: netoffload warmup
     """
@@ -58,7 +58,7 @@ def warmup() -> None:
 
     if CACHE_DIR is None:
         raise SystemRefusedError(
-            "no folder for compiled kernels is of this user alone: set XDG_CACHE_HOME to one that is"
+            "no folder for compiled kernels belongs to this user alone: set XDG_CACHE_HOME to one that does"
         )
     start_s = time.monotonic()
     with phases(COMPILING):

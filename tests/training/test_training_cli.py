@@ -191,7 +191,7 @@ def test_a_run_is_remarked_upon_for_its_own_faults_only() -> None:
     assert remark == "inc reached 90.0 % after 7 of 10 iterations"
     diverged = dataclasses.replace(record, learning=dataclasses.replace(record.learning, final_loss=None))
     assert remarks_on(diverged) == [
-        "inc diverged: its loss is no number any more; try a smaller --learning-rate",
+        "inc diverged: its loss is not a number; try a smaller --learning-rate",
     ]
 
 
