@@ -41,7 +41,7 @@ from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan,
 from netoffload.testbed.build import check_root
 
 BLOCK_OCTETS: Final = 4 * 1024 * 1024
-"""Length of the block that streams repeat: too long for a compressor of frames to notice, short enough for the cache."""
+"""Length of the block that streams repeat: too long for a compressor of frames to notice, short for the cache."""
 WARM_UP_S: Final = 0.3
 WARM_UP_OCTETS: Final = 64 * 10**6
 PLAIN: Final = "plain"

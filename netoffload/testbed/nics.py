@@ -1,10 +1,10 @@
 """The NIC processes of a testbed: the first one started alone, then all others at once.
 
-A NIC says ``ready`` on a pipe when it forwards. The first one on a machine compiles its loop into the cache (minutes
-of one core), the others load it from there: started together, all of them would compile. Their output goes to
-logs in the run's state directory, whose tail stands in the error when one does not start.
+A NIC writes ``ready`` to a pipe when it forwards. The first one on a machine compiles its loop into the cache (minutes
+of one core), and the others load it from there. Started together, all of them would compile. Their output goes to logs
+in the run's state directory. If a NIC does not start, the error has the end of its log.
 
-A NIC may be restarted amid traffic: its node's device stays, and so does its flow table, in the state directory.
+A NIC may be restarted amid traffic: its node's device and, in the state directory, its flow table stay.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Restart:
     """One NIC that took over from another.
 
     Attributes:
-        node: whose.
-        pid_before: of the one that ended; None if there was none to end any more.
-        pid: of the one that forwards now.
-        gone_s: how long nobody forwarded, seconds.
+        node: name of the node.
+        pid_before: pid of the old NIC; None if it had ended already.
+        pid: pid of the new NIC.
+        gone_s: seconds in which no NIC forwarded.
     """
 
     node: str
@@ -61,11 +61,11 @@ def start(
     Args:
         plan: the testbed, whose devices exist.
         journal: gets every process as soon as it has a pid.
-        started: gets every process too, so that the caller can bury them whatever happens here.
+        started: gets every process too, so that the caller can reap them even after an error.
         progress: called with :data:`~netoffload.compiled.cache.COMPILING` if a NIC takes long.
 
     Raises:
-        TestbedError: one ended, or was not ready in time; the message has the tail of its log.
+        TestbedError: a NIC ended, or was not ready in time; the message has the end of its log.
     """
     if plan.settings.nic is not None and plan.settings.nic.keyed:
         plan.key_path.touch(mode=0o600)
@@ -83,7 +83,7 @@ def restart(plan: Plan, node: NodePlan, started: list[subprocess.Popen[bytes]], 
         plan: a testbed that is up.
         node: one of its nodes.
         started: NICs that are children of this process; gets the new one, and loses those that have ended.
-        kill: end the old one with SIGKILL; else it may give the wire what it holds.
+        kill: end the old one with SIGKILL; else it may first send what it holds.
 
     Raises:
         UsageError: the testbed was built without NICs.
@@ -110,12 +110,12 @@ def restart(plan: Plan, node: NodePlan, started: list[subprocess.Popen[bytes]], 
 
 
 def states(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Return pid and life of the NIC of every node that has one, by node name."""
+    """Return the pid of every node's NIC, and whether it runs, by node name."""
     return {name: {"pid": process.pid, "alive": is_alive(process)} for name, process in _nics(record).items()}
 
 
 def check_alive(plan: Plan, nodes: Iterable[NodePlan]) -> None:
-    """Refuse to start anything on nodes whose NIC has ended: their devices are still there, and dead.
+    """Refuse to start anything on nodes whose NIC has ended: their devices still exist, but carry nothing.
 
     Raises:
         TestbedError: a NIC has ended, or the run is gone.
@@ -189,7 +189,7 @@ def _start_one(plan: Plan, node: NodePlan, ready_fd: int) -> subprocess.Popen[by
 
 
 def _restarted_line(plan: Plan) -> str:
-    """Return what stands in the log where what a NIC says ends, and what the next one says begins."""
+    """Return the line that separates a NIC's output in the log from that of the next NIC."""
     form = log.FORMATS[0] if plan.settings.nic is None else plan.settings.nic.log_format
     return log.line(form, "restarted", "this NIC is started again") + "\n"
 
