@@ -136,7 +136,7 @@ def test_a_split_model_goes_on_bit_for_bit(tmp_path: Path) -> None:
         ({"parallel": "data", "activations": "8bit-dynamic"}, "of --parallel model and hybrid"),
         ({"sub_batches": 3}, "a batch of 4 cannot be cut into 3"),
         ({"clip_norm": 1.0}, "--clip-norm"),
-        ({"parallel": "hybrid", "model": "cnn", "bucket_mb": 1.0}, "buckets are of --parallel data"),
+        ({"parallel": "hybrid", "model": "cnn", "bucket_mb": 1.0}, "buckets need --parallel data"),
     ],
 )
 def test_what_cannot_be_split_is_refused(changes: dict[str, object], words: str) -> None:

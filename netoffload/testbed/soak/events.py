@@ -126,7 +126,7 @@ class Events:
 
     def _route_mtu(self) -> str:
         node, mtu = self._node(), self._draw.choice(ROUTE_MTUS)
-        # A link's MTU may shrink below a locked one. Untagged flows would never cross that path.
+        # A link may shrink later, and untagged flows never cross a link with less than a locked MTU.
         may_lock = self._draw.random() < 0.5 and mtu <= min(MTUS)
         locked = ["mtu", *(["lock"] if may_lock else []), str(mtu)]
         networks = {"-4": self.bed.plan.network}
