@@ -1,4 +1,4 @@
-"""The house rules that a reader cannot check at a glance: who may import whom, and how long things may be.
+"""The house rules that a reader cannot check at a glance: which module may import which, and how long things may be.
 
 Imports point down, never sideways. A module's layer is its package below ``netoffload``, or its top-level package.
 """

@@ -1,4 +1,4 @@
-"""What a process says on standard error: as JSON every line is one object, a traceback too."""
+"""A process's standard error: as JSON, every line is one object, also a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``netoffload advise``: predictions by hand-worked numbers, what is recommended where, and what it is made of."""
+"""``netoffload advise``: its predictions against figures worked out by hand, its recommendations, its measurements."""
 
 from __future__ import annotations
 

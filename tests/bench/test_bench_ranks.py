@@ -1,4 +1,4 @@
-"""``python -m netoffload_mpi.bench``, the benchmark for any cluster, on ranks of this machine; never a speed."""
+"""``python -m netoffload_mpi.bench``, the benchmark for any cluster, on ranks of this machine; times are not tested."""
 
 from __future__ import annotations
 

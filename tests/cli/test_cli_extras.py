@@ -1,4 +1,4 @@
-"""A package that an extra brings and that is not there: one line that names it, before anything is built."""
+"""If a package of an extra is missing, one line names it before anything is built."""
 
 from __future__ import annotations
 

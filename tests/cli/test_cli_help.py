@@ -1,4 +1,4 @@
-"""Help, Tab and manual pages come from the commands, and the first two import none of them."""
+"""Help, Tab completion and manual pages follow the commands; help and Tab do not import them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A NIC option is one field: whoever shows, hands on or documents options takes them from there."""
+"""A NIC option is one field, from which commands, documentation and the NIC's process take it."""
 
 from __future__ import annotations
 

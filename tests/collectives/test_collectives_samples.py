@@ -1,4 +1,4 @@
-"""Values for benchmarks: of a distribution or of a file, the same in every run, different on every rank."""
+"""Values for benchmarks, from a distribution or a file: the same in every run, different on every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a new codec needs: two files of the package if it has no tags, three if it has, and no other."""
+"""A new codec needs two files of the package if it has no tags, three if it has tags, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled CRC32C is the defined one, with every width of register that folds here."""
+"""The compiled CRC32C is the defined one, with every width of register that this machine has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CompComm under MPI ranks on loopback: one body over several communicators and numbers of ranks."""
+"""CompComm under MPI ranks on loopback: one program over several communicators and numbers of ranks."""
 
 import os
 import subprocess

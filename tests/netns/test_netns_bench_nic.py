@@ -1,4 +1,4 @@
-"""``netoffload bench nic`` over real wires: short, so its figures mean nothing, but every one of them is there."""
+"""``netoffload bench nic`` over real wires: too short for meaningful figures, but every figure is there."""
 
 from __future__ import annotations
 

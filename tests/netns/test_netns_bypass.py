@@ -1,4 +1,4 @@
-"""Bypass in the kernel: what no NIC would touch crosses past the process, and everything else as ever."""
+"""Bypass in the kernel: frames that no NIC would change cross past the process, and all others go through it."""
 
 from __future__ import annotations
 

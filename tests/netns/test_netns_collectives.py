@@ -1,4 +1,4 @@
-"""Collectives between nodes whose NICs compress: right values, the NICs' own account, and NICs and links that die."""
+"""Collectives between nodes whose NICs compress: right values, the NICs' accounts, and NICs and links that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tagged flows when something is missing: the peer's NIC, every block on the way, or the own NIC after a kill."""
+"""Tagged flows without the peer's NIC, without a way for blocks, and after a kill of their own NIC."""
 
 from __future__ import annotations
 

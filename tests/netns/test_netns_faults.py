@@ -1,4 +1,4 @@
-"""Streams over wires that lose, double, reorder, flip and cut frames: TCP and the CRC make them whole again."""
+"""Streams over wires that lose, double, reorder, flip and cut frames arrive whole, thanks to TCP and the CRC."""
 
 from __future__ import annotations
 

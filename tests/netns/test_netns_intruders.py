@@ -1,4 +1,4 @@
-"""Others speak while tagged flows are alive: none adds an octet, takes a flow's place, or makes it raw."""
+"""Intruders send frames while tagged flows live: they add no octet, take no flow's slot, and make no flow raw."""
 
 from __future__ import annotations
 

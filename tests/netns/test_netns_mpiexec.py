@@ -1,7 +1,7 @@
 """The user's own launcher: plain mpiexec, a host file or Slurm's variables, and a real sshd on every node.
 
-Nothing of ours starts the ranks here. Node n0 is where a person types, the ranks run on the others; what a host's
-administrator would put into a login environment (the NIC's control socket) comes from sshd_config.
+No code of netoffload starts the ranks. The user types on node n0, and the ranks run on the other nodes. sshd_config
+sets the variables that a host's administrator would set for logins (the NIC's control socket).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the NIC does to real TCP between two nodes: tagged floats round as the codec says, all else is exact."""
+"""The NIC on real TCP between two nodes: it rounds tagged floats as the codec does, and all else stays exact."""
 
 from __future__ import annotations
 

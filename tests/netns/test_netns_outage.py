@@ -1,4 +1,4 @@
-"""A path that is away for seconds, at either NIC or between them: the flow compresses again when it is back."""
+"""A path fails for seconds, at either NIC or between them: the flow compresses again when it is back."""
 
 from __future__ import annotations
 

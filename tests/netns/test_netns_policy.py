@@ -1,4 +1,4 @@
-"""What counts as tagged is the NIC's policy: another ToS, ports, every connection of ports, or a user's sockets."""
+"""What counts as tagged is the NIC's policy: another ToS, ports, every connection of a port, or a user's sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`netoffload restart`: another NIC in the place of one, amid a tagged connection that goes on compressed."""
+"""`netoffload restart` replaces a NIC during a tagged connection, which goes on compressed."""
 
 from __future__ import annotations
 

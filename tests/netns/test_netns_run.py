@@ -1,4 +1,4 @@
-"""``netoffload run`` and both MPIs behind it: every rank on its node, over the wire, ended with the others."""
+"""``netoffload run`` with both MPIs: every rank runs on its node, talks over the wire, and ends with the others."""
 
 from __future__ import annotations
 

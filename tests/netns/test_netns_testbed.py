@@ -1,4 +1,4 @@
-"""Testbeds in the kernel: built, used, and gone without a trace however they end."""
+"""Testbeds in the kernel: built, used, and taken down without a trace however they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks on nodes: their bytes cross the wire, their failures are told, and none of them stays."""
+"""Ranks on nodes: their octets cross the wire, their failures are reported, and none of them stays."""
 
 from __future__ import annotations
 

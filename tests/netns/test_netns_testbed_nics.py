@@ -1,4 +1,4 @@
-"""A testbed with NICs: untagged traffic crosses both of them, and the counters agree about it."""
+"""A testbed with NICs: untagged traffic crosses both of them, and their counters agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trace of a NIC in scapy's eyes: blocks on the wire's side, plain TCP on the host's, nothing missed."""
+"""scapy reads a NIC's trace: blocks on the wire's side, plain TCP on the host's, and no frame is missing."""
 
 from __future__ import annotations
 

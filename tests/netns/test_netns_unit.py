@@ -1,4 +1,4 @@
-"""The systemd units for real hosts: their commands, run where two namespaces stand for two hosts with one card each."""
+"""The systemd units for real hosts: their commands, run in two namespaces that stand for hosts with one card each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bump in the wire on a veth pair, one thread per direction, and devices that are deleted under a running NIC."""
+"""A NIC on a veth pair, with one thread per direction, and devices that are deleted under a running NIC."""
 
 from __future__ import annotations
 

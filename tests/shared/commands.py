@@ -1,4 +1,4 @@
-"""Command lines: in this process, which has imported everything, or as a process that starts from nothing."""
+"""Runs command lines: in this process, which has imported everything, or as a new process."""
 
 from __future__ import annotations
 

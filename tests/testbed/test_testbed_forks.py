@@ -1,4 +1,4 @@
-"""Forks of a server that has done the imports are what new interpreters would have been."""
+"""Forks of a server that has done the imports behave as new interpreters would."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The backend of ``torch.distributed``: ranks of one process start for all that is quick, and the doors to it."""
+"""The backend of ``torch.distributed``, on ranks that are forks of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doors between real ranks: replicas agree to the bit, resumed runs go on to the bit, errors name who is gone."""
+"""The packages for torch on real ranks: replicas agree and resumed runs go on to the bit; errors name the lost rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients kept for later: of a run, and of one process without a testbed."""
+"""Gradients that are kept: of a run, and of one process without a testbed."""
 
 from __future__ import annotations
 

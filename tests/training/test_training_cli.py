@@ -1,4 +1,4 @@
-"""What a person types: exit codes and one clear line; nothing here needs root."""
+"""The training commands without root: exit codes and one clear line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models split over ranks, with ranks as threads."""
+"""Models split over ranks, with threads as ranks."""
 
 from __future__ import annotations
 

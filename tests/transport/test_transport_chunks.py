@@ -1,4 +1,4 @@
-"""Chunks: what travels where ranks code by themselves, and that no damage of it becomes a wrong value."""
+"""Chunks of ranks that compress by themselves: their form, and that damage never becomes a wrong value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole transport between processes that no MPI has started: set-up, collectives, messages, a death."""
+"""The whole transport between processes without MPI: set-up, collectives, messages, a death."""
 
 from __future__ import annotations
 
