@@ -89,9 +89,9 @@ class Asked:
         if self.nodes is not None and self.nodes < 2:
             raise UsageError(f"{self.nodes} ranks exchange nothing: use at least 2")
         if self.is_tried and self.rate_bps is not None:
-            raise UsageError("--try times the network that is here: leave --rate out")
+            raise UsageError("--try measures the network itself: leave --rate out")
         if self.rate_bps is None and self.delay_ms:
-            raise UsageError("--delay belongs to a network that is given: add --rate 1gbit")
+            raise UsageError("--delay needs the network's rate: add --rate 1gbit")
         for name, value in {"delay": self.delay_ms, "compute": self.compute_ms or 0.0, "error": self.error_max}.items():
             if not 0 <= value < math.inf:
                 raise UsageError(f"{name} is {value:g}: it must be a number from 0 on")

@@ -68,7 +68,7 @@ def stats(
         _print_file("grafana.json" if dashboard else "alerts.yml")
         return
     if prometheus and (as_json or watch is not None):
-        raise UsageError("--prometheus is a format of its own: leave out --json and --watch")
+        raise UsageError("--prometheus has its own format: leave out --json and --watch")
     if count is not None and watch is None:
         raise UsageError("--count goes with --watch SECONDS")
     nics = nic_controls(nic)

@@ -116,10 +116,10 @@ def _one_per_exchange(
     runs = [dataclasses.replace(first, method=name) for name in expand(asked, first.model_spec.thresholds)]
     if bucket_mb:
         if not any(run.spec.sums_gradients for run in runs):
-            raise UsageError(f"none of {', '.join(asked)} sums gradients: --bucket-mb is for those that do")
+            raise UsageError(f"none of {', '.join(asked)} sums gradients: leave --bucket-mb out")
         runs = [dataclasses.replace(run, bucket_mb=bucket_mb * run.spec.sums_gradients) for run in runs]
     if not error_feedback:
         return runs
     if not any(run.spec.keeps_residual for run in runs):
-        raise UsageError(f"none of {', '.join(asked)} can keep a residual: --error-feedback is for compressors")
+        raise UsageError(f"none of {', '.join(asked)} can keep a residual: leave --error-feedback out")
     return [dataclasses.replace(run, error_feedback=run.spec.keeps_residual) for run in runs]

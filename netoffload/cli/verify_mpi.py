@@ -149,9 +149,9 @@ def verify_failures(
     config.check_choice("strike", strike, ("kill", "stop"))
     need("mpi4py")
     if ranks < 3 or not 0 <= victim < ranks:
-        raise UsageError(f"cannot lose rank {victim} of {ranks}: there must be two others")
+        raise UsageError(f"cannot lose rank {victim} of {ranks}: at least two others must remain, say -n 5 --victim 2")
     if timeout <= 0:
-        raise UsageError(f"--timeout {timeout:g}: a rank is lost after some seconds of silence, more than 0")
+        raise UsageError(f"--timeout {timeout:g}: a rank is lost after some seconds of silence: give more than 0")
     words = ["-m", "netoffload_mpi.verify.failures", "--victim", str(victim), "--strike", strike]
     words += ["--timeout", str(timeout), "--seed", str(seed), "--offload", offload]
     heard: list[bytes] = []

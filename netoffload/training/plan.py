@@ -102,10 +102,10 @@ class Capture:
             UsageError: several runs, no iteration to capture, or a file that cannot be written.
         """
         if len(runs) != 1:
-            raise UsageError("gradients are captured of one exchange at a time")
+            raise UsageError("--capture keeps gradients of a single run: give one --exchange and one seed")
         iterations = runs[0].settings.iterations
         if not 1 <= self.every <= iterations:
-            raise UsageError(f"no gradient to capture: every {self.every} of {iterations} iterations")
+            raise UsageError(f"no gradient to capture every {self.every} of {iterations} iterations: choose fewer")
         results.check_writable(self.path)
 
     def keep(self, result_folder: Path) -> None:

@@ -172,13 +172,13 @@ def _check_together(runs: Sequence[TrainSettings], testbed: TestbedSettings) -> 
     if not runs:
         raise UsageError("nothing to run: name at least one method")
     if len({(run.data_spec, run.data_dir, run.nodes) for run in runs}) > 1:
-        raise UsageError("runs on one testbed share their data set and number of workers")
+        raise UsageError("the runs need different data sets or numbers of workers: start one command for each")
     if alone := [run.method for run in runs if run.ranks == 1]:
         raise UsageError(f"1 worker exchanges nothing by {alone[0]}: use at least 2")
     if testbed.nodes < nodes_needed(runs):
         raise UsageError(f"the runs need {nodes_needed(runs)} nodes, the testbed has {testbed.nodes}")
     if testbed.nic is None and any(run.compressed for run in runs):
-        raise UsageError("a compressed method needs NICs")
+        raise UsageError("a compressed method needs NICs: build the testbed with them")
 
 
 def run_one(

@@ -86,7 +86,7 @@ def test_a_missing_tensorboard_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_capture_that_cannot_be_is_refused(tmp_path: Path) -> None:
     run = Planned(TrainSettings("inc", iterations=10), has_nics=False)
     Capture(tmp_path / "g.npy", 10).check([run])
-    with pytest.raises(UsageError, match="one exchange at a time"):
+    with pytest.raises(UsageError, match="keeps gradients of a single run"):
         Capture(tmp_path / "g.npy", 5).check([run, run])
     with pytest.raises(UsageError, match="every 11 of 10 iterations"):
         Capture(tmp_path / "g.npy", 11).check([run])
