@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 @app.command()
 def advise(
+    script: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- SCRIPT [ARGS]...]", help="A training script of yours, instead of a model."),
+    ] = None,
     rate: Annotated[str | None, typer.Option(help="Of every link: 100mbit, 1gbit. Default: it is measured.")] = None,
     delay: Annotated[float, typer.Option(help="Of every link with --rate, one way, in ms.")] = 0.0,
     nodes: Annotated[
@@ -30,7 +34,10 @@ def advise(
         float | None, typer.Option(help="Computing of a step, in ms. Default: the model's; 0 of a file.")
     ] = None,
     batch: Annotated[int, typer.Option(help="Samples per rank and step.")] = 25,
-    steps: Annotated[int, typer.Option(min=1, help="Of training, before gradients are taken.")] = 50,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of training, after which gradients are taken. Default: 50; 20 of a script."),
+    ] = None,
     bound: Bound = config.BOUND_K_DEFAULT,
     error: Annotated[float, typer.Option(help="Relative error up to which an exchange is recommended.")] = 0.1,
     is_tried: Annotated[bool, typer.Option("--try", help="Time the plain ring and those inline as well.")] = False,
@@ -41,7 +48,8 @@ def advise(
     Measures this CPU's codec, a model's computing, and the network between
     the ranks that it is started on; without a launcher, say --rate. Then it
     predicts a step for every exchange. --try also times four of them, between
-    the ranks, or between threads of this machine.
+    the ranks, or between threads of this machine. A script of yours runs as it
+    is, as one rank alone, until its optimizer has made --steps steps.
 
     Left out: computing that goes on while gradients are on their way, headers,
     and what an error does to learning.
@@ -49,6 +57,8 @@ def advise(
     Example: netoffload advise --rate 1gbit --delay 0.1 -n 8
 
     Example: netoffload advise --rate 100mbit --gradients captured.npy --compute 40
+
+    Example: netoffload advise --rate 1gbit -- train.py --batch-size 64
 
     Example: torchrun --nnodes 2 --node-rank N --master-addr HOST -m netoffload advise --try
 
@@ -68,6 +78,7 @@ def advise(
         bound=bound,
         error_max=error,
         is_tried=is_tried,
+        script=tuple(script or ()),
     )
     run(Adviser(asked), _print_table, as_json=as_json)
 

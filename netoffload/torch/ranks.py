@@ -41,7 +41,8 @@ SET_UP_TIMEOUTS: Final = 2
 """Silences that a gather of the set-up may take."""
 
 _made: collections.defaultdict[tuple[int, ...], Iterator[int]] = collections.defaultdict(itertools.count)
-_stores: dict[str, Store] = {}
+_stores: dict[int, Store] = {}
+"""By the number of ranks that share it."""
 
 
 def connect(group: dist.ProcessGroup | None, settings: Settings) -> Calls[DataPlane]:
@@ -84,9 +85,9 @@ def _launched(limit_s: float) -> tuple[Store, int, int]:
     """Return store, rank and size of a program without a process group; the same store every time."""
     set_rank_environment()
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if "" not in _stores:
+    if size not in _stores:
         if size == 1:
-            _stores[""] = HashStore()
+            _stores[size] = HashStore()
         else:
-            _stores[""], _, _ = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=limit_s)))
-    return _stores[""], rank, size
+            _stores[size], _, _ = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=limit_s)))
+    return _stores[size], rank, size
