@@ -35,7 +35,7 @@ def test_a_file_of_one_vector_is_every_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("gaussian:2", "gaussian:0.002"), ("nothing.npy", "are not a file"), ("", "are not a file"), (".", "are not a file")],
+    [("gaussian:2", "gaussian:0.002"), ("nothing.npy", "not a file"), ("", "not a file"), (".", "not a file")],
 )
 def test_what_is_neither_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
