@@ -187,7 +187,7 @@ def _via(name: str, items: list[str]) -> tuple[Family, list[str]]:
     family = _VIA[via]
     by_layer = [item for item in rest if item.startswith(("exempt=", "layers="))]
     if family.way is Way.PAYLOAD_RING and by_layer:
-        raise UsageError(f"{name}: {by_layer[0]} names layers, but via=ring encodes blocks that cut them: choose one")
+        raise UsageError(f"{name}: {by_layer[0]} names layers of the model, but via=ring cuts layers: choose one")
     return (_SERVED_OTHERWISE.get(name, family) if family.way is Way.SERVER else family), rest
 
 
