@@ -43,7 +43,7 @@ may carry out meetings and rings by its own, faster means (``Exchange.drive``). 
 call              algorithm                                                   octets on the busiest link
 ================  ==========================================================  =====================================
 allreduce         ring; rings of rings; aggregator                            2(p-1)/p n; see ``hierarchy``; (p-1) n
-short allreduce   all vectors to everybody (``gathering``)                    (p-1) n
+short allreduce   all vectors to all ranks (``gathering``)                    (p-1) n
 reduce-scatter    ring, phase 1                                               (p-1)/p n
 allgather(v)      ring, phase 2                                               (p-1)/p n
 broadcast         chain, or binomial tree up to 32 KiB                        n

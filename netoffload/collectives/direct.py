@@ -45,7 +45,7 @@ def gather(
     Raises:
         UsageError: a vector is not contiguous float32, there is no such root, or spans do not fit.
         CollectiveError: ranks disagree on root or call, or a block is not as long as the root expects.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     data = octets_of(own)
     check_root(exchange, root)

@@ -26,7 +26,7 @@ Vector = npt.NDArray[np.number[Any]]
 """Float32, or another type that only untagged channels carry (``transfer.EXACT_TYPES``)."""
 
 Quantise = Callable[[Float32Array], None]
-"""Replaces a float32 vector by what the codec makes of it, in place."""
+"""Rounds a float32 vector as the codec does, in place."""
 
 FLOAT_OCTETS = 4
 
@@ -65,7 +65,7 @@ class Channel(Protocol):
         """Send a prefix of ``data`` and return its length in octets; 0 if nothing fits now.
 
         Raises:
-            PeerLostError: the peer is gone.
+            PeerLostError: the peer is lost.
         """
         ...
 
@@ -73,7 +73,7 @@ class Channel(Protocol):
         """Fill a prefix of ``into`` (not empty) and return its length in octets; 0 if nothing is there now.
 
         Raises:
-            PeerLostError: the peer is gone and everything it sent has been received.
+            PeerLostError: the peer is lost, and everything that it sent has been received.
         """
         ...
 

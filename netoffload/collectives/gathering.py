@@ -102,7 +102,7 @@ class ShortAllreduce:
 
         Raises:
             CollectiveError: ranks disagree on length or call.
-            PeerLostError: a rank is gone or silent.
+            PeerLostError: a rank is lost.
         """
         round_ = self._round
         try:

@@ -136,7 +136,7 @@ def hierarchical_allreduce(
     Raises:
         UsageError: not a contiguous float32 vector, groups that do not hold each rank once, or an unknown top.
         CollectiveError: ranks disagree on length, groups or call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     octets_of(values)
     check_groups(groups, exchange.size)

@@ -49,7 +49,7 @@ def allgather_payloads(exchange: Exchange, payload: Payload) -> list[Payload]:
 
     Raises:
         CollectiveError: a rank is in another call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     peers = [rank for rank in range(exchange.size) if rank != exchange.rank]
     with aborting_on_error(exchange):
@@ -67,7 +67,7 @@ def alltoall_payloads(exchange: Exchange, payloads: Sequence[Payload]) -> list[P
 
     Raises:
         CollectiveError: a rank is in another call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     outgoing = {rank: payload for rank, payload in enumerate(payloads) if rank != exchange.rank}
     with aborting_on_error(exchange):
@@ -81,7 +81,7 @@ def push_pull(exchange: Exchange, payload: Payload, *, server: int) -> Payload:
 
     Raises:
         CollectiveError: the server is in another call.
-        PeerLostError: the server is gone or silent.
+        PeerLostError: the server is lost.
     """
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.PAYLOAD_SERVER, root=server))
@@ -98,7 +98,7 @@ def serve_payloads(exchange: Exchange, reduce: Callable[[list[Payload]], Payload
 
     Raises:
         CollectiveError: a worker is in another call.
-        PeerLostError: a worker is gone or silent.
+        PeerLostError: a worker is lost.
     """
     workers = [rank for rank in range(exchange.size) if rank != exchange.rank]
     with aborting_on_error(exchange):
@@ -126,7 +126,7 @@ def ring_payloads(exchange: Exchange, values: Float32Array, encode: Encode, deco
 
     Raises:
         CollectiveError: ranks disagree on the call, or a block came with another length.
-        PeerLostError: a neighbour is gone or silent.
+        PeerLostError: a neighbour is lost.
     """
     rank, size = exchange.rank, exchange.size
     blocks = [slice(span.start, span.stop) for span in partition(values.size, size)]

@@ -85,7 +85,7 @@ def ring_allreduce(
     Raises:
         UsageError: the vector is not contiguous, or has a type that cannot travel.
         CollectiveError: ranks disagree on length or call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     agreed = _check_type(values, agreed, tagged=tagged)
     with aborting_on_error(exchange):
@@ -255,7 +255,7 @@ class _Round:
                 self._exchange.wait([], writable)
 
     def _push(self) -> bool:
-        """Send what is ready; return whether the channel refused some of it."""
+        """Send what is ready; return whether the channel refused a part."""
         while self._sending < self._steps:
             stop = self._walk[self._sending].stop
             if self._sent < (ready := self._ready_until(stop)):

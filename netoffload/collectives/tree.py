@@ -35,7 +35,7 @@ def broadcast(
     Raises:
         UsageError: not a contiguous float32 vector, or no such root.
         CollectiveError: ranks disagree on length, root or call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     octets_of(values)
     check_root(exchange, root)

@@ -53,7 +53,7 @@ def worker_exchange(
 
     Raises:
         UsageError: vectors of different lengths, or a worker that is its own aggregator.
-        PeerLostError: the aggregator is gone or silent, or found that ranks disagree.
+        PeerLostError: the aggregator is lost, or found that ranks disagree.
     """
     _check_lengths(gradient, parameters)
     if aggregator == exchange.rank or not 0 <= aggregator < exchange.size:
@@ -75,7 +75,7 @@ def aggregate(exchange: Exchange, parameters: Float32Array, update: Update, *, t
     Raises:
         UsageError: not a contiguous float32 vector, or there are no workers.
         CollectiveError: a worker's length or call differs.
-        PeerLostError: a worker is gone or silent.
+        PeerLostError: a worker is lost.
     """
     workers = tuple(rank for rank in range(exchange.size) if rank != exchange.rank)
     if not workers:
@@ -107,7 +107,7 @@ def tree_exchange(
     Raises:
         UsageError: vectors of different lengths, or a tree of another number of ranks.
         CollectiveError: ranks disagree on length, tree or call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     if len(tree) != exchange.size:
         raise UsageError(f"a tree of {len(tree)} ranks does not fit an exchange of {exchange.size}")
@@ -184,7 +184,7 @@ def aggregator_allreduce(
     Raises:
         UsageError: not a contiguous float32 vector, or no such rank.
         CollectiveError: ranks disagree on length or call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     octets_of(values)
     check_root(exchange, aggregator)

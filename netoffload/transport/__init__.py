@@ -21,7 +21,7 @@ octet.
 (``netoffload.collectives``). At set-up each rank names both: its NIC's, asked over ``$NETOFFLOAD_CONTROL``, or those in
 its ``Settings``. If ranks differ, all of them raise an error. Without a NIC and without a codec nothing is rounded.
 
-**Offload.** The ranks also agree who compresses (``config.Offload``). If the ranks do it by themselves, or nobody does,
+**Offload.** The ranks also agree who compresses (``config.Offload``). If the ranks do it by themselves, or no one does,
 the tagged lanes of the picture have no tag. Coding is a property of a connection: a ``CodedSocket`` takes and gives
 float32, and sends and receives chunks. So values are rounded where NICs would round them, and no call needs to know.
 

@@ -72,7 +72,7 @@ class CodedRingPlan(NamedTuple):
         operation: as in ``RingRound``.
         is_owner: whether the last reducing step rounds its result.
         chunk_floats: floats that are coded at a time, up to ``CODED_FLOATS``.
-        codec_id: of the codec.
+        codec_id: number of the codec.
         bound_k: its bound.
     """
 

@@ -9,7 +9,7 @@ slices are long. The watch need not wait for a slice to end: it shuts the connec
 
 A round holds ``lock``. Another thread closes sockets only under this lock, or the round could write to a new file that
 got the same descriptor. The round's own thread may close them between slices, in a signal handler. So every slice asks
-for the descriptors again; that of a closed socket is -1.
+for the descriptors again; a closed socket has -1.
 """
 
 from __future__ import annotations

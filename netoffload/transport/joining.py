@@ -160,7 +160,7 @@ class Joiner:
     def __init__(
         self, rank: int, offers: Sequence[Offer], listeners: Listeners, tos: int = Marking.tos, timeout_s: float = 30.0
     ) -> None:
-        """Connect to nobody yet."""
+        """Make no connection yet."""
         self._rank = rank
         self._offers = offers
         self._tos = tos
@@ -290,7 +290,7 @@ class Joiner:
             return
         hello = Hello.from_octets(one.heard)
         if hello is None or hello.token != self._offers[self._rank].token or hello.rank >= len(self._offers):
-            raise ConnectionRefusedError(errno.ECONNREFUSED, "somebody else listens there")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "another program listens there")
         if one.key is None:
             self._take(one, hello)
         elif (hello.rank, hello.lane, hello.context) == one.key:

@@ -61,7 +61,7 @@ class Links:
         timeout_s: float = 30.0,
         coding: Quantiser | None = None,
     ) -> None:
-        """Connect to nobody yet."""
+        """Make no connection yet."""
         self.rank = rank
         self.size = len(offers)
         self.peers: dict[int, Peer] = {}

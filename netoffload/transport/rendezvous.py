@@ -188,7 +188,7 @@ class AddressRendezvous:
     """
 
     def __init__(self, addresses: Sequence[Address], rank: int, limit_s: float) -> None:
-        """Listen, on the first rank; connect to nobody yet."""
+        """Listen, on the first rank; make no connection yet."""
         if not 0 <= rank < len(addresses):
             raise UsageError(f"rank {rank} is not in the list of {len(addresses)} addresses, counted from 0")
         self.rank = rank

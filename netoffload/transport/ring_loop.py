@@ -53,7 +53,7 @@ class RingPlan(NamedTuple):
         walk: int64[steps + 1, 2], first octet of each span, and the one after its last.
         reducing: as in ``RingRound``.
         operation: as in ``RingRound``.
-        codec_id: of the codec that rounds, or ``NOT_ROUNDED``.
+        codec_id: number of the codec that rounds, or ``NOT_ROUNDED``.
         bound_k: its bound.
     """
 
