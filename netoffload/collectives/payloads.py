@@ -11,10 +11,9 @@ of compressed vectors, as in the papers of the compressors::
     octets out of a rank's link, m per payload of the whole vector, p ranks
     (p-1) m                          worker m, server (p-1) m'           2(p-1)/p m
 
-In ``alltoall_payloads`` each rank has a different payload for every other rank.
-
 In all three, every rank adds values from the same octets in the same order, so that replicas stay bit-identical.
-Payloads are never tagged: a lossy NIC must not change them.
+In ``alltoall_payloads`` each rank has a different payload for every other rank. Payloads are never tagged: a lossy NIC
+must not change them.
 """
 
 from __future__ import annotations

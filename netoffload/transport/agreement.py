@@ -96,7 +96,7 @@ class Offer:
         address: IPv4 address where the rank listens.
         ports: ports of its listeners, by whether their connections are tagged.
         token: secret that a rank which connects must say.
-        marking: what its NIC takes for tagged; None: the rank has no NIC.
+        marking: what its NIC takes for tagged; None: the rank uses no NIC.
         precision: what its NIC, or its caller, says that tagged data is rounded by; None: exact.
         failure: why it cannot take part; None: it can.
         context: number of the new communicator; rank 0's counts.

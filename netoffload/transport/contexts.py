@@ -30,7 +30,7 @@ GRACE_S = 1.0
 
 
 class Context:
-    """One communicator's part of a watch. Only other threads than the watch's call the public methods.
+    """One communicator's part of a watch. Callers' threads use the public methods, the watch's own does not.
 
     Args:
         watch: the watch, which has the connections.

@@ -31,7 +31,7 @@ from netoffload.transport.mailbox import Mailbox
 from netoffload.transport.peers import Peer, silence
 
 REFUSED_S = 0.5
-"""Time from a refused connection until its rank counts as closed. If it died, the watch has found out by then."""
+"""Time after which a rank that refused a connection counts as closed. If it died, the watch finds out sooner."""
 
 
 def neighbours(rank: int, size: int) -> list[int]:

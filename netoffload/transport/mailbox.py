@@ -192,7 +192,7 @@ class Mailbox:
             for message in stream:
                 if message.context == context and not message.is_unwanted:
                     self.asked[source] = self.asked.get(source, 0) + (not message.is_asked)
-                    message.own = message.own or memoryview(bytearray(message.octets))  # the receive's buffer is free
+                    message.own = message.own or memoryview(bytearray(message.octets))  # frees the receive's buffer
                     message.is_unwanted = True
                     if message.receive is not None:
                         message.receive.request.fail(error)

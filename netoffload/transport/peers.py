@@ -135,7 +135,7 @@ def silence(rank: int, watched: int, silences_s: Mapping[int, float], timeout_s:
     """Return the error for ranks that were silent for ``timeout_s``; None: no rank was.
 
     A rank that hears no other rank concludes that it is cut off itself. For that it counts every rank that is silent
-    for half the limit, because heartbeats of different ranks end at different times.
+    for half the limit, because the last heartbeats of different ranks came at different times.
 
     Args:
         rank: this rank.

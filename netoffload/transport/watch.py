@@ -43,7 +43,7 @@ READ_OCTETS = 64 * 1024
 
 
 class Watch:
-    """One rank's watch, alive as long as it has contexts. Only other threads than the watch's call public methods.
+    """One rank's watch, alive as long as it has contexts. Callers' threads use the public methods, its own does not.
 
     Args:
         links: this rank's connections; :meth:`release` closes them.
