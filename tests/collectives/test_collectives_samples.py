@@ -44,5 +44,5 @@ def test_what_is_neither_is_refused(text: str, message: str) -> None:
 
 def test_a_file_of_other_numbers_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "g.npy", np.arange(3))
-    with pytest.raises(UsageError, match=r"no \.npy file of float32"):
+    with pytest.raises(UsageError, match=r"not a \.npy file of float32"):
         gradients_from(str(tmp_path / "g.npy"), 1)
