@@ -25,19 +25,14 @@ def advise(
     ] = None,
     rate: Annotated[str | None, typer.Option(help="Of every link: 100mbit, 1gbit. Default: it is measured.")] = None,
     delay: Annotated[float, typer.Option(help="Of every link with --rate, one way, in ms.")] = 0.0,
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", help="Ranks, where no launcher starts them. Default: 4.")
-    ] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", "-n", help="Ranks, without a launcher. Default: 4.")] = None,
     model: Annotated[str, typer.Option(help="Any of 'netoffload train --list'.")] = "hdc",
     gradients: Annotated[Path | None, typer.Option(help="A float32 .npy file instead; a gradient per row.")] = None,
     compute: Annotated[
         float | None, typer.Option(help="Computing of a step, in ms. Default: the model's; 0 of a file.")
     ] = None,
     batch: Annotated[int, typer.Option(help="Samples per rank and step.")] = 25,
-    steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Of training, after which gradients are taken. Default: 50; 20 of a script."),
-    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Before gradients are taken: 50; 20 of a script.")] = None,
     bound: Bound = config.BOUND_K_DEFAULT,
     error: Annotated[float, typer.Option(help="Relative error up to which an exchange is recommended.")] = 0.1,
     is_tried: Annotated[bool, typer.Option("--try", help="Time the plain ring and those inline as well.")] = False,
