@@ -46,6 +46,7 @@ LEVELS = {
     "netoffload.methods": 4,
     "netoffload_daemon": 4,
     "netoffload_mpi": 5,
+    "netoffload.kernels": 5,
     "netoffload.torch": 5,
     "netoffload.training": 6,
     "netoffload.bench": 7,

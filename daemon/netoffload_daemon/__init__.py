@@ -19,6 +19,7 @@
 ``privileges``  root is given up before the first frame
 ``arguments``   the words of the command line -> ``netoffload.nic_options``
 ``__main__``    arguments -> devices -> loop; set-up may exit with one clear line, the loop may not
+``prefork``     loads the kernels once, and becomes each NIC of a testbed by a fork
 
 One thread runs the loop, or two, one per direction; the main thread waits for signals, and one thread per request
 answers the control socket from the counters, which are plain arrays that the loop adds to. One more thread hears of

@@ -43,6 +43,8 @@ T = TypeVar("T")
 RANKS_DEFAULT: Final = 4
 VECTORS_KEPT: Final = 4
 """Number of gradients of a model that stand for the gradients of different ranks."""
+STEPS_OF_MODEL: Final = 50
+STEPS_OF_SCRIPT: Final = 20
 REPEATS: Final = 5
 """Repeats of everything that is timed; the median counts."""
 PROBE_S: Final = 0.2
@@ -62,7 +64,8 @@ class Asked:
         gradients: a .npy file of float32[n] or float32[vectors, n].
         compute_ms: computing time of a step; None: measure the model's, or take 0 for a file.
         batch: samples per rank and step.
-        steps: training steps before the gradients are taken.
+        steps: training steps before the gradients are taken; None: 50 of a model, 20 of a script.
+        script: a Python file and its arguments, instead of a model.
         bound: k of the codecs' bound 2^-k.
         error_max: largest relative error of an exchange to recommend.
         is_tried: also time rings.
@@ -78,10 +81,11 @@ class Asked:
     gradients: Path | None = None
     compute_ms: float | None = None
     batch: int = 25
-    steps: int = 50
+    steps: int | None = None
     bound: int = 10
     error_max: float = advice.ERROR_MAX
     is_tried: bool = False
+    script: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse before anything is measured."""
@@ -92,6 +96,8 @@ class Asked:
             raise UsageError("--try measures the network itself: leave --rate out")
         if self.rate_bps is None and self.delay_ms:
             raise UsageError("--delay needs the network's rate: add --rate 1gbit")
+        if self.script and self.gradients is not None:
+            raise UsageError("a script has gradients of its own: leave --gradients out, or the script")
         for name, value in {"delay": self.delay_ms, "compute": self.compute_ms or 0.0, "error": self.error_max}.items():
             if not 0 <= value < math.inf:
                 raise UsageError(f"{name} is {value:g}: it must be a number from 0 on")
@@ -247,8 +253,12 @@ class Adviser(AllOrNothing[Findings]):
             held = read_gradients(asked.gradients)
             vectors = held.reshape(-1, held.shape[-1])
             name, layout, compute_s = asked.gradients.name, Layout.flat(vectors.shape[1]), 0.0
+        elif asked.script:
+            name = Path(asked.script[0]).name
+            progress(f"running {name}")
+            vectors, layout, compute_s = _observed(asked)
         else:
-            progress(f"training {asked.model} for {asked.steps} steps")
+            progress(f"training {asked.model} for {asked.steps or STEPS_OF_MODEL} steps")
             worker = 0 if self._ranks is None else self._ranks.rank
             name, (vectors, layout, compute_s) = asked.model, _trained(asked, worker)
         if asked.compute_ms is not None:
@@ -267,7 +277,8 @@ def _trained(asked: Asked, worker: int) -> tuple[Float32Array, Layout, float]:
         from netoffload.training.sample import train_alone
     except ImportError as error:
         raise UsageError(f"a model needs torch: pip install 'netoffload[train]', or --gradients ({error})") from error
-    settings = TrainSettings("inc", nodes=1, model=asked.model, batch=asked.batch, iterations=asked.steps)
+    settings = TrainSettings("inc", nodes=1, model=asked.model, batch=asked.batch)
+    settings = replace(settings, iterations=asked.steps or STEPS_OF_MODEL)
     kept, times_s = [], []
     for gradient, took_s in train_alone(settings, worker):
         times_s.append(took_s)
@@ -275,6 +286,16 @@ def _trained(asked: Asked, worker: int) -> tuple[Float32Array, Layout, float]:
             kept.append(gradient.copy())
     layout = Layout(settings.model_spec.layer_sizes(settings.sample_shape))
     return np.stack(kept), layout, statistics.median(times_s)
+
+
+def _observed(asked: Asked) -> tuple[Float32Array, Layout, float]:
+    """Return a script's latest gradients, its layers, and the median seconds of a step."""
+    try:
+        from netoffload.torch.observed import observe
+    except ImportError as error:
+        raise UsageError(f"a script needs torch: pip install 'netoffload[train]', or --gradients ({error})") from error
+    found = observe(asked.script, asked.steps or STEPS_OF_SCRIPT)
+    return np.stack(found.gradients), Layout(found.layer_sizes), statistics.median(found.times_s)
 
 
 def path(exchange: TcpExchange) -> Network:

@@ -24,6 +24,7 @@ from netoffload.errors import SystemRefusedError, TestbedError, UsageError
 from netoffload.netlink import Namespace
 from netoffload.testbed import nics, probe
 from netoffload.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_run
+from netoffload.testbed.nic_loader import NicLoader
 from netoffload.testbed.plan import (
     HOST_DEVICE,
     NodePlan,
@@ -89,7 +90,6 @@ class Testbed:
         self._progress: Progress = progress or (lambda _phrase: None)
         self._undone_on_exit = True
         self._built = False
-        self._nics: list[subprocess.Popen[bytes]] = []
         self._namespaces: dict[str, Namespace] = {}
         self._lock = threading.Lock()
 
@@ -153,7 +153,7 @@ class Testbed:
 
     def restart_nic(self, node_index: int, *, kill: bool = False) -> nics.Restart:
         """End the NIC of a node, and start another one in its place: see :func:`netoffload.testbed.nics.restart`."""
-        return nics.restart(self.plan, self.plan.nodes[node_index], self._nics, kill=kill)
+        return nics.restart(self.plan, self.plan.nodes[node_index], kill=kill)
 
     def popen(
         self, node_index: int, argv: Sequence[str], env: Mapping[str, str] | None = None, **popen_args: Any
@@ -223,6 +223,19 @@ class Testbed:
 
     def _build(self, journal: Journal) -> None:
         self._progress(f"building {len(self.plan.nodes)} nodes")
+        if self.plan.settings.nic is None:
+            self._build_network(journal)
+        else:
+            with NicLoader(self.plan.mark, nics.log_path_of(self.plan.nodes[0]), self._progress) as loader:
+                self._build_network(journal)
+                self._progress(f"starting {len(self.plan.nodes)} NICs")
+                nics.start(loader, self.plan, journal)
+        if self._check_rate and len(self.plan.nodes) > 1:
+            self._progress("measuring the rate")
+            self.rate_bps_measured = probe.check_rate(self, self._progress)
+        journal.append("ready", rate_bps_measured=self.rate_bps_measured)
+
+    def _build_network(self, journal: Journal) -> None:
         for name in self.plan.netns_names:
             journal.append("netns", name=name)
             self._namespaces[name] = Namespace.create(name)
@@ -232,13 +245,6 @@ class Testbed:
         for node in self.plan.nodes:
             self._build_node(switch, node)
         self._write_hosts()
-        if self.plan.settings.nic is not None:
-            self._progress(f"starting {len(self.plan.nodes)} NICs")
-            nics.start(self.plan, journal, self._nics, self._progress)
-        if self._check_rate and len(self.plan.nodes) > 1:
-            self._progress("measuring the rate")
-            self.rate_bps_measured = probe.check_rate(self, self._progress)
-        journal.append("ready", rate_bps_measured=self.rate_bps_measured)
 
     def _build_node(self, switch: Namespace, node: NodePlan) -> None:
         mtu = self.plan.settings.mtu
@@ -286,9 +292,6 @@ class Testbed:
     def _undo(self) -> None:
         self._close()  # a thread inside a namespace would keep it alive
         down(self.plan.run_id)
-        for process in self._nics:
-            process.wait()  # it has ended: this only reaps it
-        self._nics.clear()
 
 
 def check_root() -> None:

@@ -215,7 +215,7 @@ def make_plan(settings: TestbedSettings, run_id: str, root: Path | None = None) 
     )
 
 
-def nic_argv(plan: Plan, node: NodePlan, ready_fd: int) -> list[str]:
+def nic_argv(plan: Plan, node: NodePlan, ready_fd: int | None = None) -> list[str]:
     """Return the arguments of the NIC process of a node (after ``python -m netoffload_daemon``).
 
     Raises:

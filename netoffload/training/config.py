@@ -137,9 +137,7 @@ class TrainSettings:
             )
         spec.groups_of(self.nodes)
         if self.bucket_mb < 0 or (self.bucket_mb and not spec.sums_gradients):
-            raise UsageError(
-                f"bucket_mb is {self.bucket_mb:g}: give 0, or more if {self.method} sums gradients"
-            )
+            raise UsageError(f"bucket_mb is {self.bucket_mb:g}: give 0, or more if {self.method} sums gradients")
         if self.error_feedback and not spec.keeps_residual:
             raise UsageError(f"{self.method} keeps no residual: error feedback is for gathered and served payloads")
 

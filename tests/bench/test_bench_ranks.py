@@ -81,7 +81,7 @@ def test_gloo_gives_the_sum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [(["--size", "3"], "nothing to time"), (["--gradients", "none.npy"], "are no file")]
+    ("words", "message"), [(["--size", "3"], "nothing to time"), (["--gradients", "none.npy"], "are not a file")]
 )
 def test_what_cannot_be_timed_is_one_clear_line(words: list[str], message: str) -> None:
     done = bench("--what", "ring", *words, count=1)

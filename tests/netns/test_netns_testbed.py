@@ -154,7 +154,20 @@ def test_a_nic_that_does_not_start_undoes_everything(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     plan = make_plan(TestbedSettings(2, nic=NicSettings()), run_id)
-    with pytest.raises(TestbedError, match=r"NIC of node n[01] ended"), Testbed(plan):
+    with pytest.raises(TestbedError, match="the kernels of NICs cannot be loaded"), Testbed(plan):
+        pass
+    assert left_of(run_id) == []
+
+
+def test_one_nic_that_does_not_start_ends_the_others(
+    run_id: str, left_of: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(TestbedSettings(2, nic=NicSettings()), run_id)
+    node = plan.nodes[1]
+    delete = ["ip", "-n", node.wire_netns, "link", "del", node.wire_device]
+    monkeypatch.setattr(Testbed, "_write_hosts", lambda _bed: subprocess.run(delete, check=True))
+    said = "NIC of node n1 ended with exit code 3 before it was ready: .*wire0 cannot be opened"
+    with pytest.raises(TestbedError, match=said), Testbed(plan):
         pass
     assert left_of(run_id) == []
 

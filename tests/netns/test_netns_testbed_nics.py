@@ -15,6 +15,7 @@ from netoffload import control
 from netoffload.errors import TestbedError
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, nics, run_ranks
 from netoffload.testbed.journal import read_run
+from netoffload.testbed.processes import identify
 
 pytestmark = pytest.mark.netns
 
@@ -84,7 +85,7 @@ def test_a_run_with_nics_ends_them_and_leaves_nothing(run_id: str, left_of: Call
         info = control.request(str(plan.nodes[0].control_path), "info")
         assert (info["bound_k"], info["packing"]) == (6, "per-segment")
     assert left_of(run_id) == []
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    assert [identify(pid) for pid in pids] == [None, None]
 
 
 def test_a_nic_that_died_is_seen_before_anything_starts(run_id: str) -> None:

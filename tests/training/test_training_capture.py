@@ -97,12 +97,12 @@ def test_a_capture_that_cannot_be_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"junk", b"\x93NUMPY", b"PK\x03\x04junk", np.zeros(3).tobytes()])
 def test_a_file_without_gradients_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "bad.npy").write_bytes(content)
-    with pytest.raises(UsageError, match=r"bad.npy is no \.npy file of float32"):
+    with pytest.raises(UsageError, match=r"bad.npy is not a \.npy file of float32"):
         read_gradients(tmp_path / "bad.npy")
     with pytest.raises(UsageError, match="cannot read gradients"):
         read_gradients(tmp_path / "none.npy")
     np.save(tmp_path / "other.npy", np.zeros(3))
-    with pytest.raises(UsageError, match=r"other.npy is no \.npy file of float32"):
+    with pytest.raises(UsageError, match=r"other.npy is not a \.npy file of float32"):
         read_gradients(tmp_path / "other.npy")
 
 

@@ -34,7 +34,7 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
         (("--exchange", "inc", "--error-feedback"), "none of inc can keep a residual"),
         (("--exchange", "wa", "--exchange", "psgd", "--bucket-mb", "1"), "none of wa, psgd sums gradients"),
         (("--exchange", "inc", "--bucket-mb", "-1"), "bucket_mb is -1: give 0, or more if inc sums"),
-        (("--exchange", "wa:groups=3"), "wa:groups=3: 4 workers do not make 3 groups of one size"),
+        (("--exchange", "wa:groups=3"), "wa:groups=3: 4 workers do not make 3 groups of equal size"),
         (("--data", "cifar10", "--data-dir", "/nonexistent"), "hdc takes 28x28 grey images"),
         (("--data", "synthetic:side=x"), "synthetic data of this model takes channels=N, side=N"),
         (("--sharing", "dirichlet:alpha=0.001", "--nodes", "9"), "samples by dirichlet:alpha=0.001: a batch is 25"),

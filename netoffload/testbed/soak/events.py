@@ -19,9 +19,8 @@ from typing import Final
 from netoffload.control import request
 from netoffload.errors import ControlError, SystemRefusedError
 from netoffload.netlink import Namespace
-from netoffload.testbed import nics
 from netoffload.testbed.build import Testbed
-from netoffload.testbed.journal import Journal, read_run
+from netoffload.testbed.journal import read_run
 from netoffload.testbed.plan import NodePlan
 from netoffload.testbed.processes import ProcessId
 from netoffload.testbed.soak.damage import SBIN, Damage, DamagedSwitch
@@ -268,7 +267,7 @@ def kill_nic(bed: Testbed, node: NodePlan) -> None:
 
 def start_nic(bed: Testbed, node: NodePlan) -> None:
     """Start a node's NIC again, with the flow table of the old one, and return when it forwards."""
-    nics._start_together(bed.plan, [node], Journal(bed.plan.state_dir), bed._nics)
+    bed.restart_nic(node.index)
 
 
 @contextlib.contextmanager
