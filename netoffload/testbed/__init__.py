@@ -10,12 +10,12 @@ One node, with its NIC (left) and without (right)::
 
 ``plan`` names everything and does no I/O. ``journal`` records each object before ``build`` makes it. ``build`` needs
 only the journal to take everything down. ``processes`` tells our processes from others. ``nics`` starts one NIC process
-per node, and restarts it; ``controls`` finds NICs by name. ``probe`` measures the rate that a wire really carries, with
-the program ``traffic`` on two nodes. ``meter`` serves the wires' counters to programs on the nodes. ``stream`` sends a
-tagged stream between two nodes and compares every value. ``launch`` runs one rank per node (``launch_backends``: two
-MPIs and torchrun; ``launch_agents`` starts torchrun's agents; ``launch_output`` passes on the ranks' output). With
-``forks`` ranks start with their imports done: ``fork_client`` asks ``fork_server`` for a fork. ``doctor`` says what
-this machine has and lacks.
+per node with ``nic_loader``, and restarts it; ``controls`` finds NICs by name. ``probe`` measures a wire's real rate,
+with the program ``traffic`` on two nodes. ``meter`` serves the wires' counters to programs on the nodes. ``stream``
+sends a tagged stream between two nodes and compares every value. ``launch`` runs one rank per node
+(``launch_backends``: two MPIs and torchrun; ``launch_agents`` starts torchrun's agents; ``launch_output`` passes on the
+ranks' output). With ``forks`` ranks start with their imports done: ``fork_client`` asks ``fork_server`` for a fork.
+``doctor`` says what this machine has and lacks.
 """
 
 from netoffload.nic_options import NicSettings

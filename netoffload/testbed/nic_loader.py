@@ -1,4 +1,4 @@
-"""The owner's side of ``netoffload_daemon.prefork``: a process that loads the kernels, and then becomes NICs."""
+"""The owner's side of ``netoffload_daemon.prefork``: a process that loads the kernels, and then forks into NICs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from netoffload.compiled.cache import COMPILING
 from netoffload.errors import TestbedError
 
 READY_TIMEOUT_S: Final = 900.0
-"""Compiling takes two and a half minutes on a core of its own; a busy or slow machine needs several times that."""
+"""Time limit for loading. Compiling takes two and a half minutes of a free core, and several times that on a busy
+one."""
 COMPILING_AFTER_S: Final = 5.0
-"""With its kernels compiled, a NIC is ready sooner, even on a busy machine."""
+"""A NIC that takes longer compiles kernels: with compiled ones it is ready sooner, even on a busy machine."""
 LOG_TAIL_CHARACTERS: Final = 400
 
 
 class NicLoader:
-    """A context manager: loading goes on beside its body.
+    """A process that loads kernels while the context's body runs.
 
     Args:
-        mark: entry of the environment (``NAME=value``) of the process and of the NICs.
-        log_path: what it says before there is a NIC is appended to this file.
-        progress: called with :data:`~netoffload.compiled.cache.COMPILING` if something that is waited for takes long.
+        mark: environment entry (``NAME=value``) of the process and of the NICs.
+        log_path: file that gets the process's output before there is a NIC.
+        progress: called with :data:`~netoffload.compiled.cache.COMPILING` if a wait takes long.
     """
 
     def __init__(self, mark: str, log_path: Path, progress: Callable[[str], None]) -> None:
-        """Start nothing yet."""
+        """Prepare; nothing is started yet."""
         self._mark = mark
         self._log_path = log_path
         self._progress = progress
@@ -41,7 +42,7 @@ class NicLoader:
         self._said: Iterator[dict[str, Any]] = iter(())
 
     def __enter__(self) -> NicLoader:
-        """Begin to load.
+        """Start the process, which begins to load.
 
         Raises:
             TestbedError: the process cannot be started.
@@ -73,19 +74,19 @@ class NicLoader:
         """Return when the kernels are loaded.
 
         Raises:
-            TestbedError: they cannot be, or it takes too long.
+            TestbedError: the kernels cannot be loaded, or loading takes too long.
         """
         if next(self._said, None) is None:
             raise TestbedError(f"the kernels of NICs cannot be loaded{tail(self._log_path)}")
 
     def become(self, asked: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Become NICs, and yield what is said of them, until each forwards or has ended.
+        """Fork into NICs, and yield the process's reports until each NIC forwards or has ended.
 
         Args:
-            asked: see :class:`netoffload_daemon.prefork.Asked`; the answers are there as well.
+            asked: the NICs; :class:`netoffload_daemon.prefork.Asked` describes these requests and the reports.
 
         Raises:
-            TestbedError: it takes too long.
+            TestbedError: a NIC takes too long.
         """
         assert self._process is not None
         assert self._process.stdin is not None
