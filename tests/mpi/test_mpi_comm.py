@@ -39,7 +39,7 @@ def run_ranks(size: int, *program: str, timeout_s: float = 110, mpi: str = "mpic
 
 @pytest.mark.parametrize(("size", "mpi"), [(1, "mpich"), (3, "mpich"), (3, "openmpi")])
 def test_every_communicator_reduces_and_refuses(size: int, mpi: str) -> None:
-    done = run_ranks(size, str(Path(__file__).parent / "ranks_check.py"), mpi=mpi)
+    done = run_ranks(size, str(Path(__file__).with_name("programs") / "ranks_check.py"), mpi=mpi)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(size):
         assert f"rank {rank} of {size} ok" in done.stdout
