@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from netoffload.torch import BackendOptions  # makes the backend known, as installing netoffload does
+from netoffload.torch import BackendOptions  # registers the backend, if netoffload is not installed
 
 
 def main() -> None:
@@ -24,14 +24,14 @@ def main() -> None:
     parser.add_argument("--bound", type=int, default=None, help="with an error of at most 2^-BOUND per hop")
     asked = parser.parse_args()
 
-    # A rank that is lost is an error on all others. One that lives may keep them waiting for five minutes.
+    # If a rank is lost, all others raise an error. A rank that lives may keep them waiting for five minutes.
     dist.init_process_group("netoffload", timeout=datetime.timedelta(minutes=5))
     rank, size = dist.get_rank(), dist.get_world_size()
-    # Gradients go over a group of their own. Everything else, control traffic included, stays exact.
+    # Gradients have their own group. Everything else, control traffic included, stays exact.
     options = BackendOptions(asked.codec, asked.bound) if asked.codec else None
     gradients = dist.new_group(pg_options=options)
 
-    torch.manual_seed(rank)  # other data on every rank; DDP hands out the weights of rank 0
+    torch.manual_seed(rank)  # different data on every rank; DDP sends the weights of rank 0 to all
     teacher = torch.sin(torch.arange(64.0))
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 1))
     replica = DistributedDataParallel(model, process_group=gradients)

@@ -1,4 +1,4 @@
-"""DistributedDataParallel with compressed gradients: one line more than without.
+"""DistributedDataParallel with compressed gradients: one additional line.
 
 torchrun --nproc-per-node 4 examples/ddp.py
 """
@@ -34,7 +34,7 @@ train = torch.arange(rank, 1500, size)  # this rank's samples; the last 297 are 
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
 model = DistributedDataParallel(model)
 state = CompressionState(offload=asked.offload, compressor=asked.compressor)
-model.register_comm_hook(state, compress_hook)  # the one line
+model.register_comm_hook(state, compress_hook)  # the additional line
 
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 order = torch.Generator().manual_seed(rank)

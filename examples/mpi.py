@@ -16,7 +16,7 @@ parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--offload", default="inline", help="nic, inline, auto or off")
 asked = parser.parse_args()
 
-SCALE = np.float32(16)  # brings the gradient to where the codec works
+SCALE = np.float32(16)  # brings the gradient into the codec's range
 RATE = np.float32(0.1)
 
 digits = load_digits()

@@ -1,4 +1,4 @@
-"""A training loop of your own: the optimizer averages gradients before it steps. No process group is needed.
+"""Your own training loop: the optimizer averages gradients before it steps. No process group is needed.
 
 torchrun --nproc-per-node 4 examples/optimizer.py
 """

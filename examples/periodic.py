@@ -1,4 +1,4 @@
-"""Ranks that train on their own and average their weights now and then; with --outer it is DiLoCo.
+"""Ranks train separately and average their weights every few steps; with --outer it is DiLoCo.
 
 torchrun --nproc-per-node 4 examples/periodic.py --method pqasgd --every 8
 """

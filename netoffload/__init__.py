@@ -18,6 +18,7 @@ The layers, from the bottom; imports point down, never sideways (``tests/test_la
     methods                         gradients of all ranks -> the same next weights, over an exchange
     transport                       sockets -> exchange: rendezvous, connections, liveness, compiled rounds
     netoffload_mpi                  CompComm over mpi4py (folder mpi_ext/)
+    kernels                         all compiled kernels, compiled into the cache on every core
     torch                           interfaces for torch programs: DDP hook, backend, optimizer, periodic averaging
     training                        torch: one run = config in, record out
     bench                           experiments that measure

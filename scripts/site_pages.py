@@ -1,6 +1,6 @@
-"""Pages of the site that are made, not written: commands from the parser, examples and API from the sources.
+"""The generated pages of the site: commands from the parser, examples and API from the sources.
 
-MkDocs calls the functions (``hooks`` in mkdocs.yml).
+MkDocs calls these functions (``hooks`` in mkdocs.yml).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ API: Final = {
     "netoffload.collectives": "Schedules over an abstract exchange.",
     "netoffload.transport": "Connections between ranks, from any rendezvous.",
     "netoffload.training": "One run is a configuration in and a record out.",
-    "netoffload.errors": "What can be raised.",
+    "netoffload.errors": "The errors.",
 }
-"""What the API page shows, by the door that a user takes."""
+"""The packages of the API page, in its order."""
 
 _SOURCE_LINK: Final = re.compile(r"\]\((?:\.\./)+(examples|netoffload|mpi_ext/netoffload_mpi)/([\w/]+)\.(?:py|ipynb)\)")
 _README_LINK: Final = re.compile(r"\]\(\.\./\.\./README\.md")
@@ -36,7 +36,7 @@ _ROLE: Final = re.compile(r":(?:class|func|mod|data|meth|attr):<code>~?(?:[\w.]*
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are made."""
+    """Add the generated pages."""
     made = {"commands": _commands(), "api": _api(), "examples": _examples()}
     pages = {f"reference/{name}.md": text for name, text in made.items()}
     for name, path in {"project": "README.md", "CONTRIBUTING": "CONTRIBUTING.md"}.items():
@@ -47,7 +47,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links to sources lead to the page that shows them."""
+    """Turn links to source files into links to the pages that show them."""
     up = "../" * page.file.src_uri.count("/")
 
     def to_page(match: re.Match[str]) -> str:
@@ -62,7 +62,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Show the names that docstrings refer to as code, and no mark of reStructuredText before a block."""
+    """Show references in docstrings as code, and remove reStructuredText's mark before a block."""
     return _ROLE.sub(r"<code>\1</code>", html).replace("::</p>", ":</p>")
 
 

@@ -1,4 +1,4 @@
-"""How a person writes rates, sizes, bounds and choices, and what is refused."""
+"""How users write rates, sizes, bounds and choices, and which texts are refused."""
 
 from __future__ import annotations
 

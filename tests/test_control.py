@@ -1,4 +1,4 @@
-"""Both halves of the control socket, over a real one."""
+"""Both halves of the control socket, over a real socket."""
 
 from __future__ import annotations
 

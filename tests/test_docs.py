@@ -1,4 +1,4 @@
-"""What a reader relies on: links lead somewhere, tables match the code, docstrings name what exists."""
+"""Links of the documentation lead somewhere, tables match the code, docstrings name what exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers copy out of the documentation works: command lines, programs, and the tables that they print."""
+"""Command lines, programs and tables that readers copy out of the documentation work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example plain_socket.py, typed wrongly or with nobody at the other end: one clear line; its data: tests/netns."""
+"""The example plain_socket.py with wrong arguments or no peer: one clear line (its data: tests/netns)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house rules that a reader cannot check at a glance: who may import whom, and how long things may be.
+"""The house rules that a reader cannot check at a glance: which module may import which, and how long things may be.
 
 Imports point down, never sideways. A module's layer is its package below ``netoffload``, or its top-level package.
 """
@@ -46,6 +46,7 @@ LEVELS = {
     "netoffload.methods": 4,
     "netoffload_daemon": 4,
     "netoffload_mpi": 5,
+    "netoffload.kernels": 5,
     "netoffload.torch": 5,
     "netoffload.training": 6,
     "netoffload.bench": 7,

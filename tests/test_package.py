@@ -1,4 +1,4 @@
-"""The wheel, installed in a fresh environment that has the packages of an extra, and no others."""
+"""The wheel, installed in a fresh environment that has only the packages of an extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a broken link, and made pages follow what they are made from."""
+"""The documentation site: it builds without a broken link, and generated pages follow their sources."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def run(settings: NicProcess) -> int:
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         stack.callback(os.close, event)
         sides = SIDES[settings.trace_side] if settings.trace else 0
-        with _said_if_it_lasts(COMPILING):
+        with said_if_it_lasts(COMPILING):
             compile_loop()
         # Two, because each direction may have a thread; the stack closes them after the loop's threads have ended.
         key = None if settings.key is None else load_key(settings.key)
@@ -254,7 +254,8 @@ def _say_ready(settings: NicProcess) -> None:
 
 
 @contextlib.contextmanager
-def _said_if_it_lasts(phrase: str) -> Iterator[None]:
+def said_if_it_lasts(phrase: str) -> Iterator[None]:
+    """Log a phrase if the body takes longer than :data:`LASTS_S`."""
     timer = threading.Timer(LASTS_S, log.say, ("compiling", phrase))
     timer.daemon = True
     timer.start()
@@ -262,6 +263,7 @@ def _said_if_it_lasts(phrase: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+        timer.join()  # this process may fork
 
 
 def compile_loop() -> None:

@@ -1,10 +1,10 @@
-"""MPI whose float32 data may pass a compressing NIC.
+"""An MPI communicator whose float32 data can pass through compressing NICs.
 
-MPI does control, sockets of our own do data. MPI's sockets mix headers with values, and a lossy NIC must never touch a
-header; so :class:`CompComm`, an ``MPI.Intracomm``, uses MPI to find the ranks, to exchange addresses and to agree on
-what the NICs do, once, over a duplicate of the user's communicator. Then it moves vectors over TCP connections that
-carry nothing but float32: ``netoffload.transport``, which says how ranks connect, agree and watch each other. Here is
-what has the shape of mpi4py: buffers, calls with MPI's arguments, requests that MPI waits for.
+MPI carries control, this package's sockets carry data. MPI's sockets mix headers with values, and a lossy NIC must
+never change a header. So :class:`CompComm`, an ``MPI.Intracomm``, uses MPI once, over a duplicate of the user's
+communicator, to find the ranks, gather addresses and agree on what the NICs do. Then it moves vectors over TCP
+connections that carry nothing but float32. ``netoffload.transport`` connects the ranks and watches them. This package
+adds what has mpi4py's shape: buffers, calls with MPI's arguments, requests that MPI can wait for.
 
 Use::
 
@@ -15,15 +15,15 @@ Use::
     comm.Allreduce_comp(MPI.IN_PLACE, gradient)   # float32: NumPy, torch on the CPU, any buffer
     print(comm.last_info)
 
-A call is checked three times: its arguments, when a *plan* is made of them (a wrong type is refused before an octet
-moves, and the other ranks hear of it in their meeting); against the other ranks' calls, in the meeting of
-``netoffload.collectives.announcement``; and, where compression is required, against the NIC's account afterwards.
+A call is checked three times. A *plan* checks its arguments: a wrong type is refused before an octet moves, and the
+other ranks hear of it in their meeting. That meeting (``netoffload.collectives.announcement``) compares the calls of
+all ranks. If compression is required, the NIC's account is checked afterwards.
 
 Files, in the order in which a call meets them: ``comm`` (the class; point to point), ``catalogue`` (the collectives: a
-row each), ``buffers`` (specifications as mpi4py takes them -> vectors), ``plans`` (a call's arguments -> a function of
-the data plane), ``lifecycle`` (connections made late), ``requests`` (non-blocking calls), ``plane`` and ``rendezvous``
-(set-up through MPI, with a time limit), ``bench``, ``bench_overlap`` and ``verify`` (rank programs: how fast it is,
-what it hides behind, whether it is right).
+row each), ``buffers`` (mpi4py's buffer specifications -> vectors), ``plans`` (a call's arguments -> a function of the
+data plane), ``lifecycle`` (connections, made by the first call), ``requests`` (non-blocking calls), ``plane`` and
+``rendezvous`` (set-up through MPI, with a time limit). Rank programs: ``bench`` (speed), ``bench_overlap``
+(communication behind computation), ``verify`` (correctness).
 """
 
 from mpi4py import MPI

@@ -1,18 +1,18 @@
 """Buffer specifications as mpi4py takes them, turned into float32 vectors that share the caller's memory.
 
-What stands where in a specification, a list or tuple, is what mpi4py 4.1 reads there (its ``msgbuffer.pxi``):
+A specification (a list or tuple) means what it means to mpi4py 4.1 (its ``msgbuffer.pxi``):
 
 - one block: ``x``, ``[x, MPI.FLOAT]``, ``[x, count]``, ``[x, count, MPI.FLOAT]``, ``[x, count, displ, MPI.FLOAT]``; for
-  ``count`` also ``(count, displ)``. Without a count all of x behind ``displ`` is meant.
-- blocks of different lengths: the same with ``counts`` and ``displs``, one number per rank in anything that can be
-  indexed. A tuple is always ``(counts, displs)``. One number for ``counts`` is that of each block; one for ``displs``
-  is the distance from block to block. Without ``displs`` blocks follow each other.
+  ``count`` also ``(count, displ)``. Without a count the block is all of x after ``displ``.
+- blocks of different lengths: the same with ``counts`` and ``displs``, any sequence of one number per rank. A tuple is
+  always ``(counts, displs)``. A single number for ``counts`` holds for each block; one for ``displs`` is the distance
+  from block to block. Without ``displs`` blocks follow each other.
 
-A type of None is the buffer's own. x offers the buffer protocol (NumPy, ``array.array``, memoryview) or DLPack on the
-CPU (torch), in C's or Fortran's order: values are taken as they lie in memory. None for x, with a type, is a buffer of
-no floats. Raw octets count as float32 only where the specification says MPI.FLOAT. Everything else is refused before an
-octet moves; MPI libraries differ in what they do with a type they do not know, and a wrong sum without a word (bfloat16
-under Open MPI) is among it.
+None as the type means the buffer's own type. x offers the buffer protocol (NumPy, ``array.array``, memoryview) or
+DLPack on the CPU (torch), in C's or Fortran's order: values are taken in the order of memory. None for x, with a type,
+is a buffer of no floats. Raw octets count as float32 only if the specification says MPI.FLOAT. Everything else is
+refused before an octet moves. MPI libraries differ in what they do with a type that they do not know: Open MPI adds
+bfloat16 wrongly without an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 
 _FLOAT32_DTYPE = np.dtype(np.float32)
-"""Of nearly every vector; one of another octet order is another object."""
+"""The dtype object of nearly every vector; float32 of another octet order has another object."""
 
 _IN_PLACE_TYPE = type(MPI.IN_PLACE)
 
@@ -39,12 +39,12 @@ _FORMS = "give x, [x, MPI.FLOAT] or [x, n, MPI.FLOAT]"
 
 
 class BufferTypeError(UsageError, TypeError):
-    """A buffer whose type cannot be exchanged: not float32, not contiguous, not in this machine's memory."""
+    """A buffer that cannot be used: it is not float32, not contiguous, or not in this machine's memory."""
 
 
 def is_in_place(spec: Any) -> bool:
     """Return whether ``spec`` is ``MPI.IN_PLACE``, or None, which means the same to mpi4py."""
-    # MPI.IN_PLACE compares with == against anything; arrays would compare element by element.
+    # Not ==, which arrays would do element by element.
     return spec is None or isinstance(spec, _IN_PLACE_TYPE)
 
 
@@ -56,10 +56,10 @@ def float_vector(spec: Any, *, writable: bool) -> Float32Array:
         writable: whether it will be written.
 
     Raises:
-        BufferTypeError: not float32, not contiguous, not in main memory, or read-only where it will be written.
-        UsageError: a count or displacement that is negative or more than there is.
+        BufferTypeError: the buffer is not float32, not contiguous, not in main memory, or read-only but ``writable``.
+        UsageError: a count or displacement is negative, or beyond the buffer.
     """
-    if type(spec) is np.ndarray and spec.ndim == 1 and spec.dtype is _FLOAT32_DTYPE:  # short calls are many
+    if type(spec) is np.ndarray and spec.ndim == 1 and spec.dtype is _FLOAT32_DTYPE:  # a fast way for short calls
         flags = spec.flags
         if flags.c_contiguous and (flags.writeable or not writable):
             return spec
@@ -69,26 +69,26 @@ def float_vector(spec: Any, *, writable: bool) -> Float32Array:
 def equal_blocks(spec: Any, size: int, *, writable: bool) -> tuple[Float32Array, tuple[Span, ...]]:
     """Return the vector of a specification that names ``size`` equal blocks, and their places.
 
-    A count in the specification is that of one block, as in mpi4py.
+    A count in the specification is the count of one block, as in mpi4py.
 
     Raises:
         BufferTypeError: as in :func:`float_vector`.
-        UsageError: the length is no multiple of ``size``, or less than the count asks for.
+        UsageError: the length is not a multiple of ``size``, or too short for the count.
     """
     vector = _block(spec, size, writable)
     if vector.size % size:
-        raise UsageError(f"buffer of {vector.size} floats is no multiple of {size}, the number of ranks")
+        raise UsageError(f"buffer of {vector.size} floats is not a multiple of {size}, the number of ranks")
     return vector, partition(vector.size, size)
 
 
 def uneven_blocks(spec: Any, size: int, *, writable: bool) -> tuple[Float32Array, tuple[Span, ...]]:
     """Return the vector of a specification with counts and displacements, and the places of its ``size`` blocks.
 
-    Without displacements blocks follow each other; without counts they are as equal as can be.
+    Without displacements blocks follow each other; without counts their lengths differ by at most one.
 
     Raises:
         BufferTypeError: as in :func:`float_vector`.
-        UsageError: not one count (and displacement) per rank, or blocks that reach beyond the buffer.
+        UsageError: there is not one count (and displacement) per rank, or a block reaches beyond the buffer.
     """
     parts = _split(spec, (tuple,))
     vector = _vector(parts, writable)
@@ -124,7 +124,7 @@ class _Parts:
 
 
 def _split(spec: Any, pairs: tuple[type, ...]) -> _Parts:
-    """Return the parts of a specification; counts of a type in ``pairs`` are counts and displacements."""
+    """Return the parts of a specification; a count of a type in ``pairs`` is a pair of count and displacement."""
     if not isinstance(spec, list | tuple):
         return _Parts(spec)
     count: Any = None
@@ -163,7 +163,7 @@ def _is_integer(value: object) -> bool:
 
 def _integer(value: Any) -> int:
     if not _is_integer(value):
-        raise BufferTypeError(f"count {value!r} in a buffer specification is no integer: {_FORMS}")
+        raise BufferTypeError(f"count {value!r} in a buffer specification is not an integer: {_FORMS}")
     return operator.index(value)
 
 
@@ -171,7 +171,7 @@ def _integers(values: Any, what: str, size: int) -> list[int]:
     try:
         numbers = [operator.index(value) for value in values]
     except TypeError as error:
-        raise BufferTypeError(f"{what} {values!r} are no integers: give one per rank") from error
+        raise BufferTypeError(f"{what} {values!r} are not integers: give one per rank") from error
     if len(numbers) != size:
         raise UsageError(f"{what} {numbers}: give one per rank, {size} numbers")
     return numbers
@@ -181,11 +181,11 @@ def _check_type(given: Any) -> None:
     known = given == MPI.FLOAT if isinstance(given, MPI.Datatype) else given in ("f", "f4", "float32", np.float32)
     if not known:
         name = given.Get_name() if isinstance(given, MPI.Datatype) else repr(given)
-        raise BufferTypeError(f"type {name} cannot be exchanged here, only float32: {_FORMS}")
+        raise BufferTypeError(f"type {name} cannot be sent, only float32: {_FORMS}")
 
 
 def _block(spec: Any, times: int, writable: bool) -> Float32Array:
-    """Return the vector of a specification of one block, ``times`` as long as its count says."""
+    """Return the vector of a specification of one block; its length is ``times`` the count."""
     parts = _split(spec, (list, tuple))
     vector = _vector(parts, writable)
     displ = 0 if parts.displ is None else _integer(parts.displ)
@@ -196,7 +196,7 @@ def _block(spec: Any, times: int, writable: bool) -> Float32Array:
         return vector
     count = _integer(parts.count) * times
     if not 0 <= count <= vector.size:
-        raise UsageError(f"count {count} is outside 0..{vector.size}, what the buffer holds")
+        raise UsageError(f"count {count} is outside 0..{vector.size}, the length of the buffer")
     return vector[:count]
 
 
@@ -205,15 +205,15 @@ def _vector(parts: _Parts, writable: bool) -> Float32Array:
         return np.empty(0, np.float32)
     octets = _memory(parts.data, writable=writable, raw_allowed=parts.says_float)
     if writable and octets.readonly:
-        raise BufferTypeError("receive buffer is read-only")
+        raise BufferTypeError("receive buffer is read-only: give a writable one")
     if len(octets) % 4:
-        raise BufferTypeError(f"buffer of {len(octets)} octets is no whole number of float32")
+        raise BufferTypeError(f"buffer of {len(octets)} octets is not a whole number of float32")
     vector: Float32Array = np.frombuffer(octets, dtype=np.float32)
     return vector
 
 
 def _memory(data: Any, *, writable: bool, raw_allowed: bool) -> memoryview:
-    """Return the octets of ``data`` in the order in which they lie, without a copy."""
+    """Return the octets of ``data`` in the order of memory, without a copy."""
     try:
         view = memoryview(data)
     except TypeError:
@@ -224,19 +224,19 @@ def _memory(data: Any, *, writable: bool, raw_allowed: bool) -> memoryview:
         raise BufferTypeError("buffer is not contiguous: make a contiguous copy first")
     kinds = ("f", "<f", "=f", "@f", *(("B", "b", "c") if raw_allowed else ()))
     if view.format not in kinds:
-        raise BufferTypeError(f"buffer holds {view.format!r} (struct notation), only float32 can be exchanged here")
+        raise BufferTypeError(f"buffer holds {view.format!r} (struct notation), but only float32 can be sent")
     if not view.nbytes:
         return memoryview(bytearray())
     return (view if view.c_contiguous else np.asarray(view).T.data).cast("B")
 
 
 def _dlpack_memory(data: Any, writable: bool) -> memoryview[Any]:
-    """Return a DLPack tensor's values, flat, as mpi4py finds them.
+    """Return a DLPack tensor's values, flat, through mpi4py.
 
-    NumPy's reader is not asked: it takes all tensors of producers older than DLPack 1.0 for read-only.
+    NumPy's reader is not used, because it treats all tensors of producers older than DLPack 1.0 as read-only.
     """
     if not hasattr(data, "__dlpack__"):
-        raise BufferTypeError(f"{type(data).__name__} is no buffer: {_FORMS}")
+        raise BufferTypeError(f"{type(data).__name__} is not a buffer: {_FORMS}")
     try:
         if _dlpack_type(data) != _FLOAT32:
             raise TypeError("it does not hold float32")
@@ -249,10 +249,10 @@ _FLOAT32 = (2, 32, 1)
 """DLPack's DLDataType of float32: code, bits, lanes."""
 
 _DLTENSOR_TYPE = struct.Struct("=16x4xBBH")
-"""How a DLTensor begins: a pointer and a device, 8 octets each, the number of dimensions, the type."""
+"""Beginning of a DLTensor: a pointer and a device of 8 octets each, the number of dimensions, the type."""
 
 _DLTENSOR_AT = {b"dltensor": 0, b"dltensor_versioned": 32}
-"""Where the DLTensor is, by the name of its capsule: before DLPack 1.0 and since."""
+"""Offset of the DLTensor by the name of its capsule; DLPack 1.0 and later use the second."""
 
 _capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -261,7 +261,7 @@ _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c
 
 
 def _dlpack_type(data: Any) -> tuple[int, ...]:
-    """Return the type of a DLPack tensor, which stays its producer's."""
+    """Return the type of a DLPack tensor, without taking its memory over."""
     try:
         capsule = data.__dlpack__(max_version=(1, 0))
     except TypeError:

@@ -1,4 +1,4 @@
-"""CompComm: an mpi4py communicator whose float32 data passes through compressing NICs."""
+"""CompComm: an mpi4py communicator whose float32 data can pass through compressing NICs."""
 # ruff: noqa: N802 - MPI names its methods so, and these stand beside mpi4py's
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from netoffload_mpi.requests import NOBODY, CompRequest, describe
 class CompComm(Allreduces, Reductions, Movements):
     """A communicator with a ``_comp`` variant of MPI's calls.
 
-    Shares the handle of the communicator it is made from; everything without the suffix is mpi4py's. ``Dup``,
-    ``Clone``, ``Split``, ``Create`` and their like keep the settings. The first call of each connects, and is
-    collective; communicators of the same ranks share what is not for collectives. Calls of one communicator come from
-    one thread.
+    It shares the handle of the communicator that it is made from; calls without the suffix are mpi4py's. ``Dup``,
+    ``Clone``, ``Split``, ``Create`` and similar calls keep the settings. The first call of each communicator connects,
+    and is collective. Communicators of the same ranks share the connections that are not for collectives. Only one
+    thread may call a communicator's collectives at a time.
 
     All calls take contiguous float32, by any specification that mpi4py takes (``buffers``), and all raise
 
-    - ``BufferTypeError`` (a ``TypeError``) for anything else, before an octet moves; ``UsageError`` for lengths, counts
-      or roots that cannot be. In a collective the other ranks hear of it, unless all refuse theirs;
+    - ``BufferTypeError`` (a ``TypeError``) for anything else, before an octet moves; ``UsageError`` for impossible
+      lengths, counts or roots. In a collective the other ranks hear of it, unless all ranks refuse their arguments;
     - ``CollectiveError`` on all ranks if ranks disagree on a collective, its counts, operation or root;
-    - ``PeerLostError`` on all ranks if one is dead, or stuck: see ``dataplane``. After it, and after CollectiveError,
-      the connections are closed; ``close()`` on every rank lets the next call connect again. Two errors of
-      point-to-point calls are this rank's alone, and close nothing: ``CollectiveError`` for a message longer than its
-      receive buffer (the message is dropped), ``PeerLostError`` for a receive from ranks that have closed.
+    - ``PeerLostError`` on all ranks if a rank is lost or stuck (``dataplane``).
+
+    After the last two the connections are closed; ``close()`` on every rank lets the next call connect again. Two
+    errors of point-to-point calls concern only this rank, and close nothing: ``CollectiveError`` for a message longer
+    than its receive buffer (the message is dropped), and ``PeerLostError`` for a receive from ranks that have closed.
 
     Args:
         comm: the communicator to extend; default COMM_NULL, as in mpi4py.
-        codec: what the owner of a block rounds by; None: what the NIC at ``$NETOFFLOAD_CONTROL`` does, exact without
-            one.
-        bound_k: error bound 2**-bound_k; goes with ``codec``.
+        codec: codec that rounds; None: the codec of the NIC at ``$NETOFFLOAD_CONTROL``, exact without a NIC.
+        bound_k: error bound 2**-bound_k; give it with ``codec``.
         timeout_s: silence of a process, host, link or NIC after which its rank is lost.
         late_s: how long a living rank may keep the others waiting before it comes to a call.
         chunk_octets: octets that are added and forwarded at a time; None: ``$NETOFFLOAD_CHUNK``, else from the rate and
-            delay of the path.
+            round-trip time of the path.
         require: raise ``CollectiveError`` after a call if a tagged connection was not compressed, and end the
             connections, so that every rank hears of it; also ``NETOFFLOAD_REQUIRE=1``.
-        per_call: ask the NIC after every call, so that ``last_info`` has its part; ``require`` includes it.
+        per_call: ask the NIC after every call, so that ``last_info`` has the NIC's part; ``require`` implies it.
         offload: who compresses: ``nic``, ``inline`` (each rank in its own process), ``auto`` (the NICs if every rank
-            has one with the same codec, else inline) or ``off``; None: ``$NETOFFLOAD_OFFLOAD``, else ``nic``. Inline,
-            without a codec: ``packed`` with bound 10.
+            has one with the same codec, else inline) or ``off``; None: ``$NETOFFLOAD_OFFLOAD``, else ``nic``. The
+            default codec of ``inline`` is ``packed`` with bound 10.
     """
 
     def Send_comp(self, buf: Any, dest: int, tag: int = 0) -> None:
-        """Send to ``dest``; returns when ``buf`` may be used again."""
+        """Send to ``dest``; return when ``buf`` may be used again."""
         self._finish([self._post_send(buf, dest, tag)], self._octets_to(dest, buf))
 
     def Recv_comp(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
-        """Receive into ``buf``, which may be longer than the message; ``status`` says what came."""
+        """Receive into ``buf``, which may be longer than the message; ``status`` describes the message."""
         self._finish([self._post_receive(buf, source, tag)], 0, status)
 
     def Isend_comp(self, buf: Any, dest: int, tag: int = 0) -> CompRequest:
@@ -82,7 +82,7 @@ class CompComm(Allreduces, Reductions, Movements):
         status: MPI.Status | None = None,
     ) -> None:
         """Send to one rank and receive from one, at the same time."""
-        self._check_peer(dest, sendtag, wildcards=False)  # before the receive is posted, which nobody would wait for
+        self._check_peer(dest, sendtag, wildcards=False)  # first, or an error would leave a posted receive behind
         if dest != MPI.PROC_NULL:
             float_vector(sendbuf, writable=False)
         coming = self._post_receive(recvbuf, source, recvtag)
@@ -92,13 +92,13 @@ class CompComm(Allreduces, Reductions, Movements):
     def Probe_comp(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> bool:
-        """Sleep until ``Recv_comp`` with the same arguments would get a message, and say in ``status`` which."""
+        """Sleep until ``Recv_comp`` with the same arguments would get a message; ``status`` describes the message."""
         return self._probe(source, tag, status, wait=True)
 
     def Iprobe_comp(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> bool:
-        """Return whether ``Recv_comp`` with the same arguments would get a message now; ``status`` says which."""
+        """Return whether ``Recv_comp`` with the same arguments would get a message; ``status`` describes it."""
         return self._probe(source, tag, status, wait=False)
 
     def _post_send(self, buf: Any, dest: int, tag: int) -> Request:
@@ -125,13 +125,13 @@ class CompComm(Allreduces, Reductions, Movements):
         return found is not None
 
     def _octets_to(self, dest: int, buf: Any) -> int:
-        """Return how many octets of ``buf`` go to a socket: none of what this rank sends to itself, or to nobody."""
+        """Return how many octets of ``buf`` go to a socket: 0 for a send to this rank itself or to ``PROC_NULL``."""
         if dest in (MPI.PROC_NULL, self.Get_rank()):
             return 0
         return float_vector(buf, writable=False).nbytes
 
     def _finish(self, requests: Sequence[Request], octets: int, status: MPI.Status | None = None) -> None:
-        """Wait for the requests of one call, whose first one may have a status, and account it."""
+        """Wait for the requests of one call, write the first one's status, and account for the call."""
         start_s = time.perf_counter()
         wait_all(requests)
         describe(requests[0].arrival or NOBODY, status)

@@ -1,4 +1,4 @@
-"""A communicator with a data plane: made late, shared by all its calls, closed with it."""
+"""A communicator with a data plane: the first call makes it, all calls share it, ``close`` ends it."""
 # ruff: noqa: N802 - MPI names its methods so, and these stand beside mpi4py's
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from netoffload_mpi.requests import CompRequest
 
 
 class PlaneComm(MPI.Intracomm):
-    """What :class:`~netoffload_mpi.comm.CompComm` is below its calls; its arguments are described there."""
+    """Base class of :class:`~netoffload_mpi.comm.CompComm`, which describes the arguments."""
 
     # Class-level defaults: mpi4py makes duplicates without calling __init__.
     _settings: Settings = Settings()
@@ -32,13 +32,13 @@ class PlaneComm(MPI.Intracomm):
     _calls: Calls[MpiPlane] | None = None
     _totals: CommInfo = CommInfo()
     _last_info: CommInfo = CommInfo()
-    """Of connections that :meth:`close` has closed; likewise the totals."""
+    """``last_info`` of connections that :meth:`close` has closed; ``_totals`` likewise."""
 
     def __new__(cls, comm: MPI.Intracomm | None = None, *_: object, **__: object) -> Self:
         """Share the handle of ``comm``."""
         return super().__new__(cls, comm)
 
-    # Nine parameters: users name the settings one by one, as they would name the options of a command.
+    # Nine parameters: users name the settings one by one, like the options of a command.
     def __init__(
         self,
         comm: MPI.Intracomm | None = None,
@@ -72,12 +72,12 @@ class PlaneComm(MPI.Intracomm):
         """Return the connections, for use with ``netoffload.collectives``; collective at the first call.
 
         Raises:
-            CollectiveError: some rank could not set up, or ranks differ in what they round by.
+            CollectiveError: a rank could not set up, or ranks differ in what they round by.
         """
         return self._data_plane().exchange
 
     def quantiser(self) -> Quantise | None:
-        """Return what the owner of a block rounds by, None if exact; collective at the first call."""
+        """Return the function with which the owner of a block rounds, None if exact; collective at the first call."""
         return self._data_plane().quantise
 
     def precision(self) -> Precision | None:
@@ -85,7 +85,7 @@ class PlaneComm(MPI.Intracomm):
         return self._data_plane().precision
 
     def offload(self) -> Offload:
-        """Return who compresses, as agreed: never ``auto``; collective at the first call."""
+        """Return who compresses, as the ranks agreed, never ``auto``; collective at the first call."""
         return self._data_plane().offload
 
     @property
@@ -94,7 +94,7 @@ class PlaneComm(MPI.Intracomm):
         return self._last_info if self._calls is None else self._calls.last_info
 
     def totals(self) -> CommInfo:
-        """Return what all calls over these connections did, with the NIC's part if there is a NIC, asked now.
+        """Return what all calls over these connections did; ask the NIC for its part if there is one.
 
         Raises:
             ControlError: the NIC does not answer.
@@ -103,7 +103,7 @@ class PlaneComm(MPI.Intracomm):
         return self._totals if calls is None else with_nic(calls.totals, calls.plane.account.read(), None)
 
     def close(self) -> None:
-        """Close the connections; the communicator stays, and the next call would connect again."""
+        """Close the connections; the communicator stays, and the next call connects again."""
         calls, self._calls = self._calls, None
         if calls is not None:
             self._totals, self._last_info = calls.totals, calls.last_info
@@ -120,11 +120,11 @@ class PlaneComm(MPI.Intracomm):
         super().Disconnect()
 
     def Dup(self, info: MPI.Info | None = None) -> Self:
-        """Return a duplicate with the same settings; its calls do not meet those of this one."""
+        """Return a duplicate with the same settings; its calls are separate from those of this communicator."""
         return self._like(super().Dup(info))
 
     def Dup_with_info(self, info: MPI.Info) -> Self:
-        """Do the same with hints."""
+        """Do :meth:`Dup` with hints."""
         return self._like(super().Dup_with_info(info))
 
     def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
@@ -142,19 +142,19 @@ class PlaneComm(MPI.Intracomm):
         return self._like(super().Clone())
 
     def Split(self, color: int = 0, key: int = 0) -> Self:
-        """Return this rank's part with the same settings; COMM_NULL's handle for ``MPI.UNDEFINED``."""
+        """Return the communicator of this rank's color with the same settings; COMM_NULL for ``MPI.UNDEFINED``."""
         return self._like(super().Split(color, key))
 
     def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Self:
-        """Return the part of the ranks that share, say, memory, with the same settings."""
+        """Return a communicator of the ranks that share, for example, memory, with the same settings."""
         return self._like(super().Split_type(split_type, key, info))
 
     def Create(self, group: MPI.Group) -> Self:
-        """Return a communicator of ``group`` with the same settings; COMM_NULL's handle for all others."""
+        """Return a communicator of ``group`` with the same settings; COMM_NULL on all other ranks."""
         return self._like(super().Create(group))
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Self:
-        """Do the same, called by the members of ``group`` only."""
+        """Do :meth:`Create`; only the members of ``group`` call it."""
         return self._like(super().Create_group(group, tag))
 
     def __enter__(self) -> Self:
@@ -166,8 +166,8 @@ class PlaneComm(MPI.Intracomm):
         self.close()
 
     def _like(self, other: MPI.Comm) -> Self:
-        # mpi4py gives some of these as plain Intracomm, some as our class; the handle is what counts. That of Idup is
-        # not known yet, but it comes in our class.
+        # mpi4py returns some of these as plain Intracomm, whose handle is taken over, and some in this class. Idup's
+        # handle is not valid yet, but its object is of this class.
         alike = other if isinstance(other, type(self)) else type(self)(other)  # type: ignore[arg-type]
         alike._settings = self._settings
         return alike
@@ -178,12 +178,12 @@ class PlaneComm(MPI.Intracomm):
         return self._at
 
     def _run(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
-        """Plan a call and carry it out, behind those under way.
+        """Plan a call and carry it out, after those under way.
 
         Args:
-            make: a plan of the catalogue.
-            arguments: of ``make``, behind the place.
-            options: likewise, those with a name.
+            make: a plan function of the catalogue.
+            arguments: its positional arguments after the place.
+            options: its keyword arguments.
         """
         try:
             plan = make(self._place(), *arguments, **options)
@@ -193,17 +193,17 @@ class PlaneComm(MPI.Intracomm):
         self._connected().run(plan.run, plan.lanes)
 
     def _start(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> CompRequest:
-        """Plan a call and carry it out in the background; arguments as of :meth:`_run`."""
+        """Plan a call and carry it out in the background; arguments as for :meth:`_run`."""
         try:
             plan = make(self._place(), *arguments, **options)
         except Exception:
             self._refuse(wait=False)
             raise
-        # The set-up here and not in the thread: it is collective and MPI's business.
+        # The set-up happens in the caller's thread, because it is collective and calls MPI.
         return CompRequest(self._connected().start(plan.run, plan.lanes))
 
     def _refuse(self, *, wait: bool) -> None:
-        """Let the other ranks hear, in their meeting, that this one does not make the call that they make."""
+        """Tell the other ranks, in their meeting, that this rank does not make the call that they make."""
         if self.Get_size() == 1:
             return
         with contextlib.suppress(NetOffloadError):  # the caller raises the cause

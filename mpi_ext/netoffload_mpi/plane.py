@@ -1,4 +1,4 @@
-"""A communicator's data plane, set up through a private duplicate of it: our MPI calls never meet the user's."""
+"""A communicator's data plane, set up through a private duplicate, so that its MPI calls never meet the user's."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ class MpiPlane(DataPlane):
     """A data plane of MPI's ranks.
 
     Attributes:
-        mpi: a duplicate of the communicator that is this plane's alone, so that what MPI does for it meets no call of
-            the user's.
+        mpi: a duplicate of the communicator. Only this plane uses it, so its MPI calls never meet the user's.
     """
 
     mpi: MPI.Intracomm = field(default_factory=MPI.Intracomm)
@@ -31,14 +30,14 @@ def connect(comm: MPI.Intracomm, settings: Settings) -> MpiPlane:
     """Agree with all ranks of a communicator and connect; collective.
 
     Args:
-        comm: the ranks; the first set-up over a communicator duplicates it, later ones do not touch it.
-        settings: of this communicator.
+        comm: the ranks; the first set-up over a communicator duplicates it, later ones use that duplicate.
+        settings: settings of this communicator.
 
     Raises:
         UsageError: a setting of this rank is wrong.
-        CollectiveError: some rank could not set up, or ranks differ in what they round by.
+        CollectiveError: a rank could not set up, or ranks differ in what they round by.
     """
-    prepare()  # before the duplicate, which waits longer for a rank that compiles than a gather does
+    prepare()  # before duplicate(), which waits longer for a rank that compiles than a gather does
     mpi = duplicate(_duplicate_of(comm, settings.late_s), settings.late_s)
     try:
         gather = MpiRendezvous(mpi, SET_UP_TIMEOUTS * settings.timeout_s)
@@ -47,7 +46,7 @@ def connect(comm: MPI.Intracomm, settings: Settings) -> MpiPlane:
         mpi.Free()
         raise
     plane.mpi = mpi
-    # Not in close(): a call that is under way keeps the plane, and may be inside MPI.
+    # Freed with the plane and not in close(): a call under way keeps the plane, and may be inside MPI.
     weakref.finalize(plane, _free, mpi, os.getpid()).atexit = False
     return plane
 
@@ -58,10 +57,10 @@ def _free(mpi: MPI.Intracomm, owner: int) -> None:
 
 
 def _duplicate_of(comm: MPI.Intracomm, limit_s: float = LATE_S_DEFAULT) -> MPI.Intracomm:
-    """Return the duplicate that belongs to us; collective where there is none yet.
+    """Return this package's duplicate of a communicator; collective if there is none yet.
 
-    It is an attribute of the communicator, as MPI means libraries to do it: all that share the handle share it, no
-    duplicate inherits it, and it ends with the communicator.
+    It is an attribute of the communicator, as MPI recommends for libraries. All objects with the same handle share it,
+    no duplicate inherits it, and it ends with the communicator.
     """
     found = comm.Get_attr(_duplicate_key())
     if found is None:
@@ -74,7 +73,7 @@ def _duplicate_of(comm: MPI.Intracomm, limit_s: float = LATE_S_DEFAULT) -> MPI.I
 @functools.cache
 def _duplicate_key() -> int:
     def end(comm: MPI.Comm, _key: int, duplicate: MPI.Intracomm) -> None:
-        if comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):  # these end in MPI_Finalize, which frees the rest by itself
+        if comm not in (MPI.COMM_WORLD, MPI.COMM_SELF):  # these end in MPI_Finalize, which frees the duplicate itself
             duplicate.Free()
 
     return MPI.Intracomm.Create_keyval(delete_fn=end)

@@ -1,7 +1,7 @@
-"""Plans: a collective's arguments, checked, as a function of the data plane that will carry it.
+"""Plans: a collective's checked arguments, as a function of the data plane that carries the call out.
 
-Making a plan touches nothing but the arguments, so a wrong type is refused before an octet moves, and in the caller's
-own thread even where the plan is carried out by another one. The plans are in ``catalogue``; here is what they share.
+To make a plan uses nothing but the arguments. So a wrong type is refused before an octet moves, and in the caller's
+thread, even if another thread carries the plan out. The plans are in ``catalogue``; this module has what they share.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Plan(NamedTuple):
     """A call that can be carried out.
 
     Attributes:
-        run: does it.
-        lanes: that its data goes over.
+        run: carries the call out.
+        lanes: the lanes that carry its data.
     """
 
     run: Callable[[MpiPlane], None]
@@ -47,10 +47,10 @@ class Place(NamedTuple):
 
 
 def operation_of(op: MPI.Op) -> Operation:
-    """Return what an MPI operation is called here.
+    """Return the operation for one of MPI's.
 
     Raises:
-        UsageError: one that makes no sense for float32, or is the user's own.
+        UsageError: the operation makes no sense for float32, or the user defined it.
     """
     for known, operation in _OPERATIONS:
         if op == known:
@@ -59,7 +59,7 @@ def operation_of(op: MPI.Op) -> Operation:
 
 
 def source_of(sendbuf: Any, target: Float32Array) -> Float32Array | None:
-    """Return the send buffer, None if it is the target; as long as the target."""
+    """Return the send buffer, of the target's length; None if it is the target."""
     if is_in_place(sendbuf):
         return None
     source = float_vector(sendbuf, writable=False)
@@ -69,23 +69,23 @@ def source_of(sendbuf: Any, target: Float32Array) -> Float32Array | None:
 
 
 def not_in_place(spec: Any) -> Any:
-    """Return a specification, refused where it is none.
+    """Return a specification if it names a buffer.
 
     Raises:
         UsageError: it says that the data is in place.
     """
     if is_in_place(spec):
-        raise UsageError("MPI.IN_PLACE and None are for the root here: give this rank's buffer")
+        raise UsageError("MPI.IN_PLACE and None are for the root only: give this rank's buffer")
     return spec
 
 
 def check_root(place: Place, root: int) -> None:
-    """Raise UsageError if ``root`` is no rank."""
+    """Raise UsageError if ``root`` is not a rank."""
     if not 0 <= root < place.size:
         raise UsageError(f"root {root} is not a rank: there are {place.size}, counted from 0")
 
 
 def copy(target: Float32Array, source: Float32Array | None) -> None:
-    """Copy what is not there already."""
+    """Copy ``source`` to ``target``, unless they are the same memory."""
     if source is not None and target.size and target.ctypes.data != source.ctypes.data:
         np.copyto(target, source)

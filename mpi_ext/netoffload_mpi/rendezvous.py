@@ -1,8 +1,8 @@
 """How ranks find each other through MPI: a duplicate of their communicator, and allgathers, all with a time limit.
 
-MPI's own collectives wait for a rank that was stopped as long as it takes, and at full speed. These sleep between two
-looks, name who is missing, and let the others hear of it. They are needed before the first socket only: from then on
-the watch knows who lives.
+MPI's own collectives wait without limit for a stopped rank, and poll at full speed. These sleep between two polls, name
+the missing ranks, and tell the others. They are needed only before the first socket: from then on the watch knows which
+ranks live.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from netoffload.errors import PeerLostError
 
 PAUSE_S_MIN: Final = 1e-5
 PAUSE_S_MAX: Final = 0.01
-"""Between two looks; doubled from one to the next."""
+"""Shortest and longest pause between two polls; each pause is twice the one before."""
 
 SET_UP_TIMEOUTS: Final = 2
-"""Silences that a gather of the set-up may take: a rank may wait for one connection that does not come."""
+"""How many times ``timeout_s`` a gather of the set-up may take: a rank may wait for one connection in vain."""
 
 _TAG: Final = 0
 _abandoned: list[MPI.Request] = []
-"""What MPI may still be reading, because a rank never took it."""
+"""Requests of messages that a rank never took: MPI may still read their buffers."""
 
 
 def duplicate(comm: MPI.Intracomm, limit_s: float) -> MPI.Intracomm:
@@ -42,11 +42,11 @@ def duplicate(comm: MPI.Intracomm, limit_s: float) -> MPI.Intracomm:
 
 
 class MpiRendezvous:
-    """Allgathers over a communicator that nobody else uses; a :class:`~netoffload.transport.rendezvous.Rendezvous`.
+    """Allgathers over a private communicator; a :class:`~netoffload.transport.rendezvous.Rendezvous`.
 
     Args:
-        comm: the ranks, all of which are about to gather.
-        limit_s: how long one may take.
+        comm: the ranks, all of which take part.
+        limit_s: how long a gather may take.
     """
 
     def __init__(self, comm: MPI.Intracomm, limit_s: float) -> None:
@@ -64,7 +64,7 @@ class MpiRendezvous:
         """Return every rank's value, in rank order.
 
         Raises:
-            PeerLostError: a rank did not come, or another rank says that one did not; on all ranks.
+            PeerLostError: a rank did not come; on all ranks that came.
         """
         sent = self._send(value, None)
         self._came[self.rank].append(value)
@@ -77,12 +77,12 @@ class MpiRendezvous:
         return [came.popleft() for came in self._came.values()]
 
     def _send(self, value: Any, reason: str | None) -> list[MPI.Request]:
-        """Send a value, or the reason why there is none, to all others."""
+        """Send a value, or the reason for a failure, to all others."""
         others = [peer for peer in self._came if peer != self.rank]
         return [self._comm.isend((value, reason), peer, _TAG) for peer in others]
 
     def _look(self) -> bool:
-        """Take what has come; return whether that is something of every rank."""
+        """Take the messages that have come; return whether every rank's value is there."""
         status = MPI.Status()
         while (message := self._comm.improbe(MPI.ANY_SOURCE, _TAG, status)) is not None:
             value, reason = message.recv()
@@ -92,20 +92,20 @@ class MpiRendezvous:
         return all(self._came.values())
 
     def _missing(self) -> PeerLostError:
-        """Say who did not come, to the others as well."""
+        """Return the error that names the missing ranks, and send it to the others."""
         missing = ", ".join(str(peer) for peer, came in self._came.items() if not came)
         error = PeerLostError(
             f"rank {missing} did not come to the set-up within {self._limit_s:g} s: its process is stopped, or its "
             "host or link is down"
             if missing
-            else f"a rank took nothing for {self._limit_s:g} s during the set-up: its process is stopped"
+            else f"a rank received nothing for {self._limit_s:g} s during the set-up: its process is stopped"
         )
         _abandoned.extend(self._send(None, str(error)))
         return error
 
 
 def _wait(is_done: Callable[[], bool], limit_s: float) -> bool:
-    """Look again and again; return whether it was done in time."""
+    """Call ``is_done`` until it returns True; return False if the limit is over first."""
     deadline_s, pause_s = time.monotonic() + limit_s, PAUSE_S_MIN
     while not is_done():
         if time.monotonic() > deadline_s:

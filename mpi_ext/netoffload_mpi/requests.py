@@ -1,4 +1,4 @@
-"""MPI's shape of a request: what an ``I..._comp`` call returns."""
+"""Requests in MPI's shape: what an ``I..._comp`` call returns."""
 # ruff: noqa: N802 - MPI names its methods so, and these stand beside mpi4py's
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from netoffload.errors import NetOffloadError
 from netoffload.transport.requests import Arrival, Outcome, Request, ended
 
 NOBODY = Arrival(MPI.PROC_NULL, MPI.ANY_TAG, 0)
-"""What comes from ``MPI.PROC_NULL``."""
+"""What a receive from ``MPI.PROC_NULL`` gets."""
 
 
 def describe(arrival: Arrival, status: MPI.Status | None, *, cancelled: bool = False) -> None:
-    """Write what arrived into a status, where there is one."""
+    """Write what arrived into a status, unless it is None."""
     if status is not None:
         status.Set_source(arrival.source)
         status.Set_tag(arrival.tag)
@@ -29,18 +29,18 @@ def describe(arrival: Arrival, status: MPI.Status | None, *, cancelled: bool = F
 
 @dataclass
 class _Ending:
-    """How a call ended, and whether its caller knows. MPI's part of a request refers to it, and to no buffer."""
+    """How a call ended, and whether its caller knows. MPI's part of a request refers to this, and to no buffer."""
 
     outcome: Outcome
     told: bool = False
 
     def describe_in(self, status: MPI.Status | None) -> None:
-        """Write this into a status, where there is one."""
+        """Write this into a status, unless it is None."""
         describe(self.outcome.arrival or NOBODY, status, cancelled=self.outcome.cancelled)
 
 
 def _answer_mpi(status: MPI.Status, ending: _Ending) -> None:
-    """Say how a call ended to an MPI call that found it complete; mpi4py prints an error, and makes MPI's of it."""
+    """Tell an MPI call that found the request complete how it ended; mpi4py prints an error and turns it into MPI's."""
     ending.describe_in(status)
     if ending.outcome.error is not None and not ending.told:
         raise ending.outcome.error
@@ -53,42 +53,42 @@ def _cancel_nothing(_completed: bool, _ending: _Ending) -> None:
 class CompRequest(MPI.Request):
     """A call under way; complete when its buffers may be used again.
 
-    To MPI it is a generalised request: ``MPI.Request.Waitall`` and its like take it among requests of MPI's own. MPI's
-    calls spin, the methods here sleep. An error of the call is raised by every ``Wait`` and by the ``Test`` that finds
-    it. MPI's calls raise ``MPI.Exception``, and mpi4py prints what it was. What takes several requests and tells some
-    of them from others (``Waitany``, ``Waitsome``, ``Testany``, ``Testsome``) passes over those whose end was told or
-    raised already: MPI's inactive requests.
+    To MPI it is a generalised request: ``MPI.Request.Waitall`` and similar calls take it together with MPI's own
+    requests. MPI's calls spin, the methods of this class sleep. Every ``Wait``, and the ``Test`` that finds the end,
+    raises the call's error. MPI's calls raise ``MPI.Exception``, and mpi4py prints the cause. ``Waitany``,
+    ``Waitsome``, ``Testany`` and ``Testsome`` skip requests whose end they have reported already, as MPI does with
+    inactive requests.
 
-    Where MPI was started with less than ``THREAD_MULTIPLE``, no thread of ours may tell it that a call has ended. These
-    requests are then inactive ones to MPI, and only the methods here wait for them.
+    If MPI was started with less than ``THREAD_MULTIPLE``, no other thread may tell it that a call has ended. Then these
+    requests are inactive to MPI, and only the methods of this class wait for them.
 
     Args:
         request: the call.
     """
 
     def __new__(cls, *_: object) -> Self:
-        """Be no request to MPI yet."""
+        """Make an object that is MPI's null request at first."""
         return super().__new__(cls)
 
     def __init__(self, request: Request) -> None:
-        """Become a request to MPI. One costs 2 us, so blocking calls do without."""
+        """Become a request to MPI. That costs 2 us, so blocking calls do without."""
         self._request = request
         self._ending = _Ending(request.outcome)
         self._is_mpis = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
         if self._is_mpis:
             part = MPI.Grequest.Start(_answer_mpi, None, _cancel_nothing, args=(self._ending,))
-            # A request object's handle is set when it is made, or as here: mpi4py says for C where it is.
+            # Python cannot set the handle of an existing request, but mpi4py gives its address.
             ctypes.memmove(MPI._addressof(self), MPI._addressof(part), MPI._sizeof(part))
             request.add_done_callback(lambda _: None if MPI.Is_finalized() else part.Complete())
 
     def __del__(self) -> None:
-        """Let go of MPI's part where nobody waited for it."""
+        """Free MPI's part if no call has waited for it."""
         if self and not MPI.Is_finalized():
             part = MPI.Request(self)
             self._request.add_done_callback(lambda _: None if MPI.Is_finalized() else part.Free())
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the call is complete; never waits for it, but lets others go on (:func:`_incomplete`)."""
+        """Return whether the call is complete, without waiting; if not, let other threads run (:func:`_incomplete`)."""
         if not self._request.test():
             return _incomplete()
         self._finish(status)
@@ -105,19 +105,19 @@ class CompRequest(MPI.Request):
         return True
 
     def Cancel(self) -> None:
-        """Take the call back if it has not begun: a receive without a message, a collective still in the queue.
+        """Cancel the call if it has not begun: a receive without a message, a collective still in the queue.
 
-        A send is announced when it is posted, and stays.
+        A send begins when it is posted, and cannot be cancelled.
         """
         self._request.cancel()
 
     def Is_cancelled(self) -> bool:
-        """Return whether :meth:`Cancel` came in time."""
+        """Return whether :meth:`Cancel` cancelled the call."""
         return self._request.outcome.cancelled
 
     @classmethod
     def Waitall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
-        """Wait for all; the first error is raised after all have ended."""
+        """Wait for all requests, and raise the first error after all have ended."""
         failure: Exception | None = None
         for index, request in enumerate(requests):
             try:
@@ -130,7 +130,7 @@ class CompRequest(MPI.Request):
 
     @classmethod
     def Testall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> bool:
-        """Return whether all are complete."""
+        """Return whether all requests are complete."""
         for request in requests:
             if not (request._request.test() if isinstance(request, CompRequest) else request.Get_status()):
                 return _incomplete()
@@ -138,10 +138,10 @@ class CompRequest(MPI.Request):
 
     @classmethod
     def Waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> int:
-        """Wait until one is complete and return its index; ``MPI.UNDEFINED`` if none is active.
+        """Wait until a request is complete and return its index; ``MPI.UNDEFINED`` if no request is active.
 
         Raises:
-            CollectiveError: what went wrong with the one that ended.
+            CollectiveError: the error of the call that ended.
         """
         ours = _all_ours(requests)
         if ours is None:
@@ -152,7 +152,7 @@ class CompRequest(MPI.Request):
 
     @classmethod
     def Testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
-        """Return the index of one that is complete, and True; else ``MPI.UNDEFINED``, and whether none is active."""
+        """Return the index of a complete request and True; else ``MPI.UNDEFINED``, and whether no request is active."""
         ours = _all_ours(requests)
         if ours is None:
             return super().Testany(requests, status)
@@ -165,14 +165,14 @@ class CompRequest(MPI.Request):
 
     @classmethod
     def Waitsome(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
-        """Wait until some are complete and return their indices; None if none is active.
+        """Wait until some requests are complete and return their indices; None if no request is active.
 
         Args:
-            requests: calls under way, or not.
-            statuses: the i-th is that of the i-th index returned.
+            requests: active or inactive requests.
+            statuses: the i-th status describes the request of the i-th index that is returned.
 
         Raises:
-            CollectiveError: what went wrong with the first of them, after all that have ended were told.
+            CollectiveError: the first error among these requests; all of them become inactive first.
         """
         ours = _all_ours(requests)
         if ours is None:
@@ -183,7 +183,7 @@ class CompRequest(MPI.Request):
 
     @classmethod
     def Testsome(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
-        """Do the same without waiting: the list may be empty."""
+        """Do :meth:`Waitsome` without waiting: the list may be empty."""
         ours = _all_ours(requests)
         if ours is None:
             return super().Testsome(requests, statuses)
@@ -205,13 +205,13 @@ class CompRequest(MPI.Request):
 
 
 def _incomplete() -> bool:
-    """Return False, and let go of the interpreter, or a caller that asks in a loop keeps it from the call's thread."""
+    """Return False, and release the interpreter lock, which a caller that tests in a loop would keep from the call."""
     time.sleep(0)
     return False
 
 
 def _status(statuses: list[MPI.Status] | None, index: int) -> MPI.Status | None:
-    """Return the status at ``index``, made where the list is too short, as in mpi4py."""
+    """Return the status at ``index``; if the list is too short, extend it as mpi4py does."""
     if statuses is None:
         return None
     statuses.extend(MPI.Status() for _ in range(len(statuses), index + 1))
@@ -219,7 +219,7 @@ def _status(statuses: list[MPI.Status] | None, index: int) -> MPI.Status | None:
 
 
 def _all_ours(requests: Sequence[MPI.Request]) -> list[CompRequest] | None:
-    """Return the requests if none is MPI's, which only MPI can wait for."""
+    """Return the requests if all are CompRequests; None if there is one that only MPI can wait for."""
     ours = [request for request in requests if isinstance(request, CompRequest)]
     return ours if len(ours) == len(requests) else None
 

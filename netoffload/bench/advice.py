@@ -14,11 +14,11 @@ Of a gradient of n octets, summed by p ranks over links of R octets per second w
     gathered payloads        (p-1) n / ratio      n encoded, p n decoded              (1 + ceil(log2 p)) d
     periodic, every k steps  a k-th of a ring     0                                   a k-th of a ring's
 
-ceil(log2 p) are the rounds of the meeting with which each call of ours begins. A ring carries partial sums, which have
-another ratio than one gradient has; see ``advice_codecs``.
+ceil(log2 p) is the number of rounds of the meeting with which each call of ours begins. A ring carries partial sums,
+whose ratio differs from that of one gradient; see ``advice_codecs``.
 
-Left out: headers; computing that goes on while gradients are on their way; adding; the kernel's own work; that ranks
-and NICs share cores; what an error or a period does to learning.
+The prediction leaves out headers, computing that goes on while gradients are on their way, adding, the kernel's own
+work, cores that ranks and NICs share, and what an error or a period does to learning.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from netoffload.methods.floats import ring_octets
 from netoffload.methods.registry import PERIOD_DEFAULT
 
 WORTH: Final = 1.05
-"""A speed-up below this is not worth a change."""
+"""The least speed-up that is worth a change."""
 
 ERROR_MAX: Final = 0.1
 """Relative error of a gradient up to which an exchange is recommended."""
 
 NIC_DELAY_S: Final = 16e-6
-"""What two NICs add to a delay: half of what they add to a round trip (docs/lab/nic.md, round trips)."""
+"""Seconds that two NICs add to a delay: half of what they add to a round trip (docs/lab/nic.md, round trips)."""
 
 PLAIN: Final = "ring"
 INLINE: Final = ("packed", "bounded", "inceptionn")
-"""Codecs of the rings that are coded inline."""
+"""Codecs of the rings whose ranks compress by themselves."""
 
 GATHERED: Final = ("8bit-dynamic", "terngrad", "qsgd:levels=15")
-"""Compressors of the rows whose payloads are gathered."""
+"""Compressors whose payloads all ranks gather."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Network(Finding):
     """A network that carries ``rate_bps`` out of every rank and into it at the same time.
 
     Attributes:
-        ranks: number of them.
-        rate_bps: of a link.
+        ranks: number of ranks.
+        rate_bps: rate of a link.
         delay_s: from a rank to another one, one way.
-        source: ``given``, ``measured between ranks``, ...
+        source: where the figures come from: ``given``, ``measured between ranks``, ...
     """
 
     ranks: int
@@ -72,12 +72,12 @@ class Network(Finding):
 
     @property
     def meeting_s(self) -> float:
-        """What the meeting before a call of ours takes."""
+        """Time of the meeting before a call of ours."""
         return math.ceil(math.log2(self.ranks)) * self.delay_s
 
     @property
     def ring_s(self) -> float:
-        """What the steps of a ring take beside its octets."""
+        """Time that the delays of a ring's steps add, its meeting included."""
         return 2 * (self.ranks - 1) * self.delay_s
 
 
@@ -86,9 +86,9 @@ class Workload(Finding):
     """What a rank does in a step.
 
     Attributes:
-        name: of the model or file.
-        gradient_octets: as float32.
-        compute_s: forward, backward and update.
+        name: name of the model or file.
+        gradient_octets: length of the gradient as float32.
+        compute_s: time of forward, backward and update.
     """
 
     name: str
@@ -103,10 +103,10 @@ class Coding(Finding):
     Attributes:
         ratio: octets of float32 for each octet that travels.
         encode_Bps: octets of float32 per second.
-        decode_Bps: likewise.
+        decode_Bps: octets of float32 per second.
         relative_error: root mean square of the error over that of the gradient.
-        worst_over_bound: the largest error over the codec's bound; None: it has no bound.
-        options: of ``CompressionState``, to have it.
+        worst_over_bound: the largest error over the codec's bound; None: the codec has no bound.
+        options: arguments of ``CompressionState`` that select this codec or compressor.
     """
 
     ratio: float
@@ -123,20 +123,20 @@ class Coding(Finding):
 
 @dataclass(frozen=True)
 class Prediction(Finding):
-    """What an exchange makes of a step.
+    """The predicted step with one exchange.
 
     Attributes:
-        exchange: its name in the table.
-        how: what a torch script says to have it.
-        wire_octets: that a rank sends in a step.
-        wire_s: how long its link carries them.
-        codec_s: how long a core codes.
-        delays_s: what the delay of the links adds.
-        step_s: the step.
+        exchange: name of the exchange in the table.
+        how: code that a torch script needs for this exchange.
+        wire_octets: octets that a rank sends in a step.
+        wire_s: time that its link needs for them.
+        codec_s: time that a core needs to encode and decode.
+        delays_s: time that the delays of the links add.
+        step_s: predicted time of the step.
         speedup: the plain ring's step over this one.
-        relative_error: as of :class:`Coding`; 0: exact; None: another kind of difference, that of the weights.
-        worst_over_bound: as of :class:`Coding`.
-        measured_s: the step, tried; None: it was not.
+        relative_error: as in :class:`Coding`; 0: exact; None: the exchange averages weights and has no such error.
+        worst_over_bound: as in :class:`Coding`.
+        measured_s: measured time of the step; None: not tried.
     """
 
     exchange: str
@@ -153,17 +153,17 @@ class Prediction(Finding):
 
     @property
     def likely_s(self) -> float:
-        """The step as it was measured, else as it is predicted."""
+        """The measured time of the step, or the predicted one if the exchange was not tried."""
         return self.step_s if self.measured_s is None else self.measured_s
 
 
 def predict(network: Network, work: Workload, codings: Mapping[str, Coding]) -> list[Prediction]:
-    """Return what to expect of every exchange, the plain ring first.
+    """Return the prediction for every exchange, the plain ring first.
 
     Args:
-        network: between the ranks; two at least.
-        work: of a step.
-        codings: by codec or compressor; exchanges of others are left out.
+        network: the network between the ranks, at least two.
+        work: what a rank does in a step.
+        codings: findings by codec or compressor; exchanges with others are left out.
     """
     plain = ring(network, work)
     rows = [plain]
@@ -179,7 +179,7 @@ def predict(network: Network, work: Workload, codings: Mapping[str, Coding]) -> 
 def ring(
     network: Network, work: Workload, codec: str = "", coding: Coding | None = None, nic_delay_s: float = 0.0
 ) -> Prediction:
-    """Return a ring: plain, or by a codec of the ranks, or of NICs that add that much to every delay."""
+    """Return the prediction for a ring: plain, inline, or through NICs, which add ``nic_delay_s`` to every delay."""
     octets = ring_octets(work.gradient_octets, network.ranks)
     through = dataclasses.replace(network, delay_s=network.delay_s + nic_delay_s)
     delays_s = network.meeting_s + through.ring_s
@@ -200,7 +200,7 @@ def ring(
 
 
 def gathered(network: Network, work: Workload, name: str, coding: Coding) -> Prediction:
-    """Return everybody's payload to everybody."""
+    """Return the prediction if every rank sends its payload to every other rank."""
     octets = (network.ranks - 1) * work.gradient_octets / coding.ratio
     wire_s = network.wire_s(octets)
     codec_s = coding.coding_s(work.gradient_octets, network.ranks * work.gradient_octets)
@@ -215,7 +215,7 @@ def gathered(network: Network, work: Workload, name: str, coding: Coding) -> Pre
 
 
 def periodic(work: Workload, plain: Prediction, period: int) -> Prediction:
-    """Return the mean of the weights every ``period`` steps, by the plain ring; a step is the mean of a period's."""
+    """Return the prediction for averaging weights every ``period`` steps by the plain ring: a period's mean step."""
     return Prediction(
         f"Periodic, every {period}",
         f"Periodic(model, optimizer, every={period})",
@@ -226,11 +226,11 @@ def periodic(work: Workload, plain: Prediction, period: int) -> Prediction:
 
 
 def recommended(rows: Sequence[Prediction], error_max: float = ERROR_MAX) -> Prediction:
-    """Return the exchange to take: the fastest one whose error is small enough, if it is worth it; else the plain ring.
+    """Return the fastest exchange with a small error, or the plain ring if that is not :data:`WORTH` times as fast.
 
     Args:
-        rows: of :func:`predict`. If some were tried, they alone are compared, by what was measured.
-        error_max: relative error of a gradient. Exchanges of weights are not compared by it, so none is recommended.
+        rows: predictions of :func:`predict`. If some were tried, only these are compared, by their measured times.
+        error_max: largest relative error of a gradient. Exchanges of weights have no such error and are never taken.
     """
     compared = [row for row in rows if row.measured_s is not None] or rows
     allowed = [row for row in compared if row.relative_error is not None and row.relative_error <= error_max]

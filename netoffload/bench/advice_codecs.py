@@ -1,8 +1,9 @@
 """What codecs and compressors do to gradients on this CPU.
 
-Vectors go through the chunks of a ring inline, on one core, whose time alone counts. They are multiplied by the power
-of two that ``scale="auto"`` takes. The ratio is that of half of the ranks' gradients added up, and of all: a ring's
-first phase carries partial sums, its second whole ones. Compressors code the gradient itself.
+Vectors go through the chunks of an inline ring on one core; only that core's time counts. They are multiplied by the
+power of two that ``scale="auto"`` takes. The ratio is measured on the sum of half of the ranks' gradients and on the
+sum of all, because a ring's first phase carries partial sums and its second whole ones. Compressors encode the gradient
+itself.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from netoffload.transport import chunks
 from netoffload.transport.agreement import Precision
 
 REPEATS: Final = 5
-"""Of everything that is timed."""
+"""Repeats of everything that is timed."""
 
 
 def coding_of(precision: Precision, vectors: Float32Array, ranks: int) -> Coding:
-    """Measure a codec as a ring inline uses it.
+    """Measure a codec as an inline ring uses it.
 
     Args:
         precision: the codec and its bound.
-        vectors: float32[v, n], gradients of ranks, which begin again where they end.
-        ranks: number of them.
+        vectors: float32[v, n], gradients of the ranks; rank r takes row r modulo v.
+        ranks: number of ranks.
     """
     factor = auto_factor(vectors[0], precision)
     scaled = vectors[0] * factor
@@ -65,14 +66,14 @@ def coding_by(name: str, values: Float32Array, layout: Layout) -> Coding:
 
 
 def auto_factor(values: Float32Array, precision: Precision | None) -> np.float32:
-    """Return what ``scale="auto"`` multiplies such a gradient by."""
+    """Return the factor by which ``scale="auto"`` multiplies a gradient like this one."""
     rms = None if precision is None else auto_rms(parse("inc+c", batch=1), precision.codec)
     square = mean_square(values)
     return np.float32(2.0 ** (doubled_exponent(rms, square) // 2) if rms and 0 < square < math.inf else 1)
 
 
 def _coded(values: Float32Array, precision: Precision) -> tuple[float, float, int, Float32Array]:
-    """Send a vector through chunks: seconds of encoding and of decoding, octets, and what arrives, float32[n]."""
+    """Encode and decode a vector in chunks; return seconds of either, octets, and the decoded float32[n]."""
     coding = chunks.make_coding(int(precision.quantiser().codec_id), precision.bound_k)
     source, state = values.view(np.uint8), coding.state
     arrived = np.empty(values.size + LANES, np.float32)

@@ -1,9 +1,9 @@
-"""What an advice is made of: a path between ranks, a model's computing and gradients, codecs; and a trial of rings.
+"""Measures what advice needs: the path between ranks, a model's computing and gradients, codecs; and tries rings.
 
 **Path.** Each rank sends to its right neighbour, all at the same time, for a fifth of a second; the slowest rank's time
 counts. The delay is half of the shortest round trip that the kernel saw.
 
-**Ranks.** Those that a launcher started, or threads of this process on loopback.
+**Ranks.** A launcher started them, or they are threads of this process on loopback.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ T = TypeVar("T")
 
 RANKS_DEFAULT: Final = 4
 VECTORS_KEPT: Final = 4
-"""Gradients of a model that stand for those of other ranks."""
+"""Number of gradients of a model that stand for the gradients of different ranks."""
+STEPS_OF_MODEL: Final = 50
+STEPS_OF_SCRIPT: Final = 20
 REPEATS: Final = 5
-"""Of everything that is timed; medians count."""
+"""Repeats of everything that is timed; the median counts."""
 PROBE_S: Final = 0.2
 PROBE_OCTETS: Final = (1 << 20, 1 << 27)
 """The shortest and the longest vector that a path is tried with."""
@@ -55,20 +57,21 @@ class Asked:
     """What to advise on.
 
     Attributes:
-        rate_bps: of the network; None: it is measured.
-        delay_ms: of a network that is given, one way.
-        nodes: ranks of it, or threads of a trial; None: 4.
-        model: of the registry; ``gradients`` goes before it.
+        rate_bps: rate of the network; None: measure it.
+        delay_ms: delay of the network, one way, if ``rate_bps`` is given.
+        nodes: number of ranks, or threads of a trial; None: 4.
+        model: name of a model; not used if ``gradients`` is given.
         gradients: a .npy file of float32[n] or float32[vectors, n].
-        compute_ms: of a step; None: the model's is measured, a file has none.
+        compute_ms: computing time of a step; None: measure the model's, or take 0 for a file.
         batch: samples per rank and step.
-        steps: of training, before the gradients are taken.
+        steps: training steps before the gradients are taken; None: 50 of a model, 20 of a script.
+        script: a Python file and its arguments, instead of a model.
         bound: k of the codecs' bound 2^-k.
-        error_max: relative error up to which an exchange is recommended.
-        is_tried: exchanges are timed.
+        error_max: largest relative error of an exchange to recommend.
+        is_tried: also time rings.
 
     Raises:
-        UsageError: it cannot be.
+        UsageError: the values contradict each other, or one is out of range.
     """
 
     rate_bps: int | None = None
@@ -78,10 +81,11 @@ class Asked:
     gradients: Path | None = None
     compute_ms: float | None = None
     batch: int = 25
-    steps: int = 50
+    steps: int | None = None
     bound: int = 10
     error_max: float = advice.ERROR_MAX
     is_tried: bool = False
+    script: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse before anything is measured."""
@@ -89,9 +93,11 @@ class Asked:
         if self.nodes is not None and self.nodes < 2:
             raise UsageError(f"{self.nodes} ranks exchange nothing: use at least 2")
         if self.is_tried and self.rate_bps is not None:
-            raise UsageError("--try times the network that is here: leave --rate out")
+            raise UsageError("--try measures the network itself: leave --rate out")
         if self.rate_bps is None and self.delay_ms:
-            raise UsageError("--delay belongs to a network that is given: add --rate 1gbit")
+            raise UsageError("--delay needs the network's rate: add --rate 1gbit")
+        if self.script and self.gradients is not None:
+            raise UsageError("a script has gradients of its own: leave --gradients out, or the script")
         for name, value in {"delay": self.delay_ms, "compute": self.compute_ms or 0.0, "error": self.error_max}.items():
             if not 0 <= value < math.inf:
                 raise UsageError(f"{name} is {value:g}: it must be a number from 0 on")
@@ -132,13 +138,13 @@ class Ranks(Protocol):
         ...
 
     def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
-        """Return what ``body`` returns on this rank; ``precision`` is what the ranks code by, None: they do not."""
+        """Return what ``body`` returns on this rank; the ranks compress by ``precision``, or not at all (None)."""
         ...
 
 
 @dataclass(frozen=True)
 class LocalRanks:
-    """Threads of this process."""
+    """Ranks that are threads of this process."""
 
     size: int
     rank: int = 0
@@ -154,7 +160,7 @@ class LocalRanks:
 
 @dataclass(frozen=True)
 class LaunchedRanks:
-    """What torchrun, mpiexec or ``netoffload run`` started; this process is one of them."""
+    """Ranks that torchrun, mpiexec or ``netoffload run`` started; this process is one of them."""
 
     size: int
     rank: int
@@ -173,7 +179,7 @@ class LaunchedRanks:
 
 
 def launched_ranks() -> LaunchedRanks | None:
-    """Return the ranks that this process is one of, if a launcher says so."""
+    """Return the launcher's ranks, of which this process is one; None without a launcher."""
     said = dict(os.environ)
     set_rank_environment(said)
     size = int(said.get("WORLD_SIZE", "1"))
@@ -181,13 +187,13 @@ def launched_ranks() -> LaunchedRanks | None:
 
 
 class Adviser(AllOrNothing[Findings]):
-    """Measures what was not given, and predicts; only rank 0 finds something."""
+    """Measures what the user did not give, and predicts; only rank 0 has findings."""
 
     def __init__(self, asked: Asked) -> None:
         """Find the ranks.
 
         Raises:
-            UsageError: there is no network.
+            UsageError: no rate is given, and no launcher started ranks.
         """
         self._asked = asked
         self._load_1min = os.getloadavg()[0]
@@ -204,8 +210,8 @@ class Adviser(AllOrNothing[Findings]):
         """Measure everything.
 
         Raises:
-            UsageError: no such model, or no such file.
-            CollectiveError: a rank is gone.
+            UsageError: the model or the file does not exist.
+            CollectiveError: a rank is lost.
         """
         asked, ranks = self._asked, self._ranks
         if ranks is not None and ranks.rank != 0:
@@ -247,8 +253,12 @@ class Adviser(AllOrNothing[Findings]):
             held = read_gradients(asked.gradients)
             vectors = held.reshape(-1, held.shape[-1])
             name, layout, compute_s = asked.gradients.name, Layout.flat(vectors.shape[1]), 0.0
+        elif asked.script:
+            name = Path(asked.script[0]).name
+            progress(f"running {name}")
+            vectors, layout, compute_s = _observed(asked)
         else:
-            progress(f"training {asked.model} for {asked.steps} steps")
+            progress(f"training {asked.model} for {asked.steps or STEPS_OF_MODEL} steps")
             worker = 0 if self._ranks is None else self._ranks.rank
             name, (vectors, layout, compute_s) = asked.model, _trained(asked, worker)
         if asked.compute_ms is not None:
@@ -267,7 +277,8 @@ def _trained(asked: Asked, worker: int) -> tuple[Float32Array, Layout, float]:
         from netoffload.training.sample import train_alone
     except ImportError as error:
         raise UsageError(f"a model needs torch: pip install 'netoffload[train]', or --gradients ({error})") from error
-    settings = TrainSettings("inc", nodes=1, model=asked.model, batch=asked.batch, iterations=asked.steps)
+    settings = TrainSettings("inc", nodes=1, model=asked.model, batch=asked.batch)
+    settings = replace(settings, iterations=asked.steps or STEPS_OF_MODEL)
     kept, times_s = [], []
     for gradient, took_s in train_alone(settings, worker):
         times_s.append(took_s)
@@ -277,8 +288,18 @@ def _trained(asked: Asked, worker: int) -> tuple[Float32Array, Layout, float]:
     return np.stack(kept), layout, statistics.median(times_s)
 
 
+def _observed(asked: Asked) -> tuple[Float32Array, Layout, float]:
+    """Return a script's latest gradients, its layers, and the median seconds of a step."""
+    try:
+        from netoffload.torch.observed import observe
+    except ImportError as error:
+        raise UsageError(f"a script needs torch: pip install 'netoffload[train]', or --gradients ({error})") from error
+    found = observe(asked.script, asked.steps or STEPS_OF_SCRIPT)
+    return np.stack(found.gradients), Layout(found.layer_sizes), statistics.median(found.times_s)
+
+
 def path(exchange: TcpExchange) -> Network:
-    """Measure the network between ranks that do not code; collective, with the same answer on all ranks."""
+    """Measure the network between ranks that do not compress; collective, with the same answer on all ranks."""
     octets, longest_octets = PROBE_OCTETS
     while True:
         values = np.zeros(octets // 4, np.float32)
@@ -301,7 +322,7 @@ def path(exchange: TcpExchange) -> Network:
 
 
 def try_rings(ranks: Ranks, vectors: Float32Array, bound_k: int) -> dict[str, float]:
-    """Return the seconds of the slowest rank's exchange, median, by the names of the table; collective."""
+    """Return the median seconds of the slowest rank's exchange, by name in the table; collective."""
     precisions = {advice.PLAIN: None} | {f"{name} inline": Precision(name, bound_k) for name in advice.INLINE}
     return {
         name: ranks.run(precision, lambda exchange, precision=precision: _ring_s(exchange, vectors, precision))  # type: ignore[misc]

@@ -1,8 +1,7 @@
 """Sums of a vector over all nodes: our collectives beside MPI's and torch's, with the octets they put on the wires.
 
 Each contender is a job of ranks (``rank_allreduce``), started once per testbed; it checks the answer before it takes a
-time. Contenders through NICs get a testbed with NICs. Others get one without: NICs take cores, which on one machine
-would slow them down.
+time. Contenders through NICs get a testbed with NICs. Others get one without NICs, which would take cores from them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from netoffload.results import decode_dataclass
 from netoffload.testbed import Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks, run_ranks
 
 UNTIMED_CALLS: Final = 2
-"""One that is checked, one that warms up."""
+"""Calls before the timed ones: one is checked, one warms up."""
 
 
 IMPORTED: Final = (
@@ -36,7 +35,7 @@ IMPORTED: Final = (
     "netoffload.collectives.samples",
     "netoffload.transport",
 )
-"""What the ranks of all contenders have in common; see :mod:`netoffload.testbed.fork_server`."""
+"""Modules that the ranks of all contenders import; see :mod:`netoffload.testbed.fork_server`."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Row(Finding):
-    """One contender, number of nodes and size: what its ranks found, held against the bound."""
+    """One contender, number of nodes and size: what its ranks found, compared with the bound."""
 
     what: str
     nodes: int
@@ -95,7 +94,7 @@ class Row(Finding):
 
     @property
     def median_s(self) -> float:
-        """Median time of a call."""
+        """The median time of a call."""
         return statistics.median(self.found.times_s)
 
     @property
@@ -143,7 +142,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class Findings(Finding):
-    """Everything that was measured; ``load_1min`` and ``bound_s`` are those of the first number of nodes and size."""
+    """Everything that was measured; ``load_1min`` and ``bound_s`` belong to the first number of nodes and size."""
 
     configuration: dict[str, Any]
     rate_bps_measured: float
@@ -182,7 +181,7 @@ class _Part:
 
 
 class Allreduce:
-    """Every contender over every number of nodes; what was measured is told even if a later one fails."""
+    """Every contender over every number of nodes; if one fails, the results of the others are reported."""
 
     def __init__(self, asked: Sequence[Asked]) -> None:
         """Prepare one part per number of nodes, at least one."""
@@ -256,7 +255,7 @@ def _run(part: _Part, names: Sequence[str], through_nic: bool, progress: Progres
 
 
 def _versions(records: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Return what the figures were made with; each MPI under its own name."""
+    """Return the versions behind the figures; each MPI has its own name."""
     merged: dict[str, str] = {}
     for name, record in records.items():
         said = dict(record["versions"])

@@ -1,4 +1,4 @@
-"""What every codec and kernel costs and saves, vector by vector and size by size, beside general compressors."""
+"""Speed, ratio and error of every codec and kernel, by vector and size, beside general compressors."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Asked:
     Attributes:
         codecs: names; none: all.
         bounds: error bounds 2^-bound, of codecs and peers alike.
-        sizes: octets of the vectors, as words.
+        sizes: octets of the vectors, as text.
         data: gaussian:SIGMA or hdc; none: three gaussians, and hdc unless there is a file.
-        file: of float32, also a vector.
+        file: file of float32, which is one more vector.
         kernels: names; none: all that run here.
         repeat: timed samples.
-        seed: of the data.
+        seed: seed of the data.
 
     Raises:
         UsageError: it cannot be measured.
@@ -132,7 +132,7 @@ class Findings(Finding):
 
 
 class CodecSpeed:
-    """Every codec, kernel, bound, vector and size; what was measured is told even if it is interrupted."""
+    """Every codec, kernel, bound, vector and size; an interrupted measurement still reports what it has."""
 
     def __init__(self, asked: Asked) -> None:
         """Prepare; nothing is measured yet."""
@@ -144,8 +144,8 @@ class CodecSpeed:
         """Measure everything.
 
         Raises:
-            UsageError: there is no such data.
-            RunError: a kernel is wrong.
+            UsageError: the data does not exist.
+            RunError: a kernel decodes other values than the oracle.
         """
         if absent := libraries.missing():
             progress(f"not installed: {', '.join(absent)}; for more peers pip install 'netoffload[bench]'")
@@ -180,7 +180,7 @@ class CodecSpeed:
         )
 
     def _vectors(self, progress: Progress) -> dict[str, Float32Array]:
-        """Return float32[the longest] by name."""
+        """Return the vectors by name, each float32[length of the longest]."""
         asked, floats = self._asked, max(self._asked.floats)
         names = dict.fromkeys(asked.data or (GAUSSIANS if asked.file else (*GAUSSIANS, HDC)))
         vectors = {name: gaussian(name, floats, asked.seed) for name in names if name != HDC}

@@ -1,7 +1,7 @@
-"""How fast the kernels are, how much they save and what they cost, beside memcpy in the same moment.
+"""Speed, ratio and error of the kernels, beside memcpy in the same moment.
 
-A sample is one memcpy, one encoding and two decodings of the same vector, in turn, so that whatever else the machine
-does meets all three. Small vectors are coded several times per sample, in a compiled loop: a call from Python costs as
+A sample is one memcpy, one encoding and two decodings of the same vector, in turn. So other work on the machine slows
+all of them alike. A compiled loop codes small vectors several times per sample, because a call from Python costs as
 much as 10 KB. The answer is checked against the oracle before anything is timed.
 """
 
@@ -30,7 +30,7 @@ from netoffload.errors import RunError
 FLOAT_OCTETS: Final = 4
 
 SAMPLE_OCTETS: Final = 4_000_000
-"""A vector smaller than this is coded so many times per sample."""
+"""Octets per sample: a smaller vector is coded several times."""
 
 WARM_RUNS: Final = 3
 
@@ -50,7 +50,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Quality:
-    """What coding did to a vector: worst and mean error over finite floats, raw over payload octets, class shares."""
+    """The effect on a vector: worst and mean error over finite floats, ratio, shares of the classes."""
 
     max_error: float
     mean_error: float
@@ -60,7 +60,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One codec, kernel and vector; decoded from the front, and as blocks are, from the front and the middle."""
+    """One codec, kernel and vector; decoded from the front, and from the front and the middle as blocks are."""
 
     memcpy: Speed
     compress: Speed
@@ -152,7 +152,7 @@ def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_
 def _encode_halves(
     encode: Callable[..., Any], source: Uint8Array, count: int, parameter: Any, payload: Uint8Array, capacity: int
 ) -> tuple[int, Middle]:
-    """Encode as blocks are encoded, each half by itself; return the octets and the middle."""
+    """Encode each half by itself, as NICs encode blocks; return the octets and the middle."""
     half_count, classes = count // 2 // GROUP * GROUP, np.zeros(4, np.int64)
     _, half_len = encode(source, 0, half_count, parameter, payload, 0, capacity, classes)
     rest = 4 * half_count, count - half_count, parameter, payload, half_len, capacity - half_len
@@ -162,8 +162,8 @@ def _encode_halves(
 def speeds(tasks: Mapping[str, Callable[[], object]], octets: int, repeat: int) -> dict[str, Speed]:
     """Time tasks in turn, ``repeat`` times each, and return each one's speed.
 
-    Every task runs a few times before it is timed: caches are then as it leaves them itself. After one run of 16 MB,
-    a third-level cache still holds much of what the task before touched, and memcpy is half as fast as alone.
+    Every task runs a few times before it is timed, so the caches hold its own data. After only one run of 16 MB, a
+    third-level cache still holds much of the previous task's data, and memcpy is half as fast as alone.
     """
     contenders = [Contender(name, functools.partial(_timed_s, task)) for name, task in tasks.items()]
     take_turns(contenders, repeat)

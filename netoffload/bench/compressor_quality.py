@@ -4,13 +4,13 @@ The variance ratio is what convergence depends on (Jiang and Agrawal, NeurIPS 20
 
     q(v) = E |Q(v) - v|^2 / |v|^2        Eq. 13's q is its supremum over v; this is its value for one v
 
-The expectation is the mean over repeats, each with the next step of one state without a residual, so the same seed
-gives the same figures. The bias is |E Q(v) - v| / |v|. The mean of R repeats of an unbiased method is still off by
-sqrt(q / R); that part is estimated from the spread of the repeats and taken off, so an unbiased method shows about 0
-whatever R is, and a deterministic one its error.
+The expectation is the mean over repeats. Each repeat takes the next step of one state without a residual, so the same
+seed gives the same figures. The bias is |E Q(v) - v| / |v|. The mean of R repeats of an unbiased method is still off by
+sqrt(q / R). That part is estimated from the spread of the repeats and subtracted. So an unbiased method shows about 0
+for any R, and a deterministic one shows its error.
 
-Speeds are octets of float32 per second of this thread's processor time, medians: other processes on the machine do not
-count, page faults of new payloads do.
+Speeds are octets of float32 per second of this thread's processor time, medians. They do not count other processes, but
+they count page faults of new payloads.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from netoffload.errors import UsageError
 WARM_RUNS: Final = 2
 
 SHORTEST_S: Final = 1e-9
-"""The clock's resolution: no time is less."""
+"""The clock's resolution: the least time that is used."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What comes back of a vector.
+    """How a vector differs after encoding and decoding.
 
     Attributes:
         ratio: octets of the float32 over octets of the payload, mean over repeats.
         variance_ratio: mean of |Q(v) - v|^2 / |v|^2; 0 for a vector of zeros.
-        bias: |mean of Q(v) - v| / |v|, without what the finite number of repeats adds; None for one repeat.
+        bias: |mean of Q(v) - v| / |v|, without the part that the finite number of repeats adds; None for one repeat.
         mean_error: mean of abs(Q(v) - v).
         mean_relative_error: mean of abs(Q(v) - v) / abs(v) over values that are not 0.
         max_error: largest abs(Q(v) - v) of all repeats.
@@ -73,7 +73,7 @@ def quality(
         values: float32[n], n > 0, finite.
         layout: of the vector; None: one layer.
         repeats: how often; 1 is enough for a method without randomness, but its bias is then not known.
-        seed: of the randomness.
+        seed: seed of the compressor's random numbers.
 
     Raises:
         UsageError: no value, no repeat, or values that the compressor refuses.

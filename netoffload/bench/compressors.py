@@ -1,4 +1,4 @@
-"""What the papers' host-side compressors save, what they do to a gradient, and how fast they are."""
+"""Ratio, error and speed of the papers' host-side compressors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Asked:
 
     Attributes:
         specs: text forms of compressors; none: all.
-        data: gaussian:SIGMA or hdc; ``file`` goes before it.
-        size: octets of a gaussian vector, as a word.
-        file: of float32; its first vector.
-        layers: their lengths (``500,10``), or hdc; None: those of hdc for hdc, else one.
+        data: gaussian:SIGMA or hdc; not used if ``file`` is given.
+        size: octets of a gaussian vector, as text.
+        file: file of float32, whose first vector is taken.
+        layers: lengths of the layers (``500,10``), or hdc; None: those of hdc for hdc, else one layer.
         repeat: timed samples, and repeats for error, bias and variance.
-        seed: of the data and of the randomness.
+        seed: seed of the data and of the compressors.
     """
 
     specs: tuple[str, ...]
@@ -74,7 +74,7 @@ class Compressors(AllOrNothing[Findings]):
         """Refuse compressors that do not exist.
 
         Raises:
-            UsageError: see ``registry.parse``.
+            UsageError: as ``registry.parse`` says.
         """
         self._asked = asked
         self._compressors = [registry.parse(spec) for spec in asked.specs or registry.specs()]
@@ -83,7 +83,7 @@ class Compressors(AllOrNothing[Findings]):
         """Measure everything.
 
         Raises:
-            UsageError: the data or the layers cannot be.
+            UsageError: the data cannot be read, or the layers do not fit it.
         """
         asked = self._asked
         if asked.data == HDC and asked.file is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-"""Of the counts in /proc, usually 100: nothing here is finer than 10 ms."""
+"""Ticks per second of the counts in /proc, usually 100: nothing here is finer than 10 ms."""
 
 _UTIME, _STIME = 11, 12  # fields 14 and 15 of /proc/PID/stat, counted after the name
 _IDLE, _IOWAIT, _STEAL = 3, 4, 7  # columns of the first line of /proc/stat; what follows is part of user time
@@ -24,7 +24,7 @@ def process_cpu_s(pid: int) -> float | None:
 
 
 def processes_cpu_s(pids: Iterable[int]) -> float:
-    """Return :func:`process_cpu_s` of processes and their living children; those that are gone count nothing."""
+    """Return the sum of :func:`process_cpu_s` over processes and their living children; ended ones count nothing."""
     total_s = 0.0
     for pid in pids:
         try:
@@ -36,8 +36,8 @@ def processes_cpu_s(pids: Iterable[int]) -> float:
 
 
 def machine_cpu_s() -> tuple[float, float]:
-    """Return for how long since boot the machine's cores were at work, and for how long they would have been but had to
-    wait because a hypervisor gave them to others (steal); both added up over the cores."""
+    """Return seconds since boot, summed over the cores: of work, and of work that had to wait because a hypervisor gave
+    the cores to others (steal)."""
     columns = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     busy = sum(ticks for column, ticks in enumerate(columns[:_STEAL]) if column not in (_IDLE, _IOWAIT))
     return busy / TICKS_PER_S, columns[_STEAL] / TICKS_PER_S

@@ -1,9 +1,9 @@
 """Training under torch's DDP over shaped links: time, octets and accuracy of its own exchange, its hooks and ours.
 
-All contenders without NICs are one job of ranks (``rank_ddp``), in which they take turns. Those through NICs are
-another per codec, on a testbed with NICs. In each job replicas that exchange nothing take turns as well: what a step
-takes longer than theirs is communication. It has what the other ranks' steps take longer, compressing, and the hook's
-own work, and lacks what disappeared behind backward.
+All contenders without NICs take turns in one job of ranks (``rank_ddp``). For each NIC codec there is one more job, on
+a testbed with NICs. In each job replicas that exchange nothing take turns as well. A contender's communication is the
+time by which its step is longer than theirs. That includes waiting for slower ranks, compressing, and the hook's own
+work, but not what is hidden behind backward.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from netoffload.training.dataset import save
 from netoffload.training.run import time_limit_s
 
 REFERENCE: Final = "fp16"
-"""The contender whose octets those of all others are held against: the least that stock torch sends reliably."""
+"""The contender whose octets all others are compared with: the fewest that torch's own hooks send reliably."""
 
 QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
-"""gloo warns of the host names that it cannot look up."""
+"""Hides gloo's warnings about host names that it cannot look up."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Asked:
     """What to train, where, and with which hooks.
 
     Attributes:
-        bed: without NICs.
-        settings: of the training; its method is not used.
-        names: of :data:`~netoffload.bench.jobs.DDP_HOOKS`.
-        rounds: into which the steps are cut; contenders take turns in each.
+        bed: settings of the testbed without NICs.
+        settings: settings of the training; their method is not used.
+        names: contenders, of :data:`~netoffload.bench.jobs.DDP_HOOKS`.
+        rounds: number of rounds into which the steps are cut; contenders take turns in each.
         bound_k: error bound 2^-bound_k of the codecs.
 
     Raises:
@@ -91,9 +91,9 @@ class Row(Finding):
         wire_bytes_per_iteration: on all wires, headers included.
         ratio_to_fp16: octets of the fp16 hook for each of this one; None: that was not measured.
         payload_ratio: octets of a plain ring for each that our hook sent, headers excluded; None: another hook.
-        accuracy: on the test set, after the last step.
-        loss: of rank 0's last batch.
-        times_s: of every step.
+        accuracy: accuracy on the test set, after the last step.
+        loss: loss of rank 0's last batch.
+        times_s: times of every step.
     """
 
     what: str
@@ -122,7 +122,7 @@ class Findings(Finding):
 
 
 class Ddp:
-    """Every contender's training; what was measured is told even if a later job fails."""
+    """Every contender's training; if a job fails, the results of the others are reported."""
 
     def __init__(self, asked: Asked) -> None:
         """Prepare; nothing is built yet."""
@@ -185,7 +185,7 @@ class Ddp:
 
 
 def rows(records: list[DdpRecord]) -> Iterator[Row]:
-    """Yield the results of all jobs, each held against its job's steps without communication."""
+    """Yield the results of all jobs, each compared with its job's steps without communication."""
     octets = {result.what: result.wire_octets for record in records for result in record.results}
     for record in records:
         medians_s = {result.what: statistics.median(result.times_s) for result in record.results}

@@ -1,17 +1,17 @@
-"""How far the 8-bit types are off: Table 2 of their paper, made again (Dettmers, ICLR 2016, section 3.4).
+"""The errors of the 8-bit types: Table 2 of their paper, made again (Dettmers, ICLR 2016, section 3.4).
 
-25 million numbers of each distribution become octets and numbers again. ``dynamic`` and ``linear`` are divided by the
-largest magnitude of the sample, ``static`` and ``mantissa`` take the exponent offset 10^1, and 10^2 for N(0, 10^2).
+25 million numbers of each distribution are encoded into octets and decoded. ``dynamic`` and ``linear`` divide by the
+largest magnitude of the sample; ``static`` and ``mantissa`` take the exponent offset 10^1, and 10^2 for N(0, 10^2).
 
-What the printed figures turn out to be. With the nearest number (ours) the mean relative errors are smaller than the
-printed ones by a third in every row, and the printed absolute errors fit no reading: from N(0, 1) to N(0, 10^2) they
-grow a hundredfold where every error grows tenfold. Two assumptions explain both columns:
+How to read the printed figures. With the nearest number (ours) the mean relative errors are smaller than the printed
+ones by a third in every row. The printed absolute errors fit no reading: from N(0, 1) to N(0, 10^2) they grow a
+hundredfold, although every absolute error grows tenfold. Two assumptions explain both columns:
 
-1. The column called "mean absolute error" holds the mean *squared* error. (Not so ``linear`` on U(0, 1).)
+1. The column called "mean absolute error" holds the mean *squared* error, except for ``linear`` on U(0, 1).
 2. The program's binary search over the 128 sorted numbers ends at one of the two neighbours of a value and looks only
-   at the lower one: it starts at entry 64 and moves by 32, 16, ... 1; if the value is above the entry it stops at,
-   that entry is taken, else the nearer of it and the greatest entry that was found to be lower. That is the nearest
-   number for three quarters of the values.
+   at the lower one. It starts at entry 64 and moves by 32, 16, ... 1. If the value is above the last entry, it takes
+   that entry. Else it takes the nearer one of that entry and the greatest entry that it found to be lower. That is the
+   nearest number for three quarters of the values.
 
 With both, 13 of the 16 relative errors of ``search`` are within 2.1 % of the printed ones and all within 8.4 %
 (docs/lab/compressors.md has the table). They also settle what the text leaves open: the first cut is at 0.45, the
@@ -62,7 +62,7 @@ Rounding = Callable[[Float64Array], Float64Array]
 
 @dataclass(frozen=True)
 class Errors(Finding):
-    """Means over a sample; the relative one over what is not 0, in per cent."""
+    """Mean errors over a sample; the relative one, in per cent, over values other than 0."""
 
     mean_absolute: float
     mean_squared: float
@@ -149,17 +149,17 @@ def errors_of(sample: Float32Array, scale: float, rounding: Rounding) -> Errors:
 
 
 def nearest(kind: str, first_cut: Fraction = FIRST_CUT) -> Rounding:
-    """Return the function to the nearest number of a type."""
+    """Return the function that rounds to the nearest number of a type."""
     numbers = np.unique(np.array([float(number) for number in magnitudes(kind, first_cut)]))
     middles = (numbers[1:] + numbers[:-1]) / 2
     return lambda values: numbers[np.searchsorted(middles, values)]
 
 
 def search(kind: str) -> Rounding:
-    """Return the function to the number of a type that the paper's search seems to find.
+    """Return the function that rounds to the number of a type that the paper's search seems to find.
 
-    Which way the search goes depends only on how many entries are below the value; so it is gone once for each of these
-    cases, and a value then looks up its own.
+    The path of the search depends only on how many entries are below the value. So the function runs the search once
+    for each count, and then looks up each value's count.
     """
     numbers = np.array(sorted(float(number) for number in magnitudes(kind)))
     ends = [_search_end(case, numbers.size) for case in range(numbers.size + 1)]
@@ -176,7 +176,7 @@ def search(kind: str) -> Rounding:
 
 
 def _search_end(entries_below: int, entries: int) -> tuple[int, int]:
-    """Return where the search stops and the last entry that it found to be below, for a value above this many."""
+    """Return where the search stops, and the last entry that it found to be lower, for a value above that many."""
     end, below, step = entries // 2, 0, entries // 4
     while step:
         if entries_below > end:

@@ -1,19 +1,19 @@
 """The programs at the two ends of a measured connection: a stream whose octets are checked, and a ping-pong.
 
-Runs on a node by its file name, not as a module of the package (``python -I endpoint.py ROLE ARGUMENTS``), so that it
-starts with the standard library and NumPy alone. Roles::
+A node runs this file by its name, not as a module of the package (``python -I endpoint.py ROLE ARGUMENTS``), so it
+imports only the standard library and NumPy. Roles::
 
     receive PORT TOS OCTETS SENT EXPECTED         echo PORT COUNT
     send    ADDRESS PORT TOS OCTETS SENT          ping ADDRESS PORT COUNT
 
-A stream is the file SENT, over and over, until OCTETS have gone. What arrives must be the file EXPECTED, over and over;
-where EXPECTED is not SENT (a lossy codec is on the way), a float32 may also be what was sent, because a NIC leaves a
-float that a segment's end cuts, and a segment that would not shrink, as they are. Every octet is compared: a few
-hundred KiB at a time, straight after they were received, when they are still in the cache.
+A stream repeats the file SENT until OCTETS have gone. The receiver expects the file EXPECTED, repeated likewise. If
+EXPECTED differs from SENT (a lossy codec is on the way), a float32 may also arrive as it was sent: a NIC does not
+change a float that a segment's end cuts, nor a segment that would not shrink. Every octet is compared, a few hundred
+KiB at a time, straight after they were received, when they are still in the cache.
 
-Lines of JSON on standard output say what happens: ``{"ready": true}`` when a listener listens or a sender is connected,
-then one with the result. A sender starts when a line arrives on its standard input. Times are of the monotonic clock,
-which all namespaces share. Silence for half a minute ends a program.
+The programs write lines of JSON to standard output: ``{"ready": true}`` when a listener listens or a sender is
+connected, then the result. A sender starts when a line arrives on its standard input. Times are of the monotonic clock,
+which all namespaces share. A program ends after half a minute of silence.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ import numpy as np
 
 SILENCE_S = 30
 READ_OCTETS = 512 * 1024
-"""At most, per read: fits in the cache beside what it is compared with."""
+"""Largest read: it fits in the cache beside the octets that it is compared with."""
 RETRY_S = 0.02
 WARM_UP_ROUND_TRIPS = 200
 CONGESTION_CONTROL = b"cubic"
-"""Also where no route says so (a peer's tunnel), as in the testbed."""
+"""Congestion control, set on the socket because routes through a tunnel do not set it as the testbed's do."""
 
 _libc = ctypes.CDLL(None)
 _libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class WrongContentError(Exception):
-    """Octets arrived that nobody sent and no codec made."""
+    """Octets arrived that are neither the sent ones nor the codec's round trip of them."""
 
 
 class Checker:
-    """Receives a stream into one block's worth of memory and compares it with what must come.
+    """Receives a stream into the memory of one block and compares it with what must come.
 
     Attributes:
-        raw_floats: how many arrived as they were sent, where the codec would have changed them.
+        raw_floats: number of floats that arrived as sent, although the codec would change them.
     """
 
     def __init__(self, sent: np.ndarray, expected: np.ndarray) -> None:
@@ -67,7 +67,7 @@ class Checker:
         """Read once and compare; return how many octets came (0: the end).
 
         Raises:
-            WrongContentError: they are not what was sent, nor what the codec makes of it.
+            WrongContentError: a float is neither the sent one nor the codec's round trip of it.
         """
         start = self._position
         room = min(READ_OCTETS, self._got.size - start, left_octets)
@@ -106,7 +106,7 @@ def receive(port: str, tos: str, octets: str, sent: str, expected: str) -> dict[
 
 
 def send(address: str, port: str, tos: str, octets: str, sent: str) -> dict[str, Any]:
-    """Send a stream when told to; return when its first octet went."""
+    """Send a stream when a line arrives on standard input; return the time of its first octet."""
     block = _read(sent).data
     with _connect(address, int(port), int(tos)) as stream:
         _say({"ready": True})
@@ -133,7 +133,7 @@ def echo(port: str, count: str) -> dict[str, Any]:
 
 
 def ping(address: str, port: str, count: str) -> dict[str, Any]:
-    """Send single octets, each when the one before is back; return all round-trip times in microseconds."""
+    """Send single octets, each after the previous one came back; return all round-trip times in microseconds."""
     octet = bytearray(1)
     times_ns = []
     with _connect(address, int(port), 0) as stream:
@@ -181,7 +181,7 @@ def _connect(address: str, port: int, tos: int) -> socket.socket:
         try:
             sock.connect((address, port))
             return sock
-        except OSError:  # a tunnel that is not up yet has no route, or nobody answers
+        except OSError:  # the tunnel is not up yet: there is no route, or no answer
             sock.close()
             if time.monotonic() > deadline:
                 raise

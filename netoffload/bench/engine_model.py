@@ -1,4 +1,4 @@
-"""What the paper's 256-bit engine, or that of groups, makes of a gradient (``netoffload.engine.hardware``)."""
+"""A gradient through models of the paper's 256-bit engine, or of the engine for groups (``engine.hardware``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from netoffload.engine.hardware.blocks import blocks_of
 from netoffload.errors import UsageError
 
 LINES_BPS: Final = (10_000_000_000, 25_000_000_000, 100_000_000_000)
-"""Ethernet links to hold an engine against."""
+"""Ethernet links that an engine is compared with."""
 
 CIRCUITS: Final[dict[str, type[hardware.Engine]]] = {
     "compressor, tags": hardware.Compressor,
@@ -25,7 +25,7 @@ CIRCUITS: Final[dict[str, type[hardware.Engine]]] = {
     "compressor, masks": hardware.GroupCompressor,
     "decompressor, masks": hardware.GroupDecompressor,
 }
-"""Every engine there is, whichever the gradient goes through."""
+"""All engines, whose circuits are listed whichever one the gradient goes through."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Asked:
     Attributes:
         codec: one of ``hardware.MODELLED``.
         bound_k: error bound 2^-bound_k.
-        clock_hz: of the engine.
+        clock_hz: clock of the engine.
         gradients: FILE.npy, FILE.bin (float32, little-endian), or gaussian:SIGMA.
         count: floats to draw for gaussian.
-        bursts: the first ones only, 8 floats each; None: all.
-        seed: of the values drawn.
+        bursts: number of bursts (8 floats each) to take from the start; None: all.
+        seed: seed of the values drawn.
 
     Raises:
-        UsageError: a codec that the engine does not have, or a bound outside 1..16.
+        UsageError: a codec without an engine, or a bound outside 1..16.
     """
 
     codec: str
@@ -60,7 +60,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Stall:
-    """Cycles in which no floats crossed, their share of all, and why."""
+    """Cycles in which no floats crossed, their share of all cycles, and the reason."""
 
     cycles: int
     share: float
@@ -70,7 +70,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Activity(Finding):
-    """An engine's counts; ``stalls`` are the waits of the port with floats, ``wire_waits`` those of the other."""
+    """An engine's counts; ``stalls`` are the waits of the port with floats, ``wire_waits`` those of the other port."""
 
     cycles: int
     beats_in: int
@@ -99,7 +99,7 @@ class Line(Finding):
 
 @dataclass(frozen=True)
 class Shift(Finding):
-    """A shifter: rows of ``bits``, each for a power of two of ``places``."""
+    """A shifter: it has a row of ``bits`` for each power of two of ``places``."""
 
     what: str
     bits: int
@@ -109,7 +109,7 @@ class Shift(Finding):
 
 @dataclass(frozen=True)
 class Cost(Finding):
-    """What an engine is made of; ``width_bits`` can be moved in a cycle."""
+    """The circuit of an engine, which moves up to ``width_bits`` in a cycle."""
 
     engine: str
     register_bits: int
@@ -121,7 +121,7 @@ class Cost(Finding):
 
 @dataclass(frozen=True)
 class Findings(Finding):
-    """What both engines did, and what all engines cost."""
+    """What compressor and decompressor did, and the circuits of all engines."""
 
     configuration: dict[str, Any]
     floats: int

@@ -1,4 +1,4 @@
-"""What every experiment is made of: contenders that take turns, progress, and findings that become a record.
+"""The parts of every experiment: contenders that take turns, progress, and findings that become a record.
 
 ::
 
@@ -6,7 +6,7 @@
     round 2   ring  ring_comp  mpich  ...
               ──────────────────────── time ──>
 
-What disturbs the machine for a while then disturbs all contenders. Medians of the samples are reported.
+A disturbance of the machine then disturbs all contenders. Medians of the samples are reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ F_co = TypeVar("F_co", bound="Finding", covariant=True)
 
 
 class Progress(Protocol):
-    """Takes what begins now, and the share that is done (0..1); None: the share is not known."""
+    """Shows the name of what begins, and the share that is done (0..1); None: the share is not known."""
 
     def __call__(self, said: str, share: float | None = None) -> None:
         """Show it."""
@@ -35,11 +35,11 @@ class Contender(Generic[Sample]):
     """Something that is measured in turn with others.
 
     Attributes:
-        name: in the findings.
+        name: its name in the findings.
         turn: takes the number of the round and returns a sample; rounds below 1 warm up.
-        may_fail: a :class:`~netoffload.errors.RunError` ends this contender's turns, and nothing else.
-        samples: those of all rounds from 1 on.
-        failed: why there are no samples; None: it did not fail.
+        may_fail: a :class:`~netoffload.errors.RunError` ends only this contender's turns, not the experiment.
+        samples: samples of all rounds from 1 on.
+        failed: why the contender failed; None: it did not.
     """
 
     name: str
@@ -72,13 +72,13 @@ def take_turns(
     """Let every contender that has not failed take its turn in every round.
 
     Args:
-        contenders: get the samples.
-        rounds: whose samples are kept.
-        warm_ups: rounds before them, numbered up to 0, whose samples are not kept.
+        contenders: contenders, which get the samples.
+        rounds: number of rounds whose samples are kept.
+        warm_ups: number of rounds before them, numbered up to 0, whose samples are dropped.
         on_turn: takes the contender's name and the round's number before each turn.
 
     Raises:
-        RunError: a contender that may not fail has failed.
+        RunError: a contender failed whose ``may_fail`` is false.
     """
     contenders = list(contenders)
     for number in range(1 - warm_ups, rounds + 1):
@@ -89,7 +89,7 @@ def take_turns(
 
 
 class Finding:
-    """Base of the frozen dataclasses that an experiment finds; the fields are the keys of its record."""
+    """Base of the frozen dataclasses of findings; their fields are the keys of the record."""
 
     def to_record(self) -> dict[str, Any]:
         """Return what ``--json`` prints: dicts, lists, strings, numbers, None."""
@@ -97,7 +97,7 @@ class Finding:
 
 
 def record_of(value: Any) -> Any:
-    """Return a finding, or whatever holds findings, in the types that JSON has."""
+    """Return a finding, or a container of findings, in the types that JSON has."""
     if isinstance(value, Finding):
         return value.to_record()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -110,17 +110,17 @@ def record_of(value: Any) -> Any:
 
 
 class AllOrNothing(Generic[F]):
-    """Base of experiments whose findings mean nothing before everything is measured."""
+    """Base of experiments that have findings only after everything is measured."""
 
     found: F | None = None
 
     def findings(self, reason: str | None) -> F | None:
-        """Return what was found; None: not everything."""
+        """Return the findings; None: not everything is measured."""
         return self.found if reason is None else None
 
 
 class Experiment(Protocol[F_co]):
-    """What a command runs: measure, then tell what was found, also if measuring did not get to its end."""
+    """What a command runs: it measures, and then has findings, also if measuring ended early."""
 
     def measure(self, progress: Progress) -> None:
         """Measure everything that was asked for.
@@ -130,11 +130,11 @@ class Experiment(Protocol[F_co]):
         """
 
     def findings(self, reason: str | None) -> F_co | None:
-        """Return what was found.
+        """Return the findings so far.
 
         Args:
-            reason: why it may not be everything; None: it is.
+            reason: why measuring ended early; None: it did not.
 
         Returns:
-            None: nothing that is worth telling.
+            The findings, or None if there is nothing to report.
         """

@@ -1,6 +1,6 @@
-"""What ranks can be started for: names, bounds and limits that command line, experiments and ranks' programs share.
+"""Jobs of ranks: the names, bounds and limits that command line, experiments and rank programs share.
 
-Nothing heavy is imported here, because the command line's help has these names.
+This module imports nothing heavy, because the command line's help has these names.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Job:
     """How a contender's ranks are started.
 
     Attributes:
-        what: the rank program's name for it.
-        through_nic: over emulated NICs.
-        is_inline: its ranks code by themselves, by the codec that NICs would have.
-        env: of the ranks.
+        what: the contender's name in the rank program.
+        through_nic: the ranks send through emulated NICs.
+        is_inline: the ranks compress by themselves, with the codec that NICs would have.
+        env: environment of the ranks.
         mpi: the MPI that starts the ranks.
-        missing: says what it lacks on this machine, None if nothing.
+        missing: returns what this machine lacks for the job, None if nothing.
     """
 
     what: str
@@ -82,11 +82,11 @@ def installed() -> tuple[str, ...]:
 
 
 WHATS: Final = tuple(dict.fromkeys(job.what for job in JOBS.values()))
-"""What the ranks of ``rank_allreduce`` can sum a vector by."""
+"""Ways in which the ranks of ``rank_allreduce`` can sum a vector."""
 
 COMPUTE: Final = ("numpy", "python", "sleep")
-"""What the ranks of ``rank_overlap`` compute by: NumPy, which lets go of the interpreter lock; a loop in Python, which
-holds it; nothing, which leaves its core to others."""
+"""Ways in which the ranks of ``rank_overlap`` compute: NumPy, which releases the interpreter lock; a loop in Python,
+which holds it; sleep, which leaves its core to others."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ class DdpHook:
     """How a contender of ``bench ddp`` lets gradients travel.
 
     Attributes:
-        hook: of :class:`netoffload.training.ddp.DdpReplica`.
-        nic_codec: it goes through emulated NICs with this codec.
-        options: of our hook.
-        is_bounded: the error bound that was asked for is one more option.
+        hook: name of a hook of :class:`netoffload.training.ddp.DdpReplica`.
+        nic_codec: codec of the emulated NICs; None: no NICs.
+        options: options of our hook.
+        is_bounded: our hook also gets the error bound that the user chose.
     """
 
     hook: str
@@ -107,10 +107,10 @@ class DdpHook:
 
 
 ALONE: Final = "alone"
-"""What every contender of ``bench ddp`` is held against: steps in which no gradient travels."""
+"""The contender of ``bench ddp`` whose gradients do not travel; all others are compared with it."""
 
 PACKED_INLINE: Final[dict[str, str | bool]] = {"offload": Offload.INLINE, "codec": "packed"}
-"""The ranks compress by themselves, by what they take unless told otherwise."""
+"""Options of ranks that compress by themselves with the default codec."""
 
 DDP_HOOKS: Final = {
     "gloo": DdpHook("none"),
@@ -127,7 +127,7 @@ DDP_HOOKS: Final = {
 """torch's own all_reduce and its hooks; ours, coded by the ranks, with payloads of a compressor, and through NICs."""
 
 SETUP_S: Final = 60.0
-"""Allowance for starting ranks, drawing gradients and comparing answers."""
+"""Time for starting ranks, drawing gradients and comparing answers."""
 
 SLOWEST_OVER_BOUND: Final = 20.0
 """A call may take this many times its bound before its ranks are ended as hung."""

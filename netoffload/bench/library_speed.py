@@ -1,11 +1,11 @@
 """General compressors beside the NIC's codecs: speed, ratio and error of lz4, snappy, zstd and zfp.
 
-``sz-like`` does what SZ does, without its predictor, which finds nothing in gradients: floats are rounded to
-whole multiples of twice the bound, and zstd compresses these, as 8-bit integers if they fit, else 16 or 32.
+``sz-like`` does what SZ does without its predictor, which finds nothing in gradients. It rounds floats to whole
+multiples of twice the bound, and zstd compresses these, as 8-bit integers if they fit, else as 16 or 32.
 
-Before a time is taken the answer is checked: the lossless ones must return every bit. Of zfp twice its tolerance is
-accepted and the worst error reported: of 4 million floats of N(0, 0.01), with a tolerance of 2^-6, zfpy 1.0.1 returned
-some that were 1.4 times that off.
+Before a time is taken the answer is checked. Lossless compressors must return every bit. zfp may be off by twice its
+tolerance, and its worst error is reported: of 4 million floats of N(0, 0.01), with a tolerance of 2^-6, zfpy 1.0.1
+returned some that were off by 1.4 times the tolerance.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from netoffload.errors import RunError
 QUANTISING: Final = "sz-like"
 
 WITH_BOUND: Final = ("zfp", QUANTISING)
-"""Those that an error bound makes a difference to."""
+"""The compressors that take an error bound."""
 
 
 def peers() -> list[str]:
@@ -55,13 +55,13 @@ def measure_library(name: str, values: Float32Array, bound_k: int, repeat: int) 
     """Check a compressor on a vector, then time it; it is one of :func:`peers`.
 
     Args:
-        name: of the peer.
+        name: name of the compressor.
         values: float32[n], contiguous.
-        bound_k: the tolerance of those in :data:`WITH_BOUND` is 2**-bound_k; the others ignore it.
+        bound_k: compressors in :data:`WITH_BOUND` have the tolerance 2**-bound_k; others ignore it.
         repeat: samples.
 
     Raises:
-        RunError: what comes back is not what went in, or too far from it.
+        RunError: the returned floats differ from the given ones, or differ too much.
     """
     source = values.view(np.uint8)
     buffers = _Buffers(source, np.zeros(source.size * 2 + 1024, np.uint8), np.zeros(source.size, np.uint8))

@@ -1,15 +1,15 @@
-"""What a pair of NICs costs and gains, beside plain wires and beside tunnels of others.
+"""Measures a pair of NICs beside plain wires and beside tunnels of other programs.
 
-A *stage* is one rate of the wires (or none). All its testbeds are up together, and its contenders take turns, so that
-what disturbs the machine for a while disturbs all of them; medians are reported, with their spread::
+A *stage* is one rate of the wires (or none). All its testbeds are up together, and its contenders take turns, so a
+disturbance of the machine disturbs all of them. Medians are reported, with their spread::
 
     round 1   kernel  bypass  bypass_kernel  coalesced  per_segment  coalesced_keyed  peers ...
     round 2   kernel  bypass  bypass_kernel  coalesced  per_segment  coalesced_keyed  peers ...
 
-The first round is smaller and not timed. Tunnels and NICs whose turn it is not are idle.
+The first round is smaller and not timed. The tunnels and NICs of the other contenders are idle.
 
-The *limit* of a stream is the link when the sender's wire was busy for 95 % of the time, else the cores when those of
-this machine were (other programs count), else neither: then something waited for something.
+The *limit* of a stream is the link if the sender's wire was busy for 95 % of the time. Else it is the cores if they
+were busy for 95 % of the time, other programs included. Else it is neither: processes waited for each other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan,
 from netoffload.testbed.build import check_root
 
 BLOCK_OCTETS: Final = 4 * 1024 * 1024
-"""Repeated by every stream: too long for a compressor of frames to see the repetition, short enough for the cache."""
+"""Length of the block that streams repeat: too long for a compressor of frames to notice, short for the cache."""
 WARM_UP_S: Final = 0.3
 WARM_UP_OCTETS: Final = 64 * 10**6
 PLAIN: Final = "plain"
@@ -55,7 +55,7 @@ NIC_KINDS: Final[dict[str, dict[str, Any]]] = {
     "busy-poll": {"busy_poll_us": 1000},
     "bypass-kernel": {"bypass": "kernel"},
 }
-"""The other kinds, and what is special about their NICs' settings."""
+"""The kinds of testbed with NICs, and the settings in which their NICs differ from the default."""
 
 ROUND_TRIP_KINDS: Final = {
     "kernel": PLAIN,
@@ -63,12 +63,12 @@ ROUND_TRIP_KINDS: Final = {
     "nic_busy_poll": "busy-poll",
     "bypass_kernel": "bypass-kernel",
 }
-"""Which testbeds' round-trip times are measured, by the name they have in the report."""
+"""Kinds of testbed whose round-trip times are measured, by their names in the report."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way for a stream to go: over which kind of testbed, and whether it is tagged."""
+    """A stream's way: the kind of testbed, and whether the stream is tagged."""
 
     kind: str
     tagged: bool = False
@@ -83,29 +83,29 @@ WAYS: Final = {
     "per_segment": Way("per-segment", tagged=True),
     "coalesced_keyed": Way("keyed", tagged=True),
 }
-"""In the order in which they take turns."""
+"""All ways, in the order in which they take turns."""
 UNSHAPED_ONLY: Final = ("kernel", "bypass_kernel")
-"""Their wires would be as full as that of ``bypass``."""
+"""Ways that are measured unshaped only: over a shaped link they would fill the wire as ``bypass`` does."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person asked for.
+    """What to measure.
 
     Attributes:
-        rates_bps: of the shaped stages.
-        size_octets: of a stream over unshaped wires; a multiple of four.
-        seconds: that a stream over shaped wires should take.
+        rates_bps: rates of the shaped stages.
+        size_octets: length of a stream over unshaped wires; a multiple of four.
+        seconds: time that a stream over shaped wires should take.
         repeat: timed rounds.
         peers: names of :data:`~netoffload.bench.vpn_peers.PEERS`, installed or not.
-        mtu: of every link.
-        nic: codec and bound of the NICs; the packing is chosen by the kind of testbed.
+        mtu: MTU of every link.
+        nic: codec and bound of the NICs; the kind of testbed decides their packing.
         round_trips: timed round trips per round.
-        gradients: what the streams repeat: gaussian:SIGMA, or a float32 .npy file.
-        seed: of gaussian gradients.
+        gradients: floats that the streams repeat: gaussian:SIGMA, or a float32 .npy file.
+        seed: seed of gaussian gradients.
 
     Raises:
-        UsageError: there is no such peer.
+        UsageError: no peer has this name.
     """
 
     rates_bps: tuple[int, ...]
@@ -141,11 +141,11 @@ class Stage:
     """One rate of the wires: its testbeds, and what takes turns on them.
 
     Attributes:
-        rate_bps: of the wires; None: unshaped.
-        payload: of all streams.
-        beds: by kind.
-        contenders: leave streams; those of peers may fail.
-        pings: leave round-trip times in microseconds.
+        rate_bps: rate of the wires; None: unshaped.
+        payload: content of all streams.
+        beds: testbeds, by kind.
+        contenders: contenders whose samples are streams; those of peers may fail.
+        pings: contenders whose samples are round-trip times in microseconds.
     """
 
     rate_bps: int | None
@@ -157,12 +157,12 @@ class Stage:
 
 @dataclass
 class Measured:
-    """What was measured so far: stages that got to their end.
+    """The finished stages.
 
     Attributes:
-        unshaped: the first one; None until then.
-        shaped: the others.
-        load_before: load average when it began.
+        unshaped: the first stage; None: not finished.
+        shaped: the other stages.
+        load_before: load average before the first stage.
     """
 
     unshaped: Stage | None = None
@@ -171,7 +171,7 @@ class Measured:
 
 
 class NicBench:
-    """Every stage; stages that got to their end are told even if a later one fails."""
+    """Every stage; finished stages are reported even if a later one fails."""
 
     def __init__(self, asked: Asked) -> None:
         """Prepare the streams' content; nothing is built yet.
@@ -198,7 +198,7 @@ class NicBench:
             self._measured.shaped.append(self._run_shaped(rate_bps, progress))
 
     def findings(self, reason: str | None) -> nic_report.Findings | None:
-        """Return what was found; None: not even the unshaped stage."""
+        """Return the findings; None: not even the unshaped stage is finished."""
         return None if self._measured.unshaped is None else nic_report.report(self._asked, self._measured, reason)
 
     def _run_unshaped(self, progress: Progress) -> Stage:
@@ -249,7 +249,7 @@ class NicBench:
     def _stage(
         self, rate_bps: int | None, names: Sequence[str], kinds: Iterable[str], progress: Progress
     ) -> Iterator[Stage]:
-        """Build a testbed of these kinds and of all that the contenders need; take them down afterwards."""
+        """Build the testbeds that the contenders need, one per kind; take them down afterwards."""
         asked, text = self._asked, _rate_text(rate_bps)
         with contextlib.ExitStack() as stack:
             beds = {}
@@ -286,7 +286,7 @@ def _round_trips_us(bed: Testbed, count: int, _number: int) -> list[float]:
 def _through_peer(
     stage: Stage, name: str, octets_of: Callable[[int], int], tunnels: contextlib.ExitStack
 ) -> Contender[StreamResult]:
-    """Start a tunnel and return the contender whose streams go through it; that it fails is no error of ours."""
+    """Start a tunnel and return the contender whose streams go through it; the contender may fail."""
     peer, bed = vpn_peers.PEERS[name], stage.beds[PLAIN]
     failed, tunnel = vpn_peers.missing(peer), None
     if failed is None:

@@ -17,9 +17,9 @@
     configuration, versions, cpu        what it was measured with
     load_average                        before and after
 
-``ratio`` is what compression does to the wire: octets on it per payload octet, headers and all, of the untagged stream
-over those of the coalesced one. Untagged goodput times this ratio is what a link would carry if the NICs took no time;
-``over_link`` is the goodput as a share of that. A MB is 10^6 octets of payload, a GB 10^9.
+``ratio`` is the untagged stream's octets on the wire per payload octet, headers included, over the coalesced stream's.
+Untagged goodput times this ratio is what a link would carry if the NICs took no time; ``over_link`` is the goodput as a
+share of that. A MB is 10^6 octets of payload, a GB 10^9.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from netoffload.bench.nic import Asked, Measured, Stage
 
 FULL_SHARE: Final = 0.95
-"""A link or the cores count as full from here on."""
+"""Busy share of the time from which on a link or the cores count as full."""
 
 TAGGED: Final = ("coalesced", "coalesced_ipcomp", "per_segment", "coalesced_keyed")
 """The contenders of ``nic`` whose streams are compressed."""
 
 Streams = Sequence[StreamResult]
-"""Those of one contender in one stage, at least one."""
+"""The streams of one contender in one stage, at least one."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class ShapedRow(Finding):
 
 @dataclass(frozen=True)
 class PeerRow(Finding):
-    """One tunnel: what to install where it is missing, else its goodput by rate, and why there is none.
+    """One tunnel: what to install if it is missing, else its goodput by rate, and why a goodput is missing.
 
     The record has the keys that are not None.
     """
@@ -155,9 +155,9 @@ def report(asked: Asked, measured: Measured, reason: str | None = None) -> Findi
     """Return the report.
 
     Args:
-        asked: what was to be measured.
-        measured: what was, at least the stage without shaping.
-        reason: why it is not everything.
+        asked: what to measure.
+        measured: the finished stages, at least the unshaped one.
+        reason: why stages are missing; None: none is.
     """
     unshaped, shaped = measured.unshaped, measured.shaped
     assert unshaped is not None

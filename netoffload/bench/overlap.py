@@ -1,4 +1,4 @@
-"""How much of communication hides behind computation, and the reverse: steps of ``rank_overlap`` over a testbed."""
+"""How much time communication and computation save by overlapping: steps of ``rank_overlap`` over a testbed."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from netoffload.results import decode_dataclass
 from netoffload.testbed import Testbed, TestbedSettings, make_plan, new_run_id, run_ranks
 
 STEPS_PER_ROUND: Final = 6
-"""One computes, one communicates, two do both; the rest is for what comes before the first round."""
+"""Step times per round: one step computes, one communicates, two do both; the rest is for the warm-up."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the ranks shall time.
+    """What the ranks time.
 
     Attributes:
-        bed: the testbed.
-        kinds: what computes, of ``jobs.COMPUTE``.
+        bed: settings of the testbed.
+        kinds: kinds of computation, of ``jobs.COMPUTE``.
         buckets: vectors that a step computes and sums.
-        size_octets: of each.
-        compute_ms: computation per bucket; None: what communicating one takes.
+        size_octets: length of each vector.
+        compute_ms: computation per bucket; None: as long as communicating one takes.
         repeat: timed rounds.
         gradients: the values, as ``gradients_from`` takes them.
-        seed: of the values.
+        seed: seed of the values.
 
     Raises:
         UsageError: it cannot be timed.

@@ -2,10 +2,10 @@
 
 ``mpiexec -n 4 python -m mpi4py -m netoffload_mpi.bench --what ring --what ring_comp --size 25MB --rate 1gbit``
 
-Started once on every rank. Before a time is taken, the answer must have the bits of the oracle. Before each timed
-call all ranks meet in a barrier that sleeps (an MPI barrier spins, and would take cores from the NICs); the time of a
-call is that of the slowest rank. Of short vectors 100 calls in a row are timed together, and the time is that of one.
-Octets on the wires are known where a testbed's meter is ($NETOFFLOAD_METER).
+It runs on every rank. Before a time is taken, the answer must have the bits of the oracle. Before each timed call all
+ranks meet in a barrier that sleeps (an MPI barrier spins, and would take cores from the NICs). The slowest rank's time
+counts. For short vectors 100 calls in a row are timed together, and the time of one is reported. A testbed's meter
+($NETOFFLOAD_METER) counts the octets on the wires.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from netoffload_mpi import MPI, CompComm
 WHATS_DEFAULT: Final = ("ring", "ring_comp", "mpi")
 
 AGGREGATOR: Final = 0
-"""This rank is a worker as well."""
+"""The aggregator's rank, which is a worker as well."""
 
 IN_A_ROW: Final = 100
-"""Calls on short vectors that are timed together: one by itself would show how ranks wake up from the barrier."""
+"""Calls on short vectors that are timed together: a single call would measure how ranks wake up from the barrier."""
 
 R = TypeVar("R", bound=Finding)
 
@@ -67,10 +67,10 @@ Reduce = Callable[[Float32Array], None]
 
 @contextlib.contextmanager
 def reduction(comm: CompComm, what: str) -> Iterator[Reduce]:
-    """Give the function that sums a vector over all ranks in place; collective.
+    """Yield the function that sums a vector over all ranks in place; collective.
 
     Raises:
-        UsageError: gloo without torch.
+        UsageError: gloo is chosen, and torch is not installed.
     """
     if what == "gloo":
         try:
@@ -106,11 +106,11 @@ def _through_aggregator(comm: CompComm, values: Float32Array, *, tagged: bool) -
 def check_answer(comm: CompComm, what: str, call: Reduce, count: int, draw: Draw, seed: int) -> float:
     """Reduce vectors whose sum is known and compare with the oracle; return the largest error.
 
-    Whole numbers have one sum in any order. What goes through NICs is also held to what their codec makes of ``draw``'s
-    vectors hop by hop, bit for bit: a tolerance of the codec's step is wider than the sum of small gradients.
+    Whole numbers have the same sum in any order. A sum through NICs of ``draw``'s vectors must also have the bits that
+    their codec makes hop by hop, because a tolerance of the codec's step is larger than the sum of small gradients.
 
     Raises:
-        ReplicaError: a wrong sum, or ranks that differ; on every rank.
+        ReplicaError: a sum is wrong, or ranks differ; raised on every rank.
     """
     is_modelled = what.endswith("_comp")
     precision = comm.precision() if is_modelled else None
@@ -145,7 +145,7 @@ def _round_trip(quantise: Quantise) -> RoundTrip:
 
 
 def _model(comm: CompComm, what: str, vectors: Sequence[Float32Array], round_trip: RoundTrip | None) -> Float32Array:
-    """Return what every rank must hold."""
+    """Return the sum that every rank must hold."""
     if what == "wa_comp":
         return aggregated(vectors, AGGREGATOR, round_trip)
     if what == "hierarchical_comp":
@@ -154,7 +154,7 @@ def _model(comm: CompComm, what: str, vectors: Sequence[Float32Array], round_tri
 
 
 def _difference(values: Float32Array, wanted: Float32Array) -> str | None:
-    """Return what is wrong with a sum, None if it has the bits that are wanted (either zero will do)."""
+    """Return what is wrong with a sum; None if it has the wanted bits (0.0 and -0.0 count as equal)."""
     differs = np.flatnonzero((values != wanted) | np.isnan(values))
     if not differs.size:
         return None
@@ -211,7 +211,7 @@ def measure(comm: CompComm, what: str, call: Reduce, asked: Asked, size_octets: 
 
 
 def _wire_totals(comm: CompComm) -> int | None:
-    """Return the octets that all nodes have sent on their wires, None without a meter; the same on every rank."""
+    """Return the octets that all nodes have sent on their wires, or None without a meter; the same on every rank."""
     path = os.environ.get(ENV_METER)
     total = None
     if comm.rank == 0 and path:
@@ -231,7 +231,7 @@ def _nic_counters() -> dict[str, int] | None:
 
 
 def _nic_cpu_s() -> float | None:
-    """Return the CPU seconds of this node's NIC so far; None without one, or where they cannot be read."""
+    """Return the CPU seconds of this node's NIC so far; None without a NIC, or if they cannot be read."""
     path = os.environ.get(ENV_CONTROL)
     return process_cpu_s(request(path, "info")["pid"]) if path else None
 
@@ -258,11 +258,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--gradients", default="gaussian:0.002", help="gaussian:SIGMA or a float32 .npy file (default %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--codec", choices=CODECS, help=f"of ranks that code by themselves (${ENV_OFFLOAD}=inline)")
+    parser.add_argument(
+        "--codec", choices=CODECS, help=f"codec of ranks that compress by themselves (${ENV_OFFLOAD}=inline)"
+    )
     parser.add_argument(
         "--bound", type=int, default=BOUND_K_DEFAULT, metavar="K", help="its error bound 2^-K (default %(default)s)"
     )
-    parser.add_argument("--rate", help="of every link, 1gbit: adds the bound to the report")
+    parser.add_argument("--rate", help="rate of every link, such as 1gbit: adds the bound to the report")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON there, and print nothing")
     return parser.parse_args(arguments)
@@ -270,7 +272,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Asked:
-    """What every rank shall sum, and how often.
+    """What every rank sums, and how often.
 
     Raises:
         UsageError: there is nothing to time.
@@ -308,7 +310,7 @@ def run(comm: CompComm, options: argparse.Namespace) -> AllreduceRecord:
 
 
 def described(comm: CompComm) -> dict[str, Any]:
-    """Return what every record of ranks begins with; the same on every rank."""
+    """Return the fields with which every record of ranks begins; the same on every rank."""
     precision = comm.precision()
     return {
         "ranks": comm.size,
@@ -348,9 +350,9 @@ def measure_and_tell(
     """Measure on every rank of MPI's world; rank 0 writes the record to ``asked.out``, prints it as JSON or shows it.
 
     Args:
-        asked: with ``out`` and ``json``.
+        asked: options, with ``out`` and ``json``.
         measure: returns the record; raises the same UsageError on every rank.
-        show: prints a table.
+        show: prints the record as a table.
         precision: codec and bound of the communicator.
     """
     end_at_once()

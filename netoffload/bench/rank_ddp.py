@@ -1,8 +1,8 @@
 """The rank program of ``netoffload bench ddp``: replicas of one model that take turns, each with another hook.
 
-Every replica trains the same steps from the same weights. The first steps are not timed: DDP builds its buckets, and
-our hook sends exact. Before a step all ranks meet in a barrier, some kilobytes on the wires; the time of a step is that
-of the slowest rank. Replicas must have the same bits on all ranks, or there is no time.
+Every replica trains the same steps from the same weights. The first steps are not timed: DDP builds its buckets in
+them, and our hook sends exact values. Before a step all ranks meet in a barrier, which puts some kilobytes on the
+wires. The slowest rank's time counts. If replicas differ in a bit between ranks, no time is reported.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ UNTIMED_STEPS: Final = 3
 
 @dataclass(frozen=True)
 class Sample:
-    """What a turn took.
+    """Times and octets of one turn.
 
     Attributes:
-        times_s: of each step, on this rank.
-        wire_octets: on all wires; 0 but on rank 0.
-        ring_octets: what a plain ring would have sent from this rank, where our hook was in its place.
-        sent_octets: what our hook sent.
+        times_s: time of each step on this rank.
+        wire_octets: octets on all wires; 0 on other ranks than rank 0.
+        ring_octets: octets that a plain ring would have sent from this rank instead of our hook.
+        sent_octets: octets that our hook sent.
     """
 
     times_s: list[float]
@@ -48,7 +48,7 @@ class Sample:
 
 
 def steps_of(number: int, steps: int, rounds: int) -> int:
-    """Return how many of ``steps`` a round trains; those that are not timed are round 0."""
+    """Return how many of ``steps`` a round trains; round 0 trains the untimed ones."""
     if number < 1:
         return UNTIMED_STEPS
     timed = steps - UNTIMED_STEPS
@@ -56,7 +56,7 @@ def steps_of(number: int, steps: int, rounds: int) -> int:
 
 
 def measure(job: RankJob, names: list[str], rounds: int) -> DdpRecord:
-    """Train all replicas; return the record, of which rank 0's is to be kept."""
+    """Train all replicas; return the record (only rank 0's has all octets)."""
     dataset, settings = open_saved(Path(job.dataset)), job.settings
     hooks = {ALONE: DdpHook(ALONE)} | {name: DDP_HOOKS[name] for name in names}
     replicas = {
@@ -108,7 +108,7 @@ def _result(contender: Contender[Sample], replica: ddp.DdpReplica, dataset: Data
 
 
 def _wire_octets() -> int:
-    """Return the octets that all nodes have sent on their wires; 0 on other ranks than 0."""
+    """Return the octets that all nodes have sent on their wires; 0 on other ranks than rank 0."""
     if ddp.rank() != 0:
         return 0
     return sum(int(node["tx_octets"]) for node in request(os.environ[ENV_METER], "wires")["nodes"])

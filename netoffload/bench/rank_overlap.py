@@ -2,10 +2,10 @@
 
 ``mpiexec -n 2 python -m mpi4py -m netoffload_mpi.bench_overlap --compute python --buckets 8 --size 4MB``
 
-A step computes some buckets and sums each over all ranks, as a backward pass does. It is done four ways: computation
+A step computes some buckets and sums each over all ranks, as a backward pass does. It runs in four ways: computation
 alone, communication alone, all computation and then all communication (serial), and each bucket on its way while the
-next one is computed (overlapped). All four take turns, and a step takes as long as on its slowest rank. The computation
-of a bucket is made to last as long as its communication, unless told otherwise, because then there is most to gain.
+next one is computed (overlapped). All four take turns, and the slowest rank's time of a step counts. By default, a
+bucket's computation lasts as long as its communication, because overlapping then gains most.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from netoffload_mpi.requests import CompRequest
 CALIBRATION_S: Final = 0.1
 
 NUMPY_FLOATS: Final = 64 * 1024
-"""Per unit of NumPy's work: 256 KiB, some 20 us a time, as one operation of a small network."""
+"""Floats of one unit of NumPy's work: 256 KiB take some 20 us, like one operation of a small network."""
 
 PYTHON_ADDITIONS: Final = 1000
-"""Per unit of Python's work, some 20 us as well."""
+"""Additions of one unit of Python's work, which takes some 20 us as well."""
 
 Compute = Callable[[], None]
 """Computes one bucket."""
@@ -57,7 +57,7 @@ def _python_unit() -> None:
 
 
 def computation(kind: str, seconds: float) -> Compute:
-    """Return a function that takes ``seconds`` of a core to itself (of any clock, if it sleeps); calibrated now."""
+    """Return a function that keeps a core busy for ``seconds``, or sleeps that long; its speed is measured here."""
     if kind == "sleep":
         return functools.partial(time.sleep, seconds)
     work = np.ones(NUMPY_FLOATS, np.float32)
@@ -79,13 +79,13 @@ class Step:
     """One step's buckets, and the four ways to do it.
 
     Args:
-        comm: the ranks.
-        gradients: float32[buckets, n], of this rank.
+        comm: the communicator of the ranks.
+        gradients: float32[buckets, n], gradients of this rank.
         compute: computes one bucket.
     """
 
     def __init__(self, comm: CompComm, gradients: Float32Array, compute: Compute) -> None:
-        """Do nothing yet."""
+        """Prepare a step; nothing is computed yet."""
         self._comm = comm
         self._gradients = gradients
         self._compute = compute
@@ -115,7 +115,7 @@ class Step:
         CompRequest.Waitall(requests)
 
     def time_s(self, way: Callable[[], None]) -> float:
-        """Return what one of the ways takes, on the slowest rank; collective."""
+        """Return the slowest rank's time for one of the ways; collective."""
         np.copyto(self.values, self._gradients)
         barrier(self._comm.exchange())
         start_s = time.perf_counter()
@@ -124,7 +124,7 @@ class Step:
         return max(seconds)
 
     def digest(self) -> str:
-        """Return what the values are, for comparison."""
+        """Return a digest of the values, for comparison."""
         return hashlib.sha256(self.values.tobytes()).hexdigest()
 
 
@@ -132,14 +132,14 @@ def measure(comm: CompComm, kind: str, gradients: Float32Array, compute_s: float
     """Check, warm up and time all ways with one kind of computation; return the result, the same on every rank.
 
     Args:
-        comm: the ranks.
-        kind: of :data:`~netoffload.bench.jobs.COMPUTE`.
-        gradients: float32[buckets, n], of this rank.
-        compute_s: what computing one bucket takes; None: what communicating one takes.
+        comm: the communicator of the ranks.
+        kind: kind of computation, of :data:`~netoffload.bench.jobs.COMPUTE`.
+        gradients: float32[buckets, n], gradients of this rank.
+        compute_s: time to compute one bucket; None: as long as communicating one takes.
         repeat: timed rounds.
 
     Raises:
-        ReplicaError: ranks, or ways, came to different sums.
+        ReplicaError: the sums of ranks, or of ways, differ.
     """
     plain = Step(comm, gradients, lambda: None)
     plain.time_s(plain.communicate_alone)  # warms up

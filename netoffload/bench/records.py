@@ -1,4 +1,4 @@
-"""What jobs of ranks leave for whoever started them: findings that cross from process to process as JSON."""
+"""Records of jobs of ranks: findings that rank 0 leaves as JSON for the process that started the ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from netoffload.bench.experiment import Finding
 
 @dataclass(frozen=True)
 class JobRecord(Finding):
-    """What every job's record has: number of ranks, the NICs' codec and bound (None: no NIC), versions."""
+    """The fields of every job's record: number of ranks, the NICs' codec and bound (None: no NIC), versions."""
 
     ranks: int
     codec: str | None
@@ -20,16 +20,16 @@ class JobRecord(Finding):
 
 @dataclass(frozen=True)
 class AllreduceResult(Finding):
-    """What the ranks say of one contender and size; per call where nothing else is said.
+    """The ranks' result for one contender and size; figures are per call.
 
     Attributes:
-        what: the rank program's name for it.
-        size_octets: of the vector.
-        times_s: of the slowest rank, by round.
-        wire_octets: on all wires; None without a meter.
-        rank_cpu_s: of all ranks together.
-        nic_cpu_s: of all NICs together; None without NICs.
-        nic: all NICs' counters; None without NICs.
+        what: the contender's name in the rank program.
+        size_octets: length of the vector.
+        times_s: time of the slowest rank, by round.
+        wire_octets: octets on all wires; None without a meter.
+        rank_cpu_s: CPU time of all ranks together.
+        nic_cpu_s: CPU time of all NICs together; None without NICs.
+        nic: counters of all NICs, added up; None without NICs.
         max_error: largest difference from the exact sum.
         bound_s: the least time; None: the rate is not known, and the record has no such key.
     """
@@ -62,14 +62,14 @@ class OverlapResult(Finding):
     """What ``rank_overlap`` found with one kind of computation.
 
     Attributes:
-        compute_kind: of ``jobs.COMPUTE``.
-        compute_s_per_bucket: what computing one bucket should take.
-        times_s: of a step, by way and round.
+        compute_kind: kind of computation, of ``jobs.COMPUTE``.
+        compute_s_per_bucket: time that computing one bucket should take.
+        times_s: time of a step, by way and round.
         compute_s: median of a step that only computes.
         communication_s: median of a step that only communicates.
         serial_s: median of a step that computes all, then communicates all.
         overlapped_s: median of a step that does both at the same time.
-        overlap: share of the shorter part that disappears behind the longer one; 1 is all of it.
+        overlap: share of the shorter part that disappears behind the longer one; 1: the whole shorter part.
     """
 
     compute_kind: str
@@ -93,15 +93,15 @@ class OverlapRecord(JobRecord):
 
 @dataclass(frozen=True)
 class DdpResult(Finding):
-    """What the ranks of ``rank_ddp`` say of one contender.
+    """The result of the ranks of ``rank_ddp`` for one contender.
 
     Attributes:
-        what: its name.
-        times_s: of the slowest rank, by step.
-        wire_octets: on all wires, per step.
-        payload_ratio: octets of a plain ring for each that our hook sent, headers excluded; None: another hook.
-        accuracy: on the test set, after the last step; None: the replicas are no replicas, each trains alone.
-        loss: of rank 0's last batch.
+        what: name of the contender.
+        times_s: time of the slowest rank, by step.
+        wire_octets: octets on all wires, per step.
+        payload_ratio: octets of a plain ring over those that our hook sent, headers excluded; None: another hook.
+        accuracy: accuracy on the test set, after the last step; None: each rank trains alone.
+        loss: loss of rank 0's last batch.
     """
 
     what: str

@@ -1,7 +1,7 @@
-"""What the formulas of ``netoffload.costmodel.exchange`` say of clusters that are not here.
+"""Predictions for clusters of any size, by the formulas of ``netoffload.costmodel.exchange``.
 
-Where latency overtakes bandwidth, which hierarchy wins, and what compression gains: in NICs (as fast as INCEPTIONN's
-engine, or the line) and inline (as fast as a core).
+They say from how many nodes on latency takes longer than octets, which hierarchy is fastest, and what compression
+gains: in NICs (as fast as INCEPTIONN's engine, or the line) and inline (as fast as a core).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from netoffload.errors import UsageError
 from netoffload.reports import Panel, Series
 
 RATES_MBPS: Final = (10, 100, 1000, 2500, 10_000, 25_000, 40_000, 100_000, 400_000, 800_000)
-"""Ethernet's."""
+"""Rates of Ethernet."""
 MOST_GBIT: Final = 1600
 
 
@@ -27,13 +27,13 @@ class Asked:
     """What to model.
 
     Attributes:
-        nodes: 2 or more each.
-        rates_bps: of the links.
-        octets: of the vector.
-        delay_ms: of a link, one way.
-        ratio: of the codec.
-        engine_bps: float32 that a NIC's engine takes.
-        core_Bps: octets of float32 that a rank codes in a second.
+        nodes: numbers of nodes, each 2 or more.
+        rates_bps: rates of the links.
+        octets: length of the vector.
+        delay_ms: delay of a link, one way.
+        ratio: compression ratio of the codec.
+        engine_bps: bits of float32 that a NIC's engine takes in a second.
+        core_Bps: octets of float32 that a rank encodes or decodes in a second.
         add_Bps: octets of float32 that a rank adds in a second.
     """
 
@@ -47,11 +47,11 @@ class Asked:
     add_Bps: float  # noqa: N815
 
     def __post_init__(self) -> None:
-        """Refuse what is no cluster and no codec."""
+        """Refuse impossible clusters, links and codecs."""
         if min(self.nodes) < 2:
             raise UsageError(f"{min(self.nodes)} nodes exchange nothing: use at least 2")
         if self.ratio < 1 or self.delay_ms < 0:
-            raise UsageError("a ratio below 1 or a negative delay is no codec and no link")
+            raise UsageError("the ratio must be at least 1, and the delay at least 0")
 
     def link(self, rate_bps: float) -> Link:
         """Return a link of that rate."""
@@ -60,11 +60,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Row(Finding):
-    """One cluster: seconds by way, the fastest one without compression, and compressed rings.
+    """One cluster: seconds by way, the fastest way without compression, and compressed rings.
 
     Attributes:
-        members: of each group of the fastest rings of rings; 1 or all: one flat ring.
-        latency_share: of the plain ring's time.
+        members: size of each group in the fastest rings of rings; 1 or all: one flat ring.
+        latency_share: share of the plain ring's time that is latency.
         nic_gain: the fastest way's time over that of the fastest one with NICs that compress.
         inline_gain: likewise, compressed by the ranks.
     """

@@ -1,9 +1,9 @@
 """The schedules of the collectives in simulated time: events, no sockets, no ranks.
 
-A node's wire carries one message after the other; an octet takes beta on it, a message arrives alpha later, and adding
-takes gamma for each octet. A rank sends a block of the ring when it has it and its wire is free. What NICs make of a
-block is what two of them make of one in memory (``netoffload.engine.pair``), headers included. So this knows nothing of
-the formulas in ``netoffload.costmodel.exchange``, and checks them.
+A node's wire carries one message after the other. An octet takes beta on it, a message arrives alpha later, and adding
+takes gamma for each octet. A rank sends a block of the ring as soon as it has the block and its wire is free. Two NICs
+in memory (``netoffload.engine.pair``) give the octets of a compressed block, headers included. The simulation uses no
+formula of ``netoffload.costmodel.exchange``, so it checks them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ JUDGED_FLOATS: Final = 16_384
 """A NIC looks at a flow's first kilobyte before it compresses."""
 LONGEST_FLOATS: Final = 65_536
 RATIO_OCTETS: Final = FLOAT_OCTETS * LONGEST_FLOATS
-"""Of the vector whose ratio the formula takes."""
+"""Length of the vector whose ratio the formula takes."""
 
 CHECKED: Final = (4, 8, 16, 64, 256, 1024)
 """Numbers of nodes that are simulated: a ring of 1024 takes two million events."""
@@ -38,11 +38,11 @@ def ring_round(link: Link, walks: Sequence[Sequence[int]], sizes: Sequence[int],
     """Return when the last rank of a ring has its last block.
 
     Args:
-        link: between neighbours.
-        walks: of every rank: the block that it sends in each step, and last the one that it ends with.
+        link: link between neighbours.
+        walks: for every rank, the blocks that it sends, by step, and then the block that it holds at the end.
         sizes: octets of the blocks.
-        adding: steps whose block is added at the receiver.
-        begin_s: when all ranks begin.
+        adding: number of steps in which the receiver adds the block.
+        begin_s: time at which all ranks begin.
     """
     ranks, steps = len(walks), len(walks[0]) - 1
     free_s, last_s = [begin_s] * ranks, begin_s
@@ -78,7 +78,7 @@ def nic_octets(octets: int) -> int:
     """Return the octets of the frames that a NIC makes of a block of gradients, once its flow is judged.
 
     Args:
-        octets: of float32; of a long block a part is sent, and its octets are scaled.
+        octets: length of the block as float32; of a long block only a part is sent, and its octets are scaled.
     """
     stream = Stream(*pair())
     stream.send(gaussian(GRADIENTS, JUDGED_FLOATS, 1))
@@ -88,7 +88,7 @@ def nic_octets(octets: int) -> int:
 
 
 def _on_wire(frame: bytes) -> int:
-    """Return the octets of a frame on the wire; a bundle's segments have headers of their own."""
+    """Return the octets of a frame on the wire; each segment of a bundle has its own headers."""
     offload, inner = vnet.parse_vnet(frame)
     if not offload.gso_size:
         return len(inner)
@@ -97,7 +97,7 @@ def _on_wire(frame: bytes) -> int:
 
 
 def rings_of_rings(link: Link, groups: int, members: int, octets: int) -> float:
-    """Return the seconds of rings in groups and between them; all groups are alike, so one of each is run."""
+    """Return the seconds of rings in groups and between them; all groups are alike, so only one of each is run."""
     blocks = _sizes(octets, members)
     walks = [reduce_scatter_walk(rank, members) for rank in range(members)]
     reduced_s = ring_round(link, walks, blocks, members - 1, 0.0)
@@ -110,7 +110,7 @@ def rings_of_rings(link: Link, groups: int, members: int, octets: int) -> float:
 def aggregator(link: Link, nodes: int, octets: int) -> float:
     """Return the seconds of gradients to an aggregator, their sum, and weights down a binomial tree.
 
-    The aggregator's wire takes in one gradient after the other, and adds when all are there.
+    The aggregator receives one gradient after the other, and adds them when all are there.
     """
     arrived_s = 0.0
     for _worker in range(nodes):
@@ -131,7 +131,7 @@ def _sizes(octets: int, blocks: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Checked(Finding):
-    """One way and number of nodes: what the formula says, what the events say, and how far they are apart."""
+    """One way and number of nodes: seconds by formula and by simulation, and their difference."""
 
     way: str
     nodes: int
@@ -140,7 +140,7 @@ class Checked(Finding):
 
     @property
     def off(self) -> float:
-        """The formula's error, as a share of what was simulated."""
+        """The formula's error, as a share of the simulated time."""
         return self.formula_s / self.simulated_s - 1
 
 

@@ -1,4 +1,4 @@
-"""The threshold of each threshold method: training in this process with many, then choosing (``training.search``)."""
+"""Finds the best threshold of each threshold method by training with many of them (``training.search``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from netoffload.training.config import TrainSettings
 
 @dataclass(frozen=True)
 class Findings(Finding):
-    """What was learnt with every threshold, and the best threshold of each method."""
+    """Accuracy and octets with every threshold, and the best threshold of each method."""
 
     configuration: dict[str, Any]
     best: dict[str, float]
@@ -36,12 +36,12 @@ class Thresholds(AllOrNothing[Findings]):
         """Load the data.
 
         Args:
-            settings: of the runs; their method is replaced.
+            settings: settings of the runs; their method is replaced.
             grid: the thresholds; none: those of ``search``.
-            out: gets the record as a line, where it is not None.
+            out: file that gets the record as a line; None: no file.
 
         Raises:
-            UsageError: the data cannot be read, or ``out`` not be written.
+            UsageError: the data cannot be read, or ``out`` cannot be written.
         """
         self._settings, self._grid, self._out = settings, tuple(grid) or search.GRID, out
         self._dataset = data.load(settings)

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 PORT: Final = 49_778
 READY_TIMEOUT_S: Final = 60.0
-"""Starting Python and NumPy on a busy machine, and a tunnel that comes up."""
+"""Time to start Python and NumPy on a busy machine, and for a tunnel to come up."""
 STREAM_TIMEOUT_S: Final = 600.0
-"""Last resort: the programs themselves give up after half a minute of silence."""
+"""Time limit for a program that hangs; normally the programs end by themselves after half a minute of silence."""
 RAW_SHARE_MAX: Final = 0.01
-"""A tagged stream with more floats than this left as they are was not compressed, and its time is no NIC's."""
+"""Largest share of floats of a tagged stream that may arrive uncompressed; with more, the stream is an error."""
 SENDER, RECEIVER = 0, 1
 """The nodes' indices."""
 
@@ -52,10 +52,10 @@ class Payload:
     """What streams carry: one block of float32, sent over and over.
 
     Attributes:
-        block_octets: its length.
-        ratio: its octets over those of the codec's payload.
-        sent: the file that holds it.
-        rounded: the file with what the codec makes of it.
+        block_octets: length of the block.
+        ratio: octets of the block over octets of the codec's payload.
+        sent: file with the block.
+        rounded: file with the codec's round trip of the block.
     """
 
     block_octets: int
@@ -65,13 +65,13 @@ class Payload:
 
 
 def write_payload(values: Float32Array, codec: Codec, bound_k: int, folder: Path) -> Payload:
-    """Write a block and what the codec makes of it into ``folder``.
+    """Write a block and the codec's round trip of it into ``folder``.
 
     Args:
         values: float32[n], n > 0.
-        codec: of the NICs.
-        bound_k: its bound.
-        folder: which exists.
+        codec: codec of the NICs.
+        bound_k: error bound 2^-bound_k of the codec.
+        folder: an existing folder.
     """
     sent, rounded = folder / "sent.bin", folder / "rounded.bin"
     sent.write_bytes(values.tobytes())
@@ -84,13 +84,13 @@ class StreamResult:
     """One stream that arrived as it must.
 
     Attributes:
-        octets: payload.
+        octets: octets of payload.
         seconds: from the first octet sent to the last one received.
-        wire_octets: what the sender's wire carried away, with every header.
-        wire_frames: in how many frames.
-        carrier_cpu_s: CPU time of the processes that carried it (NICs, or a tunnel's).
-        machine_cpu_s: CPU time of the whole machine, with whatever else ran on it.
-        stolen_s: what a hypervisor gave to others meanwhile, although there was work.
+        wire_octets: octets that the sender's wire carried, with every header.
+        wire_frames: frames that the sender's wire carried.
+        carrier_cpu_s: CPU time of the processes that carried the stream (NICs, or a tunnel's).
+        machine_cpu_s: CPU time of the whole machine, other programs included.
+        stolen_s: core time that a hypervisor gave to others meanwhile, although there was work.
         raw_floats: float32 of a tagged stream that crossed uncompressed.
     """
 
@@ -134,13 +134,13 @@ def run_stream(
     Args:
         bed: a running testbed of at least two nodes.
         payload: what to send.
-        octets: how much of it; a multiple of four.
-        tagged: with the NICs' ToS; what arrives must then be what the codec makes of it.
-        address: of n1, if not on the data network but on a tunnel over it.
-        carriers: pids of the processes that carry it.
+        octets: length of the stream; a multiple of four.
+        tagged: send with the NICs' ToS, and expect the codec's round trip.
+        address: address of n1 in a tunnel; None: its address on the data network.
+        carriers: pids of the processes that carry the stream.
 
     Raises:
-        RunError: it did not arrive, not as it must, or tagged and yet uncompressed.
+        RunError: the stream did not arrive, arrived wrong, or was tagged and arrived uncompressed.
     """
     address = address or bed.plan.nodes[RECEIVER].address
     nic = bed.plan.settings.nic or NicSettings()
@@ -175,7 +175,7 @@ def round_trips_us(bed: Testbed, count: int) -> list[float]:
     """Return ``count`` round-trip times of one octet over TCP between n0 and n1, untagged, without Nagle's delay.
 
     Raises:
-        RunError: the programs do not reach each other.
+        RunError: the programs cannot connect.
     """
     common = [str(PORT), str(count)]
     address = bed.plan.nodes[RECEIVER].address
@@ -198,13 +198,13 @@ class _Endpoint:
         self._role = role
 
     def read(self, timeout_s: float) -> dict[str, Any]:
-        """Return the next thing it says.
+        """Return the next line of the program.
 
         Raises:
-            RunError: it ended or is silent.
+            RunError: the program ended or is silent.
         """
         assert self.process.stdout is not None
-        # Unbuffered, and one line at a time is all it ever says: select sees every line.
+        # The pipe is unbuffered and the program writes one line at a time, so select() sees every line.
         if not select.select([self.process.stdout], [], [], timeout_s)[0]:
             raise RunError(f"the {self._role} program was silent for {timeout_s:.0f} s")
         line = self.process.stdout.readline()

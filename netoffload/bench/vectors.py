@@ -13,7 +13,7 @@ from netoffload.config import parse_size_octets
 from netoffload.errors import UsageError
 
 HDC: Final = "hdc"
-"""Names a vector of gradients that one process trains first."""
+"""Name of the vector of gradients that this process gets by training HDC."""
 
 
 def parse_vector_octets(text: str) -> int:
@@ -59,5 +59,5 @@ def of_hdc(seed: int, vectors: int = 4) -> Float32Array:
 
 
 def gradients_argument(text: str) -> str:
-    """Return the option ``--gradients`` for a rank, which has another working directory: files by absolute path."""
+    """Return the option ``--gradients`` for ranks, which have another working directory: a file's path is absolute."""
     return str(Path(text).absolute()) if Path(text).exists() else text

@@ -1,14 +1,14 @@
-"""Tunnels of others that compress what they carry, as peers of a NIC: OpenVPN, tinc and vtun, without encryption.
+"""Tunnels of other programs that compress, to compare NICs with: OpenVPN, tinc and vtun, without encryption.
 
 Each gives the two nodes an Ethernet interface of its own, carried in UDP over their data network, and compresses frame
 by frame with a general compressor. All of them are set up for speed: no cipher, no digest, large socket buffers. The
-settings are those of their manuals (openvpn(8), tinc.conf(5), vtund.conf(5)):
+settings follow their manuals (openvpn(8), tinc.conf(5), vtund.conf(5)):
 
 - OpenVPN 2.6, lz4. Its tunnel's MTU of 48000 lets it take large frames from the host in one read and leaves it to IP to
   fragment the carrier packets: five times as fast here as its default of 1500, which can be chosen too. OpenVPN 2.7
   no longer compresses what it sends.
-- tinc 1.0, LZO (level 10). Frames above the path MTU that it has found go over its TCP connection, uncompressed; so the
-  tunnel's MTU is 1400, and it is given time to find the path's.
+- tinc 1.0, LZO (level 10). Frames above the path MTU that it has found go over its TCP connection, uncompressed. So the
+  tunnel's MTU is 1400, and a measurement waits until tinc has found the path MTU.
 - vtun 3, LZO.
 """
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from netoffload.testbed.build import Testbed
 
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Daemons live in directories that a user's PATH may lack."""
+"""Folders of daemons, which a user's PATH may lack."""
 
 BUFFER_OCTETS: Final = 4 * 1024 * 1024
 SMALL_MTU: Final = 1400
-"""Leaves room for a tunnel's headers in a carrier packet of 1500 octets."""
+"""MTU of a tunnel: leaves room for the tunnel's headers in a carrier packet of 1500 octets."""
 OPENVPN_LARGE_MTU: Final = 48_000
 END_TIMEOUT_S: Final = 5.0
 VERSION_TIMEOUT_S: Final = 10.0
 
 _VTUN_ENTER: Final = 'mount -t tmpfs tmpfs /run && mkdir -p /run/lock/vtund && exec "$0" "$@"'
-"""vtund keeps its pid and a file per session in /run, and ends without a word where it cannot. A program on a node has
-mounts of its own, so these files are nobody else's and go with it."""
+"""Mounts an empty /run for vtund, which keeps its pid and a file per session there, and ends without a message if it
+cannot. A program on a node has its own mounts, so these files disappear with it."""
 
 Argv = list[str]
 Recipe = Callable[["Peer", "Testbed", Path], tuple[Argv, Argv]]
-"""From the peer, a testbed and an empty folder to what runs on n0 and on n1."""
+"""Makes the command lines of n0 and n1 from the peer, a testbed and an empty folder."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class Peer:
     """A tunnel.
 
     Attributes:
-        program: the executable.
-        package: what to install.
-        version_argv: asks the program for its version.
-        recipe: makes its files and returns its two command lines.
-        network: of the tunnel; the nodes are .1 and .2 in it.
-        port: that carries it.
-        settle_s: after both ends are up, until it carries at full speed.
+        program: name of the executable.
+        package: name of the package to install.
+        version_argv: arguments that make the program print its version.
+        recipe: makes the tunnel's files and returns its two command lines.
+        network: network of the tunnel, in which the nodes are .1 and .2.
+        port: UDP port that carries the tunnel.
+        settle_s: time from both ends being up until the tunnel carries at full speed.
     """
 
     program: str
@@ -180,11 +180,11 @@ PEERS: Final = {
     "tinc-lzo": Peer("tincd", "tinc", ("--version",), _tinc, "10.97.3", 655, settle_s=10.0),
     "vtun-lzo": Peer("vtund", "vtun", ("-h",), _vtun, "10.97.4", 5000),
 }
-"""Every peer by the name a user chooses it by."""
+"""Every peer by its name in ``--peers``."""
 
 
 def missing(peer: Peer) -> str | None:
-    """Return what to do to have this peer, or None where it is there."""
+    """Return what to install for this peer, or None if it is installed."""
     return None if peer.path() is not None else f"{peer.program} is not installed: install the package {peer.package}"
 
 
@@ -192,8 +192,8 @@ class Tunnel:
     """A running tunnel.
 
     Attributes:
-        address: of n1 in it.
-        pids: of its two ends.
+        address: address of n1 in the tunnel.
+        pids: pids of both ends.
     """
 
     def __init__(self, peer: Peer, folder: Path, ends: dict[int, subprocess.Popen[bytes]]) -> None:
@@ -217,7 +217,7 @@ class Tunnel:
 def tunnel(bed: Testbed, peer: Peer) -> Iterator[Tunnel]:
     """Run a tunnel between n0 and n1; its processes are gone afterwards.
 
-    Whether it came up is for its user to find out: ends that cannot reach each other go on trying.
+    The caller finds out whether the tunnel comes up: ends that cannot reach each other go on trying.
 
     Args:
         bed: a running testbed of plain nodes.
@@ -230,7 +230,7 @@ def tunnel(bed: Testbed, peer: Peer) -> Iterator[Tunnel]:
     argvs = peer.recipe(peer, bed, folder)
     with contextlib.ExitStack() as stack:
         ends: dict[int, subprocess.Popen[bytes]] = {}
-        for own in (1, 0):  # the one that waits first
+        for own in (1, 0):  # first the end that waits for the other one
             log = stack.enter_context(_log_path(folder, own).open("wb"))
             ends[own] = bed.popen(
                 own, argvs[own], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

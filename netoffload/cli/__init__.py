@@ -1,8 +1,8 @@
 """What a person types: one module per group of commands, each a thin wrapper around one layer.
 
-Commands parse, call one function of a layer, and print; they compute nothing, and a test says so. Layers with heavy
-imports (torch, numba, matplotlib) are imported inside the commands that need them. A command's own module is imported
-when the command is asked for (``known``), so that ``--help`` and Tab answer at once.
+A command parses, calls one function of a layer, and prints. A test checks that no command computes anything. Commands
+import layers with heavy imports (torch, numba, matplotlib) only where they need them. The program imports a command's
+module when a user calls the command (``known``), so ``--help`` and Tab answer at once.
 """
 
 from netoffload.cli.app import app, main

@@ -19,36 +19,46 @@ if TYPE_CHECKING:
 
 @app.command()
 def advise(
-    rate: Annotated[str | None, typer.Option(help="Of every link: 100mbit, 1gbit. Default: it is measured.")] = None,
-    delay: Annotated[float, typer.Option(help="Of every link with --rate, one way, in ms.")] = 0.0,
+    script: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- SCRIPT [ARGS]...]", help="Your training script, instead of a model."),
+    ] = None,
+    rate: Annotated[str | None, typer.Option(help="Rate of every link: 100mbit, 1gbit. Default: measured.")] = None,
+    delay: Annotated[float, typer.Option(help="Delay of every link, one way, in ms; with --rate.")] = 0.0,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", help="Ranks, where no launcher starts them. Default: 4.")
+        int | None, typer.Option("--nodes", "-n", help="Number of ranks, if no launcher starts them. Default: 4.")
     ] = None,
     model: Annotated[str, typer.Option(help="Any of 'netoffload train --list'.")] = "hdc",
-    gradients: Annotated[Path | None, typer.Option(help="A float32 .npy file instead; a gradient per row.")] = None,
+    gradients: Annotated[Path | None, typer.Option(help="Gradients from this float32 .npy file, one per row.")] = None,
     compute: Annotated[
-        float | None, typer.Option(help="Computing of a step, in ms. Default: the model's; 0 of a file.")
+        float | None, typer.Option(help="Computing time of a step, in ms. Default: measured; 0 with --gradients.")
     ] = None,
     batch: Annotated[int, typer.Option(help="Samples per rank and step.")] = 25,
-    steps: Annotated[int, typer.Option(min=1, help="Of training, before gradients are taken.")] = 50,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Training steps before gradients are taken. Default: 50; 20 of a script.")
+    ] = None,
     bound: Bound = config.BOUND_K_DEFAULT,
-    error: Annotated[float, typer.Option(help="Relative error up to which an exchange is recommended.")] = 0.1,
-    is_tried: Annotated[bool, typer.Option("--try", help="Time the plain ring and those inline as well.")] = False,
+    error: Annotated[float, typer.Option(help="Largest relative error of an exchange to recommend.")] = 0.1,
+    is_tried: Annotated[bool, typer.Option("--try", help="Also time the plain ring and the inline rings.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say which exchange pays on a network, by how much, and with what error.
 
-    Measures this CPU's codec, a model's computing, and the network between
-    the ranks that it is started on; without a launcher, say --rate. Then it
-    predicts a step for every exchange. --try also times four of them, between
-    the ranks, or between threads of this machine.
+    It measures the codecs on this CPU, a model's computing, and the network
+    between the ranks that a launcher started; without a launcher, give --rate.
+    Then it predicts the time of a step with every exchange. --try also times
+    four of them between the ranks, or between threads of this process. Your
+    script runs unchanged, as one rank alone, for --steps steps of its
+    optimizer.
 
-    Left out: computing that goes on while gradients are on their way, headers,
-    and what an error does to learning.
+    The prediction leaves out headers, computing that goes on while gradients
+    are on their way, and what an error does to learning.
 
     Example: netoffload advise --rate 1gbit --delay 0.1 -n 8
 
     Example: netoffload advise --rate 100mbit --gradients captured.npy --compute 40
+
+    Example: netoffload advise --rate 1gbit -- train.py --batch-size 64
 
     Example: torchrun --nnodes 2 --node-rank N --master-addr HOST -m netoffload advise --try
 
@@ -68,6 +78,7 @@ def advise(
         bound=bound,
         error_max=error,
         is_tried=is_tried,
+        script=tuple(script or ()),
     )
     run(Adviser(asked), _print_table, as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""The application object, and the one place where an error becomes a line and an exit code."""
+"""The application object. Only this module turns an error into a line and an exit code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ app = typer.Typer(
 )
 
 WIDTH_IN_FILES: Final = 200
-"""Characters of a line that no terminal ends: enough for every table."""
+"""Width of lines, in characters, if the output is no terminal: enough for every table."""
 
 console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH_IN_FILES)
 """Results go here (standard output)."""
@@ -72,7 +72,7 @@ def _root(
 class Interrupted(BaseException):
     """Ctrl-C, SIGTERM or SIGHUP, raised in the main thread so that every context manager undoes what it made.
 
-    Not ``KeyboardInterrupt``: typer would turn that into an exit without a word.
+    It is no ``KeyboardInterrupt``: typer would end the program on that without a message.
     """
 
 
@@ -84,9 +84,10 @@ def add_columns(table: Table, headings: Iterable[str], words: Collection[str] = 
     """Add columns that stay readable in a narrow terminal.
 
     Args:
-        table: gets them.
+        table: gets the columns.
         headings: of all columns.
-        words: headings of those with words, to the left, which are folded; all others have numbers, which stay whole.
+        words: headings of the columns with words. They stand to the left, and long words are folded. All other columns
+            have numbers, which stay whole.
     """
     for heading in headings:
         if heading in words:
@@ -97,10 +98,10 @@ def add_columns(table: Table, headings: Iterable[str], words: Collection[str] = 
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[..., None]]:
-    """A bar that says what is going on; where nobody watches it, a line for each thing that begins.
+    """Show a bar that says what is going on; without a terminal, write a line for each thing that begins.
 
     Yields:
-        a function to call with what begins, and the share that is done (0..1) where that is known.
+        a function to call with what begins and, if it is known, the share that is done (0..1).
     """
     if not notes.is_terminal:
 
@@ -121,7 +122,7 @@ def progress_bar() -> Iterator[Callable[..., None]]:
 
 @contextlib.contextmanager
 def phases(first: str) -> Iterator[Callable[[str], None]]:
-    """A line that says what is going on and goes at the end; where nobody watches it, only what takes minutes.
+    """Show a line that says what is going on, until the end; without a terminal, write only what takes minutes.
 
     Yields:
         a function to call with what begins.
@@ -139,11 +140,11 @@ def phases(first: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def told_anyway(tell: Callable[[str | None], None]) -> Iterator[None]:
-    """Do something long, whose findings are told even if it ends early.
+    """Call ``tell`` after the body, even if an error or a signal ends the body early.
 
     Args:
-        tell: called once behind the body: with None, or with the reason why the body did not get to its end (an error
-            or a signal), which then goes on.
+        tell: called once after the body: with None, or with the reason why the body ended early. The error or signal
+            then goes on.
     """
     try:
         yield
@@ -167,19 +168,19 @@ def _raise_interrupted(_signal: int, _frame: FrameType | None) -> None:
 
 @functools.cache
 def _command() -> Callable[..., object]:
-    """Return the commands, put together once: that takes longer than most of what tests refuse."""
+    """Return the commands. They are put together once, because that takes longer than most tests of an error."""
     return typer.main.get_command(app)
 
 
 @contextlib.contextmanager
 def _written_out() -> Iterator[None]:
-    """Write what is left in standard output's buffer as well, and say so if it takes no more.
+    """Write what is left in standard output's buffer at the end, and raise an error if that fails.
 
-    Whoever reads files and devices turns what the system refuses into an error of ours, with a path. What is left and
-    has none is the output.
+    Code that reads files and devices turns an ``OSError`` into an error of ours with a path. An ``OSError`` without a
+    path therefore comes from standard output.
 
     Raises:
-        SystemRefusedError: standard output is full.
+        SystemRefusedError: standard output cannot be written.
     """
     try:
         try:
@@ -187,7 +188,7 @@ def _written_out() -> Iterator[None]:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        _lead_nowhere(sys.stdout)  # whoever read it has seen enough
+        _lead_nowhere(sys.stdout)  # the reader closed the pipe: it has seen enough
         sys.exit(1)
     except OSError as error:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG):
@@ -198,7 +199,7 @@ def _written_out() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _said_what_is_missing() -> Iterator[None]:
-    """Turn the import of a package that an extra brings into an error of ours.
+    """Turn the failed import of an extra's package into an error that names the extra.
 
     Raises:
         UsageError: the package is not installed.
@@ -213,17 +214,17 @@ def _said_what_is_missing() -> Iterator[None]:
 
 
 def need(package: str) -> None:
-    """Refuse, before anything is built, what ranks cannot do without a package that an extra brings.
+    """Refuse, before anything is built, a command whose ranks need an extra's package that is missing.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: the package is not installed.
     """
     if find_spec(package) is None:
         raise missing_package(package)
 
 
 def _lead_nowhere(stream: TextIO) -> None:
-    """Let what is still in a stream's buffer go nowhere when Python flushes it at its end."""
+    """Redirect a stream to /dev/null, so that Python's flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

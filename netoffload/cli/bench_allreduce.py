@@ -1,4 +1,4 @@
-"""``netoffload bench allreduce``: collectives over shaped links beside others, with the octets they sent."""
+"""``netoffload bench allreduce``: our collectives beside those of others over shaped links: times and octets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(
     size: Annotated[
         list[str] | None, typer.Option(help="Octets of the vector: 25MB (default), 64KiB; repeat for several.")
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Timed calls of each; one more warms up.")] = 5,
+    repeat: Annotated[int, typer.Option(min=1, help="Timed calls of each contender; one more warms up.")] = 5,
     what: Annotated[
         list[str] | None,
         typer.Option(
@@ -41,26 +41,25 @@ def command(
     codec: NicCodec = "inceptionn",
     packing: Annotated[str, typer.Option(help=f"Packing: {', '.join(config.PACKINGS)}.")] = "coalesced",
     mtu: Annotated[int, typer.Option(help="MTU of every link in octets.")] = 1500,
-    seed: Annotated[int, typer.Option(min=0, help="Of the values.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the values.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Sum a float32 vector over all nodes: our collectives beside MPICH, Open MPI and torch's gloo.
 
-    What ends in _nic or _comp goes through emulated NICs, which share the
-    cores with the ranks; all else runs over plain wires. The ranks of
-    ring_inline compress by themselves, by the codec of the NICs. wa: rank 0 is a
-    worker and the aggregator; of wa_comp only the gradients are tagged.
-    mpich and openmpi choose their algorithm, mpich_ring and openmpi_ring are
-    told to use a ring.
+    Contenders that end in _nic or _comp go through emulated NICs, which share
+    the cores with the ranks. All others run over plain wires. The ranks of
+    ring_inline compress by themselves, with the codec of the NICs. In wa rank
+    0 is a worker and the aggregator; in wa_comp only the gradients are tagged.
+    mpich and openmpi choose their algorithm; mpich_ring and openmpi_ring use
+    a ring.
 
-    The answer is checked before a time is taken. Of short vectors, up to
-    32 KiB from all other ranks, 100 calls in a row are timed together, and
-    the time is that of one. The bound is
-    2(p-1)/p · size / rate: a ring whose links carry payload only. Headers
-    alone cost 1.046 of it. Octets are those on all wires; the ratio is a
-    ring's payload over octets. CPU seconds are those of all ranks and of all
-    NICs together, per call. What is measured already is reported even if
-    something later cannot be measured.
+    The answer is checked before a time is taken. For short vectors, up to
+    32 KiB from all other ranks, 100 calls in a row are timed together and
+    the time of one is reported. The bound is 2(p-1)/p · size / rate: a ring
+    whose links carry payload only. Headers alone make a call take 1.046 of
+    it. Octets are those on all wires; the ratio is a ring's payload over
+    these octets. CPU seconds are those of all ranks and of all NICs together,
+    per call. If a contender fails, the results of the others are reported.
 
     Example: netoffload bench allreduce -n 2 --size 1KiB --what ring --what mpich --json
 

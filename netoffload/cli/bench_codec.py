@@ -29,20 +29,20 @@ def command(
     data: Annotated[
         list[str] | None, typer.Option(help="gaussian:STANDARD_DEVIATION or hdc; default: 0.001, 0.01, 0.1 and hdc.")
     ] = None,
-    gradients: Annotated[Path | None, typer.Option(help="Also a float32 .npy file; by default instead of hdc.")] = None,
+    gradients: Annotated[Path | None, typer.Option(help="Also a float32 .npy file; replaces the default hdc.")] = None,
     kernel: Annotated[list[str] | None, typer.Option(help="avx512, avx2, plain; default: all that run here.")] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Timed samples of each.")] = 9,
-    seed: Annotated[int, typer.Option(min=0, help="Of the data.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, help="Timed samples of each codec and vector.")] = 9,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the data.")] = 1,
     figure: Annotated[Path | None, typer.Option(help="Also draw ratio against worst error: .png, .svg, .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time the codecs, after checking what they decode against the oracle.
 
-    Without --codec, all of them. hdc is a sample of gradients that one process
-    trains first; a file comes from 'netoffload train hdc --capture FILE'. A
-    vector shorter than the size is repeated. Speeds are octets of floats per
-    second, medians; 'halves' is how NICs decode a block, from its front and
-    its middle at once. Ctrl-C prints what has been measured.
+    Without --codec it times all codecs. hdc is a sample of gradients from a
+    short training; 'netoffload train hdc --capture FILE' writes such a file.
+    A vector shorter than the size is repeated. Speeds are octets of floats
+    per second, medians; 'halves' is how NICs decode a block: from its front
+    and its middle at once. Ctrl-C prints what has been measured.
 
     Example: netoffload bench codec --codec inceptionn --codec bounded --size 16MB
              netoffload bench codec --bound 6 --bound 10 --figure pareto.png

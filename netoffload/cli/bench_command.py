@@ -21,7 +21,7 @@ GRADIENTS = "gaussian:0.002"
 
 
 def run(experiment: Experiment[F], print_tables: Callable[[F], None], *, as_json: bool) -> None:
-    """Measure, then print what was found; also what was found before an error or a signal.
+    """Measure, then print the findings; if an error or a signal ends measuring, print the findings up to then.
 
     Args:
         experiment: what to measure.

@@ -1,4 +1,4 @@
-"""``netoffload bench compressors``: what the papers' host-side methods save, what they do to a gradient, how fast."""
+"""``netoffload bench compressors``: ratio, error and speed of the papers' host-side methods."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def command(
     ] = None,
     data: Annotated[str, typer.Option(help="gaussian:STANDARD_DEVIATION, or hdc.")] = GRADIENTS,
     size: Annotated[str, typer.Option(help="Octets of a gaussian vector.")] = "16MB",
-    gradients: Annotated[Path | None, typer.Option(help="A float32 .npy file instead; its first vector.")] = None,
+    gradients: Annotated[Path | None, typer.Option(help="Take the first vector of this float32 .npy file.")] = None,
     layers: Annotated[
         str | None, typer.Option(help="Lengths of the layers, 500,10, or hdc; default: hdc's for hdc, else one layer.")
     ] = None,
     repeat: Annotated[int, typer.Option(min=2, help="Timed samples, and repeats for error, bias and q.")] = 9,
-    seed: Annotated[int, typer.Option(min=0, help="Of the data and of the randomness.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the data and of the compressors.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Measure the compressors: ratio, q, bias, errors, GB/s each way.
 
     q is the variance ratio |Q(v)-v|²/|v|², the mean over the repeats; the
     bias is |mean of Q(v) - v| / |v|. GB/s are octets of floats per second of
-    one core's time, medians. A file comes from
-    'netoffload train hdc --capture FILE'; such files have --layers hdc.
+    one core's time, medians. 'netoffload train hdc --capture FILE' writes a
+    file for --gradients; give --layers hdc with it.
 
     Example: netoffload bench compressors --compressor terngrad --compressor qsgd:levels=15,norm=max --json
     """

@@ -28,32 +28,32 @@ def command(
     data_dir: DataDir = None,
     nodes: Annotated[int, typer.Option("--nodes", "-n", help="Ranks, one per node.")] = 4,
     rate: Rate = "1gbit",
-    steps: Annotated[int, typer.Option(help="That every contender trains; the first 3 are not timed.")] = 60,
+    steps: Annotated[int, typer.Option(help="Training steps per contender; the first 3 are not timed.")] = 60,
     batch: Annotated[int, typer.Option(help="Samples per rank and step.")] = 25,
-    learning_rate: Annotated[float | None, typer.Option(help="At the start. Default: the model's own.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Initial rate. Default: the model's own.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Rounds into which the steps are cut.")] = 3,
     what: Annotated[
         list[str] | None, typer.Option(help=f"{', '.join(DDP_HOOKS)}; repeat for several; default: all.")
     ] = None,
     bound: Bound = config.BOUND_K_DEFAULT,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, batches, and the digits' test set.")] = 1,
-    figure: Annotated[Path | None, typer.Option(help="Draw it there as well: .png, .svg, .pdf.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, batches, and the digits' test set.")] = 1,
+    figure: Annotated[Path | None, typer.Option(help="Also draw the table into this file: .png, .svg, .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train under torch's DDP over shaped links: its own exchange, its fp16 and PowerSGD hooks, and ours.
 
-    inline_...: the ranks compress by themselves, with _ef with error feedback.
-    nic_...: emulated NICs do, and share the cores with the ranks. qsgd:
-    payloads of QSGD with 15 levels, gathered. powersgd has one bucket,
-    because gloo aborts with more.
+    inline_...: the ranks compress by themselves; _ef: with error feedback.
+    nic_...: emulated NICs compress, and share the cores with the ranks. qsgd:
+    every rank gathers payloads of QSGD with 15 levels. powersgd has one
+    bucket, because gloo aborts with more.
 
-    All train the same steps from the same weights, and take turns. Replicas
-    must be bit-identical before a time is reported. compute is a step in which
-    nothing travels; communicate is what a step takes longer, compressing and
-    waiting included, without what is hidden behind backward. Octets are those
-    on all wires, headers included, and fp16 / wire is how many times fewer
-    they are than the fp16 hook's. payload: octets of a plain ring for each
-    that our hook sent.
+    All contenders train the same steps from the same weights, and take turns.
+    Replicas must be bit-identical before a time is reported. compute is the
+    time of a step in which nothing travels. communicate is how much longer a
+    step takes: compressing and waiting, without the part hidden behind
+    backward. Octets are those on all wires, headers included. fp16 / wire says
+    how many times fewer they are than the fp16 hook's. payload is a plain
+    ring's octets over those that our hook sent.
 
     Example: netoffload bench ddp -n 4 --rate 1gbit --model hdc --steps 30
 

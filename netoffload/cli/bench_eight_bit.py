@@ -20,14 +20,14 @@ def command(
     sample: Annotated[
         int, typer.Option(min=1, help="Numbers of each distribution; the paper's: 25000000.")
     ] = 1_000_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the numbers.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the numbers.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Measure the 8-bit types' errors beside Table 2 of their paper.
 
-    nearest is what the compressor does. search is the paper's binary search as
-    its figures suggest it, which misses the nearest number one time in four;
-    its mean squared error is what the paper prints as mean absolute error.
+    nearest is what the compressor does. search is the binary search that the
+    paper's figures suggest; it misses the nearest number one time in four.
+    The paper prints its mean squared error as mean absolute error.
 
     Example: netoffload bench eight-bit --sample 25000000 --json
     """

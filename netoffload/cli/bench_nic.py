@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from netoffload.bench.nic_report import Findings
 
 STOLEN_SHARE_TOLD: Final = 0.02
-"""A hypervisor that takes less is not worth a word."""
+"""Share of the cores' time; if a hypervisor takes less, the report does not mention it."""
 PEERS_ALL: Final = "all"
 PEERS_NONE: Final = "none"
 COLUMNS: Final = ("link", "stream", "Gb/s", "min", "max", "frames", "octets", "own", "all", "limit")
@@ -26,27 +26,27 @@ COLUMNS: Final = ("link", "stream", "Gb/s", "min", "max", "frames", "octets", "o
 def command(
     rates: Annotated[str, typer.Option(help="Rates of the shaped links, with commas.")] = "100mbit,1gbit",
     size: Annotated[str, typer.Option(help="Octets of a stream over unshaped wires.")] = "2GB",
-    seconds: Annotated[float, typer.Option(min=0.1, help="What a stream over a shaped link should take.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time of a stream over a shaped link.")] = 3.0,
     repeat: Annotated[int, typer.Option(min=1, help="Timed rounds; one more warms up.")] = 3,
-    peers: Annotated[str, typer.Option(help="Tunnels beside it, with commas; all, none.")] = PEERS_ALL,
+    peers: Annotated[str, typer.Option(help="Tunnels to compare with, with commas; or all, none.")] = PEERS_ALL,
     mtu: Annotated[int, typer.Option(help="MTU of every link in octets.")] = 1500,
     gradients: Annotated[str, typer.Option(help="gaussian:STANDARD_DEVIATION, or a float32 .npy file.")] = GRADIENTS,
     bound: Bound = config.BOUND_K_DEFAULT,
     codec: NicCodec = "inceptionn",
     round_trips: Annotated[int, typer.Option(min=1, help="Timed round trips per round.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Of gaussian gradients.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of gaussian gradients.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Time TCP streams between two nodes: kernel alone, through NICs untagged and tagged.
 
-    Untagged once through the NICs' processes (bypass) and once past
-    them (bypass_kernel: see the option --bypass of netoffload up).
+    Untagged streams go once through the NICs' processes (bypass) and once
+    past them (bypass_kernel: see the option --bypass of netoffload up).
 
-    First over unshaped wires, with the round-trip time; then at each rate,
-    beside OpenVPN, tinc and vtun where they are installed. What arrives is
-    compared octet by octet before a time is reported. The ratio is that of
-    the octets on the wire, headers and all. Peers see plain wires. What is
-    measured already is reported even if a later rate cannot be measured.
+    It first times streams and round trips over unshaped wires, then streams
+    at each rate, beside OpenVPN, tinc and vtun if they are installed. Every
+    octet that arrives is compared before a time is reported. The ratio counts
+    octets on the wire, with headers. Tunnels run over wires without NICs. If
+    a rate cannot be measured, the results of the others are reported.
 
     Example: netoffload bench nic --rates 1gbit --peers openvpn-lz4 --json
     """
@@ -81,7 +81,7 @@ def _print_tables(found: Findings) -> None:
         COLUMNS,
         ("link", "stream", "limit"),
         "frames per 10^6 and octets on the wire per octet of payload; CPU seconds per 10^9: own, of the\n"
-        f"NICs or the tunnel; all, of the machine's {found.cpu['cores']} cores, whoever used them",
+        f"NICs or the tunnel; all, of the machine's {found.cpu['cores']} cores, other programs included",
     )
     for row in found.streams:
         speeds = (row.Gbps.median, row.Gbps.minimum, row.Gbps.maximum)
@@ -122,8 +122,8 @@ def _remarks(found: Findings) -> Iterator[str]:
         yield f"{rate}: missing: {lack}"
     if found.stolen_share >= STOLEN_SHARE_TOLD:
         yield (
-            f"a hypervisor gave up to {found.stolen_share:.0%} of the cores' time to others: ratios hold better than "
-            "figures, and more rounds (--repeat) better than few"
+            f"a hypervisor gave up to {found.stolen_share:.0%} of the cores' time to others: trust ratios more than "
+            "figures, and measure more rounds (--repeat)"
         )
     load = found.load_average
     yield f"load average before {load['before']:.1f}, after {load['after']:.1f}"

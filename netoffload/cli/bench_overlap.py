@@ -1,4 +1,4 @@
-"""``netoffload bench overlap``: how much of communication hides behind computation, and the reverse."""
+"""``netoffload bench overlap``: how much time communication and computation save by running at the same time."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def command(
     nodes: Annotated[int, typer.Option("--nodes", "-n", min=2, help="Ranks, one per node.")] = 2,
     rate: Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit.")] = "1gbit",
     buckets: Annotated[int, typer.Option(min=1, help="Vectors that a step computes and sums.")] = 8,
-    size: Annotated[str, typer.Option(help="Octets of each: 4MB, 64KiB.")] = "4MB",
+    size: Annotated[str, typer.Option(help="Octets of each vector: 4MB, 64KiB.")] = "4MB",
     compute: Annotated[
         list[str] | None, typer.Option(help=f"{', '.join(COMPUTE)}; repeat for several; default: all.")
     ] = None,
     compute_ms: Annotated[
-        float | None, typer.Option(help="Computation per bucket; default: what communicating one takes.")
+        float | None, typer.Option(help="Computation per bucket; default: as long as communicating one takes.")
     ] = None,
     nic: Annotated[bool, typer.Option("--nic/--no-nic", help="Through emulated NICs, or over plain wires.")] = False,
     repeat: Annotated[int, typer.Option(min=1, help="Timed rounds.")] = 5,
     gradients: Gradients = GRADIENTS,
     bound: Bound = config.BOUND_K_DEFAULT,
     codec: NicCodec = "inceptionn",
-    seed: Annotated[int, typer.Option(min=0, help="Of the values.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the values.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Time steps that compute buckets and sum them: one after the other, and at the same time.
@@ -44,7 +44,7 @@ def command(
     (overlapped). The sums are compared before a time is reported.
 
     overlap = (serial - overlapped) / min(compute, communication): 1 if all of
-    the shorter part disappears behind the longer one. numpy lets go of the
+    the shorter part disappears behind the longer one. numpy releases the
     interpreter lock, python is a loop that holds it, sleep needs no core.
     Ranks, and NICs, share this machine's cores.
 

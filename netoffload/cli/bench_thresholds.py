@@ -1,4 +1,4 @@
-"""``netoffload bench thresholds``: the threshold of each threshold method that ``train --exchange papers`` takes."""
+"""``netoffload bench thresholds``: finds the thresholds that ``train --exchange papers`` takes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def command(
     nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, help="Workers.")] = 4,
     iterations: Annotated[int, typer.Option(help="Batches per worker.")] = 64,
     learning_rate: LearningRate = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights and batches.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and batches.")] = 1,
     threshold: Annotated[
-        list[float] | None, typer.Option(help="Try this one; repeat for several; default: 0.0001 to 0.2.")
+        list[float] | None, typer.Option(help="Try this threshold; repeat for several; default: 0.0001 to 0.2.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Append the result to this file of JSON lines.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train in this process with many thresholds for wgt, bgt and qgt, and say which is best.
 
-    No NIC, no link, no root: ranks are threads. Best is the threshold that
+    It needs no NIC, no link and no root: ranks are threads. The best threshold
     sends least among those within one point of the highest accuracy.
 
     Example: netoffload bench thresholds hdc --data mnist --data-dir DIR --learning-rate 0.05

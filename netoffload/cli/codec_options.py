@@ -1,4 +1,4 @@
-"""``--codec`` and ``--bound``, as every command that is not about NICs alone has them."""
+"""``--codec`` and ``--bound`` for commands other than those that start a NIC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that say what is trained on, of every command that trains."""
+"""The data options of every command that trains."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ Sharing = Annotated[
     str,
     typer.Option(
         help="Training data: partitioned among the workers, shared by all of them, or dirichlet:alpha=0.5 (the "
-        "smaller, the less do the workers' classes agree)."
+        "smaller alpha is, the more the workers' classes differ)."
     ),
 ]

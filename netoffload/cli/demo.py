@@ -39,10 +39,11 @@ def demo(
 ) -> None:
     """Show what a compressing NIC does to training: four methods, side by side.
 
-    Worker-aggregator and ring, each without and with compression, train HDC on real digits over shaped links; what is
-    not compressed has no NICs in its way. Its
-    learning rate starts at 0.05 and falls to a fifth after two thirds of the iterations: digits is too small for the
-    paper's 0.1 over 10,000. Example: netoffload demo --rate 1gbit --out results/demo
+    Worker-aggregator and ring, each without and with compression, train HDC on real digits over shaped links. Methods
+    without compression run without NICs. The learning rate starts at 0.05 and falls to a fifth after two thirds of the
+    iterations, because digits is too small for the paper's 0.1 over 10,000 iterations.
+
+    Example: netoffload demo --rate 1gbit --out results/demo
     """
     from netoffload import reports
     from netoffload.training.config import TrainSettings
@@ -77,7 +78,7 @@ def demo(
 
 @contextmanager
 def _folder(path: Path) -> Iterator[None]:
-    """A folder to leave results in; gone again, with all that were made for it, if nothing was left in it."""
+    """Make a folder for results, with its parents; if nothing is left in them at the end, remove them again."""
     new = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)

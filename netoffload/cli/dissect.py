@@ -1,4 +1,4 @@
-"""``netoffload dissect``: what the blocks in a capture file hold, and where the Wireshark dissector is."""
+"""``netoffload dissect``: shows the blocks in a capture file, and says where the Wireshark dissector is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dissect(
     lua: Annotated[bool, typer.Option("--lua", help="Say where the Wireshark dissector is and how to use it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: frames and flows.")] = False,
 ) -> None:
-    """Read captured frames: what each one is, what a block holds, is it whole; and sums per flow.
+    """Read captured frames: say what each frame is, what its block holds and whether it is whole; add up flows.
 
     Example: tcpdump -i wire0 -w blocks.pcap; netoffload dissect blocks.pcap --limit 20
 
@@ -75,7 +75,7 @@ def _print_lua(as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _progress(frames: Iterator[Frame]) -> Iterator[Iterator[Frame]]:
-    """Count frames on standard error where the lines themselves do not show that something happens."""
+    """Count frames on standard error if standard output shows no lines meanwhile."""
     if sys.stdout.isatty():
         yield frames
         return

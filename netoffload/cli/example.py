@@ -20,11 +20,11 @@ PACKAGE = Path(__file__).parents[1]
 def example(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which one. Default: list them.")] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it there, to a new file. Default: print it.")
+        Path | None, typer.Option(metavar="FILE", help="Write the example to this new file. Default: print it.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """Print a whole program or notebook that uses netoffload, to start your own from; without a name list them.
+    """Print a whole program or notebook that uses netoffload, as a start for yours; without a name, list them.
 
     Example: netoffload example
 

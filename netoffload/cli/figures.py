@@ -1,4 +1,4 @@
-"""How tables and figures look."""
+"""Tables, and the units in which they show figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters of a command that come together: one in the function, an option for each field on the command line."""
+"""Groups of options: a command's function has one parameter, and the command line has an option for each field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Group = tuple[list[inspect.Parameter], Callable[..., Any]]
-"""The parameters that stand for one, and what makes its value of theirs, by name."""
+"""The parameters that replace one parameter, and the function that makes its value from theirs, by name."""
 
 
 def with_groups(command: Callable[..., Any], groups: Mapping[str, Group]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Which commands there are: ``commands.json`` has their modules and summaries, so that ``--help`` imports no command.
+"""The list of commands: ``commands.json`` has their modules and summaries, so that ``--help`` imports no command.
 
 ``scripts/generate`` writes the file from the commands themselves.
 """
@@ -23,7 +23,7 @@ def _read() -> dict[str, dict[str, Any]]:
 
 
 class KnownCommands(TyperGroup):
-    """Commands of which each is a name and a summary until it is asked for."""
+    """Commands that are only names and summaries until a user calls them."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -34,7 +34,7 @@ class KnownCommands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, imported."""
-        if cmd_name in self._known and cmd_name not in self._imported:  # a group may be there in part
+        if cmd_name in self._known and cmd_name not in self._imported:  # some commands of a group may be imported
             from netoffload.cli.app import app
 
             for module in self._known[cmd_name]["modules"]:
@@ -66,7 +66,7 @@ class KnownCommands(TyperGroup):
 
 
 def commands_text() -> str:
-    """Return what the file says of the commands as they are in their modules."""
+    """Return the content of ``commands.json``, made from the commands in their modules."""
     import netoffload.cli as package
     from netoffload.cli.app import app
 

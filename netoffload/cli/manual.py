@@ -1,4 +1,4 @@
-"""``netoffload manual``: the manual pages, made of the commands themselves."""
+"""``netoffload manual``: the manual pages, made from the commands."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from netoffload.errors import UsageError
 @app.command()
 def manual(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]", help="Which one, as it is typed. Default: netoffload.")
+        list[str] | None, typer.Argument(metavar="[COMMAND]", help="The command, as you type it. Default: netoffload.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write the pages of all commands there, as man looks for them."),
+        typer.Option(metavar="FOLDER", help="Write the pages of all commands into this folder, named for man."),
     ] = None,
 ) -> None:
-    """Print the manual page of a command, or write those of all commands for man.
+    """Print the manual page of a command, or write the pages of all commands.
 
     Example: netoffload manual verify codec | man -l -
 
@@ -103,7 +103,7 @@ def _usage(context: Any) -> list[str]:
 
 
 def _options(context: Any) -> Iterator[tuple[str, str]]:
-    """Yield arguments and options with what they mean; those of ``nic`` are in the NIC's own parser."""
+    """Yield arguments and options with their meanings; the options of ``nic`` are in the NIC's own parser."""
     if context.command.name == "nic":
         from netoffload.nic_options import NicProcess, options_of
 
@@ -128,5 +128,5 @@ def _plain(text: str) -> str:
 
 
 def _roff(text: str) -> str:
-    """Return a text of one line in which troff sees nothing but letters."""
+    """Return the text as one line, escaped so that troff reads no character as a command."""
     return re.sub(r"^(?=[.'])", r"\\&", text.replace("\\", "\\e").replace("-", "\\-"))

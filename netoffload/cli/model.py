@@ -1,4 +1,4 @@
-"""``netoffload model``: what hardware would do, from a model of it."""
+"""``netoffload model``: what hardware or a cluster would do, from a model."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def _model() -> None:
 
 @model_app.command()
 def engine(
-    codec: Annotated[str, typer.Option(help="One that has an engine: inceptionn, bounded, sparse.")] = "inceptionn",
+    codec: Annotated[str, typer.Option(help="A codec that has an engine: inceptionn, bounded, sparse.")] = "inceptionn",
     bound: Bound = config.BOUND_K_DEFAULT,
-    clock: Annotated[str, typer.Option(help="Of the engine: 100MHz, 1.5GHz.")] = "100MHz",
+    clock: Annotated[str, typer.Option(help="Clock of the engine: 100MHz, 1.5GHz.")] = "100MHz",
     gradients: Annotated[
         str, typer.Option(help="FILE.npy or FILE.bin (float32, little-endian), or gaussian:STANDARD_DEVIATION.")
     ] = GRADIENTS,
@@ -39,18 +39,18 @@ def engine(
     bursts: Annotated[
         int | None, typer.Option(min=1, help="Model the first BURSTS only, 8 floats each.", show_default="all")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the values drawn.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the values drawn.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Clock a gradient through the paper's 256-bit burst engine, or that of groups.
+    """Clock a gradient through the paper's 256-bit burst engine, or through the engine for groups (sparse).
 
-    Says what rate the compressor and the decompressor hold at this clock, how
-    many cycles they stall and why, and what that makes of a 10, 25 and
-    100 Gb/s line. A stall is a cycle in which no floats crossed. Then come the
-    bits and shifters that the engines of either form of payload are made of.
+    It says what rate the compressor and the decompressor hold at this clock,
+    how many cycles they stall and why, and how fast gradients then cross a
+    10, 25 and 100 Gb/s line. A stall is a cycle in which no floats cross. A
+    last table lists the bits and shifters of both engines.
 
     The model is plain Python, about 3 s per million floats; --bursts takes
-    the start of a long file.
+    only the start of a long file.
 
     Example: netoffload model engine --clock 100MHz --gradients gaussian:0.002 --json
     """
@@ -101,23 +101,24 @@ def _print_tables(found: Findings) -> None:
 def scaling(
     nodes: Annotated[str, typer.Option(help="Numbers of nodes: 4..100000 (doublings), or 4,8,16.")] = "4..100000",
     rate: Annotated[str, typer.Option(help="Rates of the links: 1gbit..400gbit, or 1gbit,10gbit.")] = "1gbit..400gbit",
-    size: Annotated[str, typer.Option(help="Octets of the vector; AlexNet's.")] = "233MB",
-    delay: Annotated[float, typer.Option(min=0, help="Of a link, one way, ms; 50: the Internet.")] = 0.02,
-    ratio: Annotated[float, typer.Option(min=1, help="Of the codec.")] = 8.0,
-    clock: Annotated[str, typer.Option(help="Of the NICs' engine, 32 octets of float32 per cycle.")] = "100MHz",
-    core: Annotated[str, typer.Option(help="Octets of float32 that a core codes in a second.")] = "4GB",
+    size: Annotated[str, typer.Option(help="Octets of the vector; default: AlexNet's.")] = "233MB",
+    delay: Annotated[float, typer.Option(min=0, help="Delay of a link, one way, ms; the Internet: 50.")] = 0.02,
+    ratio: Annotated[float, typer.Option(min=1, help="Compression ratio of the codec.")] = 8.0,
+    clock: Annotated[str, typer.Option(help="Clock of the NICs' engine: 32 octets of float32 a cycle.")] = "100MHz",
+    core: Annotated[str, typer.Option(help="Octets of float32 that a core encodes or decodes in a second.")] = "4GB",
     add: Annotated[str, typer.Option(help="Octets of float32 that a core adds in a second.")] = "5GB",
     check: Annotated[
-        bool, typer.Option("--check", help="Also run the schedules in simulated time, up to 1024 nodes; half a minute.")
+        bool, typer.Option("--check", help="Also simulate the schedules, up to 1024 nodes; takes half a minute.")
     ] = False,
-    figure: Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.", show_default=False)] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw into this .png, .svg or .pdf.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what exchanges of a vector cost on clusters that are not here.
+    """Predict how long exchanges of a vector take on clusters of any size.
 
-    By INCEPTIONN's formulas of latency, octets and sums (alpha, beta, gamma):
-    where a ring's latency takes longer than its octets, which way is fastest,
-    and what compression gains then, in NICs and by the ranks (inline).
+    By INCEPTIONN's formulas of latency, octets and sums (alpha, beta, gamma)
+    it says from how many nodes on a ring's latency takes longer than its
+    octets, and which exchange is fastest. It also says how much faster
+    compression in NICs or by the ranks (inline) makes it.
 
     Example: netoffload model scaling --nodes 4..100000 --rate 1gbit..400gbit --figure scaling.svg
 

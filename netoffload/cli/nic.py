@@ -21,7 +21,7 @@ UNITS: Final = ("nic", "link")
 
 
 class _NicCommand(TyperCommand):
-    """Its options are the NIC's, which are not typer's; Tab knows them all the same."""
+    """A command whose options are in the NIC's own parser, not in typer's; Tab completes them all the same."""
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         flags = [(asked.flag, asked.help_text) for _, asked in options_of(NicProcess)]
@@ -45,29 +45,21 @@ def _nic(context: typer.Context) -> None:
 
 @app.command()
 def warmup() -> None:
-    """Compile the kernels of the NIC, the codecs and the ranks into the cache, so that all of them start at once.
+    """Compile the kernels of the NIC, the codecs and the ranks into the cache, so that they start without delay.
 
     Example: netoffload warmup
     """
-    from netoffload.codec import CODECS
-    from netoffload.collectives.samples import whole_numbers
     from netoffload.compiled.cache import COMPILING, remove_stale
     from netoffload.compiled.jit import CACHE_DIR
-    from netoffload.transport.driver import prepare
-    from netoffload_daemon.__main__ import compile_loop
+    from netoffload.kernels import compile_all
 
     if CACHE_DIR is None:
         raise SystemRefusedError(
-            "no folder for compiled kernels is of this user alone: set XDG_CACHE_HOME to one that is"
+            "no folder for compiled kernels belongs to this user alone: set XDG_CACHE_HOME to one that does"
         )
     start_s = time.monotonic()
-    with phases(COMPILING):
-        compile_loop()
-        prepare()
-        for codec in CODECS.values():
-            values = whole_numbers(0, 8, 1)
-            codec.decode(codec.encode(values, 10), values.size, 10)
-            codec.round_trip(values, 10)
+    with phases(COMPILING) as say:
+        compile_all(lambda parts, share: say(f"compiling {parts} kernels; {share:.0%} are ready"))
     if "NUMBA_CACHE_DIR" not in os.environ:
         remove_stale(CACHE_DIR)
     notes.print(f"kernels ready in {time.monotonic() - start_s:.1f} s ({CACHE_DIR})", soft_wrap=True)

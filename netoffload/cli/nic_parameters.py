@@ -1,4 +1,4 @@
-"""The options of NICs as parameters of commands: a command takes one ``nic`` and shows an option for every field."""
+"""NIC options as parameters of commands: a function takes one ``nic``, its command shows an option per field."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def flags_of(command: str) -> dict[str, str]:
 def shows_nic_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Replace the parameter ``nic`` of a command by one parameter for every NIC option that the command shows.
 
-    Which ones these are, :attr:`~netoffload.nic_options.Option.commands` says by the command's name. The command gets
-    them together, as :class:`~netoffload.nic_options.NicSettings`.
+    :attr:`~netoffload.nic_options.Option.commands` names the commands that show an option. The command's function gets
+    all options together, as :class:`~netoffload.nic_options.NicSettings`.
     """
     kinds, flags = types_of(NicSettings), flags_of(command.__name__)
     place = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -1,4 +1,4 @@
-"""``netoffload report``: a table, a summary and a figure of runs that were recorded."""
+"""``netoffload report``: a table, a summary and a figure of recorded runs."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 @app.command()
 def report(
     records: Annotated[
-        Path, typer.Argument(help="JSON lines that train or demo wrote; or a folder of reproduce.", show_default=False)
+        Path, typer.Argument(help="Records that train or demo wrote; or a folder of reproduce.", show_default=False)
     ],
     out: Annotated[
         Path | None, typer.Option(help="Folder for table.txt, summary.json, figures.", show_default=False)
     ] = None,
     curves: Annotated[
         Path | None,
-        typer.Option(help="File for a figure: accuracy over octets and time, of any models.", show_default=False),
+        typer.Option(help="Draw accuracy over octets and time into this file; any models.", show_default=False),
     ] = None,
     axis: Annotated[str, typer.Option(help="What the runs differ in: exchange, bound or nodes.")] = "exchange",
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the table.")] = False,
     as_page: Annotated[
-        bool, typer.Option("--html", help="One page of all that reproduce left in the folder: index.html in it.")
+        bool, typer.Option("--html", help="Write index.html into a folder of reproduce: all its items on one page.")
     ] = False,
     lab: Annotated[
         Path | None,
-        typer.Option(help="Write its tables as Markdown: docs/lab/papers.md.", show_default=False),
+        typer.Option(help="Write the tables of reproduce as Markdown: docs/lab/papers.md.", show_default=False),
     ] = None,
 ) -> None:
-    """Compare recorded runs: table, summary.json and figure; or show what reproduce found, as one HTML page.
+    """Compare recorded runs in a table, summary.json and a figure; or show the results of reproduce on one page.
 
     Runs that differ in anything but --axis and their seeds are refused.
 

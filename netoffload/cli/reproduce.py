@@ -1,4 +1,4 @@
-"""``netoffload reproduce``: the papers' tables and figures, theirs beside ours."""
+"""``netoffload reproduce``: makes the papers' tables and figures again, and shows both beside each other."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ OUT: Final = Path("results/papers")
 def reproduce(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Items or papers, or all; none: list them.", show_default=False, metavar="[NAME]..."),
+        typer.Argument(help="Items or papers, or all; default: list them.", show_default=False, metavar="[NAME]..."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes, or hours.")] = True,
+    quick: Annotated[bool, typer.Option("--quick/--full", help="Measure for minutes, or for hours.")] = True,
     out: Annotated[Path, typer.Option(help="Folder for records, tables and figures.")] = OUT,
     mnist: Annotated[Path | None, typer.Option(help="Folder with MNIST's four IDX files.", show_default=False)] = None,
     cifar10: Annotated[
@@ -36,12 +36,12 @@ def reproduce(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Make the papers' tables and figures again, and hold them against what is printed.
+    """Make the papers' tables and figures again, and compare them with the printed ones.
 
     Each item leaves NAME.jsonl (records), NAME.txt (the table, the setting,
-    where figures come from) and NAME.svg. What is recorded is not done again:
-    an interrupted command goes on where it was. A data set that is missing
-    leaves its steps out, with a line that says how to get it.
+    where figures come from) and NAME.svg. Steps that have a record are not
+    repeated: an interrupted command goes on where it stopped. Steps whose
+    data set is missing are left out, and a line says how to get it.
 
     Example: netoffload reproduce all --quick --mnist DIR --cifar10 FILE.npz && netoffload report results/papers --html
 

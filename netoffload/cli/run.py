@@ -1,4 +1,4 @@
-"""``netoffload run``: a program of yours as one rank per emulated node."""
+"""``netoffload run``: runs your program as one rank per emulated node."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def run(
     offload: Offload = None,
     prefix: Annotated[
         bool | None,
-        typer.Option("--prefix/--no-prefix", help="Begin every line with its node. Default: on a terminal."),
+        typer.Option("--prefix/--no-prefix", help="Begin every line with its node. Default: only on a terminal."),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 3600.0,
+    timeout: Annotated[float, typer.Option(help="Seconds after which all ranks are ended.")] = 3600.0,
 ) -> None:
-    """Run a program of MPI or torch, one rank per node, on a testbed made for it; its exit code is ours.
+    """Run a program of MPI or torch, one rank per node, on a testbed made for it; exit with its exit code.
 
     A leading [bold]python[/bold] means this Python with [bold]-m mpi4py[/bold], so that an exception ends all ranks
-    once MPI is imported. [bold]torchrun[/bold] puts one agent on each node, and needs no MPI. A rank finds its address
+    once MPI is imported. [bold]torchrun[/bold] starts an agent per node, and needs no MPI. A rank finds its address
     in $NETOFFLOAD_ADDRESS, its NIC's control socket in $NETOFFLOAD_CONTROL and the wires' counters in
     $NETOFFLOAD_METER.
 
@@ -97,7 +97,7 @@ def run(
 
 
 def _check_script(program: Sequence[str]) -> None:
-    """Refuse a Python script that is not there before anything is built; only programs are looked for in PATH."""
+    """Refuse a missing Python script before anything is built; a script, unlike a program, is not searched in PATH."""
     words = [word for word in program if word != "--"]
     is_of_python = len(words) > 1 and Path(words[0]).name.startswith("python") and not words[1].startswith("-")
     script = words[int(is_of_python)] if words else ""

@@ -1,4 +1,4 @@
-"""``netoffload stats``: what the NICs of this machine have done, in the manner of ``ethtool -S``."""
+"""``netoffload stats``: the counters of this machine's NICs, in the manner of ``ethtool -S``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stats(
     ] = None,
     all_counters: Annotated[bool, typer.Option("--all", help="Show counters that are 0 as well.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say what every counter counts; needs no NIC.")] = False,
-    prometheus: Annotated[bool, typer.Option("--prometheus", help="Print one NIC's Prometheus metrics.")] = False,
+    prometheus: Annotated[bool, typer.Option("--prometheus", help="Print Prometheus metrics of one NIC.")] = False,
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Print a dashboard for Grafana; needs no NIC.")
     ] = False,
@@ -68,7 +68,7 @@ def stats(
         _print_file("grafana.json" if dashboard else "alerts.yml")
         return
     if prometheus and (as_json or watch is not None):
-        raise UsageError("--prometheus is a format of its own: leave out --json and --watch")
+        raise UsageError("--prometheus has its own format: leave out --json and --watch")
     if count is not None and watch is None:
         raise UsageError("--count goes with --watch SECONDS")
     nics = nic_controls(nic)
@@ -88,7 +88,7 @@ def stats(
     for state in shown if not as_json else ():
         _print_nic(state, all_counters)
     if len(shown) < len(nics):
-        raise typer.Exit(ControlError.exit_code)  # the remarks have said which
+        raise typer.Exit(ControlError.exit_code)  # the remarks name the silent NICs
 
 
 def _print_file(name: str) -> None:
@@ -108,10 +108,10 @@ def _explain(as_json: bool) -> None:
 
 
 def read_nic(nic: NicControl) -> dict[str, Any]:
-    """Return what a NIC says and what follows from it, as JSON values.
+    """Return a NIC's state and the rates and ratios derived from it, as JSON values.
 
     Raises:
-        ControlError: it does not answer.
+        ControlError: the NIC does not answer.
     """
     from netoffload.engine.summary import summarise
 
@@ -122,7 +122,7 @@ def read_nic(nic: NicControl) -> dict[str, Any]:
 
 
 def _try(nic: NicControl, others: bool) -> dict[str, Any] | None:
-    """Read a NIC; one of several that does not answer is a remark, not the end."""
+    """Read a NIC; if one of several does not answer, print a remark and return None."""
     try:
         return read_nic(nic)
     except ControlError as error:
@@ -137,7 +137,7 @@ def _remark(error: ControlError) -> None:
 
 
 def _print_nic(state: dict[str, Any], all_counters: bool) -> None:
-    """Print in lines that nothing cuts or wraps: for eyes, grep and awk."""
+    """Print in lines that are never cut or wrapped: for eyes, grep and awk."""
     from netoffload.engine.counters import MEANING
 
     info, derived = state["info"], state["summary"]
@@ -187,7 +187,7 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def _watch(nics: list[NicControl], interval_s: float, count: int | None, as_json: bool) -> None:
-    """Print one line per NIC and interval until ``count`` intervals are over, or for ever."""
+    """Print one line per NIC and interval, for ``count`` intervals or without end."""
     width = max(len(nic.name) for nic in nics)
     lines = 0
     silent: set[str] = set()
@@ -221,15 +221,15 @@ def _watch_line(name: str, width: int, rates: Rates) -> str:
 
 
 def _intervals(nics: list[NicControl], interval_s: float, silent: set[str]) -> Iterator[dict[str, Rates]]:
-    """Yield each interval's rates by NIC; one that stops answering ends it only if it was the last one.
+    """Yield each interval's rates by NIC; go on as long as one NIC answers.
 
     Args:
         nics: at least one.
-        interval_s: between two readings.
-        silent: keeps the names of those that do not answer, each of which is remarked on once.
+        interval_s: time between two readings.
+        silent: gets the names of NICs that do not answer; a remark names each of them once.
 
     Raises:
-        ControlError: no NIC answers any more.
+        ControlError: the last NIC has stopped answering.
     """
     from netoffload.engine.summary import rates
 

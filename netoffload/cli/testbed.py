@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="How many nodes, 1..64.")]
 Rate = Annotated[
-    str | None, typer.Option(help="Rate of every wire, each way: 100mbit, 1gbit. Left out: unshaped.", metavar="RATE")
+    str | None, typer.Option(help="Rate of every wire, each way: 100mbit, 1gbit. Default: unshaped.", metavar="RATE")
 ]
 Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
 NoNic = Annotated[bool, typer.Option("--no-nic", help="Plain nodes without NICs.")]
@@ -31,7 +31,7 @@ RunId = Annotated[str | None, typer.Option(help="Name of the run, lower-case let
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 PROGRAM_SETTINGS = {"allow_interspersed_args": False}
-"""What follows the first word that is no option belongs to the program."""
+"""Options behind the first word that is no option belong to the program."""
 
 
 @app.command()
@@ -88,7 +88,7 @@ def exec_(
     command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
     run: Annotated[str | None, typer.Option(help="Which run, if several are up.")] = None,
 ) -> None:
-    """Run a program on a node; its exit code is ours.
+    """Run a program on a node, and exit with its exit code.
 
     Example: netoffload exec n0 -- ip -brief address
     """
@@ -107,12 +107,14 @@ def exec_(
 @app.command()
 def restart(
     names: Annotated[list[str], typer.Argument(metavar="NODE...", help="n0, or RUN/n0 where several runs are up.")],
-    kill: Annotated[bool, typer.Option("--kill", help="Kill the NIC; else it sends first what it holds.")] = False,
+    kill: Annotated[
+        bool, typer.Option("--kill", help="Kill the NIC; by default it first sends what it holds.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """End the NIC of a node and start another one in its place, amid traffic: connections and their flows stay.
 
-    Several nodes are taken one after another.
+    With several nodes, it restarts one NIC after the other.
 
     Examples: netoffload restart n0
               netoffload restart 3fa9c1/n0 3fa9c1/n1 --kill
@@ -131,7 +133,7 @@ def restart(
             restarted = bed.restart_nic(index, kill=kill)
         done.append({"run": bed.plan.run_id, **asdict(restarted)})
         if not as_json:
-            before = "none was there" if restarted.pid_before is None else f"was pid {restarted.pid_before}"
+            before = "none ran" if restarted.pid_before is None else f"was pid {restarted.pid_before}"
             console.print(
                 f"{bed.plan.run_id}/{restarted.node}: NIC pid {restarted.pid} ({before}), nobody forwarded for "
                 f"{restarted.gone_s:.1f} s",
@@ -144,12 +146,12 @@ def restart(
 @app.command()
 def down(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN...]", help="These runs. Default: the only one.")
+        list[str] | None, typer.Argument(metavar="[RUN...]", help="Runs to take down. Default: the only one.")
     ] = None,
     all_runs: Annotated[bool, typer.Option("--all", help="All runs of this machine.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take testbeds down: their processes, namespaces and files, and nothing else.
+    """Take testbeds down: end their processes, and remove their namespaces and files.
 
     Examples: netoffload down 3fa9c1
               netoffload down --all
@@ -172,7 +174,7 @@ def down(
 
 
 def plan_from_options(nodes: int, rate: str | None, mtu: int, nic: NicSettings | None, run_id: str | None) -> Plan:
-    """Return the plan that options ask for; a random run id if there is none."""
+    """Return the plan that options ask for; without ``run_id`` its run id is random."""
     from netoffload.testbed import TestbedSettings, make_plan, new_run_id
 
     rate_bps = None if rate is None else config.parse_rate_bps(rate)
@@ -182,7 +184,7 @@ def plan_from_options(nodes: int, rate: str | None, mtu: int, nic: NicSettings |
 
 @contextlib.contextmanager
 def building(plan: Plan) -> Iterator[Testbed]:
-    """Build, with a line that says what is going on; the line is gone when the testbed is up."""
+    """Build a testbed, and show a line that says what is going on until the testbed is up."""
     from netoffload.testbed import Testbed
 
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""``netoffload top``: what the NICs do right now, full screen."""
+"""``netoffload top``: shows what the NICs do, live, on the whole screen."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def top(
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("top needs a terminal: `netoffload stats --watch 1` prints the same rates to a file or pipe")
-    nic_controls(nic)  # nothing to watch is one clear line, not an empty screen
+    nic_controls(nic)  # raises one clear line if there is no NIC, instead of an empty screen
     with contextlib.suppress(Interrupted), _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         before = _read(nic)
         while not _asked_to_quit(max(0.0, before.read_at_s + interval - time.monotonic())):
@@ -61,11 +61,11 @@ class _Reading:
     read_at_s: float
     nics: dict[str, dict[str, Any]]
     silent: tuple[str, ...]
-    """One line each about NICs that should be there and do not answer."""
+    """A line for each NIC that should run and does not answer."""
 
 
 def _read(wanted: str | None) -> _Reading:
-    """Ask every NIC; runs that came up meanwhile are in it, and nothing that goes wrong ends the screen."""
+    """Ask every NIC, also those of new runs; an error becomes a line on the screen and does not end it."""
     from netoffload.testbed.controls import nic_controls
 
     nics, silent = {}, []
@@ -105,7 +105,7 @@ def _nic_table(measured: dict[str, Rates]) -> Table:
 
 
 def _busiest(before: _Reading, after: _Reading, interval_s: float) -> Table:
-    """The flows that NICs sent most of in the interval, by what their hosts gave."""
+    """Return a table of the flows whose hosts gave the NICs most octets in the interval."""
     table = Table(box=box.SIMPLE_HEAD, padding=TIGHT, pad_edge=False, show_edge=False)
     columns = ("NIC", "busiest flows, sent", "floats", "on wire", "ratio", "state")
     add_columns(table, columns, ("NIC", "busiest flows, sent", "state"))
@@ -133,7 +133,7 @@ def _busiest(before: _Reading, after: _Reading, interval_s: float) -> Table:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[None]:
-    """Give single keys instead of lines, and put the terminal back."""
+    """Let the terminal pass on single keys instead of lines; restore it afterwards."""
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
     try:
@@ -143,7 +143,7 @@ def _keys() -> Iterator[None]:
 
 
 def _asked_to_quit(timeout_s: float) -> bool:
-    """Wait for so long, or until a key; True if it was q, or nobody holds the terminal any more."""
+    """Wait for a key, at most ``timeout_s``; return True if it is q, or if the terminal is closed."""
     deadline = time.monotonic() + timeout_s
     while select.select([sys.stdin], [], [], max(0.0, deadline - time.monotonic()))[0]:
         key = os.read(sys.stdin.fileno(), 1)

@@ -65,9 +65,9 @@ def train(
     show_list: ShowList = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model over emulated NICs, by one or more methods, and record what it cost.
+    """Train a model over emulated NICs, by one or more methods, and record time, octets and accuracy.
 
-    Methods that compress in NICs have NICs, others do without. After one that failed the others are still done.
+    Only methods that compress in NICs run with NICs. If one method fails, the others still run.
 
     Example: netoffload train hdc --exchange inc --exchange inc+c --rate 1gbit --loss-scale 8 --iterations 200
 
@@ -105,9 +105,10 @@ def train(
 def _one_per_exchange(
     first: TrainSettings, asked: Sequence[str], *, error_feedback: bool, bucket_mb: float
 ) -> list[TrainSettings]:
-    """Return the run that ``first`` describes for every method asked for; residuals and buckets where there can be.
+    """Return the run that ``first`` describes, for every method in ``asked``.
 
-    If none is asked for, it is ``inc+c``, or the one of a run that exchanges no gradients.
+    A method gets residuals and buckets only if it supports them. Without ``asked`` the method is ``inc+c``, or the one
+    of a run that exchanges no gradients.
     """
     from netoffload.methods import expand
 
@@ -115,10 +116,10 @@ def _one_per_exchange(
     runs = [dataclasses.replace(first, method=name) for name in expand(asked, first.model_spec.thresholds)]
     if bucket_mb:
         if not any(run.spec.sums_gradients for run in runs):
-            raise UsageError(f"none of {', '.join(asked)} sums gradients: --bucket-mb is for those that do")
+            raise UsageError(f"none of {', '.join(asked)} sums gradients: leave --bucket-mb out")
         runs = [dataclasses.replace(run, bucket_mb=bucket_mb * run.spec.sums_gradients) for run in runs]
     if not error_feedback:
         return runs
     if not any(run.spec.keeps_residual for run in runs):
-        raise UsageError(f"none of {', '.join(asked)} can keep a residual: --error-feedback is for compressors")
+        raise UsageError(f"none of {', '.join(asked)} can keep a residual: leave --error-feedback out")
     return [dataclasses.replace(run, error_feedback=run.spec.keeps_residual) for run in runs]

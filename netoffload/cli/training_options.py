@@ -14,18 +14,19 @@ from netoffload.cli.app import console
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Workers; wa adds an aggregator on a node of its own.")]
 Rate = Annotated[str, typer.Option(help="Rate of every link: 100mbit, 1gbit, 2.5gbit.")]
 LearningRate = Annotated[
-    float | None, typer.Option(help="At the start. Default: the model's own (see --list), 0.01 for terngrad.")
+    float | None, typer.Option(help="Learning rate at the start. Default: the model's (see --list), 0.01 for terngrad.")
 ]
 LearningRateInterval = Annotated[
-    int | None, typer.Option(help="Iterations after which it is divided by 5. Default: the model's own, 2000.")
+    int | None,
+    typer.Option(help="Iterations after which the learning rate is divided by 5. Default: the model's, 2000."),
 ]
 Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
-Seed = Annotated[int, typer.Option(help="Of weights, batches, and the digits' test set.")]
+Seed = Annotated[int, typer.Option(help="Seed of weights, batches, and the digits' test set.")]
 Seeds = Annotated[
-    str | None, typer.Option(help="Several, such as 1,2,3: each method is run with each.", show_default=False)
+    str | None, typer.Option(help="Several seeds, such as 1,2,3: run each method with each.", show_default=False)
 ]
 LossScale = Annotated[
-    float, typer.Option(help="Power of two: scales gradients on the wire, so the bound shrinks by it.")
+    float, typer.Option(help="Power of two: multiplies gradients on the wire, and so divides the error.")
 ]
 Baselines = Annotated[
     str, typer.Option(help="Uncompressed methods run direct (without NICs), through NICs (nic), or both.")
@@ -43,10 +44,10 @@ Exchanges = Annotated[
     ),
 ]
 ErrorFeedback = Annotated[
-    bool, typer.Option("--error-feedback", help="Host-side compressors keep what they leave unsent for later.")
+    bool, typer.Option("--error-feedback", help="Host-side compressors add what they left unsent to the next gradient.")
 ]
 BucketMb = Annotated[
-    float, typer.Option(help="Sum layers in buckets of so many MB while backward goes on; 0: all at once, behind it.")
+    float, typer.Option(help="Sum layers in buckets of up to this many MB during backward; 0: all at once, after it.")
 ]
 Offload = Annotated[
     config.Offload, typer.Option(help="Who compresses: the NICs, or (inline) the ranks, by --codec and --bound.")
@@ -88,19 +89,19 @@ class LearningOptions:
     schedule: Annotated[
         str | None,
         typer.Option(
-            help="Of the learning rate: step:divisor=5,interval=2000, cosine, polynomial:power=0.5 or constant; each "
-            "takes warmup=ITERATIONS. Default: the model's own.",
+            help="Schedule of the learning rate: step:divisor=5,interval=2000, cosine, polynomial:power=0.5 or "
+            "constant; each takes warmup=ITERATIONS. Default: the model's own.",
             show_default=False,
         ),
     ] = None
     clip_norm: Annotated[
-        float | None, typer.Option(help="Shorten mean gradients whose norm is larger.", show_default=False)
+        float | None, typer.Option(help="Shorten mean gradients to this norm.", show_default=False)
     ] = None
     loss_scale: LossScale = 1.0
     eval_every: Annotated[
         int,
         typer.Option(
-            "--evaluate-every", "--eval-every", help="Measure the accuracy every so many iterations; 0: at the end."
+            "--evaluate-every", "--eval-every", help="Iterations from one accuracy to the next; 0: only at the end."
         ),
     ] = 0
     stop_at_accuracy: Annotated[
@@ -109,19 +110,19 @@ class LearningOptions:
     parallel: Annotated[
         str,
         typer.Option(
-            help="What of the model a worker has: all of it (data), a part of each layer (model), or a part of those "
+            help="What a worker has: the whole model (data), a part of each layer (model), or a part of each layer "
             "behind the convolutions (hybrid)."
         ),
     ] = "data"
     activations: Annotated[
         str,
         typer.Option(
-            help="What the parts of a model exchange: float32, or 8bit-dynamic, 8bit-static, 8bit-mantissa, "
-            "8bit-linear with parameters."
+            help="Type of the activations that a split model exchanges: float32, 8bit-dynamic, 8bit-static, "
+            "8bit-mantissa, or 8bit-linear with parameters."
         ),
     ] = "float32"
     sub_batches: Annotated[
-        int, typer.Option(help="Exchange them in so many pieces, each behind the multiplication of another.")
+        int, typer.Option(help="Exchange activations in this many pieces, each during the multiplication of another.")
     ] = 1
 
 
@@ -135,17 +136,17 @@ class OutputOptions:
     capture: Annotated[
         Path | None,
         typer.Option(
-            help="Keep gradients of worker 0 in this .npy file (at most 32), and beside it where each layer lies.",
+            help="Keep gradients of worker 0 in this .npy file (at most 32), and the place of each layer beside it.",
             show_default=False,
         ),
     ] = None
-    capture_every: Annotated[int, typer.Option(help="Keep that of every so many iterations.")] = 50
+    capture_every: Annotated[int, typer.Option(help="Iterations from one kept gradient to the next.")] = 50
     checkpoint: Annotated[
         Path | None, typer.Option(help="Keep checkpoints in this folder, one folder per run.", show_default=False)
     ] = None
     checkpoint_every: Annotated[int, typer.Option(help="Iterations from one checkpoint to the next.")] = 100
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the checkpoints; the end is the same, bit for bit.")
+        bool, typer.Option("--resume", help="Go on from the checkpoints; the result is the same, bit for bit.")
     ] = False
     tensorboard: Annotated[
         Path | None, typer.Option(help="Keep scalars and histograms in this folder.", show_default=False)

@@ -1,4 +1,4 @@
-"""Doing a series of training runs: progress, what was found so far, remarks."""
+"""Does a series of training runs: progress, records, remarks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SPARK_COLUMNS: Final = 24
 
 
 def prepared() -> contextlib.AbstractContextManager[None]:
-    """Return what has the imports of ranks begin, beside those of this command."""
+    """Return a context in which a fork server imports what ranks need, while this command imports its own modules."""
     from netoffload.testbed import prepared_ranks
     from netoffload.training.rank_imports import IMPORTED
 
@@ -45,17 +45,17 @@ def prepared() -> contextlib.AbstractContextManager[None]:
 
 @dataclasses.dataclass
 class Curve:
-    """Numbers on their way, drawn in a line of text."""
+    """A series of numbers, drawn as one line of text."""
 
     values: list[float] = dataclasses.field(default_factory=list)
 
     def add(self, value: float | None) -> None:
-        """Go on with a number; None: there is none."""
+        """Add a number; None adds nothing."""
         if value is not None:
             self.values.append(value)
 
     def __str__(self) -> str:
-        """Return bars from 0 to the largest number, each the mean of as many of them; all of them, in a line."""
+        """Return a line of bars from 0 to the largest number; each bar is the mean of equally many numbers."""
         count = min(SPARK_COLUMNS, len(self.values))
         ends = [len(self.values) * column // count for column in range(1, count + 1)] if count else []
         means = [statistics.fmean(self.values[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
@@ -65,12 +65,12 @@ class Curve:
 
 @dataclasses.dataclass
 class Found:
-    """What a series of runs has come to so far.
+    """The results of a series of runs so far.
 
     Attributes:
-        names: of all runs that were asked for.
-        records: of those that got to their end.
-        failed: why others did not.
+        names: names of all runs that were asked for.
+        records: records of the finished runs.
+        failed: reasons of the failed runs, by name.
     """
 
     names: tuple[str, ...]
@@ -79,13 +79,13 @@ class Found:
 
     @classmethod
     def of(cls, runs: Sequence[TrainSettings], baselines: str) -> Found:
-        """Nothing yet."""
+        """Return the state before the first run."""
         from netoffload.training.plan import plan_runs
 
         return cls(tuple(run.name for run in plan_runs(runs, baselines)))
 
     def missing(self, reason: str | None) -> dict[str, str | None]:
-        """Return why there is no record of a run, by its name: its own reason, or that why all ended."""
+        """Return, by name, why runs have no record: their own reason, or ``reason``, which ended the series."""
         from netoffload import reports
         from netoffload.training.plan import with_seed
 
@@ -95,7 +95,7 @@ class Found:
 
 
 def tell(found: Found, reason: str | None, *, as_json: bool) -> None:
-    """Print what was found, if anything was, and what was not."""
+    """Print the records that exist, and a line for each run without one."""
     from netoffload import reports
 
     if not found.records:
@@ -124,7 +124,7 @@ def testbed_settings(runs: Sequence[TrainSettings], rate: str, nic: NicSettings,
 
 
 def outputs_of(asked: OutputOptions) -> Outputs:
-    """Return what is kept of the runs, beside their records."""
+    """Return what to keep of the runs beside their records."""
     from netoffload.training.plan import Capture, Outputs
 
     capture = Capture(asked.capture, asked.capture_every) if asked.capture else None
@@ -141,10 +141,10 @@ def run_series(
     anew: bool = False,
     baselines: str,
 ) -> None:
-    """Do the runs with progress on standard error; a record is appended to ``found`` and ``out`` once it exists.
+    """Do the runs with progress on standard error; append each record to ``found`` and ``out`` at the run's end.
 
-    ``anew``: the first one replaces what ``out`` held, which stays if there is none. A record that ``out`` has already,
-    of a run that an earlier command did, is not appended again.
+    With ``anew`` the first record replaces the content of ``out``. A record of an earlier command's run, which ``out``
+    has already, is not appended again.
     """
     from netoffload.training.plan import NO_OUTPUTS
     from netoffload.training.run import run_all
@@ -181,7 +181,7 @@ def run_series(
 
 
 def remarks_on(record: Record) -> list[str]:
-    """Return a line for an early end, and for everything that makes a run's accuracy say nothing about its method."""
+    """Return a line for an early end, and for each reason why a run's accuracy says nothing about its method."""
     asked, classes = record.configuration, record.traffic.classes
     remarks = []
     if asked.data.startswith(SYNTHETIC):
@@ -192,7 +192,7 @@ def remarks_on(record: Record) -> list[str]:
             f"{asked.iterations} iterations"
         )
     if record.learning.final_loss is None:
-        remarks.append(f"{asked.exchange} diverged: its loss is no number any more; try a smaller --learning-rate")
+        remarks.append(f"{asked.exchange} diverged: its loss is not a number; try a smaller --learning-rate")
     if classes.total and classes.bits_0 >= ZERO_SHARE_MAX * classes.total:
         remarks.append(
             f"{asked.exchange}: {100 * classes.bits_0 / classes.total:.1f} % of the floats"
@@ -206,7 +206,7 @@ def remarks_on(record: Record) -> list[str]:
 def progress(
     names: Sequence[str], iterations: int
 ) -> Iterator[tuple[Callable[[str], None], Callable[[str, Step], None]]]:
-    """Bars in a terminal; elsewhere a line whenever a tenth of a run is done."""
+    """Show bars in a terminal; elsewhere print a line whenever a tenth of a run is done."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),

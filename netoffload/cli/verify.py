@@ -1,4 +1,4 @@
-"""``netoffload verify``: codecs against their slow definitions, damaged frames into the engine, a stream on wires."""
+"""``netoffload verify``: compares codecs with their slow definitions, damages frames, checks a stream on wires."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from netoffload.cli.codec_options import Bound, Bounds, Codecs, NicCodec
 MISMATCH: Final = 1
 """Exit code."""
 
-verify_app = typer.Typer(
-    no_args_is_help=True, help="Hold codecs against their definitions, and streams against codecs."
-)
+verify_app = typer.Typer(no_args_is_help=True, help="Compare codecs with their definitions, and streams with codecs.")
 app.add_typer(verify_app, name="verify")
 
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default: one per core.", show_default=False)]
@@ -31,7 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of line
 
 @verify_app.callback()
 def _verify() -> None:
-    """Hold codecs against their definitions, and streams against codecs."""
+    """Compare codecs with their definitions, and streams with codecs."""
 
 
 @verify_app.command("codec")
@@ -47,9 +45,10 @@ def verify_codec(
 ) -> None:
     """Send every float32 bit pattern through the kernels in use and through the oracle, and compare the bits.
 
-    Encoded, decoded and in one step; payload octets too. For codecs that
-    keep their bound also the error against it. Ends with exit code 1 where they
-    differ. Without --codec it is inceptionn, without --bound 10.
+    It compares encoding, decoding, and both in one step, and the payloads'
+    octets. If a codec keeps its bound, it compares the error with the bound.
+    It ends with exit code 1 at a difference. Default codec and bound:
+    inceptionn, 10.
 
     Example: netoffload verify codec --codec inceptionn --codec bounded --bound 10
     """
@@ -91,11 +90,11 @@ def verify_decoder(
     jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decode random and mutated payloads in memory that ends where the contract says.
+    """Decode random and mutated payloads in memory that ends where the decoder must stop.
 
-    One octet read or written too far is a crash; every payload that no
-    encoder can have made must be refused, and every other one taken. All
-    codecs, bounds 1 to 16.
+    One octet read or written too far is a crash. The decoder must refuse every
+    payload that no encoder can have made, and accept every other one. It tries
+    all codecs and the bounds 1 to 16.
 
     Example: netoffload verify decoder --count 100k
     """
@@ -125,9 +124,10 @@ def verify_frames(
 ) -> None:
     """Send random, damaged and good frames through the NIC's engine, both ways.
 
-    The memory ends where the contract says, so one octet read or written
+    The memory ends where the engine must stop, so one octet read or written
     too far is a crash. Every frame must cross, be compressed, be merged or
-    be dropped under exactly one counter, and every block made must be taken.
+    be dropped, and exactly one counter must count it. The peer's engine must
+    accept every block.
 
     Example: netoffload verify frames --count 200k
     """
@@ -160,17 +160,17 @@ def verify_stream(
     ] = "",
     codec: NicCodec = "inceptionn",
     bound: Bound = config.BOUND_K_DEFAULT,
-    rate: Annotated[str | None, typer.Option(help="Rate of the wires. Left out: unshaped.", metavar="RATE")] = None,
+    rate: Annotated[str | None, typer.Option(help="Rate of the wires. Default: unshaped.", metavar="RATE")] = None,
     host: Annotated[str, typer.Option(help="tap, or veth.")] = "tap",
     threads: Annotated[int, typer.Option(help="Threads of a NIC: 1 or 2.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Send a tagged stream from one emulated node to another and compare every value that arrives.
 
-    Each must be, bit for bit, what the codec makes of the one that was sent,
-    whatever happens to frames on the wires; the one that was sent will do
-    only where the NIC has not seen yet that it passes floats. Ends with exit
-    code 1 otherwise.
+    Each value must be the codec's round trip of the value sent, bit for bit,
+    whatever happens to frames on the wires. It may be the value sent itself
+    only before the NIC has judged that the flow is float32. The command ends
+    with exit code 1 otherwise.
 
     Example: netoffload verify stream --size 2GB --fault loss=0.01,flip=1e-4,seed=7
     """
@@ -210,11 +210,11 @@ def shown_progress(what: str, total: int | None) -> Iterator[Callable[..., None]
     """Show a bar on standard error while the context lasts.
 
     Args:
-        what: is counted.
-        total: how many there are; None: not known yet.
+        what: name of the things that are counted.
+        total: number of them; None: not known yet.
 
     Yields:
-        a function to call with how many are done, and, where they have changed, the total and what comes next.
+        a function to call with the number done and, if they have changed, the total and the name.
     """
     with progress_bar() as say:
         say(f"checking {what}")

@@ -1,4 +1,4 @@
-"""``netoffload verify methods``: what the papers promise of TernGrad and QSGD."""
+"""``netoffload verify methods``: checks what the papers promise about TernGrad and QSGD."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netoffload.cli.app import console
 from netoffload.cli.verify import MISMATCH, AsJson, shown_progress, verify_app
 
 FLOATS_OF_MEANS: Final = 2000
-"""Of each worker's gradient whose mean is judged."""
+"""Floats of each worker's gradient, whose means are judged."""
 
 SIGMA: Final = 0.002
 
@@ -24,15 +24,16 @@ def verify_methods(
     workers: Annotated[int, typer.Option(min=1, max=64, help="Workers that share TernGrad's scaler.")] = 4,
     values: Annotated[str, typer.Option(help="Floats of QSGD's layer: 2M, 100M.")] = "2M",
     batch: Annotated[int, typer.Option(min=1, help="Samples per worker, which decide QSGD's levels.")] = 256,
-    seed: Annotated[int, typer.Option(min=0, help="Of gradients and randomness.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of gradients and compressors.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Hold TernGrad's mean and QSGD's variance against their papers.
+    """Compare TernGrad's mean and QSGD's variance with their papers.
 
-    The mean of each worker's ternary vectors must be its own clipped
-    gradient, that of the server's answers the mean of those. QSGD's
-    variance ratio must be within min(N / 4s², √N / s) with s = √(mN) / 2.
-    100M values take 2 GB of memory. Ends with exit code 1 otherwise.
+    The mean of a worker's ternary vectors must be its clipped gradient. The
+    mean of the server's answers must be the mean of all clipped gradients.
+    QSGD's variance ratio must be within min(N / 4s², √N / s) for N values,
+    m samples and s = √(mN) / 2. The command ends with exit code 1 otherwise.
+    100M values take 2 GB of memory.
 
     Example: netoffload verify methods --values 100M
     """

@@ -26,15 +26,19 @@ Offload = Annotated[config.Offload, typer.Option(help="Who compresses: the NICs,
 
 STEP: Final = re.compile(rb"verify progress (\d+)/(\d+) (.*)")
 FAMILIES_TIMEOUT_S: Final = 120.0
-"""For ranks to start, to be struck and to tell; what the silence of a stopped rank takes comes on top."""
+"""Time for ranks to start, to lose one of them and to report; the silence of a stopped rank comes on top."""
 
 
 @verify_app.command("collectives")
 def verify_collectives(
     mpi: Mpi = "mpich",
-    ranks: Annotated[int, typer.Option("--ranks", "-n", help="At most; fewer are tried on some of them.")] = 8,
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-n", help="Largest number of ranks; smaller groups are tried, too.")
+    ] = 8,
     sizes: Annotated[str, typer.Option(help="Floats of a vector, or of a block.")] = "0,1,7,1024,1000003",
-    call: Annotated[list[str] | None, typer.Option(help="Only this one, by mpi4py's name; repeat for several.")] = None,
+    call: Annotated[
+        list[str] | None, typer.Option(help="Only this call, by mpi4py's name; repeat for several.")
+    ] = None,
     codec: NicCodec = "inceptionn",
     bound: Bound = config.BOUND_K_DEFAULT,
     offload: Offload = config.Offload.NIC,
@@ -44,10 +48,10 @@ def verify_collectives(
 ) -> None:
     """Compare every call of CompComm with mpi4py's own, and with the codec's arithmetic, bit for bit.
 
-    Blocking and in the background, in place and not, with uneven counts and
-    gaps, on 1, 2, 3, 4, 5, 8 and all ranks of this machine. Ends with exit
-    code 1 at the first difference. Through NICs: netoffload run -n 4 -- -m
-    netoffload_mpi.verify
+    It tries calls that block and calls in the background, in place and not,
+    with uneven counts and gaps, on 1, 2, 3, 4, 5, 8 and all ranks. It ends with
+    exit code 1 at the first difference. To check calls through NICs:
+    netoffload run -n 4 -- -m netoffload_mpi.verify
 
     Example: netoffload verify collectives --mpi openmpi --sizes 0,7,1024
 
@@ -66,7 +70,7 @@ def verify_collectives(
 
 
 def _run_shown(what: str, ranks: int, words: list[str], mpi: str, timeout_s: float) -> None:
-    """Run a rank program that says how many of ``what`` it has done, and end as it ends."""
+    """Run a rank program that counts the ``what`` it has done, and exit with its exit code."""
     from netoffload.testbed import run_local_ranks
 
     need("mpi4py")
@@ -102,11 +106,12 @@ def verify_programs(
     timeout: Annotated[float, typer.Option(help="Seconds after which everything is ended.")] = 3600.0,
     as_json: AsJson = False,
 ) -> None:
-    """Carry out random legal programs of messages and collectives: right results, and none hangs.
+    """Run random legal programs of messages and collectives; check their results, and that none hangs.
 
-    The writer of a program knows every result. On several ranks mpi4py's own
-    calls carry it out as well. Ends with exit code 1 at the first program that
-    is wrong or hangs, and names it: --first NUMBER --programs 1 repeats it.
+    The generator of a program knows every result. With several ranks, mpi4py's
+    own calls run each program as well. The command ends with exit code 1 at the
+    first program that is wrong or hangs, and prints its number:
+    --first NUMBER --programs 1 repeats it.
 
     Example: netoffload verify programs -n 3 --programs 200
     """
@@ -134,7 +139,8 @@ def verify_failures(
     """Lose a rank in the middle of every kind of call; every other rank must name it in time.
 
     All kinds of calls go on at the same time, each on a communicator of its
-    own. Ends with exit code 1 where a rank hung, or raised something else.
+    own. The command ends with exit code 1 if a rank hangs, or raises another
+    error.
 
     Example: netoffload verify failures --strike stop --timeout 4
     """
@@ -143,9 +149,9 @@ def verify_failures(
     config.check_choice("strike", strike, ("kill", "stop"))
     need("mpi4py")
     if ranks < 3 or not 0 <= victim < ranks:
-        raise UsageError(f"cannot lose rank {victim} of {ranks}: there must be two others")
+        raise UsageError(f"cannot lose rank {victim} of {ranks}: at least two others must remain, say -n 5 --victim 2")
     if timeout <= 0:
-        raise UsageError(f"--timeout {timeout:g}: a rank is lost after some seconds of silence, more than 0")
+        raise UsageError(f"--timeout {timeout:g}: a rank is lost after some seconds of silence: give more than 0")
     words = ["-m", "netoffload_mpi.verify.failures", "--victim", str(victim), "--strike", strike]
     words += ["--timeout", str(timeout), "--seed", str(seed), "--offload", offload]
     heard: list[bytes] = []
@@ -183,14 +189,14 @@ def verify_failures(
 @verify_app.command("group")
 def verify_group(
     ranks: Annotated[int, typer.Option("--ranks", "-n", help="Processes of this machine, at least 2.")] = 256,
-    files: Annotated[int, typer.Option(help="That each rank may open: its ulimit -n.")] = 1024,
-    lose: Annotated[int | None, typer.Option(help="Kill this rank in the end; all others must name it.")] = None,
+    files: Annotated[int, typer.Option(help="Files that each rank may open: its ulimit -n.")] = 1024,
+    lose: Annotated[int | None, typer.Option(help="Kill this rank at the end; all others must name it.")] = None,
     timeout: Annotated[float, typer.Option(help="Silence in seconds after which a rank is lost.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Connect many ranks, without MPI and NICs; sum a vector, send messages, and count sockets.
 
-    Ends with exit code 1 where a rank found something wrong.
+    It ends with exit code 1 if a rank finds something wrong.
 
     Example: netoffload verify group -n 256 --files 1024 --lose 100
     """
@@ -199,7 +205,7 @@ def verify_group(
         raise UsageError(
             f"cannot try {ranks} ranks with {files} files each and lose rank {lose}: say -n 256 --lose 100"
         )
-    os.environ["MPI4PY_RC_INITIALIZE"] = "0"  # which ranks that are forked could not share
+    os.environ["MPI4PY_RC_INITIALIZE"] = "0"  # forked ranks cannot share one initialised MPI
     from netoffload_mpi.verify import group
 
     record = group.run(group.Trial(ranks, files, timeout, lose))
@@ -216,7 +222,7 @@ def verify_group(
 
 
 def _judged(folder: Path, ranks: int, victim: int, strike: str, timeout_s: float) -> dict[str, dict[str, Any]]:
-    """Return what the survivors left, by family: who was right, what was wrong, and how long the slowest took."""
+    """Return the survivors' reports by family of calls: who named the rank, what was wrong, the slowest rank's time."""
     struck_s = json.loads((folder / "struck").read_text())["at_s"]
     said = "died|is gone" if strike == "kill" else "was silent"
     named = re.compile(rf"PeerLostError: rank {victim} ({said})\b.*")

@@ -1,4 +1,4 @@
-"""``netoffload verify soak``: flows under every adversity at once, and every value judged."""
+"""``netoffload verify soak``: checks every value of flows while links and NICs fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from netoffload.testbed.soak import SoakResult
 
 BY_SEED: Final = ("inceptionn", "bounded", "sparse")
-"""The codec of a soak that names none."""
+"""The codecs among which the seed chooses if ``--codec`` is left out."""
 
 
 @verify_app.command("soak")
@@ -45,8 +45,9 @@ def verify_soak(
 
     Each round one thing happens: frames are lost, doubled or overtaken, MTUs
     change, a link goes down, a NIC is killed and started again or stands
-    still. Each value must be the original or the codec's round trip of it.
-    Ends with exit code 1 if one is wrong, or a flow is stuck or breaks.
+    still. Each value must be the value sent or the codec's round trip of it.
+    The command ends with exit code 1 if a value is wrong, or a flow is stuck
+    or breaks.
 
     Example: netoffload verify soak --count 300 --seed 7 --json
     """
@@ -76,7 +77,7 @@ def verify_soak(
 
 
 def _tell(result: SoakResult, elapsed_s: float, as_json: bool) -> None:
-    """Print what was found, also by a soak that was interrupted."""
+    """Print the findings, also those of an interrupted soak."""
     from netoffload.testbed import soak
 
     if as_json:

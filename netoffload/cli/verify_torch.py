@@ -1,4 +1,4 @@
-"""``netoffload verify torch``: the backend of ``torch.distributed`` against gloo."""
+"""``netoffload verify torch``: compares the backend of ``torch.distributed`` with gloo."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ QUICK_SHAPES: Final = ((0,), (6, 5), (9001,))
 
 @verify_app.command("torch")
 def verify_torch(
-    ranks: Annotated[int, typer.Option("--ranks", "-n", help="At most; groups of 2, 3, 4 are tried as well.")] = 8,
-    dtype: Annotated[list[str] | None, typer.Option(help="Only this one; repeat for several.")] = None,
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-n", help="Largest number of ranks; groups of 2, 3, 4 are tried, too.")
+    ] = 8,
+    dtype: Annotated[list[str] | None, typer.Option(help="Only this type; repeat for several.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One group, some types and shapes.")] = False,
     seed: Annotated[int, typer.Option(help="Decides all values.")] = 1,
-    timeout: Annotated[float, typer.Option(help="Of the process groups, in seconds.")] = 60.0,
+    timeout: Annotated[float, typer.Option(help="Time limit of the process groups, in seconds.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Compare every call of torch.distributed over netoffload with gloo's, in the same processes.
 
-    Every type that gloo takes; numbers, empty and transposed tensors; groups
-    of several sizes. Bits are compared, sums of floats within their rounding.
-    In the end a rank is killed, and all others must name it. Ends with exit
-    code 1 otherwise.
+    It tries every type that gloo takes, scalars, empty and transposed tensors,
+    and groups of several sizes. It compares bits, and sums of floats within
+    their rounding. At the end it kills a rank, and all others must name it.
+    The command ends with exit code 1 otherwise.
 
     Example: netoffload verify torch -n 4 --quick
     """

@@ -1,16 +1,15 @@
-"""Every call begins with a meeting: all ranks say what they are about to do, and none goes on unless all say the same.
+"""Every call begins with a meeting: all ranks say what they are about to do, and go on only if all say the same.
 
-The meeting is a dissemination barrier, ceil(log2 p) rounds; in round k rank r tells rank r + 2^k (mod p) and hears
-from rank r - 2^k. A message is the announcement itself, and a rank goes on to the next round only if what it heard is
-what it says. Hence a rank that has finished knows, through a chain of equal announcements, that all ranks entered the
-same call with the same arguments. Whoever hears something else aborts the exchange with an error that names both
-sides, which reaches every rank still in its meeting: nobody moves data, nobody returns garbage, nobody hangs.
+The meeting is a dissemination barrier of ceil(log2 p) rounds. In round k rank r sends its announcement to rank
+r + 2^k (mod p) and receives one from rank r - 2^k. It goes on to the next round only if both are equal. So a rank that
+has finished knows, through a chain of equal announcements, that all ranks entered the same call with the same
+arguments. A rank that receives another announcement aborts the exchange with an error that names both sides. The error
+reaches every rank that is still in its meeting: no rank moves data, returns garbage or hangs.
 
-It costs ceil(log2 p) small messages on the untagged channels before the first octet of data (about 50 us each between
-namespaces of one machine), and it makes every collective synchronising, which MPI allows. Short vectors ride on the
-announcement (``gathering``). Where ranks do not know
-each other's counts (gatherv, scatterv, alltoallv) the counts travel pairwise, and a second meeting, ``CONFIRM``, lets
-all of them hear of a pair that disagrees.
+A meeting costs ceil(log2 p) small messages on the untagged channels before the first octet of data (about 50 us each
+between namespaces of one machine). It makes every collective synchronising, which MPI allows. Short vectors travel with
+the announcement (``gathering``). If ranks do not know each other's counts (gatherv, scatterv, alltoallv), the counts
+travel pairwise, and a second meeting, ``CONFIRM``, tells all ranks whether a pair disagrees.
 """
 
 from __future__ import annotations
@@ -65,12 +64,12 @@ class Announcement:
     """What must be the same on every rank.
 
     Attributes:
-        call: which.
-        count: floats, as far as they are the same on every rank; else 0.
+        call: the call.
+        count: number of floats if it is the same on every rank; else 0.
         tagged: whether data goes over the tagged channels.
-        operation: of a reduction, else None.
-        root: of a rooted call, else ``NO_ROOT``.
-        digest: of further arguments (:func:`digest_of`), else 0.
+        operation: operation of a reduction; else None.
+        root: root of a rooted call; else ``NO_ROOT``.
+        digest: digest of further arguments (:func:`digest_of`); else 0.
     """
 
     call: Call
@@ -81,7 +80,7 @@ class Announcement:
     digest: int = 0
 
     def to_octets(self) -> bytes:
-        """Return the 24 octets that travel."""
+        """Return the announcement's 24 octets."""
         return _WORD.pack(_MAGIC, self.call, self.tagged, self.operation or 0, self.root, self.digest, self.count)
 
     @classmethod
@@ -89,15 +88,15 @@ class Announcement:
         """Return what a peer announced.
 
         Raises:
-            CollectiveError: no announcement of this version.
+            CollectiveError: the octets are not an announcement of this version.
         """
         magic, call, tagged, operation, root, digest, count = _WORD.unpack(octets)
         if magic != _MAGIC or call not in tuple(Call) or operation not in (0, *Operation):
-            raise CollectiveError("a rank sent something that is no announcement: do all run the same version?")
+            raise CollectiveError("a rank sent something that is no announcement: install the same version everywhere")
         return cls(Call(call), count, bool(tagged), Operation(operation) if operation else None, root, digest)
 
     def what_is_done(self) -> str:
-        """Say what a rank does that announces this, for an error."""
+        """Say what a rank with this announcement does, for an error."""
         return "refuses its arguments, as its own error says" if self.call is Call.REFUSED else f"calls {self}"
 
     def __str__(self) -> str:
@@ -120,8 +119,8 @@ def meet(exchange: Exchange, announcement: Announcement) -> None:
     """Return when every rank is known to make the same call; see the module.
 
     Raises:
-        CollectiveError: ranks disagree; the message names two that do.
-        PeerLostError: a rank is gone, or so late that it counts as gone.
+        CollectiveError: ranks disagree; the message names two of them.
+        PeerLostError: a rank is lost, or later than the exchange's limit.
     """
     ours = announcement.to_octets()
     pairs = pairs_of(exchange)
@@ -133,15 +132,15 @@ def meet(exchange: Exchange, announcement: Announcement) -> None:
 
 
 def pairs_of(exchange: Exchange) -> list[tuple[Channel, Channel]]:
-    """Return, per round of a meeting, whom this rank tells and from whom it hears: ranks 1, 2, 4, ... away."""
+    """Return, per round of a meeting, the channels to send and to receive on: to ranks 1, 2, 4, ... away."""
     distances = [1 << round_ for round_ in range((exchange.size - 1).bit_length())]
     return [(_untagged(exchange, distance), _untagged(exchange, -distance)) for distance in distances]
 
 
 def disagreement(rank: int, announcement: Announcement, behind: Channel, heard: bytes) -> CollectiveError:
-    """Return what is wrong where ``rank`` heard something else from ``behind`` than it announced itself.
+    """Return the error for a ``rank`` that received another announcement from ``behind`` than its own.
 
-    It may be a call that the peer has given up, or the rest of one: then its reason is on its way.
+    The peer may have given up the call, and octets of it are left in the stream. Then the error is the peer's reason.
     """
     try:
         theirs = Announcement.from_octets(heard)
@@ -173,7 +172,7 @@ def barrier(exchange: Exchange) -> None:
     Unlike an MPI barrier it sleeps instead of spinning, so a rank that arrives early leaves its core to the NICs.
 
     Raises:
-        PeerLostError: a rank is gone.
+        PeerLostError: a rank is lost.
         CollectiveError: a rank is in another call.
     """
     with aborting_on_error(exchange):
@@ -184,8 +183,8 @@ def refuse(exchange: Exchange) -> None:
     """Meet the others in a call whose arguments this rank refuses; return if all ranks refuse theirs.
 
     Raises:
-        CollectiveError: a rank has taken its arguments; all others hear of this rank's refusal.
-        PeerLostError: a rank is gone.
+        CollectiveError: another rank accepts its arguments; all ranks hear of this rank's refusal.
+        PeerLostError: a rank is lost.
     """
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.REFUSED))
@@ -218,6 +217,6 @@ def check_pair_counts(exchange: Exchange, sending: dict[int, int], expecting: di
 
 
 def check_root(exchange: Exchange, root: int) -> None:
-    """Raise UsageError if ``root`` is no rank."""
+    """Raise UsageError if ``root`` is not a rank."""
     if not 0 <= root < exchange.size:
         raise UsageError(f"root {root} is not a rank: there are {exchange.size}, counted from 0")

@@ -1,11 +1,11 @@
-"""Gather, scatter and all-to-all: every block goes straight from its owner to whoever wants it.
+"""Gather, scatter and all-to-all: every block goes straight from its owner to the rank that gets it.
 
-A root's link carries every block once whatever the algorithm, and that link is the limit, so no tree could be faster
-for long vectors. All-to-all goes in p-1 steps; in step s rank r sends to r+s and receives from r-s, so that no two
-ranks send to the same one. Blocks may differ in length, so a peer may be in an earlier step, with another rank, for
-longer than any time limit: it is late, and not stuck.
+With every algorithm a root's link carries each block once, and that link is the limit. So no tree could be faster for
+long vectors. All-to-all takes p-1 steps: in step s rank r sends to r+s and receives from r-s, so that no two ranks send
+to the same one. Blocks may differ in length. So a peer may be in an earlier step, with another rank, for longer than
+any time limit: it is late, and not stuck.
 
-Nothing is quantised: the block that stays where it is does not pass a NIC, and is exact.
+Nothing is quantised: a block that stays with its owner does not pass a NIC, and is exact.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def gather(
     Args:
         exchange: the ranks; all of them make this call.
         own: contiguous float32 vector.
-        all_blocks: on the root, where the blocks go; elsewhere not used.
-        spans: on the root, the place of each rank's block in ``all_blocks``; the root's own is copied unless
-            ``own`` is that very place.
-        root: who collects.
+        all_blocks: on the root, where the blocks go; not used on other ranks.
+        spans: on the root, the place of each rank's block in ``all_blocks``; the root's own block is copied unless
+            ``own`` is this place already.
+        root: the rank that collects.
         tagged: send over the tagged channels, where a NIC may compress.
 
     Raises:
-        UsageError: no contiguous float32 vectors, no such root, or spans that do not fit.
+        UsageError: a vector is not contiguous float32, there is no such root, or spans do not fit.
         CollectiveError: ranks disagree on root or call, or a block is not as long as the root expects.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     data = octets_of(own)
     check_root(exchange, root)
@@ -106,7 +106,7 @@ def alltoall(
     *,
     tagged: bool,
 ) -> None:
-    """Send ``source[source_spans[r]]`` to every rank r, and put what comes from it at ``target[target_spans[r]]``.
+    """Send ``source[source_spans[r]]`` to every rank r, and put its block at ``target[target_spans[r]]``.
 
     Args:
         exchange: the ranks; all of them make this call.

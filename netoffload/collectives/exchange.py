@@ -1,12 +1,11 @@
 """What the algorithms ask of a transport.
 
 A transport is a set of ranks and, between every two of them, two reliable duplex octet streams: an untagged one, and
-a tagged one whose octets a NIC may compress (so it carries float32 only). Sending and receiving never block;
-:meth:`Exchange.wait` is the only place where a rank sleeps, and the only place where the time limits are kept. One
-thread per rank drives these channels.
+a tagged one whose octets a NIC may compress (so it carries float32 only). Sending and receiving never block. A rank
+sleeps only in :meth:`Exchange.wait`, which also keeps the time limits. One thread per rank drives these channels.
 
-A transport may carry out whole rounds by itself (:meth:`Exchange.drive`): it is handed a plain description,
-:class:`RingRound`, :class:`Meeting` or :class:`Gathering`, of what the algorithms would do channel by channel.
+A transport may carry out whole rounds by itself (:meth:`Exchange.drive`). The algorithms pass it a description
+(:class:`RingRound`, :class:`Meeting` or :class:`Gathering`) of what they would do channel by channel.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import CollectiveError
 
 Vector = npt.NDArray[np.number[Any]]
-"""Float32, or what only an exact channel carries (``transfer.EXACT_TYPES``)."""
+"""Float32, or another type that only untagged channels carry (``transfer.EXACT_TYPES``)."""
 
 Quantise = Callable[[Float32Array], None]
-"""Replaces a float32 vector by what the codec makes of it, in place."""
+"""Rounds a float32 vector as the codec does, in place."""
 
 FLOAT_OCTETS = 4
 
@@ -40,18 +39,18 @@ class Stopwatch:
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
-        """Start at nothing."""
+        """Start at zero."""
         self.now_s = now_s
         self.wire_s = 0.0
-        """Asleep until a channel was ready."""
+        """Time asleep until a channel was ready."""
         self.late_s = 0.0
-        """Of that, where a peer may be late (see :meth:`Exchange.wait`): it says nothing about the path."""
+        """Part of ``wire_s`` in which a peer may have been late (:meth:`Exchange.wait`), so the path may have idled."""
         self.reduce_s = 0.0
-        """Adding, or whatever the operation is."""
+        """Time of the operation, such as adding."""
         self.codec_s = 0.0
-        """Rounding by the codec in the host (not in the NIC)."""
+        """Time that the host's codec took for rounding, without the NIC's."""
         self.aside_octets = 0
-        """Sent untagged by tagged calls: short vectors and their announcements (``gathering``)."""
+        """Octets that tagged calls sent untagged: short vectors and their announcements (``gathering``)."""
 
 
 class Channel(Protocol):
@@ -66,7 +65,7 @@ class Channel(Protocol):
         """Send a prefix of ``data`` and return its length in octets; 0 if nothing fits now.
 
         Raises:
-            PeerLostError: the peer is gone.
+            PeerLostError: the peer is lost.
         """
         ...
 
@@ -74,14 +73,14 @@ class Channel(Protocol):
         """Fill a prefix of ``into`` (not empty) and return its length in octets; 0 if nothing is there now.
 
         Raises:
-            PeerLostError: the peer is gone and everything it sent has been received.
+            PeerLostError: the peer is lost, and everything that it sent has been received.
         """
         ...
 
     def ending(self) -> CollectiveError | None:
-        """Return why the exchange ended or the peer left, None if neither did.
+        """Return why the exchange ended or the peer left, None if neither happens within a moment.
 
-        Waits a moment for the reason. Octets that a peer sent for a call which it then gave up still lie in the stream.
+        A peer may have given up a call whose octets are already in the stream; the reason comes a moment later.
         """
         ...
 
@@ -91,14 +90,14 @@ class RingRound:
     """What one rank does in a ring; :mod:`~netoffload.collectives.ring` says how.
 
     Attributes:
-        values: contiguous vector; float32 where ``quantise`` is given.
-        walk: at least two spans of it: in step s ``walk[s]`` is sent and ``walk[s + 1]`` is received.
-        reducing: the first so many steps combine what comes with what is there; later ones overwrite it.
-        operation: of these.
-        quantise: applied to what the last of these completes, piece by piece and once per element.
-        outward: where it goes.
-        inward: where it comes from; with two ranks the same channel.
-        staged: scratch memory of the same type, as many numbers as are combined and forwarded at a time.
+        values: contiguous vector; float32 if ``quantise`` is given.
+        walk: at least two spans of ``values``: in step s ``walk[s]`` is sent and ``walk[s + 1]`` is received.
+        reducing: number of first steps that combine what comes with what is there; later steps overwrite.
+        operation: how these steps combine.
+        quantise: applied to what the last of these steps completes, piece by piece and once per element.
+        outward: channel to the right neighbour.
+        inward: channel from the left neighbour; with two ranks the same channel.
+        staged: scratch memory of the type of ``values``; its length is what is combined and forwarded at a time.
     """
 
     values: Vector
@@ -117,9 +116,9 @@ class Meeting:
 
     Attributes:
         ours: what this rank says in every round.
-        pairs: per round, whom it tells and from whom it hears.
-        heard: what came in the latest round, as long as ``ours``.
-        done: rounds that are complete. A round in which something else than ``ours`` comes is the last one.
+        pairs: per round, the channel on which it sends and the one on which it receives.
+        heard: what came in the latest round; of the same length as ``ours``.
+        done: number of complete rounds. The first round that receives another announcement than ``ours`` is the last.
     """
 
     ours: bytes
@@ -140,14 +139,14 @@ class Gathering:
         word_octets: length of the announcement.
         values: float32[ranks, n], the places.
         result: float32[n], where the reduction goes.
-        rank: this one.
+        rank: this rank.
         spans: the ring's blocks, one per rank.
-        operation: what two values become.
-        quantise: applied to each finished block, and by the hops of the ring that round.
+        operation: how two values are combined.
+        quantise: applied to each finished block, and on every hop in ``rounded_hops``.
         rounded_hops: per rank, whether what it sends to its right neighbour is rounded on the way.
-        pairs: per round, whom it tells and from whom it hears.
-        done: rounds that are complete. A round in which another announcement comes is the last one.
-        prepared: what a transport keeps for the next time that this is carried out.
+        pairs: per round, the channel on which it sends and the one on which it receives.
+        done: number of complete rounds. The first round that receives another announcement is the last.
+        prepared: what a transport keeps for the next time that it carries this out.
     """
 
     said: Uint8Array
@@ -165,7 +164,7 @@ class Gathering:
     prepared: Any = field(default=None, repr=False)
 
     def octets_in(self, round_: int) -> int:
-        """Return how long the message of a round is, both ways: a round doubles the places that are filled."""
+        """Return the length of a round's message, in each direction: a round doubles the places that are filled."""
         places = min(1 << round_, len(self.spans) - (1 << round_))
         return self.word_octets + places * self.result.nbytes
 
@@ -185,7 +184,7 @@ class Exchange(Protocol):
 
     @property
     def stopwatch(self) -> Stopwatch:
-        """Where the time went; the transport counts ``wire_s`` and ``late_s``, the algorithms the rest."""
+        """Where the time of calls went; the transport counts ``wire_s`` and ``late_s``, the algorithms the rest."""
         ...
 
     def channel(self, peer: int, *, tagged: bool) -> Channel:
@@ -202,11 +201,11 @@ class Exchange(Protocol):
         Args:
             readable: channels to read from.
             writable: channels to send to.
-            may_be_late: the peers may not have entered this call yet: a transport that can tell late from dead waits
-                for a late one.
+            may_be_late: the peers may not have entered this call yet. A transport that can tell late ranks from lost
+                ones waits longer for a late one.
 
         Raises:
-            PeerLostError: a rank is gone, or nothing happened for the exchange's time limit; names the ranks.
+            PeerLostError: a rank is lost, or nothing happened for the exchange's time limit; the message names ranks.
             CollectiveError: another rank ended the exchange, with its reason.
         """
         ...
@@ -214,7 +213,7 @@ class Exchange(Protocol):
     def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
         """Carry out a whole round if this transport has a faster way than channel by channel; else return False.
 
-        If it has, times are counted and errors raised as by :meth:`wait` and the channels. If not, nothing was done.
+        If it returns True, it has counted times and raised errors as :meth:`wait` and the channels would have.
         """
         ...
 
@@ -225,7 +224,7 @@ class Exchange(Protocol):
     def abort(self, error: BaseException) -> None:
         """Tell the other ranks why this one gives up, and end all channels.
 
-        The algorithms do so after an error, when streams are at unknown positions. Does nothing to a closed exchange.
+        The algorithms do so after an error, when streams are at unknown positions. A closed exchange ignores it.
         """
         ...
 

@@ -1,19 +1,19 @@
-"""Short vectors: they ride on the announcement, and every rank makes the ring's sum by itself.
+"""Short vectors: they travel with the announcement, and every rank makes the ring's sum by itself.
 
-A ring of a few floats is 2(p-1) messages that wait for each other, behind a meeting. So the values go into the meeting
-(``announcement``): in round k a rank sends all vectors that it has to rank + 2^k and gets as many from rank - 2^k.
-After ceil(log2 p) rounds each has them all::
+A ring of a few floats takes a meeting, and then 2(p-1) messages that wait for each other. So short vectors go into the
+meeting (``announcement``): in round k a rank sends all vectors that it has to rank + 2^k and gets as many from
+rank - 2^k. After ceil(log2 p) rounds each rank has all vectors::
 
     rank r    places 0        1        2        3        4 ...      place j: the vector of rank r - j
               own      │ r-1    │ r-2      r-3   │ r-4 ...
               round 0: send 1   round 1: send 2   round 2: send 4
 
-Then it adds them as the ring does: block b in the order of the ranks b, b+1, ..., rounded on the hops on which NICs
-would round it, and at last by its owner. So the result has the bits that
+Then it adds them as the ring does: block b in the order of the ranks b, b+1, ... It rounds on the hops on which NICs
+would round, and at last as the block's owner would. So the result has the bits that
 :func:`~netoffload.collectives.ring.ring_allreduce` gives, the same on all ranks.
 
-Every message begins with the announcement, so this is a meeting as well: whoever hears another one ends the call on
-all ranks. The announcement is no float, so all goes over the untagged channels, exact.
+Every message begins with the announcement, so this is a meeting as well: a rank that receives another announcement ends
+the call on all ranks. The announcement is not float32, so everything goes over the untagged channels, exact.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from netoffload.collectives.transfer import Piece, aborting_on_error, move_all
 from netoffload.compiled.arrays import Float32Array
 
 SHORT_OCTETS: Final = 32 * 1024
-"""What a rank may get of all others together: 0.26 ms on a link of 1 Gb/s, about as long as a few hops between
-processes. Beyond, the links are the limit, and a ring sends less."""
+"""Most octets that a rank may get from all others together: 0.26 ms on a link of 1 Gb/s, about as long as a few hops
+between processes. With longer vectors the links are the limit, and a ring sends less."""
 
 
 def is_short(count: int, size: int) -> bool:
-    """Return whether an allreduce of ``count`` floats over ``size`` ranks is done here, and not by a ring."""
+    """Return whether an allreduce of ``count`` floats over ``size`` ranks is gathered, instead of taking a ring."""
     return size > 1 and (size - 1) * count * FLOAT_OCTETS <= SHORT_OCTETS
 
 
 class ShortAllreduce:
-    """An allreduce of one length, to be carried out as often as needed; all that does not change is worked out once.
+    """An allreduce of one length, to carry out as often as needed; its plan is made once.
 
     Args:
         exchange: the ranks; all of them make this call.
-        count: floats, the same on all ranks.
+        count: number of floats, the same on all ranks.
         tagged: announced as in :func:`~netoffload.collectives.ring.ring_allreduce`.
-        operation: what two values become.
-        quantise: as there.
+        operation: how two values are combined.
+        quantise: as in ``ring_allreduce``.
         rounded_hops: per rank, whether NICs round by ``quantise`` what it sends to its right neighbour on the tagged
             channel; empty: nowhere.
-        agreed: as there.
+        agreed: as in ``ring_allreduce``.
 
     Raises:
-        PeerLostError: the exchange is closed, or a rank that it needs is gone.
+        PeerLostError: the exchange is closed, or a rank that it needs is lost.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class ShortAllreduce:
         rounded_hops: Sequence[bool] = (),
         agreed: int = 0,
     ) -> None:
-        """Work it out."""
+        """Make the plan."""
         size = exchange.size
-        quantise = quantise if size > 1 else None  # what stays where it is, is not rounded
+        quantise = quantise if size > 1 else None  # with one rank nothing travels, so nothing is rounded
         self._exchange = exchange
         self._announcement = Announcement(Call.RING_ALLREDUCE, count, tagged, operation, digest=agreed)
         self._word = self._announcement.to_octets()
@@ -102,11 +102,11 @@ class ShortAllreduce:
 
         Raises:
             CollectiveError: ranks disagree on length or call.
-            PeerLostError: a rank is gone or silent.
+            PeerLostError: a rank is lost.
         """
         round_ = self._round
         try:
-            self._own[...] = source  # half the time of copyto
+            self._own[...] = source  # takes half as long as np.copyto
             if not self._exchange.drive(round_):
                 _gather(self._exchange, round_)
             if round_.pairs and self._heard != self._word:
@@ -127,7 +127,7 @@ def _gather(exchange: Exchange, round_: Gathering) -> None:
         round_.done = number + 1
         length = round_.octets_in(number)
         _both_ways(exchange, (ahead, said[:word]), (behind, heard[:word]))
-        if heard[:word] != said[:word]:  # perhaps of another call, and nothing follows it
+        if heard[:word] != said[:word]:  # perhaps a call without values behind its announcement
             return
         _both_ways(exchange, (ahead, said[word:length]), (behind, heard[word:length]))
         start = word + (1 << number) * count

@@ -1,15 +1,16 @@
 """Groups of ranks: rings of rings, and rings under aggregators (INCEPTIONN, Fig. 1 c and b).
 
-Groups of equal size m exchange in three rounds: a ring in each group leaves the sum of block j with member j
-(reduce-scatter); the j-th members of all groups exchange block j, by a ring of their own (Fig. 1 c) or by an aggregator
-(Fig. 1 b); a ring in each group spreads the blocks (allgather). Every link inside a group carries 2(m-1)/m · n, every
-link between groups 2(g-1)/g · n/m: where the links between groups are the slow ones, that is the point.
+g groups of equal size m take three rounds. A ring in each group leaves the sum of block j with member j
+(reduce-scatter). The j-th members of all groups sum block j, by a ring among them (Fig. 1 c) or by an aggregator
+(Fig. 1 b). A ring in each group spreads the blocks (allgather). Every link inside a group carries 2(m-1)/m · n, every
+link between groups only 2(g-1)/g · n/m, which helps if the links between groups are slow.
 
-Groups of different sizes go through their first members: reduction to them, exchange between them, broadcast.
+Groups of different sizes go through their first members: reduction to them, a ring or aggregator between them,
+broadcast.
 
-Groups need not be equally fast, and members wait while others exchange. So the ranks of the second and of the third
-round meet before it, which costs ceil(log2) small messages: until then a rank is late, which a transport may wait for;
-data that stands still afterwards is stuck (see :meth:`~netoffload.collectives.exchange.Exchange.wait`).
+One group may be faster than another, and members wait while others exchange. So the ranks of the second and of the
+third round meet before it, which costs ceil(log2) small messages. Until then a rank is late, and a transport may wait
+for it. If no data moves after that, the call is stuck (:meth:`~netoffload.collectives.exchange.Exchange.wait`).
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from netoffload.config import check_choice
 from netoffload.errors import UsageError
 
 TOPS = ("ring", "wa")
-"""How groups exchange with each other: a ring, or an aggregator."""
+"""How the groups' sums are added: by a ring, or by an aggregator."""
 
 Groups = Sequence[Sequence[int]]
 """Ranks by group; every rank in exactly one."""
 
 
 class SubExchange:
-    """Some ranks of an exchange as an exchange of their own; see :class:`~netoffload.collectives.exchange.Exchange`.
+    """Some ranks of an exchange as a smaller one; see :class:`~netoffload.collectives.exchange.Exchange`.
 
-    Uses the same channels, so ranks must enter calls on overlapping sub-exchanges in the same order.
+    It uses the same channels, so ranks must enter calls on overlapping sub-exchanges in the same order.
 
     Args:
-        whole: the exchange.
-        members: ranks of ``whole``; rank i of this one is ``members[i]``. This rank must be one.
+        whole: the exchange of all ranks.
+        members: ranks of ``whole``; rank i of this exchange is ``members[i]``. The calling rank must be a member.
     """
 
     def __init__(self, whole: Exchange, members: Sequence[int]) -> None:
@@ -55,7 +56,7 @@ class SubExchange:
 
     @property
     def stopwatch(self) -> Stopwatch:
-        """That of the whole."""
+        """The stopwatch of the whole exchange."""
         return self._whole.stopwatch
 
     def channel(self, peer: int, *, tagged: bool) -> Channel:
@@ -63,28 +64,28 @@ class SubExchange:
         return self._whole.channel(self._members[peer], tagged=tagged)
 
     def wait(self, readable: Sequence[Channel], writable: Sequence[Channel], *, may_be_late: bool = False) -> None:
-        """Sleep as the whole does."""
+        """Sleep in the whole exchange."""
         self._whole.wait(readable, writable, may_be_late=may_be_late)
 
     def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
-        """Let the whole do it."""
+        """Carry a round out in the whole exchange."""
         return self._whole.drive(round_)
 
     def scratch(self, count: int) -> Float32Array:
-        """Return scratch memory of the whole."""
+        """Return scratch memory of the whole exchange."""
         return self._whole.scratch(count)
 
     def abort(self, error: BaseException) -> None:
-        """Abort the whole."""
+        """Abort the whole exchange."""
         self._whole.abort(error)
 
     def close(self) -> None:
-        """Close the whole."""
+        """Close the whole exchange."""
         self._whole.close()
 
 
 def default_groups(size: int) -> list[list[int]]:
-    """Return consecutive ranks in groups whose size divides ``size`` and is nearest to its square root from below."""
+    """Return groups of consecutive ranks; their size is the largest divisor of ``size`` up to its square root."""
     length = next(length for length in range(math.isqrt(size), 0, -1) if size % length == 0)
     return [list(range(start, start + length)) for start in range(0, size, length)]
 
@@ -106,7 +107,7 @@ def check_groups(groups: Groups, size: int) -> None:
         )
 
 
-# Nine parameters: those of ring_allreduce, whose calls look alike, and how the groups are made.
+# Nine parameters: those of ring_allreduce, so that calls look alike, and two for the groups.
 def hierarchical_allreduce(
     exchange: Exchange,
     values: Float32Array,
@@ -127,15 +128,15 @@ def hierarchical_allreduce(
         groups: the same on all ranks.
         tagged: as in :func:`~netoffload.collectives.ring.ring_allreduce`; what an aggregator sends down is untagged.
         top: ``ring`` or ``wa``.
-        operation: what two values become.
+        operation: how two values are combined.
         quantise: as in :func:`~netoffload.collectives.ring.ring_allreduce`.
         chunk_floats: likewise.
         agreed: likewise.
 
     Raises:
-        UsageError: not a contiguous float32 vector, groups that are none, or another top.
+        UsageError: not a contiguous float32 vector, groups that do not hold each rank once, or an unknown top.
         CollectiveError: ranks disagree on length, groups or call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     octets_of(values)
     check_groups(groups, exchange.size)
@@ -180,6 +181,6 @@ def _three_rounds(
     reduce_round(inner, values, root=0, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
     if inner.rank == 0:
         exchange_between([group[0] for group in groups], values)
-        quantise_own(exchange, quantise, values)  # in a group of one as well, whose values go to nobody
+        quantise_own(exchange, quantise, values)  # also in a group of one, or it would differ from the others
     meet(inner, Announcement(Call.CONFIRM))
     broadcast_round(inner, values, root=0, tagged=tagged, quantise=None)

@@ -1,8 +1,8 @@
-"""All ranks as threads of one process: the algorithms without sockets, and the arithmetic of a NIC without a NIC.
+"""All ranks as threads of one process: the algorithms without sockets, and the arithmetic of NICs without NICs.
 
-Every channel is a bounded queue of octets in memory. Given a codec, the tagged ones pass every float through encode and
-decode on its way, which is what a pair of NICs does to it. Codecs work float by float, so neither the sizes of the
-pieces nor the scheduling of the threads can change a result: a run is deterministic.
+Every channel is a bounded queue of octets in memory. Given a codec, tagged channels encode and decode every float, as a
+pair of NICs does. Codecs work float by float, so neither the sizes of the pieces nor the scheduling of the threads can
+change a result: a run is deterministic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from netoffload.errors import CollectiveError, PeerLostError
 T = TypeVar("T")
 
 CAPACITY_OCTETS = 256 * 1024
-"""Octets a channel holds before its sender waits, as a socket buffer would."""
+"""Octets that a channel holds before its sender waits, like a socket buffer."""
 
 
 class FloatCodec(Protocol):
@@ -46,18 +46,18 @@ def run_ranks(
     capacity_octets: int = CAPACITY_OCTETS,
     timeout_s: float = 30.0,
 ) -> list[T]:
-    """Run ``body`` once per rank, each in a thread of its own, and return the results in rank order.
+    """Run ``body`` once per rank, each in its own thread, and return the results in rank order.
 
     Args:
         size: number of ranks.
         body: what one rank does with its exchange.
         codec: what tagged channels do to floats; None leaves them exact.
         bound_k: error bound 2**-k for the codec.
-        capacity_octets: octets a channel holds before its sender waits; at least 16.
+        capacity_octets: octets that a channel holds before its sender waits; at least 16.
         timeout_s: silence after which a rank gives up.
 
     Raises:
-        BaseException: what the first rank to fail raised; ranks that failed because of another are not the first.
+        BaseException: the error of the first rank that failed by itself, and not because another rank ended.
     """
     fabric = _Fabric(codec, bound_k, capacity_octets)
     exchanges = [InProcessExchange(fabric, rank, size, timeout_s) for rank in range(size)]
@@ -78,13 +78,13 @@ def run_ranks(
     for thread in threads:
         thread.join()
     if failures:
-        # A peer that went away is a consequence of somebody else's failure whenever there is one.
+        # A PeerLostError only follows from another rank's failure, if there is one.
         raise next((error for error in failures if not isinstance(error, PeerLostError)), failures[0])
     return [results[rank] for rank in range(size)]
 
 
 class _Pipe:
-    """One direction of one channel: octets in order, bounded, with an end."""
+    """One direction of one channel: a bounded queue of octets that can end."""
 
     def __init__(self) -> None:
         self.octets = bytearray()
@@ -106,7 +106,7 @@ class _Fabric:
             return self._pipes.setdefault((source, target, tagged), _Pipe())
 
     def through_nic(self, data: memoryview) -> bytes | memoryview:
-        """Return what a tagged stream's octets look like after a compressing and a decompressing NIC."""
+        """Return a tagged stream's octets as they come out of a compressing and a decompressing NIC."""
         if self._codec is None:
             return data
         values = np.frombuffer(data, dtype=np.float32)
@@ -126,7 +126,7 @@ class InProcessChannel:
 
     @property
     def is_readable(self) -> bool:
-        """Whether octets, or the end, are there."""
+        """Whether octets, or the end of the stream, are there."""
         return bool(self._inward.octets) or self._inward.ended
 
     @property
@@ -138,7 +138,7 @@ class InProcessChannel:
     def send_some(self, data: memoryview) -> int:
         """Queue a prefix of ``data``; on a tagged channel whole floats only."""
         if self._tagged and len(data) % FLOAT_OCTETS:
-            raise CollectiveError(f"{len(data)} octets on a tagged channel are no whole number of float32")
+            raise CollectiveError(f"{len(data)} octets on a tagged channel are not a whole number of float32")
         with self._fabric.changed:
             if self._inward.ended or self._outward.ended:
                 raise PeerLostError(f"rank {self.peer} closed its connection")
@@ -163,7 +163,7 @@ class InProcessChannel:
             return count
 
     def ending(self) -> CollectiveError | None:
-        """Return that the peer has ended, if it has; :func:`run_ranks` finds the reason by itself."""
+        """Return an error if the peer has ended its channel; :func:`run_ranks` finds the reason by itself."""
         return PeerLostError(f"rank {self.peer} closed its connection") if self._inward.ended else None
 
     def end(self) -> None:
@@ -196,7 +196,7 @@ class InProcessExchange:
         return self._channels[peer, tagged]
 
     def wait(self, readable: Sequence[Channel], writable: Sequence[Channel], *, may_be_late: bool = False) -> None:
-        """Sleep until one of the channels is ready. A late thread cannot be told from a dead one."""
+        """Sleep until one of the channels is ready. A late thread counts as lost after the same time."""
         reading = [self._channels_of(one) for one in readable]
         writing = [self._channels_of(one) for one in writable]
         deadline = time.monotonic() + self._timeout_s
@@ -207,7 +207,7 @@ class InProcessExchange:
                     raise PeerLostError(f"rank {', '.join(map(str, peers))} was silent for {self._timeout_s:g} s")
 
     def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
-        """Leave it to the algorithms."""
+        """Return False: the algorithms do it."""
         return False
 
     def scratch(self, count: int) -> Float32Array:

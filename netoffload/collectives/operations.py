@@ -1,4 +1,4 @@
-"""What two values become: the operations of reductions, and the two steps of arithmetic that every algorithm makes."""
+"""The operations of reductions, and the two steps of arithmetic that every algorithm makes: combine and round."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:  # an exchange is described in terms of operations, so the other way round it is names only
+if TYPE_CHECKING:  # exchange imports this module
     from netoffload.collectives.exchange import Exchange, Quantise
     from netoffload.compiled.arrays import Float32Array
 
@@ -31,7 +31,7 @@ _UFUNCS = {
 
 def apply(operation: Operation, target: Float32Array, incoming: Float32Array) -> None:
     """Replace ``target`` by target ∘ incoming. A NaN in either stays one, for MAX and MIN as well."""
-    with np.errstate(all="ignore"):  # infinities and overflow are the caller's data, not our news
+    with np.errstate(all="ignore"):  # infinities and overflow are the caller's data: no warning
         _UFUNCS[operation](target, incoming, out=target)
 
 
@@ -44,7 +44,7 @@ def combine(exchange: Exchange, operation: Operation, target: Float32Array, inco
 
 
 def quantise_own(exchange: Exchange, quantise: Quantise | None, values: Float32Array) -> None:
-    """Round what this rank owns as the NICs round it on its way to the others, and count the time."""
+    """Round a block that this rank owns as NICs round it on its way to the others, and count the time."""
     if quantise is None or not values.size:
         return
     watch = exchange.stopwatch

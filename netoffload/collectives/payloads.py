@@ -1,7 +1,7 @@
 """Payloads instead of floats: what host-side compressors send, over the same channels as the ring's floats.
 
-A payload's length is known only to who made it, so it travels first, in 8 octets. Three ways to make one sum of
-compressed vectors, as the papers of the compressors have them::
+Only the sender knows a payload's length, so the length travels first, in 8 octets. There are three ways to make one sum
+of compressed vectors, as in the papers of the compressors::
 
     allgather                        server (push, pull)                 ring, decode - add - encode
     every rank sends its payload     workers push, the server reduces    each hop decodes a block, adds its own
@@ -11,10 +11,9 @@ compressed vectors, as the papers of the compressors have them::
     octets out of a rank's link, m per payload of the whole vector, p ranks
     (p-1) m                          worker m, server (p-1) m'           2(p-1)/p m
 
-Or every rank has another payload for each (``alltoall_payloads``).
-
-In all three, what every rank adds comes from the same octets in the same order, so that replicas stay bit-identical.
-These octets are never tagged: a lossy NIC must not touch them.
+In all three, every rank adds values from the same octets in the same order, so that replicas stay bit-identical.
+In ``alltoall_payloads`` each rank has a different payload for every other rank. Payloads are never tagged: a lossy NIC
+must not change them.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Decode = Callable[[Payload, int], Float32Array]
 """(payload, block) -> values."""
 
 LIMIT_OCTETS = 1 << 32
-"""A length above this is a mistake: the announcement of a peer decides how much memory is taken."""
+"""A longer payload counts as an error, because its length alone decides how much memory the receiver takes."""
 
 _LENGTH = struct.Struct("!Q")
 
@@ -49,7 +48,7 @@ def allgather_payloads(exchange: Exchange, payload: Payload) -> list[Payload]:
 
     Raises:
         CollectiveError: a rank is in another call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     peers = [rank for rank in range(exchange.size) if rank != exchange.rank]
     with aborting_on_error(exchange):
@@ -59,7 +58,7 @@ def allgather_payloads(exchange: Exchange, payload: Payload) -> list[Payload]:
 
 
 def alltoall_payloads(exchange: Exchange, payloads: Sequence[Payload]) -> list[Payload]:
-    """Give every rank its payload and return what each has for this one, in rank order; collective.
+    """Send every rank its payload, and return the payloads that all ranks have for this one, in rank order; collective.
 
     Args:
         exchange: the ranks; all of them make this call.
@@ -67,7 +66,7 @@ def alltoall_payloads(exchange: Exchange, payloads: Sequence[Payload]) -> list[P
 
     Raises:
         CollectiveError: a rank is in another call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     outgoing = {rank: payload for rank, payload in enumerate(payloads) if rank != exchange.rank}
     with aborting_on_error(exchange):
@@ -77,11 +76,11 @@ def alltoall_payloads(exchange: Exchange, payloads: Sequence[Payload]) -> list[P
 
 
 def push_pull(exchange: Exchange, payload: Payload, *, server: int) -> Payload:
-    """Give ``payload`` to the server and return its answer; collective, together with :func:`serve_payloads`.
+    """Send ``payload`` to the server and return its answer; collective, together with :func:`serve_payloads`.
 
     Raises:
         CollectiveError: the server is in another call.
-        PeerLostError: it is gone or silent.
+        PeerLostError: the server is lost.
     """
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.PAYLOAD_SERVER, root=server))
@@ -90,15 +89,15 @@ def push_pull(exchange: Exchange, payload: Payload, *, server: int) -> Payload:
 
 
 def serve_payloads(exchange: Exchange, reduce: Callable[[list[Payload]], Payload]) -> Payload:
-    """Be the server of one :func:`push_pull` of all other ranks; return the answer they got.
+    """Be the server of one :func:`push_pull` of all other ranks; return the answer that they got.
 
     Args:
         exchange: the workers and this server.
-        reduce: from the workers' payloads, in rank order, to the answer.
+        reduce: makes the answer from the workers' payloads, in rank order.
 
     Raises:
         CollectiveError: a worker is in another call.
-        PeerLostError: a worker is gone or silent.
+        PeerLostError: a worker is lost.
     """
     workers = [rank for rank in range(exchange.size) if rank != exchange.rank]
     with aborting_on_error(exchange):
@@ -113,20 +112,20 @@ def ring_payloads(exchange: Exchange, values: Float32Array, encode: Encode, deco
     """Replace ``values`` on every rank by the sum over all ranks, encoded anew on every hop; in place.
 
     Phase 1: rank r encodes a block, its right neighbour decodes it and adds its own term. Phase 2: the owner encodes
-    the finished block once, everybody (the owner as well) decodes those octets.
+    the finished block once, and all ranks, the owner included, decode those octets.
 
     Args:
         exchange: the ranks; all of them make this call.
         values: float32[n], equally long on all ranks.
         encode: makes a payload of a block.
-        decode: its inverse, as far as there is one.
+        decode: makes values of a payload.
 
     Returns:
-        Octets this rank sent.
+        Octets that this rank sent.
 
     Raises:
         CollectiveError: ranks disagree on the call, or a block came with another length.
-        PeerLostError: a neighbour is gone or silent.
+        PeerLostError: a neighbour is lost.
     """
     rank, size = exchange.rank, exchange.size
     blocks = [slice(span.start, span.stop) for span in partition(values.size, size)]
@@ -164,7 +163,7 @@ def _decoded(decode: Decode, payload: Payload, block: int, count: int) -> Float3
 def _swap(exchange: Exchange, outgoing: Mapping[int, Payload], sources: Iterable[int]) -> dict[int, Payload]:
     """Send one message to each peer of ``outgoing`` while receiving one from each of ``sources``: lengths, then octets.
 
-    A peer may take its time over a payload's making, but not over its sending.
+    A peer may take long to make a payload, but not to send it.
     """
     channels = {peer: exchange.channel(peer, tagged=False) for peer in (*outgoing, *sources)}
     words = {peer: bytearray(_LENGTH.size) for peer in sources}
@@ -183,7 +182,7 @@ def _swap(exchange: Exchange, outgoing: Mapping[int, Payload], sources: Iterable
 def _length(peer: int, word: bytearray) -> int:
     (length,) = _LENGTH.unpack(word)
     if length > LIMIT_OCTETS:
-        raise CollectiveError(f"rank {peer} announces a payload of {length} octets")
+        raise CollectiveError(f"rank {peer} announces a payload of {length} octets: the limit is {LIMIT_OCTETS}")
     return int(length)
 
 

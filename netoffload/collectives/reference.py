@@ -1,8 +1,8 @@
-"""The slow oracle: what the collectives compute, said once, without a transport.
+"""The slow oracle: what the collectives compute, written once, without a transport.
 
-Every element's result is a fixed sequence of operations and roundings; the tests hold the algorithms to it bit for
-bit, and so does the benchmark before it reports a time. ``round_trip`` is what a pair of NICs makes of a vector,
-decode(encode(values)); None: nothing.
+Every element's result is a fixed sequence of operations and roundings. The tests compare the algorithms with it bit for
+bit, and so does the benchmark before it reports a time. ``round_trip`` is what a pair of NICs makes of a vector:
+decode(encode(values)). If it is None, vectors stay exact.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def ring_sum(
 
     Args:
         vectors: one float32[n] per rank.
-        round_trip: what a hop does.
-        operation: what two values become.
+        round_trip: how a hop rounds.
+        operation: how two values are combined.
     """
     size = len(vectors)
     result = np.empty_like(vectors[0])
@@ -90,7 +90,7 @@ def aggregated(
 def tree_of_aggregators(
     vectors: Sequence[Float32Array], tree: Sequence[Branch], round_trip: RoundTrip | None = None
 ) -> Float32Array:
-    """Return the sum with which the topmost rank of :func:`~netoffload.collectives.tree_exchange` updates."""
+    """Return the sum that the topmost rank of :func:`~netoffload.collectives.tree_exchange` passes to its update."""
 
     def partial(rank: int) -> Float32Array:
         below = tree[rank].children

@@ -1,8 +1,8 @@
 """The ring: INCEPTIONN, Algorithm 1, as one stream in and one stream out; and its two halves by themselves.
 
-What a rank receives in step s it sends in step s+1. Laid end to end, a rank's sends are the blocks r, r-1, r-2, ...
-and its receives the same list shifted by one, so the state of a call is two cursors: how far the right neighbour has
-been served, and how far the left one has been reduced. The sender may go wherever the other cursor has been::
+A rank sends in step s+1 what it receives in step s. Laid end to end, rank r sends the blocks r, r-1, r-2, ... and
+receives the same list shifted by one. So two cursors are the whole state of a call: how far it has sent, and how far
+it has received and reduced. The sender may go as far as the other cursor has been::
 
     blocks of the walk     r        r-1       r-2       r-3 ...
     received and reduced            ██████████████▌
@@ -10,11 +10,10 @@ been served, and how far the left one has been reduced. The sender may go wherev
                                              ^ may run up to here: the last whole chunk that is reduced
 
 In phase 1 a chunk is received into scratch memory and added; in phase 2 it is received in place. Receiving in place
-cannot overwrite something unsent: the finished block comes back only after our own term of it has gone all the way
-round.
+cannot overwrite unsent data: the finished block comes back only after this rank's own term has gone all the way round.
 
-Reduce-scatter is phase 1 by itself, with the walk begun one block earlier so that rank r ends with block r; allgather
-is phase 2 by itself.
+Reduce-scatter is phase 1 alone. Its walk begins one block earlier, so that rank r ends with block r. Allgather is
+phase 2 alone.
 """
 
 from __future__ import annotations
@@ -32,29 +31,29 @@ from netoffload.compiled.arrays import Float32Array
 CHUNK_FLOATS = 64 * 1024
 """Floats that are added and forwarded at a time: 256 KiB.
 
-Four super-segments of 64 KiB, so that every send fills TSO segments; the chunk and its target together fit a
+These are four frames of 64 KiB for TSO, so that every send fills them. The chunk and its target together fit a
 second-level cache of 512 KiB. Untagged, 4.6 MB over 4 ranks at 1 Gb/s took 1.05 to 1.07 of the bound with every chunk
-from 64 KiB to 512 KiB; tagged, where the emulated NICs' cores are the limit, the same range differed by less than the
-machine's noise. A multiple of 8 floats, the codec's burst, so that bursts are whole except at the ends of blocks.
+from 64 KiB to 512 KiB. Tagged, where the emulated NICs' cores are the limit, these chunks differed by less than the
+noise. It is a multiple of 8 floats, the codec's burst, so that bursts are whole except at the ends of blocks.
 """
 
 CHUNK_FLOATS_MIN = 16 * 1024
-"""64 KiB, what TCP segmentation offload hands to a NIC at once."""
+"""64 KiB, the most that segmentation offload (TSO) hands over as one frame."""
 
 CHUNK_FLOATS_MAX = 128 * 1024
 """512 KiB: chunk and target together fit most second-level caches."""
 
 CHUNK_S = 1e-3
-"""Handling a chunk costs the host about 50 us whatever its length; at 1 ms of data per chunk that is a twentieth, and
-it is done while the next one arrives."""
+"""A chunk holds about 1 ms of data. Handling it costs the host about 50 us at any length, a twentieth of that, while
+the next chunk arrives."""
 
 
 def chunk_for(rate_bps: float, round_trip_s: float) -> int:
-    """Return how many floats to add and forward at a time on a path: a millisecond of data, or a round trip's.
+    """Return how many floats to add and forward at a time on a path: 1 ms of data, or a round-trip time if longer.
 
     Args:
-        rate_bps: what the path carries.
-        round_trip_s: how long an octet's acknowledgement takes.
+        rate_bps: rate of the path.
+        round_trip_s: round-trip time of the path.
     """
     floats = round(rate_bps / 8 / FLOAT_OCTETS * max(CHUNK_S, round_trip_s))
     return min(max(floats, CHUNK_FLOATS_MIN), CHUNK_FLOATS_MAX) // 8 * 8
@@ -74,19 +73,19 @@ def ring_allreduce(
 
     Args:
         exchange: the ranks; all of them make this call.
-        values: contiguous float32 vector, equally long on all ranks; untagged, of any of ``transfer.EXACT_TYPES``.
+        values: contiguous vector, equally long on all ranks; tagged: float32, untagged: any of ``EXACT_TYPES``.
         tagged: send over the tagged channels, where a NIC may compress.
-        operation: what two values become.
+        operation: how two values are combined.
         quantise: applied by the owner of a block to its finished sum, piece by piece and once per element, before the
             block travels. Needed for bit-identical ranks when the channels are lossy. With one rank nothing travels
             and nothing is quantised.
         chunk_floats: floats that are added and forwarded at a time; need not be the same on all ranks.
-        agreed: digest of whatever else the caller wants to be the same on all ranks; 0: nothing.
+        agreed: digest of further arguments that must be the same on all ranks; 0: none.
 
     Raises:
-        UsageError: not contiguous, or of a type that cannot be.
+        UsageError: the vector is not contiguous, or has a type that cannot travel.
         CollectiveError: ranks disagree on length or call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     agreed = _check_type(values, agreed, tagged=tagged)
     with aborting_on_error(exchange):
@@ -107,7 +106,7 @@ def ring_reduce_scatter(
 ) -> None:
     """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks.
 
-    The rest of ``values`` is overwritten with partial sums. Nothing is quantised: a rank's result goes to nobody.
+    The rest of ``values`` is overwritten with partial sums. Nothing is quantised, because a rank keeps its result.
 
     Args:
         exchange: the ranks; all of them make this call.
@@ -138,7 +137,7 @@ def ring_allgather(
 
     Args:
         exchange: the ranks; all of them make this call.
-        values: contiguous vector, of a type as in :func:`ring_allreduce`; this rank's span holds its own contribution.
+        values: vector as in :func:`ring_allreduce`; this rank's span holds its contribution.
         spans: one per rank, of the same lengths on all ranks, not overlapping.
         tagged: as in :func:`ring_allreduce`.
         quantise: applied by every rank to its own span, so that all ranks end bit-identical.
@@ -205,7 +204,7 @@ def _run(
     quantise: Quantise | None,
     chunk_floats: int,
 ) -> None:
-    """Go round, by the transport's own means if it has some."""
+    """Carry the ring out, by the transport's own means if it has some."""
     rank, size = exchange.rank, exchange.size
     if size == 1:
         return
@@ -220,7 +219,7 @@ def _run(
 
 
 class _Round:
-    """The two cursors of one call, in octets of ``values``; what a transport that drives rings does, step by step.
+    """The two cursors of one call, in octets of ``values``; the oracle for transports that drive rings by themselves.
 
     ``walk[s]`` is sent in step s, ``walk[s + 1]`` is received in step s; the first ``reducing`` steps combine.
     """
@@ -244,7 +243,7 @@ class _Round:
         self._sent = self._walk[0].start
         self._receiving = 0  # step
         self._received = self._walk[1].start
-        self._reduced = self._walk[1].start  # of the block being received: final as far as this rank is concerned
+        self._reduced = self._walk[1].start  # up to here this rank has finished the block that it receives
 
     def run(self) -> None:
         while self._sending < self._steps or self._receiving < self._steps:
@@ -256,7 +255,7 @@ class _Round:
                 self._exchange.wait([], writable)
 
     def _push(self) -> bool:
-        """Send what is ready; return whether the channel refused some of it."""
+        """Send what is ready; return whether the channel refused a part."""
         while self._sending < self._steps:
             stop = self._walk[self._sending].stop
             if self._sent < (ready := self._ready_until(stop)):
@@ -272,7 +271,7 @@ class _Round:
         return False
 
     def _ready_until(self, stop: int) -> int:
-        """Return the end of what may be sent of the block that the sender is at: whole chunks, or all of it."""
+        """Return the octet up to which the sender's block may be sent: whole chunks, or all of it."""
         if self._sending <= self._receiving:
             return stop
         if self._sending > self._receiving + 1:
@@ -280,11 +279,11 @@ class _Round:
         if self._reduced == stop:
             return stop
         start = self._walk[self._sending].start
-        # Whole chunks only: had a rank to hold back a part of one, all could wait for the rest of theirs.
+        # Whole chunks only: if every rank held back a part of a chunk, all could wait for the rest of theirs.
         return start + (self._reduced - start) // self._chunk * self._chunk
 
     def _pull(self) -> bool:
-        """Receive once, reduce what became whole; return whether anything moved."""
+        """Receive once, reduce a chunk that became whole; return whether anything moved."""
         block = self._walk[self._receiving + 1]
         if self._received < block.stop:
             is_reducing = self._receiving < self._reducing
@@ -307,13 +306,13 @@ class _Round:
             first, last = self._reduced // self._width, chunk_end // self._width
             target = _floats(self._values[first:last])
             combine(self._exchange, self._operation, target, _floats(self._staged[: last - first]))
-            if self._receiving == self._reducing - 1:  # the last of them: this rank owns the block
+            if self._receiving == self._reducing - 1:  # the last step that reduces: this rank owns the block
                 quantise_own(self._exchange, self._quantise, target)
             self._reduced = chunk_end
         return count
 
     def _receive_final(self, block: Span) -> int:
-        """What arrives is the result."""
+        """Receive finished values in place."""
         count = self._inward.receive_some(self._octets[self._received : block.stop])
         self._received += count
         self._reduced = self._received
@@ -321,13 +320,13 @@ class _Round:
 
 
 def _check_type(values: Vector, agreed: int, *, tagged: bool) -> int:
-    """Refuse a vector that cannot be exchanged; return ``agreed``, together with a type that is not float32."""
+    """Refuse a vector that cannot travel; return ``agreed``, with the type mixed in if it is not float32."""
     octets_of(values, "f" if tagged else EXACT_TYPES)
     return agreed if values.dtype.char == "f" else digest_of([agreed, EXACT_TYPES.index(values.dtype.char)])
 
 
 def _floats(values: Vector) -> Float32Array:
-    """Return a vector as what arithmetic is annotated for. NumPy adds every type, and only float32 is rounded."""
+    """Return a vector as float32, for the type checker: NumPy adds every type, and only float32 is rounded."""
     return cast("Float32Array", values)
 
 

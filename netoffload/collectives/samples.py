@@ -1,4 +1,4 @@
-"""Vectors to try the collectives on: gradient-like ones, those of a file, and ones whose sums are exact."""
+"""Vectors to try the collectives on: random ones like gradients, those of a file, and ones whose sums are exact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def parse_sigma(text: str) -> float:
     """Return the standard deviation of ``gaussian:SIGMA``.
 
     Raises:
-        UsageError: anything else.
+        UsageError: ``text`` has another form.
     """
     kind, _, number = text.partition(":")
     try:
@@ -33,18 +33,18 @@ Draw = Callable[[int, int], Float32Array]
 
 
 def gradients_from(text: str, seed: int) -> Draw:
-    """Return what draws every rank's vector: from ``gaussian:SIGMA``, or from a file.
+    """Return a function that makes every rank's vector: from ``gaussian:SIGMA``, or from a file.
 
-    A file's vectors follow each other, rank i's beginning with vector i, and begin again where they end.
+    Rank i's vector begins with vector i of the file. The file's next vectors follow, and after the last one the first.
 
     Raises:
-        UsageError: neither, or a file that holds no float32 array.
+        UsageError: ``text`` is neither, or the file holds no float32 array.
     """
     if text.startswith("gaussian:"):
         sigma = parse_sigma(text)
         return lambda rank, count: gradient_of(rank, count, sigma, seed)
     if not Path(text).is_file():
-        raise UsageError(f"gradients {text!r} are no file: name one that holds float32 (.npy), or write gaussian:0.002")
+        raise UsageError(f"gradients {text!r} are not a file: name one with float32 (.npy), or write gaussian:0.002")
     held = np.atleast_2d(read_gradients(Path(text)))
     vectors = held.reshape(held.shape[0], -1)
     return lambda rank, count: np.resize(np.roll(vectors, -rank, axis=0), count)
@@ -54,16 +54,16 @@ def read_gradients(path: Path) -> Float32Array:
     """Read what ``netoffload train hdc --capture`` wrote: float32[vectors, n], or any other float32 array.
 
     Raises:
-        UsageError: unreadable, no float32, or empty.
+        UsageError: the file is unreadable, not float32, or empty.
     """
     try:
         gradients = np.load(path, allow_pickle=False)
     except OSError as error:
         raise UsageError(f"cannot read gradients from {path}: {error.strerror or error}") from error
     except (ValueError, EOFError, zipfile.BadZipFile):
-        gradients = None  # NumPy's own words are about pickles, whatever is wrong
+        gradients = None  # NumPy's message is about pickles, whatever is wrong
     if not isinstance(gradients, np.ndarray) or gradients.dtype != np.float32 or not gradients.size:
-        raise UsageError(f"{path} is no .npy file of float32: 'netoffload train hdc --capture FILE.npy' writes one")
+        raise UsageError(f"{path} is not a .npy file of float32: 'netoffload train hdc --capture FILE.npy' writes one")
     return np.ascontiguousarray(gradients)
 
 

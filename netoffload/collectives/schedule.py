@@ -1,4 +1,4 @@
-"""Who sends what to whom, and when, as plain arithmetic.
+"""Which rank sends which block to which other rank, and when, as plain arithmetic.
 
 **Rings.** A walk is the list of blocks that a rank handles: in step s it sends block walk[s] to its right neighbour
 and receives block walk[s + 1] from its left one. INCEPTIONN, Algorithm 1, with ranks, blocks and steps counted from 0:
@@ -34,7 +34,7 @@ def partition(count: int, size: int) -> tuple[Span, ...]:
 
 
 def consecutive(counts: tuple[int, ...] | list[int]) -> tuple[Span, ...]:
-    """Return spans of the given lengths, one behind the other."""
+    """Return spans of the given lengths, one after the other."""
     return tuple(Span(stop - count, stop) for count, stop in zip(counts, itertools.accumulate(counts), strict=True))
 
 
@@ -55,7 +55,7 @@ def allgather_walk(rank: int, size: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Branch:
-    """A position's place in a tree: whom it hears from (None: it is the root), and who hears from it, in order."""
+    """A position's place in a tree: its parent (None: it is the root), and its children in order."""
 
     parent: int | None
     children: tuple[int, ...]
@@ -69,7 +69,7 @@ def chain(position: int, size: int) -> Branch:
 def binomial(position: int, size: int) -> Branch:
     """Return the place of ``position`` in a binomial tree: its parent is ``position`` without its lowest set bit.
 
-    Children are listed with the largest subtree first: that is the one that a broadcast has to serve first.
+    The child with the largest subtree comes first: a broadcast has to serve it first.
     """
     reach = position & -position if position else 1 << max(size - 1, 0).bit_length()
     steps = [1 << bit for bit in reversed(range(max(reach.bit_length() - 1, 0)))]

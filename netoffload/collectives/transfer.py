@@ -12,7 +12,7 @@ from netoffload.collectives.exchange import Channel, Exchange, Vector
 from netoffload.errors import UsageError
 
 Piece = tuple[Channel, memoryview]
-"""Octets, and the channel on which they go or come."""
+"""A channel, and the octets to send on it or to fill from it."""
 
 
 EXACT_TYPES: Final = "fdilB"
@@ -25,10 +25,10 @@ def octets_of(values: Vector, types: str = "f") -> memoryview:
 
     Args:
         values: the vector.
-        types: that it may have, by NumPy's letters.
+        types: the types that it may have, by NumPy's letters.
 
     Raises:
-        UsageError: not one-dimensional, not contiguous, or of another type.
+        UsageError: the vector is not one-dimensional, not contiguous, or of another type.
     """
     if values.ndim != 1 or values.dtype.char not in types or not values.flags.c_contiguous:
         names = ", ".join(np.dtype(letter).name for letter in types)
@@ -48,19 +48,19 @@ def aborting_on_error(exchange: Exchange) -> Iterator[None]:
 
 
 def send_all(exchange: Exchange, channel: Channel, data: memoryview) -> None:
-    """Send all of ``data``, sleeping while the peer is slower than we are."""
+    """Send all of ``data``, and sleep while the peer is slower."""
     move_all(exchange, [(channel, data)], [])
 
 
 def move_all(
     exchange: Exchange, sends: Sequence[Piece], receives: Sequence[Piece], *, may_be_late: bool = False
 ) -> None:
-    """Send and fill everything listed, all at the same time, each as fast as its peer goes.
+    """Send and fill all pieces at the same time, each as fast as its peer allows.
 
     Args:
         exchange: the ranks.
-        sends: what goes; at most one piece per channel.
-        receives: what comes; at most one piece per channel.
+        sends: pieces to send; at most one per channel.
+        receives: pieces to fill; at most one per channel.
         may_be_late: see :meth:`Exchange.wait`.
     """
     outward, inward = [piece for piece in sends if piece[1]], [piece for piece in receives if piece[1]]

@@ -1,8 +1,8 @@
-"""Broadcast and reduction along a tree whose root the caller names: chunks follow one another down, or up.
+"""Broadcast and reduction along a tree whose root the caller names: data streams down to the leaves, or up to the root.
 
-Every rank forwards what has arrived as soon as it has: a broadcast octet by octet, a reduction chunk by chunk, adding
-its children in their fixed order, so that the result is the same in every run. ``schedule`` says why long vectors take
-a chain and short ones a binomial tree.
+Every rank forwards data as soon as it arrives: a broadcast octet by octet, a reduction chunk by chunk. A reduction adds
+the children in a fixed order, so that the result is the same in every run. ``schedule`` says why long vectors take a
+chain and short ones a binomial tree.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from netoffload.collectives.transfer import aborting_on_error, octets_of
 from netoffload.compiled.arrays import Float32Array
 
 BINOMIAL_FLOATS = 8 * 1024
-"""Up to so many floats (32 KiB) a tree is binomial. At 1 Gb/s they take 0.26 ms on a link, about as long as a few hops
-between processes; beyond, the links are the limit."""
+"""Most floats for which a tree is binomial (32 KiB). At 1 Gb/s they take 0.26 ms on a link, about as long as a few hops
+between processes. With longer vectors the links are the limit."""
 
 
 def broadcast(
@@ -28,14 +28,14 @@ def broadcast(
     Args:
         exchange: the ranks; all of them make this call.
         values: contiguous float32 vector, equally long on all ranks.
-        root: whose values.
+        root: the rank whose values all ranks get.
         tagged: send over the tagged channels, where a NIC may compress.
         quantise: applied by the root to its own values, so that all ranks end bit-identical.
 
     Raises:
         UsageError: not a contiguous float32 vector, or no such root.
         CollectiveError: ranks disagree on length, root or call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     octets_of(values)
     check_root(exchange, root)
@@ -53,14 +53,14 @@ def reduce(
     operation: Operation = Operation.SUM,
     chunk_floats: int = CHUNK_FLOATS,
 ) -> None:
-    """Replace ``values`` on ``root`` by the reduction over all ranks; on the others, by partial sums.
+    """Replace ``values`` on ``root`` by the reduction over all ranks, on other ranks by partial sums.
 
     Args:
         exchange: the ranks; all of them make this call.
         values: contiguous float32 vector, equally long on all ranks; overwritten on all of them.
-        root: who gets the result.
+        root: the rank that gets the result.
         tagged: as in :func:`broadcast`.
-        operation: what two values become.
+        operation: how two values are combined.
         chunk_floats: floats that are added and forwarded at a time.
 
     Raises:
@@ -99,7 +99,7 @@ def pass_down(
 
     Args:
         exchange: the ranks.
-        octets: of equal length on all of them.
+        octets: memory of equal length on all ranks.
         branch: the ranks above and below this one.
         tagged: as in :func:`broadcast`.
         may_be_late: see :meth:`~netoffload.collectives.exchange.Exchange.wait`.
@@ -134,7 +134,7 @@ def reduce_round(
     staged = exchange.scratch(chunk_floats)
     staging, chunk, total = octets_of(staged), chunk_floats * FLOAT_OCTETS, len(octets)
     sent = 0
-    reduced = 0 if inward else total  # octets that are final as far as this rank is concerned
+    reduced = 0 if inward else total  # octets that this rank has finished
     child, filled = 0, 0
     while reduced < total or (outward is not None and sent < total):
         moved = 0

@@ -1,8 +1,8 @@
 """Worker-aggregator: gradients up to one rank, parameters down from it; or through a tree of such ranks.
 
-An aggregator listens to all ranks below it at once, but adds in rank order, element by element. The sum is then the
-same in every run whatever the order of arrival. Its scratch memory is a window of each vector that comes, however long
-the vectors are: a rank may be ahead of the slowest by that much. An aggregator below another one sends a piece of its
+An aggregator receives from all ranks below it at once, but adds in rank order, element by element. So the sum is the
+same in every run, in whatever order data arrives. Its scratch memory is one window per rank below it, at any length of
+the vectors. A rank may be ahead of the slowest one by a window. An aggregator below another one sends a piece of its
 sum up as soon as all ranks below it have contributed, and parameters down as they come (INCEPTIONN, Fig. 1 a)::
 
     w0  w1    w2  w3      gradients up     (may be tagged)
@@ -32,7 +32,7 @@ _ADD_FLOATS: Final = 32 * 1024
 """Floats that are added at a time, 128 KiB: few calls, and both operands stay in cache (see ``ring.CHUNK_FLOATS``)."""
 
 _WINDOW_FLOATS: Final = 8 * _ADD_FLOATS
-"""How far a rank may be ahead of the slowest: 1 MiB, several times what is on its way on a fast link."""
+"""How far a rank may be ahead of the slowest: 1 MiB, several times the octets under way on a fast link."""
 
 _NOTHING: Final = np.empty(0, np.float32)
 
@@ -49,11 +49,11 @@ def worker_exchange(
         gradient: contiguous float32 vector.
         parameters: contiguous float32 vector of the same length; overwritten.
         aggregator: rank that calls :func:`aggregate`.
-        tagged: send the gradient over the tagged channel. The parameters never are.
+        tagged: send the gradient over the tagged channel. The parameters always go untagged.
 
     Raises:
-        UsageError: vectors that do not fit each other, or a worker that is its own aggregator.
-        PeerLostError: the aggregator is gone or silent, or found that ranks disagree.
+        UsageError: vectors of different lengths, or a worker that is its own aggregator.
+        PeerLostError: the aggregator is lost, or found that ranks disagree.
     """
     _check_lengths(gradient, parameters)
     if aggregator == exchange.rank or not 0 <= aggregator < exchange.size:
@@ -73,9 +73,9 @@ def aggregate(exchange: Exchange, parameters: Float32Array, update: Update, *, t
         tagged: receive the gradients over the tagged channels.
 
     Raises:
-        UsageError: not a contiguous float32 vector, or no workers.
+        UsageError: not a contiguous float32 vector, or there are no workers.
         CollectiveError: a worker's length or call differs.
-        PeerLostError: a worker is gone or silent.
+        PeerLostError: a worker is lost.
     """
     workers = tuple(rank for rank in range(exchange.size) if rank != exchange.rank)
     if not workers:
@@ -97,17 +97,17 @@ def tree_exchange(
 
     Args:
         exchange: the ranks; all of them make this call.
-        tree: the place of each rank (``schedule.aggregator_tree``), the same on all of them.
-        gradient: contiguous float32 vector. A worker's is sent. The topmost aggregator's is overwritten with the sum,
-            or may be empty, like those of the others.
+        tree: the place of each rank (``schedule.aggregator_tree``), the same on all ranks.
+        gradient: contiguous float32 vector. A worker's is sent. The topmost aggregator's is overwritten with the sum.
+            Aggregators may pass an empty one.
         parameters: contiguous float32 vector, equally long on all ranks; overwritten on all but the topmost.
-        update: called there, once, with the sum; changes ``parameters`` in place.
-        tagged: send what goes up over the tagged channels.
+        update: called on the topmost rank, once, with the sum; changes ``parameters`` in place.
+        tagged: send gradients and partial sums over the tagged channels.
 
     Raises:
-        UsageError: vectors that do not fit each other, or a tree of other ranks.
+        UsageError: vectors of different lengths, or a tree of another number of ranks.
         CollectiveError: ranks disagree on length, tree or call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     if len(tree) != exchange.size:
         raise UsageError(f"a tree of {len(tree)} ranks does not fit an exchange of {exchange.size}")
@@ -158,7 +158,7 @@ def _exchange(
             )
         else:
             send_all(exchange, above, upward)
-        # Updates take their time.
+        # The rank above may be late: an update may take long.
         pass_down(exchange, downward, branch, tagged=False, may_be_late=above is not None)
 
 
@@ -176,15 +176,15 @@ def aggregator_allreduce(
     Args:
         exchange: the ranks; all of them make this call.
         values: contiguous float32 vector, equally long on all ranks.
-        tagged: send what goes up over the tagged channels. What comes down is untagged, so all ranks end identical.
-        aggregator: who computes: its own values first, then those of the others in rank order.
-        operation: what two values become.
+        tagged: send values up over the tagged channels. The result comes down untagged, so all ranks end identical.
+        aggregator: the rank that computes: its own values first, then those of the others in rank order.
+        operation: how two values are combined.
         agreed: as in :func:`~netoffload.collectives.ring.ring_allreduce`.
 
     Raises:
         UsageError: not a contiguous float32 vector, or no such rank.
         CollectiveError: ranks disagree on length or call.
-        PeerLostError: a rank is gone or silent.
+        PeerLostError: a rank is lost.
     """
     octets_of(values)
     check_root(exchange, aggregator)
@@ -226,12 +226,12 @@ def _reduce(
 
     Args:
         exchange: the ranks.
-        below: who sends.
+        below: the ranks that send.
         memory: a window for each of them.
         count: floats of each vector.
-        take: called with the place of every finished piece and the piece, in order; it is gone afterwards.
+        take: called with the start of every finished piece and the piece, in order; valid only during the call.
         tagged: receive over the tagged channels.
-        operation: what two values become.
+        operation: how two values are combined.
     """
     windows = memory.reshape(len(below), _WINDOW_FLOATS)
     octets, length = [octets_of(window) for window in windows], _WINDOW_FLOATS * FLOAT_OCTETS

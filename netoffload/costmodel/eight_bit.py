@@ -1,14 +1,14 @@
 """Dettmers' predicted speed-ups of AlexNet on 4 and on 96 GPUs (ICLR 2016, sections 5.1 and 5.2), from his tables.
 
-Times are milliseconds, as printed. The text gives the formula of the speed-up and those of the penalties for 4 GPUs.
-For 96 GPUs it gives none for Table 6; the one here is what its printed figures follow::
+Times are milliseconds, as printed. The text gives the formulas of the speed-up and of the penalties for 4 GPUs. For 96
+GPUs it gives no formula for Table 6; its printed figures follow this one::
 
     sync of a full pass = 31 (sync - 1.3)     where a sync takes longer than the 1.3 ms that hide it
                           sync                else: only the first one is seen
 
 It gives 11 of the 12 printed totals to the last digit. For 12288 samples and 32 bits, 31 · 250 is printed (with a
-question mark), without the 1.3. From Table 5 no formula of the text gives Table 6's single synchronisations:
-:func:`message_ms`, which adds what the text names, is 10 % below most of them.
+question mark), without the 1.3. No formula of the text gives Table 6's single synchronisations from Table 5.
+:func:`message_ms` adds the parts that the text names, and is 10 % below most of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PENALTY_TERMS_MS: Final[Mapping[int, tuple[tuple[float, float], ...]]] = {
     32: ((0.9, 0.9), (1.1, 0.3), (1.1, 0.15), (0.4, 0.3), (1.1, 0.9), (1.1, 0.64)),
     8: ((0.5, 0.3), (0.5, 0.15)),
 }
-"""5.1.2: what synchronising takes, and what hides it."""
+"""5.1.2: the time of synchronising, and the time that hides it."""
 UNHIDDEN_MS: Final[Mapping[int, float]] = {32: 0.9, 8: 0.4}
 UNHIDDEN_COUNT: Final = 5
 PRINTED_PENALTY_MS: Final[Mapping[int, float]] = {32: 6.81, 8: 2.55}
@@ -65,7 +65,7 @@ PRINTED_PASS_MS: Final[Mapping[int, tuple[float, float]]] = {
     2048: (750.0, 60.8),
     12288: (7750.0, 921.0),
 }
-"""Table 6: what a full pass waits for."""
+"""Table 6: the waiting time of a full pass."""
 MESSAGES: Final[Mapping[int, tuple[tuple[float, float], tuple[float, float]]]] = {
     128: ((144, 0.035), (18, 0.007)),
     256: ((288, 0.07), (36, 0.01)),
@@ -106,7 +106,7 @@ class Cluster:
 
 
 def fc_penalty_ms(bits: int) -> float:
-    """Return what synchronising the fully connected layers adds on 4 GPUs (5.1.2, both sums, added up)."""
+    """Return the time that synchronising the fully connected layers adds on 4 GPUs (5.1.2, the sum of both sums)."""
     seen = sum(max(sync - hidden, 0.0) for sync, hidden in PENALTY_TERMS_MS[bits])
     return seen + UNHIDDEN_COUNT * UNHIDDEN_MS[bits]
 
@@ -115,15 +115,15 @@ def four_gpu_speedup(total_ms: float, penalty_ms: float) -> float:
     """Return the speed-up of 4 GPUs (5.1.3).
 
     Args:
-        total_ms: a full pass on one GPU.
-        penalty_ms: of the fully connected layers.
+        total_ms: time of a full pass on one GPU.
+        penalty_ms: penalty of the fully connected layers.
     """
     parallel_ms = total_ms - FC_MS + CONV_PENALTY_MS + GPUS * PARALLEL_FC_MS + penalty_ms
     return GPUS * total_ms / parallel_ms
 
 
 def message_ms(sub_batch: int, bits: int, cluster: Cluster | None = None) -> float:
-    """Return one synchronisation of activations from Table 5: messages with their latency, and copies inside a node."""
+    """Return the time to synchronise activations, from Table 5: messages with their latency, and copies in a node."""
     cluster = cluster or Cluster()
     kilobytes, latency_ms = MESSAGES[sub_batch][BITS.index(bits)]
     octets = 1e3 * kilobytes
@@ -132,7 +132,7 @@ def message_ms(sub_batch: int, bits: int, cluster: Cluster | None = None) -> flo
 
 
 def pass_sync_ms(sync_ms: float) -> float:
-    """Return what a full pass waits for, where one synchronisation takes ``sync_ms`` (Table 6)."""
+    """Return the waiting time of a full pass if one synchronisation takes ``sync_ms`` (Table 6)."""
     return (CLUSTER_NODES - 1) * (sync_ms - HIDDEN_MS) if sync_ms > HIDDEN_MS else sync_ms
 
 
@@ -140,26 +140,26 @@ def cluster_speedup(total_ms: float, sub_batch: int, sync_ms: float) -> float:
     """Return the speed-up of 96 GPUs (5.2.2, Table 7).
 
     Args:
-        total_ms: a full pass on one GPU.
-        sub_batch: samples, out of 12288.
-        sync_ms: that a full pass waits for.
+        total_ms: time of a full pass on one GPU.
+        sub_batch: samples of a sub-batch, out of 12288.
+        sync_ms: time that a full pass waits.
     """
     forward_ms = FORWARD_MS * 12288 / sub_batch
     return CLUSTER_GPUS * total_ms / (total_ms - FC_MS + forward_ms + sync_ms)
 
 
 def gradient_sync_ms() -> float:
-    """Return the largest convolution's synchronisation on 96 GPUs (5.2.2: about 1.9 ms).
+    """Return the time to synchronise the largest convolution on 96 GPUs (5.2.2: about 1.9 ms).
 
-    The printed figure takes the latency as all of a message on the network: 31 of 0.03 ms and two copies of 36 kB,
-    twice.
+    The printed figure counts only the latency of a message on the network: 31 messages of 0.03 ms and two copies of
+    36 kB, all twice.
     """
     copies_ms = 2 * 1e3 * 36e3 / 5e9
     return 2 * ((CLUSTER_NODES - 1) * 0.03 + copies_ms)
 
 
 def alexnet_transfer_ms() -> tuple[float, float]:
-    """Return one transfer of AlexNet's 60 million parameters at 7 GB/s, and four of them (2.3.2: 32 and 128 ms)."""
+    """Return the time to transfer AlexNet's 60 million parameters at 7 GB/s once, and four times (2.3.2: 32, 128)."""
     gibibytes = 60e6 * 4 / 2**30
     once_ms = 1e3 * gibibytes / 7
     return once_ms, 4 * once_ms

@@ -1,6 +1,6 @@
-"""How long a sum over p nodes takes: alpha, beta and gamma (INCEPTIONN, VIII-D, after Thakur et al., 2005).
+"""The time of a sum over p nodes, by alpha, beta and gamma (INCEPTIONN, VIII-D, after Thakur et al., 2005).
 
-Of a vector of n octets, with alpha a link's latency, beta the time of an octet on a link and gamma that of adding one::
+The vector has n octets. Alpha is a link's latency, beta the time of an octet on it, gamma the time to add an octet::
 
     way               alpha                    beta · n                     gamma · n
     aggregator        1 + log2 p               p + log2 p                   p - 1
@@ -11,9 +11,10 @@ Of a vector of n octets, with alpha a link's latency, beta the time of an octet 
     rings of rings    2 (m - 1) + 2 (g - 1)    2 (m-1)/m + 2 (g-1)/(g m)    (m-1)/m + (g-1)/(g m)
     rings below wa    2 (m - 1) + 2            2 (m-1)/m + 2 (g-1)/m        (m-1)/m + (g-1)/m
 
-``aggregator`` and ``ring`` are printed. The printed aggregator sends its weights down a binomial tree; that of a star
-sends them to each worker by itself, as ours does. ``halving`` is Thakur et al.'s recursive halving and doubling. The
-last two have g groups of m nodes: INCEPTIONN, Fig. 1 (c) and (b), as ``netoffload.collectives.hierarchy`` does them.
+The paper prints ``aggregator`` and ``ring``. Its aggregator sends the weights down a binomial tree. The aggregator of a
+``star`` sends them to one worker after the other, as ours does. ``halving`` is Thakur et al.'s recursive halving and
+doubling. The last two have g groups of m nodes: INCEPTIONN, Fig. 1 (c) and (b), as in
+``netoffload.collectives.hierarchy``.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from typing import Final
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """What carries octets between two nodes.
+    """A link between two nodes.
 
     Attributes:
         alpha_s: latency, one way.
-        beta_s: of one octet of float32 on the link.
-        gamma_s: of adding one octet of float32.
+        beta_s: time of one octet of float32 on the link.
+        gamma_s: time to add one octet of float32.
     """
 
     alpha_s: float
@@ -40,75 +41,75 @@ class Link:
 
     @classmethod
     def of_rate(cls, rate_bps: float, alpha_s: float = 0.0, gamma_s: float = 0.0) -> Link:
-        """Return a link of that many bits per second."""
+        """Return a link of ``rate_bps`` bits per second."""
         return cls(alpha_s, 8 / rate_bps, gamma_s)
 
     def coded(self, ratio: float, octets_per_s: float = math.inf) -> Link:
-        """Return the link behind coders that let ``ratio`` octets of float32 through for one on the wire.
+        """Return the link between codecs that carry ``ratio`` octets of float32 per octet on the wire.
 
         Args:
-            ratio: above 0.
-            octets_per_s: float32 that a coder takes in a second; coding and sending overlap.
+            ratio: compression ratio, above 0.
+            octets_per_s: octets of float32 that a codec takes in a second; coding and sending overlap.
         """
         return dataclasses.replace(self, beta_s=max(self.beta_s / ratio, 1 / octets_per_s))
 
 
 def aggregator_s(link: Link, nodes: int, octets: float) -> float:
-    """Return the exchange of the worker-aggregator cluster (INCEPTIONN, VIII-D, first formula)."""
+    """Return the time of the worker-aggregator cluster (INCEPTIONN, VIII-D, first formula)."""
     depth = math.log2(nodes)
     return (1 + depth) * link.alpha_s + ((nodes + depth) * link.beta_s + (nodes - 1) * link.gamma_s) * octets
 
 
 def ring_s(link: Link, nodes: int, octets: float) -> float:
-    """Return the exchange of the ring (INCEPTIONN, VIII-D, second formula)."""
+    """Return the time of the ring (INCEPTIONN, VIII-D, second formula)."""
     share = (nodes - 1) / nodes
     return 2 * (nodes - 1) * link.alpha_s + (2 * link.beta_s + link.gamma_s) * share * octets
 
 
 def star_s(link: Link, nodes: int, octets: float, *, gradients: Link | None = None) -> float:
-    """Return an aggregator's exchange with ``nodes`` workers on other nodes, one after the other both ways.
+    """Return the time of an aggregator with ``nodes`` workers on other nodes, one after the other both ways.
 
     Args:
-        link: of the weights, and of the gradients unless told otherwise.
-        nodes: workers that have a wire between them and the aggregator.
-        octets: of the vector.
-        gradients: the link as gradients see it, where they alone are compressed (WA+C).
+        link: the link of the weights.
+        nodes: number of workers on other nodes than the aggregator's.
+        octets: length of the vector.
+        gradients: the link of the gradients, if only they are compressed (WA+C); None: ``link``.
     """
     up = gradients or link
     return link.alpha_s + up.alpha_s + (nodes * (link.beta_s + up.beta_s) + (nodes - 1) * link.gamma_s) * octets
 
 
 def tree_s(link: Link, nodes: int, octets: float, fan_out: int = 4) -> float:
-    """Return a tree of aggregators, each with ``fan_out`` nodes below it, up with gradients and down with weights."""
+    """Return the time of a tree of aggregators, each with ``fan_out`` nodes below it: gradients up, weights down."""
     levels = max(1, math.ceil(math.log(nodes, fan_out) - 1e-9))
     return levels * (2 * link.alpha_s + (2 * fan_out * link.beta_s + (fan_out - 1) * link.gamma_s) * octets)
 
 
 def halving_s(link: Link, nodes: int, octets: float) -> float:
-    """Return recursive halving and doubling (Thakur et al., 2005, 4.5: Rabenseifner's algorithm)."""
+    """Return the time of recursive halving and doubling (Thakur et al., 2005, 4.5: Rabenseifner's algorithm)."""
     share = (nodes - 1) / nodes
     return 2 * math.log2(nodes) * link.alpha_s + (2 * link.beta_s + link.gamma_s) * share * octets
 
 
 def rings_of_rings_s(inner: Link, outer: Link, groups: int, members: int, octets: float) -> float:
-    """Return rings in groups, and rings of the groups' members of one rank (INCEPTIONN, Fig. 1 c)."""
+    """Return the time of rings in groups, and rings across the groups (INCEPTIONN, Fig. 1 c)."""
     return ring_s(inner, members, octets) + ring_s(outer, groups, octets / members)
 
 
 def rings_below_aggregators_s(inner: Link, outer: Link, groups: int, members: int, octets: float) -> float:
-    """Return rings in groups whose members of one rank meet at one of them (INCEPTIONN, Fig. 1 b)."""
+    """Return the time of rings in groups; a member of the first group adds each block (INCEPTIONN, Fig. 1 b)."""
     return ring_s(inner, members, octets) + star_s(outer, groups - 1, octets / members)
 
 
 def best_members(inner: Link, outer: Link, nodes: int, octets: float) -> int:
-    """Return the size of groups with which rings of rings are fastest; a divisor of ``nodes``, 1 for one flat ring."""
+    """Return the group size with which rings of rings are fastest: a divisor of ``nodes``; 1: one flat ring."""
     sizes = [size for size in range(1, math.isqrt(nodes) + 1) if nodes % size == 0]
     divisors = {*sizes, *(nodes // size for size in sizes)}
     return min(sorted(divisors), key=lambda size: rings_of_rings_s(inner, outer, nodes // size, size, octets))
 
 
 def latency_bound_nodes(link: Link, octets: float) -> float:
-    """Return the nodes from which on a ring's latency costs more than its octets: n · beta / alpha."""
+    """Return the number of nodes from which on a ring's latency takes longer than its octets: n · beta / alpha."""
     return octets * link.beta_s / link.alpha_s if link.alpha_s else math.inf
 
 
@@ -127,4 +128,4 @@ WAYS: Final[Mapping[str, Way]] = {
     "rings of rings": _best_rings_s,
     "halving": halving_s,
 }
-"""Every way that one kind of link decides, by its name in tables: link, nodes and octets in, seconds out."""
+"""The ways that use one kind of link, by name in tables: functions of link, nodes and octets that return seconds."""

@@ -1,23 +1,24 @@
 """How replicas agree: methods that turn every worker's gradients into the same next weights.
 
-A method knows neither torch nor sockets. It talks through an :class:`~netoffload.collectives.Exchange`, the transport
-between the ranks; threads of one process (``collectives.inprocess``) and tagged TCP are both fine::
+A method knows neither torch nor sockets. It moves vectors through an :class:`~netoffload.collectives.Exchange`, over
+threads of one process (``collectives.inprocess``) as well as over TCP::
 
     spec = parse("qsgd:levels=15,via=server", batch=25)
     method = method_for(spec, Member(exchange, layout=Layout(sizes), seed=1))
     method.step(gradient, parameters, update)         every iteration, all ranks together
     method.finish(parameters)                         after the last one
 
-There are two kinds. Both count what they hand to sockets (:class:`Sent`), so a wire's counters can be held against it.
+There are two kinds. Both count the octets that they hand to sockets (:class:`Sent`), to compare with a wire's counters.
 
 :class:`GradientReducer`
-    A bucket of gradient goes in, its sum over all workers comes out (``reduce``); whoever calls it updates the
-    weights. A bucket may be some layers only. A compressor's memory belongs to the layers (``buckets``).
-    Rings of floats, and payloads that are gathered, served or passed round a ring. A server has the mirror image,
+    A bucket of gradients goes in, its sum over all workers comes out (``reduce``), and the caller updates the weights.
+    A bucket holds all layers or some of them. A compressor's memory belongs to the layers (``buckets``). The reducers
+    are rings of floats, and payloads that are gathered, served or passed round a ring. A server runs the counterpart,
     :class:`GradientServer`.
 
 :class:`WeightExchange`
-    Weights travel, or their changes: to and from an aggregator (wa), or as averages now and then (psgd, rsgd, pqasgd).
+    Weights travel, or their changes: to and from an aggregator (wa), or as averages after some iterations (psgd, rsgd,
+    pqasgd).
 
 Files: ``base`` the interface; ``floats`` INCEPTIONN's ring and aggregator; ``payloads``, ``buckets`` and
 ``ternary_server`` the host-side compressors; ``averaging`` the periodic methods; ``selective`` layers that stay exact,

@@ -55,7 +55,7 @@ class Averaging(WeightExchange):
         self._iteration = memory["iteration"]
 
     def _part(self, parameters: Float32Array, turn: int) -> Float32Array | None:
-        """Return what is averaged in an iteration, a view: all, in the last of a period."""
+        """Return a view of the weights to average in this iteration; None: none. All, in the last one of a period."""
         return parameters if turn == self._spec.period - 1 else None
 
     def _average(self, part: Float32Array) -> None:
@@ -79,21 +79,21 @@ class Rotation(Averaging):
 
 @dataclasses.dataclass(frozen=True)
 class Outer:
-    """SGD with Nesterov momentum on the mean change of a period, instead of taking that change as it is.
+    """SGD with Nesterov momentum on the mean change of a period; without it, the mean change is added as it is.
 
     Source: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023, Algorithm 1;
     the defaults are section 3's.
 
     Attributes:
-        learning_rate: what the change is multiplied by.
-        momentum: what stays of the changes before.
+        learning_rate: factor of the change.
+        momentum: factor of the velocity, the sum of earlier changes.
     """
 
     learning_rate: float = 0.7
     momentum: float = 0.9
 
     def moved(self, change: Float32Array, velocity: Float32Array) -> Float32Array:
-        """Return how far the weights go; ``velocity``, float32[n], is advanced."""
+        """Return the step of the weights; updates ``velocity``, float32[n]."""
         momentum = np.float32(self.momentum)
         np.add(np.multiply(velocity, momentum, out=velocity), change, out=velocity)
         return (change + momentum * velocity) * np.float32(self.learning_rate)
@@ -103,10 +103,10 @@ class ChangeAveraging(WeightExchange):
     """PQASGD, Algorithm 2: the changes of the weights since the last time are averaged.
 
     Args:
-        spec: of the method.
+        spec: the method.
         member: this rank.
         reducer: sums the changes; None: they are gathered as payloads.
-        outer: what is made of their mean; None: it is added as it is.
+        outer: makes the step of their mean; None: the mean is the step.
     """
 
     def __init__(
@@ -162,6 +162,6 @@ class ChangeAveraging(WeightExchange):
 
 
 def _update_alone(gradient: Float32Array, update: Update, workers: int) -> None:
-    """Update with this worker's gradient alone: ``update`` divides what it gets by the number of workers."""
+    """Update with this worker's gradient alone, times ``workers``, because ``update`` divides a sum by this number."""
     np.multiply(gradient, np.float32(workers), out=gradient)
     update(gradient)

@@ -1,4 +1,4 @@
-"""What a method is: its name and parameters, what a rank brings to it, and what the rank then calls."""
+"""What a method is: its name and parameters, what a rank passes to it, and what the rank then calls."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from netoffload.compressors import Compressor, Layout
 from netoffload.errors import UsageError
 
 Update = Callable[[Float32Array], None]
-"""Takes the sum of all workers' gradients and changes the parameters it was made for."""
+"""Takes the sum of all workers' gradients and updates the model's parameters."""
 
 NO_LAYERS: Final = Layout(())
 
 Bucket = tuple[int, ...]
-"""Layers by their index in the model's layout, in the order in which they lie in one vector."""
+"""Indices of layers in the model's layout, in the order in which their values lie in the bucket's vector."""
 
 Memory = dict[str, Any]
-"""What a method carries from one iteration to the next, in numbers, texts, octets, tuples, lists and dictionaries."""
+"""What a method keeps from one iteration to the next, as numbers, texts, octets, tuples, lists and dictionaries."""
 
 
 class Way(enum.Enum):
     """How a method connects its ranks."""
 
     AGGREGATOR = "aggregator"
-    """One more rank updates the weights."""
+    """A rank beside the workers updates the weights."""
     RING = "ring"
-    """Floats, partial sums."""
+    """Partial sums of floats go round a ring."""
     GATHER = "gather"
-    """Payloads to everybody."""
+    """Every rank sends its payload to all others."""
     SERVER = "server"
-    """One more rank adds payloads."""
+    """A rank beside the workers adds their payloads."""
     PAYLOAD_RING = "payload-ring"
-    """Payloads, decoded, added and encoded on every hop."""
+    """Payloads go round a ring; every hop decodes, adds and encodes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Family:
 
     Attributes:
         way: how the ranks are connected.
-        worker: a worker's side.
-        server: the side of the aggregator or server, one rank more than the workers; None: there is none.
+        worker: class of a worker's side.
+        server: class of the side of the aggregator or server, a rank beside the workers; None: there is none.
         tagged: gradients travel through the NICs' codec.
         periodic: it takes ``p``, the iterations from one averaging to the next.
-        compressor: the one that it always uses, by name; empty: none, or any.
-        grouped: workers may exchange in groups.
+        compressor: name of the compressor that it always uses; empty: none, or any.
+        grouped: workers may form groups.
     """
 
     way: Way
@@ -72,9 +72,9 @@ class MethodSpec:
         short: the name without its parameters.
         family: what the parameters do not change.
         period: iterations from one averaging to the next; 1 for all but the periodic methods.
-        compressor: makes the payloads; None where floats travel.
-        groups: of the workers; 1: they exchange with each other.
-        top: how groups that are rings exchange with each other (``collectives.hierarchy.TOPS``).
+        compressor: makes the payloads; None: floats travel.
+        groups: number of groups of workers.
+        top: how the sums of groups that are rings are added (``collectives.hierarchy.TOPS``).
     """
 
     name: str
@@ -102,42 +102,42 @@ class MethodSpec:
 
     @property
     def sums_gradients(self) -> bool:
-        """Whether buckets of a gradient can be summed by themselves."""
+        """Whether buckets of a gradient can be summed separately."""
         return issubclass(self.family.worker, GradientReducer)
 
     @property
     def servers(self) -> int:
-        """The number of ranks behind the workers: aggregators of groups, and the one that updates or adds."""
+        """Number of ranks after the workers: aggregators of groups, and the one that updates or adds."""
         return int(self.has_server) * (1 + (self.groups if self.groups > 1 else 0))
 
     def groups_of(self, workers: int) -> list[range]:
         """Return the workers of each group.
 
         Raises:
-            UsageError: they do not make groups of one size.
+            UsageError: they cannot form groups of equal size.
         """
         size, rest = divmod(workers, self.groups)
         if rest:
-            raise UsageError(f"{self.name}: {workers} workers do not make {self.groups} groups of one size")
+            raise UsageError(f"{self.name}: {workers} workers do not make {self.groups} groups of equal size")
         return [range(start, start + size) for start in range(0, workers, size)]
 
     @property
     def keeps_residual(self) -> bool:
-        """Whether error feedback is possible: each payload is made of a worker's own vector."""
+        """Whether error feedback is possible: each payload must be made from a worker's own vector."""
         return self.compressor is not None and self.way is not Way.PAYLOAD_RING
 
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """What a rank brings to a method.
+    """What a rank passes to a method.
 
     Attributes:
-        exchange: the transport between all ranks; the last ranks are aggregators or the server, if there are any.
-        quantise: what the NICs round by; only a tagged ring uses it.
+        exchange: this rank's exchange; its last ranks are aggregators or the server, if there are any.
+        quantise: rounds as the NICs do; only a tagged ring uses it.
         layout: the model's weights and biases; compressors need it.
-        seed: of the compressors' randomness, equal on all ranks.
+        seed: seed of the compressors' random numbers, equal on all ranks.
         error_feedback: a compressor adds what it left unsent to the next vector.
-        buckets: in which gradients are summed, each of consecutive layers; empty: all layers at once.
+        buckets: the buckets in which gradients are summed, each of consecutive layers; empty: all layers at once.
     """
 
     exchange: Exchange
@@ -150,14 +150,14 @@ class Member:
 
 @dataclasses.dataclass
 class Sent:
-    """What a rank has sent, counted at the host; the wire's counters are held against it.
+    """What a rank has sent, counted at the host, to compare with the wire's counters.
 
     Attributes:
         octets: octets handed to sockets that no NIC compresses: the wire must have carried them.
         tagged_octets: octets handed to tagged sockets.
-        vector_octets: octets of this worker's vectors as they went into the method, each counted once however often
-            it travels: float32, or what a host-side compressor made of them.
-        activation_octets: the same of activations and errors, which no NIC compresses.
+        vector_octets: octets of this worker's vectors, each counted once, even if it travels more than once. They are
+            float32, or what a host-side compressor made of them.
+        activation_octets: octets of activations and errors, counted the same way; no NIC compresses them.
     """
 
     octets: int = 0
@@ -195,23 +195,23 @@ class Method(abc.ABC):
         """Do one iteration; all ranks call it together.
 
         Args:
-            gradient: float32[n], this worker's; its content afterwards is undefined.
-            parameters: float32[n], the next weights afterwards.
-            update: called with the sum of the gradients where this rank updates its own ``parameters``.
+            gradient: float32[n], this worker's gradient; overwritten.
+            parameters: float32[n], this rank's weights; becomes the next weights.
+            update: called with the sum of the gradients if this rank updates its own ``parameters``.
         """
 
     def finish(self, parameters: Float32Array) -> None:  # noqa: B027 - most methods leave nothing to do
         """Make all replicas equal after the last iteration; all ranks call it together."""
 
     def memory(self) -> Memory:
-        """Return what this rank remembers, for :meth:`remember`: a run that takes it over goes on bit for bit."""
+        """Return what this rank remembers. A run that passes it to :meth:`remember` goes on bit for bit."""
         return {}
 
     def remember(self, memory: Memory) -> None:  # noqa: B027 - some have no memory
-        """Take over what :meth:`memory` returned, on the same rank of as many.
+        """Take over what :meth:`memory` returned on the same rank of an equal number of ranks.
 
         Raises:
-            UsageError: it belongs to another model.
+            UsageError: the memory belongs to another model.
         """
 
 
@@ -227,11 +227,11 @@ class GradientReducer(Method):
         """Return the sum of all workers' gradients; all ranks call it together, with the same bucket.
 
         Args:
-            gradient: float32[n], this worker's; its content afterwards is undefined.
+            gradient: float32[n], this worker's gradient; overwritten.
             bucket: the layers in it; None: all.
 
         Returns:
-            float32[n], the same bits on every worker; it may be ``gradient``'s own memory.
+            float32[n], the same bits on every worker; it may share ``gradient``'s memory.
         """
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
@@ -245,14 +245,14 @@ class GradientReducer(Method):
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """In which gradients are summed, in this order on all ranks; empty: all layers at once."""
+        """The buckets in which gradients are summed, in this order on all ranks; empty: all layers at once."""
         return self._member.buckets
 
     def reduce_part(self, gradient: Float32Array, bucket: Bucket) -> None:
         """Replace a bucket of consecutive layers by its sum; all ranks call it together.
 
         Args:
-            gradient: float32[n], of all layers; the others are not touched.
+            gradient: float32[n], the gradient of all layers; other layers than the bucket's stay.
             bucket: the layers.
         """
         offsets = self._member.layout.offsets
@@ -261,7 +261,7 @@ class GradientReducer(Method):
             part[:] = total
 
     def rescale(self, factors: Mapping[int, float]) -> None:
-        """Multiply what was left unsent of layers, because their values come in another scale from here on."""
+        """Multiply the residuals of layers by factors, because from here on their values come in another scale."""
 
 
 class GradientServer(Method):
@@ -269,7 +269,7 @@ class GradientServer(Method):
 
     @abc.abstractmethod
     def serve(self, bucket: Bucket | None = None) -> None:
-        """Answer one :meth:`GradientReducer.reduce` of all workers, of the same bucket."""
+        """Answer one :meth:`GradientReducer.reduce` that all workers call with this bucket."""
 
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`Method.step`; ``update`` is not called."""
@@ -278,4 +278,4 @@ class GradientServer(Method):
 
 
 class WeightExchange(Method):
-    """A method that moves weights (or their changes), now and then or in every iteration: ``step`` is all of it."""
+    """A method that moves weights (or their changes), in every iteration or some, all of it in ``step``."""

@@ -1,4 +1,4 @@
-"""What a rank remembers of the layers of a model: a compressor's state for every bucket, and what was left unsent."""
+"""What a rank remembers of the layers of a model: a compressor's state for every bucket, and residuals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def layout_of(layout: Layout, bucket: Bucket | None) -> Layout:
 
 
 def cut(sizes: Sequence[int], bucket_octets: float) -> tuple[Bucket, ...]:
-    """Return buckets of consecutive layers, the last layers first, because backward ends with the first ones.
+    """Return buckets of consecutive layers, last layers first, because backward reaches the first layers last.
 
     Args:
         sizes: floats of each layer.
-        bucket_octets: of a bucket as float32, at most; a longer layer has a bucket of its own. 0: no buckets.
+        bucket_octets: most octets of a bucket as float32; a longer layer has its own bucket. 0: no buckets.
     """
     buckets: list[list[int]] = []
     room = 0.0
@@ -36,19 +36,19 @@ def cut(sizes: Sequence[int], bucket_octets: float) -> tuple[Bucket, ...]:
 
 
 def first_layer(bucket: Bucket | None) -> int:
-    """Return the layer that numbers a bucket's random stream: no two buckets of one iteration begin alike."""
+    """Return a bucket's first layer, which numbers its random stream: buckets of one iteration never share one."""
     return bucket[0] if bucket else 0
 
 
 class Unsent(dict[int, Float32Array]):
-    """By layer, what a rank left unsent of it."""
+    """A rank's residuals by layer."""
 
     def keep(self, left: Float32Array, layers: Bucket, layout: Layout) -> None:
-        """Keep what is left of a bucket; ``layout`` is the bucket's."""
+        """Keep the residual of a bucket, whose layout is ``layout``."""
         self.update(zip(layers, np.split(left, layout.offsets[1:-1]), strict=True))
 
     def memory(self) -> list[tuple[int, bytes]]:
-        """Return all of it, for :meth:`remember`."""
+        """Return all residuals, for :meth:`remember`."""
         return [(layer, values.tobytes()) for layer, values in self.items()]
 
     def remember(self, memory: list[tuple[int, bytes]]) -> None:
@@ -57,16 +57,16 @@ class Unsent(dict[int, Float32Array]):
         self.update({layer: np.frombuffer(octets, np.float32).copy() for layer, octets in memory})
 
     def rescale(self, factors: Mapping[int, float]) -> None:
-        """Multiply what is left of these layers."""
+        """Multiply the residuals of these layers."""
         for layer in self.keys() & factors.keys():
             self[layer] *= np.float32(factors[layer])
 
 
 class BucketStates:
-    """This rank's states, one per bucket, each made when its bucket first comes.
+    """A compressor's states on this rank, one per bucket, each made when its bucket first comes.
 
-    A bucket with other layers than before takes over what older ones left unsent of its layers, and goes on counting
-    steps where they stopped, so no random stream is used twice.
+    Buckets may be cut anew. A new bucket takes over the residuals of its layers from older buckets. It goes on counting
+    steps where they stopped, so that no random stream is used twice.
     """
 
     def __init__(self, compressor: Compressor, member: Member) -> None:
@@ -126,7 +126,7 @@ class BucketStates:
         return state
 
     def _dissolve(self, layers: Bucket) -> None:
-        """Keep what a bucket left unsent of each of its layers, and forget the bucket."""
+        """Keep the residual of each layer of a bucket, and remove the bucket."""
         state = self._states.pop(layers)
         self._step = max(self._step, state.step)
         if state.residual is not None:

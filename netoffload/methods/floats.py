@@ -1,4 +1,4 @@
-"""INCEPTIONN's four methods: uncompressed or tagged floats, over a ring or to an aggregator.
+"""INCEPTIONN's four methods: untagged or tagged floats, over a ring or to an aggregator.
 
 ======  ===========================================  ==================  =======================
 name    gradients                                    tagged              who updates the weights
@@ -11,11 +11,11 @@ inc+c   the same, owner's block quantised            everything          every w
 
 Weights never travel tagged: an error in a gradient is one step of noise, an error in a weight stays.
 
-Workers may form groups (Fig. 1): ``wa:groups=2`` is a tree of aggregators (a), ``inc:groups=2,top=wa`` rings whose
-blocks are added by one member of each (b), ``inc:groups=2`` rings of rings (c).
+Workers may form groups (Fig. 1): ``wa:groups=2`` is a tree of aggregators (a). In ``inc:groups=2,top=wa`` rings sum
+within groups, and one rank per block adds the groups' sums (b). ``inc:groups=2`` is rings of rings (c).
 
-With error feedback a worker of inc+c rounds its own gradient first, and adds what that took away to its next one. What
-the hops round of partial sums is lost: little with ``bounded``, whose sums of rounded values are mostly exact.
+With error feedback a worker of inc+c rounds its own gradient first, and adds the rounding error to its next one. The
+rounding errors of the hops are lost. With ``bounded`` they are small, because most sums of rounded values are exact.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class RingReducer(GradientReducer):
     """INC and INC+C: every worker gets the sum and updates for itself."""
 
     def __init__(self, spec: MethodSpec, member: Member) -> None:
-        """Reduce over the tagged or the untagged channels.
+        """Nothing is summed yet.
 
         Raises:
-            UsageError: a tagged ring has nothing to round by, or the ranks make no groups of one size.
+            UsageError: a tagged ring has no codec to round by, or the ranks cannot form groups of equal size.
         """
         super().__init__(spec, member)
         if spec.tagged and member.quantise is None:
-            raise UsageError(f"{spec.name} needs a codec to round by: no NIC has one")
+            raise UsageError(f"{spec.name} needs a codec to round by, but no rank has a NIC: start NICs, or use inc")
         self._quantise = member.quantise if spec.tagged else None
         self._groups = spec.groups_of(member.exchange.size)
         self._unsent = Unsent()
@@ -81,7 +81,7 @@ class RingReducer(GradientReducer):
         self._unsent.rescale(factors)
 
     def _feed_back(self, gradient: Float32Array, bucket: Bucket | None) -> None:
-        """Add what was left unsent, round the sum in place, and keep what that takes away."""
+        """Add the residual, round the sum in place, and keep the rounding error as the next residual."""
         assert self._quantise is not None
         layout = layout_of(self._member.layout, bucket)
         layers = tuple(range(len(layout.sizes))) if bucket is None else bucket
@@ -96,10 +96,10 @@ class RingReducer(GradientReducer):
 
 
 class Aggregation(WeightExchange):
-    """WA and WA+C: a worker's gradient goes, the weights come.
+    """WA and WA+C: a worker sends its gradient and receives the weights.
 
-    The last rank has the optimizer's state and no data. With groups, each has an aggregator below that rank, which adds
-    its workers' gradients and passes the weights down (Fig. 1 a).
+    The last rank has the optimizer's state and no data. With groups, each group has an aggregator below that rank. It
+    adds its workers' gradients and passes the weights down (Fig. 1 a).
     """
 
     def __init__(self, spec: MethodSpec, member: Member) -> None:
@@ -111,7 +111,7 @@ class Aggregation(WeightExchange):
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`~netoffload.methods.base.Method.step`.
 
-        ``update`` is called at the last rank alone, with ``gradient``'s own memory, whatever was in it.
+        ``update`` is called only on the last rank, with the sum in ``gradient``'s memory.
         """
         place, octets = self._tree[self._exchange.rank], parameters.nbytes
         tree_exchange(self._exchange, self._tree, gradient, parameters, update, tagged=self._spec.tagged)
@@ -123,18 +123,18 @@ class Aggregation(WeightExchange):
 
 
 def ring_octets(vector_octets: int, size: int) -> int:
-    """Return the octets one rank sends, at least, when ``size`` ranks sum a vector in a ring."""
+    """Return the fewest octets that a rank sends when ``size`` ranks sum a vector in a ring."""
     return 2 * (size - 1) * (vector_octets // size)
 
 
 def grouped_octets(vector_octets: int, groups: Sequence[Sequence[int]], rank: int, top: str) -> tuple[int, int]:
-    """Return the same for groups of one size, and what of it goes to other groups untagged.
+    """Return the fewest octets that a rank sends with groups of equal size, and those that an aggregator sends down.
 
     Args:
-        vector_octets: of a whole vector.
-        groups: the ranks of each.
-        rank: which one.
-        top: how the groups exchange with each other.
+        vector_octets: octets of a whole vector.
+        groups: the ranks of each group.
+        rank: the sender.
+        top: how the groups' sums are added: ``ring`` or ``wa``.
     """
     size, number = len(groups[0]), len(groups)
     inside, block = ring_octets(vector_octets, size), vector_octets // FLOAT_OCTETS // size * FLOAT_OCTETS

@@ -4,8 +4,8 @@
 
     gradient ── encode ──► payload ── gather | server | ring ──► payloads ── decode, add ──► sum
 
-Every rank decodes the same octets in the same order, its own among them, so the replicas stay bit-identical. What a
-compressor leaves unsent stays on the worker that left it (error feedback).
+Every rank decodes the same octets in the same order, its own included, so the replicas stay bit-identical. A residual
+stays on its worker (error feedback).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PayloadReducer(GradientReducer):
 
 
 class GatherReducer(PayloadReducer):
-    """Everybody's payload to everybody."""
+    """Every worker sends its payload to all others, and adds all payloads."""
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`GradientReducer.reduce`; ``gradient`` is not changed."""
@@ -66,7 +66,7 @@ class GatherReducer(PayloadReducer):
 
 
 class ServedReducer(PayloadReducer):
-    """A worker of a parameter server, the last rank: its payload goes, the float32 sum comes."""
+    """A worker of a parameter server, which is the last rank: it sends its payload and gets the float32 sum."""
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`GradientReducer.reduce`."""
@@ -77,7 +77,7 @@ class ServedReducer(PayloadReducer):
 
 
 class PayloadServer(GradientServer):
-    """The parameter server: it adds what comes."""
+    """The parameter server: it adds the workers' payloads."""
 
     def serve(self, bucket: Bucket | None = None) -> None:
         """See :meth:`GradientServer.serve`."""
@@ -88,9 +88,9 @@ class PayloadServer(GradientServer):
 
 
 class PayloadRingReducer(GradientReducer):
-    """A ring in which every hop decodes, adds and encodes; each block of a bucket has a state of its own.
+    """A ring in which every hop decodes, adds and encodes; each block of a bucket has its own state.
 
-    There is no error feedback, because what a hop encodes is not its own gradient.
+    There is no error feedback, because a hop encodes a partial sum and not its own gradient.
     """
 
     def __init__(self, spec: MethodSpec, member: Member) -> None:
@@ -117,7 +117,7 @@ class PayloadRingReducer(GradientReducer):
         return gradient
 
     def memory(self) -> Memory:
-        """See :meth:`GradientReducer.memory`; a state here is its number of steps."""
+        """See :meth:`GradientReducer.memory`; of each state only the number of steps is kept."""
         return {"steps": [(bucket, [state.step for state in states]) for bucket, states in self._states.items()]}
 
     def remember(self, memory: Memory) -> None:
@@ -128,7 +128,7 @@ class PayloadRingReducer(GradientReducer):
                 state.step = step
 
     def states_of(self, bucket: Bucket | None) -> list[State]:
-        """Return the states of a bucket's blocks; each block of each rank has a stream of random words of its own."""
+        """Return the states of a bucket's blocks; each block of each rank has its own random stream."""
         if bucket not in self._states:
             exchange = self._exchange
             layout = layout_of(self._member.layout, bucket)
@@ -142,7 +142,7 @@ class PayloadRingReducer(GradientReducer):
 
 
 def _total(exchange: Exchange, compressor: Compressor, payloads: Iterable[Payload], layout: Layout) -> Float32Array:
-    """Return the sum of payloads, added in their order."""
+    """Return the sum of the decoded payloads, added in their order."""
     total = np.zeros(layout.count, np.float32)
     for payload in payloads:
         combine(exchange, Operation.SUM, total, compressor.decode(payload, layout))
@@ -150,7 +150,7 @@ def _total(exchange: Exchange, compressor: Compressor, payloads: Iterable[Payloa
 
 
 def _within(layout: Layout, start: int, stop: int) -> Layout:
-    """Return the part of a layout from float ``start`` to ``stop``: whole and cut layers, empty ones left out."""
+    """Return the part of a layout from float ``start`` to ``stop``, without empty layers."""
     parts = [
         min(stop, end) - max(start, begin)
         for begin, end in zip(layout.offsets[:-1], layout.offsets[1:], strict=True)

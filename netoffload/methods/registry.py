@@ -14,9 +14,9 @@ a compressor's name            payloads of gradients                            
 Parameters may follow a name: ``psgd:p=4``, ``qsgd:levels=15,norm=max,via=ring``. ``groups`` is a number of groups of
 workers: ``wa:groups=2`` is a tree of aggregators, ``inc:groups=2`` rings of rings, ``inc:groups=2,top=wa`` rings under
 aggregators (INCEPTIONN, Fig. 1 a, c, b). ``p`` is the period of the periodic methods. ``via`` is the way of payloads:
-``gather`` (everybody's payload to everybody; the default), ``server`` (a parameter server adds and answers; TernGrad's
-default) or ``ring`` (every hop decodes, adds and encodes; the default of types as wide as 16 bits, whose sums stay in
-their range). All other parameters are the compressor's.
+``gather`` (every worker's payload to all others; the default), ``server`` (a parameter server adds and answers;
+TernGrad's default) or ``ring`` (every hop decodes, adds and encodes; the default of types of 16 bits or more, in which
+sums stay in range). All other parameters are the compressor's.
 
 Sources: INCEPTIONN, Algorithm 1 and Fig. 1 (wa, inc); Jiang and Agrawal, "A Linear Speedup Analysis ...", Algorithms 1
 and 2 and section 5 (fullsgd, psgd, rsgd, pqasgd); TernGrad, Fig. 1 (the server); Anoosheh et al. (wgt, bgt, qgt).
@@ -55,23 +55,23 @@ _VIA: Final[Mapping[str, Family]] = {
     "ring": Family(Way.PAYLOAD_RING, PayloadRingReducer),
 }
 _SERVED_OTHERWISE: Final = {"terngrad": Family(Way.SERVER, TernaryWorker, TernaryServer)}
-"""Compressors whose server does more than add."""
+"""Compressors whose server does more than add payloads."""
 _OWN_VIA: Final = {
     "terngrad": "server",
     **dict.fromkeys(("half", "fp16", "bf16", "16b-T", "22b-T", "24b-T"), "ring"),
 }
-"""The way of a compressor's payloads where it is not ``gather``."""
+"""Default ways of compressors for which it is not ``gather``."""
 
 PERIOD_DEFAULT: Final = 8
 """Jiang and Agrawal, 5.1: the period with which PQASGD matches FULLSGD."""
 
 PQASGD_ITEMS: Final = ("norm=l2", "bucket=0")
-"""Jiang and Agrawal, sections 4 and 5: s = sqrt(m p N) / 2 for partitioned data, sqrt(N) / 2 for shared; N here is a
-layer's."""
+"""Jiang and Agrawal, sections 4 and 5: s = sqrt(m p N) / 2 for partitioned data, sqrt(N) / 2 for shared data. Here N is
+the size of a layer."""
 
 LEARNING_RATE_MAX: Final = {"terngrad": 0.01}
-"""By name, where a method wants less than a model does at the start. Ternary gradients are noise for the most part,
-and with 0.1 HDC diverges on bright images; Wen et al. train on MNIST with 0.01 and momentum 0.9 (Fig. 3)."""
+"""Methods that need a smaller learning rate than models begin with. Ternary gradients are mostly noise, and with 0.1
+HDC diverges on bright images. Wen et al. train on MNIST with 0.01 and momentum 0.9 (Fig. 3)."""
 
 PAPERS: Final = (
     *("wa", "wa+c", "inc", "inc+c", "16b-T"),
@@ -80,7 +80,7 @@ PAPERS: Final = (
     *("wgt", "bgt", "qgt"),
     *("8bit-dynamic", "8bit-static", "8bit-mantissa", "8bit-linear"),
 )
-"""One of every kind in the five papers, with the parameters they recommend, for one table."""
+"""One method of every kind in the five papers, with the parameters that they recommend."""
 
 
 def names() -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def expand(asked: Sequence[str], thresholds: Mapping[str, float]) -> tuple[str, 
 
     Args:
         asked: names with their parameters.
-        thresholds: by name, the threshold that ``papers`` takes.
+        thresholds: by name, the threshold for methods in ``papers`` that need one.
     """
     papers = [f"{name}:threshold={thresholds[name]:g}" if name in thresholds else name for name in PAPERS]
     return tuple(dict.fromkeys(name for given in asked for name in (papers if given == "papers" else (given,))))
@@ -104,11 +104,11 @@ def parse(text: str, *, batch: int, shared: bool = False) -> MethodSpec:
 
     Args:
         text: a name, or ``name:key=value,...``.
-        batch: samples per worker and iteration, m in the rules for QSGD's levels.
+        batch: samples per worker and iteration; m in the rules for QSGD's levels.
         shared: all workers draw from the whole training set, so PQASGD needs fewer levels.
 
     Raises:
-        UsageError: an unknown name or parameter, or a value that cannot be.
+        UsageError: an unknown name or parameter, or an impossible value.
     """
     name, _, rest = text.partition(":")
     items = [item for item in rest.split(",") if item]
@@ -139,7 +139,7 @@ def method_for(spec: MethodSpec, member: Member) -> Method:
     """Return a rank's side of a method.
 
     Raises:
-        UsageError: a tagged ring has nothing to round by, or the workers make no groups of one size.
+        UsageError: a tagged ring has no codec to round by, or the workers cannot form groups of equal size.
     """
     is_worker = member.exchange.rank < member.exchange.size - spec.servers
     side = spec.family.worker if is_worker or spec.family.server is None else spec.family.server
@@ -147,7 +147,7 @@ def method_for(spec: MethodSpec, member: Member) -> Method:
 
 
 def _compressor(name: str, items: list[str], batch: int, period: int) -> Compressor:
-    """Return a compressor; QSGD's rules for the levels know the batch and the period."""
+    """Return a compressor; QSGD's rules for the levels get the batch and the period."""
     if name == "qsgd":
         given = {item.partition("=")[0] for item in items}
         known = (("batch", batch), ("period", period))
@@ -165,7 +165,7 @@ def _period(name: str, items: list[str]) -> tuple[int, list[str]]:
 
 
 def _groups(name: str, family: Family, items: list[str]) -> tuple[int, str]:
-    """Return ``groups=`` and ``top=``; aggregators have aggregators above them."""
+    """Return ``groups=`` and ``top=``; only rings take ``top``."""
     given, rest = _taken("groups=", items)
     top, rest = _taken("top=", rest) if family.way is Way.RING else (None, rest)
     if rest:
@@ -187,17 +187,17 @@ def _via(name: str, items: list[str]) -> tuple[Family, list[str]]:
     family = _VIA[via]
     by_layer = [item for item in rest if item.startswith(("exempt=", "layers="))]
     if family.way is Way.PAYLOAD_RING and by_layer:
-        raise UsageError(f"{name}: {by_layer[0]} names layers of the model, via=ring encodes blocks that cut them")
+        raise UsageError(f"{name}: {by_layer[0]} names layers of the model, but via=ring cuts layers: choose one")
     return (_SERVED_OTHERWISE.get(name, family) if family.way is Way.SERVER else family), rest
 
 
 def _gathered_items(name: str, items: list[str]) -> list[str]:
-    """Take ``via=gather`` out of the parameters of a method that knows no other way."""
+    """Take ``via=gather`` out of the parameters of a method that can only gather."""
     given, rest = _taken("via=", items)
     if given is not None and given not in _VIA:
         raise UsageError(f"{name}: via={given} is unknown: choose from {', '.join(_VIA)}")
     if given not in (None, "gather"):
-        raise UsageError(f"{name} gathers its payloads: via={given} is not for it")
+        raise UsageError(f"{name} gathers its payloads: leave out via={given}")
     return rest
 
 

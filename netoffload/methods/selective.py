@@ -1,13 +1,14 @@
 """A reducer around another one: some layers stay exact, and values are scaled to where the codec works.
 
-The NIC's codecs have an absolute error bound, so how well a gradient fits them depends on its size. With ``AUTO`` each
-bucket is multiplied by a power of two that brings its root mean square to :data:`AUTO_RMS`. All ranks have to take the
-same one. So it is made of what all of them have to the bit: the sums of the same layers the last time. A layer that was
-never summed travels exact, once::
+The NIC's codecs have an absolute error bound, so the relative error depends on the size of the gradient. With ``AUTO``
+each bucket is multiplied by a power of two that brings its root mean square to about :data:`AUTO_RMS`. All ranks must
+take the same power. So each rank computes it from values that are bit-identical on all ranks: the latest sums of the
+same layers. A layer without a sum travels exact the first time::
 
     sum of step t  ──►  mean square of each layer  ──►  2^e of step t + 1, the same on every rank
 
-The mean square is that of at most :data:`SAMPLE` values. They are added one by one, and every machine adds alike.
+The mean square is taken over at most :data:`SAMPLE` values. They are added one by one, in the same order on every
+machine.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ AUTO_RMS_INCEPTIONN: Final = 2.0**-4
 
 SAMPLE: Final = 4096
 EXPONENT_MAX: Final = 60
-"""2^60 times the smallest normal float32 is a normal one still."""
+"""Largest absolute exponent of a scale: 2^60 and 2^-60 are well within the range of float32."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +48,8 @@ class Selection:
 
     Attributes:
         exact: layers that travel exact.
-        scale: ``auto``; a power of two; None: values are compressed as they are.
-        auto_rms: the root mean square to which ``auto`` scales (:func:`auto_rms`); None: it does not.
+        scale: ``auto``, or a power of two; None: values are compressed as they are.
+        auto_rms: the root mean square to which ``auto`` scales (:func:`auto_rms`); None: ``auto`` does not scale.
     """
 
     exact: frozenset[int] = frozenset()
@@ -57,12 +58,12 @@ class Selection:
 
 
 class SelectiveReducer(GradientReducer):
-    """Sums gradients by a method, but for the layers that travel exact.
+    """Sums gradients by a method, except the layers that travel exact.
 
     Args:
-        spec: how the other layers travel; a method with a :class:`GradientReducer`.
+        spec: the method for the other layers; it must have a :class:`GradientReducer`.
         member: this rank.
-        selection: which layers, and their scale.
+        selection: which layers travel exact, and the scale of the others.
     """
 
     def __init__(self, spec: MethodSpec, member: Member, selection: Selection) -> None:
@@ -88,13 +89,13 @@ class SelectiveReducer(GradientReducer):
         exact: bool = False,
         pieces: Sequence[Bucket] = (),
     ) -> Float32Array:
-        """Return the sum over all workers, in ``gradient``'s own memory.
+        """Return the sum over all workers, in ``gradient``'s memory.
 
         Args:
-            gradient: float32[n], this worker's.
+            gradient: float32[n], this worker's gradient.
             bucket: the layers in it; None: all.
-            exact: of all of them, this time.
-            pieces: sum the bucket as if it came in these buckets; empty: as it comes.
+            exact: all layers of the bucket travel exact this time.
+            pieces: sum the bucket as if it came in these buckets; empty: as it is.
         """
         layers = tuple(range(len(self._member.layout.sizes))) if bucket is None else bucket
         parts = self._parts(gradient, layers)
@@ -117,7 +118,7 @@ class SelectiveReducer(GradientReducer):
         return gradient
 
     def scales(self) -> dict[int, float]:
-        """Return, by layer, what its values were multiplied by the last time that they were compressed."""
+        """Return, by layer, the latest factor by which its values were multiplied before compression."""
         return {layer: 2.0**exponent for layer, exponent in self._exponents.items()}
 
     def memory(self) -> Memory:
@@ -167,7 +168,7 @@ class SelectiveReducer(GradientReducer):
         return np.multiply(total, np.float32(2.0**-exponent), out=total)
 
     def _exponent(self, layers: Bucket) -> int:
-        """Return the power of two of a bucket: the one it had, while that is right to a factor of two."""
+        """Return the exponent of a bucket's scale; it stays while it is right within a factor of two."""
         if self._auto_rms is None:
             return self._fixed
         sizes = self._member.layout.sizes
@@ -181,7 +182,7 @@ class SelectiveReducer(GradientReducer):
         return max(-EXPONENT_MAX, min(doubled // 2, EXPONENT_MAX))
 
     def _observe(self, sums: Mapping[int, Float32Array]) -> None:
-        """Take note of the mean square of each layer's mean."""
+        """Keep the mean square of each layer's mean gradient."""
         workers = self._exchange.size
         for layer, values in sums.items():
             square = mean_square(values) / workers**2
@@ -193,21 +194,21 @@ def checked_scale(scale: float | str | None) -> float | str | None:
     """Return ``scale`` if it is ``auto``, a power of two, or None.
 
     Raises:
-        UsageError: anything else.
+        UsageError: it is something else.
     """
     if scale in (None, AUTO):
         return scale
     if isinstance(scale, str) or not (0 < scale < math.inf and math.frexp(scale)[0] == 0.5):
-        raise UsageError(f"scale {scale!r} is no power of two: write 64, auto or None")
+        raise UsageError(f"scale {scale!r} is not a power of two: write 64, auto or None")
     return float(scale)
 
 
 def auto_rms(spec: MethodSpec, codec: str) -> float | None:
-    """Return what ``auto`` scales values to; None: the method takes values of any size, or has a threshold of its own.
+    """Return the root mean square to which ``auto`` scales; None: the method takes any size, or has its own threshold.
 
     Args:
         spec: the method.
-        codec: by which tagged floats are rounded.
+        codec: name of the codec that rounds tagged floats.
     """
     compressor = spec.compressor
     if isinstance(compressor, Nic):
@@ -218,20 +219,20 @@ def auto_rms(spec: MethodSpec, codec: str) -> float | None:
 
 
 def doubled_exponent(rms: float, power: float, count: int = 1) -> int:
-    """Return 2 e: values times 2^e have a root mean square of about ``rms``.
+    """Return twice the exponent e for which values times 2^e have a root mean square of about ``rms``.
 
     Args:
-        rms: wanted.
+        rms: the root mean square that is wanted.
         power: sum of the squares of the values, or their mean with a count of 1; more than 0.
-        count: of the values.
+        count: number of values.
     """
     return math.frexp(rms**2 * count / power)[1] - 1  # exact: a logarithm is not the same on every machine
 
 
 def mean_square(values: Float32Array) -> float:
-    """Return the mean of the squares of at most :data:`SAMPLE` values, the same on every machine; 0 of nothing.
+    """Return the mean of the squares of at most :data:`SAMPLE` values, the same on every machine; 0 for no values.
 
-    The distance between two of them has no divisor in common with their number, so no row or column is left out.
+    The distance between two samples has no common divisor with the vector's length, so no row or column is left out.
     """
     distance = max(1, values.size // SAMPLE)
     while math.gcd(distance, values.size) > 1 and distance < values.size:

@@ -8,8 +8,8 @@
     ternary gradient            ───────►     sum of N ternary vectors: 2 N + 1 levels
     mean gradient               ◄───────
 
-With one scaler for all workers the sum is as discrete as its terms, so that the way down is compressed too. Workers
-keep their own weights and update them with the same mean (parameter localisation).
+With one scaler for all workers the sum has few levels, like its terms, so the way down is compressed too. Workers keep
+their own weights and update them with the same mean (parameter localisation).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TernaryWorker(PayloadReducer):
 
 
 class TernaryServer(GradientServer):
-    """The server."""
+    """The server: answers with the largest scalers, and then with the sum of the ternary gradients."""
 
     def serve(self, bucket: Bucket | None = None) -> None:
         """See :meth:`GradientServer.serve`."""

@@ -1,4 +1,4 @@
-"""The five papers' tables and figures: what they print beside what is measured here.
+"""The five papers' tables and figures: printed values beside those measured here.
 
 ::
 
@@ -8,13 +8,13 @@
                                           │
     netoffload reproduce ── runs steps ───┴─► table, figure, paragraph; one HTML page; docs/lab/papers.md
 
-A table holds what nobody can do here as well, with the reason. Nothing is read from anywhere but records, so a page can
-be made again from them, and a test does. A step is a real run of what this program has: ``bench``, ``training``,
-``costmodel``. A quick run takes minutes, a full one hours; their records do not mix.
+A table also lists values that cannot be measured here, with the reason. Pages are made from records alone, so they can
+be made again, and a test does so. A step is a real run of this program: of ``bench``, ``training`` or ``costmodel``. A
+quick run takes minutes, a full one hours; their records do not mix.
 
 One paper is one module, or a package of them: ``inceptionn``, ``terngrad``, ``pqasgd``, ``thresholded``,
-``eight_bit``. Files: ``claim`` and ``item`` what they are made of, ``runs`` what their steps share, ``records`` the
-files, ``reproduction`` does the steps, ``page`` and ``web`` write what was found.
+``eight_bit``. Files: ``claim`` and ``item`` have the types, ``runs`` the code that steps share, ``records`` the files;
+``reproduction`` does the steps, ``page`` and ``web`` write the results.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ ALL: Final = "all"
 
 
 def items() -> dict[str, Item]:
-    """Return every item by the name that the command line takes."""
+    """Return every item by its name on the command line."""
     return {item.name: item for paper in PAPERS for item in paper.items}
 
 
 def chosen(names: Sequence[str]) -> list[Item]:
-    """Return the items of names: an item's, a paper's, or ``all``.
+    """Return the items that names stand for: each is an item's name, a paper's name, or ``all``.
 
     Raises:
-        UsageError: no such name.
+        UsageError: a name is unknown.
     """
     known = items()
     groups = {paper.name: list(paper.items) for paper in PAPERS} | {ALL: list(known.values())}

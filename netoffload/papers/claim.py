@@ -1,4 +1,4 @@
-"""What a paper prints, as data, and how ours is held against it."""
+"""The printed values of a paper as data, and their comparison with ours."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 
 class Standing(enum.StrEnum):
-    """What a printed value can be compared with here."""
+    """How far a printed value can be compared with a value from here."""
 
     COMPARABLE = "comparable"
     """The same quantity of the same thing, by the same means."""
     SCALED = "scaled"
     """The same quantity of something smaller: another model, data set, link or number of iterations."""
     NOT_HERE = "not reproducible here"
-    """Nothing here can say."""
+    """It cannot be measured here."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Claim:
     """One printed value.
 
     Attributes:
-        id: unique within its item.
-        quantity: what it is of, in words.
+        id: name, unique within its item.
+        quantity: name of the quantity, in words.
         printed: the value; None: a figure without numbers, or a statement in words.
-        unit: of it; ``holds`` for a statement, whose value is 1 (yes) or 0 (no).
-        place: where it is printed.
-        standing: what ours can be.
-        why: where it is not comparable, the reason.
-        within: how far ours may be off, absolutely, to agree; None: no verdict.
+        unit: unit of the value; ``holds`` for a statement, whose value is 1 (yes) or 0 (no).
+        place: section, table or figure that prints it.
+        standing: how far it can be compared.
+        why: reason if it cannot be compared.
+        within: largest absolute difference with which ours agrees; None: no verdict.
     """
 
     id: str
@@ -42,7 +42,7 @@ class Claim:
     within: float | None = None
 
     def verdict(self, ours: float | None) -> str:
-        """Say in a word how ``ours`` stands beside the printed value."""
+        """Return the result of comparing ``ours`` with the printed value, in a word."""
         if ours is None:
             return str(self.standing) if self.standing is Standing.NOT_HERE else "missing"
         if self.unit == HOLDS:
@@ -52,7 +52,7 @@ class Claim:
         return "agrees" if abs(ours - self.printed) <= self.within else "differs"
 
     def in_words(self, value: float | None) -> str:
-        """Return a value of this claim with its unit's digits."""
+        """Return a value of this claim as text, with the number of digits that its unit takes."""
         if value is None:
             return "-"
         if self.unit == HOLDS:
@@ -64,10 +64,10 @@ HOLDS = "holds"
 
 
 def holds(claim_id: str, statement: str, place: str, standing: Standing = Standing.SCALED, why: str = "") -> Claim:
-    """Return a statement in words, which ours confirms or does not."""
+    """Return a claim that is a statement in words, which our values confirm or do not."""
     return Claim(claim_id, statement, 1.0, HOLDS, place, standing, why)
 
 
 def not_here(claim_id: str, quantity: str, printed: float | None, unit: str, place: str, why: str) -> Claim:
-    """Return a value that nothing here can say anything about."""
+    """Return a claim whose value cannot be measured here."""
     return Claim(claim_id, quantity, printed, unit, place, Standing.NOT_HERE, why)

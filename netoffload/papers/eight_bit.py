@@ -33,7 +33,7 @@ MNIST_MODEL: Final = {
 """Table 2, MNIST model parallel: likewise."""
 PARALLEL: Final = {"data": MNIST_RELATIVE, "model": MNIST_MODEL}
 WEIGHTS: Final = (0, 2, 4)
-"""Where the weights of the layers are among the model's tensors."""
+"""Indices of the layers' weights among the model's tensors."""
 
 
 def _errors(setting: Setting) -> Json:
@@ -44,7 +44,7 @@ def _errors(setting: Setting) -> Json:
 
 
 def _relative_errors(values: Float32Array) -> dict[str, float]:
-    """Return the mean relative error of every type on what is not 0, in per cent."""
+    """Return the mean relative error of every type over values other than 0, in per cent."""
     some, layout = np.abs(values) > 0, Layout.flat(values.size)
     found = {}
     for kind in TYPES:
@@ -95,10 +95,9 @@ def _table2(values: Mapping[str, Json]) -> Reading:
             )
             panels.append(Panel("bars", f"8-bit {kind}", "mean relative error, %", series))
         remarks.append(
-            "The printed figures are those of a binary search that misses the nearest number one time in four, "
-            "and the "
-            "column of absolute errors holds mean squared ones; the nearest number, which this program takes, is "
-            "a third better."
+            "The printed figures are those of a binary search that misses the nearest number one time in four. The "
+            "column of absolute errors has mean squared errors. This program takes the nearest number, whose errors "
+            "are a third smaller."
         )
     if "mnist" in values:
         for way, layers in values["mnist"].items():
@@ -152,8 +151,8 @@ TABLE2: Final = Item(
     ],
     "Paper: 25 million numbers of each distribution, and gradients of a 784x1024x1024x10 network with RMSProp. "
     "Here: as many numbers, and the same network with momentum SGD. The paper does not say how a matrix of gradients "
-    "is scaled for mantissa and static; 10^1 is taken here, which is far above gradients. Most of the gradients here "
-    "are so small beside the largest one that the linear type makes 0 of them.",
+    "is scaled for mantissa and static; here the scale is 10^1, far above the gradients. Most gradients here are so "
+    "small beside the largest one that the linear type turns them into 0.",
     lambda _is_full: [Step("random", _errors), Step("mnist", _layer_errors, ("mnist",))],
     _table2,
 )
@@ -179,7 +178,7 @@ def _speedups(_setting: Setting) -> Json:
 
 
 def _half_unit(printed: str) -> float:
-    """Return half of the last printed digit, which rounding explains; and a hair for the binary numbers."""
+    """Return half of the last printed digit, for the paper's rounding, and a little more for that of binary numbers."""
     return 0.5 * 10.0 ** -len(printed.partition(".")[2]) * (1 + 1e-9)
 
 
@@ -207,7 +206,7 @@ def _speedup_claims() -> Iterator[Claim]:
         )
         for batch, passes in model.PRINTED_PASS_MS.items():
             text = f"{passes[model.BITS.index(bits)]:g}"
-            words = f"{bits} bits, sub-batch {batch}: a full pass waits, 31 (sync - 1.3)"
+            words = f"{bits} bits, sub-batch {batch}: waiting time of a full pass, 31 (sync - 1.3)"
             yield Claim(f"pass {batch} {bits}", words, float(text), "ms", "Table 6", within=_half_unit(text))
         for batch, syncs in model.PRINTED_SYNC_MS.items():
             sync_ms = syncs[model.BITS.index(bits)]
@@ -252,7 +251,8 @@ SPEEDUPS: Final = Item(
     "eightbit-speedups",
     "Tables 1 and 3 to 7: predicted speed-ups",
     list(_speedup_claims()),
-    "The same formulas on the same printed numbers: what differs is the paper's rounding, or does not follow from it.",
+    "The same formulas on the same printed numbers. Small differences are the paper's rounding; others have no reason "
+    "in its text.",
     lambda _is_full: [Step("model", _speedups)],
     _speedup_reading,
 )
@@ -299,7 +299,7 @@ ACCURACY: Final = Item(
                 *(
                     Claim(
                         f"{network}.{kind}",
-                        f"{network}, {kind}: test error less that of 32 bits",
+                        f"{network}, {kind}: test error minus that of 32 bits",
                         0.0,
                         "points",
                         place,
@@ -320,8 +320,7 @@ ACCURACY: Final = Item(
         ),
     ],
     "Paper: RMSProp to convergence, five runs each. Here: momentum SGD, two workers of batch 32, some hundred "
-    "iterations (30 "
-    "on CIFAR-10); every gradient is coded, none stays 32 bits wide.",
+    "iterations (30 on CIFAR-10); all gradients travel in 8 bits.",
     lambda _is_full: [
         Step(f"{network} {coder}", bound(_accuracy, network, coder), (data_set,))
         for network, (data_set, *_) in NETWORKS.items()

@@ -1,4 +1,4 @@
-"""One table or figure of a paper: its claims, the measurements that it takes, and how they are read."""
+"""One table or figure of a paper: its claims, its measurements, and how to read them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from netoffload.papers.claim import Claim, Standing
 from netoffload.reports import Panel
 
 Json = Any
-"""What a measurement leaves: dicts, lists, strings, numbers, None."""
+"""The result of a measurement: dicts, lists, strings, numbers, None."""
 
 HOW_TO_GET: Final[Mapping[str, str]] = {
     "mnist": "--mnist DIR with MNIST's four IDX files (http://yann.lecun.com/exdb/mnist or a mirror)",
     "cifar10": "--cifar10 FILE.npz or the folder of CIFAR-10's python batches (https://www.cs.toronto.edu/~kriz)",
 }
-"""By data set: what to say where it is missing."""
+"""Hints for missing data sets, by name."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a measurement may use.
+    """The time and the data that a measurement may use.
 
     Attributes:
         is_full: it may take hours; else minutes.
-        folders: of data sets, by their names.
-        say: takes what begins now.
+        folders: folders or files of data sets, by name.
+        say: called with the name of what begins.
     """
 
     is_full: bool
@@ -37,13 +37,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Step:
-    """One measurement, which is done once and kept.
+    """One measurement, which is done once and recorded.
 
     Attributes:
-        key: unique within its item.
-        measure: does it.
-        data: the data sets that it needs.
-        needs_root: it builds a testbed.
+        key: name, unique within its item.
+        measure: makes the measurement.
+        data: names of the data sets that it needs.
+        needs_root: whether it builds a testbed.
     """
 
     key: str
@@ -54,12 +54,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Reading:
-    """What measurements say.
+    """The reading of an item's records.
 
     Attributes:
-        found: by claim.
-        panels: of the figure, in the paper's form.
-        remarks: sentences with what was measured, that explain differences.
+        found: our values, by claim.
+        panels: panels of the figure, in the paper's form.
+        remarks: sentences with further figures, which explain differences.
     """
 
     found: Mapping[str, float]
@@ -72,12 +72,12 @@ class Item:
     """A table or figure, or several that one measurement makes.
 
     Attributes:
-        name: on the command line.
-        title: what it shows.
-        claims: what is printed.
+        name: name on the command line.
+        title: what the table or figure shows.
+        claims: the printed values.
         setting: how the paper's setting and ours differ: link, model, data, hardware.
-        steps: the measurements, for a full run or a quick one.
-        read: makes values and a figure of what the steps left, by their keys.
+        steps: returns the measurements of a full or a quick run.
+        read: makes a reading from the results of the steps, by their keys.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Item:
     read: Callable[[Mapping[str, Json]], Reading]
 
     def __post_init__(self) -> None:
-        """Hold that no claim stands twice, and that each says why it is not compared."""
+        """Check that no claim appears twice, and that claims that are not compared have a reason."""
         ids = [claim.id for claim in self.claims]
         assert len(set(ids)) == len(ids), f"{self.name}: a claim stands twice"
         lacking = [claim.id for claim in self.claims if claim.standing is not Standing.COMPARABLE and not claim.why]
@@ -100,8 +100,8 @@ class Paper:
     """A paper.
 
     Attributes:
-        name: before the names of its items.
-        citation: authors, title, place.
+        name: name of the paper, with which the names of its items begin.
+        citation: authors, title, conference.
         items: its tables and figures.
     """
 

@@ -1,6 +1,6 @@
-"""What was found, as text: a table of claims, a paragraph on the setting, where the figures come from.
+"""The results of items as text: a table of claims, a paragraph on the setting, the origin of the figures.
 
-:func:`lab_page` makes docs/lab/papers.md of records.
+:func:`lab_page` makes docs/lab/papers.md from records.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from netoffload.reports import draw_panels
 COLUMNS: Final = 100
 HEADINGS: Final = ("claim", "place", "unit", "printed", "here", "")
 NOT_SHOWN: Final = 3
-"""Values that nothing here can say anything about are counted, if they are more than this."""
+"""With more values that cannot be measured here, a line gives their number instead of a line for each."""
 
 
 class Row(NamedTuple):
-    """A line of the table: as :data:`HEADINGS`."""
+    """A line of the table, with the columns of :data:`HEADINGS`."""
 
     claim: str
     place: str
@@ -47,7 +47,7 @@ def _row(claim: Claim, ours: float | None) -> Row:
 
 
 def read(item: Item, folder: Path) -> tuple[Reading, list[StepRecord]]:
-    """Return what an item's records say, and the records; nothing is drawn of nothing."""
+    """Return the reading of an item's records, and the records; without records the reading is empty."""
     kept = records.read(folder, item.name)
     return item.read(records.values(kept)) if kept else Reading({}, []), list(kept.values())
 
@@ -87,7 +87,7 @@ def markdown(item: Item, reading: Reading, kept: Sequence[StepRecord]) -> Iterat
 
 
 def origin(kept: Sequence[StepRecord]) -> str:
-    """Say where records come from: command, date, machine, commit, time."""
+    """Return a paragraph on the origin of records: command, date, machine, commit, time."""
     if not kept:
         return "Nothing was measured."
     of = records.origins(kept)
@@ -113,13 +113,14 @@ def tally(all_items: Sequence[Item], folder: Path) -> dict[str, int]:
 
 
 INTRODUCTION: Final = """\
-`netoffload report docs/lab/records --lab docs/lab/papers.md` makes this page of the
-records that `netoffload reproduce` left. A test makes it again and compares.
+`netoffload report docs/lab/records --lab docs/lab/papers.md` makes this page from the records of
+`netoffload reproduce`. A test makes it again and compares.
 
-- *agrees*, *differs*: ours is as near as the claim allows, or is not.
-- *holds*, *does not hold*: a statement in words.
-- *scaled*: model, data, link or length differ so much that only the form compares. The section says
-  how they differ.
+- *agrees*, *differs*: our value is within the tolerance of the claim, or is not.
+- *holds*, *does not hold*: our values confirm a statement in words, or do not.
+- *scaled*: model, data, link or length differ so much that only the form of the results can be
+  compared. The section says how they differ.
+- *not reproducible here*: this machine cannot measure it, for the reason given.
 - *missing*: not measured yet.
 
 `netoffload report DIR --html` shows the same with figures.
@@ -127,7 +128,7 @@ records that `netoffload reproduce` left. A test makes it again and compares.
 
 
 def lab_page(papers: Sequence[Paper], folder: Path) -> str:
-    """Return docs/lab/papers.md, made of the records in a folder."""
+    """Return docs/lab/papers.md, made from the records in a folder."""
     every = [item for paper in papers for item in paper.items]
     lines = ["# The papers' tables and figures, theirs beside ours", "", INTRODUCTION]
     counts = tally(every, folder)

@@ -144,14 +144,14 @@ FIG1: Final = Item(
         Claim("qsgd", "time of QSGD over that of PQASGD", 1.7, "x", "5.1, Fig. 1 (d)", Standing.SCALED),
         Claim(
             "gap",
-            "PQASGD's accuracy less FULLSGD's, three seeds",
+            "PQASGD's accuracy minus FULLSGD's, three seeds",
             0.0,
             "points",
             "5.1: not impaired",
             Standing.SCALED,
             within=1.0,
         ),
-        Claim("share", "octets of PQASGD, of FULLSGD's, three seeds", 3.5, "%", "5.1", Standing.SCALED, within=1.5),
+        Claim("share", "PQASGD's octets over FULLSGD's, three seeds", 3.5, "%", "5.1", Standing.SCALED, within=1.5),
         Claim(
             "vgg16-cifar.fullsgd",
             "VGG-16: time of FULLSGD over that of PQASGD, 1 Gb/s (full runs only)",
@@ -179,9 +179,9 @@ FIG1: Final = Item(
         not_here("lstm", "LSTM on AN4", None, "-", "5.2", "AN4 is not here"),
     ],
     "Paper: ResNet-32 and 110 and VGG-16 on CIFAR-10, 8 and 16 GPUs, 5 Gb/s, 160 to 200 epochs, batch 32. Here: "
-    "a small "
-    "convolutional network on CIFAR-10 (or a part of it), four workers of batch 25 on 100 Mb/s links, some epochs; "
-    "three seeds of HDC on MNIST. Of small layers, QSGD's levels s = sqrt(mN)/2 take other widths than of VGG's.",
+    "a small convolutional network on CIFAR-10 (or a part of it), four workers of batch 25 on 100 Mb/s links, some "
+    "epochs; three seeds of HDC on MNIST. The layers are smaller than VGG's, so QSGD's s = sqrt(mN)/2 levels need "
+    "fewer bits.",
     _steps,
     _fig1,
 )
@@ -249,7 +249,7 @@ Q: Final = Item(
         ),
         Claim("terngrad", "TernGrad's q, which has no bound", None, "q", "3.3", Standing.SCALED),
     ],
-    "The bounds are for any vector. Here: gradients of HDC on MNIST, layer by layer, at the first, middle and "
+    "The bounds hold for any vector. Here: gradients of HDC on MNIST, layer by layer, at the first, middle and "
     "last iteration.",
     lambda _is_full: [Step("hdc", _q, ("mnist",))],
     _q_reading,
@@ -260,7 +260,7 @@ LOSS: Final = 0.4
 
 
 def _speedup(setting: Setting, workers: int) -> Json:
-    """Train with a batch of ``workers`` times 16 and a learning rate as many times as large, as section 5.1 does."""
+    """Train with batches of ``workers`` times 16 and ``workers`` times the learning rate, as section 5.1 does."""
     iterations = 600 if setting.is_full else 240
     more: dict[str, Any] = {"nodes": workers, "batch": 16, "iterations": iterations, "learning_rate": 0.005 * workers}
     return learnt(settings_of(setting, "lenet5", "mnist", **more), every=10)
@@ -294,7 +294,7 @@ SPEEDUP: Final = Item(
     [
         Claim(
             f"n{count}",
-            f"{count} workers: iterations of one over theirs, to 90 % accuracy",
+            f"{count} workers: iterations of one worker over theirs, to 90 % accuracy",
             float(count),
             "x",
             "3.2: asymptotically linear",
@@ -304,8 +304,8 @@ SPEEDUP: Final = Item(
         if count > 1
     ],
     "The paper proves it for many iterations and learning rates that grow with the workers. Here: LeNet-5 on "
-    "MNIST, batch 16 "
-    "per worker, rate 0.005 times the workers, gradient replicas, accuracy looked at every ten iterations.",
+    "MNIST, batch 16 per worker, learning rate 0.005 times the number of workers, gradient replicas; the accuracy is "
+    "measured every ten iterations.",
     lambda _is_full: [Step(str(workers), bound(_speedup, workers), ("mnist",)) for workers in COUNTS],
     _speedup_reading,
 )

@@ -1,7 +1,7 @@
-"""What measurements leave: a file of JSON lines for each item, a line for each step.
+"""The records of measurements: a file of JSON lines for each item, a line for each step.
 
-A line has the step's key and value, and where it comes from: command, date, machine, commit, versions. A step whose
-line is there is done. Lines of a quick run do not stand in for those of a full one.
+A line has the step's key and value, and their origin: command, date, machine, commit, versions. A step that has a line
+is not repeated. Lines of a quick run do not count for a full one.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ SUFFIX: Final = ".jsonl"
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One measurement and where it comes from.
+    """One measurement and its origin.
 
     Attributes:
-        format: of this line.
-        item: its item's name.
-        step: its key.
+        format: format number of the line.
+        item: name of the item.
+        step: key of the step.
         effort: quick or full.
-        started: UTC, ISO 8601.
-        wall_s: how long it took.
-        load_1min: of the machine when it began; None: not known.
-        command: that did it.
+        started: time of its begin, UTC, ISO 8601.
+        wall_s: time that it took.
+        load_1min: load of the machine when it began; None: not known.
+        command: the command that made it.
         machine: CPU and cores.
-        commit: of the program's source; ``unknown`` where it is not a checkout.
-        versions: of programs and packages.
-        value: what was measured, as JSON.
+        commit: commit of the program's source; ``unknown`` if the source is no checkout.
+        versions: versions of programs and packages.
+        value: the measured values, as JSON.
     """
 
     format: int
@@ -62,10 +62,10 @@ def path_of(folder: Path, item: str) -> Path:
 
 
 def append(folder: Path, record: StepRecord) -> None:
-    """Append a record to its item's file; a line that was cut off goes.
+    """Append a record to its item's file; an incomplete last line is replaced.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     line = asdict(record) | {"value": record.measured()}
     try:
@@ -80,12 +80,12 @@ def append(folder: Path, record: StepRecord) -> None:
 
 
 def read(folder: Path, item: str) -> dict[str, StepRecord]:
-    """Return the records of an item by their steps, the last one of each; none where there is no file.
+    """Return the records of an item by step, the last one of each step; without a file there are none.
 
-    A last line that was cut off, by a program that was killed, is left out.
+    A last line that is incomplete, because its program was killed, is left out.
 
     Raises:
-        UsageError: a line that is no record.
+        UsageError: a line is no record.
     """
     path = path_of(folder, item)
     if not path.exists():
@@ -106,12 +106,12 @@ def read(folder: Path, item: str) -> dict[str, StepRecord]:
 
 
 def values(records: Mapping[str, StepRecord]) -> dict[str, Any]:
-    """Return what was measured, by step."""
+    """Return the measured values, by step."""
     return {step: record.measured() for step, record in records.items()}
 
 
 def origins(records: Iterable[StepRecord]) -> dict[str, list[str]]:
-    """Return where records come from: each of command, day, machine and commit, once."""
+    """Return the origin of records: each command, day, machine and commit once."""
     listed = list(records)
     made = {
         "command": [record.command for record in listed],

@@ -1,4 +1,4 @@
-"""Doing items: what is recorded is not done again, and what cannot be done says so in one line."""
+"""Does the steps of items: skips recorded ones, and says in one line why a step cannot be done."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUICK: Final = "quick"
 FULL: Final = "full"
 
 OnStep = Callable[[str, float], None]
-"""Called with what begins and the share that is done."""
+"""Called with the name of what begins and the share that is done."""
 
 
 def _at_share(on_news: OnStep, share: float, said: str) -> None:
@@ -31,7 +31,7 @@ def _at_share(on_news: OnStep, share: float, said: str) -> None:
 
 @dataclass(frozen=True)
 class Missed:
-    """A step that was not done: of which item, why, and whether it was tried."""
+    """A step that was not done: its item, the reason, and whether it was tried."""
 
     item: str
     step: str
@@ -48,11 +48,11 @@ class Reproduction:
     """A series of items.
 
     Attributes:
-        items: in their order.
-        folder: where records are kept; made if missing.
-        is_full: hours instead of minutes.
+        items: the items, in their order.
+        folder: folder of the records; made if missing.
+        is_full: measure for hours instead of minutes.
         data: folders or files of data sets, by name.
-        command: what was typed, for the records.
+        command: the command that the user typed, for the records.
     """
 
     items: Sequence[Item]
@@ -63,20 +63,20 @@ class Reproduction:
 
     @property
     def effort(self) -> str:
-        """In a word."""
+        """The effort in a word, for the records."""
         return FULL if self.is_full else QUICK
 
     def run(self, on_step: OnStep, on_news: OnStep = lambda _said, _share: None) -> list[Missed]:
         """Do every step that is not recorded; return those that could not be done.
 
-        An error of a step is kept for the end; the other steps are done.
+        If a step fails, the other steps are still done.
 
         Args:
-            on_step: told of every step that begins.
-            on_news: told of what goes on in it.
+            on_step: called for every step that begins.
+            on_news: called with the progress within a step.
 
         Raises:
-            UsageError: the folder cannot be written, or holds something that is no record.
+            UsageError: the folder cannot be written, or a file in it has something that is no record.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ class Reproduction:
                     yield item, step
 
     def lacks(self, step: Step) -> str | None:
-        """Return what a step lacks, in words; None: nothing."""
+        """Return what a step needs and does not have, in words; None: nothing."""
         for name in step.data:
             if name not in self.data or not self.data[name].exists():
                 return f"it needs {HOW_TO_GET[name]}"

@@ -1,4 +1,4 @@
-"""Runs that several papers' items are made of: training without a testbed, and on one."""
+"""Runs that the items of several papers share: training without a testbed, and on one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from netoffload.training.outcome import Step
 def settings_of(
     setting: Setting, model: str, data_set: str | None = None, method: str = "inc", **more: Any
 ) -> TrainSettings:
-    """Return a run on a data set of the setting, or on one that needs no folder."""
+    """Return the settings of a run on a data set of the setting, or on one that needs no folder."""
     folder = setting.folders.get(data_set or "")
     return TrainSettings(method, model=model, data=data_set, data_dir=str(folder) if folder else None, **more)
 
@@ -33,7 +33,7 @@ def learnt(
     observe: Observe | None = None,
     see_outputs: SeeOutputs | None = None,
 ) -> dict[str, Any]:
-    """Train with gradient replicas and return what came out as JSON's types."""
+    """Train with gradient replicas and return the result in JSON's types."""
     found = learn(settings, coder=coder, weights=weights, every=every, observe=observe, see_outputs=see_outputs)
     return dataclasses.asdict(found)
 
@@ -41,10 +41,10 @@ def learnt(
 def on_links(
     setting: Setting, runs: Sequence[TrainSettings], rate_bps: int, nic: NicSettings | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Train by every method over shaped links, one after the other, and return what each cost.
+    """Train by every method over shaped links, one after the other, and return each one's cost and accuracy.
 
     Raises:
-        UsageError: memory does not hold a run, or settings do not fit each other.
+        UsageError: a run needs too much memory, or settings do not fit each other.
         TestbedError: the testbed cannot be built.
         RunError: a method failed.
     """
@@ -61,7 +61,7 @@ def _teller(setting: Setting) -> run.Progress:
 
 
 def cost_of(record: Record) -> dict[str, Any]:
-    """Return what a run cost and learnt: seconds and octets per iteration, and accuracy (0..1)."""
+    """Return the cost and the accuracy of a run: seconds and octets per iteration, and accuracy (0..1)."""
     iterations = record.timed_iterations
     return {
         "s_per_iteration": record.timing.wall_s.median,
@@ -86,5 +86,5 @@ def curve(name: str, points: Mapping[str, float], scale: float = 1.0, printed: b
 
 
 def bars(name: str, points: Mapping[str, float], scale: float = 1.0, printed: bool = False) -> Series:
-    """Return bars by their names."""
+    """Return a series of named bars."""
     return Series(name, tuple(points), tuple(scale * y for y in points.values()), printed)

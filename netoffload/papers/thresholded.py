@@ -43,7 +43,7 @@ PRINTED: Final[Mapping[str, Mapping[str, tuple[float, float]]]] = {
 """Tables 1 to 3: top-1 accuracy in per cent and gigabytes, by threshold."""
 BASE_ACCURACY: Final = 57.9175
 CLAIMED: Final = {"wgt": (12.3, 0.0), "bgt": (0.023, -2.22), "qgt": (7.87, 0.0)}
-"""Section 4: per cent of the octets with which accuracy is that many points from the baseline's."""
+"""Section 4: per cent of the octets, by the points by which the accuracy is below the baseline's."""
 GRID: Final = (1e-4, 5e-4, 2e-3, 5e-3, 0.02, 0.05)
 TABLES: Final = {"wgt": 1, "bgt": 2, "qgt": 3}
 MODEL: Final = "hdc"
@@ -113,7 +113,7 @@ ITEM: Final = Item(
             for claim in (
                 Claim(
                     f"{method}.octets",
-                    f"{method}: octets with the best threshold, of the baseline's",
+                    f"{method}: share of the baseline's octets with the best threshold",
                     share,
                     "%",
                     "section 4",
@@ -121,7 +121,7 @@ ITEM: Final = Item(
                 ),
                 Claim(
                     f"{method}.accuracy",
-                    f"{method}: its accuracy less the baseline's",
+                    f"{method}: its accuracy minus the baseline's",
                     points,
                     "points",
                     "section 4",
@@ -145,10 +145,8 @@ ITEM: Final = Item(
         ),
     ],
     "Paper: Network in Network on ImageNet, eight simulated nodes, 220,000 iterations, octets without positions. "
-    "Here: HDC on "
-    "MNIST, four workers of batch 25, 64 iterations (an early stage), octets with positions; the best threshold "
-    "is the one "
-    "that sends least within a point of the highest accuracy.",
+    "Here: HDC on MNIST, four workers of batch 25, 64 iterations (an early stage), octets with positions. The best "
+    "threshold sends least among those within a point of the highest accuracy.",
     lambda _is_full: [Step("base", _base, ("mnist",)), Step("search", bound(_search, GRID), ("mnist",))],
     _read,
 )

@@ -1,4 +1,4 @@
-"""What was found, as one HTML page that needs nothing else: figures are SVG inside, and it fits a phone."""
+"""The results as one self-contained HTML page, with SVG figures inside, which also fits a phone."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabul
 CLASSES: Final = {"agrees": "agrees", "holds": "holds", "differs": "differs", "does not hold": "not"}
 NUMBERS: Final = ("printed", "here")
 READABLE: Final = 0.85
-"""Pixels of a point of a figure, below which its letters are too small."""
+"""Least pixels per point of a figure; with fewer, its letters are too small."""
 
 
 def write(papers: Sequence[Paper], folder: Path, path: Path) -> None:
-    """Write the page of everything that is recorded in a folder.
+    """Write the page of all records in a folder.
 
     Args:
-        papers: whose items are shown; items without a record are shown as missing.
-        folder: of records.
-        path: of the HTML file.
+        papers: papers whose items are shown; items without a record are shown as missing.
+        folder: folder of the records.
+        path: path of the HTML file.
 
     Raises:
-        UsageError: matplotlib is missing, or a record is none.
+        UsageError: matplotlib is missing, or a line of a file is no record.
     """
     path.write_text(text(papers, folder), encoding="utf-8")
 
@@ -123,7 +123,7 @@ def _right(heading: str) -> str:
 
 
 def inline_svg(svg: str, name: str) -> str:
-    """Return a drawing as a part of a page: without its declarations, its ids made unique by a name."""
+    """Return a drawing as a part of a page: without its declarations, and with ids that ``name`` makes unique."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)

@@ -1,11 +1,10 @@
 """Reports: records in; a table, a summary and a figure out.
 
-A report declares its axis: what varies from bar to bar (method, error bound, or number of workers). Everything else
-agrees, or the records are refused, and so are records of two machines; seeds may differ, if runs were repeated. A
-report says in which versions and learning rates its bars differ. Numbers per iteration come from the median of the
-iterations; repeated runs of one bar are merged by the median of theirs, but a table has the mean of their accuracies
-and losses. Every speed-up of a method stands beside the
-uncompressed ring, without NICs if it was run so.
+A report has an axis, along which its bars differ: method, error bound, or number of workers. Records of two machines,
+or that differ in something else, are refused; only seeds may differ in repeated runs. A report says in which versions
+and learning rates its bars differ. Numbers per iteration are medians of the iterations. Repeated runs of one bar are
+merged by the median, but a table has the mean of their accuracies and losses. Every speed-up is over the uncompressed
+ring, without NICs if it was run so.
 
 ============================  =======================================================================================
 ``s_per_iteration``           median wall time of an iteration, mean over the workers
@@ -13,9 +12,9 @@ uncompressed ring, without NICs if it was run so.
 ``communicate_s``             the rest: ``s_per_iteration - compute_s``
 ``forward_s`` and others      ``backward_s`` and ``update_s`` are the other parts of ``compute_s``; ``sum_s``, adding
                               gradients, is a part of ``communicate_s``
-``hidden_s``                  how long buckets of gradients travelled while backward went on
-``peak_memory_bytes``         the most that was resident of a rank, libraries included
-``codec_s``                   what the busiest NIC spent compressing and decompressing per iteration; it overlaps
+``hidden_s``                  time in which buckets of gradients travelled during backward
+``peak_memory_bytes``         the largest resident memory of a rank, libraries included
+``codec_s``                   time of the busiest NIC for compressing and decompressing per iteration; it overlaps
                               with communication and is not added to it
 ``wire_bytes_per_iteration``  octets that all nodes sent, every header counted (``wire_frames_per_iteration`` likewise)
 ``ratio``                     payload octets that NICs compressed, before over after; 1 without compression
@@ -23,9 +22,9 @@ uncompressed ring, without NICs if it was run so.
 ``classes``                   shares of floats that became 0, 8, 16, 32 bits; absent without compression
 ============================  =======================================================================================
 
-Files: ``axis`` what varies, ``summary`` merges records into numbers, ``table`` writes them as text, ``figure`` draws
-them, ``curves`` draws accuracy over what it cost, ``folder`` puts all into a folder. ``panels`` draws any numbers,
-those of the papers among them.
+Files: ``axis`` has the axes, ``summary`` merges records into numbers, ``table`` writes them as text, ``figure`` draws
+them, ``curves`` draws accuracy over time and octets, ``folder`` writes all into a folder. ``panels`` draws any numbers,
+also those of the papers.
 """
 
 from netoffload.reports.axis import INLINE, VIA_NICS, get, method_name, split_name

@@ -1,4 +1,4 @@
-"""What a comparison varies: the bars of a report differ along one axis, and agree in everything else."""
+"""The axes of reports: the bars of a report differ along one axis, and agree in everything else."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from netoffload.config import Offload, check_choice
 from netoffload.results import Record
 
 VIA_NICS: Final = " via NICs"
-"""Behind the name of a method that went through NICs which had nothing to compress."""
+"""End of the name of an uncompressed method that went through NICs."""
 
 INLINE: Final = " inline"
-"""Behind the name of a method whose ranks compressed by themselves."""
+"""End of the name of a method whose ranks compressed by themselves."""
 
 EXCHANGE_ORDER: Final = (
     *("wa", f"wa{VIA_NICS}", "wa+c", f"wa+c{INLINE}"),
     *("inc", f"inc{VIA_NICS}", "inc+c", f"inc+c{INLINE}"),
 )
-"""The order of bars and rows, each method beside its compressed form; what is not here follows as it was run."""
+"""The order of bars and rows, each method beside its compressed form; others follow in the order of their runs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """What varies from bar to bar.
+    """The axis along which bars differ.
 
     Attributes:
-        name: on the command line.
-        bar_name: a record's bar.
-        place: where the bar stands; bars of one place follow as they were run.
-        varies: fields of the configuration that the bars differ in.
-        marked: fields that may differ between bars too, but not within one; the report says so.
-        optional: fields that do not count between runs with NICs and without.
-        title: what a figure of many bars is called; they have the bars' number before it.
+        name: name on the command line.
+        bar_name: returns the name of a record's bar.
+        place: returns the place of the bar; bars with the same place stand in the order of their runs.
+        varies: fields of the configuration in which the bars differ.
+        marked: fields that may differ between bars too, but not within a bar; the report names them.
+        optional: fields that may differ between runs with NICs and without.
+        title: title of a figure of many bars, behind their number.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Axis:
 
     @property
     def may_differ(self) -> frozenset[str]:
-        """Fields that are no part of what a report's runs share; runs of any bar may be repeated with other seeds."""
+        """Fields in which a report's runs may differ; repeated runs of a bar may differ in their seeds."""
         return self.varies | self.marked | {"seed"}
 
     def order(self, records: Sequence[Record]) -> list[str]:
@@ -55,7 +55,7 @@ class Axis:
 
 
 def method_name(record: Record) -> str:
-    """Return a record's method, and what sets it apart: error feedback, buckets, who compresses, NICs that need not."""
+    """Return a record's method with its variant: error feedback, buckets, inline, idle NICs."""
     configuration, compressed = record.configuration, record.traffic.raw_octets > 0
     way = VIA_NICS if configuration.has_nics and not compressed else ""
     if compressed and configuration.offload == Offload.INLINE:
@@ -66,7 +66,7 @@ def method_name(record: Record) -> str:
 
 
 def split_name(parallel: str, activations: str, sub_batches: int) -> str:
-    """Return what stands behind the name of a method whose model is split over the ranks."""
+    """Return the end of the name of a method whose model is split over the ranks."""
     if parallel == "data":
         return ""
     return f" {parallel} {activations}" + (f" by {sub_batches}" if sub_batches > 1 else "")

@@ -12,38 +12,38 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LONGEST_NAME: Final = 24
-"""Characters of a bar's name that fit beside its row."""
+"""Most characters of a bar's name that fit beside its row."""
 
 
 class Compared(Protocol):
-    """What a row shows: seconds and octets per iteration, and the accuracy, 0..1."""
+    """The figures of a row: seconds and octets per iteration, and the accuracy, 0..1."""
 
     @property
     def s_per_iteration(self) -> float:
-        """All of it."""
+        """Seconds of an iteration."""
 
     @property
     def compute_s(self) -> float:
-        """Of that, computation."""
+        """Seconds of computation in an iteration."""
 
     @property
     def communicate_s(self) -> float:
-        """Of that, the rest."""
+        """The other seconds of an iteration."""
 
     @property
     def wire_bytes_per_iteration(self) -> float:
-        """On all wires, headers included."""
+        """Octets of an iteration on all wires, headers included."""
 
     @property
     def accuracy(self) -> float:
-        """After the last iteration."""
+        """Accuracy after the last iteration."""
 
 
 Rows = Sequence[tuple[str, Compared]]
 
 
 def draw_comparison(figure: Figure, rows: Rows, title: str, described: str) -> None:
-    """Draw more bars than fit side by side, the fastest first; the figure grows with them."""
+    """Draw more bars than fit side by side, as rows, the fastest first; the figure grows with their number."""
     rows = sorted(rows, key=lambda item: item[1].s_per_iteration)
     height = 2.0 + 0.3 * len(rows)
     figure.set_size_inches(12, height)
@@ -65,7 +65,7 @@ def draw_comparison(figure: Figure, rows: Rows, title: str, described: str) -> N
 
 
 def draw_times(axes: Axes, rows: Rows) -> None:
-    """Draw time per iteration: computation, then communication with what host-side compressing takes."""
+    """Draw time per iteration: computation, then communication, which includes compressing on the host."""
     slowest_ms = 1e3 * rows[-1][1].s_per_iteration
     for at, (_, bar) in enumerate(rows):
         compute_ms, communicate_ms = 1e3 * bar.compute_s, 1e3 * bar.communicate_s
@@ -90,7 +90,7 @@ def draw_times(axes: Axes, rows: Rows) -> None:
 
 
 def draw_wires(axes: Axes, rows: Rows) -> None:
-    """Draw what crossed all wires per iteration, logarithmically: a dot and its number."""
+    """Draw the octets on all wires per iteration, on a logarithmic scale: a dot and its number."""
     megabytes = [bar.wire_bytes_per_iteration / 1e6 for _, bar in rows]
     axes.plot(megabytes, range(len(rows)), "o", color=WIRE_COLOUR, markeredgecolor=COMPUTE_COLOUR)
     for at, value in enumerate(megabytes):

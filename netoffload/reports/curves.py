@@ -1,4 +1,4 @@
-"""Accuracy over what it cost: time, and octets on the wires, method by method and model by model.
+"""Draws accuracy over time and over octets on the wires, by method and model.
 
 A run that measured its accuracy on the way is a curve. Its time and octets are those of one iteration, times the
 iterations. Runs that differ in their seeds are one curve: the mean, with a band from the lowest to the highest.
@@ -21,7 +21,7 @@ MEGA: Final = 1e6
 
 
 def has_curve(record: Record) -> bool:
-    """Say whether a run measured its accuracy on the way."""
+    """Return whether a run measured its accuracy on the way."""
     return len(record.learning.accuracy_after) >= POINTS_LEAST
 
 
@@ -29,8 +29,8 @@ def draw_curves(records: Sequence[Record], path: Path) -> None:
     """Draw accuracy over octets and over time, and losses, into a file: three panels for each model.
 
     Args:
-        records: of any runs; those without a curve are left out.
-        path: of the file.
+        records: records of any runs; those without a curve are left out.
+        path: path of the file.
 
     Raises:
         UsageError: no record has a curve, matplotlib is missing, or the file cannot be written.
@@ -62,23 +62,23 @@ def curve_panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def curve_name(record: Record) -> str:
-    """Return a run's method, and the codec where one compressed that is not the paper's."""
+    """Return a run's method, and its codec if that compressed and is not the paper's."""
     codec = record.configuration.codec if record.traffic.raw_octets else None
     return method_name(record) + (f", {codec}" if codec not in (None, "inceptionn") else "")
 
 
 def octets_mb(runs: Sequence[Record]) -> float:
-    """Return the 10^6 octets of an iteration, of runs that differ in their seeds."""
+    """Return the octets of an iteration in 10^6, for runs that differ only in their seeds."""
     return statistics.median(run.traffic.wire_octets / run.timed_iterations for run in runs) / MEGA
 
 
 def time_s(runs: Sequence[Record]) -> float:
-    """Return the seconds of an iteration likewise."""
+    """Return the seconds of an iteration, for runs that differ only in their seeds."""
     return statistics.median(run.timing.wall_s.median for run in runs)
 
 
 def curve(name: str, runs: Sequence[Record], cost: float, *, of_losses: bool = False) -> Series:
-    """Return the mean of the runs' accuracies, in per cent, or of their losses, where all of them have one."""
+    """Return the mean of the runs' accuracies, in per cent, or of their losses, at points that all runs have."""
     learnt = [run.learning.loss_after if of_losses else run.learning.accuracy_after for run in runs]
     places = [at for at in learnt[0] if all(at in points for points in learnt)]
     of = [[points[at] * (1 if of_losses else 100) for points in learnt] for at in places]

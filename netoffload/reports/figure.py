@@ -1,4 +1,4 @@
-"""A few bars, drawn; ``comparison`` draws many.
+"""Draws a report of a few bars; ``comparison`` draws many.
 
 Communication is hatched, so that the bars can be read in grey. The codec's time is a bracket beside its bar, because it
 overlaps with communication.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DESCRIPTION_CHARACTERS: Final = 130
-"""In one line below the headline: as many as the figure is wide."""
+"""Characters of a line below the headline that fit into the figure."""
 
 LONG_NAMES: Final = {
     "wa": "worker-aggregator",
@@ -60,14 +60,14 @@ def draw_figure(summary: Summary, path: Path) -> None:
 
 
 def draw_rows(rows: Rows, title: str, described: str, path: Path) -> None:
-    """Draw any rows likewise; arguments as of :func:`~netoffload.reports.comparison.draw_comparison`."""
+    """Draw any rows into a file; arguments as in :func:`~netoffload.reports.comparison.draw_comparison`."""
     with written(path) as figure:
         draw_comparison(figure, rows, title, described)
 
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Figure]:
-    """Hand out an empty figure, which is written to a file afterwards.
+    """Yield an empty figure, and write it to a file at the end.
 
     Raises:
         UsageError: matplotlib is not installed, or the file cannot be written.
@@ -187,7 +187,7 @@ def _draw_codec(axes: Axes, at: int, bar: Bar, bottom_ms: float, *, first: bool)
 
 
 def draw_wire(axes: Axes, summary: Summary) -> None:
-    """Draw what crossed the wires per iteration: octets as bars, frames and ratio in words."""
+    """Draw the traffic on the wires per iteration: octets as bars, frames and ratio in words."""
     bars = list(summary.bars.items())
     widest_mb = max(bar.wire_bytes_per_iteration for _, bar in bars) / 1e6
     for at, (_, bar) in enumerate(bars):
@@ -206,7 +206,7 @@ def draw_wire(axes: Axes, summary: Summary) -> None:
 
 
 def draw_classes(axes: Axes, summary: Summary) -> None:
-    """Draw what compressed floats became, in shares."""
+    """Draw the shares of the classes of compressed floats."""
     compressed = [(name, bar) for name, bar in summary.bars.items() if bar.classes]
     axes.set_title("Bits per float")
     if not compressed:

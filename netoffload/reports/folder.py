@@ -25,9 +25,9 @@ def write_report(records: Sequence[Record], folder: Path, axis: Axis = EXCHANGE)
     """Write the report of some runs into a folder, made if missing; files of an earlier report are replaced.
 
     Args:
-        records: that differ along ``axis`` alone.
-        folder: where to.
-        axis: what the bars differ in.
+        records: records that differ only along ``axis``.
+        folder: folder of the report.
+        axis: axis along which the bars differ.
 
     Raises:
         UsageError: the records do not belong together, the folder cannot be written, or matplotlib is missing.

@@ -14,7 +14,7 @@ WIRE_COLOUR: Final = "#56B4E9"
 CLASS_COLOURS: Final = {"0": "#E8E8E8", "8": "#A6CEE3", "16": "#5E9FC9", "32": "#0B4F7D"}
 SERIES_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#222222", "#B8A900")
 PRINTED_COLOUR: Final = "#A8A8A8"
-"""Of what a paper printed."""
+"""Colour of a paper's printed values."""
 TEXT_COLOUR: Final = "#222222"
 MUTED_COLOUR: Final = "#666666"
 
@@ -33,5 +33,5 @@ STYLE: Final[dict[Any, Any]] = {
     "ytick.color": MUTED_COLOUR,
     "hatch.linewidth": 0.6,
     "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "netoffload",  # the same figure is the same file
+    "svg.hashsalt": "netoffload",  # the same figure gives the same file
 }

@@ -1,6 +1,6 @@
 """Figures of any kind from plain numbers: panels of bars, lines, steps and heaps, in one row or several.
 
-What a paper printed is drawn in grey beside what was found here.
+A paper's printed values are grey, beside ours.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLUMNS: Final = 3
-"""Panels side by side."""
+"""Number of panels side by side."""
 BAND_ALPHA: Final = 0.15
 PANEL_INCHES: Final = (3.9, 3.1)
 NARROWEST: Final = 1.4
-"""Panels' widths, for the title's sake."""
+"""Least width of a figure, in panels, so that its title fits."""
 HEADROOM: Final = 1.25
-"""Above bars, for the legend."""
+"""Height of the y axis over the highest bar, to leave room for the legend."""
 TITLE_CHARACTERS: Final = 46
 LONGEST_TICK: Final = 12
 
 
 @dataclass(frozen=True)
 class Series:
-    """Numbers of one name.
+    """A named series of numbers.
 
     Attributes:
-        name: in the legend.
+        name: name in the legend.
         xs: places: numbers, or names of bars.
-        ys: as many numbers.
-        printed: a paper's, not ours.
+        ys: a number for each place.
+        printed: the numbers are a paper's, not ours.
         band: lowest and highest of several runs at each place, around a line.
     """
 
@@ -53,13 +53,13 @@ class Panel:
     """One coordinate system.
 
     Attributes:
-        kind: ``bars`` beside each other, ``heaps`` of them on each other, ``lines``, or ``steps`` of a histogram.
-        title: above it.
-        y_label: what is upwards, with its unit.
-        series: what is drawn.
-        x_label: what is to the right.
-        log_x: its scale is logarithmic.
-        log_y: likewise.
+        kind: ``bars`` beside each other, ``heaps`` of stacked bars, ``lines``, or ``steps`` of a histogram.
+        title: title above the panel.
+        y_label: label of the y axis, with its unit.
+        series: the series to draw.
+        x_label: label of the x axis.
+        log_x: the x axis is logarithmic.
+        log_y: the y axis is logarithmic.
     """
 
     kind: str
@@ -75,9 +75,9 @@ def draw_panels(panels: Sequence[Panel], title: str, path: Path) -> None:
     """Draw panels into a file; its suffix decides the format (PNG, SVG, PDF).
 
     Args:
-        panels: at least one.
-        title: above all.
-        path: of the file.
+        panels: at least one panel.
+        title: title above all panels.
+        path: path of the file.
 
     Raises:
         UsageError: matplotlib is not installed, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""Ratio against error: what each codec and compressor saves at which worst error, a panel per data set."""
+"""Draws the ratio of each codec and compressor against its worst error, a panel per data set."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Point(NamedTuple):
     """One codec, with one bound, on one vector.
 
     Attributes:
-        data: what was coded.
-        name: of the codec or compressor.
-        max_error: the worst error, 0 where every bit comes back.
+        data: name of the data set.
+        name: name of the codec or compressor.
+        max_error: the worst error; 0: every bit comes back.
         ratio: octets before over octets after.
-        k: of the error bound 2^-k, or None.
+        k: k of the error bound 2^-k, or None.
     """
 
     data: str
@@ -47,7 +47,7 @@ class Point(NamedTuple):
 
 
 def draw_pareto(points: Sequence[Point], described: str, path: Path) -> None:
-    """Draw points into a file; its suffix decides the format. What loses nothing stands at the left edge.
+    """Draw points into a file; its suffix decides the format. Lossless compressors stand at the left edge.
 
     Raises:
         UsageError: matplotlib is not installed, or the file cannot be written.

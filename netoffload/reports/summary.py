@@ -16,7 +16,7 @@ SPEEDUPS: Final = (("wa", "wa+c"), ("wa", "inc"), ("inc", "inc+c"), ("wa", "inc+
 
 @dataclasses.dataclass(frozen=True)
 class OverRuns:
-    """Mean of several runs, and their sample standard deviation; 0 of one run."""
+    """Mean of several runs, and their sample standard deviation (0 for one run)."""
 
     mean: float
     deviation: float
@@ -33,8 +33,8 @@ class OverRuns:
 class Bar:
     """One bar. Times are seconds per iteration, traffic is that of all nodes per iteration, memory the largest rank's.
 
-    ``over_runs`` has means of the runs; everything else is the median of theirs. A loss that is not finite is left out.
-    None: records of older formats do not say it.
+    ``over_runs`` has means over the runs; all other figures are medians over the runs. A loss that is not finite is
+    left out. None: records of older formats lack the figure.
     """
 
     s_per_iteration: float
@@ -63,22 +63,22 @@ class Summary:
     """A whole report: the bars in their order, and what they share."""
 
     axis: Axis
-    """What the bars differ in."""
+    """The axis along which the bars differ."""
     bars: dict[str, Bar]
     configuration: Configuration
-    """Of the first record through NICs, else of the first; what :attr:`axis` lets differ is not the others'."""
+    """The first record's through NICs, else the first record's; other records may differ along :attr:`axis`."""
     machine: str
-    """Of all records, in words."""
+    """The machine of all records, in words."""
     differences: dict[str, list[str]]
-    """By version that the records do not share: its values."""
+    """Versions in which the records differ: their values, by name."""
     rate_bps_measured: float | None
     learning_rates: dict[str, float]
-    """At the start, by bar."""
+    """Learning rates at the start, by bar."""
 
     def speedup(self, slow: str, fast: str) -> float | None:
-        """Return time per iteration of ``slow`` over that of ``fast``; None unless both were run.
+        """Return time per iteration of ``slow`` over that of ``fast``; None if one was not run.
 
-        What is uncompressed is ``slow`` without NICs, which cost time, or through them if it was only run so.
+        An uncompressed ``slow`` is taken without NICs, which cost time, or through NICs if it was only run so.
         """
         slow = slow if slow in self.bars else slow + VIA_NICS
         if slow not in self.bars or fast not in self.bars:
@@ -87,11 +87,11 @@ class Summary:
 
     @property
     def baselines(self) -> tuple[str, ...]:
-        """The bars that the others are held against: the papers' two baselines, or the axis' first one."""
+        """The bars that the others are compared with: the papers' two baselines, or the axis' first bar."""
         return ("inc", "wa") if self.axis is EXCHANGE else tuple(self.bars)[:1]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``summary.json`` holds; a speed-up is left out where one of its methods was not run."""
+        """Return the content of ``summary.json``, without speed-ups over methods that were not run."""
         speedups = {f"speedup_{slow}_to_{fast}": self.speedup(slow, fast) for slow, fast in SPEEDUPS}
         return {
             "axis": self.axis.name,
@@ -114,11 +114,11 @@ def summarise(records: Sequence[Record], axis: Axis = EXCHANGE) -> Summary:
     """Merge records; several of one bar become the median of theirs.
 
     Args:
-        records: at least one.
-        axis: what they may differ in, beside their seeds.
+        records: at least one record.
+        axis: axis along which they may differ, beside their seeds.
 
     Raises:
-        UsageError: no record, or records of two machines, or that differ in anything else.
+        UsageError: there is no record, or records are of two machines or differ in something else.
     """
     if not records:
         raise UsageError("nothing to report: no record")
@@ -142,7 +142,7 @@ def _differences(versions: Sequence[Versions]) -> dict[str, list[str]]:
 
 
 def _leading(records: Sequence[Record]) -> Record:
-    """The first record through NICs, whose configuration says most, else the first."""
+    """Return the first record through NICs, which has the most complete configuration, else the first record."""
     return next((record for record in records if record.configuration.has_nics), records[0])
 
 
@@ -158,8 +158,8 @@ def _check_alike(records: Sequence[Record], axis: Axis) -> None:
         mine, other = leading.versions.computer, record.versions.computer
         if mine != other:
             raise UsageError(
-                f"records are of two machines ({mine} and {other}): a speed-up between them says nothing about "
-                "what was compared; report them one by one"
+                f"records are of two machines ({mine} and {other}), so their times cannot be compared: "
+                "report them one by one"
             )
 
 

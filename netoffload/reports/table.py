@@ -1,4 +1,4 @@
-"""A summary as text: rows for whoever draws tables, and a plain aligned table for files."""
+"""A summary as text: rows for other tables, and a plain aligned table for files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TIMES: Final = "\N{MULTIPLICATION SIGN}"
 
 
 def describe_run(summary: Summary) -> str:
-    """Say in one line what was run: model, data, workers, link, codec."""
+    """Return one line about the runs: model, data, workers, link, codec."""
     run = summary.configuration
     fixed = {"nodes": f"{run.nodes} workers", "exchange": run.exchange, "bound_k": f" 2^-{run.bound_k}"}
     fixed |= dict.fromkeys(summary.axis.varies, "")
@@ -81,7 +81,7 @@ QUANTITIES: Final[tuple[tuple[str, str, Cell], ...]] = (
     ("accuracy on test set, %", "accuracy %", lambda bar: _over_runs(bar, "accuracy", 100, ".1f")),
     ("loss of last batch", "loss", lambda bar: _over_runs(bar, "final_loss", 1, ".3g")),
 )
-"""Name with unit, the same in short (empty: left out of wide tables), and a cell's text."""
+"""Name with unit, short name (empty: not in wide tables), and a function that returns a cell's text."""
 
 
 def table_header(summary: Summary) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def table_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def _over_runs(bar: Bar, name: str, factor: float, digits: str, value: float | None = None) -> str:
-    """Return ``value``, or the mean of a bar's runs, and where it has several their deviation."""
+    """Return ``value``, or the mean of a bar's runs, and their deviation if there are several."""
     found = bar.over_runs[name]
     if found is None:
         return "-"
@@ -131,7 +131,7 @@ def _times(factor: float | None) -> str:
 
 
 def table_text(summary: Summary) -> str:
-    """Return the table as plain text: one line that says what was run, a header, a line per quantity."""
+    """Return the table as plain text: a line about the runs, a header, a line per quantity."""
     return "\n".join([describe_run(summary), "", *_aligned([table_header(summary), *table_rows(summary)])]) + "\n"
 
 

@@ -8,14 +8,14 @@ One node, with its NIC (left) and without (right)::
          │                                                             │
     no-<run>-sw   ═══ p0 (veth end, tbf) ═══ br0 (bridge) ═══ p1 ══════╯
 
-``plan`` names everything and does no I/O. ``journal`` writes down what is made before it is made. ``build`` makes it,
-and takes it down from the journal alone. ``processes`` knows which processes are ours. ``nics`` starts one NIC process
-per node, and restarts it; ``controls`` finds them by name. ``probe`` (with ``traffic``, the program it runs on two
-nodes) measures what a wire really carries. ``meter`` serves the wires' counters to whoever runs on a node. ``stream``
+``plan`` names everything and does no I/O. ``journal`` records each object before ``build`` makes it. ``build`` needs
+only the journal to take everything down. ``processes`` tells our processes from others. ``nics`` starts one NIC process
+per node with ``nic_loader``, and restarts it; ``controls`` finds NICs by name. ``probe`` measures a wire's real rate,
+with the program ``traffic`` on two nodes. ``meter`` serves the wires' counters to programs on the nodes. ``stream``
 sends a tagged stream between two nodes and compares every value. ``launch`` runs one rank per node
-(``launch_backends``: two MPIs and torchrun; ``launch_agents`` starts torchrun's agents; ``launch_output``: what ranks
-say). ``forks`` has ranks start with their imports done, as forks of ``fork_server``, which ``fork_client`` asks for
-them. ``doctor`` says what this machine has and lacks.
+(``launch_backends``: two MPIs and torchrun; ``launch_agents`` starts torchrun's agents; ``launch_output`` passes on the
+ranks' output). With ``forks`` ranks start with their imports done: ``fork_client`` asks ``fork_server`` for a fork.
+``doctor`` says what this machine has and lacks.
 """
 
 from netoffload.nic_options import NicSettings

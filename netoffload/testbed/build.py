@@ -1,8 +1,8 @@
-"""A plan made real, and undone again whatever happens.
+"""Builds a testbed from its plan, and always takes it down again.
 
 Order of building: journal, switch namespace with its bridge, then per node its namespace, the wire, the addresses, then
-all NIC processes at once, then the rate probe. Undoing reads the journal backwards (:func:`down`), so that it is one
-and the same path for a run that ends well, that failed half-way, and whose owner was killed.
+all NIC processes at once, then the rate probe. :func:`down` reads the journal backwards. So the same code takes down a
+run that ends well, one that failed half-way, and one whose owner was killed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from netoffload.errors import SystemRefusedError, TestbedError, UsageError
 from netoffload.netlink import Namespace
 from netoffload.testbed import nics, probe
 from netoffload.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_run
+from netoffload.testbed.nic_loader import NicLoader
 from netoffload.testbed.plan import (
     HOST_DEVICE,
     NodePlan,
@@ -35,10 +36,10 @@ from netoffload.testbed.plan import (
 from netoffload.testbed.processes import end, marked
 
 CONGESTION_CONTROL: Final = "cubic"
-"""The host's default may be BBR, and a namespace may not change it; comparisons need the same one everywhere."""
+"""Congestion control of all nodes: the host's default may be BBR, which a namespace cannot change."""
 
 NODE_SYSCTLS: Final = {
-    # A collective pauses between phases; its connections must not start slowly again after each pause.
+    # A collective pauses between phases; without this its connections would restart slowly after each pause.
     "net.ipv4.tcp_slow_start_after_idle": "0",
     # Windows that cover a full queue at the far end (50 ms at 1 Gb/s) with room to spare.
     "net.ipv4.tcp_rmem": "4096 131072 16777216",
@@ -48,8 +49,8 @@ NODE_SYSCTLS: Final = {
 ENTER_NODE: Final = (
     'hostname "$0" && mount -t tmpfs -o size=256m shm /dev/shm && mount --bind "$1" /etc/hosts && shift && exec "$@"'
 )
-"""Own host name, own shared memory (so that MPI cannot pass by the wire), own hosts file; then the program, same pid.
-The mounts are private: `ip netns exec` gives its child a mount namespace of its own."""
+"""Sets the node's host name, shared memory (so that MPI cannot bypass the wire) and hosts file; then runs the program
+under the same pid. The mounts are private: `ip netns exec` gives its child its own mount namespace."""
 
 Progress = Callable[[str], None]
 
@@ -70,7 +71,7 @@ class Testbed:
 
     Attributes:
         plan: what was built.
-        rate_bps_measured: the achieved rate of a wire, or None before it is up, with one node, or unprobed.
+        rate_bps_measured: the achieved rate of a wire; None before the testbed is up, with one node, or unprobed.
     """
 
     __test__ = False  # the name starts with "Test", but this is no test class
@@ -89,7 +90,6 @@ class Testbed:
         self._progress: Progress = progress or (lambda _phrase: None)
         self._undone_on_exit = True
         self._built = False
-        self._nics: list[subprocess.Popen[bytes]] = []
         self._namespaces: dict[str, Namespace] = {}
         self._lock = threading.Lock()
 
@@ -110,7 +110,7 @@ class Testbed:
         return bed
 
     def __enter__(self) -> Testbed:
-        """Build it, after taking down what dead owners left behind.
+        """Build the testbed, after taking down runs whose owners died.
 
         Raises:
             TestbedError: a planned name is taken, a NIC does not start, or the rate is off; nothing is left behind.
@@ -140,7 +140,7 @@ class Testbed:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take it down, unless it is detached or was attached to."""
+        """Take the testbed down, unless it is detached or comes from :meth:`attach`."""
         if self._undone_on_exit:
             self._undo()
         else:
@@ -153,7 +153,7 @@ class Testbed:
 
     def restart_nic(self, node_index: int, *, kill: bool = False) -> nics.Restart:
         """End the NIC of a node, and start another one in its place: see :func:`netoffload.testbed.nics.restart`."""
-        return nics.restart(self.plan, self.plan.nodes[node_index], self._nics, kill=kill)
+        return nics.restart(self.plan, self.plan.nodes[node_index], kill=kill)
 
     def popen(
         self, node_index: int, argv: Sequence[str], env: Mapping[str, str] | None = None, **popen_args: Any
@@ -178,10 +178,10 @@ class Testbed:
             raise TestbedError(f"cannot start a program on node {node.name}: {error}") from error
 
     def make_scratch(self) -> Path:
-        """Return a new folder for the files of what runs here; it goes with the testbed, whoever takes that down.
+        """Return a new folder for files of programs on the testbed; taking the testbed down removes it.
 
         Raises:
-            TestbedError: it cannot be made.
+            TestbedError: the folder cannot be made.
         """
         path = Path(tempfile.gettempdir(), f"netoffload-{self.plan.run_id}-{secrets.token_hex(4)}")
         Journal(self.plan.state_dir).append("folder", path=str(path))
@@ -197,14 +197,14 @@ class Testbed:
         return [_program("ip"), *enter, node.name, str(self.plan.hosts_path), *argv]
 
     def node_env(self, node: NodePlan) -> dict[str, str]:
-        """Return the environment of a program on a node: ours, with the node's address, NIC and the run's mark."""
+        """Return the environment of a program on a node: this process's, with the node's address, NIC and run mark."""
         env = {name: value for name, value in os.environ.items() if name not in (ENV_CONTROL, ENV_METER)}
         mark_name, _, mark_value = self.plan.mark.partition("=")
         env |= {ENV_ADDRESS: node.address, mark_name: mark_value}
         return env if node.control_path is None else {**env, ENV_CONTROL: str(node.control_path)}
 
     def wire_counters(self) -> list[WireCounters]:
-        """Return what crossed every node's wire so far, counted by the qdiscs at both of its ends.
+        """Return what has crossed every node's wire, counted by the qdiscs at both ends of the wire.
 
         Raises:
             NetlinkRefusedError: the testbed is gone.
@@ -223,6 +223,19 @@ class Testbed:
 
     def _build(self, journal: Journal) -> None:
         self._progress(f"building {len(self.plan.nodes)} nodes")
+        if self.plan.settings.nic is None:
+            self._build_network(journal)
+        else:
+            with NicLoader(self.plan.mark, nics.log_path_of(self.plan.nodes[0]), self._progress) as loader:
+                self._build_network(journal)
+                self._progress(f"starting {len(self.plan.nodes)} NICs")
+                nics.start(loader, self.plan, journal)
+        if self._check_rate and len(self.plan.nodes) > 1:
+            self._progress("measuring the rate")
+            self.rate_bps_measured = probe.check_rate(self, self._progress)
+        journal.append("ready", rate_bps_measured=self.rate_bps_measured)
+
+    def _build_network(self, journal: Journal) -> None:
         for name in self.plan.netns_names:
             journal.append("netns", name=name)
             self._namespaces[name] = Namespace.create(name)
@@ -232,13 +245,6 @@ class Testbed:
         for node in self.plan.nodes:
             self._build_node(switch, node)
         self._write_hosts()
-        if self.plan.settings.nic is not None:
-            self._progress(f"starting {len(self.plan.nodes)} NICs")
-            nics.start(self.plan, journal, self._nics, self._progress)
-        if self._check_rate and len(self.plan.nodes) > 1:
-            self._progress("measuring the rate")
-            self.rate_bps_measured = probe.check_rate(self, self._progress)
-        journal.append("ready", rate_bps_measured=self.rate_bps_measured)
 
     def _build_node(self, switch: Namespace, node: NodePlan) -> None:
         mtu = self.plan.settings.mtu
@@ -251,7 +257,7 @@ class Testbed:
         wire.set_up(node.wire_device)
         switch.set_up(node.port, self.plan.bridge)
         if wire is not host:
-            # A GSO frame from a packet socket leaves wire0's qdisc with its segments uncounted (gso_segs is 0 there).
+            # wire0's qdisc counts a GSO frame from a packet socket as one segment (gso_segs is 0 there).
             switch.add_ingress_counter(node.port)
             self._add_host_device(host, wire, node)
             host.set_up(node.device)
@@ -286,23 +292,20 @@ class Testbed:
     def _undo(self) -> None:
         self._close()  # a thread inside a namespace would keep it alive
         down(self.plan.run_id)
-        for process in self._nics:
-            process.wait()  # gone already: this only buries it
-        self._nics.clear()
 
 
 def check_root() -> None:
-    """Refuse at once what would fail half-way.
+    """Refuse at once to build without root, instead of failing half-way.
 
     Raises:
-        SystemRefusedError: not root.
+        SystemRefusedError: this process is not root.
     """
     if os.geteuid() != 0:
         raise SystemRefusedError("a testbed needs root (it is made of network namespaces): run this with sudo")
 
 
 def check_tun() -> None:
-    """Refuse at once what would fail half-way.
+    """Refuse at once to build without TAP devices, instead of failing half-way.
 
     Raises:
         SystemRefusedError: there is no /dev/net/tun.
@@ -314,14 +317,14 @@ def check_tun() -> None:
 def down(run_id: str) -> bool:
     """Take a run down from its journal alone: its processes, then its namespaces, then its folders.
 
-    Idempotent, and indifferent to who built it and whether that process lives.
+    It may be called twice, by any process, and whether or not the builder lives.
 
     Returns:
-        False when there is no such run.
+        False if there is no such run.
 
     Raises:
-        UsageError: what no run can be called.
-        NetlinkRefusedError: the kernel refused; the journal stays, so that it can be tried again.
+        UsageError: the text is no run id.
+        NetlinkRefusedError: the kernel refused; the journal stays for another try.
         TestbedError: the state directory cannot be removed.
     """
     record = read_run(state_root() / check_run_id(run_id))
@@ -336,7 +339,7 @@ def down(run_id: str) -> bool:
         try:
             shutil.rmtree(folder)
         except FileNotFoundError:
-            pass  # never made, or somebody else took it down at the same time
+            pass  # never made, or another process took it down at the same time
         except OSError as error:
             raise TestbedError(f"cannot remove {folder}: {error.strerror}") from error
     return True
@@ -351,7 +354,7 @@ def find_run(run_id: str | None) -> RunRecord:
     """Return the run with this id, or the only one that is up.
 
     Raises:
-        UsageError: none, or several and no id to choose by.
+        UsageError: there is no such run, or several are up and ``run_id`` is None.
     """
     runs = [record for record in list_runs() if run_id in (None, record.run_id)]
     if len(runs) == 1:
@@ -362,7 +365,7 @@ def find_run(run_id: str | None) -> RunRecord:
 
 
 def read_wires(record: RunRecord) -> dict[str, dict[str, int]]:
-    """Return the counters of every node's wire, by node name; empty when the run is not (or no longer) up."""
+    """Return the counters of every node's wire, by node name; empty if the run is not up."""
     if not record.ready:
         return {}
     try:

@@ -21,11 +21,11 @@ _RUN_AND_NODE: Final = re.compile(rf"{RUN_ID.pattern}/n\d+")
 
 @dataclass(frozen=True)
 class NicControl:
-    """Where one NIC is asked.
+    """The control socket of one NIC.
 
     Attributes:
-        name: ``RUN/NODE``, or the path that was given.
-        path: of its control socket.
+        name: ``RUN/NODE``, or the path that the user gave.
+        path: path of the socket.
     """
 
     name: str
@@ -36,7 +36,7 @@ def nic_controls(wanted: str | None = None) -> list[NicControl]:
     """Return the NIC called ``wanted`` (node, ``RUN/node``, or path of a control socket), or all of all testbeds.
 
     Raises:
-        UsageError: there is none, or several have this name.
+        UsageError: no NIC has this name, or several have it.
     """
     known = _known()
     if wanted is None:
@@ -54,7 +54,7 @@ def nic_controls(wanted: str | None = None) -> list[NicControl]:
     if Path(wanted).exists() or (os.sep in wanted and not _RUN_AND_NODE.fullmatch(wanted)):
         return [NicControl(wanted, Path(wanted))]
     if "/" in wanted:
-        find_run(wanted.partition("/")[0])  # a run that is not there is the shorter story
+        find_run(wanted.partition("/")[0])  # if the run does not exist, this raises the clearer error
     names = ", ".join(nic.name for nic in known) or "none runs in a testbed here"
     raise UsageError(f"no NIC {wanted!r}: give one of these, or the path of a control socket: {names}")
 

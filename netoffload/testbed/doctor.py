@@ -1,7 +1,7 @@
-"""What this machine has and lacks, found out by trying: nothing is changed and nothing stays.
+"""Finds out by trying what this machine has and lacks; it changes nothing and leaves nothing behind.
 
-Kernel objects are tried in a network namespace without a name, which is gone with the thread that lives in it. Every
-check answers with what it saw, and with what to do where something is missing.
+It tries kernel objects in a network namespace without a name, which disappears with its thread. Every check says what
+it saw and, if something is missing, what to do.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Check:
     """One thing that was looked at.
 
     Attributes:
-        name: what it is.
-        ok: it is there.
-        required: without it no testbed can be built (else something is slower, or one feature is missing).
+        name: name of the thing.
+        ok: whether it is there.
+        required: whether testbeds need it; if not, its lack only makes something slower, or one feature is missing.
         detail: what was seen.
-        advice: what to do when it is missing; empty when it is there.
+        advice: what to do if it is missing; empty if it is there.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Check:
 
 
 def checks() -> list[Check]:
-    """Look at everything and return what was found, in the order in which it matters."""
+    """Run every check and return the results, the most important first."""
     return [*_permissions(), *_kernel(), *_programs(), *_machine(), *_python_packages(), _leftovers()]
 
 

@@ -1,8 +1,8 @@
 """Asks a fork server for a rank, and ends as the rank ends: ``python -I -S fork_client.py SOCKET ARGUMENT...``.
 
-The arguments are those of ``python -m mpi4py``. It needs nothing but the standard library, and starts in some
-milliseconds. See :mod:`~netoffload.testbed.fork_server`. Where the environment says something else to imports than it
-said to the server's, the client becomes a new interpreter instead.
+The arguments are those of ``python -m mpi4py``. The client imports only the standard library, and starts in some
+milliseconds. See :mod:`~netoffload.testbed.fork_server`. If a variable that imports read differs from the server's
+environment, the client becomes a new interpreter instead.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from collections.abc import Mapping
 from typing import Final
 
 NAMESPACES: Final = ("ipc", "uts", "net", "mnt")
-"""Those in which a testbed's ranks are by themselves."""
+"""Kinds of namespaces that each rank of a testbed has for itself."""
 LAUNCHER_FDS: Final = ("PMI_FD",)
-"""Variables that hold the number of an inherited descriptor: MPICH's process manager is at its other end."""
+"""Variables with the number of an inherited descriptor, whose other end MPICH's process manager has."""
 ASKED_TO_END: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SERVER_FILE: Final = "server.json"
-"""Beside the server's socket: in which environment it imported which modules."""
+"""File beside the server's socket: the modules that the server imported, and its environment."""
 ERROR_FILE: Final = "error.txt"
-"""Likewise: why its imports failed."""
+"""File beside the server's socket: why its imports failed."""
 READ_BY_IMPORTS: Final = ("MKL_", "NETOFFLOAD_KERNEL", "NUMBA_", "OMP_", "PYTHON", "XDG_CACHE_HOME")
-"""What the names of variables begin with that are read when something is imported."""
+"""Prefixes of the names of the variables that imports read."""
 LENGTH: Final = struct.Struct("!I")
 STATUS: Final = struct.Struct("!i")
 
 
 def read_by_imports(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that have no effect on a fork."""
+    """Return the variables that imports read; a fork, whose imports are done, ignores them."""
     return {name: value for name, value in env.items() if name.startswith(READ_BY_IMPORTS)}
 
 
 def imports_as_server(path: str, env: Mapping[str, str]) -> bool:
-    """Say whether imports with this environment would do what those of the server at a socket did."""
+    """Return whether imports with this environment would do the same as those of the server at a socket."""
     with open(os.path.join(os.path.dirname(path), SERVER_FILE), encoding="utf-8") as file:
         return read_by_imports(json.load(file)["environment"]) == read_by_imports(env)
 
 
 def ask(server: socket.socket, argv: list[str], env: Mapping[str, str]) -> None:
-    """Ask for a rank that is all that this process is."""
+    """Ask for a rank with this process's environment, folder, descriptors and namespaces."""
     namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in NAMESPACES]
     kept = [int(env[name]) for name in LAUNCHER_FDS if name in env]
     said = {"argv": argv, "env": dict(env), "folder": os.getcwd(), "namespaces": NAMESPACES, "kept": kept}
@@ -55,7 +55,7 @@ def ask(server: socket.socket, argv: list[str], env: Mapping[str, str]) -> None:
 
 
 def answer(server: socket.socket) -> int:
-    """Return how the rank ended, as waitpid(2) says it.
+    """Return the rank's wait status (waitpid(2)).
 
     Raises:
         EOFError: the server ended first.
@@ -68,7 +68,7 @@ def answer(server: socket.socket) -> int:
 
 
 def why_it_ended(path: str) -> str:
-    """Return why the server at a socket is gone, as far as it has said so."""
+    """Return why the server at a socket has ended, if it wrote that down."""
     try:
         with open(os.path.join(os.path.dirname(path), ERROR_FILE), encoding="utf-8") as file:
             return file.read().rstrip()
@@ -77,7 +77,7 @@ def why_it_ended(path: str) -> str:
 
 
 def end_as(status: int) -> None:
-    """End this process as another one ended."""
+    """End this process with the exit code or signal of a wait status."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
@@ -86,7 +86,7 @@ def end_as(status: int) -> None:
 
 
 def main(path: str, argv: list[str]) -> None:
-    """Ask, and wait."""
+    """Ask for a rank, wait for its end, and end likewise."""
     with socket.socket(socket.AF_UNIX) as server:
         try:
             if not imports_as_server(path, os.environ):

@@ -1,20 +1,20 @@
-"""A process that imports what ranks need, once, and becomes each of them by a fork.
+"""A process that imports once what all ranks need, and forks into each rank.
 
-A rank of ``netoffload train`` spends seconds on importing torch and loading kernels. This process does it once per
-command, beside the building of the testbed; a rank is then a fork of it and starts in some ten milliseconds. Every rank
-still is a process of its own, which has run nothing but imports::
+A rank of ``netoffload train`` needs seconds to import torch and load kernels. This process does it once per command,
+while the testbed is built. A rank is then a fork of it and starts in some ten milliseconds. Every rank is still its own
+process, in which only imports have run::
 
     mpiexec ── <enter n0> fork_client ┐                                 ┌── rank 0
             ── <enter n1> fork_client ┴── socket ── fork_server ── fork ┴── rank 1
 
-A launcher starts :mod:`~netoffload.testbed.fork_client` where it would start Python. The client hands over what makes
-it the rank: program, environment, working directory, standard streams, the launcher's descriptor and its namespaces.
-The fork takes all of them on and runs the program. The client ends as the fork ends, and the other way round: a client
-that is asked to end closes its writing side, and the fork gets SIGTERM; one that is gone takes the fork with it.
+A launcher starts :mod:`~netoffload.testbed.fork_client` where it would start Python. The client hands over its program,
+environment, working directory, standard streams, the launcher's descriptor and its namespaces. The fork takes them on
+and runs the program. The client ends as the fork ends. A client that gets SIGTERM closes its writing side, and the
+server sends the fork SIGTERM. If the client is gone, the server kills the fork.
 
 Run as a program: ``python -P fork_server.py LISTENER FOLDER MODULE...``, with an inherited listening socket, the folder
-to remove at the end, and the modules to import. It ends, with all forks, when its standard input ends, which is when
-its owner does. It needs nothing but the standard library.
+to remove at the end, and the modules to import. The server and all forks end when its standard input closes, because
+then its owner has ended. The server itself imports only the standard library.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 LENGTH: Final = struct.Struct("!I")
-"""Before a request: its octets."""
+"""The length in front of a request, in octets."""
 STATUS: Final = struct.Struct("!i")
-"""The answer: how the fork ended, as waitpid(2) says it."""
+"""The answer: the fork's wait status (waitpid(2))."""
 ERROR_FILE: Final = "error.txt"
-"""In the folder: why the imports failed."""
+"""File in the folder: why the imports failed."""
 REQUEST_S: Final = 1.0
-"""For a client to say what it wants, which it does at once."""
+"""Time limit for a client's request, which a client sends at once."""
 FDS_MAX: Final = 16
 HIGH_FD: Final = 256
-"""Beyond what a launcher's descriptors are called."""
+"""Descriptors are moved to numbers from here on, above all numbers of a launcher's descriptors."""
 STANDARD: Final = 3
 """Standard input, output and error come first among a request's descriptors."""
 PR_SET_PDEATHSIG: Final = 1
@@ -54,14 +54,14 @@ PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True)
 class Request:
-    """What makes a process a rank.
+    """What a fork needs to become a rank.
 
     Attributes:
-        argv: of the program: ``-m MODULE ARGUMENT...`` or ``FILE ARGUMENT...``, as after ``python -m mpi4py``.
-        env: its whole environment.
-        folder: its working directory.
-        namespaces: of which kinds descriptors follow the standard ones.
-        kept: numbers under which the program finds the descriptors after those, the launcher's.
+        argv: arguments of the program: ``-m MODULE ARGUMENT...`` or ``FILE ARGUMENT...``, as for ``python -m mpi4py``.
+        env: the program's whole environment.
+        folder: the program's working directory.
+        namespaces: kinds of the namespaces whose descriptors follow the three standard ones.
+        kept: numbers that the program expects for the launcher's descriptors, which come last.
         fds: the descriptors, in this order.
     """
 
@@ -95,7 +95,7 @@ class Server:
         self._poller.register(owner_fd, select.POLLIN)
 
     def serve(self) -> Request | None:
-        """Return a request in each fork, and None in the server when its owner has ended."""
+        """Return the request in each fork, and None in the server after its owner has ended."""
         while True:
             ready = dict(self._poller.poll())
             if self._owner_fd in ready:
@@ -140,12 +140,12 @@ class Server:
         return None
 
     def _heard(self, fork: Fork, events: int) -> None:
-        """End a fork whose client asks for it (it writes no more), or is gone."""
+        """End a fork if its client has closed its writing side, or is gone."""
         is_gone = events & (select.POLLHUP | select.POLLERR)
         self._poller.unregister(fork.client)
         signal.pidfd_send_signal(fork.pidfd, signal.SIGKILL if is_gone else signal.SIGTERM)
         if not is_gone:
-            self._poller.register(fork.client, 0)  # poll(2) reports a hang-up whatever is asked for
+            self._poller.register(fork.client, 0)  # poll(2) reports a hang-up even with an empty mask
 
     def _bury(self, fork: Fork) -> None:
         _, status = os.waitpid(fork.pid, 0)
@@ -154,13 +154,13 @@ class Server:
             self._poller.unregister(fork.client)
             fork.client.send(STATUS.pack(status), socket.MSG_NOSIGNAL)
         except (KeyError, OSError):
-            pass  # the client is gone, and so is who would be told
+            pass  # the client is gone, so nobody waits for the status
         os.close(fork.pidfd)
         fork.client.close()
         self._forks.remove(fork)
 
     def _close(self) -> None:
-        """Close what a fork must not hold."""
+        """Close the descriptors that a fork must not keep."""
         self._listener.close()
         for fork in self._forks:
             os.close(fork.pidfd)
@@ -168,11 +168,11 @@ class Server:
 
 
 def received(client: socket.socket) -> Request:
-    """Return what a client asks for.
+    """Return the request of a client.
 
     Raises:
-        OSError: it is gone.
-        ValueError: it says something else.
+        OSError: the client is gone.
+        ValueError: the client sent something else.
     """
     head, fds, _flags, _address = socket.recv_fds(client, LENGTH.size, FDS_MAX)
     left, said = LENGTH.unpack(head)[0], b""
@@ -184,7 +184,7 @@ def received(client: socket.socket) -> Request:
 
 
 def become(request: Request) -> None:
-    """Take on all that a request says, but for the program.
+    """Take on everything in a request except the program.
 
     Raises:
         OSError: a namespace or the folder cannot be entered.
@@ -192,7 +192,7 @@ def become(request: Request) -> None:
     namespaces = dict(zip(request.namespaces, request.fds[STANDARD:], strict=False))
     libc = ctypes.CDLL(None, use_errno=True)
     for kind, fd in namespaces.items():
-        # Who is not root may not enter any, not even where it is.
+        # Only root may enter a namespace, even the one in which a process already is.
         if not os.path.sameopenfile(fd, own := os.open(f"/proc/self/ns/{kind}", os.O_RDONLY)) and libc.setns(fd, 0):
             raise OSError(ctypes.get_errno(), f"cannot enter the {kind} namespace")
         os.close(own)
@@ -201,7 +201,7 @@ def become(request: Request) -> None:
     for number, fd in enumerate(request.fds[:STANDARD]):
         os.dup2(fd, number)
         os.close(fd)
-    # Their numbers may be taken by one another's copies: those go out of the way first.
+    # A wanted number may be that of another descriptor in the request: so all are moved up first.
     high = [_moved_up(fd) for fd in request.fds[STANDARD + len(namespaces) :]]
     for number, fd in zip(request.kept, high, strict=True):
         os.dup2(fd, number)
@@ -223,7 +223,7 @@ def main(arguments: list[str]) -> None:
         for module in arguments[2:]:
             importlib.import_module(module)
     except Exception:
-        # For clients: what nobody asks for is no error.
+        # Clients read this; without a client a failed import is no error.
         with open(os.path.join(arguments[1], ERROR_FILE), "w", encoding="utf-8") as file:
             file.write(traceback.format_exc())
         sys.exit(1)

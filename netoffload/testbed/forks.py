@@ -1,7 +1,7 @@
 """The owner's side of a fork server: ranks that start with all their imports done.
 
-Whoever starts ranks of one and the same program several times enters :func:`prepared_ranks` once. Importing goes on
-beside whatever comes next; ranks that start earlier wait for it.
+A command that starts ranks of the same program several times enters :func:`prepared_ranks` once. The server imports
+while the command goes on; ranks that start earlier wait for the imports.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from netoffload.errors import TestbedError
 from netoffload.testbed import fork_client, fork_server
 
 ENV_FORK_SERVER: Final = "NETOFFLOAD_FORK_SERVER"
-"""In a rank's environment: the socket of the server that it is to be a fork of."""
+"""Variable in a rank's environment: the socket of the server that forks it."""
 
 RANK_ENV: Final = {
     "OMP_NUM_THREADS": "1",  # ranks share this machine's cores
     "PYTHONUNBUFFERED": "1",
 }
-"""What every rank's environment has, unless the user's says otherwise."""
+"""Defaults of every rank's environment; the user's own values win."""
 
 BACKLOG: Final = 1024
-"""Ranks that may wait for the server's imports."""
+"""Most ranks that may wait for the server's imports."""
 
 
 class ForkServer:
     """A fork server as a context manager.
 
     Attributes:
-        env: for ranks that are to be forks; empty outside of the context.
+        env: variables for ranks that the server forks; empty outside of the context.
     """
 
     def __init__(self, modules: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """Prepare a server.
 
         Args:
-            modules: what it imports: nothing that starts threads, or opens what ranks must not share.
-            env: in which it imports; None: this process's. A rank to whose imports its own says something else is no
-                fork.
+            modules: modules to import; they must start no threads, and open nothing that ranks must not share.
+            env: environment of the imports; None: this process's. A rank whose environment would change its imports
+                becomes no fork.
         """
         self._modules = modules
         self._environment = {**RANK_ENV, **(os.environ if env is None else env)}
@@ -55,10 +55,10 @@ class ForkServer:
         self.env: dict[str, str] = {}
 
     def __enter__(self) -> ForkServer:
-        """Start it, without waiting for its imports.
+        """Start the server, without waiting for its imports.
 
         Raises:
-            TestbedError: it cannot be started.
+            TestbedError: the server cannot be started.
         """
         try:
             folder = tempfile.mkdtemp(prefix="netoffload-forks-")
@@ -83,7 +83,7 @@ class ForkServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it, amid its imports as well, and with it every rank that is left."""
+        """End the server, even during its imports, and every rank that is left."""
         assert self._process is not None
         with self._process as process:
             process.terminate()
@@ -93,12 +93,12 @@ class ForkServer:
 
 @contextlib.contextmanager
 def prepared_ranks(modules: Collection[str]) -> Iterator[None]:
-    """Have ranks that this process starts, or a child of it, be forks that have imported some modules.
+    """Let all ranks that this process or its children start be forks of a server that has imported some modules.
 
-    A server that the environment names already is taken, if it has imported them all.
+    If the environment names a server that has imported all of them, that one is used.
 
     Args:
-        modules: as of :class:`ForkServer`.
+        modules: as in :class:`ForkServer`.
 
     Raises:
         TestbedError: a server cannot be started.
@@ -118,7 +118,7 @@ def prepared_ranks(modules: Collection[str]) -> Iterator[None]:
 
 
 def _imported_by(path: str) -> set[str]:
-    """Return the modules that the server at a socket has imported; none if there is none any more."""
+    """Return the modules that the server at a socket has imported; none if the server has ended."""
     try:
         said = json.loads(Path(path).with_name(fork_client.SERVER_FILE).read_text(encoding="utf-8"))
     except OSError:
@@ -127,7 +127,7 @@ def _imported_by(path: str) -> set[str]:
 
 
 def python_argv(env: Mapping[str, str]) -> list[str]:
-    """Return what starts ``python -m mpi4py`` for a rank with this environment: a new interpreter, or a fork."""
+    """Return the command that starts ``python -m mpi4py`` for a rank: a new interpreter, or a client for a fork."""
     if path := env.get(ENV_FORK_SERVER):
         return [sys.executable, "-I", "-S", fork_client.__file__, path]
     return [sys.executable, "-m", "mpi4py"]

@@ -1,4 +1,4 @@
-"""What a run has made, written down before it is made.
+"""The journal of a run: a list of everything it makes, written before each thing is made.
 
 One directory per run under the state directory (``/run/netoffload``, or ``$NETOFFLOAD_STATE_DIR``), with one file of
 JSON lines::
@@ -9,9 +9,9 @@ JSON lines::
     {"event": "ready", "rate_bps_measured": 1.0e9}
     {"event": "detached"}                              from here on the run outlives its owner
 
-Namespaces and processes are all there is to list: every link, address, route and qdisc lives in one of the run's own
-namespaces and goes with it. A process is listed when its pid is known, and the run's mark finds one whose starter was
-killed before it could write. A last line that was cut short by a kill is ignored: what it announced was not made.
+Only namespaces and processes need listing: every link, address, route and qdisc lives in one of the run's namespaces
+and disappears with it. A process is listed when its pid is known. If its starter was killed before that, the run's mark
+finds the process. A last line that a kill cut short is ignored: the thing that it announced was not made.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ JOURNAL_NAME: Final = "journal.jsonl"
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a journal says."""
+    """The content of a journal."""
 
     run_id: str
     state_dir: Path
@@ -48,20 +48,20 @@ class RunRecord:
 
     @property
     def is_stale(self) -> bool:
-        """The process that built it is gone, and it was not meant to stay."""
+        """Whether the process that built the run has ended, and the run is not detached."""
         return not self.detached and not is_alive(self.owner)
 
     @property
     def state(self) -> str:
-        """In one word or two: up, being built, or left behind."""
+        """The state of the run in a word or two: up, being built, or left behind."""
         return "owner gone" if self.is_stale else "up" if self.ready else "being built"
 
 
 class Journal:
-    """The journal of one run, to be written to."""
+    """The journal of one run, open for writing."""
 
     def __init__(self, state_dir: Path) -> None:
-        """Write to the journal of the run in ``state_dir``, which exists."""
+        """Open the journal of the run in ``state_dir``, which exists."""
         self._path = state_dir / JOURNAL_NAME
 
     @classmethod
@@ -80,7 +80,7 @@ class Journal:
             "settings": settings_to_json(plan.settings),
             "mark": plan.mark,
         }
-        # Born whole, by a rename: nobody sees a run without its first line.
+        # A rename puts it in place, so no process sees a run without its first line.
         unborn = plan.state_dir.with_name(f".{plan.run_id}.{owner.pid}")
         try:
             unborn.mkdir(mode=0o700, parents=True)
@@ -94,10 +94,10 @@ class Journal:
         return cls(plan.state_dir)
 
     def append(self, event: str, **values: Any) -> None:
-        """Add a line, and return when it is safe from a kill.
+        """Add a line, and return when a kill cannot lose it.
 
         Raises:
-            TestbedError: the file cannot be written (somebody took the run down, or the disk is full).
+            TestbedError: the file cannot be written (the run was taken down, or the disk is full).
         """
         try:
             _append(self._path, {"event": event, **values})
@@ -151,7 +151,7 @@ def list_runs(root: Path | None = None) -> list[RunRecord]:
 
 
 def _append(path: Path, event: dict[str, Any]) -> None:
-    # Never created here after birth: a run that was taken down must not come back as a lone file.
+    # Only the first line creates the file: a run that was taken down must not come back as a lone file.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if event["event"] == "run" else 0)
     descriptor = os.open(path, flags, 0o600)
     try:

@@ -1,11 +1,10 @@
-"""One rank per node, and nothing of them left afterwards.
+"""Runs one rank per node, and leaves no process behind.
 
-Who starts them (an MPI or torchrun), and how, stands in ``launch_backends``; what they say comes through
-``launch_output``. Three things keep a launch honest: each rank has a ``/dev/shm`` and an IPC namespace of its own and
-MPI is told that no two ranks share a node, so no octet can avoid the wire; ``python -m mpi4py`` makes an uncaught
-exception end all ranks instead of hanging the others, once MPI is imported; and a time limit ends what hangs all the
-same. A guard ends the ranks of a command that dies. A rank's output comes through pipes of its own, so that lines stay
-whole and the error can show the words of the rank that failed.
+``launch_backends`` has the launchers (two MPIs and torchrun); ``launch_output`` passes on what ranks write. No octet
+can avoid the wire: each rank has its own ``/dev/shm`` and IPC namespace, and MPI is told that no two ranks share a
+node. No launch hangs: once MPI is imported, ``python -m mpi4py`` makes an uncaught exception end all ranks, and a time
+limit ends the rest. If this process dies, a guard ends its ranks. Each rank writes to its own pipes, so lines stay
+whole, and an error can quote the rank that failed.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ TIMEOUT_S_DEFAULT: Final = 3600.0
 PROGRAM_CHARACTERS: Final = 80
 GRACE_S: Final = 1.0
 UNTIL_S: Final = 0.05
-"""How often it is asked whether ranks have done what they were started for."""
+"""Time between two calls of ``until``."""
 ENV_LAUNCH: Final = "NETOFFLOAD_LAUNCH"
 ENV_MASTER: Final = "MASTER_ADDR"
-"""Where torch's ranks find each other."""
+"""Variable with the address at which torch's ranks meet."""
 TORCH_INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-"""What says to torch's gloo and RPC on which interface they talk."""
+"""Variables that name the interface of torch's gloo and RPC."""
 
 
 @dataclass(frozen=True)
@@ -81,20 +80,20 @@ def run_ranks(
         bed: a running testbed; a meter is served for as long as the ranks run.
         node_indices: rank i runs on node ``node_indices[i]``.
         argv: the program. A leading ``python`` stands for this interpreter with ``-m mpi4py`` (without it under
-            torchrun), and so does nothing at all before ``-m MODULE`` or a file that ends in ``.py``. Within
+            torchrun). It may be left out before ``-m MODULE`` or a file that ends in ``.py``. Within
             :func:`~netoffload.testbed.forks.prepared_ranks` MPICH's ranks are forks.
-        env: added to every rank's environment, before any default of ours.
-        timeout_s: after which everything is ended.
+        env: variables for every rank; they win over our defaults.
+        timeout_s: time after which all ranks are ended.
         capture_stdout: return what the ranks wrote to standard output instead of passing it on.
         on_stdout: called with rank and whole lines, from a thread of its own; default: they are passed on to our
             standard output.
-        on_stderr: likewise, also for what ``mpiexec`` itself says (rank -1); default: to our standard error.
+        on_stderr: likewise, also for the lines of ``mpiexec`` itself (rank -1); default: to our standard error.
         mpi: who starts the ranks: ``mpich`` or ``openmpi``, which carry messages, or ``torchrun``.
 
     Raises:
-        RunError: a rank failed or could not be started, or time ran out; ``exit_code`` is that of the launcher (of the
-            rank under torchrun), or 128 and the signal that ended a rank.
-        SystemRefusedError: that launcher is missing, or the NIC of one of these nodes has ended.
+        RunError: a rank failed or could not be started, or time ran out. Its ``exit_code`` is the launcher's (under
+            torchrun the rank's), or 128 plus the signal that ended a rank.
+        SystemRefusedError: the launcher is missing, or the NIC of one of these nodes has ended.
         UsageError: nothing to run, or an unknown launcher.
     """
     if not argv or not node_indices:
@@ -133,13 +132,13 @@ def run_local_ranks(
 
     Args:
         count: number of ranks.
-        argv: as in :func:`run_ranks`, as are the others.
-        timeout_s: after which everything is ended.
+        argv: as in :func:`run_ranks`.
+        timeout_s: time after which all ranks are ended.
         on_stdout: called with rank and whole lines.
         on_stderr: likewise.
         mpi: ``mpich`` or ``openmpi``.
-        until: says whether ranks have done what they were started for; then they are ended. With it the launcher does
-            not see how a rank ends, or it would end the others.
+        until: returns whether the ranks have done their work; they are then ended. With it the launcher does not see
+            the end of a rank, because it would then end the others.
 
     Raises:
         RunError, SystemRefusedError, UsageError: as in :func:`run_ranks`.
@@ -168,7 +167,7 @@ def _carry_out(
     timeout_s: float,
     until: Callable[[], bool] | None = None,
 ) -> None:
-    """Start the launcher and wait for its end, or until it is no longer needed."""
+    """Start the launcher and wait until it ends or ``until`` returns True."""
     with _started(launch.argv, env, output, f"{ENV_LAUNCH}={env[ENV_LAUNCH]}") as mpiexec:
         deadline_s = time.monotonic() + timeout_s
         while mpiexec.poll() is None:
@@ -219,7 +218,7 @@ def _places(
     places = []
     for rank, node_index in enumerate(node_indices):
         node = bed.plan.nodes[node_index]
-        # The launcher's scratch folder is its own; a rank's temporary files belong where the user's do.
+        # Only the launcher uses the scratch folder; a rank's temporary files belong into the user's folder.
         own = {ENV_ADDRESS: node.address, "TMPDIR": tempfile.gettempdir()}
         own |= {} if node.control_path is None else {ENV_CONTROL: str(node.control_path)}
         places.append(RankPlace(node, own, output.argv(rank, argv, script)))
@@ -248,7 +247,7 @@ def _without_remarks(on_lines: OnLines, remarks: Sequence[bytes]) -> OnLines:
 def _started(
     command: list[str], env: dict[str, str], output: RanksOutput, mark: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the launcher; whatever happens, nothing that carries ``mark`` is left afterwards."""
+    """Start the launcher; at the end no process that carries ``mark`` is left."""
     process: subprocess.Popen[bytes] | None = None
     try:
         with guarded(mark, GRACE_S):

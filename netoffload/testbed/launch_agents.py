@@ -1,7 +1,7 @@
 """Starts torchrun's agents, one per node, and ends with the first that fails.
 
-Run as a program, with a list of command lines as JSON. Ending the other agents is left to whoever started this one. It
-needs nothing but the standard library, and starts in some milliseconds.
+It runs as a program, with a list of command lines as JSON. The caller has to end the other agents. It imports only the
+standard library, and starts in some milliseconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 def first_failure(commands: Sequence[Sequence[str]]) -> int:
     """Run all command lines at once; return the exit code of the first that fails, 0 when all have ended well.
 
-    That of a process that a signal ended is 128 and the signal, as shells report it.
+    For a process that a signal ended it is 128 plus the signal, as shells report it.
     """
     left = {subprocess.Popen(command).pid for command in commands}
     while left:

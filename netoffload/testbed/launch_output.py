@@ -1,7 +1,7 @@
-"""What ranks say, while they run: whole lines, each with the rank that said it.
+"""Passes on the output of running ranks: whole lines, each with its rank.
 
-``mpiexec`` would mix ranks within a line, so every rank gets two pipes of its own and ``mpiexec`` itself one. A rank
-opens its pipes through /proc, because nothing but its argument list passes ``mpiexec`` for certain.
+``mpiexec`` would mix ranks within a line, so every rank has two pipes and ``mpiexec`` itself one. A rank opens its
+pipes through /proc, because only its argument list is sure to pass through ``mpiexec``.
 """
 
 from __future__ import annotations
@@ -16,45 +16,46 @@ from typing import Final
 
 TAIL_OCTETS: Final = 4096
 DRAIN_S: Final = 1.0
-"""Ranks are gone by then; a process that left our sight may still hold a pipe, and is not waited for."""
+"""Time to read pipes after the ranks have ended: a process that escaped us may hold a pipe, and we do not wait for
+it."""
 
 TO_PIPES: Final = 'out="$1" err="$2" && shift 3 && exec "$@" </dev/null >"$out" 2>"$err"'
-"""What a shell on the node does before the program. Standard input too: ``mpiexec`` would give rank 0 a pipe that never
-ends, and what reads it would wait for ever."""
+"""Shell script around a rank's program, which opens its pipes. It also replaces standard input, because ``mpiexec``
+would give rank 0 a pipe that never ends, and a program that reads it would wait for ever."""
 
 TO_PIPES_AND_TELL: Final = (
     'out="$1" err="$2" ends="$3" && shift 3 && exec 2>/dev/null && (exec "$@" </dev/null >"$out" 2>"$err"); code=$?; '
     'if [ $code -gt 128 ]; then echo "$0 $code" >"$ends"; fi; exit $code'
 )
-"""The same, and it stays to tell which rank a signal ended: by the time MPICH speaks, it has killed the other ranks
-too, and mixed all exit codes. The program is in a subshell, or dash would write "Terminated" to its pipe. Not for Open
-MPI, which says so itself, and hung where its child was not the rank."""
+"""The same script for MPICH. It stays behind the program and reports which rank a signal ended: MPICH itself first
+kills the other ranks too, and then mixes all exit codes. The program runs in a subshell, because dash would else write
+"Terminated" to its pipe. Open MPI reports the rank itself, and hangs if its child is not the rank."""
 
 TO_PIPES_AND_TELL_ALL: Final = TO_PIPES_AND_TELL.replace("$code -gt 128", "$code -ne 0")
-"""The same for torchrun, which makes 1 of every exit code."""
+"""The same script for torchrun, which turns every exit code into 1."""
 
 TO_PIPES_AND_STAY: Final = 'out="$1" err="$2" && shift 3 && "$@" </dev/null >"$out" 2>"$err"; sleep 3600'
-"""The same for ranks that are meant to die, of which the launcher must not hear."""
+"""The same script for ranks that are meant to die, whose end the launcher must not see."""
 
 STDOUT: Final = 1
 STDERR: Final = 2
 ENDS: Final = 3
-"""Where ranks that a signal ended are told of, by number and exit code."""
+"""Number of the pipe to which scripts report ended ranks, by number and exit code."""
 
 _OPENMPI_KILLED: Final = re.compile(rb"process rank (\d+) with PID [^.]*exited on\s+signal (\d+)")
 
 LAUNCHER: Final = -1
-"""Stands for the rank when ``mpiexec`` itself says something."""
+"""Rank number of the lines of ``mpiexec`` itself."""
 
 OnLines = Callable[[int, bytes], None]
-"""Called with a rank (or ``LAUNCHER``) and whole lines of its, from the thread that reads the pipes."""
+"""Called with a rank (or ``LAUNCHER``) and its whole lines, from the thread that reads the pipes."""
 
 
 class RanksOutput:
     """Two pipes per rank, one for the launcher and one for ranks that failed; one thread passes on whole lines.
 
     Attributes:
-        failed: the rank that was told of first, and its exit code; None: none was.
+        failed: the rank whose failure was reported first, and its exit code; None: none was.
     """
 
     def __init__(self, ranks: int, on_stdout: OnLines, on_stderr: OnLines) -> None:
@@ -63,7 +64,7 @@ class RanksOutput:
         self._read_fds: dict[int, tuple[int, int]] = {}
         self._write_fds: dict[tuple[int, int], int] = {}
         streams = [(rank, number) for rank in range(ranks) for number in (STDOUT, STDERR)]
-        # A rank's end is heard before what the launcher says of it.
+        # The pipe of ended ranks is read before the launcher's words about them.
         for stream in [*streams, (LAUNCHER, ENDS), (LAUNCHER, STDERR)]:
             read_fd, self._write_fds[stream] = os.pipe()
             self._read_fds[read_fd] = stream
@@ -77,7 +78,7 @@ class RanksOutput:
 
     @property
     def launcher_fd(self) -> int:
-        """Where ``mpiexec`` itself writes."""
+        """The descriptor to which ``mpiexec`` itself writes."""
         return self._write_fds[LAUNCHER, STDERR]
 
     @property
@@ -89,13 +90,13 @@ class RanksOutput:
         return (self.failed[0], self.failed[1] - 128) if self.failed and self.failed[1] > 128 else None
 
     def mute_launcher(self) -> None:
-        """Pass on no more of what ``mpiexec`` says: it laments at length the ranks that we end."""
+        """Drop further output of ``mpiexec``, which has many lines for ranks that we end."""
         self._is_launcher_heard = False
 
     def argv(self, rank: int, program: Sequence[str], script: str = TO_PIPES) -> list[str]:
         """Return what a launcher starts so that a program writes to the pipes of this rank.
 
-        They are opened through /proc, where a pipe can be opened again while we hold it.
+        The command opens the pipes through /proc, where a pipe can be opened again while we hold it.
         """
         streams = ((rank, STDOUT), (rank, STDERR), (LAUNCHER, ENDS))
         paths = [f"/proc/{os.getpid()}/fd/{self._write_fds[stream]}" for stream in streams]
@@ -113,7 +114,7 @@ class RanksOutput:
             os.close(read_fd)
 
     def drain(self) -> None:
-        """Close our write ends, so that the thread comes to the end of every pipe when the ranks are gone."""
+        """Close our write ends, so that the thread reads the end of every pipe once the ranks have ended."""
         while self._write_fds:
             os.close(self._write_fds.popitem()[1])
         self._thread.join(timeout=DRAIN_S)

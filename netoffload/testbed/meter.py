@@ -1,4 +1,4 @@
-"""The meter: what crossed every wire of a testbed, for whoever runs on its nodes.
+"""The meter: serves the counters of every wire of a testbed to programs on its nodes.
 
 One command, ``wires``, on a Unix socket that ranks find in ``$NETOFFLOAD_METER``::
 
@@ -26,7 +26,7 @@ class Meter:
     """Serves the wires' counters of a running testbed; a context manager.
 
     Attributes:
-        path: of the socket, in the run's state directory.
+        path: path of the socket, in the run's state directory.
     """
 
     def __init__(self, bed: Testbed) -> None:

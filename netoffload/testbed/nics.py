@@ -1,39 +1,28 @@
-"""The NIC processes of a testbed: the first one started alone, then all others at once.
+"""The NIC processes of a testbed: forks of a program that has loaded the kernels (``netoffload_daemon.prefork``).
 
-A NIC says ``ready`` on a pipe when it forwards. The first one on a machine compiles its loop into the cache (minutes
-of one core), the others load it from there: started together, all of them would compile. Their output goes to
-logs in the run's state directory, whose tail stands in the error when one does not start.
+The program ends when its NICs forward; they outlive it, and the process that builds the testbed. Their output goes to
+logs in the run's state directory. If a NIC does not start, the error has the end of its log.
 
-A NIC may be restarted amid traffic: its node's device stays, and so does its flow table, in the state directory.
+A NIC may be restarted amid traffic: its node's device and, in the state directory, its flow table stay. The new NIC
+loads its kernels before the old one ends.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
-import select
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from netoffload import log
-from netoffload.compiled.cache import COMPILING
 from netoffload.errors import TestbedError, UsageError
 from netoffload.testbed.journal import Journal, RunRecord, read_run
+from netoffload.testbed.nic_loader import NicLoader, tail
 from netoffload.testbed.plan import NodePlan, Plan, nic_argv
 from netoffload.testbed.processes import ProcessId, end, identify, is_alive
 from netoffload.wire.authentication import KEY_LEN
-
-READY_TIMEOUT_S: Final = 900.0
-"""Compiling takes two and a half minutes on a core of its own; a busy or slow machine needs several times that."""
-COMPILING_AFTER_S: Final = 5.0
-"""With its kernels compiled, a NIC is ready sooner, even on a busy machine."""
-READY_LINE: Final = b"ready\n"
-LOG_TAIL_CHARACTERS: Final = 400
 
 
 @dataclass(frozen=True)
@@ -41,10 +30,10 @@ class Restart:
     """One NIC that took over from another.
 
     Attributes:
-        node: whose.
-        pid_before: of the one that ended; None if there was none to end any more.
-        pid: of the one that forwards now.
-        gone_s: how long nobody forwarded, seconds.
+        node: name of the node.
+        pid_before: pid of the old NIC; None if it had ended already.
+        pid: pid of the new NIC.
+        gone_s: seconds in which no NIC forwarded.
     """
 
     node: str
@@ -53,28 +42,25 @@ class Restart:
     gone_s: float
 
 
-def start(
-    plan: Plan, journal: Journal, started: list[subprocess.Popen[bytes]], progress: Callable[[str], None]
-) -> None:
+def start(loader: NicLoader, plan: Plan, journal: Journal) -> None:
     """Start the NIC of every node and return when all of them forward.
 
     Args:
+        loader: within its context.
         plan: the testbed, whose devices exist.
         journal: gets every process as soon as it has a pid.
-        started: gets every process too, so that the caller can bury them whatever happens here.
-        progress: called with :data:`~netoffload.compiled.cache.COMPILING` if a NIC takes long.
 
     Raises:
-        TestbedError: one ended, or was not ready in time; the message has the tail of its log.
+        TestbedError: a NIC ended, or was not ready in time; the message has the end of its log.
     """
+    loader.wait()
     if plan.settings.nic is not None and plan.settings.nic.keyed:
         plan.key_path.touch(mode=0o600)
         plan.key_path.write_text(secrets.token_hex(KEY_LEN) + "\n")
-    for nodes in (plan.nodes[:1], plan.nodes[1:]):
-        _start_together(plan, nodes, journal, started, progress)
+    _become(loader, plan, plan.nodes, journal)
 
 
-def restart(plan: Plan, node: NodePlan, started: list[subprocess.Popen[bytes]], *, kill: bool = False) -> Restart:
+def restart(plan: Plan, node: NodePlan, *, kill: bool = False) -> Restart:
     """End the NIC of a node, start another one with the same settings in its place, and return when it forwards.
 
     The journal gets the new process, so the run is taken down as before. A NIC that has ended already is replaced too.
@@ -82,8 +68,7 @@ def restart(plan: Plan, node: NodePlan, started: list[subprocess.Popen[bytes]], 
     Args:
         plan: a testbed that is up.
         node: one of its nodes.
-        started: NICs that are children of this process; gets the new one, and loses those that have ended.
-        kill: end the old one with SIGKILL; else it may give the wire what it holds.
+        kill: end the old one with SIGKILL; else it may first send what it holds.
 
     Raises:
         UsageError: the testbed was built without NICs.
@@ -96,26 +81,23 @@ def restart(plan: Plan, node: NodePlan, started: list[subprocess.Popen[bytes]], 
         raise TestbedError(f"run {plan.run_id} is not up: `netoffload status` lists those that are")
     old = _nics(record).get(node.name)
     ended = [old] if old is not None and is_alive(old) else []
-    end(ended, kill=kill)
-    since_s = time.monotonic()
-    new: list[subprocess.Popen[bytes]] = []
-    try:
-        _start_together(plan, [node], Journal(plan.state_dir), new)
-    except BaseException:
-        end(process for process in (identify(child.pid) for child in new) if process is not None)
-        raise
-    finally:
-        started[:] = [child for child in started if child.poll() is None] + new
-    return Restart(node.name, ended[0].pid if ended else None, new[0].pid, time.monotonic() - since_s)
+    with NicLoader(plan.mark, log_path_of(node), lambda _phrase: None) as loader:
+        loader.wait()
+        end(ended, kill=kill)
+        since_s = time.monotonic()
+        _say_restarted(plan, node)
+        [pid] = _become(loader, plan, [node], Journal(plan.state_dir))
+        gone_s = time.monotonic() - since_s
+    return Restart(node.name, ended[0].pid if ended else None, pid, gone_s)
 
 
 def states(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Return pid and life of the NIC of every node that has one, by node name."""
+    """Return the pid of every node's NIC, and whether it runs, by node name."""
     return {name: {"pid": process.pid, "alive": is_alive(process)} for name, process in _nics(record).items()}
 
 
 def check_alive(plan: Plan, nodes: Iterable[NodePlan]) -> None:
-    """Refuse to start anything on nodes whose NIC has ended: their devices are still there, and dead.
+    """Refuse to start anything on nodes whose NIC has ended: their devices still exist, but carry nothing.
 
     Raises:
         TestbedError: a NIC has ended, or the run is gone.
@@ -137,87 +119,45 @@ def _nics(record: RunRecord) -> dict[str, ProcessId]:
     return {name.removeprefix("nic "): process for name, process in record.processes if name.startswith("nic ")}
 
 
-def _start_together(
-    plan: Plan,
-    nodes: Sequence[NodePlan],
-    journal: Journal,
-    started: list[subprocess.Popen[bytes]],
-    progress: Callable[[str], None] = lambda _phrase: None,
-) -> None:
-    waiting: dict[int, tuple[NodePlan, subprocess.Popen[bytes]]] = {}
+def _become(loader: NicLoader, plan: Plan, nodes: Sequence[NodePlan], journal: Journal) -> list[int]:
+    """Return the pids of NICs when all of them forward; if one fails, none is left."""
+    asked = [{"argv": nic_argv(plan, node), "log_path": str(node.log_path)} for node in nodes]
+    started: list[ProcessId] = []
+    pids: list[int] = []
+    forwarding = 0
     try:
-        for node in nodes:
-            read_fd, write_fd = os.pipe()
-            try:
-                process = _start_one(plan, node, write_fd)
-            except BaseException:
-                os.close(read_fd)
-                raise
-            finally:
-                os.close(write_fd)
-            started.append(process)
-            waiting[read_fd] = (node, process)
-            identity = identify(process.pid)
-            if identity is not None:
-                journal.append("process", name=f"nic {node.name}", pid=identity.pid, start_ticks=identity.start_ticks)
-        _await_ready(waiting, progress)
-    finally:
-        for read_fd in waiting:
-            os.close(read_fd)
+        for said in loader.become(asked):
+            node = nodes[said["nic"]]
+            if "pid" in said:
+                pids.append(said["pid"])
+                if (identity := identify(pids[-1])) is not None:
+                    started.append(identity)
+                    ticks = identity.start_ticks
+                    journal.append("process", name=f"nic {node.name}", pid=identity.pid, start_ticks=ticks)
+            elif said["exit_code"] is not None:
+                ended = f"ended with exit code {said['exit_code']} before it was ready"
+                raise TestbedError(f"the NIC of node {node.name} {ended}{tail(log_path_of(node))}")
+            else:
+                forwarding += 1
+        if forwarding < len(nodes):
+            raise TestbedError(f"the NICs of run {plan.run_id} cannot be started{tail(log_path_of(nodes[0]))}")
+    except BaseException:
+        end(started)
+        raise
+    return pids
 
 
-def _start_one(plan: Plan, node: NodePlan, ready_fd: int) -> subprocess.Popen[bytes]:
-    assert node.log_path is not None
-    mark_name, _, mark_value = plan.mark.partition("=")
-    command = [sys.executable, "-m", "netoffload_daemon", *nic_argv(plan, node, ready_fd)]
-    try:
-        with open(node.log_path, "ab") as file:
-            if file.tell() > 0:
-                file.write(_restarted_line(plan).encode())
-                file.flush()
-            return subprocess.Popen(
-                command,
-                env={**os.environ, mark_name: mark_value},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                pass_fds=(ready_fd,),
-                start_new_session=True,  # a Ctrl-C is for whoever started us; we end our NICs ourselves
-            )
-    except OSError as error:
-        raise TestbedError(f"cannot start the NIC of node {node.name}: {error}") from error
-
-
-def _restarted_line(plan: Plan) -> str:
-    """Return what stands in the log where what a NIC says ends, and what the next one says begins."""
+def _say_restarted(plan: Plan, node: NodePlan) -> None:
+    """Write the line to the log that separates a NIC's output from that of the next NIC."""
     form = log.FORMATS[0] if plan.settings.nic is None else plan.settings.nic.log_format
-    return log.line(form, "restarted", "this NIC is started again") + "\n"
+    try:
+        with open(log_path_of(node), "a", encoding="utf-8") as file:
+            file.write(log.line(form, "restarted", "this NIC is started again") + "\n")
+    except OSError as error:
+        raise TestbedError(f"cannot write {node.log_path}: {error.strerror}") from error
 
 
-def _await_ready(waiting: dict[int, tuple[NodePlan, subprocess.Popen[bytes]]], progress: Callable[[str], None]) -> None:
-    if waiting and not select.select(list(waiting), [], [], COMPILING_AFTER_S)[0]:
-        progress(COMPILING)
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    said: dict[int, bytes] = dict.fromkeys(waiting, b"")
-    while said:
-        remaining_s = deadline - time.monotonic()
-        readable = select.select(list(said), [], [], max(remaining_s, 0))[0]
-        if not readable:
-            node, _ = waiting[next(iter(said))]
-            raise TestbedError(f"the NIC of node {node.name} was not ready after {READY_TIMEOUT_S:.0f} s{_tail(node)}")
-        for read_fd in readable:
-            octets = os.read(read_fd, 64)
-            said[read_fd] += octets
-            if said[read_fd] == READY_LINE:
-                del said[read_fd]
-            elif not octets or not READY_LINE.startswith(said[read_fd]):
-                node, process = waiting[read_fd]
-                ended = "ended" if process.poll() is None else f"ended with exit code {process.returncode}"
-                raise TestbedError(f"the NIC of node {node.name} {ended} before it was ready{_tail(node)}")
-
-
-def _tail(node: NodePlan) -> str:
-    path = node.log_path or Path(os.devnull)
-    lines = [line.strip() for line in path.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:].splitlines()]
-    text = " | ".join(line for line in lines[-4:] if line)
-    return f": {text}" if text else ""
+def log_path_of(node: NodePlan) -> Path:
+    """Return the log of a node's NIC; of a testbed that has NICs."""
+    assert node.log_path is not None
+    return node.log_path

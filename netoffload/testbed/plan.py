@@ -1,6 +1,6 @@
-"""What a testbed consists of, as data: every name, address, path and number, before the kernel hears of any.
+"""A testbed as data: every name, address, path and number, before anything is made in the kernel.
 
-Nothing here does I/O; the same settings and run id give the same plan, so a journal that holds both can name again
+Nothing here does I/O. The same settings and run id give the same plan, so the journal needs only these two to name
 everything that was made. The picture is in the package's docstring.
 """
 
@@ -23,7 +23,7 @@ ENV_STATE_DIR: Final = "NETOFFLOAD_STATE_DIR"
 
 NODES_MAX: Final = 64
 MTU_MIN: Final = 576
-"""Every IPv4 host takes this much (RFC 791)."""
+"""Smallest MTU: every IPv4 host takes datagrams of this length (RFC 791)."""
 MTU_MAX: Final = 9000
 RATE_BPS_MIN: Final = 1_000_000
 
@@ -41,7 +41,7 @@ BURST_OCTETS_MIN: Final = 2 * GSO_FRAME_OCTETS_MAX
 """tbf cuts a GSO frame larger than its burst into segments in software, which costs most of a core at 1 Gb/s; such a
 frame is up to 64 KiB and must not drain the bucket by itself. Larger is worse: an idle link passes it all at once."""
 BURST_S: Final = 1e-3
-"""A timer tick may come this late on a busy machine; the bucket must not overflow meanwhile."""
+"""Time by which a timer tick may be late on a busy machine; the bucket must not overflow meanwhile."""
 QUEUE_S: Final = 50e-3
 """Depth of a queue at the link's rate; 5 to 400 ms gave the same throughput, below 2 ms cubic lost some."""
 NODE_LIMIT_OCTETS_MIN: Final = 4 * 1024 * 1024
@@ -55,18 +55,18 @@ SOCKET_PATH_OCTETS_MAX: Final = 107
 """sun_path holds 108 octets, the last is zero (unix(7))."""
 
 RUN_ID: Final = re.compile(r"[a-z0-9]{1,16}")
-"""What a run may be called."""
+"""Names that a run may have."""
 
 
 @dataclass(frozen=True)
 class TestbedSettings:
-    """What a person chooses.
+    """The settings of a testbed.
 
     Args:
-        nodes: how many, 1..64.
-        rate_bps: of every wire in each direction; None leaves the wires unshaped.
-        mtu: of every link, in octets.
-        nic: None builds plain nodes, whose ``inc0`` is the wire itself.
+        nodes: number of nodes, 1..64.
+        rate_bps: rate of every wire in each direction; None leaves the wires unshaped.
+        mtu: MTU of every link, in octets.
+        nic: settings of the NICs; None builds plain nodes, whose ``inc0`` is the wire itself.
 
     Raises:
         UsageError: a number is out of range.
@@ -133,12 +133,12 @@ class Plan:
 
     @property
     def mark(self) -> str:
-        """The environment entry by which every process started in this testbed is known."""
+        """The environment entry that marks every process started in this testbed."""
         return f"NETOFFLOAD_RUN={self.run_id}"
 
     @property
     def key_path(self) -> Path:
-        """The key of the NICs' MAC, where they have one."""
+        """Path of the key of the NICs' MAC, if they have one."""
         return self.state_dir / "key"
 
     @property
@@ -158,7 +158,7 @@ class Plan:
         """Return the node called ``name``.
 
         Raises:
-            UsageError: there is none; the message lists them.
+            UsageError: no node has this name; the message lists the nodes.
         """
         for node in self.nodes:
             if node.name == name:
@@ -180,7 +180,7 @@ def check_run_id(run_id: str) -> str:
     """Return ``run_id`` if it may be part of names and paths.
 
     Raises:
-        UsageError: it may not.
+        UsageError: it may not be.
     """
     if RUN_ID.fullmatch(run_id) is None:
         raise UsageError(f"run id {run_id!r} is not 1 to 16 lower-case letters and digits")
@@ -215,7 +215,7 @@ def make_plan(settings: TestbedSettings, run_id: str, root: Path | None = None) 
     )
 
 
-def nic_argv(plan: Plan, node: NodePlan, ready_fd: int) -> list[str]:
+def nic_argv(plan: Plan, node: NodePlan, ready_fd: int | None = None) -> list[str]:
     """Return the arguments of the NIC process of a node (after ``python -m netoffload_daemon``).
 
     Raises:
@@ -268,8 +268,8 @@ def _plan_node(index: int, run_id: str, state_dir: Path, nic: NicSettings | None
         netns=netns,
         address=f"{NETWORK.rpartition('.')[0]}.{index + 1}",
         device=NODE_DEVICE,
-        # The wire's end gets a namespace of its own: beside the TAP, the node's kernel would answer ARP for
-        # the TAP's address on the wire too, and frames would reach the node around its NIC.
+        # The wire's end gets its own namespace. Beside the TAP, the node's kernel would answer ARP for the TAP's
+        # address on the wire too, and frames would reach the node around its NIC.
         wire_netns=netns if nic is None else f"{netns}w",
         wire_device=NODE_DEVICE if nic is None else WIRE_DEVICE,
         port=f"p{index}",

@@ -1,12 +1,12 @@
-"""What a wire really carries: a short TCP stream from n0 to n1, then one back, counted by the wires' own qdiscs.
+"""Measures a wire's real rate: a short TCP stream from n0 to n1, then one back, counted by the wires' qdiscs.
 
-Asking for a rate is not having it: a busy machine serves the bucket's timer late, a slow one cannot fill the link. So
-every shaped testbed is measured before anything is measured on it::
+A wire may miss the rate that its shaping asks for: a busy machine serves the bucket's timer late, a slow one cannot
+fill the link. So every shaped testbed is probed before it is used::
 
     octets ^                    ______
            |              _____/      window, after the burst is spent: octets / seconds is the rate
            |        _____/
-           |   ____/   <- the bucket was full: this went for nothing
+           |   ____/   <- the bucket is full: these octets cross without waiting
            +---------------------------> time
 
 One direction at a time: with streams both ways, each one's acknowledgements wait behind the other's data, and for
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 TOLERANCE: Final = 0.05
 ATTEMPTS: Final = 5
 PAUSE_S: Final = 1.0
-"""Before the second attempt; one more before each that follows, so that what keeps the machine busy may end."""
+"""Pause before the second attempt. Each further attempt waits one pause more, so that other work may end."""
 PORT: Final = 49_777
 STARTUP_TIMEOUT_S: Final = 10.0
 SETTLE_S_MIN: Final = 0.05
 SETTLE_BITS_MIN: Final = 300_000
-"""Between the end of the burst and the window: slow start is over."""
+"""Time from the end of the burst to the window, in which slow start ends."""
 WINDOW_S_MIN: Final = 0.3
 WINDOW_GSO_FRAMES: Final = 40
-"""Through a NIC a stream comes in GSO frames of up to 64 KiB: one more or less in the window must not be 5 %."""
+"""Shortest window, in GSO frames of 64 KiB, which a NIC sends: one frame more or less must not make 5 %."""
 BUFFER_S: Final = 0.02
 """The stream's send buffer holds this much of the link (twice: the kernel doubles it). More would wait longer than
 TCP's shortest retransmission time-out, 200 ms, on a slow link, and would have to drain afterwards."""
@@ -53,10 +53,10 @@ _TRAFFIC = Path(__file__).with_name("traffic.py")
 
 
 def check_rate(bed: Testbed, progress: Callable[[str], None]) -> float:
-    """Measure the rate of a wire and hold it against what was asked for; again, a few times, if it is off.
+    """Measure the rate of a wire and compare it with the planned one; if it is off, measure again a few times.
 
     Returns:
-        The measured rate in bits per second: of the two directions, the one that is farther off.
+        The measured rate in bits per second, of the direction that is farther off.
 
     Raises:
         TestbedError: off by more than 5 % every time, or no traffic passed.
@@ -118,7 +118,7 @@ def _measure_rate(bed: Testbed, sender: int, receiver: int) -> float:
 
 
 def _start(bed: Testbed, stack: contextlib.ExitStack, node_index: int, words: list[str]) -> subprocess.Popen[bytes]:
-    # -I -S: neither the user's environment nor installed packages: it starts in 20 ms.
+    # -I -S: without the user's environment and installed packages it starts in 20 ms.
     argv = [sys.executable, "-I", "-S", str(_TRAFFIC), *words]
     pipe = subprocess.PIPE
     program = bed.popen(node_index, argv, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, start_new_session=True)
@@ -127,7 +127,7 @@ def _start(bed: Testbed, stack: contextlib.ExitStack, node_index: int, words: li
 
 
 def _stop(program: subprocess.Popen[bytes]) -> None:
-    """Close the program's standard input, which ends it, and bury it."""
+    """Close the program's standard input, which ends it, and reap it."""
     assert program.stdin is not None
     assert program.stderr is not None
     program.stdin.close()

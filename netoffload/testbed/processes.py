@@ -1,11 +1,12 @@
-"""Which processes are ours, and how they are ended.
+"""Finds our processes and ends them.
 
-A pid alone says nothing: it is used again. A process is known by its pid *and* its start time, or by an entry in its
-environment (``NETOFFLOAD_RUN=<run id>``) that everything started in a testbed inherits. Signals go through a pidfd
-that is opened first and checked second, so that none can reach a process that took over a pid in between.
+A pid alone does not identify a process, because the kernel uses pids again. So a process is identified by its pid *and*
+its start time, or by an entry in its environment (``NETOFFLOAD_RUN=<run id>``) that everything started in a testbed
+inherits. Signals go through a pidfd that is opened first and checked second. So no signal reaches a process that took
+over a pid in between.
 
-Run as a program, with a mark as its argument, this file is the guard of :func:`guarded`: it needs nothing but the
-standard library, and starts in some milliseconds.
+Run as a program, with a mark as its argument, this file is the guard of :func:`guarded`. It imports only the standard
+library, and starts in some milliseconds.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from pathlib import Path
 from typing import Final
 
 GRACE_S: Final = 3.0
-"""Between SIGTERM and SIGKILL: a NIC drains, a rank leaves its files whole."""
+"""Time between SIGTERM and SIGKILL, in which a NIC drains and a rank completes its files."""
 
 END_ROUNDS: Final = 5
-"""What is being ended may start something until it is gone; but some processes cannot be ended."""
+"""Rounds of ending marked processes: a process may start another one until it is gone, and some cannot be ended."""
 
 EXEC_LOOKS: Final = 20
-"""How often processes without an environment are looked at; some have none for good."""
+"""How often processes without an environment are looked at; some never have one."""
 EXEC_PAUSE_S: Final = 0.001
-"""Between two looks. Together they are longer than an exec takes."""
+"""Time between two looks. Together the looks take longer than an exec."""
 
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process, told apart from whoever gets its pid next."""
+    """A process, identified by pid and start time, because another process may get its pid later."""
 
     pid: int
     start_ticks: int
@@ -44,7 +45,7 @@ class ProcessId:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """Return the identity of a process, or None when there is none of this pid (a zombie counts as none)."""
+    """Return the identity of the process with this pid, or None if there is no such process or it is a zombie."""
     try:
         # The name in field 2 may hold spaces and parentheses; the rest starts after the last ")".
         fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
@@ -55,16 +56,16 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Say whether exactly this process still runs."""
+    """Return whether exactly this process still runs."""
     return identify(process.pid) == process
 
 
 def marked(mark: str) -> list[ProcessId]:
     """Return the processes whose environment holds ``mark`` (``NAME=value``), without us and our ancestors.
 
-    Between the old and the new program of an execve(2) a process shows no environment at all. One that starts as ours
-    do (``ip netns exec``, then ``unshare``, then a shell) has several such moments, so those that show none are looked
-    at again. Kernel threads and zombies never have one; they have no ``exe`` either, which is how they are told.
+    During an execve(2) a process shows no environment at all. Our processes start with several of them (``ip netns
+    exec``, then ``unshare``, then a shell), so processes without an environment are looked at again. Kernel threads and
+    zombies never have one; they are skipped because they have no ``exe`` either.
     """
     wanted = mark.encode()
     ours = _ancestors()
@@ -112,7 +113,7 @@ def end(processes: Iterable[ProcessId], grace_s: float = GRACE_S, *, kill: bool 
 
 
 def end_marked(mark: str, grace_s: float = GRACE_S) -> None:
-    """End what carries ``mark``, and what it started before it ended."""
+    """End every process that carries ``mark``, and those that it starts before it ends."""
     for _ in range(END_ROUNDS):
         if not (processes := marked(mark)):
             return
@@ -121,18 +122,18 @@ def end_marked(mark: str, grace_s: float = GRACE_S) -> None:
 
 @contextlib.contextmanager
 def guarded(mark: str, grace_s: float = GRACE_S) -> Iterator[None]:
-    """End what carries ``mark`` when the body ends, and also when this process dies in it, by whatever signal.
+    """End every process that carries ``mark`` when the body ends, or when any signal kills this process in the body.
 
-    A process of its own sees the death: its standard input is a pipe of which only this process holds the other end.
+    A guard process notices that: its standard input is a pipe, and only this process holds the other end.
 
     Args:
-        mark: entry of the environment (``NAME=value``) of all that is to be ended; not of this process.
+        mark: environment entry (``NAME=value``) of the processes to end; this process must not have it.
         grace_s: seconds between SIGTERM and SIGKILL.
     """
     command = [sys.executable, "-I", "-S", __file__, mark, str(grace_s)]
     quiet = subprocess.DEVNULL
-    # In a session of its own: a Ctrl-C is for this process, and the guard has to outlive it. With an environment:
-    # processes that show none are looked at again and again.
+    # It has its own session, because a Ctrl-C is for this process and the guard must outlive it. It has an environment,
+    # because processes without one are looked at again and again.
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True, env={"PATH": os.defpath}
     ):  # its end closes the pipe, and waits for the guard
@@ -166,7 +167,7 @@ def _open_pidfd(process: ProcessId) -> int | None:
 
 
 def _wait(pidfds: set[int], timeout_s: float) -> set[int]:
-    """Wait until the processes are gone (a pidfd becomes readable then) and return those that are not."""
+    """Wait until the processes are gone (their pidfds become readable) and return those that remain."""
     left = set(pidfds)
     deadline = time.monotonic() + timeout_s
     poller = select.poll()

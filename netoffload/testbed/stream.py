@@ -1,7 +1,7 @@
-"""A tagged stream from one node to another, and the proof that every value arrived as the codec makes it.
+"""A tagged stream from one node to another, of which every value is compared with the codec's round trip.
 
-Both ends draw the same values from the same seed, so nothing has to be kept: the receiver compares what it reads with
-:meth:`Codec.round_trip` of what was sent, bit for bit, a chunk at a time. :func:`stream` starts the two ends on n0
+Both ends draw the same values from the same seed, so nothing has to be kept. The receiver compares what it reads with
+:meth:`Codec.round_trip` of the sent values, bit for bit, a chunk at a time. :func:`stream` starts the two ends on n0
 and n1; each end is this module run as a program (``python -m netoffload.testbed.stream``).
 """
 
@@ -28,9 +28,9 @@ from netoffload.testbed.build import Testbed
 PORT: Final = 5028
 CHUNK_VALUES: Final = 1 << 20
 SIGMA: Final = 2e-3
-"""Gradients of the papers' networks are about this wide."""
+"""Standard deviation of the values, about that of the papers' gradients."""
 SILENCE_S: Final = 60.0
-"""Without an octet for so long, the connection is taken for dead."""
+"""Seconds without an octet after which the connection counts as dead."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class StreamResult:
     """What arrived.
 
     Attributes:
-        values: float32 received.
-        raw: of them, those that arrived as sent although the codec would change them: before the NIC has seen that
-            they are floats.
-        wrong: of them, those that are neither the codec's round trip nor what was sent.
+        values: number of float32 received.
+        raw: number of values that arrived as sent although the codec would change them; the NIC had not yet judged
+            that the flow is float32.
+        wrong: number of values that are neither the codec's round trip nor what was sent.
         elapsed_s: from the first octet to the last.
     """
 
@@ -58,7 +58,7 @@ def stream(
 
     Args:
         bed: a testbed with NICs.
-        octets: how many; rounded down to whole values.
+        octets: length of the stream; rounded down to whole values.
         seed: decides the values.
         on_progress: called with the octets received so far.
 
@@ -123,7 +123,7 @@ def _send(address: tuple[str, int], tos: int, values: int, seed: int) -> None:
         for chunk in chunks(values, seed):
             conn.sendall(chunk.data)
         conn.shutdown(socket.SHUT_WR)
-        conn.recv(1)  # until the receiver has all of it
+        conn.recv(1)  # waits until the receiver has everything
 
 
 def _receive(address: tuple[str, int], tos: int, values: int, seed: int, codec: Codec, bound_k: int) -> StreamResult:

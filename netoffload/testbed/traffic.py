@@ -1,8 +1,8 @@
 """The probe's program: a TCP stream of zeros until standard input closes.
 
-Runs on a node by its file name, not as a module of the package (``python -I -S traffic.py receive|send ADDRESS PORT
-SEND_BUFFER_OCTETS``), and so imports nothing but the standard library. It ends by itself: when its standard input
-closes (the prober has seen enough, or is dead), or after ten seconds.
+A node runs this file by its name, not as a module of the package (``python -I -S traffic.py receive|send ADDRESS PORT
+SEND_BUFFER_OCTETS``), so it imports only the standard library. It ends when its standard input closes (the prober has
+seen enough, or is dead), or after ten seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def connect(role: str, address: str, port: int, send_buffer_octets: int) -> sock
     stream.settimeout(None)
     if send_buffer_octets > 0:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_octets)
-    # Closing discards what is not sent yet: the link is free again at once.
+    # Closing discards unsent octets, so the link is free again at once.
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return stream
 
@@ -57,7 +57,7 @@ def send_forever(stream: socket.socket) -> None:
 
 
 def receive_forever(stream: socket.socket) -> None:
-    """Receive and forget until the stream is closed."""
+    """Receive and drop octets until the stream is closed."""
     buffer = bytearray(CHUNK_OCTETS)
     with contextlib.suppress(OSError):
         while stream.recv_into(buffer):

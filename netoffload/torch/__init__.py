@@ -1,11 +1,11 @@
-"""Doors for torch: gradients and weights of torch's programs over ``netoffload.transport``, compressed on the way.
+"""Doors for torch: gradients and weights of torch programs go over ``netoffload.transport``, compressed on the way.
 
 ::
 
     model.register_comm_hook(CompressionState(bound=10), compress_hook)     (a) DistributedDataParallel
     dist.init_process_group("netoffload")                                   (b) a backend
-    optimizer = DistributedOptimizer(optimizer, state)                      (c) a loop of your own
-    periodic = Periodic(model, optimizer, every=8)                          (d) weights now and then
+    optimizer = DistributedOptimizer(optimizer, state)                      (c) your own training loop
+    periodic = Periodic(model, optimizer, every=8)                          (d) weights every 8 steps
 
 (a), (c) and (d) are adapters over :mod:`netoffload.methods`, which knows no torch::
 
@@ -13,18 +13,18 @@
     backward goes on                                      a thread: encode, send, receive, add
 
 What a method remembers (residuals, scales, steps of random streams) belongs to the layers of the model, because DDP
-builds its buckets anew after the first iteration. A state is saved with a checkpoint, one per rank. A run that takes it
-over goes on bit for bit.
+builds its buckets anew after the first iteration. Each rank saves its state with the checkpoint. A run that loads it
+goes on bit for bit.
 
-Replicas stay bit-identical: every rank adds the same octets in the same order, and makes its scales of sums that all
-have.
+Replicas stay bit-identical: every rank adds the same octets in the same order, and computes its scales from sums that
+are the same on all ranks.
 
-Ranks find each other over the store of the process group, or over that which the launcher's environment names
-(``ranks``). A rank that dies is an error on all others that names it.
+Ranks find each other over the store of the process group, or over the one that the launcher's environment names
+(``ranks``). If a rank dies, all others raise an error that names it.
 
-Files: ``options`` (what a state is asked for), ``ranks`` (how ranks find each other), ``staging`` (tensors to float32
-on the host and back), ``layers`` (a model's parameters by index), ``state`` (what all doors share), ``hook``,
-``optimizer``, ``periodic``; ``backend*`` is the backend.
+Files: ``options`` (how gradients travel), ``ranks`` (how ranks find each other), ``staging`` (tensors to float32 on the
+host and back), ``layers`` (a model's parameters by index), ``state`` (what (a), (c) and (d) share), ``hook``,
+``optimizer``, ``periodic``; ``backend*`` (the backend).
 """
 
 from netoffload.methods import Outer

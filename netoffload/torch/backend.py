@@ -1,11 +1,11 @@
 """A backend of ``torch.distributed`` for CPU tensors: ``init_process_group("netoffload")``.
 
-A process group is a data plane (``netoffload.transport``), which the ranks find through torch's store. All is exact:
-its connections have no tag, so no NIC touches them. A group made with :class:`BackendOptions` has a second plane whose
-float32 is compressed. Long float32 sums and averages go over that one, and everything else stays exact.
+A process group is a data plane (``netoffload.transport``); the ranks find each other through torch's store. Its
+connections have no tag, so no NIC compresses them, and all values stay exact. A group made with :class:`BackendOptions`
+has a second plane, which compresses float32. Long float32 sums and averages use the second plane.
 
 Files: ``backend_group`` (the calls), ``backend_work`` (calls under way), ``backend_reductions`` and ``backend_words``
-(what becomes of tensors).
+(tensors as vectors).
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from netoffload.transport.agreement import asked_precision
 from netoffload.transport.dataplane import TIMEOUT_S_DEFAULT
 
 ENV_BACKEND: Final = "NETOFFLOAD_BACKEND"
-"""Environment variable with what groups without options compress by: ``bounded:10`` or ``bounded:10:64KiB``."""
+"""Environment variable with the codec for groups without options: ``bounded:10`` or ``bounded:10:64KiB``."""
 
 MIN_OCTETS: Final = 64 * 1024
-"""Shorter vectors stay exact unless options say otherwise: a fast network carries them in the time of a few hops."""
+"""Shorter vectors stay exact by default: a fast network carries them in the time of a few hops."""
 
 _made: Final[defaultdict[tuple[str, tuple[int, ...]], itertools.count[int]]] = defaultdict(itertools.count)
-"""Numbers for groups of one name, so that one made anew does not read what its predecessor left in the store."""
+"""Counters of groups by name and ranks, so that a new group does not read what an older one left in the store."""
 
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """What of a group's calls is compressed: float32 ``all_reduce`` with SUM or AVG.
+    """How a group compresses ``all_reduce`` of float32 with SUM or AVG; its other calls stay exact.
 
     Attributes:
-        codec: by which codec; None: the NICs', or what ``offload`` takes without them.
-        bound: with the error bound 2**-bound; goes with ``codec``.
-        offload: who does it: ``nic``, ``inline``, ``auto``, or ``off``.
-        min_octets: vectors that are shorter stay exact.
+        codec: name of the codec; None: the NICs' codec, or without NICs the default of ``inline``.
+        bound: k of the error bound 2**-k; give it with ``codec``.
+        offload: who compresses: ``nic``, ``inline``, ``auto``, or ``off``.
+        min_octets: shorter vectors stay exact.
     """
 
     codec: str | None = None
@@ -54,20 +54,20 @@ class BackendOptions:
     min_octets: int = MIN_OCTETS
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be before a rank waits for the others.
+        """Refuse impossible options before a rank waits for the others.
 
         Raises:
-            UsageError: codec, bound or offload are unknown, or one of the first two is missing.
+            UsageError: codec, bound or offload is unknown, or only one of codec and bound is given.
         """
         asked_precision(self.codec, self.bound)
         parse_offload(self.offload)
 
     @classmethod
     def of_environment(cls) -> BackendOptions | None:
-        """Return what ``$NETOFFLOAD_BACKEND`` says, None if nothing.
+        """Return the options in ``$NETOFFLOAD_BACKEND``, None if it is not set.
 
         Raises:
-            UsageError: it cannot be read.
+            UsageError: the variable has another form.
         """
         text = os.environ.get(ENV_BACKEND)
         if not text:
@@ -85,15 +85,15 @@ def create(options: Any, asked: Any) -> NetOffloadGroup:
     """Make a process group; torch calls this on all of its ranks.
 
     Args:
-        options: torch's, with store, rank, size, timeout and the global ranks.
-        asked: a :class:`BackendOptions`; None: what the environment says.
+        options: torch's options, with store, rank, size, timeout and the global ranks.
+        asked: a :class:`BackendOptions`; None: the options in the environment.
 
     Raises:
-        UsageError: options of another kind, or of this one that cannot be.
+        UsageError: ``asked`` has another type, or impossible values.
         DistBackendError: a rank did not come within the time limit, or could not connect.
     """
     if asked is not None and not isinstance(asked, BackendOptions):
-        raise UsageError(f"pg_options of the netoffload backend is a BackendOptions, not {type(asked).__name__}")
+        raise UsageError(f"pg_options of the netoffload backend must be a BackendOptions, not {type(asked).__name__}")
     asked = BackendOptions.of_environment() if asked is None else asked
     rank, size, late_s = options.group_rank, options.group_size, options.timeout.total_seconds()
     ranks = tuple(options.global_ranks_in_group) or tuple(range(size))

@@ -1,4 +1,4 @@
-"""Every call of ``torch.distributed`` on CPU tensors, to be made on two groups of the same ranks and compared."""
+"""Every call of ``torch.distributed`` on CPU tensors, for :mod:`~netoffload.torch.backend_verify` to try."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Place:
     """Where a case is tried, and with which values.
 
     Attributes:
-        group: of ranks.
-        ranks: its ranks, as the world counts them.
-        dtype: of tensors.
-        shape: of a rank's tensor.
+        group: the process group.
+        ranks: its ranks, counted in the world.
+        dtype: type of the tensors.
+        shape: shape of a rank's tensor.
         seed: decides all values.
         is_plain: no tensor is transposed.
     """
@@ -52,11 +52,11 @@ class Place:
 
     @property
     def root(self) -> int:
-        """A rank, as the world counts."""
+        """The root of rooted calls, counted in the world."""
         return self.ranks[-1]
 
     def values(self, *shape: int) -> Tensor:
-        """Return new values: with the case's shape, or as given; of two dimensions: not contiguous."""
+        """Return new values of the case's shape, or of the given one; a matrix is transposed in memory."""
         shape = shape or self.shape
         self._made += 1
         seed = torch.Generator().manual_seed(self.seed * 1_000_003 + 1009 * self.ranks[self.rank] + self._made)
@@ -81,12 +81,12 @@ Try = Callable[[Place], list[Tensor]]
 
 @dataclass(frozen=True)
 class Case:
-    """A call.
+    """A call to try.
 
     Attributes:
-        name: of the call, with its operation.
+        name: name of the call, with its operation.
         tried: makes the call, and returns its results.
-        dtypes: that it takes.
+        dtypes: types that the call takes.
         is_same: all ranks get the same results.
     """
 
@@ -97,7 +97,7 @@ class Case:
 
     @property
     def is_rounded(self) -> bool:
-        """Whether floats may differ in how they were rounded."""
+        """Whether the call rounds floats, so that results may differ in rounding."""
         return self.name.rpartition(" ")[2] in ("SUM", "AVG", "PRODUCT")
 
 
@@ -224,7 +224,7 @@ def _send_recv(place: Place) -> list[Tensor]:
 
 
 def _recv_any(place: Place) -> list[Tensor]:
-    """The root receives from whoever sends, and hears from whom; gloo takes nothing empty so."""
+    """The root receives from any rank, and learns from which; gloo cannot receive an empty tensor this way."""
     if 0 in place.shape:
         return []
     heard = {}
@@ -269,7 +269,7 @@ _MOVEMENTS: Final[Mapping[str, Try]] = {
 
 
 def objects(group: ProcessGroup, ranks: tuple[int, ...]) -> list[Any]:
-    """Return what the calls for objects give, the same on any backend."""
+    """Return the results of the calls for objects; they must be the same with both backends."""
     rank, size = group.rank(), len(ranks)
     own, root = {"rank": rank, "text": "x" * (100 * rank)}, ranks[-1]
     everybody: list[Any] = [None] * size

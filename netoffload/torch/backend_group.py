@@ -1,13 +1,14 @@
 """A process group: the calls of ``torch.distributed``, over a data plane.
 
-Torch's Python functions call these methods by name, and so does its C++ (DDP's reducer) through the few that it lets
-Python override. Both come with lists of tensors and an object with options. A call's arguments are checked in the
-caller's thread; the rest happens in the order in which calls came, in that thread if torch is going to wait anyway.
+Torch's Python functions call these methods by name. So does its C++ code (DDP's reducer), for those methods that
+Python may override. Both pass lists of tensors and an object with options. A call's arguments are checked in the
+caller's thread. Calls are carried out in the order in which they came: in the caller's thread if torch waits for the
+call anyway, else in the background.
 
-Ranks in arguments and errors are those of the group.
+Ranks in arguments and errors are counted within the group.
 """
 # mypy: disable-error-code="override, assignment, misc"
-# torch's stubs describe overloads that C++ tells apart by type. Only the first form of each reaches Python classes.
+# torch's stubs describe overloads, which C++ selects by type. Only the first form of each calls Python classes.
 
 from __future__ import annotations
 
@@ -43,11 +44,11 @@ class NetOffloadGroup(ProcessGroup):
     """The ranks of a group, connected.
 
     Args:
-        store: that the ranks share, for whoever asks the group for it.
-        exact: calls whose values arrive as they were sent; owned from now on.
-        compressed: where float32 sums go that are long enough; None: nowhere. Likewise.
-        min_octets: how long that is.
-        ranks: the group's, as the world counts them.
+        store: the store that the ranks share; :meth:`get_group_store` returns it.
+        exact: the calls of the exact data plane; :meth:`shutdown` closes them.
+        compressed: the calls of the compressed one, for long float32 sums; None: there is none. Closed likewise.
+        min_octets: shortest vector that is compressed.
+        ranks: the group's ranks, counted in the world.
     """
 
     def __init__(
@@ -69,15 +70,15 @@ class NetOffloadGroup(ProcessGroup):
         self._ranks = tuple(ranks)
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """Return what ``init_process_group`` calls it."""
+        """Return the backend's name in ``init_process_group``."""
         return NAME
 
     def getGroupName(self) -> str:  # noqa: N802 - torch's name
-        """Return how torch's registry knows this group; torch's own class would ask a C++ backend."""
+        """Return this group's name in torch's registry; torch's own class would ask a C++ backend."""
         return self._name
 
     def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
-        """Return what whoever made the group says it is for; likewise."""
+        """Return the description that the group was made with."""
         return self._description
 
     def get_group_store(self) -> Store:
@@ -93,11 +94,11 @@ class NetOffloadGroup(ProcessGroup):
         self._description = description
 
     def compressed_totals(self) -> CommInfo:
-        """Return what all compressed calls did: how many, octets before and after; nothing in a group without."""
+        """Return what all compressed calls did: their number, octets before and after; empty without a second plane."""
         return CommInfo() if self._compressed is None else self._compressed.totals
 
     def shutdown(self) -> None:
-        """Close the connections; what has not begun fails."""
+        """Close the connections; calls that have not begun fail."""
         for calls in (self._exact, self._compressed):
             if calls is not None:
                 calls.close()
@@ -138,7 +139,7 @@ class NetOffloadGroup(ProcessGroup):
         return add
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> CallWork:
-        """Do the same for one rank; the tensors of the others stay as they are."""
+        """Do :meth:`allreduce` for one rank; the tensors of other ranks stay as they are."""
         with self._arguments():
             is_root = self._check_root(opts.rootRank)
         return self.allreduce(tensors if is_root else [tensor.clone() for tensor in tensors], opts)
@@ -149,13 +150,13 @@ class NetOffloadGroup(ProcessGroup):
         return self._carry_out(_one_by_one(calls), outputs, opts)
 
     def _reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> CallWork:
-        """Do the same with one tensor that is cut into as many parts as there are ranks."""
+        """Do :meth:`reduce_scatter` with one tensor, which is cut into one part per rank."""
         return self._reduce_scatter_singles([output], [source], opts)
 
     reduce_scatter_single = _reduce_scatter_base = _reduce_scatter_single
 
     def _reduce_scatter_singles(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> CallWork:
-        """Do the same with several."""
+        """Do the same with several tensors."""
         with self._arguments():
             lists = [self._parts(source) for source in inputs]
         return self.reduce_scatter(outputs, lists, opts)
@@ -202,20 +203,20 @@ class NetOffloadGroup(ProcessGroup):
         return self._carry_out(call, tensors, opts)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> CallWork:
-        """Hand every rank's tensor to all ranks; tensors of different ranks may differ in size."""
+        """Send every rank's tensor to all ranks; tensors of different ranks may differ in size."""
         calls = [self._allgather_call(*pair) for pair in zip(outputs, inputs, strict=True)]
         return self._carry_out(_one_by_one(calls), [one for row in outputs for one in row], opts)
 
     allgather_coalesced = allgather
 
     def _allgather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> CallWork:
-        """Do the same into one tensor, one part behind the other."""
+        """Do :meth:`allgather` into one tensor, one part after the other."""
         return self._allgather_singles([output], [source], opts)
 
     all_gather_single = _allgather_base = _allgather_single
 
     def _allgather_singles(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> CallWork:
-        """Do the same into several."""
+        """Do the same into several tensors."""
         with self._arguments():
             lists = [self._parts(output) for output in outputs]
         return self.allgather(lists, inputs, opts)
@@ -236,7 +237,7 @@ class NetOffloadGroup(ProcessGroup):
         return call
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> CallWork:
-        """Collect every rank's tensor on one; the others give no outputs."""
+        """Collect every rank's tensor on the root; the other ranks pass no outputs."""
         with self._arguments():
             root, is_root = opts.rootRank, self._check_root(opts.rootRank)
             own, words = Words(inputs), Words(outputs[0]) if is_root else None
@@ -252,7 +253,7 @@ class NetOffloadGroup(ProcessGroup):
         return self._carry_out(call, outputs[0] if is_root else [], opts)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> CallWork:
-        """Hand every rank its tensor of one's list; the others give no inputs."""
+        """Send every rank its tensor of the root's list; the other ranks pass no inputs."""
         with self._arguments():
             root, is_root = opts.rootRank, self._check_root(opts.rootRank)
             own, words = Words(outputs), Words(inputs[0]) if is_root else None
@@ -267,7 +268,7 @@ class NetOffloadGroup(ProcessGroup):
         return self._carry_out(call, outputs, opts)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> CallWork:
-        """Hand rank r the r-th tensor of this one's list, for every r."""
+        """Send to each rank r the r-th tensor of this rank's list."""
         with self._arguments():
             for name, tensors, other in (("outputs", outputs, inputs), ("inputs", inputs, outputs)):
                 self._check_parts(name, tensors, other[self.rank()] if len(other) == self.size() else None)
@@ -284,7 +285,7 @@ class NetOffloadGroup(ProcessGroup):
     def _alltoall_single(
         self, output: Tensor, source: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
     ) -> CallWork:
-        """Do the same with two tensors that are cut into rows; no sizes: into equal parts."""
+        """Do :meth:`alltoall` with two tensors, cut into the given numbers of rows; without sizes, into equal parts."""
         with self._arguments():
             lists = self._parts(output, output_sizes), self._parts(source, input_sizes)
         return self.alltoall(*lists, opts)
@@ -304,13 +305,13 @@ class NetOffloadGroup(ProcessGroup):
         return CallWork(request, tensors, self._explain)
 
     def recv(self, tensors: list[Tensor], peer: int | None, tag: int) -> CallWork:
-        """Receive a tensor from a rank; None: from any."""
+        """Receive a tensor from a rank; None: from any rank."""
         words, ended = Words(tensors), Request()
 
         def finish(request: Request) -> None:
             arrival, error = request.arrival, request.error
             if arrival is None:
-                ended.fail(error or CollectiveError("the receive was given up"))
+                ended.fail(error or CollectiveError("the receive was cancelled"))
             elif arrival.count != words.values.size:
                 octets = words.values.nbytes
                 ended.fail(CollectiveError(f"rank {arrival.source} sent {4 * arrival.count} octets, not {octets}"))
@@ -322,13 +323,13 @@ class NetOffloadGroup(ProcessGroup):
         return CallWork(ended, tensors, self._explain)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> CallWork:
-        """Receive a tensor from whoever sends one."""
+        """Receive a tensor from any rank."""
         return self.recv(tensors, None, tag)
 
-    # What all of them need.
+    # Shared by the calls.
 
     def _carry_out(self, call: Body, tensors: Sequence[Tensor], opts: Any) -> CallWork:
-        """Carry a call out behind those under way: now, if torch will wait for it, else in the background."""
+        """Carry a call out after those under way: in this thread if torch waits for it, else in the background."""
         lanes = (Lane.UNTAGGED,)
         if opts is None or getattr(opts, "asyncOp", True):
             return CallWork(self._exact.start(call, lanes), tensors, self._explain)
@@ -341,7 +342,7 @@ class NetOffloadGroup(ProcessGroup):
 
     @contextlib.contextmanager
     def _arguments(self) -> Iterator[None]:
-        """Let the other ranks hear, in the call that they make, that this one refuses its arguments."""
+        """If the body refuses arguments, tell the other ranks so, in the call that they make."""
         try:
             yield
         except UsageError:
@@ -349,7 +350,7 @@ class NetOffloadGroup(ProcessGroup):
             raise
 
     def _admits(self, numbers: Numbers, reduction: Reduction) -> bool:
-        """Return whether a reduction is one that is compressed."""
+        """Return whether a reduction is compressed."""
         is_sum = reduction.operation is Operation.SUM
         return is_sum and numbers.dtype is torch.float32 and numbers.values.nbytes >= self._min_octets
 
@@ -359,7 +360,7 @@ class NetOffloadGroup(ProcessGroup):
         return root == self.rank()
 
     def _check_parts(self, name: str, parts: Sequence[Tensor], own: Tensor | None) -> None:
-        """Refuse lists that have not one tensor per rank, this rank's as ``own``."""
+        """Refuse lists without one tensor per rank, or whose tensor for this rank does not match ``own``."""
         if len(parts) != self.size():
             raise UsageError(f"{len(parts)} {name} for {self.size()} ranks: give one tensor per rank")
         mine = parts[self.rank()]
@@ -368,7 +369,7 @@ class NetOffloadGroup(ProcessGroup):
             raise UsageError(f"this rank's own part has {mine.numel()} elements of {mine.dtype}, not {theirs}")
 
     def _parts(self, whole: Tensor, sizes: Sequence[int] = ()) -> list[Tensor]:
-        """Cut a tensor along its first dimension: into rows as given, or into equal parts of its elements."""
+        """Cut a tensor into the given numbers of rows, or without sizes into equal parts of its elements."""
         if sizes:
             if len(sizes) != self.size() or sum(sizes) != whole.size(0):
                 raise UsageError(f"split sizes {list(sizes)} do not fit {whole.size(0)} rows over {self.size()} ranks")

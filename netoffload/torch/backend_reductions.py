@@ -1,8 +1,8 @@
-"""Reductions of vectors that ranks hold, exact: what rings add, and what takes an all-to-all.
+"""Exact reductions of vectors: those that rings do, and those that take an all-to-all.
 
-Rings know sum, product, minimum and maximum. AND, OR and XOR go octet by octet, so they need no type: every rank gets
-its part of all vectors (``alltoall``), combines them in the order of the ranks, and hands the result out
-(``ring_allgather``). Both carry 2(p-1)/p n octets, and leave the same bits on all ranks.
+Rings do sum, product, minimum and maximum. AND, OR and XOR work octet by octet, so they need no type. Every rank gets
+one part of all vectors (``alltoall``), combines them in the order of the ranks, and sends the result to all
+(``ring_allgather``). Both ways carry 2(p-1)/p n octets, and leave the same bits on all ranks.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ _KINDS: Final[Sequence[tuple[Any, Operation, np.ufunc | None]]] = (
     (ReduceOp.BOR, Operation.SUM, np.bitwise_or),
     (ReduceOp.BXOR, Operation.SUM, np.bitwise_xor),
 )
-"""What torch says, and what that is. (A ``ReduceOp`` equals its ``RedOpType``, but has another hash.)"""
+"""Torch's operations, and ours. (A list, because a ``ReduceOp`` equals its ``RedOpType`` but has another hash.)"""
 _DTYPES: Final = tuple(ADDED_AS)
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """What becomes of the values of all ranks.
+    """How the values of all ranks are reduced.
 
     Attributes:
-        operation: of two values.
-        bitwise: in its place, where octets are combined.
+        operation: how two values are combined.
+        bitwise: used instead of ``operation`` if octets are combined; else None.
         is_average: the sum is divided by the number of ranks.
-        agreed: digest of type and operation: ranks that differ in them get an error.
+        agreed: digest of type and operation; ranks that differ in it get an error.
     """
 
     operation: Operation
@@ -64,10 +64,10 @@ class Reduction:
 
     @classmethod
     def of(cls, op: Any, dtype: torch.dtype) -> Reduction:
-        """Return what torch calls ``op``.
+        """Return the reduction for torch's ``op``.
 
         Raises:
-            UsageError: there is no such operation on this type.
+            UsageError: this type has no such operation.
         """
         for index, (one, _, _) in enumerate(_KINDS):
             if op == one and (found := _reduction(index, dtype)) is not None:
@@ -76,14 +76,14 @@ class Reduction:
         raise UsageError(f"there is no {name} of {dtype} tensors: convert them first")
 
     def finish(self, values: Vector, size: int) -> None:
-        """Turn sums into averages, where that is asked."""
+        """Turn sums into averages if ``is_average``."""
         if self.is_average:
             np.divide(values, values.dtype.type(size), out=values)
 
 
 @functools.cache
 def _reduction(index: int, dtype: torch.dtype) -> Reduction | None:
-    """Return a row of ``_KINDS`` for a type; None: there is none."""
+    """Return the reduction in a row of ``_KINDS`` for a type; None: the type has no such operation."""
     one, operation, ufunc = _KINDS[index]
     is_average = one is ReduceOp.AVG
     if dtype not in _DTYPES or (is_average if not dtype.is_floating_point else ufunc is not None):
@@ -97,12 +97,12 @@ def all_reduce(plane: DataPlane, values: Vector, reduction: Reduction, *, tagged
     Args:
         plane: the ranks.
         values: contiguous vector, equally long and of the same type on all ranks; float32 if tagged.
-        reduction: what becomes of them; not a bitwise one.
-        tagged: compressed, as the plane was set up for.
+        reduction: how they are reduced; not a bitwise one.
+        tagged: use the tagged channels, which the plane compresses.
 
     Raises:
         CollectiveError: ranks disagree on length, type or operation.
-        PeerLostError: a rank is gone.
+        PeerLostError: a rank is lost.
     """
     exchange, operation, agreed = plane.exchange, reduction.operation, reduction.agreed
     if values.dtype.char == "f" and is_short(values.size, exchange.size):
@@ -122,9 +122,9 @@ def all_reduce(plane: DataPlane, values: Vector, reduction: Reduction, *, tagged
 
 
 def reduce_scatter(plane: DataPlane, values: Vector, spans: Sequence[Span], reduction: Reduction) -> None:
-    """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks; arguments and errors alike.
+    """Leave on rank r, in ``values[spans[r]]``, the reduction of that span over all ranks.
 
-    The rest of ``values`` is overwritten.
+    The rest of ``values`` is overwritten. Arguments and errors are those of :func:`all_reduce`.
     """
     exchange = plane.exchange
     chunk_floats = plane.chunk_floats()
@@ -135,7 +135,7 @@ def reduce_scatter(plane: DataPlane, values: Vector, spans: Sequence[Span], redu
 
 
 def bitwise_reduce_scatter(plane: DataPlane, words: Float32Array, spans: Sequence[Span], ufunc: np.ufunc) -> None:
-    """Do the same with octets."""
+    """Do :func:`reduce_scatter` with octets."""
     exchange, own = plane.exchange, spans[plane.exchange.rank]
     theirs = np.empty(exchange.size * len(own), np.float32)
     alltoall(exchange, words, spans, theirs, consecutive([len(own)] * exchange.size), tagged=False)

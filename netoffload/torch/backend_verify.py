@@ -1,9 +1,8 @@
 """The backend against gloo: every call, on every type, in groups of several sizes, in the same processes.
 
-Ranks are forked from one process, which has loaded everything once. What is moved, and what is reduced without
-rounding, has gloo's bits. Sums of floats agree within their rounding, and those of halves with the sum in float64,
-rounded once. What all ranks get has the same bits on all of them. In the end a rank kills itself, and all others must
-name it.
+Ranks are forked from one process, which has loaded everything once. Values that are only moved, or reduced without
+rounding, must have gloo's bits. Sums of floats must agree within their rounding. Results that are the same on all ranks
+must have the same bits on each. In the end a rank kills itself, and all others must name it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from netoffload.torch.backend_cases import DTYPES, Case, Place, cases, objects
 from netoffload.transport.driver import prepare
 
 SHAPES: Final = ((), (0,), (13,), (6, 5), (20011,))
-"""A number, nothing, octets that are no whole words, a transposed matrix, and one that is not short for any call."""
+"""A number, nothing, octets that do not fill whole words, a transposed matrix, and a vector too long to be short."""
 
 SIZES: Final = (2, 3, 4, 8)
 PR_SET_PDEATHSIG: Final = 1
@@ -42,12 +41,12 @@ class Trial:
     """What to try.
 
     Attributes:
-        ranks: processes.
-        sizes: of groups; smaller ones are the first so many ranks, and every other rank makes one more.
-        shapes: of tensors.
-        dtypes: of tensors.
+        ranks: number of processes.
+        sizes: sizes of groups of the first ranks; the odd ranks form one more group.
+        shapes: shapes of tensors.
+        dtypes: types of tensors.
         seed: decides all values.
-        timeout_s: of the process groups.
+        timeout_s: time limit of the process groups.
     """
 
     ranks: int = 8
@@ -58,7 +57,7 @@ class Trial:
     timeout_s: float = 60.0
 
     def groups(self) -> list[tuple[int, ...]]:
-        """Return the groups, by the ranks of the world."""
+        """Return the groups, as ranks counted in the world."""
         whole = sorted({size for size in self.sizes if size < self.ranks} | {self.ranks})
         odd = tuple(range(1, self.ranks, 2))
         return [tuple(range(size)) for size in whole] + ([odd] if len(odd) > 1 else [])
@@ -66,16 +65,16 @@ class Trial:
 
 @dataclass
 class Row:
-    """A call on a type in a group.
+    """Results of one call on one type in one group.
 
     Attributes:
-        call: its name.
-        dtype: of its tensors.
-        ranks: of the group, as the world counts them.
-        tried: how often.
+        call: name of the call.
+        dtype: type of its tensors.
+        ranks: the group's ranks, counted in the world.
+        tried: how often it was made.
         exact: how often all bits were gloo's.
-        wrong: what was neither exact nor within the rounding.
-        bits: checksum of what all ranks get, 0 for other calls.
+        wrong: results that were neither exact nor within the rounding.
+        bits: checksum of results that must be the same on all ranks; 0 for other calls.
     """
 
     call: str
@@ -90,11 +89,11 @@ class Row:
 def run(trial: Trial) -> dict[str, Any]:
     """Start the ranks, and return the record.
 
-    It has the rows, merged over ranks; what else is wrong; what the survivors of the last rank said, by rank; and
-    whether all is as it should be.
+    It has the rows, merged over ranks; further errors; by rank, the error that it raised when the last rank killed
+    itself; and whether all is right.
 
     Raises:
-        RunError: a rank ended without a word.
+        RunError: a rank ended without a result.
     """
     prepare()
     started_s = time.monotonic()
@@ -126,7 +125,7 @@ def run(trial: Trial) -> dict[str, Any]:
 
 
 def take_part(rank: int, trial: Trial, folder: Path) -> None:
-    """Be one rank, and leave what it found in a file."""
+    """Be one rank, and write what it found to a file."""
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), trial.ranks)  # type: ignore[attr-defined]
     limit = timedelta(seconds=trial.timeout_s)
@@ -151,7 +150,7 @@ def take_part(rank: int, trial: Trial, folder: Path) -> None:
 
 
 def try_case(case: Case, dtype: torch.dtype, ranks: tuple[int, ...], pair: Sequence[ProcessGroup], trial: Trial) -> Row:
-    """Make a call on both groups with all shapes, and compare."""
+    """Make a call on both groups with all shapes, and compare the results."""
     row = Row(case.name, str(dtype).removeprefix("torch."), ranks)
     for shape in trial.shapes:
         ours = case.tried(Place(pair[0], ranks, dtype, shape, trial.seed))
@@ -170,22 +169,22 @@ def try_case(case: Case, dtype: torch.dtype, ranks: tuple[int, ...], pair: Seque
 def _same_bits(ours: Tensor, theirs: Tensor) -> bool:
     if ours.dtype is not theirs.dtype or ours.shape != theirs.shape:
         return False
-    if ours.dtype is torch.bool:  # of which gloo makes sums: 2 is as true as 1
+    if ours.dtype is torch.bool:  # gloo adds booleans as numbers, and 2 is as true as 1
         return ours.tolist() == theirs.tolist()
     return torch.equal(*[one.contiguous().reshape(-1).view(torch.uint8) for one in (ours, theirs)])
 
 
 def _is_close(ours: Tensor, theirs: Tensor, size: int) -> bool:
-    """Return whether floats differ by what additions in another order may; gloo rounds halves in every step."""
+    """Return whether floats differ only by the order of additions; gloo rounds half-precision floats in every step."""
     if not ours.is_floating_point() or ours.shape != theirs.shape:
         return False
     step = size * torch.finfo(ours.dtype).eps
-    largest = 5 * size  # of the sums under way: values are N(0, 1)
+    largest = 5 * size  # largest partial sum: values are N(0, 1)
     return bool(((ours.double() - theirs.double()).abs() <= step * (theirs.double().abs() + largest)).all())
 
 
 def _lose(victim: int) -> str:
-    """Let a rank kill itself; return what this one heard of it."""
+    """Let a rank kill itself; return the error that this rank raises."""
     if dist.get_rank() == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
@@ -198,7 +197,7 @@ def _lose(victim: int) -> str:
 def _fork(rank: int, trial: Trial, folder: Path) -> int:
     if (pid := os.fork()) == 0:
         try:
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # nobody outlives the command
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # no rank outlives the command
             take_part(rank, trial, folder)
         except BaseException as error:
             _leave(folder, rank, {"rows": [], "wrong": [f"rank {rank}: {type(error).__name__}: {error}"], "lost": ""})
@@ -217,7 +216,7 @@ def _told(folder: Path, rank: int) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads((folder / f"told.{rank}").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunError(f"rank {rank} ended without a word: run with fewer ranks, or look at its output") from None
+        raise RunError(f"rank {rank} ended without a result: run with fewer ranks, or look at its output") from None
     return found
 
 

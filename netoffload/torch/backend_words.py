@@ -1,8 +1,8 @@
-"""Tensors as what connections carry, and back.
+"""Tensors as the vectors that connections carry, and back.
 
-Untagged connections deliver octets as they were sent. So whatever is only moved travels as *words*: the tensor's
-octets, filled up to whole float32, whatever they mean. What is added is a vector of numbers that rings know
-(``transfer.EXACT_TYPES``); halves are added as float32 and rounded once, at the end.
+Untagged connections deliver octets as they were sent. So tensors that are only moved travel as *words*: their octets,
+of any type, filled up to whole float32. Tensors that are added become vectors of a type that rings add
+(``transfer.EXACT_TYPES``). Half-precision floats are added as float32 and rounded once, at the end.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ ADDED_AS: Final = {
     torch.int32: torch.int32,
     torch.int64: torch.int64,
 }
-"""What a type is reduced as. The low octets of a sum or a product of integers do not depend on the high ones. A sum of
-truths is a number of ranks, which is true unless it is 0."""
+"""The type in which each type is reduced. The low octets of a sum or a product of integers do not depend on the high
+ones. A sum of booleans is a number of ranks, which is true unless it is 0."""
 
 
 class Words:
-    """Tensors as float32 words, each beginning at a word of its own.
+    """Tensors as float32 words; each tensor begins at a new word.
 
-    They share memory with the tensors where those lie one behind the other and are whole words; else :meth:`load` and
+    The words share memory with the tensors if these lie one after the other and are whole words. Else :meth:`load` and
     :meth:`store` copy.
 
     Args:
-        tensors: on the CPU, dense, of any types.
+        tensors: dense tensors on the CPU, of any types.
 
     Raises:
-        UsageError: not on the CPU, or sparse.
+        UsageError: a tensor is not on the CPU, or sparse.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -59,7 +59,7 @@ class Words:
         self.values: Float32Array = np.zeros(count, np.float32) if shared is None else shared
 
     def load(self) -> Float32Array:
-        """Take what the tensors hold, and return it."""
+        """Copy the tensors to the words, unless they share memory, and return the words."""
         if not self._is_shared:
             octets = self.values.view(np.uint8)
             for tensor, span in zip(self._tensors, self.spans, strict=True):
@@ -68,7 +68,7 @@ class Words:
         return self.values
 
     def store(self) -> None:
-        """Let the tensors hold the words."""
+        """Copy the words to the tensors, unless they share memory."""
         if self._is_shared:
             return
         octets = torch.from_numpy(self.values.view(np.uint8))
@@ -78,14 +78,14 @@ class Words:
 
 
 class Numbers:
-    """Tensors of one type as one vector of numbers to be reduced; the vector of one tensor may be its own memory.
+    """Tensors of one type as one vector of numbers to reduce; a single tensor may share its memory with the vector.
 
     Args:
-        tensors: on the CPU, dense.
-        is_kept: the tensors are not to be changed by what is done to :attr:`values`.
+        tensors: dense tensors on the CPU.
+        is_kept: changes of :attr:`values` must not change the tensors.
 
     Raises:
-        UsageError: not on the CPU, sparse, or of a type that cannot be added.
+        UsageError: a tensor is not on the CPU, sparse, or of a type that cannot be added.
     """
 
     def __init__(self, tensors: Sequence[Tensor], *, is_kept: bool = False) -> None:
@@ -105,13 +105,13 @@ class Numbers:
         self.values: Vector = flat.numpy()
 
     def store(self) -> None:
-        """Let the tensors hold the numbers, in their type."""
+        """Copy the numbers to the tensors, in their type, unless they share memory."""
         if not self._is_shared:
             for tensor, span in zip(self._tensors, self.spans, strict=True):
                 self.store_part(tensor, span.start, span.stop)
 
     def store_part(self, into: Tensor, start: int, stop: int) -> None:
-        """Let one tensor hold the numbers ``start`` to ``stop - 1``."""
+        """Copy the numbers ``start`` to ``stop - 1`` to one tensor."""
         into.detach().copy_(torch.from_numpy(self.values[start:stop]).view(into.shape))
 
 
@@ -119,7 +119,7 @@ def checked(tensor: Tensor) -> Tensor:
     """Return a tensor whose memory can be sent.
 
     Raises:
-        UsageError: it is not on the CPU, or not dense.
+        UsageError: the tensor is not on the CPU, or not dense.
     """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise UsageError(
@@ -130,7 +130,7 @@ def checked(tensor: Tensor) -> Tensor:
 
 
 def _shared(tensors: Sequence[Tensor]) -> Float32Array | None:
-    """Return the memory of all tensors as one vector; None if they do not lie one behind the other in whole words."""
+    """Return the memory of all tensors as one vector; None if they do not lie one after the other in whole words."""
     if not tensors or any(not tensor.is_contiguous() or tensor.nbytes % FLOAT_OCTETS for tensor in tensors):
         return None
     first, storage = tensors[0], tensors[0].untyped_storage()

@@ -1,8 +1,8 @@
 """Calls under way as torch knows them: ``Work`` and ``Future`` over a :class:`~netoffload.transport.Request`.
 
-``Work.wait`` waits for the request itself. A ``Future`` is made when somebody asks for one, and is settled by a thread
-of a pool that grows as needed: its callbacks may wait for further calls (PowerSGD's hook does), and the thread that
-carries calls out must not wait for itself.
+``Work.wait`` waits for the request itself. A ``Future`` is made on request, and a thread of a growing pool settles it.
+Its callbacks may wait for further calls, as PowerSGD's hook does. The thread that carries calls out could not settle
+it, because it would wait for itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_SETTLING: Final = 64
 _settling = ThreadPoolExecutor(MAX_SETTLING, thread_name_prefix="netoffload-future")
 
 Explain = Callable[[BaseException], BaseException]
-"""What went wrong with a request -> what torch's users get."""
+"""Takes the error of a request, returns the error that torch's users get."""
 
 
 class CallWork(Work):
@@ -48,7 +48,7 @@ class CallWork(Work):
         self._future: Future[list[Tensor]] | None = None
 
     def is_completed(self) -> bool:
-        """Return whether the call has ended, however it did."""
+        """Return whether the call has ended, well or with an error."""
         return self._request.test()
 
     def is_success(self) -> bool:
@@ -67,7 +67,7 @@ class CallWork(Work):
             timeout: how long at most; None or 0: until it has ended.
 
         Raises:
-            DistBackendError: what went wrong with the call, or it is not over in time.
+            DistBackendError: the call failed, or did not end in time.
         """
         limit_s = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
         if not self._request.join(limit_s):
@@ -77,11 +77,11 @@ class CallWork(Work):
         return True
 
     def synchronize(self) -> None:
-        """Do the same."""
+        """Do the same as :meth:`wait`."""
         self.wait()
 
     def result(self) -> list[Tensor]:
-        """Return the tensors with the result, once the call has ended."""
+        """Wait, and return the tensors with the result."""
         self.wait()
         return self._tensors
 
@@ -99,7 +99,7 @@ class CallWork(Work):
         """Return a future of the tensors."""
         if self._future is None:
             ended: Future[Any] = Future()
-            # Only an error that a callback raises is one to C++ as well.
+            # C++ sees an error only if a callback raises it.
             self._future = ended.then(lambda _: self.result())
             if self._request.test():
                 ended.set_result(None)
@@ -110,10 +110,10 @@ class CallWork(Work):
 
 @contextlib.contextmanager
 def explained(ranks: Sequence[int]) -> Iterator[None]:
-    """Raise what goes wrong in the body in torch's terms.
+    """Turn errors of the body into those of torch.
 
     Raises:
-        DistBackendError: a rank is gone, ranks disagree, or the system refused.
+        DistBackendError: a rank is lost, ranks disagree, or the system refused a call.
     """
     try:
         yield
@@ -122,7 +122,7 @@ def explained(ranks: Sequence[int]) -> Iterator[None]:
 
 
 def explain(error: BaseException, ranks: Sequence[int]) -> BaseException:
-    """Return an error in torch's terms; what the caller asked for, and bugs, stay what they are."""
+    """Return torch's error for an error; UsageError and bugs stay as they are."""
     if isinstance(error, UsageError) or not isinstance(error, NetOffloadError | OSError):
         return error
     is_world = list(ranks) == list(range(len(ranks)))
@@ -134,5 +134,5 @@ def _settle(request: Request, ended: Future[Any]) -> None:
         request.join()
         ended.set_result(None)
 
-    with contextlib.suppress(RuntimeError):  # the process ends, and nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the process ends, and no thread waits
         _settling.submit(settle)

@@ -1,6 +1,6 @@
 """Door (a): a communication hook for ``DistributedDataParallel``.
 
-DDP compares the hook's annotations with its own types, so they stay objects here.
+DDP compares the hook's annotations with its own types. So this module does not turn annotations into strings.
 """
 
 import torch
@@ -10,15 +10,15 @@ from netoffload.torch.state import CompressionState
 
 
 def compress_hook(state: CompressionState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Sum a bucket over all ranks and return its mean, as DDP expects.
+    """Begin to average a bucket over all ranks, and return a Future of the mean, as DDP expects.
 
     ``model.register_comm_hook(CompressionState(codec="packed", bound=10), compress_hook)``
 
-    The bucket is on its way when this returns: backward goes on. An error of the transport ends ``backward()`` of all
-    ranks with a RuntimeError that has its text.
+    The bucket is under way when this returns, so backward goes on. An error of the transport ends ``backward()`` on all
+    ranks with a RuntimeError that has the error's text.
 
     Args:
-        state: of this rank; one per model.
-        bucket: DDP's; its buffer becomes the mean.
+        state: this rank's state; one per model.
+        bucket: DDP's bucket; its buffer becomes the mean.
     """
     return state.start(bucket.buffer(), bucket.parameters(), is_last=bucket.is_last())

@@ -1,4 +1,4 @@
-"""A model's parameters by index, whatever the buckets in which they come."""
+"""A model's parameters by index, independent of the buckets in which they come."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from netoffload.torch.options import Options
 
 
 class Layers:
-    """Parameters in the order in which they are named, or else in which they first come: the same on all ranks.
+    """Parameters in the order of ``named_parameters``, or else in which they first come: the same on all ranks.
 
     Args:
-        named_parameters: of the model; None: parameters are counted as they come.
-        names: of the parameters that come.
+        named_parameters: the model's named parameters; None: parameters are counted as they come.
+        names: names for parameters that are counted as they come.
     """
 
     def __init__(self, named_parameters: Iterable[tuple[str, torch.Tensor]] | None, names: Sequence[str] = ()) -> None:
-        """Know the parameters that are named."""
+        """Index the named parameters."""
         self.names: list[str] = []
         self._names = names
         self._sizes: Sequence[int] = ()
@@ -47,16 +47,16 @@ class Layers:
         for parameter in parameters:
             if id(parameter) not in self._index:
                 if self.are_named:
-                    raise UsageError("a parameter is not among named_parameters: give those of the whole model")
+                    raise UsageError("a parameter is not in named_parameters: give those of the whole model")
                 at = len(self.names)
                 self._add(parameter, self._names[at] if at < len(self._names) else f"parameter {at}")
         return tuple(self._index[id(parameter)] for parameter in parameters)
 
     def expect(self, sizes: Sequence[int]) -> None:
-        """Take the model for one with parameters of these sizes, known or to come.
+        """Expect a model with parameters of these sizes.
 
         Raises:
-            UsageError: a known one has another size.
+            UsageError: a known parameter has another size.
         """
         self._sizes = tuple(sizes)
         for at, (name, parameter) in enumerate(zip(self.names, self._parameters, strict=True)):
@@ -64,11 +64,11 @@ class Layers:
 
     @property
     def layout(self) -> Layout:
-        """Sizes of all that are known, or expected."""
+        """Sizes of all expected parameters, or else of the known ones."""
         return Layout(tuple(self._sizes) or tuple(parameter.numel() for parameter in self._parameters))
 
     def exact(self, options: Options) -> frozenset[int]:
-        """Return which of them travel exact."""
+        """Return the indices of parameters that travel exact."""
         last = self.names[-1].rpartition(".")[0] if options.exact_last and self.names else None
         return frozenset(
             index
@@ -81,7 +81,7 @@ class Layers:
 
     def _check(self, at: int, name: str, parameter: torch.Tensor) -> None:
         if self._sizes and (at >= len(self._sizes) or self._sizes[at] != parameter.numel()):
-            raise UsageError(f"{name} has {parameter.numel()} values, not as many as in the model that was saved")
+            raise UsageError(f"{name} has {parameter.numel()} values, another number than in the model that was saved")
 
     def _add(self, parameter: torch.Tensor, name: str) -> None:
         self._check(len(self.names), name, parameter)

@@ -1,4 +1,4 @@
-"""Door (c): an optimizer that averages gradients over all ranks before it steps, in the shape of Horovod's."""
+"""Door (c): an optimizer that averages gradients over all ranks before it steps, with Horovod's interface."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from netoffload.torch.state import CompressionState
 from netoffload.transport import Request
 
 BUCKET_OCTETS: Final = 25 * 1024 * 1024
-"""Of float32 gradients that travel together: DDP's default."""
+"""Octets of float32 gradients that travel together: DDP's default."""
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -28,15 +28,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), state)
         broadcast_parameters(model.state_dict(), state=state)
 
-    Buckets are cut once, from the last parameter to the first, and begin in this order on all ranks. A parameter that
-    a rank did not use counts as a gradient of zeros, and gets the mean like any other.
+    Buckets are cut once, from the last parameter to the first, and travel in this order on all ranks. A parameter that
+    a rank did not use has a gradient of zeros there, and gets the mean like any other.
 
     Args:
-        optimizer: what steps.
-        state: how gradients travel; None: one with the default options.
-        named_parameters: ``model.named_parameters()``, if ``state`` was not given them and options need names.
-        backward_passes_per_step: gradients of so many backward passes are added up before they travel.
-        bucket_octets: of gradients that travel together.
+        optimizer: the optimizer to wrap.
+        state: how gradients travel; None: a state with the default options.
+        named_parameters: ``model.named_parameters()``, for the state that is made if ``state`` is None.
+        backward_passes_per_step: number of backward passes whose gradients are added up before they travel.
+        bucket_octets: most octets of gradients that travel together.
     """
 
     def __init__(
@@ -54,34 +54,34 @@ class DistributedOptimizer(torch.optim.Optimizer):
         parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
         self._buckets = _cut(parameters, bucket_octets)
         self._bucket_of = {one: at for at, bucket in enumerate(self._buckets) for one in bucket}
-        self.compression.layers.bucket(parameters)  # all are known before the first travels
+        self.compression.layers.bucket(parameters)  # makes all parameters known before the first one travels
         self._passes = backward_passes_per_step
         self._is_synchronised = False
         self._begin()
         for one in parameters:
             one.register_post_accumulate_grad_hook(self._arrived)
 
-    # What Optimizer's own __init__ would make; schedulers look at these.
+    # Optimizer.__init__ would make these attributes; schedulers read them.
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The wrapped optimizer's."""
+        """The wrapped optimizer's groups."""
         return self.optimizer.param_groups
 
     @property
     def state(self) -> Mapping[torch.Tensor, Any]:  # type: ignore[override]
-        """The wrapped optimizer's."""
+        """The wrapped optimizer's state."""
         return self.optimizer.state
 
     @property
     def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """The wrapped optimizer's."""
+        """The wrapped optimizer's defaults."""
         return self.optimizer.defaults
 
     def synchronize(self) -> None:
-        """Wait until every ``grad`` is the mean; the next :meth:`step` does not wait again. For clipping gradients.
+        """Wait until every ``grad`` is the mean, for example to clip it; the next :meth:`step` does not wait again.
 
         Raises:
-            CollectiveError: a rank is gone, or ranks disagree.
+            CollectiveError: a rank is lost, or ranks disagree.
         """
         self._start(len(self._buckets))
         for bucket, (staged, request) in zip(self._buckets, self._under_way, strict=True):
@@ -101,7 +101,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             closure: evaluates the model anew, backward included, and returns the loss.
 
         Raises:
-            CollectiveError: a rank is gone, or ranks disagree.
+            CollectiveError: a rank is lost, or ranks disagree.
         """
         loss = None
         if closure is not None:
@@ -114,7 +114,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """See the wrapped optimizer's."""
+        """Call the wrapped optimizer's ``zero_grad``."""
         self.optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.compression.load_state_dict(state_dict["compression"])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse: the buckets are cut.
+        """Refuse, because the buckets are cut already.
 
         Raises:
             NotImplementedError: always.
@@ -139,7 +139,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._under_way: list[tuple[Staged, Request]] = []
 
     def _arrived(self, parameter: torch.Tensor) -> None:
-        """Start what is complete; in autograd's thread."""
+        """Start the buckets that are complete; called in autograd's thread."""
         self._missing[self._bucket_of[parameter]] -= 1
         ready = len(self._under_way)
         while ready < len(self._buckets) and self._missing[ready] <= 0:
@@ -147,7 +147,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._start(ready)
 
     def _start(self, until: int) -> None:
-        """Start buckets in their order, up to one of them."""
+        """Start the buckets before number ``until``, in their order."""
         for at in range(len(self._under_way), until):
             bucket = self._buckets[at]
             parts = [torch.zeros_like(one) if one.grad is None else one.grad for one in bucket]
@@ -168,13 +168,13 @@ def broadcast_parameters(
 
     Args:
         parameters: ``model.state_dict()`` or ``model.named_parameters()``: tensors of any type, of the same names,
-            sizes and types on all ranks. What is no tensor is left alone.
-        root: whose.
-        state: whose connections to use; None: connect for this call.
-        group: the ranks, without a ``state``.
+            sizes and types on all ranks. Values that are not tensors are left alone.
+        root: the rank whose tensors all ranks get.
+        state: the state whose connections to use; None: connect for this call.
+        group: the ranks, if ``state`` is None.
 
     Raises:
-        CollectiveError: ranks disagree on the root or on the number of octets, or one is gone.
+        CollectiveError: ranks disagree on the root or on the number of octets, or a rank is lost.
     """
     named = parameters.items() if isinstance(parameters, Mapping) else parameters
     tensors = [value.detach() for _, value in named if isinstance(value, torch.Tensor)]

@@ -1,4 +1,4 @@
-"""What a :class:`~netoffload.torch.state.CompressionState` can be asked for."""
+"""The options of a :class:`~netoffload.torch.state.CompressionState`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Options:
 
     Attributes:
         offload: who applies the codec: ``nic``, ``inline``, ``auto`` or ``off``; None: $NETOFFLOAD_OFFLOAD, else auto.
-        codec: of the NICs, or of this process in their place; None: the NIC's, or what ``inline`` takes without one.
+        codec: the codec by which NICs or this process compress; None: the NIC's, or without a NIC ``inline``'s default.
         bound: k of the codec's error bound 2^-k; None: likewise.
-        compressor: instead of a codec, a method that :func:`netoffload.methods.parse` knows by name:
+        compressor: used instead of a codec; a name that :func:`netoffload.methods.parse` knows:
             ``terngrad``, ``qsgd:levels=15``, ``wgt:threshold=0.002``, ``8bit-dynamic``, ``fp16``.
-        error_feedback: what a rank left unsent is added to its next gradient.
-        scale: ``auto``: a power of two per bucket, from its root mean square; a power of two; None: 1.
-        start_step: steps before it travel exact; at least 1, because DDP shows its parameters in the first.
-        seed: of the compressors' randomness.
-        batch: samples per rank and step, for those rules of ``qsgd`` and ``pqasgd`` that ask for it.
+        error_feedback: add the residual to the next gradient.
+        scale: a power of two; or ``auto``: a power of two per bucket, from its root mean square; None: 1.
+        start_step: number of first steps that travel exact; at least 1, because DDP shows its parameters in the first.
+        seed: seed of the compressors' random numbers.
+        batch: samples per rank and step; some rules of ``qsgd`` and ``pqasgd`` need it.
         exact_below: parameters with fewer values travel exact.
         exact_names: parameters whose names match one of these patterns (``*.embedding.*``) travel exact.
         exact_vectors: parameters of one dimension (biases, norms) travel exact.
@@ -36,7 +36,7 @@ class Options:
         late_s: how long a rank that lives may keep the others waiting.
 
     Raises:
-        UsageError: a value that cannot be, or a method that moves weights.
+        UsageError: an impossible value, or a method that moves weights.
     """
 
     offload: str | None = None
@@ -56,7 +56,7 @@ class Options:
     late_s: float = LATE_S_DEFAULT
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be before a rank waits for the others."""
+        """Refuse impossible options before a rank waits for the others."""
         if isinstance(self.exact_names, str):
             raise UsageError(f"exact_names is a list of patterns: write [{self.exact_names!r}]")
         object.__setattr__(self, "exact_names", tuple(self.exact_names))
@@ -64,7 +64,7 @@ class Options:
         if self.start_step < 1:
             raise UsageError(f"start_step {self.start_step} is less than 1: the first step always travels exact")
         if self.compressor is not None and (self.codec, self.bound) != (None, None):
-            raise UsageError("codec and bound are the NIC's, a compressor is the host's: give one of both")
+            raise UsageError("a compressor takes the place of a codec: give compressor, or codec and bound, not both")
         self.settings()
         self.spec()
 
@@ -92,7 +92,7 @@ class Options:
         """Return the method.
 
         Raises:
-            UsageError: an unknown one, one that moves weights, or one with a server.
+            UsageError: the method is unknown, moves weights, or has a server.
         """
         if self.compressor is None:
             return parse("inc" if self.settings().offload is Offload.OFF else "inc+c", batch=self.batch)

@@ -1,12 +1,12 @@
-"""Door (d): ranks train on their own, and agree on weights every so many steps.
+"""Door (d): ranks train separately, and agree on weights every p steps.
 
 ===========================  ==============================================================================
 method                       what travels every p steps
 ===========================  ==============================================================================
 ``psgd``                     the weights, exact; their mean replaces them
-``rsgd``                     in each step a p-th of the weights
+``rsgd``                     a p-th of the weights in each step, exact
 ``pqasgd``                   changes since the last time, quantised; their mean is added
-``changes``                  the same by the state's codec or compressor
+``changes``                  changes since the last time, compressed as the state says; their mean is added
 ===========================  ==============================================================================
 
 Sources: Jiang and Agrawal, "A Linear Speedup Analysis ...", Algorithms 1 and 2 (psgd, rsgd, pqasgd); Douillard et al.,
@@ -42,7 +42,7 @@ from netoffload.transport import DataPlane
 METHODS: Final = ("psgd", "rsgd", "pqasgd", "changes")
 
 NOTHING: Final = np.empty(0, np.float32)
-"""In place of a gradient, which the optimizer has applied."""
+"""Passed instead of a gradient, because the optimizer has applied it already."""
 
 
 class Periodic:
@@ -57,19 +57,19 @@ class Periodic:
             optimizer.zero_grad()
         periodic.finish()
 
-    The ranks begin with the same weights (:func:`~netoffload.torch.optimizer.broadcast_parameters`). The optimizer's
-    momentum stays with its rank. Buffers (BatchNorm's) are not averaged.
+    The ranks must begin with the same weights (:func:`~netoffload.torch.optimizer.broadcast_parameters`). The
+    optimizer's momentum stays with its rank. Buffers (BatchNorm's) are not averaged.
 
     Args:
-        model: whose parameters are averaged, in float32.
-        optimizer: of this rank.
-        every: p, steps from one averaging to the next.
-        method: psgd, rsgd, pqasgd (with parameters as of ``netoffload train``: ``pqasgd:levels=15``), or changes.
+        model: the model, whose parameters are averaged in float32.
+        optimizer: this rank's optimizer.
+        every: p, the steps from one averaging to the next.
+        method: psgd, rsgd, pqasgd (with parameters as for ``netoffload train``: ``pqasgd:levels=15``), or changes.
         outer: an optimizer on the mean change, which makes it DiLoCo; not with ``rsgd``.
-        state: how changes travel; None: one with the default options.
+        state: how changes travel; None: a state with the default options.
 
     Raises:
-        UsageError: a method that is unknown or goes with no outer optimizer, or less than one step.
+        UsageError: the method is unknown, or takes no outer optimizer; or ``every`` is less than one.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Periodic:
         if outer is not None and name == "rsgd":
             raise UsageError("rsgd averages a part of the weights at a time: an outer optimizer needs psgd or pqasgd")
         if every < 1:
-            raise UsageError(f"every={every} is no number of steps, 1 or more")
+            raise UsageError(f"every={every} is not a number of steps: give 1 or more")
         self.model, self.optimizer, self.every, self.outer = model, optimizer, every, outer
         self.state = state or CompressionState()
         self._is_rotating, self._is_by_changes = name == "rsgd", name == "changes"
@@ -105,7 +105,7 @@ class Periodic:
         """Take the optimizer's step, and average if it is time; all ranks call it together.
 
         Raises:
-            CollectiveError: a rank is gone, or ranks disagree.
+            CollectiveError: a rank is lost, or ranks disagree.
         """
         loss = self.optimizer.step(closure) if closure is not None else self.optimizer.step()
         self._steps += 1
@@ -123,7 +123,7 @@ class Periodic:
             self._exchange(lambda method: method.step(NOTHING.copy(), self._flat, lambda _: self._gather()))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank remembers beside model and optimizer, for :meth:`load_state_dict`."""
+        """Return what this rank remembers besides model and optimizer, for :meth:`load_state_dict`."""
         return {
             "steps": self._steps,
             "synchronised": self._flat.tobytes(),
@@ -134,18 +134,18 @@ class Periodic:
         """Take over what :meth:`state_dict` returned on this rank.
 
         Raises:
-            UsageError: it belongs to another model.
+            UsageError: the state belongs to another model.
         """
         flat = np.frombuffer(state["synchronised"], np.float32)
         if flat.shape != self._flat.shape:
-            raise UsageError(f"the state is of a model of {flat.size} parameters, this one has {self._flat.size}")
+            raise UsageError(f"the state belongs to a model of {flat.size} parameters, this one has {self._flat.size}")
         self._flat[:] = flat
         self._steps, self._memory = state["steps"], state["method"]
         if self._method is not None and self._memory is not None:
             self._method.remember(self._memory)
 
     def _exchange(self, call: Callable[[WeightExchange], None]) -> None:
-        """Make a call of the method, and take over the weights that it leaves."""
+        """Call the method, and take over the weights that it leaves."""
         if self._method is None:
             self._method = self._made(self.state.connected().plane)
             if self._memory is not None:
@@ -160,7 +160,7 @@ class Periodic:
                 offset += one.numel()
 
     def _made(self, plane: DataPlane) -> WeightExchange:
-        """Return the method; it is called when it is time, so but for rsgd its own period is 1."""
+        """Return the method. Except for rsgd its period is 1, because :meth:`step` calls it only when it is time."""
         spec, options = self._spec, self.state.options
         member = Member(plane.exchange, None, self.state.layers.layout, options.seed, options.error_feedback)
         if self._is_rotating:

@@ -3,8 +3,8 @@
 =================  ================================================================================
 started by         store, and where rank and size come from
 =================  ================================================================================
-any, with          the process group's own
-``dist`` running
+any, if ``dist``   the process group's store, rank and size
+is initialized
 ``torchrun``       $MASTER_ADDR and $MASTER_PORT; $RANK and $WORLD_SIZE
 ``mpiexec``        the same address; $PMI_RANK and $PMI_SIZE (MPICH), $OMPI_COMM_WORLD_* (Open MPI)
 by hand, alone     none: one rank
@@ -38,10 +38,11 @@ from netoffload.transport.driver import prepare
 from netoffload.transport.launchers import set_rank_environment
 
 SET_UP_TIMEOUTS: Final = 2
-"""Silences that a gather of the set-up may take."""
+"""How many times ``timeout_s`` a gather of the set-up may take."""
 
 _made: collections.defaultdict[tuple[int, ...], Iterator[int]] = collections.defaultdict(itertools.count)
-_stores: dict[str, Store] = {}
+_stores: dict[int, Store] = {}
+"""By the number of ranks that share it."""
 
 
 def connect(group: dist.ProcessGroup | None, settings: Settings) -> Calls[DataPlane]:
@@ -49,13 +50,13 @@ def connect(group: dist.ProcessGroup | None, settings: Settings) -> Calls[DataPl
 
     Args:
         group: the ranks; None: those of the default group, or without one all that the launcher started.
-        settings: of the connections.
+        settings: settings of the connections.
 
     Raises:
         UsageError: a setting of this rank is wrong.
-        CollectiveError: some rank did not come or could not set up.
+        CollectiveError: a rank did not come or could not set up.
     """
-    prepare()  # before the others count on this rank: it may compile for a minute
+    prepare()  # before the other ranks wait for this one: it may compile for a minute
     if group is None and not dist.is_initialized():
         store, rank, size = _launched(settings.late_s)
         ranks = tuple(range(size))
@@ -71,7 +72,7 @@ def connect(group: dist.ProcessGroup | None, settings: Settings) -> Calls[DataPl
 
 
 def own_host(store: Store) -> str:
-    """Return how the others reach this rank's host: its address on the way to the store's, or its name."""
+    """Return the address or name by which other ranks reach this host: its address towards the store's, or its name."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     name = platform.node()
@@ -81,12 +82,12 @@ def own_host(store: Store) -> str:
 
 
 def _launched(limit_s: float) -> tuple[Store, int, int]:
-    """Return store, rank and size of a program without a process group; the same store every time."""
+    """Return store, rank and size of a program without a process group; the store is made once."""
     set_rank_environment()
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if "" not in _stores:
+    if size not in _stores:
         if size == 1:
-            _stores[""] = HashStore()
+            _stores[size] = HashStore()
         else:
-            _stores[""], _, _ = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=limit_s)))
-    return _stores[""], rank, size
+            _stores[size], _, _ = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=limit_s)))
+    return _stores[size], rank, size

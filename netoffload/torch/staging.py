@@ -1,9 +1,8 @@
 """Tensors as float32 vectors of the host, and back.
 
-A float32 tensor on the CPU is summed where it lies. float16 and bfloat16 are summed in float32, which is better than
-hop by hop in their own type, and rounded once, at the end. A CUDA tensor goes through pinned memory: both copies are
-asynchronous, and the rank's own thread never waits for them. **The CUDA path was written without a GPU at hand and has
-not been run.**
+A float32 tensor on the CPU is summed in its own memory. float16 and bfloat16 are summed in float32 and rounded once, at
+the end, which is better than rounding on every hop. A CUDA tensor goes through pinned memory. Both copies are
+asynchronous, so the training thread never waits for them. **The CUDA path has not been run on a GPU.**
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Staged:
-    """One tensor on its way.
+    """One tensor under way.
 
     Args:
-        tensor: of any shape, contiguous; its device does not write to it until :meth:`put_back`.
+        tensor: a contiguous tensor of any shape; its device must not write to it until :meth:`put_back`.
 
     Raises:
-        UsageError: another type.
+        UsageError: its type cannot be summed.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -48,16 +47,16 @@ class Staged:
 
     @property
     def devices(self) -> list[torch.device] | None:
-        """Devices of the Future that :meth:`put_back` ends."""
+        """Devices for the Future that :meth:`put_back` completes."""
         return [self.tensor.device] if self.tensor.is_cuda else None
 
     @property
     def octets(self) -> int:
-        """Of the vector."""
+        """Octets of the float32 vector."""
         return self._host.nbytes
 
     def values(self) -> Float32Array:
-        """Return the vector, float32[n], when it is there."""
+        """Return the vector, float32[n]; wait until it is copied."""
         if self._copied is not None:
             self._copied.synchronize()
         values: Float32Array = self._host.numpy()

@@ -1,4 +1,4 @@
-"""What the doors share: one rank's connections, and what it remembers of the layers of one model."""
+"""What hook, optimizer and periodic averaging share: a rank's connections, and its memory of one model's layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from netoffload.transport.info import with_nic
 T = TypeVar("T")
 
 FORMAT: Final = 1
-"""Of what :meth:`CompressionState.state_dict` returns."""
+"""Format number of what :meth:`CompressionState.state_dict` returns."""
 
 LANES: Final = (Lane.TAGGED, Lane.UNTAGGED)
 
@@ -34,10 +34,10 @@ class Report:
     """What a state did so far, seen from this rank.
 
     Attributes:
-        steps: of training.
-        ring_octets: what a rank of a plain ring sends for the gradients of these steps, as float32.
-        sent_octets: what this rank or its NIC sent, headers excluded.
-        scales: by parameter, what its values were multiplied by in the latest step that compressed them.
+        steps: number of training steps.
+        ring_octets: octets that a rank of an uncompressed ring sends for the gradients of these steps.
+        sent_octets: octets that this rank or its NIC sent, without headers.
+        scales: by parameter, the factor of its values in the latest step that compressed them.
         info: octets and times of the connections.
     """
 
@@ -49,15 +49,15 @@ class Report:
 
     @property
     def ratio(self) -> float:
-        """Octets of a plain ring for each octet sent; 1.0 if nothing was sent."""
+        """Octets of an uncompressed ring per octet sent; 1.0 if nothing was sent."""
         return self.ring_octets / self.sent_octets if self.sent_octets else 1.0
 
 
 class CompressionState:
     """How one model's gradients travel, and what this rank remembers of them.
 
-    Nothing is connected before the first gradient comes; that is collective. Pickling keeps what is remembered, not the
-    group nor the connections.
+    The ranks connect when the first gradient comes; that is collective. Pickling keeps the memory and the options, but
+    neither the group nor the connections.
 
     Args:
         group: the ranks; None: the default group, or all ranks that the launcher started.
@@ -65,7 +65,7 @@ class CompressionState:
         options: fields of :class:`~netoffload.torch.options.Options`.
 
     Raises:
-        UsageError: an option that cannot be.
+        UsageError: an option has an impossible value.
     """
 
     _calls: Calls[DataPlane] | None = None
@@ -75,7 +75,7 @@ class CompressionState:
     _octets: int = 0
     _exact: frozenset[int] = frozenset()
     _restored: Memory | None = None
-    """What was loaded, until all layers are known."""
+    """The loaded state, until all layers are known."""
 
     def __init__(
         self,
@@ -95,15 +95,15 @@ class CompressionState:
         """Begin to average a bucket of gradients; collective, with the same bucket on all ranks.
 
         Args:
-            tensor: the gradients of ``parameters``, one behind the other; becomes their mean.
-            parameters: of the model.
+            tensor: the gradients of ``parameters``, one after the other; becomes their mean over all ranks.
+            parameters: the model's parameters in this bucket.
             is_last: no other bucket of this step follows.
 
         Returns:
             A Future of ``tensor``.
 
         Raises:
-            UsageError: a type that cannot be summed.
+            UsageError: the tensor's type cannot be summed.
             CollectiveError: the ranks could not connect.
         """
         staged = Staged(tensor)
@@ -119,7 +119,7 @@ class CompressionState:
         return ended.then(mean)
 
     def submit(self, staged: Staged, layers: Bucket, *, is_last: bool) -> Request:
-        """Do the same for a tensor that is staged already, and leave it there; arguments as of :meth:`start`."""
+        """Begin to average a staged tensor, and leave the mean there; arguments as for :meth:`start`."""
         calls, is_exact, pieces = self.connected(), self._step < self.options.start_step, self._pieces(layers)
         self.count(staged.octets, is_last=is_last)
         is_known = is_last or self.layers.are_named or self._restored is not None
@@ -136,7 +136,7 @@ class CompressionState:
         return calls.start(average, LANES)
 
     def count(self, octets: int, *, is_last: bool) -> None:
-        """Take note of a bucket of gradients, ``octets`` as float32, of a step."""
+        """Count a bucket of gradients of ``octets`` as float32; the last one of a step counts the step."""
         self._octets += octets
         self._step += is_last
 
@@ -144,27 +144,27 @@ class CompressionState:
         """Return the connections; collective at the first call.
 
         Raises:
-            CollectiveError: some rank did not come, or ranks differ in what they were asked for.
+            CollectiveError: a rank did not come, or ranks have different options.
         """
         if self._calls is None:
             self._calls = connect(self.group, self.options.settings())
         return self._calls
 
     def run(self, call: Callable[[DataPlane], T]) -> T:
-        """Carry out a call of one's own behind those under way, and return what it returns.
+        """Carry out a caller's function after the calls under way, and return what it returns.
 
         Raises:
-            CollectiveError: what went wrong with it.
+            CollectiveError: what went wrong with the call.
         """
         results: list[T] = []
         self.connected().run(lambda plane: results.append(call(plane)), LANES)
         return results[0]
 
     def reducer(self) -> SelectiveReducer:
-        """Return what sums gradients; all layers are known.
+        """Return the reducer that sums gradients; all layers must be known.
 
         Raises:
-            UsageError: what :meth:`load_state_dict` took over belongs to another rank.
+            UsageError: the state that :meth:`load_state_dict` took over belongs to another rank.
         """
         if self._reducer is None:
             plane, options, layout = self.connected().plane, self.options, self.layers.layout
@@ -175,7 +175,7 @@ class CompressionState:
             if restored is not None and [restored["rank"], restored["size"]] != here:
                 raise UsageError(
                     f"the state is rank {restored['rank']}'s of {restored['size']}, this is rank {here[0]} of "
-                    f"{here[1]}: load what this rank saved"
+                    f"{here[1]}: load the state that this rank saved"
                 )
             self._exact = self.layers.exact(options) if restored is None else frozenset(restored["exact"])
             selection = Selection(self._exact, options.scale, auto_rms(spec, codec))
@@ -186,7 +186,7 @@ class CompressionState:
         return self._reducer
 
     def report(self) -> Report:
-        """Return what this state did so far; asks the NIC, if there is one.
+        """Return what this state did so far; ask the NIC, if there is one.
 
         Raises:
             ControlError: the NIC does not answer.
@@ -200,10 +200,11 @@ class CompressionState:
         return Report(self._step, ring, info.payload_octets, scales, info)
 
     def state_dict(self) -> Memory:
-        """Return what is remembered, for :meth:`load_state_dict` on the same rank of as many; between two steps.
+        """Return what this rank remembers, for :meth:`load_state_dict`; call it between two steps.
 
-        It holds residuals, scales, steps of random streams, and how buckets are cut. A run that takes it over from the
-        second step on gives the bits that the uninterrupted one gives.
+        It holds residuals, scales, steps of random streams, and how buckets are cut. Load it on the same rank of an
+        equal number of ranks. If it was saved after the second step or later, the resumed run gives the bits of an
+        uninterrupted one.
         """
         if self._restored is not None:
             return self._restored
@@ -225,7 +226,7 @@ class CompressionState:
         """Take over what :meth:`state_dict` returned.
 
         Raises:
-            UsageError: another format, or another model.
+            UsageError: the state has another format, or belongs to another model.
         """
         if not state:
             return
@@ -236,7 +237,7 @@ class CompressionState:
         self._step, self._cut = state["step"], [tuple(bucket) for bucket in state["cut"]]
 
     def close(self) -> None:
-        """Close the connections; the next gradient would connect again."""
+        """Close the connections; the next gradient connects again."""
         if (calls := self._calls) is not None:
             self.load_state_dict(self.state_dict())
             self._calls = None
@@ -248,7 +249,7 @@ class CompressionState:
         return {"options": options, "names": self.layers.names * self.layers.are_named, "memory": self.state_dict()}
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
-        """Take over what was pickled; the group is the default one, parameters get their names as they come."""
+        """Take over what was pickled, with the default group; parameters get their saved names as they come."""
         self._begin(None, Layers(None, pickled["names"]), Options(**pickled["options"]))
         self.load_state_dict(pickled["memory"])
 
@@ -257,10 +258,10 @@ class CompressionState:
         self._cut = []
 
     def _pieces(self, layers: Bucket) -> list[Bucket]:
-        """Return the buckets in which these layers are summed: those of the steps before, if they fill this one.
+        """Return the buckets in which these layers are summed: those of earlier steps, if together they fill this one.
 
-        After a resume DDP begins with other buckets than those with which the run went on before. A float's place in
-        its bucket decides in which order the ranks' values are added.
+        After a resume DDP begins with other buckets than the interrupted run had. A float's place in its bucket decides
+        the order in which the ranks' values are added, and so its bits.
         """
         inside = [bucket for bucket in self._cut if set(bucket) <= set(layers)]
         if sum(map(len, inside)) == len(layers):

@@ -1,6 +1,6 @@
-"""TensorBoard: what worker 0 sees, as scalars of every iteration and histograms of every layer.
+"""TensorBoard: writes worker 0's scalars of every iteration, and histograms of every layer.
 
-It is written by ``torch.utils.tensorboard``, which needs the package tensorboard: the extra ``tensorboard``.
+``torch.utils.tensorboard`` writes the files. It needs the package tensorboard, from the extra ``tensorboard``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Board:
     """An event file of one run."""
 
     def __init__(self, folder: Path, layers: Sequence[Layer]) -> None:
-        """Begin it.
+        """Begin the file.
 
         Args:
-            folder: made if missing.
-            layers: of the vectors that :meth:`add_histograms` gets.
+            folder: folder of the file, which is made if missing.
+            layers: layers of the vectors that :meth:`add_histograms` gets.
 
         Raises:
             UsageError: the package is missing, or the file cannot be written.

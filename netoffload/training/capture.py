@@ -1,7 +1,7 @@
-"""What a worker sends, kept for later: its gradient before the method has it, in some iterations.
+"""Keeps a worker's gradients of some iterations, as they are before the method gets them.
 
-Copying one of HDC's gradients takes about a millisecond of an iteration that is timed; a run that captures is one to
-look at, not one to quote. Beside the vectors a second file says where each layer lies in them.
+Copying one of HDC's gradients takes about a millisecond of a timed iteration, so do not quote the times of a run that
+captures. Beside the vectors a second file says where each layer lies in them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from netoffload.methods import Method, Update
 from netoffload.results import decode_dataclass
 
 CAPTURE_FILE: Final = "gradients.npy"
-"""In the result folder."""
+"""File of the vectors, in the result folder."""
 
 LAYERS_FILE: Final = "gradients.layers.json"
-"""Beside it; likewise ``NAME.layers.json`` beside ``NAME.npy``."""
+"""File of the layers, in the result folder; a user's ``NAME.npy`` gets ``NAME.layers.json`` beside it."""
 
 MAX_VECTORS: Final = 32
-"""Later gradients are not kept: 32 of HDC's are 147 MB."""
+"""Most vectors that are kept: 32 of HDC's gradients are 147 MB."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,17 +41,17 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """What the vectors of a capture are: after which iterations, and of which layers."""
+    """The description of a capture's vectors: their iterations and their layers."""
 
     iterations: tuple[int, ...]
     layers: tuple[Layer, ...]
 
     @classmethod
     def read(cls, vectors: Path) -> Captured:
-        """Read what lies beside a file of vectors.
+        """Read the description beside a file of vectors.
 
         Raises:
-            UsageError: unreadable, or not such a file.
+            UsageError: the description is unreadable, or the file is something else.
         """
         path = vectors.with_suffix(".layers.json")
         try:
@@ -61,12 +61,12 @@ class Captured:
 
 
 class ObservedMethod(Method):
-    """A method whose gradients somebody sees before it does."""
+    """A method that shows its gradients to a function before another method gets them."""
 
     def __init__(
         self, method: Method, every: int, observe: Callable[[int, Float32Array], None], first: int = 0
     ) -> None:
-        """Show the gradients of iterations ``every``, 2 * ``every``, ... to ``observe``; ``first`` are done."""
+        """Show the gradients of iterations ``every``, 2 * ``every``, ... to ``observe``; start after ``first``."""
         self.sent = method.sent
         self._method, self._every, self._observe = method, every, observe
         self._iteration = first
@@ -89,10 +89,10 @@ class ObservedMethod(Method):
 
 
 class CapturingMethod(ObservedMethod):
-    """A method that keeps copies of what goes into another one."""
+    """A method that keeps copies of gradients before another method gets them."""
 
     def __init__(self, method: Method, every: int, first: int = 0) -> None:
-        """Keep the gradient of iteration ``every``, 2 * ``every``, ...; nothing is kept yet."""
+        """Keep the gradients of iterations ``every``, 2 * ``every``, ...; start after ``first``."""
         super().__init__(method, every, self._keep, first)
         self._kept: dict[int, Float32Array] = {}
 
@@ -101,7 +101,7 @@ class CapturingMethod(ObservedMethod):
             self._kept[iteration] = gradient.copy()
 
     def write(self, folder: Path, layers: Sequence[Layer] = ()) -> None:
-        """Write float32[vectors, n] into the result folder, and what they are."""
+        """Write float32[vectors, n] and their description into the result folder."""
         np.save(folder / CAPTURE_FILE, np.array(list(self._kept.values()), np.float32))
         said = Captured(tuple(self._kept), tuple(layers))
         (folder / LAYERS_FILE).write_text(json.dumps(dataclasses.asdict(said), indent=1), encoding="utf-8")

@@ -2,13 +2,13 @@
 
 ::
 
-    DIR/inc+c-seed1/checkpoint.json        which run it is, and how far; replaced last, so it names whole files only
+    DIR/inc+c-seed1/checkpoint.json        the run and its iteration; replaced last, so it names only complete files
                     iteration100/rank0.pt  replica, method's memory; one file per rank, because ranks differ
                                  rank1.pt
-                    record.json            of a run that got to its end
+                    record.json            the record of a finished run
 
-A file is written beside its place, flushed to the disk, and renamed. What is older than ``checkpoint.json`` says is
-removed after that. A run killed at any moment leaves a checkpoint that is whole, or none.
+A file is written beside its place, flushed to the disk, and renamed. Then files of earlier iterations are removed. A
+run that is killed at any moment leaves a complete checkpoint, or none.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from netoffload.training.config import Checkpointing, TrainSettings
 FORMAT: Final = 2
 CHECKPOINT_FILE: Final = "checkpoint.json"
 NOT_THE_RUN: Final = frozenset({"iterations", "data_dir", "eval_every", "stop_at_accuracy"})
-"""Settings with which a run may go on that are not those it began with."""
+"""Settings that may change when a run goes on."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What ``checkpoint.json`` says.
+    """The content of ``checkpoint.json``.
 
     Attributes:
-        format: of this file.
-        run: which run it is (:func:`describe`).
-        iteration: how many are done.
-        accuracy: the latest one measured, 0..1.
+        format: format number of the file.
+        run: description of the run (:func:`describe`).
+        iteration: number of finished iterations.
+        accuracy: the latest measured accuracy, 0..1.
     """
 
     format: int
@@ -54,7 +54,7 @@ class Checkpoint:
 
 
 def describe(settings: TrainSettings, codec: str | None, bound_k: int | None) -> dict[str, str]:
-    """Return what makes a run this run, as texts by name: a checkpoint of another one is refused."""
+    """Return the settings that identify a run, as texts by name; a checkpoint with others is refused."""
     every = dataclasses.asdict(settings.resolved())
     said = {name: str(value) for name, value in every.items() if name not in NOT_THE_RUN and value is not None}
     return said | ({"codec": str(codec), "bound": str(bound_k)} if settings.compressed else {})
@@ -64,7 +64,7 @@ def find(asked: Checkpointing) -> Checkpoint | None:
     """Return the checkpoint of a run; None: there is none.
 
     Raises:
-        UsageError: it is there and must not be, or cannot be read, or belongs to another run.
+        UsageError: a checkpoint exists without ``--resume``, cannot be read, or belongs to another run.
     """
     path = Path(asked.folder) / CHECKPOINT_FILE
     if not path.exists():
@@ -93,7 +93,7 @@ class Checkpoints:
         self._asked, self._exchange, self._folder = asked, exchange, Path(asked.folder)
 
     def is_due(self, done: int) -> bool:
-        """Whether one is wanted after ``done`` iterations."""
+        """Whether a checkpoint is due after ``done`` iterations."""
         return done % self._asked.every == 0
 
     def save(self, state: dict[str, Any], done: int, accuracy: float | None) -> None:
@@ -115,10 +115,10 @@ class Checkpoints:
         barrier(self._exchange)
 
     def load(self) -> dict[str, Any] | None:
-        """Return what this rank saved; None: the run has no checkpoint, or is not to go on from it.
+        """Return the state that this rank saved; None: the run has no checkpoint, or does not resume.
 
         Raises:
-            UsageError: it cannot be read, or belongs to another run.
+            UsageError: the checkpoint cannot be read, or belongs to another run.
         """
         found = find(self._asked)
         if found is None:
@@ -133,10 +133,10 @@ class Checkpoints:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Put a file in its place when all of it is on the disk; folders are made.
+    """Write a file beside its place, and rename it when it is complete on the disk; make missing folders.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     beside = path.with_name(f"{path.name}.new")
     try:

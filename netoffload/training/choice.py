@@ -1,4 +1,4 @@
-"""A dataclass by its name and parameters: ``adam:beta2=0.99``, ``cosine:warmup=100``."""
+"""Dataclasses chosen by name and parameters: ``adam:beta2=0.99``, ``cosine:warmup=100``."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ T = TypeVar("T")
 
 
 def choose(what: str, kinds: Mapping[str, type[T]], text: str | None, own: T, **given: object) -> T:
-    """Return what ``text`` names.
+    """Return the dataclass that ``text`` names.
 
     Args:
-        what: for messages.
+        what: name of the choice, for messages.
         kinds: dataclasses by name; all their fields have defaults.
         text: a name, or ``name:parameter=value,...``. None: ``own``.
-        own: whose values are the defaults of its own kind.
+        own: the default; if ``text`` names its kind, its values are the defaults of the parameters.
         given: more values, by field; None: not given.
 
     Raises:
-        UsageError: an unknown name or parameter, or a value that cannot be.
+        UsageError: a name or parameter is unknown, or a value is not possible.
     """
     name, _, rest = (name_of(kinds, own) if text is None else text).partition(":")
     kind: Any = kinds[check_choice(what, name, tuple(kinds))]

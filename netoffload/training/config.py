@@ -1,4 +1,4 @@
-"""What a training run is asked for; what it leaves open is the model's."""
+"""The settings of a training run. The model decides those that are left out."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from netoffload.training.optimizers import OPTIMIZERS, Optimizer
 from netoffload.training.schedules import SCHEDULES, Schedule
 
 OFFLOADS: Final = (Offload.NIC.value, Offload.INLINE.value)
-"""Who may compress a run's gradients. What is not to be compressed says its method."""
+"""Who may compress a run's gradients; the method decides whether they are compressed at all."""
 
 
 MAX_RANKS: Final = 64
-"""As many as a testbed can have nodes."""
+"""Most ranks of a run: the most nodes of a testbed."""
 
 
 FLOAT32: Final = "float32"
-"""Activations as they are."""
+"""Name of the activations' type that is not compressed."""
 
 
 class Parallel(enum.StrEnum):
-    """What a worker has of the model."""
+    """The part of the model that a worker has."""
 
     DATA = "data"
     MODEL = "model"
@@ -52,32 +52,32 @@ class TrainSettings:
         method: a name of :mod:`netoffload.methods.registry` with its parameters; ``--exchange`` on the command line.
         nodes: workers; an aggregator or a parameter server comes on top.
         iterations: batches per worker.
-        seed: of weights, batches, compressors and the digits' test set.
+        seed: seed of weights, batches, compressors and the digits' test set.
         model: one of :data:`netoffload.training.models.MODELS`.
         data: one of :data:`~netoffload.training.data_spec.DATASETS`, or ``synthetic``. None: the model's own.
         data_dir: folder or file of a data set that needs one.
         batch: samples per worker and iteration.
-        learning_rate: at the start. None: the model's own, or the most that the method takes.
+        learning_rate: learning rate at the start. None: the model's own, or the largest that the method takes.
         optimizer: one of :data:`~netoffload.training.optimizers.OPTIMIZERS` with its parameters. None: the model's own.
         schedule: one of :data:`~netoffload.training.schedules.SCHEDULES` with its parameters. None: the model's own.
-        learning_rate_divisor: of the schedule ``step``: the learning rate is divided by it once per interval.
-        learning_rate_interval: of the schedule ``step``: iterations.
-        momentum: of the optimizer.
-        weight_decay: of the optimizer.
+        learning_rate_divisor: number by which the schedule ``step`` divides the learning rate once per interval.
+        learning_rate_interval: interval of the schedule ``step``, in iterations.
+        momentum: momentum of the optimizer.
+        weight_decay: weight decay of the optimizer.
         clip_norm: the largest norm that the mean gradient may have: a longer one is shortened to it. None: any.
-        loss_scale: a term of mixed-precision training. Gradients are multiplied by it before the method has them and
-            divided after, so an error bound of 2^-k on the wire is one of 2^-k / loss_scale for the gradient; a power
-            of two, so that it changes no other bit.
+        loss_scale: a term of mixed-precision training: gradients are multiplied by it before the method gets them and
+            divided by it afterwards. So an error bound of 2^-k on the wire is 2^-k / loss_scale for the gradient. It is
+            a power of two, so that it changes only exponents.
         eval_every: iterations from one accuracy of worker 0 to the next, outside the timed part; 0: at the end only.
-        stop_at_accuracy: 0..1; the run ends when an accuracy reaches it. None: it goes on.
+        stop_at_accuracy: 0..1; the run ends when an accuracy reaches it. None: the run does all iterations.
         error_feedback: host-side compressors add what they left unsent to the next gradient.
         sharing: one of :data:`~netoffload.training.data_spec.SHARINGS`.
-        offload: who compresses what is tagged: the NICs, or (``inline``) the ranks by themselves.
-        bucket_mb: gradients of layers are summed in buckets of so many 10^6 octets while backward goes on; 0: all at
-            once, behind it.
-        parallel: one of :class:`Parallel`: what of the model a worker has (:mod:`netoffload.training.parallel`).
-        activations: what activations and errors travel as: ``float32``, or an 8-bit type with its parameters.
-        sub_batches: pieces in which they do; what moves one hides behind the multiplication of another.
+        offload: who compresses tagged floats: the NICs, or (``inline``) the ranks by themselves.
+        bucket_mb: size in 10^6 octets of the buckets in which layers' gradients are summed during backward; 0: all at
+            once, after backward.
+        parallel: the part of the model that a worker has (:class:`Parallel`, :mod:`netoffload.training.parallel`).
+        activations: type in which activations and errors travel: ``float32``, or an 8-bit type with its parameters.
+        sub_batches: number of pieces in which they travel; one piece travels during the multiplication of another.
     """
 
     method: str
@@ -137,9 +137,7 @@ class TrainSettings:
             )
         spec.groups_of(self.nodes)
         if self.bucket_mb < 0 or (self.bucket_mb and not spec.sums_gradients):
-            raise UsageError(
-                f"bucket_mb is {self.bucket_mb:g}: {self.method} takes 0, and megabytes if it sums gradients"
-            )
+            raise UsageError(f"bucket_mb is {self.bucket_mb:g}: give 0, or more if {self.method} sums gradients")
         if self.error_feedback and not spec.keeps_residual:
             raise UsageError(f"{self.method} keeps no residual: error feedback is for gathered and served payloads")
 
@@ -150,14 +148,14 @@ class TrainSettings:
         _ = self.activation_compressor
         if self.parallel == Parallel.DATA:
             if self.activations != FLOAT32 or self.sub_batches != 1:
-                raise UsageError("activations and sub-batches are of --parallel model and hybrid")
+                raise UsageError("--activations and --sub-batches need --parallel model or hybrid")
             return
         if self.parallel == Parallel.MODEL and self.method != "inc":
             raise UsageError(
                 f"--parallel model exchanges no gradients, so {self.method} has nothing to do: leave it out"
             )
         if self.bucket_mb:
-            raise UsageError("buckets are of --parallel data")
+            raise UsageError("buckets need --parallel data: leave --bucket-mb out")
         if self.spec.has_server or not issubclass(self.spec.family.worker, methods.GradientReducer):
             raise UsageError(f"--parallel hybrid sums gradients between workers: use inc, not {self.method}")
         if self.clip_norm is not None:
@@ -183,17 +181,17 @@ class TrainSettings:
 
     @functools.cached_property
     def spec(self) -> methods.MethodSpec:
-        """What ``method`` stands for."""
+        """The specification of ``method``."""
         return methods.parse(self.method, batch=self.batch, shared=self.sharing == "shared")
 
     @property
     def model_spec(self) -> ModelSpec:
-        """What ``model`` stands for."""
+        """The specification of ``model``."""
         return models.get(self.model)
 
     @functools.cached_property
     def data_spec(self) -> DataSpec:
-        """What ``data`` stands for."""
+        """The specification of ``data``."""
         model = self.model_spec
         return parse_data(self.data or model.data, model.usual_shape)
 
@@ -204,7 +202,7 @@ class TrainSettings:
 
     @functools.cached_property
     def dirichlet_alpha(self) -> float | None:
-        """How unlike the workers' classes are, if they are drawn from Dirichlet's distribution."""
+        """Alpha of a sharing by Dirichlet's distribution: how alike the workers' classes are; None: another sharing."""
         return parse_alpha(self.sharing)
 
     @property
@@ -214,7 +212,7 @@ class TrainSettings:
 
     @functools.cached_property
     def activation_compressor(self) -> Compressor | None:
-        """What ``activations`` stands for; None: float32."""
+        """The compressor that ``activations`` names; None: float32."""
         if self.activations == FLOAT32:
             return None
         chosen = compressors.registry.parse(self.activations)
@@ -234,7 +232,7 @@ class TrainSettings:
 
     @functools.cached_property
     def optimizer_spec(self) -> Optimizer:
-        """What ``optimizer`` stands for, with the model's defaults; its rate is no more than the method takes."""
+        """The optimizer that ``optimizer`` names, with the model's defaults and a rate that the method takes."""
         own = self.model_spec.optimizer
         most = LEARNING_RATE_MAX.get(self.spec.short, own.learning_rate)
         own = dataclasses.replace(own, learning_rate=min(own.learning_rate, most))
@@ -243,13 +241,13 @@ class TrainSettings:
 
     @functools.cached_property
     def schedule_spec(self) -> Schedule:
-        """What ``schedule`` stands for, with the model's defaults."""
+        """The schedule that ``schedule`` names, with the model's defaults."""
         given = {"divisor": self.learning_rate_divisor, "interval": self.learning_rate_interval}
         chosen = choose("schedule", SCHEDULES, self.schedule, self.model_spec.schedule, **given)
         return chosen.for_run(self.iterations)
 
     def resolved(self) -> TrainSettings:
-        """Return the same run with every default written out; what optimizer or schedule lack stays open."""
+        """Return the same run with every default written out; fields that optimizer or schedule lack stay None."""
         optimizer, schedule = self.optimizer_spec, self.schedule_spec
         return dataclasses.replace(
             self,
@@ -273,10 +271,10 @@ class Checkpointing:
     """Where a run's checkpoints are (:mod:`netoffload.training.checkpoint`).
 
     Attributes:
-        folder: of this run alone.
-        every: iterations from one to the next; there is one at the end as well.
-        resume: go on from the one that is there; else there must be none.
-        run: which run it is.
+        folder: folder of this run alone.
+        every: iterations from one checkpoint to the next; there is one at the end as well.
+        resume: go on from the checkpoint in the folder; if false, the folder must have none.
+        run: description of the run.
     """
 
     folder: str
@@ -287,7 +285,7 @@ class Checkpointing:
 
 @dataclasses.dataclass(frozen=True)
 class RankJob:
-    """What the launcher hands to every rank, as a file: the run, and where its data is."""
+    """The job that every rank gets as a file: the run, and the place of its data."""
 
     settings: TrainSettings
     dataset: str
@@ -296,13 +294,13 @@ class RankJob:
     """Iterations from one gradient that rank 0 keeps to the next (:mod:`netoffload.training.capture`); 0: never."""
     codec: str | None = None
     bound_k: int | None = None
-    """What ranks that compress by themselves do it by."""
+    """Error bound 2^-bound_k of ranks that compress by themselves; None: they do not."""
     checkpointing: Checkpointing | None = None
     tensorboard: str | None = None
     """Folder for this run's event file."""
 
     def write(self, path: Path) -> None:
-        """Write it where a rank will read it."""
+        """Write the job to a file for :meth:`read`."""
         path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
 
     @classmethod
@@ -310,7 +308,7 @@ class RankJob:
         """Read what :meth:`write` wrote.
 
         Raises:
-            UsageError: unreadable, or not such a file.
+            UsageError: the file is unreadable, or has no job.
         """
         try:
             value = json.loads(path.read_text(encoding="utf-8"))

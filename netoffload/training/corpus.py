@@ -1,8 +1,8 @@
 """The text corpus: the topics of Python's own documentation, which every installation carries for ``help()``.
 
-A character is one of 96: the end of a line, and printable ASCII; any other counts as a question mark. A sample is 128
-characters unless the run says another length, its labels the character behind each. Samples follow each other without
-overlap, and every tenth is for testing. Another Python has another text; a record names its Python.
+A character is one of 96: the end of a line, and printable ASCII; any other counts as a question mark. A sample has 128
+characters, or the run's own length. The label of each character is the next one. Samples do not overlap, and every
+tenth is for testing. Another Python has another text; a record names its Python.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def read_text() -> str:
     """Return all topics, in the order of their names.
 
     Raises:
-        UsageError: this Python does not carry them.
+        UsageError: this Python lacks the topics.
     """
     try:
         topics: dict[str, str] = importlib.import_module(MODULE).topics
@@ -42,10 +42,10 @@ def encode(text: str) -> Int64Array:
 
 
 def load_text(length: int = TEXT.length) -> Dataset:
-    """Return the corpus as sequences of so many characters.
+    """Return the corpus as sequences of ``length`` characters.
 
     Raises:
-        UsageError: this Python does not carry it.
+        UsageError: this Python lacks the corpus.
     """
     characters = encode(read_text())
     count = (len(characters) - 1) // length

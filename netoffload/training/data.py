@@ -1,6 +1,6 @@
-"""Which samples a worker trains on: loading the data set of a run, sharing it out, batches.
+"""The samples that a worker trains on: loads a run's data set, shares it out, makes batches.
 
-An order, a split and noise depend on seeds alone, so every rank computes the same.
+Order, split and noise depend on seeds alone, so every rank computes the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from netoffload.training.dataset import Dataset, Images, Labels
 from netoffload.training.model_spec import SampleShape, Tokens
 
 SYNTHETIC_TESTS: Final = 16
-"""Samples to test with: enough to run the model in evaluation mode."""
+"""Test samples of synthetic data: enough to run the model in evaluation mode."""
 
 LOADERS: Final[Mapping[str, Callable[[TrainSettings], Dataset]]] = {
     "digits": lambda run: image_files.load_digits(run.seed),
@@ -31,7 +31,7 @@ LOADERS: Final[Mapping[str, Callable[[TrainSettings], Dataset]]] = {
     "text": lambda run: corpus.load_text(run.sample_shape.features),
     SYNTHETIC: lambda run: make_noise(run.sample_shape, run.data_spec.samples or run.nodes * run.batch, run.seed),
 }
-"""By the first word of a data set's name: a run in, the data set out."""
+"""Functions that load a run's data set, by the first word of the set's name."""
 assert LOADERS.keys() == {*DATASETS, SYNTHETIC}
 
 
@@ -40,11 +40,11 @@ def _folder(run: TrainSettings) -> Path:
 
 
 def load(settings: TrainSettings) -> Dataset:
-    """Load the data set a run asks for, and refuse one too small for its workers.
+    """Load a run's data set, and refuse one that is too small for its workers.
 
     Raises:
-        UsageError: files missing or damaged, too large for memory, a split by class of what has none, or a worker's
-            share is smaller than a batch.
+        UsageError: files are missing or damaged, the set is too large for memory, samples without classes are to be
+            split by class, or a worker's share is smaller than a batch.
     """
     name = settings.data_spec.name
     try:
@@ -61,7 +61,7 @@ def load(settings: TrainSettings) -> Dataset:
 
 
 def make_noise(shape: SampleShape, samples: int, seed: int) -> Dataset:
-    """Return synthetic data: values drawn from a normal distribution, or tokens, and labels, from an even one."""
+    """Return synthetic data: values from a normal distribution, or tokens from a uniform one, and uniform labels."""
     random = np.random.default_rng(seed)
 
     def part(count: int) -> tuple[Images, Labels]:
@@ -74,10 +74,10 @@ def make_noise(shape: SampleShape, samples: int, seed: int) -> Dataset:
 
 
 def samples_of(settings: TrainSettings, labels: Labels, worker: int) -> Int64Array:
-    """Return the numbers of the training samples that a worker draws its batches from.
+    """Return the numbers of the training samples from which a worker draws its batches.
 
     Raises:
-        UsageError: a split by class of samples that have no class.
+        UsageError: samples without classes are to be split by class.
     """
     if settings.dirichlet_alpha is not None:
         return dirichlet_split(labels, settings.nodes, settings.dirichlet_alpha, settings.seed)[worker]
@@ -131,7 +131,7 @@ def batches(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield batches for ever, in a new order every epoch that only seed, worker and epoch decide.
 
-    What is left of an epoch after its last whole batch is dropped, and so are the ``first`` batches.
+    The rest of an epoch after its last whole batch is dropped, and so are the ``first`` batches.
 
     Raises:
         UsageError: there is no whole batch.

@@ -1,8 +1,8 @@
-"""The data sets by their names, and how a worker's samples are chosen; free of torch, for the command line.
+"""The data sets by their names, and how a worker's samples are chosen. It does not import torch, for the command line.
 
 ``synthetic`` is noise of the shape that the model usually takes, or of any other: ``synthetic:side=64,classes=10``,
-``synthetic:length=32``. It measures communication: nothing can be learnt from it but its samples by heart. Its name
-in a record says the whole shape. ``text:length=32`` has shorter samples.
+``synthetic:length=32``. It is for measuring communication: a model can only memorise its samples. Its name in a record
+has the whole shape. ``text:length=32`` has shorter samples.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DIRICHLET: Final = "dirichlet:alpha="
 
 SHARINGS: Final = ("partitioned", "shared", f"{DIRICHLET}A")
 """Whether a worker has its own part of the training set, draws from all of it (Jiang and Agrawal, 3.1), or has a part
-whose classes are a draw of Dirichlet's distribution: the smaller alpha, the less do workers' classes agree."""
+whose classes Dirichlet's distribution decides: the smaller alpha is, the more the workers' classes differ."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +29,10 @@ class DataSpec:
     """A data set.
 
     Attributes:
-        name: as a record has it.
-        shape: of a sample.
-        folder_holds: what ``data_dir`` must hold; empty: it needs none.
-        samples: in the training set of synthetic data; 0: a batch for each worker.
+        name: name of the data set in a record.
+        shape: shape of a sample.
+        folder_holds: what ``data_dir`` must hold; empty: the set needs no ``data_dir``.
+        samples: number of training samples of synthetic data; 0: a batch for each worker.
     """
 
     name: str
@@ -51,7 +51,7 @@ DATASETS: Final = {
         DataSpec("text", TEXT),
     )
 }
-"""By name; :mod:`netoffload.training.data` reads them."""
+"""The data sets by name; :mod:`netoffload.training.data` reads them."""
 
 
 def parse_data(text: str, usual: SampleShape) -> DataSpec:
@@ -77,7 +77,7 @@ def parse_data(text: str, usual: SampleShape) -> DataSpec:
 
 
 def _parameters(name: str, rest: str, values: dict[str, int]) -> dict[str, int]:
-    """Return ``values`` with those of ``rest``, such as ``side=64,classes=10``, in their places."""
+    """Return ``values``, replaced by those that ``rest`` names (such as ``side=64,classes=10``)."""
     found = dict(values)
     for item in filter(None, rest.split(",")):
         key, _, value = item.partition("=")
@@ -93,10 +93,10 @@ def _whole_name(name: str, values: dict[str, int]) -> str:
 
 
 def parse_alpha(sharing: str) -> float | None:
-    """Return alpha of a sharing by Dirichlet's distribution, None of another.
+    """Return alpha of a sharing by Dirichlet's distribution; None for another sharing.
 
     Raises:
-        UsageError: none of :data:`SHARINGS`, or alpha is no number above 0.
+        UsageError: the sharing is not in :data:`SHARINGS`, or alpha is no number above 0.
     """
     if not sharing.startswith(DIRICHLET):
         check_choice("sharing", sharing, SHARINGS)

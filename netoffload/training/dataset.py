@@ -1,7 +1,7 @@
 """A data set's arrays, and the files by which ranks share them.
 
-The parent process loads a set once and saves it as plain ``.npy`` files. Ranks map those, so that neither scikit-learn
-nor a decompression is paid for once per rank.
+The parent process loads a set once and saves it as plain ``.npy`` files. Ranks map these files, so that not every rank
+has to import scikit-learn or decompress.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A model under torch's ``DistributedDataParallel``, step by step: what ``netoffload bench ddp`` times.
+"""A model under torch's ``DistributedDataParallel``, whose steps ``netoffload bench ddp`` times.
 
-It is a plain script's loop: forward, backward, optimizer. How the gradients travel is one hook, torch's or ours.
+It is a plain script's loop: forward, backward, optimizer. One hook, torch's or ours, exchanges the gradients.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from netoffload.training.dataset import Dataset
 from netoffload.training.replica import accuracy_of
 
 ONE_BUCKET_MB: Final = 1 << 20
-"""PowerSGD's callbacks call gloo. With several buckets they do so in another order on every rank, and gloo aborts."""
+"""Size of PowerSGD's only bucket. With several, its callbacks call gloo in different orders on the ranks, and gloo
+aborts."""
 
 POWERSGD_START: Final = 2
-"""The earliest step in which torch lets PowerSGD begin."""
+"""First step of PowerSGD: the earliest that torch allows."""
 
 
 @contextlib.contextmanager
@@ -54,7 +55,7 @@ def barrier() -> None:
 
 
 def gathered(value: Any) -> list[Any]:
-    """Return what each rank gave; collective."""
+    """Return every rank's value, by rank; collective."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
@@ -64,14 +65,14 @@ class DdpReplica:
     """This rank's replica of a model, and its samples.
 
     Args:
-        settings: model, batch, optimizer, seed; its method is not used.
-        dataset: of which this rank takes its part.
+        settings: model, batch, optimizer, seed; the method in them is not used.
+        dataset: the data set, of which this rank takes its part.
         hook: ``none`` (DDP's own all_reduce), ``fp16`` and ``powersgd`` (torch's), ``compress`` (ours), or ``alone``:
             no gradient travels.
-        options: of our hook's :class:`~netoffload.torch.CompressionState`.
+        options: options of our hook's :class:`~netoffload.torch.CompressionState`.
 
     Attributes:
-        loss: of this rank's latest batch.
+        loss: loss of this rank's latest batch.
     """
 
     def __init__(self, settings: TrainSettings, dataset: Dataset, hook: str, options: Mapping[str, Any]) -> None:
@@ -81,7 +82,7 @@ class DdpReplica:
         self._state: CompressionState | None = None
         mine = shard(dataset.train_images, dataset.train_labels, rank(), settings.nodes)
         self._batches = batches(*mine, settings.batch, settings.seed, rank())
-        group = dist.new_group()  # of its own: its calls do not wait for those of other replicas
+        group = dist.new_group()  # its own group, whose calls do not wait for those of other replicas
         module = settings.model_spec.build(settings.seed, settings.sample_shape)
         cap_mb = ONE_BUCKET_MB if hook == "powersgd" else None
         self._model = DistributedDataParallel(module, process_group=group, bucket_cap_mb=cap_mb)
@@ -126,7 +127,7 @@ class DdpReplica:
         return accuracy_of(self._model.module, images, labels)
 
     def sent_octets(self) -> tuple[int, int]:
-        """Return what a plain ring would have sent so far, and what our hook sent; both 0 where it is another hook.
+        """Return the octets that a plain ring would have sent, and those that our hook sent; both 0 for other hooks.
 
         Raises:
             ControlError: the NIC does not answer.

@@ -1,7 +1,7 @@
-"""What torch itself would do: a sum by ``torch.distributed``'s gloo, to be timed beside our collectives.
+"""A sum by ``torch.distributed``'s gloo, to time beside our collectives.
 
-MPI finds the ranks and passes on where gloo's store listens. gloo takes the interface that $GLOO_SOCKET_IFNAME names,
-else the one whose address the host's name has.
+MPI connects the ranks and passes on the address of gloo's store. gloo takes the interface that $GLOO_SOCKET_IFNAME
+names, else the one to whose address the host's name resolves.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from netoffload.transport.agreement import own_address
 from netoffload_mpi import MPI
 
 TIMEOUT: Final = datetime.timedelta(seconds=300)
-"""As long as the slowest call that is worth timing: a worker-aggregator round of 98 MB at 100 Mb/s takes 47 s."""
+"""Time limit of a call. A slow one, a worker-aggregator round of 98 MB at 100 Mb/s, takes 47 s."""
 
 
 @contextlib.contextmanager
 def gloo_reduction(comm: MPI.Intracomm) -> Iterator[Callable[[Float32Array], None]]:
-    """Connect gloo between the ranks of ``comm`` and give the function that sums a vector in place; collective."""
+    """Connect gloo between the ranks of ``comm``, and yield the function that sums a vector in place; collective."""
     torch.set_num_threads(1)
     address = own_address(comm.allgather, MPI.Get_processor_name())
     store = None

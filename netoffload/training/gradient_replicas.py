@@ -1,6 +1,6 @@
 """Training with gradient replicas: one model, and a gradient for each worker, coded as if it had travelled.
 
-What N workers would learn depends on their gradients alone, and a process can compute them one after the other::
+The training of N workers depends on their gradients alone, and one process can compute these one after the other::
 
     worker 0   gradient -> encode -> decode ─┐
     worker 1   gradient -> encode -> decode ─┼─ sum -> update -> weights (-> rounded)
@@ -28,26 +28,26 @@ from netoffload.training.config import TrainSettings
 from netoffload.training.replica import Replica
 
 Observe = Callable[[int, Float32Array, Float32Array, Float32Array], None]
-"""Called with an iteration, counted from 1, worker 0's gradient, what became of it, and the sum over all workers."""
+"""Called with an iteration, counted from 1, worker 0's gradient before and after coding, and the sum of all workers."""
 
 SeeOutputs = Callable[[list[Float32Array]], None]
 """Called with the outputs of every layer that has weights, in order, each float32[batch, ...]."""
 
 KEPT_LOSSES: Final = 60
-"""Points of a curve."""
+"""Number of points of a curve."""
 
 THREADS: Final = 1
-"""Of torch: batches are small, and threads that wait for each other spin."""
+"""Threads of torch: batches are small, and several threads would spin while they wait for each other."""
 
 
 @dataclass
 class Learnt:
-    """How a run went.
+    """The result of a run.
 
     Attributes:
-        accuracy: on the test set at the end, 0..1.
-        accuracies: by iteration, where they were asked for.
-        losses: mean over workers, by iteration, some of them; a run that diverged ends there.
+        accuracy: accuracy on the test set at the end, 0..1.
+        accuracies: accuracies on the way, by iteration.
+        losses: mean losses over the workers, by iteration, of some iterations up to the end or a divergence.
         ratio: octets of float32 over those of the payloads.
         diverged: whether a loss was not finite, which ended the run.
     """
@@ -71,12 +71,12 @@ def learn(
     """Train with gradient replicas.
 
     Args:
-        settings: of the run; its method is not used.
-        coder: text form of the compressor of gradients; None: they stay as they are.
-        weights: text form of the one that rounds the weights after every update.
+        settings: settings of the run; their method is not used.
+        coder: text form of the compressor of gradients; None: gradients stay exact.
+        weights: text form of the compressor that rounds the weights after every update; None: weights stay exact.
         every: iterations from one accuracy to the next; 0: at the end only.
-        observe: sees gradients.
-        see_outputs: sees, after the last iteration, what layers make of a batch: what model parallelism would send.
+        observe: called with gradients.
+        see_outputs: called after the last iteration with the layers' outputs, which model parallelism would send.
     """
     dataset = data.load(settings)
     tests = torch.from_numpy(dataset.test_images), torch.from_numpy(dataset.test_labels)
@@ -115,7 +115,7 @@ def learn(
 
 @contextmanager
 def threads_of_torch(count: int) -> Iterator[None]:
-    """Let torch compute with that many threads meanwhile."""
+    """Let torch compute with ``count`` threads while the context lasts."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -136,10 +136,10 @@ def _gradients(
 
 
 class Coding:
-    """A compressor with a state for each worker, or nothing."""
+    """A compressor with a state for each worker, or no compressor."""
 
     def __init__(self, text: str | None, layout: Layout, workers: int, seed: int) -> None:
-        """Nothing is coded yet; ``text`` is a compressor's text form, None: everything stays as it is."""
+        """Prepare the states; ``text`` is a compressor's text form, or None: vectors stay as they are."""
         self._compressor = registry.parse(text) if text else None
         self._layout = layout
         ranks = range(workers if self._compressor else 0)
@@ -152,10 +152,10 @@ class Coding:
         return self._before / self._after if self._after else 1.0
 
     def of_all(self, vectors: list[Float32Array]) -> list[Float32Array]:
-        """Return what becomes of every worker's vector; TernGrad's workers share their scalers."""
+        """Return every worker's vector, encoded and decoded; TernGrad's workers share their scalers."""
         compressor = self._compressor
         if compressor is None or not all(np.isfinite(vector).all() for vector in vectors):
-            return vectors  # what is not finite ends the run with its next loss
+            return vectors  # a value that is not finite ends the run with its next loss
         pairs = list(zip(vectors, self._states, strict=True))
         if isinstance(compressor, TernGrad):
             shared: Float32Array = np.max([compressor.scalers(*pair) for pair in pairs], axis=0)

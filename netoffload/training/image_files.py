@@ -3,8 +3,8 @@
 ``digits`` is scikit-learn's bundled set (1,797 handwritten digits of 8×8, from the UCI repository), scaled up
 bilinearly and split 80/20 by the seed. MNIST and Fashion-MNIST are four IDX files, gzip or not, in a folder. CIFAR-10
 or a part of it is one .npz file with ``x_train``, ``y_train``, ``x_test``, ``y_test`` (images uint8[n, 32, 32, 3]), or
-the folder of its python batches. Grey images are in [0, 1]; colours have each channel's mean over the training set
-taken off and are divided by its standard deviation.
+the folder of its python batches. Grey images are in [0, 1]. From each colour channel its mean over the training set is
+subtracted, and the rest is divided by its standard deviation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNPICKLED: Final = {
     *(("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct")),
     *(("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")),
 }
-"""All that an honest batch is made of: unpickling anything else could run a program."""
+"""Names that a real batch needs. Unpickling another name could run a program."""
 
 MNIST_FILES: Final = (
     "train-images-idx3-ubyte",
@@ -167,10 +167,10 @@ def _read_npz(path: Path) -> tuple[Path, dict[str, npt.NDArray[Any]]]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickles arrays, numbers, texts and what holds them."""
+    """Unpickles only arrays, numbers, texts and containers of them."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what a pickle names, if it is harmless."""
+        """Return the object that a pickle names, if it is harmless."""
         if (module, name) not in UNPICKLED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
         return super().find_class(module, name)
@@ -197,5 +197,5 @@ def _read_batch(path: Path) -> tuple[Uint8Array, npt.NDArray[Any]]:
         return np.asarray(batch[b"data"], np.uint8).reshape(-1, COLOUR_32.features), np.asarray(batch[b"labels"])
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except Exception as error:  # a pickle that is none fails in every way
+    except Exception as error:  # a file that is no pickle raises any error
         raise UsageError(f"{path} is no python batch of CIFAR-10: {error}") from error

@@ -1,7 +1,7 @@
 """A run without a testbed: the ranks are threads, and their octets go through memory.
 
-The methods are those of a real run, so a run learns what it would learn over links, and each rank counts what it
-sends. There are no NICs; given a codec, tagged floats go through it as through NICs.
+The methods are those of a real run, so the run learns the same as over links, and each rank counts what it sends. There
+are no NICs; if a codec is given, it rounds tagged floats as NICs would.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from netoffload.training.parallel import batch_source, method_with, replica_of
 from netoffload.training.replica import Replica
 
 TIMEOUT_S: Final = 120.0
-"""A rank waits that long for another one's computing."""
+"""Time that a rank waits for another one's computing."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Learned:
-    """How a run ended.
+    """The result of a run.
 
     Attributes:
-        accuracy: on the test set, 0..1.
-        final_loss: of worker 0's last batch; None: not finite.
+        accuracy: accuracy on the test set, 0..1.
+        final_loss: loss of worker 0's last batch; None: not finite.
         efficiency: octets of worker 0's vectors over those of one float32 gradient per iteration.
-        sha256: of worker 0's parameters and buffers.
-        accuracy_after: 0..1, by the number of iterations, where it was asked for.
+        sha256: SHA-256 of worker 0's parameters and buffers.
+        accuracy_after: accuracies on the way, 0..1, by the number of iterations.
     """
 
     accuracy: float
@@ -59,14 +59,14 @@ def train(
     bound_k: int = BOUND_K_DEFAULT,
     checkpointing: Checkpointing | None = None,
 ) -> Learned:
-    """Train as ``settings`` say and return what came out; torch's threads are set to one.
+    """Train as ``settings`` say and return the result; torch's threads are set to one.
 
     Args:
-        settings: of the run.
-        dataset: that they name.
-        codec_name: what tagged floats go through; None: there are no NICs.
-        bound_k: its error bound is 2**-k.
-        checkpointing: where checkpoints are, if any are wanted.
+        settings: settings of the run.
+        dataset: the data set that they name.
+        codec_name: codec that rounds tagged floats; None: there are no NICs.
+        bound_k: error bound 2**-bound_k of the codec.
+        checkpointing: place of the checkpoints; None: no checkpoints.
 
     Raises:
         UsageError: the method needs NICs, or a checkpoint cannot be read or written.
@@ -109,5 +109,5 @@ def train(
 
 
 def batches_of(settings: TrainSettings, dataset: Dataset, worker: int, first: int = 0) -> Batches:
-    """Return a worker's batches without the ``first``: of its part of the training set, or of all of a shared one."""
+    """Return a worker's batches after the ``first``, from its part of the training set or from a shared one."""
     return batch_source(settings, dataset, worker)(first)

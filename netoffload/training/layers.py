@@ -1,9 +1,8 @@
-"""A fully connected layer that writes its gradients where they are wanted, and the initialisation of all models.
+"""A fully connected layer that writes its gradients into given memory, and the initialisation of all models.
 
-He initialisation (normal, mean 0, variance 2 / inputs; biases 0) is not a matter of taste here. With torch's default
-(uniform, variance 1 / (3 inputs)) the gradients of HDC start below 2^-7, and the paper's 8-bit form has no bit for
-such values: it decodes them to 0, and compressed training never leaves chance level. With He initialisation it
-learns.
+Compressed training needs He initialisation (normal, mean 0, variance 2 / inputs; biases 0). With torch's default
+(uniform, variance 1 / (3 inputs)) the gradients of HDC start below 2^-7. The paper's 8-bit form decodes such values to
+0, and compressed training never leaves chance level. With He initialisation it learns.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from netoffload.training.model_spec import Shape
 
 
 class LinearInPlace(torch.autograd.Function):
-    """A fully connected layer whose backward pass writes the gradients of weight and bias where they are wanted.
+    """A fully connected layer whose backward pass writes the gradients of weight and bias into given memory.
 
-    Autograd would make them in new memory (whose pages the kernel must clear) and then add them to the flat buffer: a
-    quarter of HDC's time per batch.
+    Autograd would make them in new memory (whose pages the kernel must clear) and then add them to the flat buffer.
+    That takes a quarter of HDC's time per batch.
     """
 
     @staticmethod
@@ -35,14 +34,14 @@ class LinearInPlace(torch.autograd.Function):
         bias_gradient: torch.Tensor,
         written: Callable[[], None],
     ) -> torch.Tensor:
-        """Return inputs · weightᵀ + bias, float32[batch, outputs]; ``written`` is called when both gradients are."""
+        """Return inputs · weightᵀ + bias, float32[batch, outputs]; backward calls ``written`` after both gradients."""
         ctx.save_for_backward(inputs, weight)
         ctx.gradients = weight_gradient, bias_gradient, written
         return torch.addmm(bias, inputs, weight.t())
 
     @staticmethod
     def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None, None, None]:
-        """Overwrite both gradients; return that of the inputs if anybody asks for it."""
+        """Overwrite both gradients; return the gradient of the inputs if autograd needs it."""
         (outward,) = output_gradients
         inputs, weight = ctx.saved_tensors
         weight_gradient, bias_gradient, written = ctx.gradients
@@ -53,17 +52,17 @@ class LinearInPlace(torch.autograd.Function):
 
 
 class FullyConnected(nn.Linear):
-    """``nn.Linear`` that overwrites ``weight.grad`` and ``bias.grad`` where they are there, instead of adding.
+    """``nn.Linear`` that overwrites ``weight.grad`` and ``bias.grad``, if they exist, instead of adding to them.
 
     Attributes:
-        written: called when both are; torch's own hooks hear nothing of them.
+        written: called when both are written; torch's own hooks are not called for them.
     """
 
     written: Callable[[], None] = staticmethod(lambda: None)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs · weightᵀ + bias, float32[batch, outputs]."""
-        if self.weight.grad is None:  # as under DDP, which wants to hear of every gradient
+        if self.weight.grad is None:  # as under DDP, whose hooks must see every gradient
             return super().forward(inputs)
         outputs: torch.Tensor = LinearInPlace.apply(  # type: ignore[no-untyped-call]
             inputs, self.weight, self.bias, self.weight.grad, self.bias.grad, self.written
@@ -97,12 +96,12 @@ class Residual(nn.Module):
     """ReLU of the sum of a body and its shortcut."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
-        """Both give the same shape."""
+        """Take a body and a shortcut whose outputs have the same shape."""
         super().__init__()
         self.body, self.shortcut = body, shortcut
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the active sum."""
+        """Return ReLU of the sum."""
         return nn.functional.relu(self.body(inputs) + self.shortcut(inputs), inplace=True)
 
 
@@ -110,7 +109,7 @@ class Subsample(nn.Module):
     """Every second row and column, and ``planes`` more planes of zeros."""
 
     def __init__(self, planes: int) -> None:
-        """Half of the planes come before, half behind."""
+        """Put half of the new planes before the others, and half behind them."""
         super().__init__()
         self.padding = (0, 0, 0, 0, planes // 2, planes - planes // 2)
 
@@ -120,7 +119,7 @@ class Subsample(nn.Module):
 
 
 class Branches(nn.ModuleList):
-    """Branches from the same inputs whose outputs lie behind each other, plane by plane."""
+    """Branches with the same inputs, whose outputs are concatenated plane by plane."""
 
     def __init__(self, *branches: nn.Module) -> None:
         """Take the branches."""
@@ -132,13 +131,13 @@ class Branches(nn.ModuleList):
 
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list[nn.Module]:
-    """Return a convolution without bias that keeps the side, but for the stride, and its batch normalisation."""
+    """Return a convolution without bias, which keeps the side except for its stride, and its batch normalisation."""
     padding = kernel // 2
     return [nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False), nn.BatchNorm2d(outputs)]
 
 
 def as_images(shape: Shape) -> nn.Unflatten:
-    """Return the layer that makes float32[batch, channels, side, side] of float32[batch, features]."""
+    """Return the layer that turns float32[batch, features] into float32[batch, channels, side, side]."""
     return nn.Unflatten(1, (shape.channels, shape.side, shape.side))
 
 

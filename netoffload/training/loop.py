@@ -1,13 +1,12 @@
-"""The iterations of one rank, and where their time goes; no input, no output, the clock is an argument.
+"""The iterations of one rank, and where their time goes. It does no I/O; the clock is an argument.
 
 A worker's iteration::
 
     |- batch, forward -|- backward -|- method: [sum] .........[update].. -|
     |<---------- compute ---------->|<---- communicate ---->|<compute>|< " >|
 
-``communicate`` is what is left of the wall time: it contains waiting for the slowest worker, and at a worker of
-``wa`` the aggregator's adding and updating. The aggregator times its updates too, so that the record can put them on
-the right side.
+``communicate`` is the rest of the wall time. It contains waiting for the slowest worker and, at a worker of ``wa``, the
+aggregator's adding and updating. The aggregator times its updates too, so the record can count them as computing.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from netoffload.training.replica import Replica
 Clock = Callable[[], float]
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 AfterIteration = Callable[[int], bool | None]
-"""Called with the number of iterations done, outside the timed part; true: that was the last one."""
+"""Called with the number of finished iterations, outside the timed part; returns true after the last one."""
 
 WARM_UP_ROUNDS: Final = 3
 LARGE_OCTETS: Final = 64_000_000
-"""Of parameters: one round of as many warms up what several of fewer do."""
+"""Octets of parameters from which on one warm-up round is enough; smaller models need several."""
 
 
 @dataclasses.dataclass
@@ -54,7 +53,7 @@ class TimedUpdate:
     """A replica's update of one iteration, with the seconds it took."""
 
     def __init__(self, replica: Replica, iteration: int, clock: Clock) -> None:
-        """Not done yet; ``iteration`` decides the learning rate."""
+        """Prepare the update; ``iteration`` decides the learning rate."""
         self._replica, self._iteration, self._clock = replica, iteration, clock
         self.seconds = 0.0
 
@@ -75,13 +74,13 @@ def method_of(
     """Return this rank's side of a run's method; the last rank is the aggregator or server, if there is one.
 
     Args:
-        settings: the run.
+        settings: settings of the run.
         exchange: the transport between all ranks of the run.
-        quantise: what the NICs round by (``CompComm.quantiser``).
+        quantise: rounds as the NICs do (``CompComm.quantiser``).
         layer_sizes: lengths of the model's weights and biases, for compressors.
 
     Raises:
-        UsageError: the number of ranks is not the run's, or a tagged ring has nothing to round by.
+        UsageError: the number of ranks is wrong, or a tagged ring has no ``quantise``.
     """
     if exchange.size != settings.ranks:
         raise UsageError(
@@ -95,9 +94,9 @@ def method_of(
 def warm_up(replica: Replica, method: Method, batches: Batches | None) -> None:
     """Open connections and touch memory without changing what is trained.
 
-    Every rank calls it, with a method that it throws away afterwards: that has counted, and its compressor's state has
-    advanced. All gradients are zeros, and so are what goes for the weights; an update changes nothing, and the model's
-    buffers are put back. Of a large model one round is enough to open TCP's windows.
+    Every rank calls it, with a method that it drops afterwards, because its counters and its compressor's state have
+    advanced. All gradients and the weights that travel are zeros. An update changes nothing, and the model's buffers
+    are restored. For a large model one round is enough to open TCP's windows.
     """
     buffers = replica.buffers()
     rounds = WARM_UP_ROUNDS if replica.gradient.nbytes < LARGE_OCTETS else 1
@@ -115,7 +114,7 @@ def warm_up(replica: Replica, method: Method, batches: Batches | None) -> None:
 def average_buffers(replica: Replica, exchange: Exchange, workers: int) -> None:
     """Replace the model's buffers on every rank by their mean over the workers, the first ranks; collective.
 
-    What BatchNorm gathers does not travel while training: every worker has the statistics of its own batches.
+    BatchNorm's statistics do not travel during training: every worker has those of its own batches.
     """
     buffers = replica.buffers()
     if not buffers.size:
@@ -145,13 +144,13 @@ def run_worker(
     """Train for a number of iterations; the caller finishes the method.
 
     Args:
-        replica: changed in place.
-        method: this worker's side.
-        batches: where the samples come from.
-        iterations: how many; the same on every rank.
-        first: how many of them are done already.
-        clock: seconds, monotonic.
-        after_iteration: evaluation, progress; not timed.
+        replica: the replica, which is changed in place.
+        method: this worker's side of the method.
+        batches: the batches of samples.
+        iterations: number of iterations; the same on every rank.
+        first: number of iterations that are finished already.
+        clock: returns seconds, monotonic.
+        after_iteration: does evaluation and progress; not timed.
     """
     timeline = Timeline()
     overlap = Overlap(replica, method, clock) if isinstance(method, GradientReducer) and method.buckets else None
@@ -192,7 +191,7 @@ def run_server(
     clock: Clock = time.perf_counter,
     after_iteration: AfterIteration = _ignore,
 ) -> Timeline:
-    """Serve the workers' iterations as aggregator or parameter server, which adds and updates.
+    """Serve the workers' iterations as aggregator or parameter server: add gradients and update.
 
     The caller finishes the method.
     """

@@ -1,8 +1,7 @@
-"""What crossed the wires and what the NICs did: readings of the testbed's meter, and the difference of two.
+"""The traffic of a run: readings of the testbed's meter and of the NICs' counters, and the difference of two readings.
 
-The meter counts at the queueing discipline that shapes a wire, where every header of every frame is counted, and a
-large frame that the kernel will cut counts as what it becomes. NIC counters come from each NIC's own control socket;
-the meter names them.
+The meter counts at the queueing discipline that shapes a wire. It counts every header of every frame, and a large frame
+as the frames into which the kernel cuts it. NIC counters come from each NIC's control socket, which the meter names.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from netoffload.training.outcome import RankOutcome
 FLOAT_OCTETS: Final = 4
 
 COMPRESSED_SHARE_MIN: Final = 0.98
-"""Of what a rank hands to tagged sockets, without segments that compressing would make no smaller.
+"""Least share of a rank's tagged octets that its NIC must compress, without segments that would not shrink.
 
-Those may be half of it: a run of which more crossed raw is none that was compressed.
+Segments that would not shrink may be half of the octets. If more crossed raw, the run was not compressed.
 """
 
 SEGMENT_OCTETS_MAX: Final = 65_535
-"""Of a segment as a NIC gets it from its host."""
+"""Largest segment that a NIC gets from its host."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +42,7 @@ def read_meter() -> Reading:
     """Read every wire and every NIC of the testbed this rank runs in.
 
     Raises:
-        RunError: this rank runs in no testbed.
+        RunError: this rank does not run in a testbed.
         ControlError: the meter or a NIC does not answer.
     """
     meter = os.environ.get(ENV_METER)
@@ -60,7 +59,7 @@ def read_meter() -> Reading:
 
 
 def traffic_between(before: Reading, after: Reading) -> Traffic:
-    """Return what happened from one reading to a later one of the same nodes."""
+    """Return the traffic from one reading to a later one of the same nodes."""
     nodes = tuple(
         NodeTraffic(name, octets - before.wires[name][0], frames - before.wires[name][1])
         for name, (octets, frames) in after.wires.items()
@@ -87,7 +86,7 @@ def traffic_between(before: Reading, after: Reading) -> Traffic:
 
 
 def with_coded(traffic: Traffic, outcomes: Sequence[RankOutcome]) -> Traffic:
-    """Return what happened with what the ranks compressed by themselves, if they did."""
+    """Return the traffic with the figures of ranks that compressed by themselves, if they did."""
     coded = [outcome.coded for outcome in outcomes]
     classes = [dataclasses.astuple(one) for one in (traffic.classes, *(each.classes for each in coded))]
     return dataclasses.replace(
@@ -100,16 +99,16 @@ def with_coded(traffic: Traffic, outcomes: Sequence[RankOutcome]) -> Traffic:
 
 
 def check_traffic(settings: TrainSettings, traffic: Traffic, outcomes: Sequence[RankOutcome]) -> None:
-    """Hold what crossed every wire, and what every NIC compressed, against what each rank says it sent.
+    """Compare the octets of every wire, and those that every NIC compressed, with the octets that each rank sent.
 
     Args:
-        settings: the run.
-        traffic: of the timed iterations; rank i runs on node i.
-        outcomes: of all ranks, in their order.
+        settings: settings of the run.
+        traffic: traffic of the timed iterations; rank i runs on node i.
+        outcomes: results of all ranks, in their order.
 
     Raises:
         RunError: a wire carried less than its rank sent, a rank's tagged connections were not compressed in a
-            compressed run, or a NIC compressed in another one.
+            compressed run, or a NIC compressed in an uncompressed run.
     """
     for outcome, node in zip(outcomes, traffic.nodes[: len(outcomes)], strict=True):
         rank, sent = outcome.rank, outcome.sent

@@ -1,7 +1,7 @@
-"""Memory of the ranks: what a run will need, said before it begins, and what a rank has had.
+"""Memory of the ranks: an estimate before a run begins, and a rank's largest resident memory after it.
 
-What is estimated is what grows with model and batch: vectors as long as the parameters, the tensors that forward keeps
-for backward, and the largest gradient, which torch makes before it adds it. Libraries come on top, :data:`BASE_OCTETS`.
+The estimate counts what grows with model and batch: vectors as long as the parameters, the tensors that forward keeps
+for backward, and the largest gradient, which torch makes before it adds it. Libraries take :data:`BASE_OCTETS` more.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from netoffload.training.layers import FullyConnected
 from netoffload.training.model_spec import SampleShape, Tokens
 
 BASE_OCTETS: Final = 500_000_000
-"""Python, torch, Numba's kernels and MPI in one rank."""
+"""Memory of Python, torch, Numba's kernels and MPI in one rank."""
 
 TRANSIENT: Final = {Way.RING: 0, Way.AGGREGATOR: 0, Way.GATHER: 3, Way.SERVER: 3, Way.PAYLOAD_RING: 1}
-"""Vectors of a bucket that summing it needs beside itself: payloads, one decoded, their sum."""
+"""Vectors as long as a bucket that summing it needs beside the bucket: payloads, a decoded one, the sum."""
 
 
 def check_memory(runs: Sequence[TrainSettings]) -> int:
-    """Return what a rank of the largest run needs, in octets; ranks share this machine's memory.
+    """Return the octets that a rank of the largest run needs; ranks share this machine's memory.
 
     Raises:
         UsageError: all ranks of a run together need more than is available.
@@ -70,7 +70,7 @@ def rank_octets(run: TrainSettings) -> tuple[int, int]:
 def batch_octets(name: str, shape: SampleShape, batch: int) -> int:
     """Return the octets that forward keeps for backward of a batch, and those of the largest gradient that torch makes.
 
-    The model is on torch's meta device: nothing is computed.
+    The model is on torch's meta device, so nothing is computed.
     """
     model = models.get(name)
     kept: dict[int, torch.UntypedStorage] = {}
@@ -92,7 +92,7 @@ def batch_octets(name: str, shape: SampleShape, batch: int) -> int:
     for layer in module.modules():
         for parameter in layer.parameters(recurse=False):
             kept.pop(parameter.untyped_storage()._cdata, None)
-            if not isinstance(layer, FullyConnected):  # which writes its gradient where it is wanted
+            if not isinstance(layer, FullyConnected):  # that one writes its gradient without a copy
                 largest = max(largest, parameter.nbytes)
     return largest + sum(storage.nbytes() for storage in kept.values())
 
@@ -103,7 +103,7 @@ def available_octets() -> int:
 
 
 def peak_memory_octets() -> int:
-    """Return the most that was resident of this process; what getrusage(2) says includes who started it."""
+    """Return the largest resident memory of this process; getrusage(2) would include its parent's before the exec."""
     return _kib_of(Path("/proc/self/status"), "VmHWM")
 
 

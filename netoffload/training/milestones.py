@@ -1,8 +1,8 @@
-"""What is due between two iterations, outside the timed part: accuracy, checkpoint, progress, TensorBoard, the end.
+"""The work between two iterations, outside the timed part: accuracy, checkpoint, progress, TensorBoard, the end.
 
-All ranks have a :class:`Milestones`, so that all wait for the same things. BatchNorm's statistics, and any other
-buffers, are replaced by their mean over the workers before every accuracy: what is measured is one model's, and what
-crosses the wires for it is counted with the rest.
+All ranks have a :class:`Milestones`, so that all wait for the same things. Before every accuracy, BatchNorm's
+statistics and other buffers are replaced by their mean over the workers. So the accuracy is that of one model, and the
+octets of this exchange count with the rest.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Milestones:
     """One rank's view between iterations.
 
     Attributes:
-        first: iterations that were done before this command.
+        first: number of iterations that earlier commands did.
         accuracy_after: rank 0's accuracies, 0..1, by the number of iterations.
-        loss_after: the mean of its losses since the accuracy before, where it is finite.
+        loss_after: rank 0's mean loss since the previous accuracy, if finite, by the number of iterations.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Milestones:
         exchange: Exchange,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Nothing is shown or measured yet."""
+        """Prepare; nothing is shown or measured yet."""
         self.first = 0
         self.accuracy_after: dict[str, float] = {}
         self.loss_after: dict[str, float] = {}
@@ -55,11 +55,11 @@ class Milestones:
         self._method: Method | None = None
 
     def show_progress_in(self, folder: Path) -> None:
-        """Keep the latest :class:`~netoffload.training.outcome.Step` in a file, from here on."""
+        """Keep the latest :class:`~netoffload.training.outcome.Step` in a file of ``folder`` from this call on."""
         self._progress = os.open(folder / PROGRESS_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
     def begin(self, method: Method) -> None:
-        """Go on where the run's checkpoint stands, if there is one to go on from; all ranks call it together.
+        """Load the run's checkpoint, if the run resumes from one; all ranks call it together.
 
         Raises:
             UsageError: the checkpoint cannot be read, or belongs to another run.
@@ -93,13 +93,13 @@ class Milestones:
 
     @property
     def loss(self) -> float | None:
-        """This worker's latest; None: none yet, or not finite."""
+        """This worker's latest loss; None: none yet, or not finite."""
         loss = self._replica.loss
         return loss if loss is not None and math.isfinite(loss) else None
 
     @property
     def latest_accuracy(self) -> float | None:
-        """0..1; None: none measured yet, or not on this rank."""
+        """The latest accuracy, 0..1; None: none measured yet, or not on this rank."""
         return next(reversed(self.accuracy_after.values()), None)
 
     def measure(self) -> float:
@@ -109,7 +109,7 @@ class Milestones:
         return self._replica.accuracy(images, labels)
 
     def _measure_together(self, done: int) -> bool:
-        """Measure on rank 0; return whether the accuracy suffices, on all ranks, which wait for it."""
+        """Measure on rank 0; return on all ranks, which wait for it, whether the accuracy suffices."""
         make_one_model(self._replica, self._exchange, self._settings.nodes)
         is_enough = np.zeros(1, np.float32)
         if self._exchange.rank == 0:
@@ -136,7 +136,7 @@ class Milestones:
 def iterate(
     settings: TrainSettings, replica: Replica, method: Method, batches: Batches | None, milestones: Milestones
 ) -> Timeline:
-    """Train as a worker, or without ``batches`` as the server, from the milestones' first iteration to the end."""
+    """Train as a worker, or without ``batches`` serve, from the milestones' first iteration to the last."""
     first, iterations, after = milestones.first, settings.iterations, milestones.after_iteration
     if batches is None:
         return run_server(replica, method, iterations, first=first, after_iteration=after)

@@ -1,4 +1,4 @@
-"""What a model declares, and all that it declares it with; a module of :mod:`netoffload.training.models` holds each."""
+"""The declaration of a model, and its types; each module of :mod:`netoffload.training.models` declares its models."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CLASSES: Final = 10
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What one image of a data set is: ``channels`` planes of ``side`` x ``side`` values, of one of ``classes``."""
+    """The shape of images: ``channels`` planes of ``side`` x ``side`` values; each image is of one of ``classes``."""
 
     channels: int
     side: int
@@ -46,7 +46,7 @@ class Shape:
 
     @property
     def features(self) -> int:
-        """Values of one image."""
+        """Number of values of one image."""
         return self.channels * self.side * self.side
 
     def __str__(self) -> str:
@@ -56,14 +56,14 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """What one sequence of a data set is: ``length`` numbers in 0..``classes`` - 1; the label of each is the next."""
+    """The shape of sequences: ``length`` numbers in 0..``classes`` - 1; the label of each number is the next one."""
 
     length: int
     classes: int
 
     @property
     def features(self) -> int:
-        """Numbers of one sequence."""
+        """Number of tokens of one sequence."""
         return self.length
 
     def __str__(self) -> str:
@@ -77,12 +77,12 @@ GREY_28: Final = Shape(1, 28)
 COLOUR_32: Final = Shape(3, 32)
 IMAGENET: Final = Shape(3, 224, 1000)
 TEXT: Final = Tokens(128, 96)
-"""Of the text corpus: printable ASCII and the line's end."""
+"""Characters of the text corpus: printable ASCII and the line's end."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PrintedSize:
-    """The size that a paper prints for a model: octets, and where."""
+    """The size that a paper prints for a model: octets, and the place in the paper."""
 
     octets: int
     place: str
@@ -95,7 +95,7 @@ class PrintedSize:
 def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the mean cross entropy of outputs, float32[batch, classes], and labels, int64[batch].
 
-    Of sequences, with a dimension for the place behind ``batch``, it is the mean over all places.
+    Sequences have a dimension for the place behind ``batch``; the mean is then over all places.
     """
     from torch.nn import functional
 
@@ -104,23 +104,23 @@ def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-    """A model and how it is trained unless a run says otherwise.
+    """A model and the defaults of its training.
 
     Attributes:
-        name: on the command line.
+        name: name on the command line.
         summary: a few words for lists.
-        build: seed and shape of a sample in, the network with that seed's weights out: the same on every rank. On
-            torch's meta device it has no weights.
-        optimizer: its defaults.
-        schedule: of the learning rate.
-        input_shape: the only shape that it takes; None: images of any, or sequences of any.
-        usual_shape: what its paper trains it on, and what synthetic data has unless told otherwise.
-        smallest_side: of the images that it takes.
-        data: the data set of a run that names none.
+        build: builds the network from a seed and the shape of a sample; the same weights on every rank. On torch's
+            meta device the network has no weights.
+        optimizer: default optimizer.
+        schedule: default schedule of the learning rate.
+        input_shape: the only shape that it takes; None: images, or sequences, of any shape.
+        usual_shape: the shape in its paper, which is the default of synthetic data.
+        smallest_side: smallest side of images that it takes.
+        data: default data set.
         weight_uses: multiplications by a weight per usual sample, on average over the weights, or more.
-        printed: the size in its paper, if one prints it.
-        loss: outputs and labels in, the mean loss of a batch out.
-        thresholds: by method, what ``netoffload bench thresholds`` finds best.
+        printed: the size that its paper prints, if it does.
+        loss: returns the mean loss of a batch from outputs and labels.
+        thresholds: best thresholds by method, from ``netoffload bench thresholds``.
     """
 
     name: str
@@ -138,13 +138,13 @@ class ModelSpec:
     thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Say in a line what it is."""
+        """Describe the model in one line."""
         printed = f"; {self.printed}" if self.printed else ""
         rate = f"{type(self.optimizer).__name__}, learning rate {self.optimizer.learning_rate:g}"
         return f"{self.name}: {self.summary}; {rate}; trains on {self.data}{printed}"
 
     def takes(self, shape: SampleShape) -> bool:
-        """Whether it can be built for such samples."""
+        """Return whether the model can be built for samples of this shape."""
         if self.input_shape is not None:
             return shape == self.input_shape
         return (
@@ -159,7 +159,7 @@ class ModelSpec:
         return f"images of {self.smallest_side}x{self.smallest_side} or more"
 
     def layer_sizes(self, shape: SampleShape) -> tuple[int, ...]:
-        """Return the length of every weight and every bias, in their order, without making them."""
+        """Return the lengths of all weights and biases, in their order, without allocating them."""
         import torch
 
         with torch.device("meta"):

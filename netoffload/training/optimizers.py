@@ -1,9 +1,9 @@
 """The optimizers, by name: torch's, over one vector of all parameters.
 
-Each works value by value, so one vector is as good as many tensors. It sees the *sum* of the workers' scaled gradients,
-``total`` times their mean, and steps as torch does with the mean: what is added to a gradient or compared with one is
-multiplied by ``total``, and where the step grows with the gradient the learning rate is divided by it. With a power
-of two as ``total`` the bits are those of the mean.
+Each works value by value, so one vector does as well as many tensors. It gets the *sum* of the workers' scaled
+gradients, which is ``total`` times their mean, and steps as torch does with the mean. So a number that is added to a
+gradient or compared with one is multiplied by ``total``. If the step grows with the gradient, the learning rate is
+divided by ``total``. If ``total`` is a power of two, the result has the same bits as with the mean.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SHARES: Final = ("momentum", "beta1", "beta2", "alpha")
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """What all have in common.
+    """The base of all optimizers.
 
     Attributes:
-        learning_rate: at the start.
-        torch_name: in ``torch.optim``.
-        has_fused: torch has it in one pass over memory.
+        learning_rate: learning rate at the start.
+        torch_name: name in ``torch.optim``.
+        has_fused: whether torch can do a step in one pass over memory.
     """
 
     learning_rate: float = 0.001
@@ -53,11 +53,11 @@ class Optimizer:
 
     @property
     def vectors(self) -> int:
-        """Vectors as long as the parameters that it remembers."""
+        """Number of vectors as long as the parameters that it keeps."""
         return 1
 
     def options(self, total: float) -> dict[str, Any]:
-        """Return torch's options, but for the learning rate, if gradients are ``total`` times too large."""
+        """Return torch's options without the learning rate, if gradients are ``total`` times too large."""
         raise NotImplementedError
 
     def rate(self, learning_rate: float, total: float) -> float:
@@ -71,9 +71,9 @@ class Optimizer:
         """Return torch's optimizer.
 
         Args:
-            parameters: that it changes.
-            total: how many times the gradients are too large.
-            fused: in one pass over memory, where torch has that.
+            parameters: the parameters that it changes.
+            total: factor by which the gradients are too large.
+            fused: step in one pass over memory, if torch can do that.
         """
         import torch
 
@@ -198,4 +198,4 @@ OPTIMIZERS: Final[dict[str, type[Optimizer]]] = {
     "rmsprop": RmsProp,
     "adagrad": Adagrad,
 }
-"""By name, as ``--optimizer`` takes them; the parameters are the fields."""
+"""The optimizers by their names in ``--optimizer``; their fields are the parameters."""

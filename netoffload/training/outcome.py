@@ -1,4 +1,4 @@
-"""What one rank leaves for the parent process, as a file; free of MPI, because the parent has none."""
+"""The result of one rank, as a file for the parent process. It does not import MPI, because the parent has none."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from netoffload.methods import Sent
 from netoffload.results import ClassCounts, Traffic, Versions, decode_dataclass
 
 PROGRESS_FILE: Final = "progress"
-"""In the result folder; holds rank 0's latest :class:`Step`."""
+"""File in the result folder with rank 0's latest :class:`Step`."""
 
 STEP_OCTETS: Final = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """How far a run is: iterations done, worker 0's loss, the latest accuracy (0..1); None: none, or not finite."""
+    """The progress of a run: finished iterations, worker 0's loss, the latest accuracy (0..1); None: no finite one."""
 
     done: int
     loss: float | None = None
@@ -27,22 +27,22 @@ class Step:
 
     @property
     def learnt(self) -> str:
-        """Loss and accuracy in words, as far as they are known."""
+        """The known ones of loss and accuracy, in words."""
         words = {"loss": self.loss, "accuracy": None if self.accuracy is None else 100 * self.accuracy}
         texts = [f"{name} {value:.3g}" for name, value in words.items() if value is not None]
         return ", ".join(texts) + (" %" if self.accuracy is not None else "")
 
     def tenths_of(self, iterations: int) -> int:
-        """Return how many tenths of a run's iterations are done."""
+        """Return how many tenths of a run's iterations are finished."""
         return 10 * self.done // iterations
 
     def to_octets(self) -> bytes:
-        """Return a line of a fixed length, so that each covers the one before."""
+        """Return a line of a fixed length, so that it overwrites the previous one."""
         return json.dumps(dataclasses.asdict(self)).encode().ljust(STEP_OCTETS - 1) + b"\n"
 
     @classmethod
     def read(cls, folder: Path) -> Step | None:
-        """Return the latest one; None: there is none yet."""
+        """Return the latest step; None: there is none yet."""
         try:
             return cls(**json.loads((folder / PROGRESS_FILE).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -51,7 +51,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Coded:
-    """What a rank coded by itself of what it sent: octets before and after, floats by their bits, seconds."""
+    """What a rank compressed by itself: octets before and after, floats by class, seconds."""
 
     raw_octets: int
     payload_octets: int
@@ -59,7 +59,7 @@ class Coded:
     codec_s: float
 
     def __sub__(self, other: Coded) -> Coded:
-        """Return what was added since ``other``."""
+        """Return the increase since ``other``."""
         now, then = dataclasses.astuple(self.classes), dataclasses.astuple(other.classes)
         return Coded(
             self.raw_octets - other.raw_octets,
@@ -74,11 +74,11 @@ class Parts:
     """Seconds of one iteration of one rank.
 
     Attributes:
-        forward_s: the batch, and forward to the loss.
-        backward_s: of a worker.
-        update_s: of the weights, where this rank does it.
-        sum_s: adding gradients: a part of communicating, and of ``backward_s`` where buckets travel meanwhile.
-        hidden_s: in which buckets travelled while backward went on, or activations while this rank multiplied.
+        forward_s: getting the batch, and forward up to the loss.
+        backward_s: backward of a worker.
+        update_s: update of the weights, if this rank does it.
+        sum_s: adding gradients: a part of communicating or, with buckets, of ``backward_s``.
+        hidden_s: time in which buckets travelled during backward, or activations during this rank's multiplications.
     """
 
     forward_s: float = 0.0
@@ -89,18 +89,18 @@ class Parts:
 
     @property
     def compute_s(self) -> float:
-        """What is no communication."""
+        """Seconds of computing: forward, backward and update."""
         return self.forward_s + self.backward_s + self.update_s
 
 
 @dataclasses.dataclass(frozen=True)
 class RankOutcome:
-    """What one rank leaves; ``accuracy`` to ``versions``, and ``loss_after``, are rank 0's alone.
+    """The result of one rank; only rank 0 has ``accuracy`` to ``versions``, and ``loss_after``.
 
-    ``sent``, ``compressed_octets``, ``no_gain_segments`` and ``coded`` are of the timed iterations: what the rank
-    handed to its sockets, what its NIC compressed of its own tagged connections, how many segments compressing would
-    not have made smaller, and what it compressed itself. Earlier commands did the first ``first_iteration`` iterations.
-    ``peak_memory_octets`` is the most that was resident, libraries included.
+    ``sent``, ``compressed_octets``, ``no_gain_segments`` and ``coded`` count the timed iterations: what the rank handed
+    to its sockets, octets of its tagged connections that its NIC compressed, segments that would not shrink, and what
+    the rank compressed itself. Earlier commands did the first ``first_iteration`` iterations. ``peak_memory_octets`` is
+    the largest resident memory, libraries included.
     """
 
     rank: int
@@ -123,7 +123,7 @@ class RankOutcome:
     loss_after: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write it into the result folder."""
+        """Write the result into the result folder."""
         text = json.dumps(dataclasses.asdict(self), allow_nan=False)
         (folder / f"rank{self.rank}.json").write_text(text, encoding="utf-8")
 
@@ -132,7 +132,7 @@ class RankOutcome:
         """Read what a rank wrote.
 
         Raises:
-            RunError: it left nothing.
+            RunError: the rank left no result.
         """
         path = folder / f"rank{rank}.json"
         try:

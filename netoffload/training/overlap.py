@@ -1,16 +1,16 @@
-"""Buckets of a gradient on their way while backward goes on.
+"""Sums a gradient's buckets while backward goes on.
 
-Backward writes the gradients of the last layers first. As soon as all layers of a bucket have theirs, its sum is begun
-in a thread of its own, and the next bucket's behind it, in the same order on all ranks::
+Backward writes the gradients of the last layers first. As soon as all layers of a bucket have their gradients, a thread
+begins to sum the bucket. It sums one bucket after the other, in the same order on all ranks::
 
     backward    |-- last layers --|-- more --|-- first layers --|
     exchange                      |- bucket 0 -|- bucket 1 -----|- bucket 2 -|
                                   |<--------- hidden ---------->|<- waited ->|
 
-With two workers the exact ring leaves the bits that it leaves without buckets. With more, a float's place in its bucket
-decides with whose value its sum begins, so sums differ by rounding; and whose value a NIC rounds first, so those of
-``inc+c`` differ by its bound. A compressor that knows layers or single floats alone makes the same of a bucket; one
-with a scale, a threshold or random numbers of a whole vector does not.
+With two workers the exact ring gives the same bits as without buckets. With more, a float's place in its bucket decides
+which worker's value begins its sum, so sums differ by rounding. It also decides which worker's value a NIC rounds
+first, so sums of ``inc+c`` differ by the error bound. A compressor that works on layers or single floats gives the same
+result with buckets. One with a scale, a threshold or random numbers for a whole vector does not.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Overlap:
     """The sums of one replica's gradients, iteration by iteration.
 
     Attributes:
-        hidden_s: of the latest iteration: seconds in which buckets travelled and backward went on.
+        hidden_s: seconds of the latest iteration in which buckets travelled during backward.
 
     Args:
-        replica: whose gradient becomes the sum of all workers'.
-        reducer: has at least one bucket, and no other caller from here on.
-        clock: seconds, monotonic; called from two threads.
+        replica: the replica whose gradient becomes the sum of all workers' gradients.
+        reducer: has at least one bucket, and no other caller from this call on.
+        clock: returns seconds, monotonic; called from two threads.
     """
 
     def __init__(self, replica: Replica, reducer: GradientReducer, clock: Callable[[], float]) -> None:
@@ -46,10 +46,10 @@ class Overlap:
         replica.watch_gradients(self._written)
 
     def finish(self) -> None:
-        """Begin what has not begun, layers without a gradient among it, and wait for all; backward has ended.
+        """After backward, begin the remaining buckets, also those of layers without a gradient, and wait for all.
 
         Raises:
-            CollectiveError: what went wrong with a bucket.
+            CollectiveError: summing a bucket failed.
         """
         computed_s = self._clock()
         while len(self._requests) < len(self._buckets):
@@ -66,7 +66,7 @@ class Overlap:
         self._travels: list[tuple[float, float]] = []
 
     def _written(self, layer: int) -> None:
-        """Take note that a layer has its gradient, and begin the buckets that are complete, in their order."""
+        """Note that a layer has its gradient, and begin the buckets that are complete, in their order."""
         self._missing[self._bucket_of[layer]].discard(layer)
         while len(self._requests) < len(self._buckets) and not self._missing[self._buckets[len(self._requests)]]:
             self._start()

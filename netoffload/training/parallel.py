@@ -1,4 +1,4 @@
-"""Model parallelism: which models can be split, a replica of which this rank has a part, and its method and batches.
+"""Model parallelism: the models that can be split, a rank's part of a model, its method and its batches.
 
 ::
 
@@ -6,12 +6,12 @@
                model    every worker has a part of every layer and all samples; activations and errors are exchanged
                hybrid   data in the convolutions, model in the fully connected layers behind them
 
-All workers together take the samples that they take with ``data``: one iteration moves the model as one rank with all
-of them would, to float rounding. A gradient is that of the sum of the workers' mean losses, as it is with ``data``, so
-rates, loss scale and the update's division stay.
+All workers together take the same samples as with ``data``. One iteration changes the model as one rank with all
+samples would, up to float rounding. As with ``data``, the gradient is that of the sum of the workers' mean losses. So
+learning rates, loss scale and the update's division are the same.
 
-Convolutions are replicas, whose gradients the run's method sums. Of the rest every rank has its part alone, updates it
-alone and sends it to nobody, until somebody wants an accuracy, the SHA-256 of the end, or no more iterations.
+Convolutions are replicas, whose gradients the run's method sums. Of the other layers every rank has and updates only
+its part. The parts travel only before an accuracy is measured, before the final SHA-256, and after the last iteration.
 
 Source: T. Dettmers, "8-bit approximations for parallelism in deep learning" (ICLR 2016), sections 2.2 and 2.4.
 """
@@ -40,11 +40,11 @@ from netoffload.training.replica import Replica, Travel, accuracy_of
 
 
 def first_fully_connected(settings: TrainSettings, module: nn.Module) -> int:
-    """Return the place of a model's first fully connected layer; all from there on can be split as the run asks.
+    """Return the index of a model's first fully connected layer, from which on the layers can be split.
 
     Raises:
-        UsageError: there is none, one has fewer outputs than there are workers, or what is before it has weights and
-            the run says it has none, or the other way round.
+        UsageError: the model has no such layer, a layer has fewer outputs than there are workers, or the layers before
+            it have weights and ``parallel`` is ``model``, or have none and it is ``hybrid``.
     """
     name, layers = settings.model, list(module.children()) if isinstance(module, nn.Sequential) else []
     first = next((place for place, layer in enumerate(layers) if isinstance(layer, nn.Linear)), len(layers))
@@ -60,7 +60,7 @@ def first_fully_connected(settings: TrainSettings, module: nn.Module) -> int:
     if has_convolutions and settings.parallel == Parallel.MODEL:
         raise UsageError(f"{name} has layers that are not fully connected: use --parallel hybrid")
     if not has_convolutions and settings.parallel == Parallel.HYBRID:
-        raise UsageError(f"{name} has fully connected layers alone: use --parallel model")
+        raise UsageError(f"{name} has only fully connected layers: use --parallel model")
     return first
 
 
@@ -68,8 +68,8 @@ class SplitReplica(Replica):
     """A replica of the convolutions, and this rank's part of the fully connected layers behind them.
 
     Attributes:
-        activations: moves what the parts need.
-        shared: floats of the convolutions, the first in ``parameters`` and ``gradient``.
+        activations: moves activations and errors between the parts.
+        shared: number of floats of the convolutions, which come first in ``parameters`` and ``gradient``.
     """
 
     def __init__(self, settings: TrainSettings, exchange: Exchange) -> None:
@@ -102,9 +102,9 @@ class SplitReplica(Replica):
         return Travel(self.activations.waited_s, self.activations.hidden_s)
 
     def training_outputs(self, images: torch.Tensor) -> torch.Tensor:
-        """See :meth:`Replica.training_outputs`; of all workers' samples, each rank with all of them or with its own."""
+        """See :meth:`Replica.training_outputs`; returns the outputs for all workers' samples."""
         workers = self._settings.nodes
-        # What stands before the split layers sees the same on all ranks where all have all samples.
+        # With --parallel model all ranks have the same samples, so the first layers must draw alike on all of them.
         self._seed_layers_by(workers if self._is_model else self._rank)
         inputs = self._before(images)
         self._seed_layers_by(None if self._rank is None else workers + 1 + self._rank)
@@ -112,12 +112,12 @@ class SplitReplica(Replica):
         return outputs
 
     def loss_of(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """See :meth:`Replica.loss_of`: the sum of all workers' mean losses is what is differentiated."""
+        """See :meth:`Replica.loss_of`: the sum of all workers' mean losses is differentiated."""
         loss, factor = super().loss_of(outputs, labels)
         return loss, factor * self._settings.nodes
 
     def collect(self, exchange: Exchange) -> None:
-        """Put the parts of all ranks together, on each of them."""
+        """Gather the parts of all ranks on every rank."""
         own = self.parameters[self.shared :].view(np.uint8)
         parts = [torch.from_numpy(octets.view(np.float32)) for octets in allgather_payloads(exchange, own)]
         settings = self._settings
@@ -133,7 +133,7 @@ class SplitReplica(Replica):
         self._whole = whole
 
     def digest(self) -> str:
-        """See :meth:`Replica.digest`: of the whole model, which is collected before."""
+        """See :meth:`Replica.digest`; call :meth:`collect` first."""
         assert self._whole is not None
         digest = hashlib.sha256()
         for tensor in self._whole.parameters():
@@ -142,16 +142,16 @@ class SplitReplica(Replica):
         return digest.hexdigest()
 
     def accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """See :meth:`Replica.accuracy`: of the whole model, which is collected before."""
+        """See :meth:`Replica.accuracy`; call :meth:`collect` first."""
         assert self._whole is not None
         return accuracy_of(self._whole, images, labels)
 
 
 class SplitMethod(Method):
-    """A method that has the convolutions' gradients; the other parts of the gradient are this rank's alone."""
+    """A method for the convolutions' gradients; the rest of the gradient stays on this rank."""
 
     def __init__(self, method: Method | None, replica: SplitReplica) -> None:
-        """Count what activations send with what ``method`` sends; None: there are no convolutions."""
+        """Wrap ``method``, and count the octets of activations with its octets; None: there are no convolutions."""
         self.sent = replica.activations.sent = Sent() if method is None else method.sent
         self._method, self._replica = method, replica
 
@@ -198,7 +198,7 @@ def replica_of(settings: TrainSettings, exchange: Exchange) -> Replica:
 
 
 def method_with(replica: Replica, settings: TrainSettings, exchange: Exchange, quantise: Quantise | None) -> Method:
-    """Return this rank's side of a run's method for a replica; see :func:`~netoffload.training.loop.method_of`."""
+    """Return this rank's side of a run's method for a replica, as :func:`~netoffload.training.loop.method_of` does."""
     if not isinstance(replica, SplitReplica):
         return method_of(settings, exchange, quantise, replica.layer_sizes)
     sizes = tuple(layer.size for layer in replica.layers if layer.offset < replica.shared)
@@ -206,10 +206,10 @@ def method_with(replica: Replica, settings: TrainSettings, exchange: Exchange, q
 
 
 def batch_source(settings: TrainSettings, dataset: Dataset, worker: int) -> Callable[[int], Batches]:
-    """Return what yields a worker's batches, but for the first so many.
+    """Return a function that yields a worker's batches after a number of first ones.
 
-    A worker's samples are its own with ``data``, all workers' with ``model``. With ``hybrid`` they are its own with all
-    workers' labels, by sub-batches.
+    With ``data`` a worker has its own samples, with ``model`` all workers' samples. With ``hybrid`` it has its own
+    samples and all workers' labels, in sub-batches.
     """
     if settings.parallel == Parallel.DATA:
         own = data.share(settings, dataset, worker)
@@ -218,7 +218,7 @@ def batch_source(settings: TrainSettings, dataset: Dataset, worker: int) -> Call
     shares = []
     for each in range(settings.nodes):
         images, labels = data.share(settings, dataset, each)
-        # Other workers' images are theirs; something has to stand for them.
+        # Only the labels of other workers' samples are needed; any array stands for their images.
         shares.append((labels if is_hybrid and each != worker else images, labels))
     pieces = settings.sub_batches if is_hybrid else 1
 

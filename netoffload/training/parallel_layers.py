@@ -1,19 +1,19 @@
-"""Fully connected layers whose weights are split over ranks: what travels between them, and when.
+"""Fully connected layers whose weights are split over ranks, and the exchange of activations and errors.
 
 ::
 
     rank r    its columns of the activations ── all-gather ──► all columns · its rows of the weights ──► its outputs
               sum of all ranks' errors       ◄── all-to-all ── errors of all columns ◄── its output errors
 
-A part of a layer is its outputs ``partition(outputs, ranks)[r]``: rows of the weight. Layers that work value by value
-(ReLU, dropout) stand behind a part and see it alone, so what travels has gone through them. Where convolutions come
-before, the first layer's parts are samples instead of columns: each rank's sub-batch goes to all. The last outputs are
-gathered, and every rank computes the loss of all samples.
+A rank's part of a layer is its outputs ``partition(outputs, ranks)[r]``: rows of the weight. Layers that work value by
+value (ReLU, dropout) stand behind a part, so activations pass them before they travel. Behind convolutions, the first
+layer's parts are samples instead of columns: each rank's sub-batch goes to all ranks. The last outputs are gathered,
+and every rank computes the loss of all samples.
 
-A compressor codes a matrix as one layer: with ``norm=max`` it is divided by its largest magnitude. Every rank decodes
-the same octets, its own among them, so all see the same activations.
+A compressor encodes a matrix as one layer: with ``norm=max`` it divides by the largest magnitude. Every rank decodes
+the same octets, also its own part, so all ranks have the same activations.
 
-With several sub-batches a thread moves one while the caller multiplies the one before, in both directions. The last
+With several sub-batches a thread moves one while the caller multiplies the previous one, in both directions. The last
 errors travel while the gradient of the weights is computed.
 
 Source: T. Dettmers, "8-bit approximations for parallelism in deep learning" (ICLR 2016), sections 2.2, 2.4 and 5.1.2.
@@ -39,27 +39,28 @@ from netoffload.methods import Sent
 from netoffload.training.layers import FullyConnected
 
 Arrived = Future[tuple[list[Float32Array], float, float]]
-"""One vector per rank, in rank order; when its coding and moving began and ended, in seconds."""
+"""One vector per rank, in rank order, and the times at which coding and moving began and ended, in seconds."""
 
 
 class ActivationExchange:
-    """What one rank sends of activations and errors, one call after the other, in a thread of its own.
+    """Exchanges activations and errors between ranks in a thread, one call after the other.
 
     Attributes:
-        exchange: the ranks; between :meth:`gather` or :meth:`deliver` and their end nobody else uses it.
-        sent: what is counted on; a run puts its method's here.
-        waited_s: seconds that callers waited for what was not there yet.
-        hidden_s: seconds in which something was coded or moved before its caller waited for it.
+        exchange: the exchange of the ranks; no other code may use it between :meth:`gather` or :meth:`deliver` and
+            the end of :meth:`wait`.
+        sent: counters of sent octets; a run puts those of its method here.
+        waited_s: seconds that callers waited for vectors to arrive.
+        hidden_s: seconds of coding and moving before the caller waited.
     """
 
     def __init__(self, exchange: Exchange, compressor: Compressor | None = None) -> None:
-        """Send by ``compressor``, one without memory; None: float32."""
+        """Send encoded by ``compressor``, which must keep no residual; None: send float32."""
         self.exchange, self.sent, self.waited_s, self.hidden_s = exchange, Sent(), 0.0, 0.0
         self._compressor = compressor
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="activations")
 
     def gather(self, part: torch.Tensor, sizes: Sequence[int]) -> Arrived:
-        """Begin to give this rank's part to all; ``sizes`` are the lengths of all ranks' parts."""
+        """Begin to send this rank's part to all ranks; ``sizes`` are the lengths of all ranks' parts."""
         values = _flat(part)
 
         def move() -> list[Float32Array]:
@@ -71,7 +72,7 @@ class ActivationExchange:
         return self._thread.submit(self._timed, move)
 
     def deliver(self, parts: Sequence[torch.Tensor]) -> Arrived:
-        """Begin to give every rank its own part, and to get as long a one from each."""
+        """Begin to send each rank its part of ``parts``, and to receive a part of this rank's length from each."""
         vectors = [_flat(part) for part in parts]
 
         def move() -> list[Float32Array]:
@@ -85,7 +86,7 @@ class ActivationExchange:
         return self._thread.submit(self._timed, move)
 
     def wait(self, arriving: Arrived) -> list[torch.Tensor]:
-        """Return what has arrived, when it has."""
+        """Wait for the vectors and return them."""
         started = time.perf_counter()
         vectors, began, ended = arriving.result()
         self.waited_s += time.perf_counter() - started
@@ -118,9 +119,9 @@ class Join:
     """How the parts of a matrix lie beside each other.
 
     Attributes:
-        activations: moves them.
-        columns: of each rank's part; empty: parts are rows, as many on each rank.
-        sub_batches: the rows are moved in as many pieces.
+        activations: moves the parts.
+        columns: number of columns of each rank's part; empty: parts are rows, equally many on each rank.
+        sub_batches: number of pieces in which the rows travel.
     """
 
     activations: ActivationExchange
@@ -133,7 +134,7 @@ class Join:
         return self.activations.gather(part, [len(part) * width for width in self.columns] or [part.numel()] * size)
 
     def wait_whole(self, arriving: Arrived, rows: int) -> torch.Tensor:
-        """Return all of a sub-batch, float32[all rows, all columns], where this rank's part has ``rows``."""
+        """Return all of a sub-batch, float32[all rows, all columns]; this rank's part has ``rows`` rows."""
         parts = [part.view(rows, -1) for part in self.activations.wait(arriving)]
         return torch.cat(parts, 1 if self.columns else 0)
 
@@ -145,7 +146,7 @@ class Join:
         )
 
     def wait_sum(self, arriving: Arrived, rows: int) -> torch.Tensor:
-        """Return the sum of all ranks' errors of this rank's part."""
+        """Return the sum of all ranks' errors for this rank's part."""
         parts = self.activations.wait(arriving)
         total = parts[0].clone()
         for part in parts[1:]:
@@ -154,9 +155,9 @@ class Join:
 
 
 class GatheredProduct(torch.autograd.Function):
-    """A part of a fully connected layer that gathers its inputs, and gives the errors of them back.
+    """A part of a fully connected layer that gathers its inputs, and in backward sends their errors to their ranks.
 
-    Gradients are written where they are wanted, as by :class:`~netoffload.training.layers.LinearInPlace`.
+    It writes gradients into given memory, as :class:`~netoffload.training.layers.LinearInPlace` does.
     """
 
     @staticmethod
@@ -181,7 +182,7 @@ class GatheredProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None, None]:
-        """Overwrite both gradients; return the errors of this rank's part."""
+        """Overwrite both gradients; return the errors of this rank's part of the inputs."""
         (outward,) = output_gradients
         join: Join = ctx.join
         weight, *wholes = ctx.saved_tensors
@@ -199,7 +200,7 @@ class SplitLayer(FullyConnected):
     """A part of a fully connected layer whose inputs are in parts."""
 
     def __init__(self, outputs: int, inputs: int, join: Join) -> None:
-        """Take ``inputs`` of all ranks together; weights are not initialised as a model's."""
+        """Take ``inputs``, the columns of all ranks together; weights are not initialised."""
         super().__init__(inputs, outputs)
         self._join = join
 
@@ -220,16 +221,16 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        # Every rank has the same loss of all outputs, so it knows the errors of its own.
+        # Every rank computes the loss of all outputs, so it has the errors of its own outputs.
         join: Join = ctx.join
         return torch.split(output_gradients[0], list(join.columns), 1)[join.activations.exchange.rank], None
 
 
 class GatherOutputs(nn.Module):
-    """All outputs of the last layer on all ranks."""
+    """Gathers all outputs of the last layer on every rank."""
 
     def __init__(self, join: Join) -> None:
-        """Take the parts of the last layer."""
+        """Join the parts of the last layer by ``join``."""
         super().__init__()
         self._join = join
 
@@ -246,10 +247,10 @@ def split_sequence(
 
     Args:
         module: the whole model.
-        first: its first fully connected layer, by its place; all before stay as they are.
-        activations: moves what the parts need of each other.
-        has_whole_inputs: every rank has the first one's inputs of all samples, else only of its own ones.
-        sub_batches: each matrix is moved in as many pieces; divides the samples of a rank.
+        first: index of its first fully connected layer; layers before it stay whole.
+        activations: moves activations and errors between the parts.
+        has_whole_inputs: whether every rank has that layer's inputs of all samples, or only of its own samples.
+        sub_batches: number of pieces in which each matrix travels; it divides a rank's number of samples.
     """
     exchange = activations.exchange
     part = nn.Sequential()

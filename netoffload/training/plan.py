@@ -1,4 +1,4 @@
-"""What a series of runs will do, refused before anything is built: their order, and what is kept of them."""
+"""The plan of a series of runs: their order and what to keep. It refuses impossible plans before anything is built."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from netoffload.training.capture import CAPTURE_FILE, LAYERS_FILE
 from netoffload.training.config import Checkpointing, TrainSettings
 
 RECORD_FILE: Final = "record.json"
-"""Beside a checkpoint: the record of a run that is over."""
+"""File beside a checkpoint: the record of a finished run."""
 
 BASELINES: Final = ("direct", "nic", "both")
-"""Where methods run that use no codec of a NIC: without NICs, through NICs that leave them alone, or both."""
+"""How methods run that use no codec of a NIC: without NICs, through NICs that do not change their data, or both."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Planned:
 
     @property
     def name(self) -> str:
-        """As reports call it, and its seed where that tells it from others."""
+        """The run's name in reports, with its seed if runs differ only in seeds."""
         settings = self.settings
         way = INLINE if settings.is_inline else VIA_NICS if self.has_nics and not settings.compressed else ""
         buckets = f" {settings.bucket_mb:g} MB" if settings.bucket_mb else ""
@@ -47,7 +47,7 @@ class Planned:
 
     @property
     def folder(self) -> str:
-        """Its name and seed, as a folder of it is called."""
+        """The run's name and seed, as the name of a folder."""
         return with_seed(dataclasses.replace(self, is_repeated=False).name, self.settings.seed).replace(" ", "-")
 
 
@@ -60,7 +60,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """Return the seeds of a text such as ``1,2,3``.
 
     Raises:
-        UsageError: not numbers, or one of them twice.
+        UsageError: the text has something else than numbers, or a number twice.
     """
     seeds = text.split(",")
     if not all(seed.isdecimal() for seed in seeds) or len({int(seed) for seed in seeds}) < len(seeds):
@@ -72,7 +72,7 @@ def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> l
     """Return the runs in the order in which they are done: those without NICs first.
 
     Raises:
-        UsageError: ``baselines`` is none of :data:`BASELINES`.
+        UsageError: ``baselines`` is not in :data:`BASELINES`.
     """
     check_choice("baselines", baselines, BASELINES)
     plain = [run for run in runs if not run.compressed]
@@ -87,7 +87,7 @@ def plan_runs(runs: Sequence[TrainSettings], baselines: str = BASELINES[0]) -> l
 
 @dataclasses.dataclass(frozen=True)
 class Capture:
-    """Where gradients of rank 0 are kept (float32[vectors, n], .npy), and of which iterations: every ``every``-th.
+    """The file for gradients of rank 0 (float32[vectors, n], .npy), which are kept every ``every`` iterations.
 
     At most :data:`netoffload.training.capture.MAX_VECTORS` vectors are kept.
     """
@@ -102,17 +102,17 @@ class Capture:
             UsageError: several runs, no iteration to capture, or a file that cannot be written.
         """
         if len(runs) != 1:
-            raise UsageError("gradients are captured of one exchange at a time")
+            raise UsageError("--capture keeps gradients of a single run: give one --exchange and one seed")
         iterations = runs[0].settings.iterations
         if not 1 <= self.every <= iterations:
-            raise UsageError(f"no gradient to capture: every {self.every} of {iterations} iterations")
+            raise UsageError(f"no gradient to capture every {self.every} of {iterations} iterations: choose fewer")
         results.check_writable(self.path)
 
     def keep(self, result_folder: Path) -> None:
-        """Move what rank 0 wrote to where it was asked for, and beside it what it is.
+        """Move rank 0's gradients to the file, and their description beside it.
 
         Raises:
-            UsageError: it cannot be written there.
+            UsageError: a file cannot be written there.
         """
         try:
             shutil.move(result_folder / CAPTURE_FILE, self.path)
@@ -123,14 +123,14 @@ class Capture:
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """What is kept of a series of runs, beside its records.
+    """The outputs of a series of runs beside its records.
 
     Attributes:
         capture: gradients of one run.
-        checkpoint: folder of checkpoints, one folder for each run in it; None: none are written.
+        checkpoint: folder of checkpoints, with a folder for each run; None: no checkpoints.
         checkpoint_every: iterations from one checkpoint of a run to the next.
         resume: each run goes on from its checkpoint, if it has one.
-        tensorboard: folder of event files, one folder for each run in it; None: none are written.
+        tensorboard: folder of event files, with a folder for each run; None: no event files.
     """
 
     capture: Capture | None = None
@@ -143,7 +143,7 @@ class Outputs:
         """Refuse before anything is built.
 
         Raises:
-            UsageError: what is asked for cannot be kept, or a checkpoint cannot be gone on from.
+            UsageError: an output cannot be written, or a checkpoint cannot be resumed.
         """
         if self.capture is not None:
             self.capture.check(runs)
@@ -162,7 +162,7 @@ class Outputs:
             raise UsageError(f"{self.checkpoint} holds no checkpoint of these runs: leave --resume out to begin")
 
     def checkpointing(self, run: Planned, nic: NicSettings | None) -> Checkpointing | None:
-        """Return where a run's checkpoints are."""
+        """Return the place of a run's checkpoints; None: there are none."""
         if self.checkpoint is None:
             return None
         said = checkpoint.describe(run.settings, nic.codec if nic else None, nic.bound_k if nic else None)
@@ -170,10 +170,10 @@ class Outputs:
         return Checkpointing(str(folder), self.checkpoint_every, self.resume, said)
 
     def finished(self, run: Planned, nic: NicSettings | None) -> Record | None:
-        """Return the record of a run that the checkpoints say is over; None: it is not.
+        """Return the record of a run that is finished according to its checkpoint; None: the run is not finished.
 
         Raises:
-            UsageError: it is over, and its record is missing.
+            UsageError: the run is finished, and its record is missing.
         """
         asked = self.checkpointing(run, nic)
         found = checkpoint.find(asked) if asked else None
@@ -193,10 +193,10 @@ class Outputs:
         return record
 
     def keep(self, run: Planned, nic: NicSettings | None, record: Record) -> None:
-        """Put the record of a run that is over beside its checkpoint.
+        """Put the record of a finished run beside its checkpoint.
 
         Raises:
-            UsageError: it cannot be written.
+            UsageError: the record cannot be written.
         """
         if asked := self.checkpointing(run, nic):
             line = results.to_line(record).encode() + b"\n"
@@ -204,7 +204,7 @@ class Outputs:
 
 
 def _check_folder(path: Path) -> None:
-    """Refuse a folder that could not be made, or written into; leaves nothing."""
+    """Refuse a folder that cannot be made or written into; leave nothing behind."""
     there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     try:
         tempfile.TemporaryDirectory(dir=there).cleanup()

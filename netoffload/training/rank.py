@@ -1,7 +1,7 @@
 """The program of one rank: ``python -m mpi4py -m netoffload.training.rank JOB.json RESULT_DIR``.
 
-All ranks train. Rank 0 also reads the meter before and after the timed iterations, and keeps what is to be seen. Every
-rank leaves ``rank<r>.json``, an :class:`RankOutcome`, from which the parent makes the record.
+All ranks train. Rank 0 also reads the meter before and after the timed iterations, and writes captures and TensorBoard
+files. Every rank leaves ``rank<r>.json``, a :class:`RankOutcome`, from which the parent makes the record.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from netoffload.transport import Lane
 from netoffload_mpi import MPI, CompComm
 
 HISTOGRAMS: Final = 10
-"""Histograms of a layer in a run whose accuracy nobody asked for; else there is one with every accuracy."""
+"""Histograms of a layer in a run without ``eval_every``; with it, there is one with every accuracy."""
 
 
 def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
-    """Train as one rank and return what it saw; all ranks call it together."""
+    """Train as one rank and return its result; all ranks call it together."""
     settings, exchange, rank = job.settings, comm.exchange(), comm.exchange().rank
     dataset = open_saved(Path(job.dataset))
     replica = replica_of(settings, exchange)
@@ -81,7 +81,7 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
     compressed = Compressed.of(comm) - compressed_before
     sent = dataclasses.replace(method.sent)
     barrier(exchange)
-    # Behind the readings: the papers charge a method for its iterations, not for making one model of the replicas.
+    # After the last reading: the papers count a method's iterations, not the averaging of the replicas at the end.
     method.finish(replica.parameters)
     make_one_model(replica, exchange, settings.nodes)
     if watched is not None:
@@ -110,14 +110,14 @@ def run_rank(job: RankJob, comm: CompComm, folder: Path) -> RankOutcome:
 
 
 class Watched:
-    """Rank 0's method, with whoever wants to see what goes into it.
+    """Rank 0's method, wrapped so that a capture and TensorBoard get its gradients.
 
     Attributes:
-        method: to be called instead.
+        method: the wrapped method, to call instead.
     """
 
     def __init__(self, job: RankJob, replica: Replica, method: Method, milestones: Milestones) -> None:
-        """Begin what ``job`` asks for: a capture, TensorBoard's file."""
+        """Begin the capture and the TensorBoard file, if ``job`` asks for them."""
         self.method = method
         self._replica = replica
         self._board: Board | None = None
@@ -130,7 +130,7 @@ class Watched:
             self.method = ObservedMethod(self.method, every, self._add_histograms, milestones.first)
 
     def write(self, folder: Path) -> None:
-        """Write what was seen; the capture goes into the result folder."""
+        """Write the rest of the TensorBoard file, and the capture into the result folder."""
         if self._capture is not None:
             self._capture.write(folder, self._replica.layers)
         if self._board is not None:
@@ -144,12 +144,12 @@ class Watched:
 
 @dataclasses.dataclass(frozen=True)
 class Compressed:
-    """What this rank has sent tagged so far: what its NIC made of it, and what the rank itself coded.
+    """Counts of this rank's compressed data so far: by its NIC, and by the rank itself.
 
     Attributes:
-        nic_octets: of this communicator's tagged connections, as they were; 0 without a NIC.
-        no_gain_segments: that the NIC left as they are, as compressing would not have made them smaller.
-        coded: by the rank.
+        nic_octets: raw octets of this communicator's tagged connections that the NIC compressed; 0 without a NIC.
+        no_gain_segments: number of segments that the NIC did not compress because they would not shrink.
+        coded: what the rank compressed by itself.
     """
 
     nic_octets: int
@@ -158,20 +158,20 @@ class Compressed:
 
     @classmethod
     def of(cls, comm: CompComm) -> Compressed:
-        """Ask the NIC, if there is one."""
+        """Read the counts, from the NIC if there is one."""
         totals = comm.totals()
         if totals.nic is None or totals.nic_counters is None:
             return cls(0, 0, _coded(comm))
         return cls(totals.nic.raw_octets, totals.nic_counters["bypass_no_gain"], _coded(comm))
 
     def __sub__(self, other: Compressed) -> Compressed:
-        """Return what was added since ``other``."""
+        """Return the increase since ``other``."""
         segments = self.no_gain_segments - other.no_gain_segments
         return Compressed(self.nic_octets - other.nic_octets, segments, self.coded - other.coded)
 
 
 def _coded(comm: CompComm) -> Coded:
-    """Return what this rank has coded by itself so far."""
+    """Return what this rank has compressed by itself so far."""
     exchange, is_coding = comm.exchange(), comm.offload() is Offload.INLINE
     raw_octets = exchange.sent_octets([Lane.TAGGED]) if is_coding else 0
     classes = ClassCounts(*exchange.coded_classes().tolist())
@@ -195,7 +195,7 @@ def _versions() -> Versions:
 
 
 def _machine() -> str:
-    """Return 12 hexadecimal digits that are the same in every run on this machine; machine-id(5) is not to be shown."""
+    """Return 12 hexadecimal digits that name this machine in records, because machine-id(5) must stay secret."""
     for path in ("/etc/machine-id", "/sys/class/dmi/id/product_uuid"):
         with contextlib.suppress(OSError):
             if identity := Path(path).read_bytes().strip():
@@ -215,7 +215,7 @@ def main(arguments: list[str]) -> None:
         raise UsageError("usage: python -m mpi4py -m netoffload.training.rank JOB.json RESULT_DIR")
     end_at_once()
     job, folder = RankJob.read(Path(arguments[0])), Path(arguments[1])
-    torch.set_num_threads(1)  # ranks share the machine's cores; one more thread each only fights over them
+    torch.set_num_threads(1)  # ranks share the machine's cores, so more threads would only compete for them
     with CompComm(MPI.COMM_WORLD, job.codec, job.bound_k, offload=job.settings.offload) as comm:
         run_rank(job, comm, folder).write(folder)
 

@@ -1,6 +1,6 @@
-"""What the ranks of training runs have in common, by name: it is imported once, in the process that they are forks of.
+"""The modules that all ranks of training runs need, by name; a fork server imports them once for all ranks.
 
-This module imports none of it, so that a command can have the imports begin before it does its own.
+This module does not import them, so a command can start the fork server before its own imports.
 """
 
 from typing import Final
@@ -17,4 +17,4 @@ IMPORTED: Final = (
     "netoffload.training.parallel",
     "torch.optim",
 )
-"""Torch and the kernels among it. MPI is not: importing it starts it."""
+"""These import torch and the kernels, but not MPI, because importing MPI initialises it."""

@@ -1,14 +1,14 @@
 """A replica: one model whose parameters, gradients and optimizer's state are flat buffers.
 
-A method wants one contiguous float32 array and the update wants few long vector operations, so the tensors that
-torch trains are views::
+A method needs one contiguous float32 array, and the update is fastest with few long vector operations. So the tensors
+that torch trains are views::
 
     parameters  |W1          |b1|W2       |b2| ... |W5|b5|    float32[1,149,010]
                   |            |                                param.data views it
     gradient    |W1          |b1|W2       |b2| ... |W5|b5|
                                                                 param.grad views it: backward() writes what is sent
 
-No copy is made in an iteration. The NumPy arrays and the torch tensors of a replica share their memory. (Sizes: HDC's.)
+An iteration makes no copy: the NumPy arrays and the torch tensors of a replica share memory. (The sizes are HDC's.)
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from netoffload.training.layers import FullyConnected
 PASS_SAMPLES: Final = 1000
 PASS_VALUES: Final = 1000 * 3 * 32 * 32
 PASS_LABELS: Final = 16_000
-"""Of one pass of an evaluation."""
+"""Most labels of one pass of an evaluation; the two limits above count its samples and its values."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Travel:
-    """Seconds: ``waited_s`` for what comes from other ranks, ``hidden_s`` in which it came behind computing."""
+    """Seconds: ``waited_s`` of waiting for data of other ranks, ``hidden_s`` in which it came during computing."""
 
     waited_s: float = 0.0
     hidden_s: float = 0.0
@@ -47,11 +47,11 @@ class Replica:
     """A model over flat buffers, with the optimizer that changes it.
 
     Attributes:
-        parameters: float32[n], what the workers must agree on bit for bit.
+        parameters: float32[n]; the workers must agree on it bit for bit.
         gradient: float32[n], written by :meth:`backward`, summed by the method, read by :meth:`update`.
-        layers: every weight and every bias, in the order in which they lie in both.
-        loss: of the latest batch; None: there was none.
-        parameter_count: floats of the whole model.
+        layers: every weight and every bias, in their order in both buffers.
+        loss: loss of the latest batch; None: there was none.
+        parameter_count: number of floats of the whole model.
     """
 
     def __init__(self, settings: TrainSettings, module: nn.Module | None = None) -> None:
@@ -91,7 +91,7 @@ class Replica:
 
     @property
     def travel(self) -> Travel:
-        """What forward and backward passes have had of other ranks so far."""
+        """The exchange with other ranks in forward and backward passes so far."""
         return Travel()
 
     @property
@@ -134,25 +134,25 @@ class Replica:
         return self.loss
 
     def training_outputs(self, images: torch.Tensor) -> torch.Tensor:
-        """Return what the model makes of a batch in training."""
+        """Return the model's outputs for a batch in training."""
         self._seed_layers_by(self._rank)
         outputs: torch.Tensor = self._module(images)
         return outputs
 
     def loss_of(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """Return the mean loss, and by what it is multiplied before it is differentiated."""
+        """Return the mean loss as a tensor, and the factor by which it is multiplied before backward."""
         return self._settings.model_spec.loss(outputs, labels), self._settings.loss_scale
 
     def update(self, gradient_sum: Float32Array, iteration: int) -> None:
         """Change the parameters by one step of the optimizer, with the mean gradient.
 
         Args:
-            gradient_sum: float32[n], the workers' scaled gradients added up; clipping changes it, nothing else does.
+            gradient_sum: float32[n], the sum of the workers' scaled gradients; only clipping changes it.
             iteration: counted from 0; decides the learning rate.
         """
         settings, gradient = self._settings, torch.from_numpy(gradient_sum)
         if settings.clip_norm is not None:
-            # As torch.nn.utils.clip_grad_norm_ does it, but for its 1e-6 in the divisor.
+            # As torch.nn.utils.clip_grad_norm_, except for its 1e-6 in the divisor.
             norm = float(torch.linalg.vector_norm(gradient))
             if norm > settings.clip_norm * self._total:
                 gradient.mul_(settings.clip_norm * self._total / norm)
@@ -162,7 +162,7 @@ class Replica:
         self._optimizer.step()
 
     def warm_up_update(self, zeros: Float32Array) -> None:
-        """Have the optimizer make its vectors, which it does in its first step; nothing that is trained changes.
+        """Let the optimizer take its first step, in which it allocates its vectors, without changing the model.
 
         Args:
             zeros: float32[n], 0 everywhere.
@@ -185,15 +185,15 @@ class Replica:
             torch.default_generator.manual_seed(int(words.generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
     def collect(self, exchange: Exchange) -> None:
-        """Have all of the model on every rank; collective. A replica has it."""
+        """Gather the whole model on every rank; collective. A replica has the whole model already."""
 
     def buffers(self) -> Float32Array:
-        """Return a copy of what the model keeps beside its parameters, BatchNorm's statistics for one, float32[m]."""
+        """Return a copy of the model's buffers, such as BatchNorm's statistics, float32[m]."""
         parts = [buffer.detach().reshape(-1).to(torch.float32) for buffer in self._module.buffers()]
         return torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
 
     def set_buffers(self, values: Float32Array) -> None:
-        """Write what :meth:`buffers` returned; where the model counts, the nearest whole number."""
+        """Write values as :meth:`buffers` returns them; counters of the model get the nearest whole number."""
         offset, flat = 0, torch.from_numpy(values)
         for buffer in self._module.buffers():
             part = flat[offset : offset + buffer.numel()].view_as(buffer)
@@ -201,7 +201,7 @@ class Replica:
             offset += buffer.numel()
 
     def state(self) -> dict[str, Any]:
-        """Return what :meth:`load_state` takes over: tensors that share this replica's memory."""
+        """Return the state for :meth:`load_state`: tensors that share this replica's memory."""
         return {
             "parameters": self._flat_parameters,
             "buffers": list(self._module.buffers()),
@@ -209,7 +209,7 @@ class Replica:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on where the replica stood that ``state`` was taken of; the optimizer keeps the tensors in it."""
+        """Take over a state of :meth:`state`; the optimizer keeps its tensors."""
         self._flat_parameters.copy_(state["parameters"])
         for buffer, saved in zip(self._module.buffers(), state["buffers"], strict=True):
             buffer.copy_(saved)
@@ -222,7 +222,7 @@ class Replica:
         return digest.hexdigest()
 
     def outputs(self, samples: torch.Tensor) -> list[Float32Array]:
-        """Return what every layer with weights makes of samples, after its ReLU if that works in place."""
+        """Return the outputs of every layer with weights, after its ReLU if that works in place."""
         kept: list[torch.Tensor] = []
         layers = [layer for layer in self._module.modules() if list(layer.parameters(recurse=False))]
         hooks = [layer.register_forward_hook(lambda _layer, _in, out: kept.append(out)) for layer in layers]
@@ -246,7 +246,7 @@ def accuracy_of(module: nn.Module, samples: torch.Tensor, labels: torch.Tensor) 
     :data:`PASS_SAMPLES`, nor more values or labels than bound its memory.
 
     Args:
-        module: of outputs float32[n, classes] or float32[n, length, classes].
+        module: model with outputs float32[n, classes] or float32[n, length, classes].
         samples: float32[n, features] or int64[n, length].
         labels: int64[n] or int64[n, length].
     """

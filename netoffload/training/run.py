@@ -1,7 +1,7 @@
-"""One run, from the parent's side: a testbed, ranks in it, and the record they leave.
+"""The parent's side of a run: a testbed, ranks on it, and the record.
 
-Several runs share a testbed, one after the other; the ring's runs leave the aggregator's node idle. What is not
-compressed has a testbed without NICs: on one machine NICs take cores from the ranks, which a baseline must not pay for.
+Several runs share a testbed, one after the other; in runs of a ring the aggregator's node is idle. Uncompressed methods
+run on a testbed without NICs, because on one machine NICs take cores from the ranks.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from netoffload.training.rank_imports import IMPORTED
 PROGRESS_INTERVAL_S: Final = 0.2
 
 START_S: Final = 120.0
-"""Allowance for a run's start and end: importing torch on all ranks of a small machine takes seconds."""
+"""Time allowed for a run's start and end: importing torch on all ranks of a small machine takes seconds."""
 
 SLOW_CORE_FLOPS: Final = 5e9
-"""What a rank computes per second where it shares an old core."""
+"""Operations per second of a rank that shares an old core."""
 
 Progress = Callable[[str, Step], None]
-"""Called with the name of the run (:attr:`Planned.name`) and how far it is."""
+"""Called with the name of the run (:attr:`Planned.name`) and its progress."""
 
 EVALUATION_S: Final = 60.0
-"""Allowance for measuring an accuracy."""
+"""Time allowed for measuring an accuracy."""
 
 
 def run_all(
@@ -64,20 +64,20 @@ def run_all(
 ) -> list[Record]:
     """Do the runs one after the other, in a testbed without NICs and in one with them; undo both.
 
-    A run that fails does not keep the others from being done. One that a checkpoint says is over is not done again.
+    If a run fails, the others are still done. A run that is finished according to its checkpoint is not repeated.
 
     Args:
         runs: at least one; they may differ in everything but data set and number of workers.
-        testbed: with at least as many nodes as the runs need (:func:`nodes_needed`), and with NICs.
-        baselines: of :data:`BASELINES`.
+        testbed: settings with NICs, and with at least as many nodes as the runs need (:func:`nodes_needed`).
+        baselines: name in :data:`BASELINES`.
         on_phase: called with a phrase whenever a step of building a testbed begins.
         on_progress: called a few times per second, from another thread.
-        on_record: called after every run, so that an interrupted series leaves what it has.
-        on_failure: called with the name of a run that failed, and why.
-        outputs: what is kept beside the records.
+        on_record: called after every run, so that an interrupted series keeps its records.
+        on_failure: called with the name of a failed run, and its error.
+        outputs: outputs beside the records.
 
     Raises:
-        UsageError: settings that do not fit each other, or a data set that cannot be read.
+        UsageError: settings do not fit each other, or the data set cannot be read.
         TestbedError: a testbed could not be built.
         RunError: at least one run failed; all others were done.
     """
@@ -111,7 +111,7 @@ def run_all(
 def _beds(
     planned: Sequence[Planned], testbed: TestbedSettings, outputs: Outputs, keep: Callable[[Record], None]
 ) -> Iterator[tuple[TestbedSettings, list[Planned]]]:
-    """Yield the testbed without NICs and the one with them, each with its runs; keep what a checkpoint has instead."""
+    """Yield the testbed without NICs and the one with them, each with its unfinished runs; pass on finished records."""
     for settings in (dataclasses.replace(testbed, nic=None), testbed):
         left = []
         for run in (run for run in planned if run.has_nics == (settings is testbed)):
@@ -124,10 +124,10 @@ def _beds(
 
 
 class OneDataset:
-    """The data set of the latest run: digits and noise depend on the seed, so others have another one."""
+    """The data set of the latest run. Digits and noise depend on the seed, so another run may need another set."""
 
     def __init__(self) -> None:
-        """None is loaded yet."""
+        """Start without a data set."""
         self._seed: int | None = None
         self._dataset: Dataset | None = None
         self._saved: dict[tuple[str, int], Path] = {}
@@ -136,15 +136,15 @@ class OneDataset:
         """Return the data set of a run.
 
         Raises:
-            UsageError: it cannot be read, or a worker's share is smaller than a batch.
+            UsageError: the data set cannot be read, or a worker's share is smaller than a batch.
         """
         if self._dataset is None or settings.seed != self._seed:
-            self._dataset = None  # not two in memory
+            self._dataset = None  # so that memory never has two
             self._dataset, self._seed = data.load(settings), settings.seed
         return self._dataset
 
     def saved(self, settings: TrainSettings, bed: Testbed) -> Path:
-        """Return the folder of a testbed in which the ranks of a run find its data set."""
+        """Save a run's data set into a folder of the testbed for its ranks, and return the folder."""
         key = (bed.plan.run_id, settings.seed)
         if key not in self._saved:
             folder = bed.make_scratch()
@@ -172,13 +172,13 @@ def _check_together(runs: Sequence[TrainSettings], testbed: TestbedSettings) -> 
     if not runs:
         raise UsageError("nothing to run: name at least one method")
     if len({(run.data_spec, run.data_dir, run.nodes) for run in runs}) > 1:
-        raise UsageError("runs on one testbed share their data set and number of workers")
+        raise UsageError("the runs need different data sets or numbers of workers: start one command for each")
     if alone := [run.method for run in runs if run.ranks == 1]:
         raise UsageError(f"1 worker exchanges nothing by {alone[0]}: use at least 2")
     if testbed.nodes < nodes_needed(runs):
         raise UsageError(f"the runs need {nodes_needed(runs)} nodes, the testbed has {testbed.nodes}")
     if testbed.nic is None and any(run.compressed for run in runs):
-        raise UsageError("a compressed method needs NICs")
+        raise UsageError("a compressed method needs NICs: build the testbed with them")
 
 
 def run_one(
@@ -192,7 +192,7 @@ def run_one(
     """Do one run on a testbed that is up; see :func:`run_all`.
 
     Raises:
-        RunError: a rank failed or hung, or did not talk over the testbed's wires as it was asked to.
+        RunError: a rank failed or hung, or its octets did not cross the testbed's wires as they must.
         ReplicaError: the workers ended with different parameters.
     """
     settings, folder, capture = run.settings, bed.make_scratch(), outputs.capture
@@ -220,12 +220,12 @@ def run_one(
 def time_limit_s(settings: TrainSettings, rate_bps: int | None) -> float:
     """Return the seconds after which a run is ended as hung.
 
-    They are the start, what accuracies take, and per iteration ten times the model's slowest method at that rate, and
-    computing: what a slow core takes for the batch, but a microsecond per parameter and a second at least.
+    They are the sum of the start, the accuracies and the iterations. An iteration gets ten times the model's slowest
+    method at that rate, and the time of a slow core for a batch, at least a second and a microsecond per parameter.
     """
     parameters = sum(settings.model_spec.layer_sizes(settings.sample_shape))
     slowest_s = 2 * settings.nodes * parameters * FLOAT_OCTETS * 8 / (rate_bps or 1_000_000_000)
-    # Backward takes twice what forward does; a multiplication and an addition are two operations.
+    # Backward takes twice as long as forward; a multiplication and an addition are two operations.
     compute_s = 6 * settings.batch * settings.model_spec.weight_uses * parameters / SLOW_CORE_FLOPS
     measured_s = EVALUATION_S * (settings.iterations // settings.eval_every) if settings.eval_every else 0.0
     return START_S + measured_s + settings.iterations * (max(1.0, 1e-6 * parameters, compute_s) + 10 * slowest_s)
@@ -264,12 +264,11 @@ def make_record(
     started: str,
     outcomes: Sequence[RankOutcome],
 ) -> Record:
-    """Turn what the ranks left into the record.
+    """Make the record from the results of the ranks.
 
     Raises:
         ReplicaError: the workers' parameters differ.
-        RunError: rank 0 did not leave the traffic, the accuracy or the versions, or the traffic is not what the ranks
-            sent.
+        RunError: rank 0's result lacks traffic, accuracy or versions, or the traffic is not what the ranks sent.
     """
     has_weights = settings.spec.way is not Way.SERVER
     check_replicas([outcome for outcome in outcomes if outcome.is_worker or has_weights])
@@ -306,7 +305,7 @@ def check_replicas(outcomes: Sequence[RankOutcome]) -> None:
     """Compare the parameters of ranks, bit for bit by their SHA-256.
 
     Raises:
-        ReplicaError: naming the ranks that differ from rank 0.
+        ReplicaError: it names the ranks that differ from rank 0.
     """
     different = [str(outcome.rank) for outcome in outcomes if outcome.sha256 != outcomes[0].sha256]
     if different:
@@ -314,11 +313,10 @@ def check_replicas(outcomes: Sequence[RankOutcome]) -> None:
 
 
 def _timing(outcomes: Sequence[RankOutcome], period: int) -> Timing:
-    """Mean over the workers per iteration; the aggregator's update counts as computing, at workers it was waiting.
+    """Return the workers' mean times per iteration.
 
-    Aggregators add at the same time, so the busiest one counts.
-
-    A method that communicates every ``period`` iterations is measured by whole periods.
+    The aggregator's update counts as computing, although the workers wait for it. Aggregators add at the same time, so
+    the busiest one counts. A method that communicates every ``period`` iterations is measured by whole periods.
     """
     workers = [outcome for outcome in outcomes if outcome.is_worker]
     servers = [outcome for outcome in outcomes if not outcome.is_worker]
@@ -338,7 +336,7 @@ def _timing(outcomes: Sequence[RankOutcome], period: int) -> Timing:
 
 
 def _mean_per_period(samples: Sequence[float], period: int) -> list[float]:
-    """Return the mean of every ``period`` consecutive samples; what is left at the end counts if it is all there is."""
+    """Return the mean of every ``period`` consecutive samples; fewer samples than a period give one mean."""
     ends = range(period, len(samples) + 1, period) if len(samples) >= period else (len(samples),)
     return [sum(samples[max(end - period, 0) : end]) / min(period, len(samples)) for end in ends]
 

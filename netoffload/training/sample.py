@@ -1,4 +1,4 @@
-"""Gradients to try a codec on, without a testbed: a model trained by one process."""
+"""Makes gradients to try a codec on, without a testbed: one process trains a model."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def train_alone(settings: TrainSettings, worker: int = 0) -> Iterator[tuple[Floa
     """Train in this process, with one of torch's threads.
 
     Args:
-        settings: of the run; its method is not used.
-        worker: whose random batches.
+        settings: settings of the run; their method is not used.
+        worker: number of the worker whose batches are taken.
 
     Yields:
         after each iteration its gradient, float32[n], which the next one overwrites, and the seconds of computing.
@@ -47,8 +47,8 @@ def train_alone(settings: TrainSettings, worker: int = 0) -> Iterator[tuple[Floa
 def sample_gradients(vectors: int = 4, seed: int = 1) -> Float32Array:
     """Train HDC on digits in this process and return gradients, float32[vectors, 1149010].
 
-    They are those after 50, 100, ... iterations, batches of 25, learning rate 0.05 as in ``netoffload demo``, no loss
-    scale. The same seed gives the same gradients on one machine.
+    The gradients are those after 50, 100, ... iterations with batches of 25, learning rate 0.05 as in ``netoffload
+    demo``, and no loss scale. The same seed gives the same gradients on one machine.
     """
     settings = TrainSettings("inc", nodes=1, iterations=vectors * SAMPLE_EVERY, seed=seed, learning_rate=0.05)
     steps = enumerate(train_alone(settings), 1)

@@ -1,4 +1,4 @@
-"""The learning rate's way through a run, by name; iterations are counted from 0."""
+"""Schedules of the learning rate, by name; iterations are counted from 0."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from netoffload.errors import UsageError
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """What all have in common; this one is constant.
+    """The base of all schedules, whose rate is constant.
 
     Attributes:
-        warmup: iterations in which the rate rises in equal steps to what the schedule says.
+        warmup: number of first iterations, in which the rate rises in equal steps to the schedule's value.
     """
 
     warmup: int = dataclasses.field(default=0, kw_only=True)
@@ -71,7 +71,7 @@ class StepDecay(Schedule):
 class Cosine(Schedule):
     """Half a cosine down to ``last`` times the first rate (Loshchilov and Hutter, 2017).
 
-    ``iterations`` is where it ends; 0: with the run.
+    It ends after ``iterations``; 0: with the run.
     """
 
     iterations: int = 0
@@ -84,9 +84,9 @@ class Cosine(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class Polynomial(Schedule):
-    """A power of what is left of ``iterations`` (0: the run's).
+    """A power of the share of ``iterations`` (0: the run's) that is left.
 
-    With 0.5 it is that of Wen et al. (TernGrad), 4.
+    With 0.5 it is the schedule of Wen et al. (TernGrad), 4.
     """
 
     power: float = 0.5
@@ -112,4 +112,4 @@ SCHEDULES: Final[dict[str, type[Schedule]]] = {
     "cosine": Cosine,
     "polynomial": Polynomial,
 }
-"""By name, as ``--schedule`` takes them; the parameters are the fields."""
+"""The schedules by their names in ``--schedule``; their fields are the parameters."""

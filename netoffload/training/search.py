@@ -1,7 +1,7 @@
-"""Finding the threshold of ``wgt``, ``bgt`` and ``qgt`` by trying, as their paper does (Anoosheh et al., section 3).
+"""Finds the thresholds of ``wgt``, ``bgt`` and ``qgt`` by trying, as their paper does (Anoosheh et al., section 3).
 
-There is no rule for T. Each of a grid of thresholds trains a run in this process (``inprocess``); taken is the one that
-sends least among those whose accuracy is as good as the best one's.
+There is no rule for T. So this module trains a run in this process (``inprocess``) with each threshold of a grid. The
+best threshold sends least among those whose accuracy is as good as the highest one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from netoffload.training.inprocess import train
 METHODS: Final = ("wgt", "bgt", "qgt")
 
 GRID: Final = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2)
-"""From far below to far above what HDC's gradients are."""
+"""Thresholds from far below to far above the size of HDC's gradients."""
 
 AS_GOOD: Final = 0.01
-"""Accuracies that are closer than this are one: three standard errors on 10,000 images."""
+"""Accuracies that differ by less count as equal: three standard errors on 10,000 images."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One run: with which threshold, what it learnt (0..1; loss None: not finite) and the share of octets it sent."""
+    """One run: its threshold, accuracy (0..1), loss (None: not finite) and the share of octets that it sent."""
 
     method: str
     threshold: float
@@ -46,9 +46,9 @@ def search(
     """Train with every threshold of every method.
 
     Args:
-        settings: of the runs; ``method`` is replaced.
-        dataset: that they name.
-        methods: of :data:`METHODS`.
+        settings: settings of the runs; ``method`` is replaced.
+        dataset: the data set that they name.
+        methods: names in :data:`METHODS`.
         grid: the thresholds.
         on_trial: called after each run.
     """
@@ -59,7 +59,7 @@ def search(
             try:
                 learned = train(run, dataset)
                 trial = Trial(method, threshold, learned.accuracy, learned.final_loss, learned.efficiency)
-            except UsageError:  # compressors refuse what is not finite: it diverged
+            except UsageError:  # the run diverged: compressors refuse values that are not finite
                 trial = Trial(method, threshold, 0.0, None, 0.0)
             trials.append(trial)
             on_trial(trial)
@@ -70,7 +70,7 @@ def best(trials: Sequence[Trial]) -> Trial:
     """Return the trial that sent least among those as good as the most accurate one.
 
     Raises:
-        UsageError: no trial.
+        UsageError: there is no trial.
     """
     if not trials:
         raise UsageError("no threshold was tried")

@@ -1,6 +1,6 @@
 """Networks over sequences of tokens, int64[batch, length] in, float32[batch, length, classes] out.
 
-The output at a place is the guess of the next token, and depends on no later one.
+The output at a place predicts the next token, and does not depend on later ones.
 """
 
 from __future__ import annotations

@@ -1,34 +1,35 @@
-"""Transport: how ranks talk over TCP, whoever started them.
+"""Transport: how ranks talk over TCP, started by MPI, by torchrun or by hand.
 
 A transport turns sockets into an :class:`~netoffload.collectives.exchange.Exchange`, over which the algorithms of
-``netoffload.collectives`` run. It knows no MPI and no torch: whoever starts the ranks brings a
-:class:`~netoffload.transport.rendezvous.Rendezvous`, a way to gather one small value from each rank::
+``netoffload.collectives`` run. It knows neither MPI nor torch. Its caller passes a
+:class:`~netoffload.transport.rendezvous.Rendezvous`, which gathers one small value from each rank::
 
     rank 0                                                    rank 1
     set_up ──── rendezvous: address, ports, codec ─────────── set_up          once
        │                                                        │
     TcpExchange ═══ tagged, ToS 0x28: float32 only ═══ TcpExchange            collectives
-       │        ─── untagged: meetings, counts, float32 ──      │             barriers, what stays exact
+       │        ─── untagged: meetings, counts, float32 ──      │             barriers, exact values
      Watch      ═══ tagged: float32 of messages ══════════ Watch              messages
-                ─── untagged: heartbeats, headers ───────                     who lives; what messages are
+                ─── untagged: heartbeats, headers ───────                     liveness, headers of messages
 
-Two ranks make each of these connections when they first need it, and say on it who they are, in floats that every codec
-leaves exact. ToS is set before the handshake on both ends: on the connecting socket, and on the listener, from which an
-accepted socket inherits it. So the NICs see the tag on the SYN already, and count floats from the first octet.
+Two ranks make each of these connections when they first need it. Each end first says which rank it is, in floats that
+every codec leaves exact. ToS is set before the handshake on both ends: on the connecting socket, and on the listener,
+from which an accepted socket inherits it. So the NICs see the tag on the SYN already, and count floats from the first
+octet.
 
-**Agreement.** What the owner of a block must round by (``netoffload.collectives``) has to be the same on every rank.
-Each rank names its codec and bound at set-up: those of its NIC, asked over ``$NETOFFLOAD_CONTROL``, or those in its
-``Settings``; ranks that differ are an error on all of them. Without a NIC and without a codec nothing is rounded.
+**Agreement.** Every rank must round by the same codec and bound, or their results would differ
+(``netoffload.collectives``). At set-up each rank names both: its NIC's, asked over ``$NETOFFLOAD_CONTROL``, or those in
+its ``Settings``. If ranks differ, all of them raise an error. Without a NIC and without a codec nothing is rounded.
 
-**Offload.** Who compresses is agreed as well (``config.Offload``). Where the ranks do it by themselves, or nobody does,
+**Offload.** The ranks also agree who compresses (``config.Offload``). If the ranks do it by themselves, or no one does,
 the tagged lanes of the picture have no tag. Coding is a property of a connection: a ``CodedSocket`` takes and gives
-float32, and sends and receives chunks. So the values are rounded where NICs would round them, and no call knows.
+float32, and sends and receives chunks. So values are rounded where NICs would round them, and no call needs to know.
 
-**Liveness.** A thread per rank, the watch, sends heartbeats. It tells a late rank from a dead one, and every rank
-raises a death with the right name.
+**Liveness.** A thread per rank, the watch, sends heartbeats. It tells a late rank from a lost one. When a rank is lost,
+every other rank raises an error that names it.
 
 **Sharing.** Communicators of the same ranks are *contexts* of one watch. They share listeners, control and messages
-lanes; each has its own connections for collectives. An error ends one context, a death ends all.
+lanes; each has its own connections for collectives. An error ends one context, a lost rank ends all.
 
 Use, in each of several processes::
 

@@ -1,7 +1,7 @@
 """What the ranks tell each other at set-up, and what follows from it.
 
-Every rank gathers the same list of offers and draws its conclusions from that list alone, so all ranks conclude the
-same, errors included: a rank that cannot offer says why in its offer, and all of them raise.
+Every rank gathers the same list of offers and decides from that list alone, so all ranks decide the same. That includes
+errors: a rank that cannot take part says why in its offer, and all ranks raise.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from netoffload.control import request
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 
 VERSION = 9
-"""Of the data plane: ranks with different ones do not talk."""
+"""Version of the data plane: ranks with different versions do not connect."""
 
 Gather = Callable[[Any], Sequence[Any]]
-"""Collective: takes a value of JSON from each rank, returns all of them in rank order (``rendezvous``)."""
+"""Collective: takes a JSON value from each rank, returns all values in rank order (``rendezvous``)."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Precision:
 
 @dataclass(frozen=True)
 class Quantiser:
-    """Rounds a vector in place; a :data:`~netoffload.collectives.exchange.Quantise` that compiled code can do as well.
+    """Rounds a vector in place: a :data:`~netoffload.collectives.exchange.Quantise` that compiled code knows too.
 
     Attributes:
-        codec_id: by which codec.
-        bound_k: with the bound 2**-bound_k.
+        codec_id: the codec that rounds.
+        bound_k: its error bound is 2**-bound_k.
     """
 
     codec_id: codec.CodecId
@@ -75,8 +75,8 @@ class Marking:
     """What makes a connection one that the NICs compress.
 
     Attributes:
-        tos: of its sockets.
-        ports: one of its ports is in these ranges; empty: any is.
+        tos: ToS of both sockets.
+        ports: ranges, one of which contains a port of the connection; empty: any port.
     """
 
     tos: int = TOS_COMPRESS
@@ -84,7 +84,7 @@ class Marking:
 
 
 UNTAGGED = Marking(tos=0)
-"""Of ranks that leave the NICs out."""
+"""Marking of connections that the NICs do not compress."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +92,16 @@ class Offer:
     """One rank's side of the agreement.
 
     Attributes:
-        version: of the data plane.
-        address: IPv4 address where its listeners are.
-        ports: of its listeners, by whether their connections are tagged.
-        token: what whoever connects has to know.
-        marking: what its NIC takes for tagged; None: it reaches no NIC's control socket.
-        precision: its NIC's, or what its caller said; None: exact.
+        version: version of the data plane.
+        address: IPv4 address where the rank listens.
+        ports: ports of its listeners, by whether their connections are tagged.
+        token: secret that a rank which connects must say.
+        marking: what its NIC takes for tagged; None: the rank uses no NIC.
+        precision: what its NIC, or its caller, says that tagged data is rounded by; None: exact.
         failure: why it cannot take part; None: it can.
-        context: what rank 0 calls the new communicator.
+        context: number of the new communicator; rank 0's counts.
         offload: who is to compress.
-        coding: what it would code by itself by; None: it is not to.
+        coding: codec and bound that it would code by itself with; None: it is not to code.
     """
 
     version: int = VERSION
@@ -116,7 +116,7 @@ class Offer:
     coding: Precision | None = None
 
     def to_words(self) -> dict[str, Any]:
-        """Return what a rendezvous carries: values of JSON."""
+        """Return the offer as JSON values, which a rendezvous carries."""
         return {
             "version": self.version,
             "address": self.address,
@@ -132,7 +132,7 @@ class Offer:
 
     @classmethod
     def from_words(cls, words: Any) -> Offer:
-        """Return what a rank offered; of a rank of another version, only that."""
+        """Return what a rank offered; if its version differs, only the version."""
         try:
             if words["version"] != VERSION:
                 return cls(version=words["version"])
@@ -153,10 +153,10 @@ class Offer:
 
 
 def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | None:
-    """Return what the caller wants tagged data rounded by; None: what the NIC does.
+    """Return what the caller wants tagged data rounded by; None: as the NIC does.
 
     Raises:
-        UsageError: codec without bound or the reverse, or unknown ones.
+        UsageError: a codec without a bound or the reverse, or unknown ones.
     """
     if codec_name is None and bound_k is None:
         return None
@@ -166,14 +166,14 @@ def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | 
 
 
 def own_offer(offload: Offload, asked: Precision | None) -> Offer:
-    """Return this rank's offer, as far as it is about who compresses and by what.
+    """Return the part of this rank's offer that says who compresses, and by which codec and bound.
 
     Args:
         offload: who is to compress.
-        asked: by the caller; None: what the NIC does, or ``INLINE_CODEC``.
+        asked: codec and bound that the caller names; None: the NIC's, or ``INLINE_CODEC``.
 
     Raises:
-        UsageError: not what the NIC does, or the NIC cannot tell tagged connections from others.
+        UsageError: the NIC has another codec or bound, or cannot tell tagged connections from others.
         ControlError: the NIC does not answer.
     """
     coding = asked or Precision(INLINE_CODEC, INLINE_BOUND_K)
@@ -192,10 +192,10 @@ def own_nic(asked: Precision | None) -> tuple[Marking | None, Precision | None]:
     """Return what this rank's NIC takes for tagged (None: there is no NIC), and what tagged data is rounded by.
 
     Args:
-        asked: by the caller; None: ask the NIC.
+        asked: codec and bound that the caller names; None: the NIC's.
 
     Raises:
-        UsageError: not what the NIC does, or the NIC cannot tell tagged connections from others.
+        UsageError: the NIC has another codec or bound, or cannot tell tagged connections from others.
         ControlError: the NIC does not answer.
     """
     path = os.environ.get(ENV_CONTROL)
@@ -218,7 +218,7 @@ def own_address(gather: Gather, host: str) -> str:
     routes to another rank's host.
 
     Raises:
-        UsageError: no route to any other host.
+        UsageError: there is no route to another host.
     """
     hosts = gather(host)
     if given := os.environ.get(ENV_ADDRESS):
@@ -239,8 +239,8 @@ class Agreement(NamedTuple):
 
     Attributes:
         precision: what tagged data is rounded by; None: nothing.
-        marking: of tagged connections.
-        offload: who compresses, never ``AUTO``.
+        marking: marking of tagged connections.
+        offload: who compresses; never ``AUTO``.
     """
 
     precision: Precision | None
@@ -249,12 +249,12 @@ class Agreement(NamedTuple):
 
     @property
     def quantiser(self) -> Quantiser | None:
-        """What rounds a vector as tagged data is rounded; None: nothing does."""
+        """Rounds a vector as tagged data is rounded; None: tagged data is exact."""
         return None if self.precision is None else self.precision.quantiser()
 
     @property
     def coding(self) -> Quantiser | None:
-        """What ranks code by themselves by; None: they do not."""
+        """Codec and bound that ranks code with by themselves; None: they do not code."""
         return self.quantiser if self.offload is Offload.INLINE else None
 
     def rounded_hops(self, offers: Sequence[Offer]) -> tuple[bool, ...]:
@@ -271,9 +271,9 @@ class Agreement(NamedTuple):
 def agree(offers: Sequence[Offer]) -> Agreement:
     """Return what all ranks do.
 
-    Where NICs compress, a rank without one (and whose caller named no codec) rounds as the others do: NICs agree in the
-    TCP handshake which connections they compress, so its own stay raw, and identical results need the same rounding
-    everywhere.
+    If NICs compress, a rank without a NIC, whose caller named no codec, rounds as the others do. NICs agree in the TCP
+    handshake which connections they compress, so this rank's connections stay raw. But identical results need the same
+    rounding everywhere.
 
     Raises:
         CollectiveError: a rank failed, or ranks differ.
@@ -298,7 +298,7 @@ def agree(offers: Sequence[Offer]) -> Agreement:
 
 
 def _agreed_precision(precisions: Sequence[Precision | None]) -> Precision | None:
-    """Return what all ranks round by that round by anything."""
+    """Return the codec and bound of all ranks that round; None if no rank does."""
     rounding = [(rank, precision) for rank, precision in enumerate(precisions) if precision is not None]
     for rank, precision in rounding:
         if precision != rounding[0][1]:
@@ -308,7 +308,7 @@ def _agreed_precision(precisions: Sequence[Precision | None]) -> Precision | Non
 
 
 def _agreed_marking(offers: Sequence[Offer]) -> Marking:
-    """Return the marking of all ranks that have a NIC; the others do as they do."""
+    """Return the marking of all ranks that have a NIC; the others use it too."""
     marking = [(rank, offer.marking) for rank, offer in enumerate(offers) if offer.marking is not None]
     for rank, other in marking:
         if other != marking[0][1]:

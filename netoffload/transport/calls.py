@@ -1,4 +1,4 @@
-"""Calls over one data plane: carried out in the order in which they came, and accounted."""
+"""Calls over one data plane: carries them out in the order in which they came, and accounts for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Calls(Generic[Plane]):
     """The calls of one communicator. :meth:`start` may be called from any thread.
 
     Args:
-        plane: what calls work with; owned from now on.
+        plane: what calls work with; :meth:`close` closes it.
     """
 
     def __init__(self, plane: Plane) -> None:
@@ -33,15 +33,15 @@ class Calls(Generic[Plane]):
         """What the latest call did."""
         self._queue = CallQueue()
         self._share: NicShare | None = None
-        # Held while a call is added to the totals: one in the background may end beside a message.
+        # Held while a call is added to the totals: a call in the background and a message may end at the same time.
         self._accounting = threading.Lock()
 
     def run(self, call: Callable[[Plane], None], lanes: Sequence[Lane]) -> None:
-        """Carry out a call in this thread, or behind those under way, and return when it has ended.
+        """Carry out a call, after those under way if there are any, and return when it has ended.
 
         Args:
             call: what to do.
-            lanes: that the call's data goes over.
+            lanes: the lanes that carry the call's data.
 
         Raises:
             CollectiveError: what went wrong with the call.
@@ -52,19 +52,19 @@ class Calls(Generic[Plane]):
             self.start(call, lanes).wait()
 
     def start(self, call: Callable[[Plane], None], lanes: Sequence[Lane]) -> Request:
-        """Carry out a call in the background, behind those under way; arguments as of :meth:`run`."""
+        """Carry out a call in the background, after those under way; arguments as for :meth:`run`."""
         return self._queue.start(lambda: self._carry_out(call, lanes))
 
     def refuse(self) -> Request:
-        """Let the other ranks hear, in their meeting, that this one does not make the call that they make."""
+        """Tell the other ranks, in their meeting, that this rank does not make the call that they make."""
         exchange = self.plane.exchange
         return self._queue.start(lambda: refuse(exchange))
 
     def account(self, done: CommInfo) -> None:
-        """Add what a call did, and see whether it was compressed where that is required.
+        """Add what a call did to the totals, and check that it was compressed if the settings require that.
 
         Raises:
-            CollectiveError: it was not; the connections end, so that every rank hears of it.
+            CollectiveError: it was not compressed; the connections end, so that every rank hears of it.
             ControlError: the NIC does not answer.
         """
         plane = self.plane
@@ -79,12 +79,12 @@ class Calls(Generic[Plane]):
         if plane.settings.require and plane.offload is Offload.NIC:
             try:
                 plane.account.require_compression(plane.exchange.stopwatch.aside_octets)
-            except NetOffloadError as error:  # this rank's alone: the others must not wait for it in their next call
+            except NetOffloadError as error:  # only this rank knows: the others must not wait for it in their next call
                 plane.exchange.abort(error)
                 raise
 
     def close(self) -> None:
-        """Fail what has not begun, and close the connections."""
+        """Fail the calls that have not begun, and close the connections."""
         self._queue.end()
         self.plane.exchange.close()
 
@@ -100,7 +100,7 @@ class Calls(Generic[Plane]):
                 call(plane)
             finally:
                 calling.release()
-        except (UsageError, MemoryError):  # before the meeting; or inside the call, which has closed the connections
+        except (UsageError, MemoryError):  # raised before the meeting, or inside a call that closed the connections
             with contextlib.suppress(NetOffloadError):
                 refuse(exchange)
             raise

@@ -1,4 +1,4 @@
-"""One TCP connection as a ``Channel``: what it takes and gives without waiting."""
+"""One TCP connection as a ``Channel``, which sends and receives without waiting."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from netoffload.transport.coded_socket import CodedSocket
 from netoffload.transport.contexts import Context
 
 CLOSED = "it closed its connection"
-"""What the kernel said, in words, where it only said that there is no more."""
+"""Reason given for an end of the stream, for which the kernel has no error text."""
 
 
 class TcpChannel:
     """One connection; see :class:`~netoffload.collectives.exchange.Channel`."""
 
     def __init__(self, conn: socket.socket, peer: int, watch: Context) -> None:
-        """Use ``conn``, which belongs to the watch."""
+        """Use ``conn``, which the watch owns."""
         self.peer = peer
         self.conn = conn
         self.coded = conn if isinstance(conn, CodedSocket) else None
-        """The connection, if both ranks code on it."""
+        """The connection if both ranks code on it, else None."""
         self.sent_octets = 0
         self._watch = watch
 
@@ -36,7 +36,7 @@ class TcpChannel:
         return count
 
     def receive_some(self, into: memoryview) -> int:
-        """Take what the kernel has."""
+        """Take the octets that the kernel has."""
         try:
             count = self.conn.recv_into(into)
         except BlockingIOError:
@@ -48,7 +48,7 @@ class TcpChannel:
         return count
 
     def ending(self) -> CollectiveError | None:
-        """Return why the exchange ended or the peer left, None if neither did."""
+        """Return why the exchange ended or the peer left; None if neither happened."""
         return self._watch.ending(self.peer)
 
     def fileno(self) -> int:

@@ -6,16 +6,16 @@ A stream is one chunk after the other, each of up to ``CODED_FLOATS`` floats::
             length   floats   CRC32C        CRC32C       payload: ``length`` octets
             (payload)         (payload)     (octets 0 to 11)
 
-Fields are in network order. The payload is the codec's. One that would not be shorter than the floats is the floats
-themselves, little-endian, after the codec's round trip: its length is four times the number of floats, which no other
-payload has. So what arrives depends neither on how a stream is cut nor on what travels raw.
+Fields are in network order. The codec makes the payload. If that would not be shorter than the floats, the payload is
+the floats themselves, little-endian, after the codec's round trip. Then its length is four times the number of floats,
+which no other payload has. So the values that arrive depend neither on how a stream is cut nor on what travels raw.
 
-The header has a sum of its own, because a length cannot be believed before its payload is there: a receiver would
-wait for octets that nobody sends. What a header says is checked against the room that there is. So damage is a
-:class:`Fault`, and nothing is read or written past a buffer.
+The header has its own checksum, because a receiver must trust the length before the payload comes: with a wrong length
+it would wait for octets that the peer never sends. The receiver also checks that the chunk fits into its buffer. So a
+damaged chunk gives a :class:`Fault`, and nothing is read or written past a buffer.
 
-A :class:`Coding` is the memory of one connection, both directions. Whoever sends and whoever receives go on where
-``state`` says, be it compiled (``coded_ring_loop``) or not (``coded_socket``).
+A :class:`Coding` holds the buffers of one connection, for both directions. Compiled code (``coded_ring_loop``) and
+Python (``coded_socket``) both go on where its ``state`` says.
 
 This file is compiled into others, so ``netoffload.compiled.jit`` has it in the digest of its cache.
 """
@@ -44,21 +44,21 @@ _HEADER_CRC_AT: Final = 12
 
 # Coding.state, int64.
 OUT_AT: Final = 0
-"""Octets of the chunk under way that are sent."""
+"""Octets already sent of the outgoing chunk."""
 OUT_END: Final = 1
-"""Its length with its header."""
+"""Length of the outgoing chunk with its header."""
 OUT_FLOATS: Final = 2
-"""Its floats; 0: none is under way."""
+"""Floats of the outgoing chunk; 0: there is none."""
 IN_AT: Final = 3
-"""Octets of the chunk under way that are here."""
+"""Octets already received of the incoming chunk."""
 IN_END: Final = 4
-"""Its length with its header, or that of the header as long as nothing else is known."""
+"""Length of the incoming chunk with its header; the header's length until that is complete."""
 IN_FLOATS: Final = 5
-"""Its floats; 0: not known yet."""
+"""Floats of the incoming chunk; 0: not known yet."""
 SAVED_OCTETS: Final = 6
-"""By which the chunks sent so far are shorter than their floats, headers included."""
+"""Octets saved so far: those of the floats sent, less those of their chunks with headers."""
 CODED_NS: Final = 7
-"""Spent on encoding and decoding so far."""
+"""Time spent on encoding and decoding so far."""
 FAULT: Final = 8
 """A :class:`Fault`."""
 _STATE_FIELDS: Final = 9
@@ -75,12 +75,12 @@ class Fault(enum.IntEnum):
 
     @property
     def words(self) -> str:
-        """Say it, for an error."""
+        """The fault in words, for an error message."""
         return {
             Fault.HEADER: "the CRC32C of its header is wrong",
-            Fault.LENGTH: "its length cannot be",
+            Fault.LENGTH: "its length is impossible",
             Fault.PAYLOAD: "the CRC32C of its payload is wrong",
-            Fault.CODE: "its payload is none of the codec's",
+            Fault.CODE: "the codec cannot decode its payload",
         }.get(self, "nothing")
 
 
@@ -91,16 +91,16 @@ _CODE: Final = int(Fault.CODE)
 
 
 class Coding(NamedTuple):
-    """The memory of one connection.
+    """The buffers and the state of one connection.
 
     Attributes:
-        codec_id: of the codec.
+        codec_id: number of the codec.
         bound_k: its bound.
-        outgoing: uint8, the chunk under way to the peer.
-        incoming: uint8, likewise from it.
-        decoded: float32, what a chunk was decoded to that does not go where it belongs at once.
+        outgoing: uint8, the outgoing chunk.
+        incoming: uint8, the incoming chunk.
+        decoded: float32, a decoded chunk that is not decoded directly into its vector.
         state: int64[9]; see the constants.
-        classes: int64[4], floats sent by the octets that they took (0, 1, 2, 4); the codecs without tags count none.
+        classes: int64[4], floats sent, by the octets that each took (0, 1, 2, 4); codecs without tags count none.
     """
 
     codec_id: int
@@ -113,7 +113,7 @@ class Coding(NamedTuple):
 
 
 def make_coding(codec_id: int, bound_k: int) -> Coding:
-    """Return memory to work in; the kernel gives it page by page when it is first touched."""
+    """Return new buffers; the operating system provides their pages when they are first touched."""
     payload = 4 * CODED_FLOATS
     state = np.zeros(_STATE_FIELDS, np.int64)
     state[IN_END] = HEADER_OCTETS
@@ -130,7 +130,7 @@ def make_coding(codec_id: int, bound_k: int) -> Coding:
 
 @kernel
 def pack(coding: Coding, source: Uint8Array, at: int, count: int) -> None:
-    """Make the next chunk to send of ``count`` floats, 1 to ``CODED_FLOATS``, at octet ``at`` of ``source``."""
+    """Make the outgoing chunk from ``count`` floats, 1 to ``CODED_FLOATS``, at octet ``at`` of ``source``."""
     octets, state = coding.outgoing, coding.state
     fitting, length = encode_fit(
         coding.codec_id, source, at, count, coding.bound_k, octets, HEADER_OCTETS, 4 * count - 1, coding.classes
@@ -149,7 +149,7 @@ def pack(coding: Coding, source: Uint8Array, at: int, count: int) -> None:
 
 @inline_kernel
 def count_sent(coding: Coding, octets: Any) -> Any:
-    """Note that ``octets`` of the chunk were sent; return its floats if it is all, else 0."""
+    """Note that ``octets`` of the chunk were sent; return its floats if it has left completely, else 0."""
     state = coding.state
     state[OUT_AT] += octets
     if state[OUT_AT] < state[OUT_END]:
@@ -162,15 +162,15 @@ def count_sent(coding: Coding, octets: Any) -> Any:
 
 @kernel
 def count_received(coding: Coding, octets: Any, room: Any) -> Any:
-    """Note that ``octets`` more of the chunk are here.
+    """Note that ``octets`` more of the chunk have come.
 
     Args:
-        coding: of the connection.
-        octets: at most as many as ``IN_END - IN_AT``.
-        room: floats that may come, at most.
+        coding: the connection's buffers.
+        octets: at most ``IN_END - IN_AT``.
+        room: most floats that the chunk may have.
 
     Returns:
-        The floats of the chunk, if it is whole: :func:`unpack` comes next. Else 0. Negative: ``FAULT`` says why.
+        The floats of the chunk if it is whole (call :func:`unpack` next), else 0. Negative: ``FAULT`` says why.
     """
     octets_in, state = coding.incoming, coding.state
     state[IN_AT] += octets
@@ -191,7 +191,7 @@ def count_received(coding: Coding, octets: Any, room: Any) -> Any:
 
 @kernel
 def unpack(coding: Coding, target: Uint8Array, at: int) -> bool:
-    """Decode the chunk that is whole to octet ``at`` of ``target``; False: ``FAULT`` says why not.
+    """Decode a whole chunk to octet ``at`` of ``target``; False: ``FAULT`` says why not.
 
     ``target`` has room for the chunk's floats, rounded up to a whole burst.
     """

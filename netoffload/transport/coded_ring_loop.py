@@ -57,22 +57,22 @@ from netoffload.transport.loop_port import (
 )
 
 _SPOILT = FAILED + 1
-"""What one attempt to receive did: a chunk is damaged."""
+"""Result of an attempt to receive: a chunk is damaged."""
 
 
 class CodedRingPlan(NamedTuple):
-    """A :class:`~netoffload.collectives.exchange.RingRound` in numbers. Positions in ``Port.state`` are floats here.
+    """A :class:`~netoffload.collectives.exchange.RingRound` in numbers. Positions in ``Port.state`` count floats.
 
     Attributes:
         values: float32[n].
         words: uint32[n], the same memory.
         octets: uint8[4 n], the same memory.
-        walk: int64[steps + 1, 2], first and last-but-one float of each span.
-        reducing: see there.
-        operation: see there.
-        is_owner: whether the last of the steps that reduce rounds what it completes.
+        walk: int64[steps + 1, 2], first float of each span, and the one after its last.
+        reducing: as in ``RingRound``.
+        operation: as in ``RingRound``.
+        is_owner: whether the last reducing step rounds its result.
         chunk_floats: floats that are coded at a time, up to ``CODED_FLOATS``.
-        codec_id: of the codec.
+        codec_id: number of the codec.
         bound_k: its bound.
     """
 
@@ -106,7 +106,7 @@ def run_coded_ring(
     incoming: Coding,
     port: Port,
 ) -> int:
-    """Go round; arguments as of :func:`~netoffload.transport.ring_loop.run_ring`, and the codings of both sides."""
+    """Carry the ring out; arguments as for :func:`~netoffload.transport.ring_loop.run_ring`, and both codings."""
     state, steps = port.state, plan.walk.shape[0] - 1
     until_ns = now_ns(port.clock) + slice_ns
     while state[SENDING] < steps or state[RECEIVING] < steps:
@@ -132,14 +132,14 @@ def run_coded_ring(
 
 @inline_kernel
 def _push(outward: int, plan: CodedRingPlan, coding: Coding, steps: int, port: Port) -> int:
-    """Encode a chunk if none is under way, and send of it once what fits."""
+    """Encode a chunk if none is under way, and send once as much of it as fits."""
     state, chunk = port.state, coding.state
     if chunk[OUT_FLOATS] == 0:
         moved = NOTHING
         while state[SENDING] < steps and state[SENT] == plan.walk[state[SENDING], 1]:
             state[SENDING] += 1
             state[SENT] = plan.walk[state[SENDING], 0]
-            moved = MOVED  # perhaps that was all: there is nothing to sleep for
+            moved = MOVED  # perhaps that was the last step, and then there is nothing to sleep for
         if state[SENDING] == steps:
             return moved
         count = min(_ready_until(plan, state) - state[SENT], plan.chunk_floats)
@@ -159,7 +159,7 @@ def _push(outward: int, plan: CodedRingPlan, coding: Coding, steps: int, port: P
 
 @inline_kernel
 def _ready_until(plan: CodedRingPlan, state: Int64Array) -> Any:
-    """Return the end of what may be sent of the block that the sender is at: as far as the receiver has been."""
+    """Return the float up to which the sender's block may be sent: as far as the receiver has finished it."""
     if state[SENDING] <= state[RECEIVING]:
         return plan.walk[state[SENDING], 1]
     return state[REDUCED] if state[SENDING] == state[RECEIVING] + 1 else state[SENT]
@@ -167,7 +167,7 @@ def _ready_until(plan: CodedRingPlan, state: Int64Array) -> Any:
 
 @inline_kernel
 def _pull(inward: int, plan: CodedRingPlan, coding: Coding, steps: int, port: Port) -> int:
-    """Receive once; decode, combine and round what became a whole chunk."""
+    """Receive once; decode, combine and round once a whole chunk is there."""
     state, chunk = port.state, coding.state
     if state[RECEIVING] >= steps:
         return NOTHING
@@ -189,12 +189,12 @@ def _pull(inward: int, plan: CodedRingPlan, coding: Coding, steps: int, port: Po
 
 @inline_kernel
 def _take(plan: CodedRingPlan, coding: Coding, floats: int, port: Port) -> bool:
-    """Decode a whole chunk to where it belongs, combined with what is there if this step reduces."""
+    """Decode a whole chunk into the vector; if this step reduces, combine it with the values there."""
     state, decoded = port.state, coding.decoded
     first, last = state[REDUCED], state[REDUCED] + floats
     is_reducing = state[RECEIVING] < plan.reducing
     start_ns = now_ns(port.clock)
-    if is_reducing or floats % 8:  # a last burst is written whole
+    if is_reducing or floats % 8:  # decoding writes whole bursts, and the last one could run past the chunk's place
         is_good = unpack(coding, decoded.view(np.uint8), 0)
     else:
         is_good = unpack(coding, plan.octets, 4 * first)

@@ -1,6 +1,6 @@
-"""A socket that takes and gives float32, and sends and receives chunks; like ssl's, it is a socket to its users.
+"""A socket that takes and gives float32, and sends and receives chunks. Its users treat it as a socket, as with ssl's.
 
-Nothing else of the transport has to know who compresses: a channel and the watch send float32 either way.
+The rest of the transport does not know who compresses: a channel and the watch send float32 either way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CodedSocket(socket.socket):
     """One rank's end of a connection on which both ends code. Non-blocking; float32 only, by one thread at a time.
 
     Attributes:
-        coding: its memory.
+        coding: the connection's buffers and state.
         peer: rank at the other end.
     """
 
@@ -36,7 +36,7 @@ class CodedSocket(socket.socket):
 
     @classmethod
     def over(cls, conn: socket.socket, quantiser: Quantiser, peer: int) -> Self:
-        """Take over the connection of ``conn``, which is closed as an object."""
+        """Return a coded socket on the descriptor of ``conn``, which is detached from it."""
         coded = cls(fileno=conn.detach())
         coded.setblocking(False)
         coded.coding = chunks.make_coding(int(quantiser.codec_id), quantiser.bound_k)
@@ -46,7 +46,7 @@ class CodedSocket(socket.socket):
 
     @property
     def saved_octets(self) -> int:
-        """By which what was sent so far is shorter than its floats, headers of chunks included."""
+        """How many octets coding has saved on this connection so far; chunk headers count as sent."""
         return int(self.coding.state[chunks.SAVED_OCTETS])
 
     @property
@@ -60,10 +60,10 @@ class CodedSocket(socket.socket):
         return bool(self._rest)
 
     def send(self, data: ReadableBuffer, flags: int = 0) -> int:
-        """Send a prefix of ``data``, which goes on where the one before ended; return its length in octets.
+        """Send a prefix of ``data``, one whole chunk; return its length in octets.
 
         Raises:
-            BlockingIOError: nothing whole could be sent now. The next ``data`` begins with the same floats.
+            BlockingIOError: the chunk could not be sent whole now. The next ``data`` must begin with the same floats.
         """
         coding = self.coding
         if not coding.state[chunks.OUT_FLOATS]:
@@ -77,10 +77,10 @@ class CodedSocket(socket.socket):
                 return int(floats) * FLOAT_OCTETS
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
-        """Fill a prefix of ``buffer``, whole floats; return its length in octets, 0 at the end of the stream.
+        """Fill a prefix of ``buffer`` with floats; return its length in octets, 0 at the end of the stream.
 
         Raises:
-            BlockingIOError: nothing whole is there now.
+            BlockingIOError: no whole chunk has come yet.
             CollectiveError: a chunk is damaged.
         """
         into = memoryview(buffer)
@@ -104,6 +104,6 @@ class CodedSocket(socket.socket):
         return count
 
     def damage(self) -> CollectiveError:
-        """Return the error for the chunk that ``FAULT`` is about."""
+        """Return the error for a damaged chunk, with the reason in ``FAULT``."""
         words = Fault(int(self.coding.state[chunks.FAULT])).words
         return CollectiveError(f"a chunk from rank {self.peer} is damaged: {words}")

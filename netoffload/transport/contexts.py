@@ -1,9 +1,9 @@
-"""Contexts: what the communicators of the same ranks have apart, over connections that they share.
+"""Contexts: how communicators of the same ranks stay apart on connections that they share.
 
-A communicator is a context: a number that all its ranks know (``sharing``). Its collectives have connections of their
-own, because calls of two communicators may be under way at the same time. Control lanes, messages lanes, listeners and
-the watch's thread are shared. Messages are matched within a context. A context ends when its communicator is closed,
-or gives up because of an error; the others go on. The death of a rank ends all.
+A communicator is a context: a number that all its ranks know (``sharing``). Each context has its own connections for
+collectives, because calls of two communicators may be under way at the same time. Contexts share control lanes,
+messages lanes, listeners and the watch's thread. A receive takes only messages of its own context. A context ends when
+its communicator is closed or gives up because of an error; the other contexts go on. A lost rank ends all contexts.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ GRACE_S = 1.0
 
 
 class Context:
-    """One communicator's part of a watch. The public methods are for other threads than the watch's own.
+    """One communicator's part of a watch. Callers' threads use the public methods, the watch's own does not.
 
     Args:
-        watch: the connections.
-        number: of this context, not ``EVERY``.
+        watch: the watch, which has the connections.
+        number: the number of this context; not ``EVERY``.
     """
 
     def __init__(self, watch: Watch, number: int) -> None:
         """Wait for nothing yet; made under the watch's lock."""
         self.number = number
         self.failure: CollectiveError | None = watch.failure
-        """Why the context ended, None while it has not."""
+        """Why the context ended; None while it has not."""
         self.shared = watch
-        """What contexts of the same ranks have in common."""
+        """The watch, which contexts of the same ranks share."""
         self._rank = watch.rank
         self._lock, self._changed = watch.lock, watch.changed
         self._links, self._mailbox = watch.links, watch.mailbox
@@ -73,7 +73,7 @@ class Context:
         raise self._has_left(peer)
 
     def connections(self, lanes: Collection[Lane] = tuple(Lane)) -> list[tuple[tuple[int, Lane], Connection]]:
-        """Return those of these lanes that stand, by peer and lane; shared ones as well."""
+        """Return this context's connections on these lanes, by peer and lane; shared ones included."""
         with self._lock:
             return [
                 ((key.peer, key.lane), one)
@@ -82,7 +82,7 @@ class Context:
             ]
 
     def send(self, peer: int, tag: int, data: memoryview) -> Request:
-        """Post a message of float32 to ``peer``, this rank included. It cannot be taken back."""
+        """Post a message of float32 to ``peer``, which may be this rank. It cannot be cancelled."""
         request = Request()
         with self._lock:
             if self._refused(request):
@@ -100,14 +100,14 @@ class Context:
                     PeerLostError(f"rank {peer} closed its communicator before rank {self._rank} could send to it")
                 )
                 return request
-            # Announced now, however long those before it take: the receiver may ask for this one first.
+            # Announced at once, though messages before it have yet to leave: the receiver may ask for this one first.
             frame = Frame(Kind.MESSAGE, tag=tag, count=len(data) // FLOAT_OCTETS, context=self.number)
             to.outgoing += frame.to_octets()
             if data:
                 to.outbox.append(Send(data, request, self.number))
             elif to.control is None:
                 to.empty.append(Send(data, request, self.number))
-            else:  # no octet of it waits behind those that nobody has asked for
+            else:  # complete: its header is queued, and it has no floats that could wait in the stream
                 request.complete()
             self.shared.wake()
         return request
@@ -130,12 +130,12 @@ class Context:
         """Return what a receive would get, without receiving it; None as source or tag matches any.
 
         Args:
-            source: a rank.
-            tag: of the message.
-            wait: sleep until there is such a message; else None is returned where there is none.
+            source: the sender.
+            tag: the message's tag.
+            wait: sleep until there is such a message; else return None if there is none.
 
         Raises:
-            CollectiveError: the context ended, or nothing can come any more.
+            CollectiveError: the context ended, or no such message can come.
         """
         with self._changed:
             links = self._links
@@ -145,7 +145,7 @@ class Context:
                 if (found := self._mailbox.first(source, tag, self.number)) is not None:
                     return found
                 all_left = source is None and links.all_left(self.number)
-                if len(links.peers) > known:  # which no thread of ours waits for yet
+                if len(links.peers) > known:  # the watch's thread does not wait for the new ones yet
                     self.shared.wake()
                 if (reason := hopeless(source, self._rank, links.left(self.number), all_left)) is not None:
                     break
@@ -154,7 +154,7 @@ class Context:
                 self._changed.wait()
         if reason is not None:
             raise reason
-        time.sleep(0)  # whoever asks again and again holds lock and interpreter, and the watch could hear nothing
+        time.sleep(0)  # lets the watch's thread run: a caller that probes in a loop would hold both locks
         return None
 
     def is_current_thread(self) -> bool:
@@ -162,11 +162,11 @@ class Context:
         return threading.current_thread() is self.shared.thread
 
     def is_free(self) -> bool:
-        """Return whether this thread is not in the middle of a change."""
+        """Return whether the calling thread does not hold the watch's lock."""
         return self.shared.is_free()
 
     def sent_octets(self, peer: int) -> int:
-        """Return the octets of messages sent to ``peer``, those of contexts that share the connection included."""
+        """Return the octets of messages sent to ``peer``, by all contexts that share the connection."""
         with self._lock:
             return self._links.peers[peer].sent_octets
 
@@ -176,11 +176,11 @@ class Context:
             return self._links.left(self.number)
 
     def explain(self, peer: int, said: str) -> CollectiveError:
-        """Return why the connection to ``peer`` ended, the kernel having ``said`` so; wait a moment for the reason."""
+        """Return why the connection to ``peer`` ended; wait a moment for the reason, else take what the kernel said."""
         return self.ending(peer) or PeerLostError(f"rank {peer} is gone: {said}")
 
     def ending(self, peer: int) -> CollectiveError | None:
-        """Return why the context ended or ``peer`` left it, waiting a moment for the reason; None if neither did."""
+        """Return why the context ended or ``peer`` left it; None if neither happens within a moment."""
         with self._changed:
             other = self._links.peers[peer]
             self._wait_until(lambda: self.failure is not None or other.is_gone(self.number) or self._is_closed)
@@ -193,13 +193,13 @@ class Context:
         return None
 
     def verdict(self) -> CollectiveError | None:
-        """Return ``failure``, waiting a moment if there is none yet: a silence may be about to be called one."""
+        """Return ``failure``; wait a moment if there is none: the watch may be about to find a silent rank lost."""
         with self._changed:
             self._wait_until(lambda: self.failure is not None)
             return self.failure
 
     def give_up(self, error: BaseException) -> None:
-        """Tell all ranks that this one ends because of ``error``, unless it ends because of another one already."""
+        """Tell all ranks that this one ends the context because of ``error``; do nothing if it has ended already."""
         with self._lock:
             if self.failure is None:
                 frame = farewell(self._rank, error, self.number)
@@ -208,7 +208,7 @@ class Context:
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """Say farewell, unless that was done, and end what waits; then the context may be closed."""
+        """Say farewell, unless the context has failed, and end all requests; then the context may be closed."""
         with self._lock:
             if self.failure is None:
                 self._links.announce(Frame(Kind.CLOSED, context=self.number))
@@ -223,9 +223,9 @@ class Context:
             self._links.shut_down(CALL_LANES, self.number)
 
     def close(self, *, is_forked: bool = False) -> None:
-        """Close the connections of this context, and those that are shared if nobody else uses them.
+        """Close the connections of this context, and the shared ones if no other context uses them.
 
-        After :meth:`stop`, or in a forked child: there all are closed, and a lock may be held by no thread.
+        Called after :meth:`stop`, or in a forked child. A child closes all, without the lock: its copy may stay locked.
         """
         if is_forked:
             self._links.close(is_forked=True)
@@ -247,13 +247,13 @@ class Context:
             self._links.shut_down(CALL_LANES, self.number)
 
     def end_requests(self, error: CollectiveError) -> None:
-        """End what waits for messages."""
+        """Fail the sends and receives of this context."""
         self._mailbox.end_context(self.number, error)
         for peer in self._links.peers.values():
             peer.end_context(self.number, error)
 
     def fail_hopeless(self) -> None:
-        """End what only ranks that have left could do."""
+        """Fail the sends and receives that only ranks which have left could complete."""
         if not (left := self._links.left(self.number)):
             return
         for rank in left:

@@ -2,18 +2,19 @@
 
 Between two ranks there are up to four connections, one per lane, each made when it is first used (``links``)::
 
-    untagged   meetings, counts, short vectors, what stays exact     driven by the thread that calls
+    untagged   meetings, counts, short vectors, exact values         driven by the thread that calls
     tagged     float32 of collectives, through the NICs                          "
     control    heartbeats, farewells, headers of messages            driven by the watch (a thread, see ``watch``)
     messages   float32 of point-to-point messages, tagged                        "
 
-A collective is one thread's affair and point-to-point another's, so neither can get in the other's way: a message that
-nobody has asked for yet does not stand before the data of an allreduce.
+Collectives and messages have separate threads and connections, so neither holds the other up: a message that no rank
+has asked for yet does not lie in front of the data of an allreduce.
 
-**Dead, late or stuck.** The watch knows who lives. A rank that has not come to a call is *late*, and is waited for up
-to ``late_s``; that is all that an evaluation between two iterations is. A rank whose process or host is silent for
-``timeout_s``, or whose connections closed without a farewell, is *dead*. Data that stands still for ``timeout_s``
-after all ranks have met, though all live, is *stuck*. The last two end the exchange on every rank.
+**Late, lost or stuck.** The watch knows which ranks live. A rank that lives but has not come to a call is *late*, for
+example because it evaluates its model between two iterations. The others wait for it up to ``late_s``. A rank is *lost*
+if its process or host is silent for ``timeout_s``, or if its connections closed without a farewell. A call is *stuck*
+if all ranks have met and live, but no data moves for ``timeout_s``. A lost rank and a stuck call end the exchange on
+every rank.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from netoffload.transport.lanes import TAGGED_LANES, Lane
 TIMEOUT_S_DEFAULT = 30.0
 
 LATE_S_DEFAULT = 1800.0
-"""Half an hour, which is also what ``torch.distributed`` waits for a rank."""
+"""Half an hour, as long as ``torch.distributed`` waits for a rank."""
 
 
 class TcpExchange:
@@ -50,8 +51,8 @@ class TcpExchange:
     Args:
         rank: this rank.
         size: number of ranks.
-        watch: the part of a running watch that is this exchange's; owned from now on.
-        timeout_s: silence after which a rank is dead, or stuck.
+        watch: this exchange's context of a running watch; :meth:`close` closes it.
+        timeout_s: silence after which a rank is lost, or a call is stuck.
         late_s: how long a living rank may keep the others waiting for it.
     """
 
@@ -76,7 +77,7 @@ class TcpExchange:
         self._calling = threading.Lock()
         driving = threading.RLock()
         self._driver = Driver(self.stopwatch, self.watch, timeout_s, late_s, driving)
-        # Nothing above refers to this object: it may be forgotten without being closed, and a process may end so.
+        # Nothing above refers to this object, so it is closed when its user drops it, or when the process ends.
         self._close = weakref.finalize(self, _forget, self.watch, driving, os.getpid())
 
     def channel(self, peer: int, *, tagged: bool) -> TcpChannel:
@@ -99,22 +100,22 @@ class TcpExchange:
             raise PeerLostError(f"rank {self.rank} has closed its connections, by request or after an error{reason}")
 
     def begin_call(self) -> threading.Lock:
-        """Keep the channels of collectives to one call, which releases what is returned when it ends.
+        """Reserve the channels of collectives for one call; the caller releases the lock that is returned.
 
         Raises:
-            CollectiveError: another thread is in a call; on all ranks, because they cannot know which call was meant.
+            CollectiveError: another thread is in a call; on all ranks, because they cannot know which call comes first.
         """
         if not self._calling.acquire(blocking=False):
             error = CollectiveError(
                 f"rank {self.rank} calls collectives of one communicator from two threads at the same time: MPI "
-                "forbids it, give each thread a Dup() of its own"
+                "forbids it, give each thread its own Dup()"
             )
             self.abort(error)
             raise error
         return self._calling
 
     def sent_octets(self, lanes: Sequence[Lane]) -> int:
-        """Return the octets of collectives handed to all connections of these lanes so far."""
+        """Return the octets that collectives have sent on all connections of these lanes so far."""
         octets = 0
         for lane in lanes:
             for channel in self._channels[lane].values():
@@ -122,7 +123,7 @@ class TcpExchange:
         return octets
 
     def coding(self) -> tuple[int, float]:
-        """Return the octets that this rank's coding of collectives has saved so far, and the seconds that it took."""
+        """Return the octets that this rank's coding has saved in collectives so far, and the seconds that it took."""
         if not self._coded:
             return 0, 0.0
         return sum(one.saved_octets for one in self._coded), sum(one.codec_s for one in self._coded)
@@ -132,7 +133,7 @@ class TcpExchange:
         return sum((coded.coding.classes for coded in self._coded), np.zeros(4, np.int64))
 
     def tagged_connections(self) -> list[tuple[int, tuple[str, int], tuple[str, int], int]]:
-        """Return peer, own and other (address, port), and octets sent, of what a NIC may compress; [] once closed."""
+        """Return peer, own and other (address, port), and octets sent, of each tagged connection; [] once closed."""
         if not self._close.alive:
             return []
         return [
@@ -147,7 +148,7 @@ class TcpExchange:
         return 0 if channel is None else channel.sent_octets
 
     def round_trip_s(self) -> float:
-        """Return the shortest round trip that the kernel saw towards the right neighbour; 0.0 before any."""
+        """Return the shortest round-trip time that the kernel saw to the right neighbour; 0.0 if it saw none yet."""
         right = (self.rank + 1) % self.size
         if right not in self._channels[Lane.TAGGED]:
             return 0.0
@@ -168,7 +169,7 @@ class TcpExchange:
         poller = select.poll()
         for channel, event in events.items():
             if (descriptor := channel.fileno()) < 0:
-                raise self.watch.explain(channel.peer, CLOSED)  # another thread closed it since the channel's last call
+                raise self.watch.explain(channel.peer, CLOSED)  # another thread has closed it
             poller.register(descriptor, event)
         limit_s = max(self._late_s, self._timeout_s) if may_be_late else self._timeout_s
         start_s = self.stopwatch.now_s()
@@ -182,7 +183,7 @@ class TcpExchange:
             raise standstill([channel.peer for channel in events], limit_s, may_be_late)
 
     def drive(self, round_: RingRound | Meeting | Gathering) -> bool:
-        """Carry it out without the interpreter lock; not a ring with an operand that only Python can handle."""
+        """Carry a round out without the interpreter lock; return False if only Python can handle its operands."""
         if isinstance(round_, Gathering):
             self._refuse_if_closed()  # its channels were found for an earlier call
             return self._driver.gather(round_)
@@ -201,13 +202,17 @@ class TcpExchange:
             self.close()
 
     def close(self) -> None:
-        """Say farewell if that has not been done, and close all connections; what was sent is still delivered."""
+        """Say farewell if :meth:`abort` has not done so, and close all connections; sent data is still delivered."""
         if (ending := self._close.detach()) is not None:
             _close(*ending[2])
 
 
 def _forget(watch: Context, driving: threading.RLock, owner: int) -> None:
-    """Close what was forgotten: the garbage collector runs wherever it likes, also where it would wait for itself."""
+    """Close an exchange that its user dropped.
+
+    The garbage collector may run in a thread that holds the watch's lock. Then another thread closes, or it would wait
+    for itself.
+    """
     if os.getpid() != owner or watch.is_free():
         _close(watch, driving, owner)
     else:
@@ -215,15 +220,15 @@ def _forget(watch: Context, driving: threading.RLock, owner: int) -> None:
 
 
 def _close(watch: Context, driving: threading.RLock, owner: int) -> None:
-    if os.getpid() != owner:  # a forked child: the connections are its parent's, its locks may be held by no thread
+    if os.getpid() != owner:  # a forked child: its parent uses the connections, and a copied lock may stay locked
         watch.close(is_forked=True)
         return
-    if watch.is_current_thread():  # which cannot wait for itself
+    if watch.is_current_thread():  # the watch's thread cannot wait for its own end
         threading.Thread(target=_close, args=(watch, driving, owner), name="watch-end").start()
         return
     watch.stop()
     watch.shut_down()
-    with driving:  # compiled code that uses these descriptors ends now, for they are shut down
+    with driving:  # shut_down has ended the compiled code that uses these descriptors
         watch.close()
 
 

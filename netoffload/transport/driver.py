@@ -1,15 +1,15 @@
-"""Carries whole rounds out in compiled code, and says in Python's terms what came of them.
+"""Carries whole rounds out in compiled code, and turns their results into times, octets and errors.
 
-The compiled functions (``ring_loop``, ``meeting_loop``) hold no interpreter lock, so a rank's own computation, which
-may hold it, and its communication do not wait for each other: a call takes the lock when it begins, when it ends, and
+The compiled functions (``ring_loop``, ``meeting_loop``) hold no interpreter lock. So a rank's computation, which may
+hold the lock, and its communication do not wait for each other. A call takes the lock when it begins, when it ends, and
 once per slice.
-A slice of the main thread is short, because signals are handled between slices: Ctrl-C ends a blocking call. Another
-thread handles none, and taking the lock from a computing thread costs up to its switch interval (5 ms), so its slice
-is long. The watch need not wait for a slice to end: it shuts the connections down, which wakes the sleeper.
+A slice of the main thread is short, because Python handles signals between slices: Ctrl-C ends a blocking call. Other
+threads handle no signals. To take the lock from a computing thread costs up to its switch interval (5 ms), so their
+slices are long. The watch need not wait for a slice to end: it shuts the connections down, which wakes the sleeper.
 
-A round holds ``lock``, under which alone sockets may be closed by another thread: a descriptor that was given to a new
-file in between would be written to. The thread itself may close them between slices (a signal handler that does), so
-descriptors are asked for in every slice; that of a closed socket is -1.
+A round holds ``lock``. Another thread closes sockets only under this lock, or the round could write to a new file that
+got the same descriptor. The round's own thread may close them between slices, in a signal handler. So every slice asks
+for the descriptors again; a closed socket has -1.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from netoffload.transport.meeting_loop import GatheringPlan
 from netoffload.transport.ring_loop import RingPlan
 
 MAIN_SLICE_NS: Final = 100_000_000
-"""How long Ctrl-C may have to wait, and what it costs: one call per slice."""
+"""Longest time that Ctrl-C has to wait; a shorter slice would cost more calls."""
 
 OTHER_SLICE_NS: Final = 2_000_000_000
-"""A switch interval of 5 ms per slice is then a four-hundredth."""
+"""With this slice, a switch interval of 5 ms costs a four-hundredth of the time."""
 
 _NS: Final = 1e9
 
@@ -51,7 +51,7 @@ Sides = tuple[TcpChannel, TcpChannel]
 
 
 def prepare() -> None:
-    """Compile what rounds run, or load it from the cache, so that no peer has to wait for that in a call."""
+    """Compile what rounds run, or load it from the cache, so that no call makes a peer wait for it."""
     if JIT_DISABLED:
         return
     nothing = np.empty(0, np.float32)
@@ -86,10 +86,10 @@ class Driver:
     """Carries out the rounds of one communicator, one at a time.
 
     Args:
-        stopwatch: where times are counted.
+        stopwatch: counts the times.
         watch: knows why connections end.
-        timeout_s: silence after which a rank that has met the others is stuck.
-        late_s: after which one that has not is given up.
+        timeout_s: time without data after which a call of ranks that have met is stuck.
+        late_s: how long a round waits for a rank that has not come.
         lock: held while a round is under way.
     """
 
@@ -104,7 +104,7 @@ class Driver:
         self._late_s = max(late_s, timeout_s)
         self._port = loop_port.make_port()
         self._words = self._port.state.data
-        """The same memory, whose single numbers Python reads and writes in half the time."""
+        """The same memory as a memoryview: Python reads and writes a single number of it in half the time."""
 
     def go_round(self, ring: RingRound) -> bool:
         """Carry out a ring; see :meth:`~netoffload.collectives.exchange.Exchange.drive`."""
@@ -127,7 +127,7 @@ class Driver:
         return True
 
     def meet(self, meeting: Meeting) -> bool:
-        """Carry out a meeting; likewise."""
+        """Carry out a meeting; see ``Exchange.drive``."""
         pairs: list[Sides] = []
         for ahead, behind in meeting.pairs:
             if JIT_DISABLED or not isinstance(ahead, TcpChannel) or not isinstance(behind, TcpChannel):
@@ -152,7 +152,7 @@ class Driver:
         return True
 
     def gather(self, gathering: Gathering) -> bool:
-        """Carry out a gathering; likewise."""
+        """Carry out a gathering; see ``Exchange.drive``."""
         prepared = gathering.prepared
         if prepared is None:
             prepared = gathering.prepared = _prepare_gathering(gathering, self._port)
@@ -172,9 +172,9 @@ class Driver:
         """Call ``step`` until the round is done.
 
         Args:
-            step: slice and limit of silence in nanoseconds -> a result of ``loop_port``.
-            sides: returns the channels at which the round is: outward, inward.
-            limit_s: of silence.
+            step: goes on; takes the slice and the limit of silence in nanoseconds, returns a result of ``loop_port``.
+            sides: returns the channels that the round uses at the moment: outward, inward.
+            limit_s: limit of silence.
             may_be_late: see :meth:`~netoffload.collectives.exchange.Exchange.wait`.
         """
         state = self._port.state
@@ -213,11 +213,11 @@ class Driver:
 
 
 Run = Callable[[int, int, int, int], int]
-"""Goes round: descriptors out and in, slice and limit of silence in nanoseconds -> a result of ``loop_port``."""
+"""Drives a ring; takes descriptors out and in, slice and limit of silence in ns, returns a ``loop_port`` result."""
 
 
 def _plain_ring(ring: RingRound, port: Port) -> Run | None:
-    """Begin a ring over connections that carry float32; None if Python has to do it."""
+    """Begin a ring over connections that carry float32; None if only Python can do it."""
     codec, values = _codec(ring.quantise), _drivable(ring)
     if codec is None or values is None:
         return None
@@ -228,7 +228,7 @@ def _plain_ring(ring: RingRound, port: Port) -> Run | None:
 
 
 def _coded_ring(ring: RingRound, outward: TcpChannel, inward: TcpChannel, port: Port) -> Run | None:
-    """Begin a ring over connections on which the ranks code; likewise."""
+    """Begin a ring over connections on which the ranks code; None if only Python can do it."""
     values, going, coming = _drivable(ring), outward.coded, inward.coded
     if values is None or going is None or coming is None or coming.has_rest:
         return None
@@ -264,14 +264,14 @@ def _walk(ring: RingRound) -> Int64Array:
 
 
 class _PreparedGathering:
-    """What of a gathering is the same every time."""
+    """The parts of a gathering that stay the same from call to call."""
 
     def __init__(self, plan: GatheringPlan, pairs: list[Sides], octets: list[int], port: Port) -> None:
         self._plan = plan
         self._pairs = pairs
         self._port = port
         self.sent = [(ahead, count) for (ahead, _), count in zip(pairs, octets, strict=True)]
-        """Per round, where what goes, and its octets."""
+        """Per round, the channel that sends and the octets that it sends."""
         self._table = np.empty((len(pairs), 2), np.int64)
         self._descriptors = self._table.data
         self._sockets = [(index, ahead.conn, behind.conn) for index, (ahead, behind) in enumerate(pairs)]
@@ -288,7 +288,7 @@ class _PreparedGathering:
 
 
 def _prepare_gathering(gathering: Gathering, port: Port) -> _PreparedGathering | Literal[False]:
-    """Return a gathering in numbers; False if Python has to do it."""
+    """Return a gathering as compiled code takes it; False if only Python can do it."""
     pairs: list[Sides] = []
     for ahead, behind in gathering.pairs:
         if not isinstance(ahead, TcpChannel) or not isinstance(behind, TcpChannel):
@@ -314,7 +314,7 @@ def _prepare_gathering(gathering: Gathering, port: Port) -> _PreparedGathering |
 
 
 def _codec(quantise: Quantise | None) -> tuple[int, int] | None:
-    """Return codec and bound of a rounding, as plans have them; None if only Python can do it."""
+    """Return codec and bound of a rounding, in the form of plans; None if only Python can round so."""
     if quantise is None:
         return loop_port.NOT_ROUNDED, 0
     return (int(quantise.codec_id), quantise.bound_k) if isinstance(quantise, Quantiser) else None

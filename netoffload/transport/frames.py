@@ -1,7 +1,7 @@
 """What travels on the control lane: heartbeats, farewells, headers of messages, requests to connect.
 
-Each is a fixed part and some text. Several communicators of the same ranks share a control lane, so a frame names its
-context (``contexts``), or all of them.
+Each frame is a fixed part and a text. Several communicators of the same ranks share a control lane, so a frame names
+its context (``contexts``), or all contexts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAGIC = b"NOFC"
 MAX_TEXT_OCTETS = 1000
 
 EVERY = 0
-"""In place of a context: all that two ranks share."""
+"""In place of a context number: all contexts, or a connection that they share."""
 
 
 class Kind(enum.IntEnum):
@@ -42,11 +42,11 @@ class Frame:
     """One frame.
 
     Attributes:
-        kind: what it says.
-        text: of LOST and ERROR.
-        tag: of MESSAGE; lane of CONNECT.
-        count: floats of MESSAGE.
-        context: whose it is.
+        kind: what the frame says.
+        text: reason, in LOST and ERROR.
+        tag: tag of the message in MESSAGE; lane in CONNECT.
+        count: floats of the message in MESSAGE.
+        context: number of the context that the frame concerns.
     """
 
     kind: Kind
@@ -56,7 +56,7 @@ class Frame:
     context: int = EVERY
 
     def to_octets(self) -> bytes:
-        """Return what travels."""
+        """Return the frame's octets."""
         text = self.text.encode()[:MAX_TEXT_OCTETS]
         return _FIXED.pack(_MAGIC, self.kind, 0, len(text), self.tag, self.context, self.count) + text
 
@@ -80,13 +80,13 @@ def take_frames(octets: bytearray) -> list[Frame]:
     """Take every whole frame from the front of ``octets``.
 
     Raises:
-        CollectiveError: no frame of this version.
+        CollectiveError: the octets are not a frame of this version.
     """
     frames = []
     while len(octets) >= _FIXED.size:
         magic, kind, _, length, tag, context, count = _FIXED.unpack_from(octets)
         if magic != _MAGIC or kind not in tuple(Kind):
-            raise CollectiveError("a rank sent something that is no control frame: do all run the same version?")
+            raise CollectiveError("a rank sent something that is no control frame: install the same version everywhere")
         if len(octets) < _FIXED.size + length:
             break
         text = octets[_FIXED.size : _FIXED.size + length].decode(errors="replace")

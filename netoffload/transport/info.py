@@ -1,9 +1,9 @@
-"""CommInfo: what calls did, in the words of this rank and of its NIC.
+"""CommInfo: what calls did, as this rank and its NIC count it.
 
-What the rank knows by itself (octets it handed to its sockets, where its time went) comes with every call. What became
-of those octets only the NIC knows; its table has an entry per TCP connection, so other traffic does not count. Asking
-costs about half a millisecond, so it is done when somebody looks (``CompComm.totals``), and after every call only where
-``per_call`` or ``require`` was asked for.
+What the rank knows by itself (the octets that it handed to its sockets, where its time went) comes with every call.
+Only the NIC knows what became of those octets. Its flow table has an entry per TCP connection, so other traffic does
+not count. To ask the NIC costs about half a millisecond. So a rank asks when its user reads ``CompComm.totals``, and
+after every call only if ``per_call`` or ``require`` is set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from netoffload.errors import CollectiveError
 
 SETTLE_ATTEMPTS = 20
 SETTLE_S = 2e-3
-"""How often and how far apart the NIC is asked again while octets that were sent have not come to it yet."""
+"""How often, and at what interval, to ask the NIC again while octets that were sent have not reached it."""
 
 CLASS_COUNTERS = ("tx_class_0", "tx_class_8", "tx_class_16", "tx_class_32")
 
@@ -31,13 +31,14 @@ class NicShare:
 
     Attributes:
         raw_octets: float32 octets that it compressed.
-        payload_octets: what they became.
-        wire_octets: of the frames that carried them, headers included.
-        frames: how many.
+        payload_octets: octets of the payloads that it made of them.
+        wire_octets: octets of the frames that carried them, headers included.
+        frames: number of these frames.
         bypassed_segments: TCP segments that it passed on raw.
         fallbacks: connections that went back to raw because their frames did not arrive.
-        class_floats: floats by the octets they took (0, 1, 2, 4), of the whole NIC: it keeps no such count per flow.
-        codec_s: seconds that the NIC spent compressing and decoding, of the whole NIC as well.
+        class_floats: floats by the octets that each took (0, 1, 2, 4). They are the whole NIC's: a flow has no such
+            count.
+        codec_s: seconds that the NIC spent compressing and decoding, for all flows.
     """
 
     raw_octets: int = 0
@@ -51,7 +52,7 @@ class NicShare:
 
     @property
     def ratio(self) -> float:
-        """Octets in for each octet on the wire; 1.0 if nothing was compressed."""
+        """float32 octets per octet on the wire; 1.0 if nothing was compressed."""
         return self.raw_octets / self.wire_octets if self.wire_octets else 1.0
 
     @property
@@ -80,22 +81,22 @@ class NicShare:
 class CommInfo:
     """What calls of one communicator did, seen from this rank.
 
-    Nothing changes one that exists. It is not frozen because a frozen one takes 3 us to make, and every call makes two.
+    An existing one never changes. It is not frozen, because a frozen one takes 3 us to make, and every call makes two.
 
     Attributes:
-        calls: how many.
-        raw_octets: payload that this rank handed to its sockets, before any compression. Where data goes untagged
-            (``Allreduce_ring``, short vectors, and what an aggregator sends down) the words of the calls' meetings,
-            24 octets each, are in it.
+        calls: number of calls.
+        raw_octets: octets that this rank handed to its sockets, before any compression. If data goes untagged
+            (``Allreduce_ring``, short vectors, and what an aggregator sends down), they include the announcements of
+            the calls' meetings, 24 octets each.
         seconds: time in the calls.
-        wire_s: of that, asleep until data came or went.
-        reduce_s: of that, adding (or what the operation is).
-        codec_s: of that, in this host's codec: rounding, and coding where the rank itself does so.
-        payload_octets: what ``raw_octets`` became, as this rank or its NIC compressed them; as many where neither did,
-            or the NIC was not asked.
+        wire_s: part of ``seconds`` in which the rank slept until data came or went.
+        reduce_s: part of ``seconds`` that the operation took, such as adding.
+        codec_s: part of ``seconds`` in this host's codec: rounding, and coding if the ranks code by themselves.
+        payload_octets: ``raw_octets`` after compression by this rank or its NIC. It equals ``raw_octets`` if neither
+            compressed, or if the NIC was not asked.
         offload: who compresses what these calls send tagged; None: there were no calls.
-        nic: what the NIC did with the octets; None without a NIC, or where it was not asked (see the module).
-        nic_counters: every counter of the NIC, other traffic included; likewise.
+        nic: what the NIC did with the octets; None without a NIC, or if it was not asked (see the module).
+        nic_counters: every counter of the NIC, other traffic included; None as for ``nic``.
     """
 
     calls: int = 0
@@ -111,11 +112,11 @@ class CommInfo:
 
     @property
     def ratio(self) -> float:
-        """Octets in for each octet of payload; 1.0 if nothing was sent."""
+        """Raw octets per octet of payload; 1.0 if nothing was sent."""
         return self.raw_octets / self.payload_octets if self.payload_octets else 1.0
 
     def __add__(self, other: CommInfo) -> CommInfo:
-        """Return both together; without the NIC's part."""
+        """Return the sum of both, without the NIC's part."""
         return CommInfo(
             self.calls + other.calls,
             self.raw_octets + other.raw_octets,
@@ -129,7 +130,7 @@ class CommInfo:
 
 
 Connection = tuple[int, tuple[str, int], tuple[str, int], int]
-"""Peer, own (address, port), its (address, port), octets sent."""
+"""Peer, own (address, port), the peer's (address, port), octets sent."""
 
 
 @dataclass
@@ -138,7 +139,7 @@ class NicAccount:
 
     Attributes:
         path: the NIC's control socket; None: no NIC.
-        connections: returns those of the communicator.
+        connections: returns the communicator's tagged connections.
     """
 
     path: str | None
@@ -147,7 +148,7 @@ class NicAccount:
 
     @classmethod
     def of_environment(cls, connections: Callable[[], Sequence[Connection]]) -> NicAccount:
-        """Return the account at the NIC that ``$NETOFFLOAD_CONTROL`` names, from now on.
+        """Return an account that begins with the present counters of the NIC at ``$NETOFFLOAD_CONTROL``.
 
         Raises:
             ControlError: the NIC does not answer.
@@ -159,7 +160,7 @@ class NicAccount:
     def read(self) -> tuple[NicShare, dict[str, int]] | None:
         """Return this communicator's share and all counters since set-up; None without a NIC.
 
-        Waits a moment for what has been sent to come to the NIC.
+        Wait a moment until what was sent has reached the NIC.
 
         Raises:
             ControlError: the NIC does not answer.
@@ -182,26 +183,26 @@ class NicAccount:
         return share, counters
 
     def require_compression(self, aside_octets: int = 0) -> None:
-        """Raise CollectiveError, naming flow and reason, if a tagged connection carried octets uncompressed.
+        """Check that every tagged connection compressed what it carried.
 
-        Segments that compression would not have made smaller are no reason.
+        A segment may go raw if compression would not have made it smaller.
 
         Args:
-            aside_octets: of tagged calls, sent untagged because they were few. A connection that would not have
-                compressed them counts as one that did not.
+            aside_octets: octets of tagged calls that went untagged, because they were few. They need a connection
+                that would have compressed them.
 
         Raises:
-            CollectiveError: see above.
+            CollectiveError: a connection did not compress; the message names flow and reason.
             ControlError: the NIC does not answer.
         """
         if self.path is None:
             if aside_octets or any(sent for *_, sent in self.connections()):
-                raise CollectiveError(f"compression is required, but this rank has no NIC: ${ENV_CONTROL} is not set")
+                raise CollectiveError(f"compression is required, but this rank has no NIC: set ${ENV_CONTROL}")
             return
         for (peer, own, other, sent), flow in self._settled():
             reason = None
             if flow is None:
-                reason = "the NIC did not see its SYN, or it does not pass the NIC" if sent or aside_octets else None
+                reason = "the NIC did not see its SYN: does it pass the NIC?" if sent or aside_octets else None
             elif flow["on_probation"]:
                 reason = "it is on probation: compressed frames did not arrive"
             elif not flow["peer_decodes"]:
@@ -211,7 +212,7 @@ class NicAccount:
                 raise CollectiveError(f"compression is required, but flow {flow_name} to rank {peer} is raw: {reason}")
 
     def _settled(self) -> list[tuple[Connection, dict[str, Any] | None]]:
-        """Return each connection with its entry in the NIC's table, None if it has none."""
+        """Return each connection with its entry in the NIC's flow table; None if it has no entry."""
         assert self.path is not None
         for _ in range(SETTLE_ATTEMPTS):
             connections = self.connections()
@@ -231,12 +232,12 @@ class NicAccount:
 
 
 def _has_passed(flow: Mapping[str, Any], sent_octets: int) -> bool:
-    """Return whether the NIC has seen all octets, as far as its entry tells: of raw segments it counts no octets."""
+    """Return whether the NIC has seen all octets; its entry counts raw segments, but not their octets."""
     return bool(flow["raw_octets"] >= sent_octets or flow["bypassed_segments"])
 
 
 def with_nic(info: CommInfo, reading: tuple[NicShare, dict[str, int]] | None, before: NicShare | None) -> CommInfo:
-    """Return ``info`` with what the NIC said, since ``before`` if that is given."""
+    """Return ``info`` with what the NIC did, since ``before`` if that is given."""
     if reading is None:
         return info
     share, counters = reading

@@ -1,15 +1,15 @@
 """How two ranks get a connection: who connects to whom, and what they say first.
 
-Each rank has two listening sockets, one for tagged lanes and one for the others. All ranks know their ports. Of two
-ranks the higher one connects, so a pair never makes a connection twice. A lower rank that wants the first one *knocks*:
-it connects and says hello, and the higher one connects back, which ends the knock. A knock that ends without that was
-at the door of a rank that closes. For all further lanes the lower rank asks over the control lane.
+Each rank has two listening sockets, one for tagged lanes and one for the others. All ranks know these ports. Of two
+ranks the higher one connects, so a pair never makes a connection twice. A lower rank that wants the first connection
+*knocks*: it connects and says hello, and the higher rank connects back, which ends the knock. A knock that ends without
+a connection back reached a rank that is closing. For all further lanes the lower rank asks over the control lane.
 
 Both ends begin with a *hello* (``lanes``).
 
 The NICs' ToS is set on the listener before ``listen`` and on the connecting socket before ``connect``: the handshake
-itself is tagged, and Linux gives an accepted socket the ToS of its listener. Where NICs take only some ports for
-tagged, the listener has one of them.
+itself is tagged, and Linux gives an accepted socket the ToS of its listener. If NICs compress only some ports, the
+listener has one of them.
 
 Ranks of one network namespace connect their untagged lanes without TCP (``nearby``).
 
@@ -34,13 +34,12 @@ from netoffload.transport.agreement import Marking, Offer
 from netoffload.transport.lanes import HELLO_OCTETS, TAGGED_LANES, Hello, Key, Lane
 
 SEND_BUFFER_OCTETS = 1024 * 1024
-"""Asked for; the kernel gives at most ``net.core.wmem_max``, and autotuning would begin at 16 KiB. Four chunks of the
-ring fit, so a sender seldom sleeps for room. Against 4 MiB no difference could be measured that exceeds the noise, and
-it costs less cache. The receive buffer stays with the kernel's autotuning, which follows the path; setting it would end
-that."""
+"""Send buffer that a socket asks for. The kernel grants at most ``net.core.wmem_max``; autotuning would begin at
+16 KiB. Four chunks of a ring fit, so a sender seldom sleeps for room. 4 MiB are not measurably faster, and cost more
+cache. The receive buffer is not set: the kernel's autotuning follows the path, and setting the size would end it."""
 
 _BIND_ADDRESS_NO_PORT: Final = 24
-"""``IP_BIND_ADDRESS_NO_PORT``, linux/in.h: the port is chosen by ``connect``, for this destination alone."""
+"""``IP_BIND_ADDRESS_NO_PORT``, linux/in.h: ``connect`` chooses the port, and only for its destination."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +48,9 @@ class Connection:
 
     Attributes:
         conn: the socket.
-        own: its address and port, those of the NIC's flow. The kernel forgets them when the connection ends. A
-            connection within the host has none.
-        other: likewise.
+        own: address and port of this end, as in the NIC's flow table. They are kept here because the kernel forgets
+            them when the connection ends. A connection within the host has none.
+        other: address and port of the other end, likewise.
     """
 
     conn: socket.socket
@@ -60,7 +59,7 @@ class Connection:
 
     @classmethod
     def of(cls, conn: socket.socket) -> Connection:
-        """Set a connected socket's options, and note where it goes."""
+        """Set a connected socket's options, and note the addresses of both ends."""
         conn.setblocking(False)
         conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_OCTETS)
         if conn.family == socket.AF_UNIX:
@@ -68,20 +67,20 @@ class Connection:
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             return cls(conn, conn.getsockname(), conn.getpeername())
-        except OSError:  # it has ended already, which whoever uses it first will explain
+        except OSError:  # it has ended already: its first use raises the reason
             return cls(conn)
 
 
 class Listeners:
-    """A rank's two listening sockets; none where there is nobody to hear.
+    """A rank's two listening sockets; none if it is the only rank.
 
     Args:
         size: number of ranks.
         address: IPv4 address to listen at.
-        marking: of tagged connections.
+        marking: marking of tagged connections.
 
     Raises:
-        OSError: the address is not this node's, or none of the marking's ports is free.
+        OSError: this node does not have the address, or all ports of the marking are in use.
     """
 
     def __init__(self, size: int, address: str, marking: Marking | None = None) -> None:
@@ -126,7 +125,7 @@ class Knocked:
 
 @dataclass(frozen=True)
 class Failed:
-    """A connection could not be made. The key is None if nobody's could be taken."""
+    """A connection could not be made. The key is None if ``accept`` failed."""
 
     key: Key | None
     error: OSError
@@ -137,7 +136,7 @@ Event = Joined | Knocked | Failed
 
 @dataclass(eq=False)
 class _Opening:
-    """A connection that does not stand yet; the key is None until a stranger has said who it is."""
+    """A connection that does not stand yet; the key is None until the connecting end has said who it is."""
 
     conn: socket.socket
     deadline_s: float
@@ -152,16 +151,16 @@ class Joiner:
 
     Args:
         rank: this rank.
-        offers: of all ranks, in rank order.
-        listeners: this rank's, whose ports are in its offer; owned from now on.
-        tos: of tagged connections; 0: they are not.
-        timeout_s: for each connection.
+        offers: the offers of all ranks, in rank order.
+        listeners: this rank's listeners, whose ports are in its offer; :meth:`close` closes them.
+        tos: ToS of tagged connections; 0: no connection is tagged.
+        timeout_s: limit for making a connection.
     """
 
     def __init__(
         self, rank: int, offers: Sequence[Offer], listeners: Listeners, tos: int = Marking.tos, timeout_s: float = 30.0
     ) -> None:
-        """Connect to nobody yet."""
+        """Make no connection yet."""
         self._rank = rank
         self._offers = offers
         self._tos = tos
@@ -172,13 +171,13 @@ class Joiner:
         self._is_deaf = False
         self._doors = list(listeners.sockets.values())
         if self._doors:
-            with contextlib.suppress(OSError):  # TCP will do
+            with contextlib.suppress(OSError):  # TCP serves instead
                 self._doors.append(nearby.listen(offers[rank].token))
         for door in self._doors:
             door.setblocking(False)
 
     def begin(self, key: Key) -> None:
-        """Begin to connect to a lower rank, or to knock at a higher one's."""
+        """Begin to connect to a lower rank, or to knock at a higher one."""
         try:
             conn = nearby.connect(self._offers[key.peer].token) if key.lane is Lane.UNTAGGED else None
             conn = conn or self._connecting(key)
@@ -193,7 +192,7 @@ class Joiner:
         conn = _tcp_socket(lane, self._tos)
         try:
             conn.setblocking(False)
-            # The route may prefer another address of this node, which the listener would not take.
+            # Without bind, the route may choose another address of this node, which the listener would not accept.
             conn.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
             conn.bind((self._offers[self._rank].address, 0))
             number = conn.connect_ex((offer.address, (offer.ports or {})[lane in TAGGED_LANES and self._tos != 0]))
@@ -216,7 +215,7 @@ class Joiner:
         return wanted
 
     def deadline_s(self) -> float:
-        """Return when to serve though nothing is ready."""
+        """Return when to call :meth:`serve` even if nothing is ready."""
         return 0.0 if self._events else min((one.deadline_s for one in self._opening.values()), default=float("inf"))
 
     def serve(self, ready: Collection[int]) -> list[Event]:
@@ -230,7 +229,7 @@ class Joiner:
                     raise TimeoutError(errno.ETIMEDOUT, "timed out")
             except OSError as error:
                 self._drop(fd)
-                if one.source == "":  # not a stranger
+                if one.source == "":  # this rank made it; an accepted connection may be a stranger's
                     self._events.append(Failed(one.key, error))
         for door in self._doors:
             if door.fileno() in ready:
@@ -239,12 +238,15 @@ class Joiner:
         return events
 
     def end_knock(self, peer: int) -> None:
-        """Let a rank know that its knock is over: the connection stands."""
+        """Close a rank's knock, which tells it that the connection stands."""
         if (conn := self._knocks.pop(peer, None)) is not None:
             conn.close()
 
     def close(self, farewell: bytes) -> None:
-        """Close the listeners, and what does not stand yet; a control lane may stand at its other end."""
+        """Close the listeners, and the connections that do not stand yet.
+
+        A control lane may stand at its other end already, so it is sent ``farewell``.
+        """
         for door in self._doors:
             door.close()
         for peer in list(self._knocks):
@@ -269,11 +271,11 @@ class Joiner:
         except ConnectionError:  # it ended before it was taken
             pass
         except OSError as error:
-            self._is_deaf = True  # the connection would be there again at once
+            self._is_deaf = True  # else poll would return at once for the same connection, again and again
             self._events.append(Failed(None, error))
 
     def _go_on(self, one: _Opening) -> None:
-        """Do the next thing with a connection that is ready."""
+        """Do the next step with a connection that is ready."""
         if not one.is_connected:
             self._begin_to_talk(one)
             return
@@ -288,7 +290,7 @@ class Joiner:
             return
         hello = Hello.from_octets(one.heard)
         if hello is None or hello.token != self._offers[self._rank].token or hello.rank >= len(self._offers):
-            raise ConnectionRefusedError(errno.ECONNREFUSED, "somebody else listens there")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "another program listens there")
         if one.key is None:
             self._take(one, hello)
         elif (hello.rank, hello.lane, hello.context) == one.key:
@@ -305,7 +307,7 @@ class Joiner:
         self._say_hello(one.conn, one.key)
 
     def _take(self, one: _Opening, hello: Hello) -> None:
-        """Answer a stranger who has said who it is."""
+        """Answer an accepted connection that has said which rank it comes from."""
         if one.source not in (self._offers[hello.rank].address, nearby.HERE) or hello.rank == self._rank:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"that is not rank {hello.rank}")
         if hello.rank < self._rank:
@@ -319,7 +321,7 @@ class Joiner:
 
     def _say_hello(self, conn: socket.socket, to: Key) -> None:
         hello = Hello(self._offers[to.peer].token, self._rank, to.lane, to.context).to_octets()
-        if conn.send(hello) < len(hello):  # nothing was sent on it before
+        if conn.send(hello) < len(hello):  # the first octets of a connection: its send buffer is empty
             raise OSError(errno.ENOBUFS, "the kernel has no room for the first kilobyte")
 
     def _stand(self, one: _Opening, hello: Hello) -> None:
@@ -332,7 +334,7 @@ class Joiner:
 
 
 def _listen(listener: socket.socket, address: str, marking: Marking, backlog: int) -> None:
-    """Listen at the first free port of the marking, or at any."""
+    """Listen at the first free port of the marking, or at any port if it names none."""
     for first, last in marking.ports or ((0, 0),):
         for port in range(first, last + 1):
             try:

@@ -1,8 +1,8 @@
-"""Lanes: the connections between two ranks, and what both ends say on one first.
+"""Lanes: the connections between two ranks, and the hello with which both ends begin.
 
-Both ends begin with a *hello*, which names the receiver's token, the sender and the lane. It is made of four powers of
-two that every codec leaves exact, and longer than the kilobyte by which a NIC judges a tagged connection. What ranks
-send first may be shorter. A stranger who finds the port does not know the token.
+A *hello* names the receiver's token, the sender and the lane. Its floats are four powers of two, which every codec
+leaves exact. A NIC judges a tagged connection by its first kilobyte, so a hello is longer than that: a rank's first
+data may be shorter. A stranger who finds the port does not know the token.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Lane(enum.IntEnum):
 TAGGED_LANES = (Lane.TAGGED, Lane.MESSAGES)
 
 CALL_LANES = (Lane.UNTAGGED, Lane.TAGGED)
-"""Of collectives."""
+"""The lanes of collectives."""
 
 
 class Key(NamedTuple):
-    """Which of a rank's connections; those of collectives belong to one context (``contexts``), the others to all."""
+    """Names one of a rank's connections. One for collectives belongs to one context (``contexts``), others to all."""
 
     peer: int
     lane: Lane
@@ -48,7 +48,7 @@ class Key(NamedTuple):
 
     @classmethod
     def of(cls, peer: int, lane: Lane, context: int) -> Key:
-        """Return which connection a context uses."""
+        """Return the key of the connection that a context uses."""
         return cls(peer, lane, context if lane in CALL_LANES else EVERY)
 
 
@@ -57,10 +57,10 @@ class Hello:
     """What both ends of a connection say first.
 
     Attributes:
-        token: of the rank to which it is said.
-        rank: who says it.
+        token: token of the receiver.
+        rank: the sender.
         lane: what the connection is for.
-        context: whose it is.
+        context: number of the context that the connection belongs to.
     """
 
     token: bytes
@@ -69,7 +69,7 @@ class Hello:
     context: int = EVERY
 
     def to_octets(self) -> bytes:
-        """Return what travels: two bits per float, 2, 8, 32 or 128, and twos behind."""
+        """Return the hello's octets: a float (2, 8, 32 or 128) for every two bits, then twos up to its length."""
         word = np.frombuffer(_WORD.pack(_MAGIC, self.token, self.rank, self.lane, self.context), np.uint8)
         floats = np.full(HELLO_FLOATS, 2, "<f4")
         floats[: 4 * word.size] = 2.0 ** (1 + 2 * (word[:, None] >> _SHIFTS & 3).ravel().astype(np.float32))
@@ -77,7 +77,7 @@ class Hello:
 
     @classmethod
     def from_octets(cls, octets: bytes | bytearray) -> Hello | None:
-        """Return what a peer said, None if that is no hello."""
+        """Return the hello in ``octets``; None if they are not one."""
         exponents = np.frombuffer(octets, "<u4")[: 4 * _WORD.size] >> 23
         pairs = (exponents - 128 >> 1 & 3).astype(np.uint8).reshape(-1, 4)
         magic, token, rank, lane, context = _WORD.unpack((pairs << _SHIFTS).sum(1).astype(np.uint8).tobytes())

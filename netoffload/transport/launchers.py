@@ -1,4 +1,4 @@
-"""Which rank a process is, in the words of what started it: torchrun's environment, or that of an MPI."""
+"""Which rank a process is, from the environment that ``torchrun`` or ``mpiexec`` sets."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ LAUNCHERS: Final = (
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
 )
-"""Rank, number of ranks and rank on its host, as MPICH and Open MPI name them."""
+"""Variables of rank, number of ranks and rank on its host, as MPICH and Open MPI name them."""
 
 PORT_DEFAULT: Final = "29500"
 
 
 def set_rank_environment(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set $RANK, $WORLD_SIZE, $LOCAL_RANK, $MASTER_ADDR and $MASTER_PORT from what ``mpiexec`` says.
+    """Set $RANK, $WORLD_SIZE, $LOCAL_RANK, $MASTER_ADDR and $MASTER_PORT from what ``mpiexec`` sets.
 
-    Call it before ``init_process_group``. What is set already stays, so it does nothing under ``torchrun``.
+    Call it before ``init_process_group``. Variables that are set already stay, so it does nothing under ``torchrun``.
     """
     for rank, size, local in LAUNCHERS:
         if "RANK" not in environment and rank in environment and size in environment:

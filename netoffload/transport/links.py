@@ -1,13 +1,13 @@
 """One rank's connections, each made when it is first wanted.
 
 A rank does not watch every other one. It has a control connection to the ranks at distances 1, 2, 4, ... on either
-side, which are those that it meets in calls (``neighbours``), and to each rank with which it has another connection or
-from which it waits for a message. With p ranks that is about 2 log2 p instead of p - 1. A rank that finds another one
-dead tells all to whom it has a control connection, and so does each of those. The news reaches everybody within
-log2 p hops, and by 2 log2 p ways that no single rank can cut.
+side, which it meets in calls (``neighbours``). It has one as well to each rank with which it has another connection,
+or from which it waits for a message. With p ranks that is about 2 log2 p instead of p - 1. A rank that finds another
+one lost tells every rank to which it has a control connection, and each of those does the same. The news reaches every
+rank within log2 p hops. It takes 2 log2 p paths, so no single rank can stop it.
 
-So a ring and its meetings take some four sockets per doubling of the number of ranks. What talks to all (a gather's
-root, an all-to-all, messages to everyone) takes up to four per rank, as MPI's own would.
+So a ring and its meetings take about four sockets per doubling of the number of ranks. A rank that talks to all others
+(a gather's root, an all-to-all, messages to everyone) takes up to four sockets per rank, as in an MPI library.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from netoffload.transport.mailbox import Mailbox
 from netoffload.transport.peers import Peer, silence
 
 REFUSED_S = 0.5
-"""After a refused connection, until the rank counts as closed. That it died would be known by then."""
+"""Time after which a rank that refused a connection counts as closed. If it died, the watch finds out sooner."""
 
 
 def neighbours(rank: int, size: int) -> list[int]:
-    """Return the ranks that ``rank`` watches from the beginning; up to five ranks, all others."""
+    """Return the ranks that ``rank`` watches from the beginning; of up to five ranks, all others."""
     distances = [1 << bit for bit in range((size - 1).bit_length())]
     return sorted({(rank + way * distance) % size for distance in distances for way in (1, -1)} - {rank})
 
@@ -45,11 +45,11 @@ class Links:
 
     Args:
         rank: this rank.
-        offers: of all ranks, in rank order.
-        listeners: this rank's; owned from now on.
-        tos: of tagged connections.
-        timeout_s: for each connection.
-        coding: what both ends of tagged lanes code by; None: they do not.
+        offers: the offers of all ranks, in rank order.
+        listeners: this rank's listeners; :meth:`close` closes them.
+        tos: ToS of tagged connections.
+        timeout_s: limit for making a connection.
+        coding: codec and bound by which both ends of tagged lanes code; None: they do not code.
     """
 
     def __init__(
@@ -61,22 +61,22 @@ class Links:
         timeout_s: float = 30.0,
         coding: Quantiser | None = None,
     ) -> None:
-        """Connect to nobody yet."""
+        """Make no connection yet."""
         self.rank = rank
         self.size = len(offers)
         self.peers: dict[int, Peer] = {}
-        """Those with which there is a connection, or is to be one."""
+        """The ranks with which this one has or wants a connection."""
         self.connections: dict[Key, Connection] = {}
         self.ended: set[int] = set()
         """Contexts that this rank has closed."""
         self._farewells: list[bytes] = []
-        """What a control lane that stands later has to say first."""
+        """Farewells sent so far; a control lane that is made later sends them first."""
         self._offers = offers
         self._coding = coding
         self._joiner = Joiner(rank, offers, listeners, tos, timeout_s)
 
     def want(self, peer: int, lane: Lane, context: int = EVERY) -> None:
-        """Make a connection, unless it stands or is being made; and the control lane, if there is none."""
+        """Make a connection, and the control lane, unless they stand or are being made."""
         if (one := self.peers.get(peer)) is None:
             one = self.peers[peer] = Peer()
         if (lane, context) in one.wanted or one.is_gone(context):
@@ -90,7 +90,7 @@ class Links:
             one.outgoing += Frame(Kind.CONNECT, tag=lane, context=context).to_octets()
 
     def hear_of(self, source: int | None) -> None:
-        """See to it that this rank hears when ``source`` closes; None stands for any."""
+        """Make the control lane over which ``source`` says when it closes; None stands for any rank."""
         if source is not None and source != self.rank:
             self.want(source, Lane.CONTROL)
 
@@ -102,7 +102,10 @@ class Links:
                 self._joiner.begin(Key(peer, Lane.CONTROL))
 
     def all_left(self, context: int) -> bool:
-        """Return whether all other ranks have closed it. Who knows it of all that it watches asks the others."""
+        """Return whether all other ranks have closed a context.
+
+        If all watched ranks have closed it, this rank begins to watch the others too.
+        """
         if not self.peers or any(not peer.is_gone(context) for peer in self.peers.values()):
             return False
         for peer in range(self.size):
@@ -111,11 +114,11 @@ class Links:
         return all(peer.is_gone(context) for peer in self.peers.values())
 
     def left(self, context: int) -> set[int]:
-        """Return the ranks known to have closed it."""
+        """Return the ranks known to have closed a context."""
         return {rank for rank, peer in self.peers.items() if peer.is_gone(context)}
 
     def silent(self) -> list[int]:
-        """Return the ranks that have closed everything and will send no message: there is no connection for them."""
+        """Return the ranks that have closed everything, and have no connection over which a message could come."""
         return [
             rank
             for rank, peer in self.peers.items()
@@ -127,47 +130,47 @@ class Links:
         return self._joiner.is_making()
 
     def is_begun(self) -> bool:
-        """Return whether the first control lanes stand, or one of them never will."""
+        """Return whether the first control lanes stand, or one of them cannot be made."""
         waiting = [peer for peer in self.peers.values() if peer.control is None]
         return not waiting or any(peer.has_left for peer in waiting)
 
     def check_begun(self) -> None:
-        """Raise CollectiveError if a control lane does not stand."""
+        """Raise CollectiveError if a control lane could not be made."""
         for rank, peer in self.peers.items():
             if peer.control is None:
                 raise CollectiveError(self.explain(rank, "it takes no connection" if peer.has_left else "timed out"))
 
     def heard_s(self) -> float:
-        """Return since when the most silent rank has been silent."""
+        """Return when the rank that has been silent longest was last heard."""
         return min((peer.heard_s for peer in self.peers.values() if peer.is_watched), default=float("inf"))
 
     def silence(self, now_s: float, timeout_s: float) -> PeerLostError | None:
-        """Return who is lost because it was silent for ``timeout_s``; None: nobody."""
+        """Return the error for ranks that were silent for ``timeout_s``; None: no rank was."""
         watched = sum(peer.control is not None for peer in self.peers.values())
         silences_s = {rank: now_s - peer.heard_s for rank, peer in self.peers.items() if peer.is_watched}
         return silence(self.rank, watched, silences_s, timeout_s)
 
     def announce(self, frame: Frame) -> None:
-        """Say something to all whom this rank has a control lane to. It has yet to leave."""
+        """Queue a frame for every rank to which this one has a control lane."""
         if frame.kind is not Kind.BEAT:
             self._farewells.append(frame.to_octets())
         for peer in self.peers.values():
-            # A peer that takes nothing, being stopped or cut off, need not have more than one beat waiting.
+            # One waiting heartbeat is enough for a peer that takes nothing because it is stopped or cut off.
             if peer.is_watched and not (frame.kind is Kind.BEAT and peer.outgoing):
                 peer.outgoing += frame.to_octets()
 
     def deadline_s(self) -> float:
-        """Return when to :meth:`serve` though nothing is ready."""
+        """Return when to call :meth:`serve` even if nothing is ready."""
         refused_s = min((peer.refused_s for peer in self.peers.values() if not peer.has_left), default=float("inf"))
         return min(self._joiner.deadline_s(), refused_s + REFUSED_S)
 
     def register(self, poller: select.poll, mailbox: Mailbox | None, *, is_stopping: bool) -> dict[int, int]:
-        """Let ``poller`` wait for everything; return whose each descriptor is.
+        """Register every connection with ``poller``; return the rank that each descriptor leads to.
 
         Args:
-            poller: a new one.
-            mailbox: says whose messages are wanted; None: nobody's.
-            is_stopping: only what has yet to leave counts.
+            poller: a new poller.
+            mailbox: says from which ranks messages are wanted; None: from no rank.
+            is_stopping: wait only for ranks to which control frames have yet to leave.
         """
         peers_of: dict[int, int] = {}
 
@@ -188,7 +191,7 @@ class Links:
         return peers_of
 
     def serve(self, ready: Collection[int]) -> list[Failed]:
-        """Go on with what is being made; return what could not be, but for connections that were refused."""
+        """Go on with connections that are being made; return those that failed, except refused ones."""
         failed = []
         for event in self._joiner.serve(ready):
             if isinstance(event, Joined):
@@ -204,7 +207,7 @@ class Links:
         return failed
 
     def have_newly_left(self, now_s: float) -> bool:
-        """Return whether a rank that refused a connection counts as closed from now on."""
+        """Return whether a rank that refused a connection begins to count as closed."""
         gone = [one for one in self.peers.values() if not one.has_left and now_s > one.refused_s + REFUSED_S]
         for one in gone:
             one.has_left = True
@@ -218,7 +221,7 @@ class Links:
         )
 
     def error_of(self, failed: Failed) -> CollectiveError:
-        """Return the error for what :meth:`serve` returned."""
+        """Return the error for a connection that :meth:`serve` returned."""
         if failed.error.errno in (errno.EMFILE, errno.ENFILE):
             return CollectiveError(
                 f"rank {self.rank} has no file descriptor left for a connection ({len(self.connections)} stand): raise "
@@ -229,27 +232,27 @@ class Links:
         return PeerLostError(self.explain(failed.key.peer, failed.error.strerror or str(failed.error)))
 
     def shut_down(self, lanes: Collection[Lane] = CALL_LANES, context: int | None = None) -> None:
-        """End connections (None: of all contexts), so that a sleeping thread wakes up; its channel explains the end."""
+        """End connections, so that a thread sleeping on one wakes up; context None stands for all contexts."""
         for key, one in list(self.connections.items()):
             if key.lane in lanes and context in (None, key.context):
                 with contextlib.suppress(OSError):  # it had ended already
                     one.conn.shutdown(socket.SHUT_RDWR)
 
     def close_context(self, context: int) -> None:
-        """Close the connections of one context; those that stand later are closed at once."""
+        """Close the connections of one context; one that is made later is closed at once."""
         self.ended.add(context)
         for key in [key for key in self.connections if key.context == context]:
             self.connections.pop(key).conn.close()
 
     def close(self, *, is_forked: bool = False) -> None:
-        """Close everything; not without a farewell, unless it has been forked from whoever would say it."""
+        """Close everything, after a farewell; a forked child says none, because its parent goes on."""
         self._joiner.close(b"" if is_forked else b"".join(self._farewells))
         for one in list(self.connections.values()):
             one.conn.close()
 
     def _join(self, event: Joined) -> None:
         peer, lane, context = event.key
-        if event.key in self.connections or context in self.ended:  # nobody of ours makes one twice
+        if event.key in self.connections or context in self.ended:  # no rank of the group connects twice
             event.connection.conn.close()
             return
         connection = event.connection

@@ -17,7 +17,7 @@ from netoffload.transport.wiring import wire_up
 
 
 def gatherers(size: int) -> list[Gather]:
-    """Return an allgather between threads, per rank."""
+    """Return one function per rank, an allgather between threads."""
     meeting = threading.Barrier(size, timeout=20)
     table: list[Any] = [None] * size
 
@@ -47,14 +47,14 @@ def run_tcp(
     Args:
         size: number of ranks.
         body: what a rank does.
-        timeout_s: as a communicator's.
+        timeout_s: as for a communicator.
         late_s: likewise.
-        addresses: of the ranks; default: all at 127.0.0.1.
-        marking: of their NICs.
-        coding: what they code by themselves by.
+        addresses: addresses of the ranks; default: all at 127.0.0.1.
+        marking: what their NICs take for tagged.
+        coding: codec and bound by which the ranks code by themselves; None: they do not code.
     """
     gathers = gatherers(size)
-    prepare()  # here, or the first rank that compiles would be late, or stuck
+    prepare()  # here, or the others would take a rank that compiles for late or stuck
 
     def run(rank: int) -> Any:
         address = "127.0.0.1" if addresses is None else addresses[rank]

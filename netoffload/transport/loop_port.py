@@ -1,9 +1,9 @@
-"""What the compiled rounds share: where they have got to, how they sleep, and what they do to floats.
+"""What the compiled rounds share: their state, how they sleep, and what they do to floats.
 
 A compiled function polls, sends, receives, combines and rounds by the codec until its round is done, without the
-interpreter lock. Whatever happens is said by a result and numbers in ``Port.state``; ``driver`` makes times, octets and
-errors of them. A function returns ``GO_ON`` after ``slice_ns`` and when a signal has come, so that Python can look
-around, and is then called again with the same arguments: all that it knows is in ``state``.
+interpreter lock. It reports by its result and by numbers in ``Port.state``, which ``driver`` turns into times, octets
+and errors. A function returns ``GO_ON`` after ``slice_ns`` and when a signal has come, so that Python can handle the
+signal. It is then called again with the same arguments: all that it knows is in ``state``.
 
 This file is compiled into others, so ``netoffload.compiled.jit`` has it in the digest of its cache.
 """
@@ -25,43 +25,43 @@ DONE: Final = 0
 GO_ON: Final = 1
 """Call again."""
 BROKEN: Final = 2
-"""The connection of ``state[SIDE]`` ended, for the reason in ``state[ERROR]``."""
+"""The connection that ``state[SIDE]`` names ended, for the reason in ``state[ERROR]``."""
 SILENT: Final = 3
 """Nothing happened for ``limit_ns``."""
 DAMAGED: Final = 4
-"""What came is no chunk (``chunks``)."""
+"""A chunk that came is damaged (``chunks``)."""
 
 # Port.state, int64.
 SENDING: Final = 0
 """Step of the sender."""
 SENT: Final = 1
-"""Octet of the vector up to which it has got."""
+"""Octet of the vector up to which the sender has sent."""
 RECEIVING: Final = 2
-"""Step of the receiver; of a meeting: rounds that are complete."""
+"""Step of the receiver; in a meeting: number of complete rounds."""
 RECEIVED: Final = 3
-"""Octet of the vector up to which it has got."""
+"""Octet of the vector up to which the receiver has received."""
 REDUCED: Final = 4
-"""Octet up to which the block being received is final as far as this rank is concerned."""
+"""Octet up to which this rank has finished the block that it receives."""
 SENT_OCTETS: Final = 5
-"""Of a ring: since whoever counts them put 0 here; likewise the next three."""
+"""Octets that a ring has sent since ``driver`` last set this to 0; likewise the next three."""
 ASLEEP_NS: Final = 6
 REDUCE_NS: Final = 7
 CODEC_NS: Final = 8
 QUIET_NS: Final = 9
-"""Asleep since anything happened."""
+"""Time asleep since data last moved."""
 SIDE: Final = 10
 """``OUT`` or ``IN``: which connection broke."""
 ERROR: Final = 11
-"""Error number, 0: the peer closed."""
+"""Error number; 0: the peer closed."""
 WANTED: Final = 12
-"""Sides slept for, ``1 << OUT | 1 << IN``."""
+"""Sides that the round waits for: ``1 << OUT | 1 << IN``."""
 PATIENCE: Final = 13
-"""Nanoseconds that a gathering asks before it sleeps; stays from round to round."""
+"""How long a gathering polls before it sleeps, in nanoseconds; kept from round to round."""
 STATE_FIELDS: Final = 14
 
 PATIENCE_NS: Final = 1_000_000
-"""At most, and in the beginning. Two ranks that sleep wake each other after 0.2 to 0.4 ms on a virtual machine. With
-less they would never find out of it."""
+"""First and longest patience. Two ranks that both sleep wake each other after 0.2 to 0.4 ms on a virtual machine. With
+a shorter patience they would keep on sleeping, and never find out that polling is faster."""
 
 OUT: Final = 0
 IN: Final = 1
@@ -107,7 +107,7 @@ def make_port() -> Port:
 
 @inline_kernel
 def failure(side: int, state: Int64Array) -> int:
-    """Return what a call that failed means: later, at once again, or never."""
+    """Return what a failed call means: try again when ready, try again at once, or give up."""
     number = errno()
     if number == _EAGAIN:
         return REFUSED
@@ -133,8 +133,8 @@ def sleep(wanted_out: int, wanted_in: int, now: int, until_ns: int, limit_ns: in
         wanted_in: descriptor to receive from, or -1.
         now: the time.
         until_ns: end of the slice.
-        limit_ns: of silence.
-        port: of the round.
+        limit_ns: limit of silence.
+        port: the round's state.
     """
     state, polled = port.state, port.polled
     polled[OUT, 0], polled[OUT, 1] = wanted_out, POLLOUT
@@ -156,7 +156,7 @@ def sleep(wanted_out: int, wanted_in: int, now: int, until_ns: int, limit_ns: in
 
 @kernel
 def combine(operation: int, target: Float32Array, incoming: Float32Array) -> None:
-    """Replace ``target`` by target ∘ incoming, float32 of one length, as ``collectives.operations.apply`` does.
+    """Replace ``target`` by target ∘ incoming, float32 of equal length, as ``collectives.operations.apply`` does.
 
     Of two zeros of different sign, MAX and MIN may keep either.
     """

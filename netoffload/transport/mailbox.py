@@ -1,9 +1,9 @@
 """Which message goes into which receive: MPI's matching rules, without I/O.
 
 Messages from one source are matched in the order in which they were sent, receives in the order in which they were
-posted; both of one context only (``contexts``). Source and tag may be wildcards (None). What arrives in a stream must
-be read in its order, so a message that nobody has asked for stays in the stream (and holds its sender back) until a
-later one of the same source is wanted; then it is read into memory of its own.
+posted. Both must belong to the same context (``contexts``). Source and tag may be wildcards (None). A stream can only
+be read in order. So a message without a receive stays in the stream, and holds its sender back, until a receive wants
+a later message of the same source. Then it is read into a buffer of its own.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Receive:
     context: int = 0
 
     def takes(self, message: Message) -> bool:
-        """Return whether ``message`` may go here."""
+        """Return whether this receive may take ``message``."""
         return message.suits(self.source, self.tag, self.context)
 
 
 @dataclass(eq=False)
 class Message:
-    """A message that was announced: perhaps still in its stream, perhaps in memory of its own."""
+    """A message that was announced: its octets are still in the stream, in a buffer of its own, or in a receive's."""
 
     source: int
     tag: int
@@ -44,10 +44,10 @@ class Message:
     got: int = 0
     context: int = 0
     is_unwanted: bool = False
-    """Its context has ended: it is read, because others follow it, and dropped."""
+    """Its context has ended: it is dropped, but first read, because others follow it in the stream."""
 
     def suits(self, source: int | None, tag: int | None, context: int) -> bool:
-        """Return whether a receive with these arguments takes it; None matches any."""
+        """Return whether a receive with these arguments takes this message; None matches any."""
         return self.context == context and source in (None, self.source) and tag in (None, self.tag)
 
     @property
@@ -59,7 +59,7 @@ class Message:
         """Return where the octets go."""
         if self.own is None and self.receive is not None and len(self.receive.into) >= self.octets:
             return self.receive.into[: self.octets]
-        if self.own is None:  # nobody asked yet, or it does not fit: the stream has to go on
+        if self.own is None:  # no receive yet, or one that is too small: the stream has to go on
             self.own = memoryview(bytearray(self.octets))
         return self.own
 
@@ -81,21 +81,22 @@ class Message:
         request.complete(self.arrival())
 
     def arrival(self) -> Arrival:
-        """Return what it is to whoever receives it."""
+        """Return source, tag and length, as a receive or a probe reports them."""
         return Arrival(self.source, self.tag, self.octets // FLOAT_OCTETS)
 
 
 @dataclass
 class Mailbox:
-    """All receives and messages of one rank that have not met yet, and what is in the streams."""
+    """All receives and messages of one rank that are not matched yet, and the messages in the streams."""
 
     posted: list[Receive] = field(default_factory=list)
+    """Receives without a message, in the order in which they were posted."""
     unasked: list[Message] = field(default_factory=list)
-    """In order of arrival."""
+    """Messages without a receive, in order of arrival."""
     streams: dict[int, deque[Message]] = field(default_factory=dict)
     """By source, in the order of the stream: messages that are not whole yet."""
     asked: dict[int, int] = field(default_factory=dict)
-    """By source: how many of those have a receive. There may be thousands, and this is asked at every turn."""
+    """By source: how many messages in its stream may be read. A count, because a stream may hold thousands."""
 
     def post(self, receive: Receive) -> None:
         """Add a receive."""
@@ -108,7 +109,7 @@ class Mailbox:
         self.posted.append(receive)
 
     def first(self, source: int | None, tag: int | None, context: int) -> Arrival | None:
-        """Return what a receive with these arguments would get now (None matches any), None if nothing."""
+        """Return what a receive with these arguments would get, None if nothing; as an argument None matches any."""
         for message in self.unasked:
             if message.suits(source, tag, context):
                 return message.arrival()
@@ -126,7 +127,7 @@ class Mailbox:
         return withdrawn
 
     def arrive(self, message: Message) -> None:
-        """Add a message that was announced, and is whole if it is in memory of its own."""
+        """Add a message that was announced; one that this rank sent to itself is whole already."""
         for index, receive in enumerate(self.posted):
             if receive.takes(message):
                 del self.posted[index]
@@ -145,14 +146,14 @@ class Mailbox:
         self._await(message)
 
     def wanted(self, source: int) -> memoryview | None:
-        """Return what to fill next from the stream of ``source``; None: nothing may be read now."""
+        """Return the buffer to fill next from the stream of ``source``; None: nothing may be read now."""
         stream = self.streams.get(source)
         if not stream or not self.asked.get(source):
             return None
         return stream[0].target()[stream[0].got :]
 
     def filled(self, source: int, count: int) -> None:
-        """Note that the first ``count`` octets of what was wanted are there."""
+        """Note that the first ``count`` octets of the buffer that :meth:`wanted` returned are filled."""
         stream = self.streams[source]
         stream[0].got += count
         if stream[0].got == stream[0].octets:
@@ -162,16 +163,14 @@ class Mailbox:
     def fail_hopeless(self, context: int, rank: int, left: Collection[int], everybody_left: bool) -> None:
         """Fail the posted receives of a context that only ranks which have closed it could satisfy.
 
-        What was announced still comes.
-
-        A receive from any source is hopeless once all other ranks have closed: what a rank may yet send to itself
-        does not count.
+        Messages that were announced still come. A receive from any source is hopeless once all other ranks have closed,
+        although this rank could still send to itself.
 
         Args:
-            context: which.
-            rank: this one, for the error.
+            context: number of the context.
+            rank: this rank, for the error.
             left: the ranks that have closed; all that they sent has been announced.
-            everybody_left: whether those are all others.
+            everybody_left: whether all other ranks have closed.
         """
         posted, self.posted = self.posted, []
         for receive in posted:
@@ -183,7 +182,7 @@ class Mailbox:
                 receive.request.fail(reason)
 
     def end_context(self, context: int, error: Exception) -> None:
-        """Fail the receives of a context. Its messages that are in a stream will be read, and dropped."""
+        """Fail the receives of a context. Its messages that are still in a stream are read later, and dropped."""
         for receive in self.posted:
             if receive.context == context:
                 receive.request.fail(error)
@@ -193,7 +192,7 @@ class Mailbox:
             for message in stream:
                 if message.context == context and not message.is_unwanted:
                     self.asked[source] = self.asked.get(source, 0) + (not message.is_asked)
-                    message.own = message.own or memoryview(bytearray(message.octets))  # not the receive's any more
+                    message.own = message.own or memoryview(bytearray(message.octets))  # frees the receive's buffer
                     message.is_unwanted = True
                     if message.receive is not None:
                         message.receive.request.fail(error)
@@ -208,7 +207,7 @@ class Mailbox:
         self.posted.clear()
 
     def fail_stream(self, source: int, error: Exception) -> None:
-        """Fail the receives of messages of which nothing more will come."""
+        """Fail the receives of messages whose stream has ended."""
         for message in self.streams.get(source, ()):
             if message.receive is not None:
                 message.receive.request.fail(error)
@@ -224,7 +223,7 @@ class Mailbox:
 
 
 def hopeless(source: int | None, rank: int, left: Collection[int], everybody_left: bool) -> PeerLostError | None:
-    """Return why nothing can come from ``source`` any more, None if something can; see ``Mailbox.fail_hopeless``."""
+    """Return why no message can come from ``source``, None if one can; see ``Mailbox.fail_hopeless``."""
     if source in left:
         return PeerLostError(f"rank {source} closed its communicator while rank {rank} waited for it")
     if source is None and everybody_left:

@@ -3,10 +3,10 @@
 They do what ``_meet`` in :mod:`netoffload.collectives.announcement` and ``_gather`` in
 :mod:`netoffload.collectives.gathering` do channel by channel, which are their oracles.
 
-**Patience.** To wake a sleeping process takes longer than a short message does, and costs its waker about as much. So a
-gathering asks again and again before it sleeps, and soon yields its core after each time: the peer may wait for it.
-How long it asks is learnt. A peer that came within ``PATIENCE_NS``, whether this rank slept or not, would have been
-worth that much; one that did not halves the time. So a rank that always waits long sleeps at once.
+**Patience.** To wake a sleeping process takes longer than to send a short message, and costs the waking rank about as
+much. So a gathering polls for a time before it sleeps. After ``ALONE_NS`` it yields its core after each poll, because
+the peer may need it. The gathering learns how long to poll: ``PATIENCE_NS`` after a wait that was shorter than that,
+half as long as before after a longer one. So a rank that always waits long soon sleeps at once.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ from netoffload.transport.loop_port import (
 )
 
 ALONE_NS: Final = 6_000
-"""After this a waiting rank yields its core each time it has asked: the peer may need it. Before, it would lose a slice
-of several milliseconds to any busy process for a peer that is a few microseconds behind."""
+"""Time after which a waiting rank yields its core after each poll, because the peer may need it. If it yielded at once,
+a busy process could take a slice of several milliseconds, though the peer is only microseconds behind."""
 
 
 class GatheringPlan(NamedTuple):
     """A :class:`~netoffload.collectives.exchange.Gathering` in numbers.
 
     Attributes:
-        said: see there.
-        heard: see there.
-        word_octets: see there.
+        said: uint8, as in ``Gathering``.
+        heard: uint8, likewise.
+        word_octets: likewise.
         values: float32[ranks * n], the places.
         words: uint32[ranks * n], the same memory.
-        result: see there.
-        spans: int64[ranks, 2], first and last-but-one float of each block.
+        result: float32, likewise.
+        spans: int64[ranks, 2], first float of each block, and the one after its last.
         rounded_hops: uint8[ranks], 0 or 1.
-        rank: see there.
-        operation: see there.
-        codec_id: of the codec that rounds, or ``NOT_ROUNDED``.
+        rank: this rank.
+        operation: number of the operation.
+        codec_id: number of the codec that rounds, or ``NOT_ROUNDED``.
         bound_k: its bound.
     """
 
@@ -87,15 +87,15 @@ class GatheringPlan(NamedTuple):
 def run_meeting(
     pairs: Int64Array, slice_ns: int, limit_ns: int, ours: Uint8Array, heard: Uint8Array, port: Port
 ) -> int:
-    """Tell and hear, round by round; a round in which something else than ``ours`` is heard is the last.
+    """Send and receive announcements, round by round; the first round that receives another one than ``ours`` ends it.
 
     Args:
         pairs: int64[rounds, 2], descriptors to send to and to receive from.
         slice_ns: as in :func:`~netoffload.transport.ring_loop.run_ring`.
         limit_ns: likewise.
-        ours: uint8, what to say.
-        heard: uint8, as long.
-        port: where it has got to; ``state`` is zero in the beginning, but for ``PATIENCE``.
+        ours: uint8, this rank's announcement.
+        heard: uint8 of the same length, for the peer's announcement.
+        port: the meeting's state; at first all of ``state`` is zero except ``PATIENCE``.
     """
     until_ns = now_ns(port.clock) + slice_ns
     while port.state[RECEIVING] < pairs.shape[0]:
@@ -107,7 +107,7 @@ def run_meeting(
 
 @kernel
 def run_gathering(pairs: Int64Array, slice_ns: int, limit_ns: int, plan: GatheringPlan, port: Port) -> int:
-    """Meet, with everybody's values behind the announcement, and reduce them; arguments as of :func:`run_meeting`."""
+    """Meet, with all ranks' values behind the announcements, and reduce them; arguments as for :func:`run_meeting`."""
     until_ns = now_ns(port.clock) + slice_ns
     word, block = plan.word_octets, 4 * plan.result.size
     while port.state[RECEIVING] < pairs.shape[0]:
@@ -133,13 +133,13 @@ def _converse(
     length: int,
     port: Port,
 ) -> int:
-    """Send ``length`` octets and receive as many, unless the first ``word`` of them differ: go through one round.
+    """Carry out one round: send and receive ``length`` octets each, or stop if the first ``word`` of them differ.
 
-    A meeting, which is ``word`` alone, sleeps at once: it is where late ranks are waited for.
+    A meeting (``length`` equals ``word``) does not poll but sleeps at once, because it may wait for late ranks.
     """
     state, is_patient = port.state, length > word
     ahead, behind = pairs[state[RECEIVING], OUT], pairs[state[RECEIVING], IN]
-    waiting_ns = slept_ns = 0  # since when; of that, asleep
+    waiting_ns = slept_ns = 0  # when the wait began; how much of it was sleep
     while True:
         said = listened = NOTHING
         if state[SENT] < length:
@@ -180,8 +180,8 @@ def _converse(
 
 @inline_kernel
 def _learn_patience(waited_ns: int, slept_ns: int, is_patient: bool, state: Int64Array) -> None:
-    """Count a wait that has ended, and decide how long to ask before the next sleep."""
-    state[ASLEEP_NS] += waited_ns - slept_ns  # the rest is counted already
+    """Count a wait that has ended, and decide how long to poll before the next sleep."""
+    state[ASLEEP_NS] += waited_ns - slept_ns  # sleep() has counted slept_ns
     if not is_patient:
         return
     if waited_ns < PATIENCE_NS:

@@ -1,4 +1,4 @@
-"""What the watch keeps of another rank: two connections, and what is on its way to it and from it."""
+"""What the watch knows of another rank: two connections, and the frames and messages under way in both directions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from netoffload.transport.requests import Request
 
 @dataclass(eq=False)
 class Send:
-    """A posted message, announced already: the octets of ``data`` from ``sent`` on have yet to go."""
+    """A posted message, announced already: the octets of ``data`` from ``sent`` on have yet to leave."""
 
     data: memoryview
     request: Request
@@ -37,7 +37,7 @@ class Peer:
     """Lanes and contexts of connections that stand, or are being made."""
     heard_s: float = 0.0
     refused_s: float = math.inf
-    """When it refused a connection: it has closed, or died."""
+    """When it refused a connection, because it has closed or died."""
     outgoing: bytearray = field(default_factory=bytearray)
     """Control frames that have not left."""
     incoming: bytearray = field(default_factory=bytearray)
@@ -45,19 +45,19 @@ class Peer:
     empty: list[Send] = field(default_factory=list)
     """Sends of messages without data, which end when the control lane stands."""
     has_left: bool = False
-    """It closed everything, and said so or refused a connection."""
+    """Whether it has closed everything: it said farewell, or refused a connection."""
     left: set[int] = field(default_factory=set)
     """The contexts that it has closed."""
     sent_octets: int = 0
-    """Of messages."""
+    """Octets of messages sent to it."""
 
     @property
     def is_watched(self) -> bool:
-        """Whether it is to be heard of."""
+        """Whether heartbeats from it are expected."""
         return self.control is not None and not self.has_left
 
     def stand(self, lane: Lane, conn: socket.socket) -> None:
-        """Take a new connection, if it is one of the watch's."""
+        """Take a new connection, if its lane is one of the watch's."""
         if lane is Lane.CONTROL:
             self.control, self.heard_s = conn, time.monotonic()
             while self.empty:
@@ -66,19 +66,19 @@ class Peer:
             self.messages = conn
 
     def fail_hopeless(self, rank: int, own_rank: int) -> None:
-        """End the sends for which no connection will be made, because this rank, ``rank``, has closed."""
+        """Fail the sends that have no connection, and get none because this peer, ``rank``, has closed."""
         if self.has_left and (self.empty or self.messages is None):
             self.fail(PeerLostError(f"rank {rank} closed its communicator before rank {own_rank} could send to it"))
 
     def fail(self, error: Exception) -> None:
-        """End the sends to it."""
+        """Fail the sends to it."""
         while self.empty:
             self.empty.pop().request.fail(error)
         while self.outbox:
             self.outbox.popleft().request.fail(error)
 
     def end_context(self, context: int, error: Exception) -> None:
-        """End the sends of one context. The stream goes on, so what was announced is still sent, from a copy."""
+        """Fail the sends of one context. The stream goes on, so announced messages are still sent, from a copy."""
         for one in (*self.empty, *self.outbox):
             if one.context == context and not one.request.test():
                 one.data = memoryview(bytes(one.data))
@@ -89,10 +89,10 @@ class Peer:
         return self.has_left or context in self.left
 
     def read_message(self, rank: int, mailbox: Mailbox) -> None:
-        """Read once what ``mailbox`` wants from this rank, which is ``rank``.
+        """Read once what ``mailbox`` wants from this peer, which is ``rank``.
 
         Raises:
-            PeerLostError: it is gone.
+            PeerLostError: its connection ended.
         """
         into = mailbox.wanted(rank)
         if into is None or self.messages is None:
@@ -132,16 +132,16 @@ def _saved_octets(conn: socket.socket) -> int:
 
 
 def silence(rank: int, watched: int, silences_s: Mapping[int, float], timeout_s: float) -> PeerLostError | None:
-    """Return who is lost because nothing was heard of it for ``timeout_s``; None: nobody.
+    """Return the error for ranks that were silent for ``timeout_s``; None: no rank was.
 
-    A rank that hears nobody at all takes itself for the one that is cut off. (Others fall silent a heartbeat apart,
-    hence the half.)
+    A rank that hears no other rank concludes that it is cut off itself. For that it counts every rank that is silent
+    for half the limit, because the last heartbeats of different ranks came at different times.
 
     Args:
-        rank: this one.
-        watched: how many it watches, those that have left included.
-        silences_s: how long each of those that have not left has been silent.
-        timeout_s: the limit.
+        rank: this rank.
+        watched: number of ranks that it watches, those that have left included.
+        silences_s: how long each rank that has not left has been silent.
+        timeout_s: limit of silence.
     """
     silent = [peer for peer, silence_s in silences_s.items() if silence_s >= timeout_s]
     quiet = [peer for peer, silence_s in silences_s.items() if silence_s > timeout_s / 2]

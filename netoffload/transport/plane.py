@@ -1,4 +1,4 @@
-"""A data plane: one group of ranks, its connections and what was agreed about them; and how all ranks get there."""
+"""A data plane: the connections of one group of ranks, and what the ranks agreed on; and how it is set up."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ENV_CHUNK = "NETOFFLOAD_CHUNK"
 """Environment variable with the size of a chunk: ``256KiB``."""
 
 ENV_REQUIRE = "NETOFFLOAD_REQUIRE"
-"""Environment variable; 1: a call raises if a tagged connection was not compressed."""
+"""Environment variable; 1: a call raises an error if a tagged connection was not compressed."""
 
 
 LONG_OCTETS = 256 * 1024
@@ -72,16 +72,16 @@ class Settings:
         asked_precision(self.codec, self.bound_k)
 
     def with_environment(self) -> Settings:
-        """Return these with what the environment says where they say nothing.
+        """Return the settings, completed from the environment's variables.
 
         Raises:
-            UsageError: a chunk that is no size, or less than one float; an offload that is unknown.
+            UsageError: a chunk that is not a size, or less than one float; an unknown offload.
         """
         chunk = self.chunk_octets
         if chunk is None and (text := os.environ.get(ENV_CHUNK)):
             chunk = parse_size_octets(text)
         if chunk is not None and chunk < 4:
-            raise UsageError(f"chunk of {chunk} octets is less than one float32")
+            raise UsageError(f"a chunk of {chunk} octets is less than one float32: give at least 4")
         require = self.require or os.environ.get(ENV_REQUIRE, "0") not in ("", "0")
         return replace(
             self,
@@ -99,10 +99,10 @@ class DataPlane:
     Attributes:
         exchange: the connections.
         precision: what tagged data is rounded by; None: nothing.
-        quantise: the function that does so.
-        addresses: of all ranks' data interfaces.
-        account: at this rank's NIC.
-        settings: of the communicator.
+        quantise: the function that rounds so.
+        addresses: the address of each rank's data interface.
+        account: asks this rank's NIC what it did.
+        settings: the communicator's settings.
     """
 
     exchange: TcpExchange
@@ -116,21 +116,21 @@ class DataPlane:
     offload: Offload = Offload.NIC
     """Who compresses, as all ranks agreed; never ``AUTO``."""
     rate_bps: float = 0.0
-    """What the latest long call achieved. (The kernel's own estimate per connection is that of bursts: it said
-    gigabits on a path of 50 Mb/s.)"""
+    """Rate of the latest long call. (The kernel's estimate per connection is the rate of short bursts: on a path of
+    50 Mb/s it was gigabits.)"""
     _work: Float32Array = field(default_factory=lambda: np.empty(0, np.float32))
     _short: dict[tuple[int, bool, Operation, int], ShortAllreduce] = field(default_factory=dict)
 
     def chunk_floats(self) -> int:
-        """Return how many floats are added and forwarded at a time: as set, else from the path's rate and delay."""
+        """Return the floats added and forwarded at a time: as set, else from the path's rate and round-trip time."""
         if self.settings.chunk_octets is not None:
             return self.settings.chunk_octets // 4
         return chunk_for(self.rate_bps, self.exchange.round_trip_s()) if self.rate_bps else CHUNK_FLOATS
 
     def learn_rate(self, octets: int, seconds: float) -> None:
-        """Note that a call sent ``octets`` in ``seconds``, waiting for late ranks excluded.
+        """Note that a call sent ``octets`` in ``seconds``, without the time that it waited for late ranks.
 
-        Short calls say nothing about the path.
+        Short calls are ignored: they say nothing about the path.
         """
         if octets >= LONG_OCTETS and seconds > 0:
             self.rate_bps = octets * 8 / seconds
@@ -142,7 +142,7 @@ class DataPlane:
         return self._work[:count]
 
     def short_allreduce(self, count: int, operation: Operation, *, tagged: bool, agreed: int) -> ShortAllreduce:
-        """Return what reduces ``count`` floats, kept between calls; arguments as of ``ring_allreduce``."""
+        """Return what reduces ``count`` floats, kept between calls; arguments as for ``ring_allreduce``."""
         key = count, tagged, operation, agreed
         found = self._short.get(key)
         if found is None:
@@ -160,25 +160,25 @@ class DataPlane:
         return found
 
     def groups(self) -> Groups:
-        """Return groups of ranks on one network (/24) if there are several networks, else of about sqrt(p) ranks."""
+        """Return the ranks grouped by network (/24), or, on one network, in groups of about sqrt(p) ranks."""
         by_network = groups_by_network(self.addresses)
         return by_network if len(by_network) > 1 else default_groups(self.exchange.size)
 
 
 def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Plane]) -> Plane:
-    """Agree with all ranks and connect; collective. Every step is one gather, whatever has failed before it.
+    """Agree with all ranks and connect; collective. A rank that has failed still takes part in every gather.
 
     Args:
-        rendezvous: the ranks.
+        rendezvous: gathers values from all ranks.
         host: the name or address under which the other ranks' hosts know this one.
-        settings: of this communicator.
-        kind: of plane to return.
+        settings: settings of this communicator.
+        kind: class of the plane to return.
 
     Raises:
         UsageError: a setting of this rank is wrong.
-        CollectiveError: some rank could not set up, or ranks differ in who compresses, or what they round by.
+        CollectiveError: a rank could not set up, or ranks differ in who compresses or in what they round by.
     """
-    prepare()  # before the others count on this rank: it may compile for a minute
+    prepare()  # before the other ranks wait for this one: it may compile for a minute
     own = Offer()
     failure: NetOffloadError | OSError | None = None
     try:
@@ -208,7 +208,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
             offer, failure = failure_of(error), error
         offers = [Offer.from_words(words) for words in rendezvous(offer.to_words())]
         if failure is not None and not isinstance(failure, OSError):
-            raise failure  # our own is the clearer message; the others hear of it from agree()
+            raise failure  # its message is clearer than that of agree(), which the other ranks raise
         agreed = agree(offers)
         if shared is not None:
             exchange = enter(shared.watch, offers[0].context, settings.timeout_s, settings.late_s)
@@ -226,7 +226,7 @@ def _plane_of(
 ) -> Plane:
     quantise = agreed.quantiser
     if quantise is not None:
-        quantise(np.zeros(8, dtype=np.float32))  # compiles now rather than in the first timed call
+        quantise(np.zeros(8, dtype=np.float32))  # compiles here rather than in the first timed call
     account = NicAccount(None, exchange.tagged_connections)
     if agreed.offload is Offload.NIC:
         account = NicAccount.of_environment(exchange.tagged_connections)

@@ -1,10 +1,11 @@
 """Collectives in the background: a thread per communicator that carries calls out in the order in which they came.
 
-MPI asks that all ranks start their collectives in the same order, so one queue and one thread are enough. Meetings and
-rings are compiled and hold no interpreter lock (``driver``): the thread that computes goes on, and a computation that
-holds the lock does not stop them. A blocking call while others are under way takes its turn behind them.
+MPI requires that all ranks start their collectives in the same order, so one queue and one thread are enough. Meetings
+and rings are compiled and hold no interpreter lock (``driver``). So a thread that computes goes on, and a computation
+that holds the lock does not stop them. A blocking call that comes while others are under way waits for its turn.
 
-The thread knows the calls, not the queue: it ends when the queue is forgotten, and that is with its communicator.
+The thread refers to the calls, but not to the queue. So the queue is freed with its communicator, and then the thread
+ends.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class CallQueue:
         return not self._calls.waiting and not self._calls.is_running  # in this order, see _Calls.run
 
     def start(self, work: Work) -> Request:
-        """Carry out ``work`` after all that was started before it."""
+        """Carry out ``work`` after all work that was started earlier."""
         request, calls = Request(self._withdraw), self._calls
         with calls.changed:
             calls.waiting.append((request, work))
@@ -46,7 +47,7 @@ class CallQueue:
         return request
 
     def end(self) -> None:
-        """Fail what has not begun, and let the thread end after what has."""
+        """Fail the calls that have not begun, and let the thread end after the one that has."""
         self._end()
 
     def _withdraw(self, request: Request) -> bool:
@@ -82,7 +83,7 @@ class _Calls:
                 self.changed.wait_for(lambda: self.waiting or self._ended)
                 if not self.waiting:
                     return
-                self.is_running = True  # before it no longer waits: whoever looks takes no lock
+                self.is_running = True  # set before the call leaves the queue: is_idle reads both without the lock
                 request, work = self.waiting.popleft()
             try:
                 work()
@@ -90,5 +91,5 @@ class _Calls:
                 request.fail(error)
             else:
                 request.complete()
-            # The thread sleeps next, perhaps for long, and must not keep the call's buffers and communicator.
+            # The thread may sleep long, and must not keep the call's buffers and communicator alive.
             del request, work

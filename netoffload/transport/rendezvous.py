@@ -1,8 +1,9 @@
 """How ranks find each other before there is a connection between them: allgathers of small values.
 
-A rendezvous knows this rank and the number of ranks, and gathers one value of JSON from each. Here are two: one over a
-key-value store, such as ``torch.distributed.Store``, and one over a list of addresses. MPI's is in ``netoffload_mpi``.
-All have a time limit, and their errors name who is missing. From the first connection on the watch knows who lives.
+A rendezvous knows this rank and the number of ranks, and gathers one JSON value from each. This module has two: one
+over a key-value store, such as ``torch.distributed.Store``, and one over a list of addresses. MPI's is in
+``netoffload_mpi``. All have a time limit, and their errors name the missing ranks. From the first connection on, the
+watch knows which ranks live.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
 
 MAX_OCTETS: Final = 1024 * 1024
-"""Of one frame of :class:`AddressRendezvous`; what is longer comes from a stranger."""
+"""Longest frame of :class:`AddressRendezvous`; a longer one comes from a stranger."""
 
 PAUSE_S: Final = 0.05
-"""Between two attempts to connect to the first rank, which may start later."""
+"""Pause between two attempts to connect to the first rank, which may start later."""
 
 GRACE_S: Final = 2.0
-"""How much longer the others wait than the first rank does, whose error names who is missing."""
+"""How much longer the other ranks wait than rank 0, whose error names the missing ranks."""
 
 _LENGTH: Final = struct.Struct("!I")
 
@@ -47,20 +48,20 @@ class Rendezvous(Protocol):
 
     @property
     def group(self) -> Hashable | None:
-        """Who the ranks are: set-ups of the same group share connections; None: this one shares none."""
+        """Name of this set of ranks: set-ups of the same group share connections; None: this one shares none."""
         ...
 
     def __call__(self, value: Any) -> Sequence[Any]:
         """Return every rank's value, in rank order; collective.
 
         Raises:
-            PeerLostError: a rank did not come in time; names it.
+            PeerLostError: a rank did not come in time; the message names it.
         """
         ...
 
 
 class Store(Protocol):
-    """What a key-value store has to offer; ``torch.distributed.Store`` does."""
+    """What a rendezvous needs of a key-value store; ``torch.distributed.Store`` has it."""
 
     def set(self, key: str, value: str, /) -> object:
         """Set a value."""
@@ -83,8 +84,8 @@ class StoreRendezvous:
         rank: this rank.
         size: number of ranks.
         limit_s: how long a gather may take.
-        prefix: of the keys; another one for each rendezvous over the same store.
-        group: who the ranks are, if later ones of the same ranks shall share connections.
+        prefix: prefix of the keys; each rendezvous over the same store needs another one.
+        group: name of this set of ranks, if later set-ups of the same ranks shall share connections.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class StoreRendezvous:
 
         Raises:
             PeerLostError: a rank did not come.
-            CollectiveError: the store does not work.
+            CollectiveError: the store failed.
         """
         keys = [f"{self._prefix}/{self._gathers}/{rank}" for rank in range(self.size)]
         self._gathers += 1
@@ -125,19 +126,19 @@ class StoreRendezvous:
             raise CollectiveError(f"the store of the rendezvous does not work: {error}") from error
 
     def _comes(self, key: str, deadline_s: float) -> bool:
-        """Return whether ``key`` is there by then; of a key that is there already also after that."""
+        """Return whether ``key`` comes before the deadline; a key that is there already counts even after it."""
         left_s = max(deadline_s - time.monotonic(), 0.01)
         try:
             self._store.wait([key], timedelta(seconds=left_s))
         except (RuntimeError, OSError):  # TimeoutError is an OSError
-            if time.monotonic() < deadline_s - PAUSE_S:  # HashStore comes back a little early
+            if time.monotonic() < deadline_s - PAUSE_S:  # HashStore times out a little early
                 raise
             return False
         return True
 
 
 class Address(NamedTuple):
-    """Where a rank is, or listens."""
+    """Where a rank is, or where it listens."""
 
     host: str
     port: int
@@ -147,7 +148,7 @@ def parse_addresses(lines: Sequence[str]) -> list[Address]:
     """Return the addresses of all ranks, from one ``host:port`` per line; empty lines and ``#`` comments are skipped.
 
     Raises:
-        UsageError: a line is no address.
+        UsageError: a line is not an address.
     """
     addresses = []
     for number, line in enumerate(lines, 1):
@@ -155,7 +156,7 @@ def parse_addresses(lines: Sequence[str]) -> list[Address]:
             continue
         host, _, port = text.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-            raise UsageError(f"line {number}: {text!r} is no address: give host:port")
+            raise UsageError(f"line {number}: {text!r} is not an address: give host:port")
         addresses.append(Address(host, int(port)))
     return addresses
 
@@ -164,7 +165,7 @@ def read_addresses(path: Path) -> list[Address]:
     """Return the addresses in a file; see :func:`parse_addresses`.
 
     Raises:
-        UsageError: it cannot be read, or a line is no address.
+        UsageError: the file cannot be read, or a line is not an address.
     """
     try:
         return parse_addresses(path.read_text(encoding="utf-8").splitlines())
@@ -173,21 +174,21 @@ def read_addresses(path: Path) -> list[Address]:
 
 
 class AddressRendezvous:
-    """Allgathers between ranks that know a list of addresses: the first rank listens at its own and hands out.
+    """Allgathers between ranks that know a list of addresses: rank 0 listens at its address and collects the values.
 
-    The addresses of the others say how many ranks there are, and that a connection comes from one of them.
+    Rank 0 knows from the list how many ranks there are, and takes connections only from these addresses.
 
     Args:
-        addresses: of all ranks, in rank order.
+        addresses: the addresses of all ranks, in rank order.
         rank: this rank.
         limit_s: how long a gather may take.
 
     Raises:
-        UsageError: no such rank, or its address is not this host's.
+        UsageError: the list has no such rank, or rank 0 cannot listen at its address.
     """
 
     def __init__(self, addresses: Sequence[Address], rank: int, limit_s: float) -> None:
-        """Listen, on the first rank; connect to nobody yet."""
+        """Listen, on the first rank; make no connection yet."""
         if not 0 <= rank < len(addresses):
             raise UsageError(f"rank {rank} is not in the list of {len(addresses)} addresses, counted from 0")
         self.rank = rank
@@ -220,7 +221,7 @@ class AddressRendezvous:
         return self._collect(value, deadline_s) if self.rank == 0 else self._ask(value, deadline_s)
 
     def close(self) -> None:
-        """End the connections; those of the ranks among each other are not touched."""
+        """End the connections to rank 0; those of the data plane stay."""
         for conn in self._conns.values():
             conn.close()
         self._conns.clear()
@@ -237,7 +238,7 @@ class AddressRendezvous:
         self.close()
 
     def _ask(self, value: Any, deadline_s: float) -> list[Any]:
-        """Tell the first rank this one's value, and hear everybody's."""
+        """Send this rank's value to rank 0, and return the values of all ranks."""
         first = self._addresses[0]
         try:
             if 0 not in self._conns:
@@ -255,7 +256,7 @@ class AddressRendezvous:
         return list(answer["values"])
 
     def _collect(self, value: Any, deadline_s: float) -> list[Any]:
-        """Hear a value of every rank, and tell all of them to all."""
+        """Receive a value from every rank, and send all values to all ranks."""
         values: dict[int, Any] = {0: value}
         try:
             while len(values) < self.size:
@@ -289,7 +290,7 @@ class AddressRendezvous:
                 raise PeerLostError(f"rank {rank} ended during the set-up: {error}") from error
 
     def _accept(self, values: dict[int, Any]) -> None:
-        """Take a connection with its first value; one that is no rank's is closed."""
+        """Take a connection with its first value; close one that comes from no rank."""
         assert self._listener is not None
         conn, (source, _port) = self._listener.accept()
         conn.settimeout(min(self._limit_s, GRACE_S))
@@ -322,7 +323,7 @@ def _name(address: Address) -> str:
 
 
 def _connect(to: Address, host: str, deadline_s: float) -> socket.socket:
-    """Connect from ``host``; again and again, because the first rank may start later."""
+    """Connect from ``host``, and try until the deadline, because rank 0 may start later."""
     while True:
         try:
             return socket.create_connection(to, max(deadline_s - time.monotonic(), PAUSE_S), (host, 0))
@@ -341,7 +342,7 @@ def _receive(conn: socket.socket) -> Any:
     """Return what the other end sent.
 
     Raises:
-        ValueError: no frame.
+        ValueError: it is not a frame.
     """
     (length,) = _LENGTH.unpack(_octets(conn.recv, _LENGTH.size))
     if length > MAX_OCTETS:

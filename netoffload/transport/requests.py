@@ -1,4 +1,4 @@
-"""Requests: calls under way, whoever carries them out and whoever waits for them."""
+"""Requests: calls under way. One thread carries a call out and completes its request; others may wait for it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from netoffload.errors import NetOffloadError
 
 ended = threading.Condition()
-"""Notified when any request ends, for those who wait for any of several."""
+"""Notified when any request ends, for threads that wait for one of several."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """What a receive got, or a probe found: from which rank, with which tag, how many floats."""
+    """What a receive got, or a probe found: source rank, tag, number of floats."""
 
     source: int
     tag: int
@@ -23,12 +23,12 @@ class Arrival:
 
 @dataclass
 class Outcome:
-    """How a call ended. It refers to none of the call's buffers."""
+    """How a call ended. It holds no reference to the call's buffers."""
 
     arrival: Arrival | None = None
     error: BaseException | None = None
     saved_octets: int = 0
-    """By which coding has made a message that was sent shorter."""
+    """Octets that coding has saved of a message that was sent."""
     cancelled: bool = False
 
 
@@ -43,7 +43,7 @@ class Request:
     """
 
     def __init__(self, withdraw: Callable[[Request], bool] | None = None) -> None:
-        """Be under way."""
+        """Begin under way."""
         self.outcome = Outcome()
         self._withdraw = withdraw
         self._is_decided = False
@@ -68,35 +68,35 @@ class Request:
         return self.outcome.error
 
     def complete(self, arrival: Arrival | None = None) -> None:
-        """Note that all is done; for whoever drives the call."""
+        """Note that all is done; called by the thread that carries the call out."""
         self._end(Outcome(arrival=arrival))
 
     def fail(self, error: BaseException) -> None:
-        """Note that the call ended with ``error``; for whoever drives the call."""
+        """Note that the call ended with ``error``; called by the thread that carries the call out."""
         self._end(Outcome(error=error))
 
     def cancel(self) -> bool:
-        """Take the call back if it has not begun, and return whether that came in time.
+        """Cancel the call if it has not begun; return whether it is cancelled.
 
-        A receive without a message and a collective in the queue have not begun. A send is announced when it is posted.
+        A receive without a message and a collective in the queue have not begun. A send begins when it is posted.
         """
         if not self.test() and self._withdraw is not None and self._withdraw(self):
             self._end(Outcome(cancelled=True))
         return self.outcome.cancelled
 
     def test(self) -> bool:
-        """Return whether the call has ended, at once and without raising its error."""
+        """Return at once whether the call has ended; its error is not raised."""
         return self._done.is_set()
 
     def join(self, limit_s: float | None = None) -> bool:
-        """Sleep until the call has ended, however it did; return False if ``limit_s`` is over first."""
+        """Sleep until the call has ended, well or with an error; return False if ``limit_s`` is over first."""
         return self._done.wait(limit_s)
 
     def wait(self, limit_s: float | None = None) -> bool:
-        """Do the same, and raise what went wrong with the call.
+        """Do the same as :meth:`join`, and raise the call's error if it has one.
 
         Raises:
-            CollectiveError: the call's error, in every wait.
+            CollectiveError: the call's error; every wait raises it.
         """
         is_done = self.join(limit_s)
         if is_done and self.outcome.error is not None:
@@ -106,8 +106,8 @@ class Request:
     def add_done_callback(self, callback: Callback) -> None:
         """Call ``callback`` with this request when the call ends, at once if it has ended.
 
-        It runs in the thread that ends the call, before anyone who waits wakes up. So it must not wait for anything,
-        this request included, nor call the transport, and must not raise.
+        It runs in the thread that ends the call, before waiting threads wake up. So it must not wait for anything, this
+        request included, nor call the transport, nor raise.
         """
         with ended:
             if not self._is_decided:
@@ -120,7 +120,7 @@ class Request:
             if self._is_decided:
                 return
             self._is_decided = True
-            # In place: what was handed out as this request's outcome stays it.
+            # In place, because a caller may hold this Outcome.
             self.outcome.arrival, self.outcome.error = outcome.arrival, outcome.error
             self.outcome.cancelled = outcome.cancelled
             callbacks, self._callbacks = self._callbacks, []
@@ -132,7 +132,7 @@ class Request:
 
 
 def wait_all(requests: Iterable[Request]) -> None:
-    """Wait for all; the first error is raised after all have ended.
+    """Wait for all requests, and raise the first error after all have ended.
 
     Raises:
         CollectiveError: what went wrong with one of the calls.

@@ -50,10 +50,10 @@ class RingPlan(NamedTuple):
         values: float32[n].
         words: uint32[n], the same memory.
         staged: float32, one chunk.
-        walk: int64[steps + 1, 2], first and last-but-one octet of each span.
-        reducing: see there.
-        operation: see there.
-        codec_id: of the codec that rounds, or ``NOT_ROUNDED``.
+        walk: int64[steps + 1, 2], first octet of each span, and the one after its last.
+        reducing: as in ``RingRound``.
+        operation: as in ``RingRound``.
+        codec_id: number of the codec that rounds, or ``NOT_ROUNDED``.
         bound_k: its bound.
     """
 
@@ -68,7 +68,7 @@ class RingPlan(NamedTuple):
 
 
 def begin(plan: RingPlan, port: Port) -> None:
-    """Set ``port`` to the beginning of a ring. Not compiled: that would be one more time to wait for the lock."""
+    """Set ``port`` to the beginning of a ring. Not compiled: a compiled call would wait for the lock once more."""
     port.state[:PATIENCE] = 0
     port.state[SENT] = plan.walk[0, 0]
     port.state[RECEIVED] = port.state[REDUCED] = plan.walk[1, 0]
@@ -76,15 +76,15 @@ def begin(plan: RingPlan, port: Port) -> None:
 
 @kernel
 def run_ring(outward: int, inward: int, slice_ns: int, limit_ns: int, plan: RingPlan, port: Port) -> int:
-    """Go round until all is done, something is wrong, or the slice is over; return which.
+    """Carry the ring out until it is done, an error occurs, or the slice is over; return which.
 
     Args:
-        outward: descriptor of the connection to the right neighbour, non-blocking.
-        inward: that of the left one; may be the same.
+        outward: non-blocking descriptor of the connection to the right neighbour.
+        inward: descriptor of the connection from the left neighbour; may be the same.
         slice_ns: time after which to return ``GO_ON``.
         limit_ns: sleep without any event after which to return ``SILENT``.
         plan: what to do; the same in every call.
-        port: where it has got to; see :func:`begin`.
+        port: the state that the calls of one ring share; see :func:`begin`.
     """
     state, steps = port.state, plan.walk.shape[0] - 1
     until_ns = now_ns(port.clock) + slice_ns
@@ -132,19 +132,19 @@ def _push(outward: int, plan: RingPlan, steps: int, state: Int64Array) -> int:
 
 @inline_kernel
 def _ready_until(plan: RingPlan, state: Int64Array, stop: int) -> int:
-    """Return the end of what may be sent of the block that the sender is at: whole chunks, or all of it."""
+    """Return the octet up to which the sender's block may be sent: whole chunks, or all of it."""
     if state[SENDING] <= state[RECEIVING] or (state[SENDING] == state[RECEIVING] + 1 and state[REDUCED] == stop):
         return stop
     if state[SENDING] > state[RECEIVING] + 1:
         return state[SENT]  # that block has not begun to arrive
     start, chunk = plan.walk[state[SENDING], 0], 4 * plan.staged.size
-    # Whole chunks only: had a rank to hold back a part of one, all could wait for the rest of theirs.
+    # Whole chunks only: if every rank held back a part of a chunk, all could wait for the rest of theirs.
     return start + (state[REDUCED] - start) // chunk * chunk
 
 
 @inline_kernel
 def _pull(inward: int, plan: RingPlan, steps: int, port: Port) -> int:
-    """Receive once; combine and round what became a whole chunk, or the rest of a block."""
+    """Receive once; combine and round once a whole chunk, or the rest of a block, is there."""
     state, moved = port.state, NOTHING
     if state[RECEIVING] >= steps:
         return moved

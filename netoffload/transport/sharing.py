@@ -1,8 +1,8 @@
 """Connections shared by communicators of the same ranks.
 
-A process keeps the watches of its groups of ranks in a table. A set-up looks its group up there. If all ranks have the
-same watch, the new communicator becomes another context of it: nobody listens or connects anew. Else all ranks make a
-new one. Rank 0 numbers the contexts.
+A process keeps the watches of its groups of ranks in a table, where a set-up looks its group up. If all ranks have the
+same watch, the new communicator becomes another context of it: no rank listens or connects anew. Else all ranks make a
+new watch. Rank 0 numbers the contexts.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ class Shared:
     """A group's watch, and what its ranks agreed on when they made it.
 
     Attributes:
-        watch: the connections.
-        offers: of all ranks.
-        marking: of this rank's NIC.
+        watch: the watch, which has the connections.
+        offers: the offers of all ranks.
+        marking: what this rank's NIC takes for tagged.
+        numbers: the numbers of later contexts.
     """
 
     watch: Watch
@@ -36,7 +37,7 @@ class Shared:
 
     @property
     def name(self) -> str:
-        """What all its ranks call it."""
+        """A name that is the same on all ranks."""
         return self.offers[0].token.hex()
 
 
@@ -45,14 +46,14 @@ _table: dict[Hashable, Shared] = {}
 
 
 def key_of(group: Hashable | None, rank: int, *asked: Hashable) -> Hashable | None:
-    """Return the key of a group: whoever has the same one may share; None: nobody.
+    """Return the key of a group: set-ups with the same key may share a watch; None: this one shares none.
+
+    The key contains the process id, so a forked child shares none of its parent's connections.
 
     Args:
-        group: of ranks.
-        rank: this one.
-        asked: what belongs to the watch: the time limit, and how tagged lanes compress.
-
-    A forked child has none of its parent's connections.
+        group: name of the set of ranks.
+        rank: this rank.
+        asked: settings that all contexts of a watch share: the time limit, and how tagged lanes compress.
     """
     if group is None:
         return None
@@ -61,11 +62,11 @@ def key_of(group: Hashable | None, rank: int, *asked: Hashable) -> Hashable | No
 
 @contextmanager
 def held(key: Hashable | None, marking: Marking | None) -> Iterator[Shared | None]:
-    """Keep a group's watch while all ranks find out whether they have the same; None if there is none.
+    """Keep a group's watch alive while all ranks find out whether they have the same one; None if there is none.
 
     Args:
-        key: of the group.
-        marking: of this rank's NIC, which may be another one meanwhile.
+        key: the group's key.
+        marking: what this rank's NIC takes for tagged; a watch made with another marking does not count.
     """
     with _lock:
         found = _table.get(key)
@@ -79,7 +80,7 @@ def held(key: Hashable | None, marking: Marking | None) -> Iterator[Shared | Non
 
 
 def keep(key: Hashable | None, shared: Shared) -> None:
-    """Let later set-ups of the group find a new watch."""
+    """Keep a new watch for later set-ups of the group."""
     if key is None:
         return
     with _lock:

@@ -1,17 +1,17 @@
 """The watch: a thread that makes a group's connections, knows which of its ranks live, and moves messages.
 
 **Liveness.** The watch begins before the first connection of a group of ranks. Every rank sends a heartbeat on each of
-its control lanes (``links`` says to whom it has one) four times per ``timeout_s``, and reads theirs. So a rank that
-computes for minutes between two calls is known to live. Two things end all contexts of the group: a control connection
-that ends without a farewell (the process died), and silence for ``timeout_s`` (host, link or NIC died, or the process
-is stopped). A farewell that gives a reason ends the context that it names. The first reason counts. Each rank that
-hears of it sends it on, so that all of them raise the same error, and not only the neighbours of whoever is gone; then
-connections are shut down, which wakes a thread that sleeps on one. A process that keeps the interpreter lock for
-``timeout_s`` without a break (a C extension that never lets go) cannot send heartbeats, and counts as dead.
+its control lanes (``links`` says to which ranks) four times per ``timeout_s``, and reads theirs. So the others know
+that a rank lives, though it computes for minutes between two calls. Two things end all contexts of the group: a control
+connection that ends without a farewell (the process died), and silence for ``timeout_s`` (host, link or NIC died, or
+the process is stopped). A farewell that gives a reason ends the context that it names. The first reason counts. Each
+rank that hears of it sends it on. So all ranks raise the same error, not only the neighbours of the lost rank. Then the
+rank shuts its connections down, which wakes a thread that sleeps on one. A process that keeps the interpreter lock for
+``timeout_s`` without a break (in a C extension that never releases it) cannot send heartbeats, and counts as lost.
 
-**Messages.** A header (context, tag, count) goes on the control lane as soon as a message is posted, the floats on the
-messages lane; ``mailbox`` decides where they go. Sends to one peer follow one another in the order in which they were
-posted.
+**Messages.** The header of a message (context, tag, count) goes on the control lane as soon as the message is posted.
+Its floats go on the messages lane; ``mailbox`` decides which receive gets them. Messages to one peer go in the order in
+which they were posted.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from netoffload.transport.mailbox import Mailbox, Message
 from netoffload.transport.peers import Peer
 
 FIRST_CONTEXT = 1
-"""Of the communicator that made the watch."""
+"""The context number of the communicator that starts the watch."""
 
 BEATS_PER_TIMEOUT = 4
 CHANGE_S = 0.2
-"""No change takes so long that a thread which waits for its end has not begun it itself."""
+"""How long :meth:`Watch.is_free` waits for the lock. No other thread holds it so long, so the caller itself must."""
 
 READ_OCTETS = 64 * 1024
 
 
 class Watch:
-    """One rank's watch, alive as long as it has contexts. The public methods are for other threads than its own.
+    """One rank's watch, alive as long as it has contexts. Callers' threads use the public methods, its own does not.
 
     Args:
-        links: this rank's connections; owned from now on.
-        timeout_s: silence after which a rank is dead.
+        links: this rank's connections; :meth:`release` closes them.
+        timeout_s: silence after which a rank is lost.
     """
 
     def __init__(self, links: Links, timeout_s: float) -> None:
-        """Look at nothing yet."""
+        """Watch nothing yet."""
         self.failure: CollectiveError | None = None
-        """Why all contexts ended, None while they have not."""
+        """Why all contexts ended; None while they have not."""
         self.rank = links.rank
         self.links = links
         self.mailbox = Mailbox()
         self.lock = threading.Lock()
-        """Of everything that both this thread and callers touch."""
+        """Guards everything that both this thread and callers touch."""
         self.changed = threading.Condition(self.lock)
         self.thread = threading.Thread(target=self._run, name=f"watch-{links.rank}", daemon=True)
         self._timeout_s = timeout_s
@@ -71,7 +71,7 @@ class Watch:
         """Begin to watch, and to connect with the neighbours.
 
         Raises:
-            CollectiveError: that did not come about in ``timeout_s``, or a rank is gone.
+            CollectiveError: the neighbours were not connected within ``timeout_s``, or a rank is lost.
         """
         with self.changed:
             if self.links.size == 1 or self.thread.ident is not None:
@@ -84,32 +84,32 @@ class Watch:
             self.links.check_begun()
 
     def attach(self, number: int) -> Context:
-        """Return a context, which other ranks may have told of already; it holds the watch until it is closed."""
+        """Return a context, made here or when a peer's frame named it; it holds the watch until it is closed."""
         with self.lock:
             self._holders += 1
             return self._context(number)
 
     @property
     def is_alive(self) -> bool:
-        """Whether somebody holds it."""
+        """Whether a context, or a caller of :meth:`hold`, holds the watch."""
         return self._holders > 0
 
     def is_free(self) -> bool:
-        """Return whether this thread is not in the middle of a change; other threads soon end theirs."""
+        """Return whether the calling thread does not hold the lock; other threads soon release it."""
         is_free = self.lock.acquire(timeout=CHANGE_S)
         if is_free:
             self.lock.release()
         return is_free
 
     def hold(self) -> bool:
-        """Keep the watch until :meth:`release`; return False if it has ended, or is about to."""
+        """Keep the watch alive until :meth:`release`; return False if it has ended, or is about to."""
         with self.lock:
             is_usable = self._holders > 0 and self.failure is None
             self._holders += is_usable
             return is_usable
 
     def release(self) -> None:
-        """Say farewell and close everything, if nobody else holds the watch."""
+        """End a :meth:`hold` or a context; the last one says farewell and closes everything."""
         with self.lock:
             self._holders -= 1
             if self._holders > 0:
@@ -128,12 +128,12 @@ class Watch:
         self.links.close()
 
     def wake(self) -> None:
-        """Let the thread look around."""
+        """Wake the watch's thread, so that it looks at new work."""
         if self._wake_fd >= 0:
             os.eventfd_write(self._wake_fd, 1)
 
     def forget(self, context: Context) -> None:
-        """Let go of a context that is closed; under the lock."""
+        """Remove a context that is closed; under the lock."""
         self._contexts.pop(context.number, None)
         self.links.close_context(context.number)
 
@@ -166,7 +166,7 @@ class Watch:
                         return
 
     def _poller(self) -> tuple[select.poll, dict[int, int], float]:
-        """Return what to wait for, whose the descriptors are, and for how long, apart from heartbeats."""
+        """Return a poller, the rank of each descriptor, and when to wake up (apart from heartbeats)."""
         poller = select.poll()
         poller.register(self._wake_fd, select.POLLIN)
         with self.lock:
@@ -287,7 +287,7 @@ class Watch:
             except OSError as error:
                 peer.outgoing.clear()
                 if not (peer.has_left or self._stopping):
-                    # Read first: a farewell may lie there, and is the better explanation.
+                    # Read first: a farewell may have come, and its reason explains more than this error.
                     try:
                         self._hear(rank, peer)
                     except CollectiveError as reason:

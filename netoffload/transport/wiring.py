@@ -1,9 +1,9 @@
-"""How a rank gets its data plane's connections: the first ones now, all others when a call needs them.
+"""How a rank gets its data plane's connections: the first ones at set-up, all others when a call needs them.
 
-All ranks have gathered their offers, which name two listening ports each. Every rank connects with its neighbours
-(``links``) on the control lane, and they begin to watch each other. Then all meet, which is their first call: who
-leaves it knows that all ranks are connected. So one failure is everybody's: whoever fails says so to its neighbours,
-and a rank that dies or stops meanwhile is named.
+All ranks have gathered their offers, each of which names two listening ports. Every rank connects with its neighbours
+(``links``) on the control lane, and they begin to watch each other. Then all ranks meet, which is their first call. A
+rank that leaves this meeting knows that all ranks are connected. So all ranks fail together: a rank that fails tells
+its neighbours, and the error names a rank that dies or stops meanwhile.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def wire_up(
 
     Args:
         rank: this rank.
-        offers: of all ranks, in rank order.
-        listeners: this rank's, whose ports are in its offer; owned from now on.
-        tos: of tagged connections.
-        timeout_s: for each connection, and for a silent peer.
-        late_s: for a peer that lives but does not come.
-        coding: what both ends of tagged lanes code by; None: they do not.
+        offers: the offers of all ranks, in rank order.
+        listeners: this rank's listeners, whose ports are in its offer; the exchange closes them.
+        tos: ToS of tagged connections.
+        timeout_s: limit for making a connection, and for a silent peer.
+        late_s: limit for a peer that lives but does not come to a call.
+        coding: codec and bound by which both ends of tagged lanes code; None: they do not code.
 
     Raises:
         CollectiveError: a connection of any rank failed; on all ranks.
@@ -46,16 +46,16 @@ def wire_up(
 
 
 def enter(watch: Watch, number: int, timeout_s: float, late_s: float) -> TcpExchange:
-    """Become a context of a watch that this caller holds, and start the watch if it is new; collective.
+    """Add a context to a watch, start the watch if it is new, and return the context's exchange; collective.
 
     Args:
-        watch: new, or one that this caller keeps alive meanwhile.
-        number: of the context, the same on all ranks.
-        timeout_s: as the watch's.
-        late_s: for a peer that lives but does not come.
+        watch: a new watch, or one that the caller keeps alive meanwhile.
+        number: the context's number, the same on all ranks.
+        timeout_s: the same limit as the watch's.
+        late_s: limit for a peer that lives but does not come to a call.
 
     Raises:
-        CollectiveError: a rank is gone, or a connection of any rank failed; on all ranks.
+        CollectiveError: a rank is lost, or a connection of any rank failed; on all ranks.
     """
     exchange = TcpExchange(watch.rank, watch.links.size, watch.attach(number), timeout_s, late_s)
     try:

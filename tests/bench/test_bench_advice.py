@@ -1,4 +1,4 @@
-"""``netoffload advise``: predictions by hand-worked numbers, what is recommended where, and what it is made of."""
+"""``netoffload advise``: its predictions against figures worked out by hand, its recommendations, its measurements."""
 
 from __future__ import annotations
 
@@ -137,6 +137,8 @@ def test_a_trial_times_four_rings_between_ranks(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("--rate 1gbit -- /nonexistent.py", "there is no script /nonexistent.py"),
+        ("--rate 1gbit --gradients held.npy -- train.py", "leave --gradients out"),
         ("", "which network?"),
         ("--rate fast", "rate 'fast'"),
         ("--rate 1gbit --try", "leave --rate out"),

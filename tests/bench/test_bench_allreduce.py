@@ -1,4 +1,4 @@
-"""``netoffload bench allreduce`` on a real testbed: right answers and fewer octets; never a speed."""
+"""``netoffload bench allreduce`` on a real testbed: right sums and fewer octets; times are not tested."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the codec bench reports, not how fast it is."""
+"""The report of the codec bench; speeds are not tested."""
 
 from __future__ import annotations
 

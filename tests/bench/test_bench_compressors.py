@@ -1,4 +1,4 @@
-"""``netoffload bench compressors`` reports every method, and says what is wrong in one line."""
+"""``netoffload bench compressors`` reports every method, and refuses wrong options in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``netoffload bench ddp``: its arithmetic; and on a testbed, replicas that agree and fewer octets, never a speed."""
+"""``netoffload bench ddp``: its arithmetic and, on a testbed, replicas that agree and fewer octets; no times."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Table 2 of the 8-bit paper: the readings that come close, and that the nearest number is closer."""
+"""Table 2 of the 8-bit paper: the readings that come near its errors, and the nearest number's smaller errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stream program's check: what arrives is what was sent, or what the codec makes of it, and nothing else."""
+"""The stream program accepts only what was sent, or the codec's round trip of it."""
 
 from __future__ import annotations
 

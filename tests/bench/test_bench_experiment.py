@@ -1,4 +1,4 @@
-"""What all experiments share: turns, warm-ups, contenders that may fail, and findings that become JSON."""
+"""The parts of all experiments: turns, warm-ups, contenders that may fail, and findings that become JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of ``bench nic`` from made-up streams, whose right answers are known."""
+"""The figures of ``bench nic`` from invented streams, whose figures are known."""
 
 from __future__ import annotations
 

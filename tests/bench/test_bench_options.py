@@ -1,4 +1,4 @@
-"""``netoffload bench`` refuses what cannot be measured before it builds anything, in one clear line."""
+"""``netoffload bench`` refuses impossible options before it builds anything, in one clear line."""
 
 from __future__ import annotations
 

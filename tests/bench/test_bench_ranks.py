@@ -1,4 +1,4 @@
-"""``python -m netoffload_mpi.bench``, the benchmark for any cluster, on ranks of this machine; never a speed."""
+"""``python -m netoffload_mpi.bench``, the benchmark for any cluster, on ranks of this machine; times are not tested."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_way_of_summing_gives_the_sum(tmp_path: Path) -> None:
 
 
 def test_a_broken_reduction_is_refused() -> None:
-    done = ranks(str(Path(__file__).with_name("broken_reductions.py")))
+    done = ranks(str(Path(__file__).with_name("programs") / "broken_reductions.py"))
     assert done.returncode == 0, done.stderr
     verdicts = {tuple(line.split()[:2]): line.split()[2] for line in done.stdout.splitlines()}
     assert len(verdicts) == 4 * 4
@@ -81,7 +81,7 @@ def test_gloo_gives_the_sum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [(["--size", "3"], "nothing to time"), (["--gradients", "none.npy"], "are no file")]
+    ("words", "message"), [(["--size", "3"], "nothing to time"), (["--gradients", "none.npy"], "are not a file")]
 )
 def test_what_cannot_be_timed_is_one_clear_line(words: list[str], message: str) -> None:
     done = bench("--what", "ring", *words, count=1)

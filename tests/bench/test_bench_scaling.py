@@ -1,4 +1,4 @@
-"""``netoffload model scaling``: what is asked for, and what it says."""
+"""``netoffload model scaling``: its options and its output."""
 
 from __future__ import annotations
 

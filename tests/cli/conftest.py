@@ -1,4 +1,4 @@
-"""A NIC of a testbed that needs no root: the real engine, journal and control commands, and no devices."""
+"""A NIC of a testbed without root: the real engine, journal and control commands, but no devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``netoffload example``: the programs of a checkout, as a wheel brings them along."""
+"""``netoffload example`` prints the programs of a checkout, as an installed wheel does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a narrow terminal, and a file, get to see: every number whole."""
+"""A narrow terminal and a file show every number whole."""
 
 from __future__ import annotations
 

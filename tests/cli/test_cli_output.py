@@ -1,4 +1,4 @@
-"""Standard output that takes nothing: one clear line, no traceback."""
+"""If standard output takes nothing, there is one clear line and no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``netoffload run`` refuses before it builds anything."""
+"""``netoffload run`` refuses wrong programs before it builds anything."""
 
 from __future__ import annotations
 

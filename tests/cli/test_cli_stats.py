@@ -1,4 +1,4 @@
-"""``netoffload stats`` on a NIC with a known past."""
+"""``netoffload stats`` on a NIC whose traffic is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long commands tell what they found, whatever ends them."""
+"""Long commands report their findings even if an error or a signal ends them."""
 
 from __future__ import annotations
 

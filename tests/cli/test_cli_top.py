@@ -1,4 +1,4 @@
-"""``netoffload top`` on a terminal of its own."""
+"""``netoffload top`` on a pseudo-terminal."""
 
 from __future__ import annotations
 

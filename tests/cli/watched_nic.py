@@ -1,4 +1,4 @@
-"""A NIC to look at that needs no root: the real engine with a known past."""
+"""A NIC to watch without root: the real engine with known traffic."""
 
 from __future__ import annotations
 

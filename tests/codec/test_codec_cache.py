@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept: with nobody who could put his own there, and not for ever."""
+"""The cache of compiled kernels: in a folder that only its user can write, and without old files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole-array interface, the registry, and what the codec promises about values."""
+"""The whole-array interface, the registry, and the codecs' promises about values."""
 
 from __future__ import annotations
 

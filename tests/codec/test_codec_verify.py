@@ -1,4 +1,4 @@
-"""The exhaustive check and the decoder's torture, on small ranges, and that both see what is wrong."""
+"""The exhaustive check and the decoder's check, on small ranges, and that both find errors."""
 
 from __future__ import annotations
 

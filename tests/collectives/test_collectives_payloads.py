@@ -1,4 +1,4 @@
-"""Payload exchanges over ranks as threads: who gets which octets, and what a ring makes of lossy blocks."""
+"""Payload exchanges with threads as ranks: each rank gets the right octets, and a ring adds lossy blocks as it must."""
 
 from __future__ import annotations
 

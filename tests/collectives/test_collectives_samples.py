@@ -1,4 +1,4 @@
-"""Values for benchmarks: of a distribution or of a file, the same in every run, different on every rank."""
+"""Values for benchmarks, from a distribution or a file: the same in every run, different on every rank."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_file_of_one_vector_is_every_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("gaussian:2", "gaussian:0.002"), ("nothing.npy", "are no file"), ("", "are no file"), (".", "are no file")],
+    [("gaussian:2", "gaussian:0.002"), ("nothing.npy", "not a file"), ("", "not a file"), (".", "not a file")],
 )
 def test_what_is_neither_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
@@ -44,5 +44,5 @@ def test_what_is_neither_is_refused(text: str, message: str) -> None:
 
 def test_a_file_of_other_numbers_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "g.npy", np.arange(3))
-    with pytest.raises(UsageError, match=r"no \.npy file of float32"):
+    with pytest.raises(UsageError, match=r"not a \.npy file of float32"):
         gradients_from(str(tmp_path / "g.npy"), 1)

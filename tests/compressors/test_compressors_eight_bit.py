@@ -1,4 +1,4 @@
-"""The 8-bit types: their tables number by number, the nearest number, and what a peer may not send."""
+"""The 8-bit types: their tables number by number, the nearest number, and the payloads that they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every method's payload: the oracle's octets, of the size it said, and nothing else is accepted."""
+"""Every method's payload has the oracle's octets and the promised size, and other payloads are refused."""
 
 from __future__ import annotations
 

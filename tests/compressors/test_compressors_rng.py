@@ -1,4 +1,4 @@
-"""The random words: the kernel is the specification, and rounding can see no pattern in them."""
+"""The random words: the kernel gives the specified ones, and rounding sees no pattern in them."""
 
 from __future__ import annotations
 

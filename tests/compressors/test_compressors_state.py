@@ -1,4 +1,4 @@
-"""Layouts, states that are saved and restored, error feedback, and methods by their name."""
+"""Layouts, states that are saved and restored, error feedback, and methods by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the papers claim about TernGrad and QSGD, on numbers with fixed seeds."""
+"""The papers' claims about TernGrad and QSGD, on numbers with fixed seeds."""
 
 from __future__ import annotations
 

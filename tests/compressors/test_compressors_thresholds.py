@@ -1,4 +1,4 @@
-"""WGT, BGT and QGT: the algorithms to the bit, nothing lost, and nothing believed of a peer."""
+"""WGT, BGT and QGT: their algorithms to the bit; no value is lost, and damaged payloads are refused."""
 
 from __future__ import annotations
 

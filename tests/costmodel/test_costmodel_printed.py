@@ -1,4 +1,4 @@
-"""The cost models against the figures that their papers print, and against the schedules in simulated time."""
+"""The cost models against the figures that their papers print, and against simulated schedules."""
 
 from __future__ import annotations
 

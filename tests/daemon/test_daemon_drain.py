@@ -1,4 +1,4 @@
-"""What the loop does with frames that are on their way when it is told to stop; Unix sockets stand for the devices."""
+"""How the loop treats frames that are on their way when it has to stop; Unix sockets replace the devices."""
 
 from __future__ import annotations
 

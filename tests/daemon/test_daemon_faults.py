@@ -1,4 +1,4 @@
-"""The fault stage on made-up frames: how often, decided by the seed, and what a frame is afterwards."""
+"""The fault stage on invented frames: its rates, its seed, and the frames behind it."""
 
 from __future__ import annotations
 

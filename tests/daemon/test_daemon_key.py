@@ -1,4 +1,4 @@
-"""The file of a key: two forms, its owner's alone, and one clear line for everything else."""
+"""The file of a key: two forms, readable only by its owner, and one clear line for every other file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The loop beside the engine alone: the same octets in the same order, whatever is batched; Unix sockets stand for the
-devices."""
+"""The loop against the engine alone: with any batches, the same octets in order. Unix sockets replace the devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers are laid out as the vector kernels like them."""
+"""Buffers are laid out as the vector kernels need them."""
 
 from __future__ import annotations
 

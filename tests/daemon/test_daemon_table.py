@@ -1,4 +1,4 @@
-"""A flow table in a file: kept, set aside when they are of another version, and never a reason not to start."""
+"""A flow table in a file is kept; one of another version is set aside; neither ever stops a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trace's rings and file by themselves: two writers, a file that takes no more (a NIC's: tests/netns)."""
+"""The trace's rings and file without a NIC: two writers, and a file that is full (with a NIC: tests/netns)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames as a capture on the wire would have them: the engine's, of both IP families, and some damaged."""
+"""Frames as a capture of the wire has them: the engine's, of both IP versions, and some damaged ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``netoffload dissect`` on captures of both formats, on damaged ones, and on what is none."""
+"""``netoffload dissect`` on captures of both formats, on damaged ones, and on files that are no captures."""
 
 from __future__ import annotations
 

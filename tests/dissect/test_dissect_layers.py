@@ -1,4 +1,4 @@
-"""scapy's layers and the engine agree about a block, each way."""
+"""scapy's layers and the engine agree on every block, in both directions."""
 
 from __future__ import annotations
 

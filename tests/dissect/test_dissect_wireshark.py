@@ -1,4 +1,4 @@
-"""The Lua dissector in tshark says what scapy's layers say, and rebuilds the segments that the hosts see."""
+"""The Lua dissector in tshark agrees with scapy's layers, and rebuilds the segments that the hosts see."""
 
 from __future__ import annotations
 

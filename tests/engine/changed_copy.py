@@ -1,4 +1,4 @@
-"""A copy of the package with changed files: what a change touches is what the test writes down."""
+"""A copy of the package with changed files; the test lists every file that the change needs."""
 
 from __future__ import annotations
 

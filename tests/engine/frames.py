@@ -1,6 +1,6 @@
 """Host frames for engine tests: what a Linux stack gives a TSO-capable card.
 
-Their headers are scapy's, an implementation that is not our own; scapy is slow, so like headers are made once.
+scapy, an independent implementation, makes their headers. It is slow, so equal headers are made once.
 """
 
 from __future__ import annotations

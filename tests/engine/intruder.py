@@ -1,4 +1,4 @@
-"""What an intruder needs: frames by the ten thousand, a look at a flow's blocks, a connection that stays idle."""
+"""An intruder's tools: tens of thousands of frames, a view of a flow's blocks, a connection that stays idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slow definition of ``netoffload.engine.judgement``: a verdict worked out anew for every beginning of a stream."""
+"""The slow definition of ``netoffload.engine.judgement``: a verdict computed anew for every beginning of a stream."""
 
 from __future__ import annotations
 

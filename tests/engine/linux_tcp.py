@@ -1,8 +1,8 @@
 """A model of what Linux' TCP does with a stream between two NICs: how it cuts, what it sends again, what it keeps.
 
-The receiver is ``tcp_input.c``: what comes in order wins over what waits out of order; of overlapping segments that
-wait, the one that begins earlier wins, and one that is covered is dropped; what ends behind the window is refused.
-``tests/netns/test_netns_torn.py`` holds the real one against the same NICs.
+The receiver follows ``tcp_input.c``: a segment in order wins over segments that wait out of order. Of overlapping
+segments that wait, the one that begins earlier wins, and a covered one is dropped. A segment that ends behind the
+window is refused. ``tests/netns/test_netns_torn.py`` tests the same NICs with the real TCP.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two NICs without devices: what one transmits, the other receives, and the clock is the test's."""
+"""Two NICs without devices: one receives what the other transmits, and the test sets the clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One direction of a tagged stream through two NICs, as both hosts see it, and a clock that is the test's."""
+"""One direction of a tagged stream through two NICs, as both hosts see it; the test sets the clock."""
 
 from __future__ import annotations
 

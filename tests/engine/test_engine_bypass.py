@@ -1,4 +1,4 @@
-"""Which frames the kernel may carry: the program as the kernel runs it, against its slow definition and the engine."""
+"""The frames that the kernel may carry: the program in the kernel against its slow definition and the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of counters is whole, and compiled fields and headers are the defined ones."""
+"""The list of counters is complete, and compiled fields and headers are the defined ones."""
 
 from __future__ import annotations
 

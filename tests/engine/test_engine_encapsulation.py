@@ -1,4 +1,4 @@
-"""Blocks in UDP: what crosses is what IPComp carries, however the datagrams of a bundle arrive."""
+"""Blocks in UDP carry the same as in IPComp, however the datagrams of a bundle arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flow table: who gets a slot, who gives way, and that nobody else can say where a connection lies."""
+"""The flow table: which flow gets a slot, which one is evicted, and that an outsider cannot predict a slot."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whatever TCP, the path and the application do, each value arrives as it was or as the codec makes it; and all arrive.
+"""Whatever TCP, the path and the application do, all values arrive, each as it was sent or as the codec makes it.
 
-A state machine writes, sends, loses, doubles, delays, sends again and acknowledges through two NICs, against the model
-of Linux' TCP in ``linux_tcp``. At its end everything is sent again one segment at a time, as after a timeout, and must
+A state machine writes, sends, loses, doubles, delays, sends again and acknowledges through two NICs, with the model of
+Linux' TCP in ``linux_tcp``. At the end everything is sent again one segment at a time, as after a timeout, and must
 arrive.
 """
 

@@ -1,4 +1,4 @@
-"""The frames of these tests are those that scapy makes, also where only parts of them are scapy's."""
+"""The tests' frames equal scapy's, also where they are not made by scapy."""
 
 from __future__ import annotations
 

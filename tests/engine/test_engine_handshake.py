@@ -1,4 +1,4 @@
-"""The capability word: added, understood, taken out; and what happens to a flow whose peer did not send one."""
+"""The capability word: added, read and removed; and flows whose peer does not send one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engines of groups: cycles worked out by hand, what they refuse, and what they are made of.
+"""The engines for groups: cycles worked out by hand, refused payloads, and their circuits.
 
 ``test_engine_hardware`` compares the octets and floats of every codec, these among them.
 """

@@ -1,4 +1,4 @@
-"""IPv6: the same blocks, the same segments, other headers. What the families share is tested over IPv4."""
+"""IPv6: the same blocks and segments with other headers. The common parts are tested over IPv4."""
 
 from __future__ import annotations
 

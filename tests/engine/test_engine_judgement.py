@@ -1,4 +1,4 @@
-"""Which streams count as floats: the compiled judgement against its slow definition, and against real data."""
+"""Which streams count as floats: the compiled judgement against its slow definition, and on real data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Octets of cut floats that the NIC holds, lends and, where nobody else will, sends by itself."""
+"""Octets of cut floats that the NIC holds, lends and, if the host does not send more, sends by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks with a MAC: only NICs with the same key understand each other's."""
+"""Blocks with a MAC: only NICs with the same key accept each other's blocks."""
 
 from __future__ import annotations
 

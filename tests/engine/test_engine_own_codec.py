@@ -1,4 +1,4 @@
-"""What a new codec needs: two files of the package if it has no tags, three if it has, and no other."""
+"""A new codec needs two files of the package if it has no tags, three if it has tags, and no other."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ ORACLES[CodecId.COARSE] = tagged(
 def test_a_codec_of_ones_own_crosses_two_nics(changes: Changes, files: int, tmp_path: Path) -> None:
     name = "rounded" if changes is ROUNDED else "coarse"
     assert len(changes) == files
-    assert run_with(changes, tmp_path, str(HERE / "own_codec_program.py"), name) == f"{name} is codec 9\n"
+    assert run_with(changes, tmp_path, str(HERE / "programs" / "own_codec.py"), name) == f"{name} is codec 9\n"
 
 
 def test_a_codec_without_an_oracle_or_a_row_fails_at_import(tmp_path: Path) -> None:

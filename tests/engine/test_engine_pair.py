@@ -1,4 +1,4 @@
-"""Two NICs back to back: what the page and the docstring promise."""
+"""Two NICs back to back do what the documentation page and the docstring promise."""
 
 from __future__ import annotations
 

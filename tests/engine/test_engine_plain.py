@@ -1,4 +1,4 @@
-"""Plain segments of a rounded stream: whole floats, the codec's values, and what the host is told meanwhile."""
+"""Plain segments of a rounded stream: whole floats, the codec's values, and the acknowledgements to the host."""
 
 from __future__ import annotations
 

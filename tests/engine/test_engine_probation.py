@@ -1,4 +1,4 @@
-"""Probation: a connection whose blocks do not arrive goes on plain for a while, with the same values, then tries."""
+"""Probation: a connection whose blocks do not arrive goes on plain with the same values, and is probed later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wire to host: good blocks become the segment they were cut from, bad ones are dropped under their reason."""
+"""Wire to host: good blocks become the segment from which they were cut; bad ones are dropped under their reason."""
 
 from __future__ import annotations
 

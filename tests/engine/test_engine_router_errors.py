@@ -1,4 +1,4 @@
-"""ICMP errors about blocks: the host gets one about its own TCP segment, as scapy reads it, or nothing."""
+"""ICMP errors about blocks: the host gets an error about its own TCP segment, which scapy parses, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from counters and flows."""
+"""The figures that follow from counters and flows."""
 
 from __future__ import annotations
 

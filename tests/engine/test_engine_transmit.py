@@ -1,4 +1,4 @@
-"""Host to wire: what is compressed, what crosses, and what the blocks are, read by the plain parsers and the oracle."""
+"""Host to wire: what is compressed, what crosses, and what blocks hold, by the plain parsers and the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A VLAN tag that the kernel took out is put back, and what carries one is nothing the engine looks into."""
+"""A VLAN tag that the kernel took out is put back, and the engine does not look into tagged VLAN frames."""
 
 from __future__ import annotations
 

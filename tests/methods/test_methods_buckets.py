@@ -1,4 +1,4 @@
-"""Gradients reduced in buckets of layers, by ranks that are threads."""
+"""Gradients reduced in buckets of layers, with threads as ranks."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_what_a_rank_of_groups_sends() -> None:
         ("inc+c:p=3", "takes groups=NUMBER and top=ring or top=wa, not p=3"),
         ("inc:groups=2,top=tree", "inc: top 'tree' is unknown: choose from ring, wa"),
         ("fullsgd:groups=2", "takes no parameters"),
-        ("inc:groups=3", "inc:groups=3: 4 workers do not make 3 groups of one size"),
+        ("inc:groups=3", "inc:groups=3: 4 workers do not make 3 groups of equal size"),
     ],
 )
 def test_groups_that_cannot_be_are_refused(name: str, says: str) -> None:

@@ -1,4 +1,4 @@
-"""Layers that stay exact, and scales that all ranks take alike, by ranks that are threads."""
+"""Layers that stay exact, and scales that all ranks share, with threads as ranks."""
 
 from __future__ import annotations
 

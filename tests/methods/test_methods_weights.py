@@ -1,4 +1,4 @@
-"""Weights that are averaged, by ranks that are threads; each worker moves its own by its own gradient in between."""
+"""Averaged weights, with threads as ranks; between two averages each worker moves by its own gradient."""
 
 from __future__ import annotations
 

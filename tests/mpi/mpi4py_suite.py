@@ -2,11 +2,11 @@
 
     python tests/mpi/mpi4py_suite.py [--ranks 3] [--mpi openmpi] [--tests FOLDER] [--only-float32] [-k WORDS]
 
-The tests are not ours and not kept here. ``--tests`` or ``$NETOFFLOAD_MPI4PY_TESTS`` names the folder ``test`` of
-mpi4py's sources in the version that is installed; without it pip downloads them. ``MPI.COMM_WORLD`` and
-``MPI.COMM_SELF`` become :class:`TurnedComm`: a call with float32 buffers goes to its ``_comp``, everything else to MPI.
-What went where is counted, and why. An error on any rank makes the command fail. Calls of other types beside ours
-show that neither disturbs the other; they are nine of ten, and ``--only-float32`` leaves those of arrays out.
+The tests are mpi4py's and are not kept here. ``--tests`` or ``$NETOFFLOAD_MPI4PY_TESTS`` names the folder ``test`` of
+the sources of the installed mpi4py; without it pip downloads them. ``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` become
+:class:`TurnedComm`: a call with float32 buffers goes to its ``_comp``, every other call to MPI. The command counts the
+calls of both kinds, with the reasons. An error on any rank makes it fail. Nine of ten calls have other types, and show
+that these and ours do not disturb each other; ``--only-float32`` leaves out those of arrays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The programs of the documentation that need ranks, on two of them."""
+"""The documentation's programs that need ranks, on two ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call may be given: every form of a buffer specification and of a request that mpi4py takes."""
+"""The arguments of a call: every form of a buffer specification and of a request that mpi4py takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a CompComm does around its calls: accounts, requirements, background calls. Ranks are threads, sockets real."""
+"""A CompComm beside its calls: accounts, requirements, background calls. Ranks are threads, sockets are real."""
 
 from __future__ import annotations
 

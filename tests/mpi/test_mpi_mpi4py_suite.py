@@ -1,4 +1,4 @@
-"""mpi4py's own tests for buffers over a CompComm, where somebody has them: see ``mpi4py_suite``."""
+"""mpi4py's own tests for buffers over a CompComm, if they are on this machine: see ``mpi4py_suite``."""
 
 import os
 import subprocess

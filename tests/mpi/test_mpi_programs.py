@@ -1,4 +1,4 @@
-"""Random programs: the short version of ``netoffload verify programs``, and that it finds what is wrong."""
+"""Random programs: a short ``netoffload verify programs``, and that it finds errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests told apart from one another, and probes: what mpi4py's calls of these names do."""
+"""Comparing requests, and probes: they do what mpi4py's calls of these names do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests on real namespaces share: the skip, a state directory of their own, and a small testbed with NICs."""
+"""Fixtures of tests on real namespaces: the skip, a state directory, and a small testbed with NICs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation lets a reader type as root: every command works, and what comes out is what the page shows."""
+"""The documentation's commands for root: every command works, and prints what the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire's MTU changes while a NIC runs: its blocks fit from then on."""
+"""The wire's MTU changes while a NIC runs, and the NIC's blocks fit it."""
 
 from __future__ import annotations
 

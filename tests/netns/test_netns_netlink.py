@@ -1,4 +1,4 @@
-"""The kernel's objects through our own words for them."""
+"""The package's netlink calls on real kernel objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""0x28 is AF11, a class that others use for backups: what is no array of float32 arrives as it was sent."""
+"""0x28 is AF11, a class that others use for backups: data that is not float32 arrives as it was sent."""
 
 from __future__ import annotations
 

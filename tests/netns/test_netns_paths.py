@@ -1,4 +1,4 @@
-"""Paths whose links carry less than the nodes' own, with and without a word about it from the routers."""
+"""Paths with smaller MTUs than the nodes' links, with and without ICMP errors of the routers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A NIC that forwards has no right left: user, groups, capabilities, in every thread."""
+"""A NIC that forwards has given up all rights: user, groups and capabilities, in every thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`netoffload restart`: another NIC in the place of one, amid a tagged connection that goes on compressed."""
+"""`netoffload restart` replaces a NIC during a tagged connection, which goes on compressed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from nic_processes import nic_pids
 
 from netoffload.codec import get
 from netoffload.config import TOS_COMPRESS
@@ -19,8 +20,7 @@ from netoffload.control import request
 from netoffload.devices.netns import in_netns
 from netoffload.errors import TestbedError
 from netoffload.netlink import netns_path
-from netoffload.testbed import NicSettings, NodePlan, Testbed, TestbedSettings, make_plan, nics
-from netoffload.testbed.journal import read_run
+from netoffload.testbed import NicSettings, NodePlan, Testbed, TestbedSettings, make_plan
 from netoffload.testbed.plan import ENV_STATE_DIR
 from netoffload.testbed.processes import identify
 
@@ -61,12 +61,6 @@ def counters(node: NodePlan) -> dict[str, int]:
     return said
 
 
-def pids(bed: Testbed) -> list[int]:
-    record = read_run(bed.plan.state_dir)
-    assert record is not None
-    return [state["pid"] for state in nics.states(record).values()]
-
-
 class Connection:
     """A tagged connection from n0 to n1."""
 
@@ -99,15 +93,15 @@ class Connection:
 def test_a_stream_goes_on_compressed(bed: Testbed) -> None:
     stream = Connection(bed)
     stream.check(1)
-    old = pids(bed)
+    old = nic_pids(bed)
     done = netoffload("restart", "n0", f"{bed.plan.run_id}/n1", "--kill", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     restarted = json.loads(done.stdout)["restarted"]
     assert [(nic["run"], nic["node"], nic["pid_before"]) for nic in restarted] == [
         (bed.plan.run_id, f"n{index}", old[index]) for index in (0, 1)
     ]
-    assert [nic["pid"] for nic in restarted] == pids(bed)
-    assert set(pids(bed)).isdisjoint(old)
+    assert [nic["pid"] for nic in restarted] == nic_pids(bed)
+    assert set(nic_pids(bed)).isdisjoint(old)
     assert all(0 < nic["gone_s"] < 60 for nic in restarted)
     stream.check(2)
     sent, received = (counters(node) for node in bed.plan.nodes)
@@ -124,13 +118,13 @@ def test_a_graceful_restart_and_one_of_a_nic_that_has_ended(bed: Testbed) -> Non
     stream.check(3)
     done = netoffload("restart", "n0")
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{bed.plan.run_id}/n0: NIC pid {pids(bed)[0]} (was pid " in done.stdout
+    assert f"{bed.plan.run_id}/n0: NIC pid {nic_pids(bed)[0]} (was pid " in done.stdout
     stream.check(4)
-    os.kill(pids(bed)[0], signal.SIGKILL)
-    while identify(pids(bed)[0]) is not None:
+    os.kill(nic_pids(bed)[0], signal.SIGKILL)
+    while identify(nic_pids(bed)[0]) is not None:
         pass
     again = bed.restart_nic(0)
-    assert (again.pid_before, again.pid) == (None, pids(bed)[0])
+    assert (again.pid_before, again.pid) == (None, nic_pids(bed)[0])
     stream.check(5)
     assert counters(bed.plan.nodes[0])["tx_raw_octets"] > 0
     stream.close()

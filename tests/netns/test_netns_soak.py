@@ -1,4 +1,4 @@
-"""``netoffload verify soak``: a few rounds of everything, and nothing left behind however it ends."""
+"""``netoffload verify soak``: a few rounds with every event, and nothing left behind however it ends."""
 
 from __future__ import annotations
 

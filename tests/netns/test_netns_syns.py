@@ -1,4 +1,4 @@
-"""SYNs on their way: through networks that drop what they do not know, and signed ones."""
+"""SYNs on real paths: through networks that drop unknown options, and with TCP signatures."""
 
 from __future__ import annotations
 

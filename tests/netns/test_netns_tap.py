@@ -1,4 +1,4 @@
-"""A TAP that a NIC makes: it stays, and with it the host's addresses and connections, unless it is asked to go."""
+"""A TAP that a NIC makes outlives it, with the host's addresses and connections, unless an option says otherwise."""
 
 from __future__ import annotations
 

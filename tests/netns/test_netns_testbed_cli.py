@@ -1,4 +1,4 @@
-"""What a person types, end to end: one line per refusal, JSON that parses, nothing left."""
+"""The testbed commands end to end: one line per refusal, JSON that parses, nothing left behind."""
 
 from __future__ import annotations
 

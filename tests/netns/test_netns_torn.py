@@ -1,6 +1,6 @@
-"""No value of a tagged stream is ever half one form and half the other, whatever TCP does to frames that get lost.
+"""No value of a tagged stream ever mixes two forms, whatever TCP does about lost frames.
 
-Frames are lost, doubled and overtaken at the switch, so neither NIC takes part, and wires carry single frames.
+The switch loses, doubles and reorders frames, outside of both NICs, and wires carry single frames.
 """
 
 from __future__ import annotations

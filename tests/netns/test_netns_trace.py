@@ -1,4 +1,4 @@
-"""The trace of a NIC in scapy's eyes: blocks on the wire's side, plain TCP on the host's, nothing missed."""
+"""scapy reads a NIC's trace: blocks on the wire's side, plain TCP on the host's, and no frame is missing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from nic_processes import wait_for_end_of_nic
 from scapy.layers.inet import IP, TCP
 from scapy.utils import PcapNgReader
 
@@ -29,7 +30,7 @@ def test_a_trace_shows_both_sides(run_id: str, tmp_path: Path) -> None:
     with Testbed(make_plan(TestbedSettings(2, nic=NicSettings(threads=2)), run_id), check_rate=False) as bed:
         node = bed.plan.nodes[0]
         assert request(str(node.control_path), "stop") == {}
-        bed._nics[0].wait(timeout=10)
+        wait_for_end_of_nic(bed, 0)
         reader, writer = os.pipe()
         command = [sys.executable, "-m", "netoffload_daemon", *nic_argv(bed.plan, node, writer), "--trace", str(path)]
         started = time.time()

@@ -1,4 +1,4 @@
-"""The whole way, as a person goes it: testbed, NICs, ranks, training, record, report."""
+"""A whole training, as a user runs it: testbed, NICs, ranks, training, record, report."""
 
 from __future__ import annotations
 

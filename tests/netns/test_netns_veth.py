@@ -1,11 +1,13 @@
-"""A bump in the wire on a veth pair, one thread per direction, and devices that are deleted under a running NIC."""
+"""A NIC on a veth pair, with one thread per direction, and devices that are deleted under a running NIC."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
+from nic_processes import wait_for_end_of_nic
 
 from netoffload.control import request
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
@@ -46,13 +48,15 @@ def test_a_stream_arrives_as_the_codec_makes_it(run_id: str, nic: NicSettings) -
 def test_a_deleted_device_ends_the_nic_with_a_line(
     run_id: str, host: str, threads: int, deleted: str, code: int, said: str
 ) -> None:
-    settings = TestbedSettings(1, nic=NicSettings(host=host, threads=threads))
+    settings = TestbedSettings(1, nic=NicSettings(host=host, threads=threads, log_format="json"))
     with Testbed(make_plan(settings, run_id), check_rate=False) as bed:
         node = bed.plan.nodes[0]
         netns = node.netns if deleted == node.device else node.wire_netns
         subprocess.run(["ip", "-n", netns, "link", "delete", deleted], check=True)
-        assert bed._nics[0].wait(timeout=10) == code
-        assert said in Path(str(node.log_path)).read_text()
+        wait_for_end_of_nic(bed, 0)
+        last = json.loads(Path(str(node.log_path)).read_text().splitlines()[-1])
+        assert said in last["message"]
+        assert last["exit_code"] == code
 
 
 def test_a_device_that_is_only_down_does_not(run_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What a real NIC says it did is what a capture of its wire shows, whoever looks at it."""
+"""The statements of a real NIC about its traffic equal a capture of its wire."""
 
 from __future__ import annotations
 

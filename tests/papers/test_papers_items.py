@@ -1,4 +1,4 @@
-"""The papers' items as data, what is done once, and the pages that are made of records."""
+"""The papers' items as data, steps that are done once, and the pages made from records."""
 
 from __future__ import annotations
 

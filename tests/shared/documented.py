@@ -1,7 +1,7 @@
-"""What the documentation tells its readers to type: blocks of code, the commands in them, and how a test runs them.
+"""Reads the documentation's blocks of code: the commands in them, and how a test runs them.
 
-A comment in front of a block says that it is run, and how (CONTRIBUTING.md). Output that a page shows is that of the
-command, but for figures.
+A comment in front of a block says that a test runs it, and how (CONTRIBUTING.md). The output on a page must equal the
+command's, except for figures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many examples a property gets: the profile of ``tests/conftest.py`` says what share of all."""
+"""The number of examples of a property test: the profile of ``tests/conftest.py`` gives the share to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks of tests are forks of one process that has done the imports, as those of ``netoffload train`` are."""
+"""Ranks of tests are forks of one process that has done the imports, as with ``netoffload train``."""
 
 from __future__ import annotations
 

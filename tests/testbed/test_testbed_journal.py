@@ -1,4 +1,4 @@
-"""A journal says what was made, whatever happened to who wrote it."""
+"""A journal lists everything that was made, whatever happened to its writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Only the process that was meant is signalled."""
+"""A signal reaches only the intended process."""
 
 from __future__ import annotations
 

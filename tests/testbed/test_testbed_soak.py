@@ -1,4 +1,4 @@
-"""What judges the values of a soak, and what draws its connections."""
+"""The code that judges the values of a soak, and the code that draws its connections."""
 
 from __future__ import annotations
 

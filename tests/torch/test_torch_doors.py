@@ -1,4 +1,4 @@
-"""The doors between real ranks: replicas agree to the bit, resumed runs go on to the bit, errors name who is gone."""
+"""The packages for torch on real ranks: replicas agree and resumed runs go on to the bit; errors name the lost rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from netoffload.errors import UsageError
 from netoffload.torch import CompressionState, Options
 from netoffload.transport.launchers import set_rank_environment
 
-RANKS = Path(__file__).with_name("doors_ranks.py")
+RANKS = Path(__file__).with_name("programs") / "doors_ranks.py"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -66,10 +66,10 @@ def test_ranks_that_die_or_refuse_are_errors_that_say_so_and_halves_are_summed_i
         ({"compressor": "psgd:p=4"}, "psgd moves weights"),
         ({"compressor": "pqasgd"}, "pqasgd moves weights"),
         ({"compressor": "terngrad:via=server"}, "needs a server"),
-        ({"compressor": "qsgd", "bound": 8}, "give one of both"),
+        ({"compressor": "qsgd", "bound": 8}, "not both"),
         ({"codec": "zip"}, "zip"),
         ({"offload": "gpu"}, "gpu"),
-        ({"scale": 100.0}, "no power of two"),
+        ({"scale": 100.0}, "not a power of two"),
         ({"start_step": 0}, "first step"),
         ({"exact_names": "norm"}, "write"),
         ({"exact_last": True}, "named_parameters"),

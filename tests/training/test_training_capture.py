@@ -1,4 +1,4 @@
-"""Gradients kept for later: of a run, and of one process without a testbed."""
+"""Gradients that are kept: of a run, and of one process without a testbed."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_missing_tensorboard_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_capture_that_cannot_be_is_refused(tmp_path: Path) -> None:
     run = Planned(TrainSettings("inc", iterations=10), has_nics=False)
     Capture(tmp_path / "g.npy", 10).check([run])
-    with pytest.raises(UsageError, match="one exchange at a time"):
+    with pytest.raises(UsageError, match="keeps gradients of a single run"):
         Capture(tmp_path / "g.npy", 5).check([run, run])
     with pytest.raises(UsageError, match="every 11 of 10 iterations"):
         Capture(tmp_path / "g.npy", 11).check([run])
@@ -97,12 +97,12 @@ def test_a_capture_that_cannot_be_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"junk", b"\x93NUMPY", b"PK\x03\x04junk", np.zeros(3).tobytes()])
 def test_a_file_without_gradients_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "bad.npy").write_bytes(content)
-    with pytest.raises(UsageError, match=r"bad.npy is no \.npy file of float32"):
+    with pytest.raises(UsageError, match=r"bad.npy is not a \.npy file of float32"):
         read_gradients(tmp_path / "bad.npy")
     with pytest.raises(UsageError, match="cannot read gradients"):
         read_gradients(tmp_path / "none.npy")
     np.save(tmp_path / "other.npy", np.zeros(3))
-    with pytest.raises(UsageError, match=r"other.npy is no \.npy file of float32"):
+    with pytest.raises(UsageError, match=r"other.npy is not a \.npy file of float32"):
         read_gradients(tmp_path / "other.npy")
 
 

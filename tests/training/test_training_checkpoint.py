@@ -1,4 +1,4 @@
-"""A run that is resumed ends as one that was not interrupted, bit for bit; a checkpoint of another run is refused."""
+"""A resumed run ends as an uninterrupted one, bit for bit; a checkpoint of another run is refused."""
 
 from __future__ import annotations
 

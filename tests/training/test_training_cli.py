@@ -1,4 +1,4 @@
-"""What a person types: exit codes and one clear line; nothing here needs root."""
+"""The training commands without root: exit codes and one clear line."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
         (("--exchange", "terngrad:via=ring,exempt=2"), "exempt=2 names layers of the model"),
         (("--exchange", "inc", "--error-feedback"), "none of inc can keep a residual"),
         (("--exchange", "wa", "--exchange", "psgd", "--bucket-mb", "1"), "none of wa, psgd sums gradients"),
-        (("--exchange", "inc", "--bucket-mb", "-1"), "bucket_mb is -1: inc takes 0, and megabytes"),
-        (("--exchange", "wa:groups=3"), "wa:groups=3: 4 workers do not make 3 groups of one size"),
+        (("--exchange", "inc", "--bucket-mb", "-1"), "bucket_mb is -1: give 0, or more if inc sums"),
+        (("--exchange", "wa:groups=3"), "wa:groups=3: 4 workers do not make 3 groups of equal size"),
         (("--data", "cifar10", "--data-dir", "/nonexistent"), "hdc takes 28x28 grey images"),
         (("--data", "synthetic:side=x"), "synthetic data of this model takes channels=N, side=N"),
         (("--sharing", "dirichlet:alpha=0.001", "--nodes", "9"), "samples by dirichlet:alpha=0.001: a batch is 25"),
@@ -191,7 +191,7 @@ def test_a_run_is_remarked_upon_for_its_own_faults_only() -> None:
     assert remark == "inc reached 90.0 % after 7 of 10 iterations"
     diverged = dataclasses.replace(record, learning=dataclasses.replace(record.learning, final_loss=None))
     assert remarks_on(diverged) == [
-        "inc diverged: its loss is no number any more; try a smaller --learning-rate",
+        "inc diverged: its loss is not a number; try a smaller --learning-rate",
     ]
 
 

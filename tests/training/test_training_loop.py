@@ -1,4 +1,4 @@
-"""The methods among threads of one process, with the codec's arithmetic on tagged channels."""
+"""The methods with threads as ranks, and the codec's arithmetic on tagged channels."""
 
 from __future__ import annotations
 

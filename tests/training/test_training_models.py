@@ -1,4 +1,4 @@
-"""Models as a registry: what each declares holds, and a new one needs one file."""
+"""The models: what each declares is true, and a new model needs one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any of torch's optimizers over flat buffers, and the learning rate's way."""
+"""All of torch's optimizers over flat buffers, and the schedules of the learning rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models split over ranks, with ranks as threads."""
+"""Models split over ranks, with threads as ranks."""
 
 from __future__ import annotations
 
@@ -133,10 +133,10 @@ def test_a_split_model_goes_on_bit_for_bit(tmp_path: Path) -> None:
         ({"parallel": "hybrid", "model": "cnn", "method": "wa"}, "use inc, not wa"),
         ({"parallel": "hybrid", "model": "cnn", "method": "psgd"}, "use inc, not psgd"),
         ({"activations": "terngrad"}, "8-bit type"),
-        ({"parallel": "data", "activations": "8bit-dynamic"}, "of --parallel model and hybrid"),
+        ({"parallel": "data", "activations": "8bit-dynamic"}, "need --parallel model or hybrid"),
         ({"sub_batches": 3}, "a batch of 4 cannot be cut into 3"),
         ({"clip_norm": 1.0}, "--clip-norm"),
-        ({"parallel": "hybrid", "model": "cnn", "bucket_mb": 1.0}, "buckets are of --parallel data"),
+        ({"parallel": "hybrid", "model": "cnn", "bucket_mb": 1.0}, "buckets need --parallel data"),
     ],
 )
 def test_what_cannot_be_split_is_refused(changes: dict[str, object], words: str) -> None:

@@ -219,7 +219,7 @@ def test_runs_that_do_not_fit_a_testbed_are_refused_before_anything_is_built() -
         run_all([ring, wa], TestbedSettings(2))
     with pytest.raises(UsageError, match="needs NICs"):
         run_all([ring], TestbedSettings(2, nic=None))
-    with pytest.raises(UsageError, match="share their data set and number of workers"):
+    with pytest.raises(UsageError, match="different data sets or numbers of workers"):
         run_all([ring, dataclasses.replace(ring, batch=9, nodes=1)], TestbedSettings(2))
     with pytest.raises(UsageError, match="nothing to run"):
         run_all([], TestbedSettings(2))

@@ -1,4 +1,4 @@
-"""Ranks as threads of one process, and how one of them dies."""
+"""Ranks as threads of one process, and ways in which one of them dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks: what travels where ranks code by themselves, and that no damage of it becomes a wrong value."""
+"""Chunks of ranks that compress by themselves: their form, and that damage never becomes a wrong value."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_every_octet_that_is_damaged_is_an_error() -> None:
     ("length", "floats"), [(0, 0), (0, 8), (33, 8), (1, 0), (4 * CODED_FLOATS + 4, CODED_FLOATS + 1), (2**32 - 1, 8)]
 )
 def test_a_length_that_cannot_be_is_an_error(length: int, floats: int) -> None:
-    with pytest.raises(CollectiveError, match="damaged: its length cannot be"):
+    with pytest.raises(CollectiveError, match="damaged: its length is impossible"):
         received(framed(length, floats, b""), 8)
 
 
@@ -142,7 +142,7 @@ def test_no_payload_is_read_or_written_past_its_end(floats: int, payload: bytes)
     try:
         values = received(framed(len(payload), floats, payload), floats)
     except CollectiveError as error:
-        assert "its payload is none of the codec's" in str(error)
+        assert "the codec cannot decode its payload" in str(error)
     else:
         assert values.size == floats
 

@@ -1,4 +1,4 @@
-"""Ranks that code by themselves: the bits that NICs give, the account, and what damage on the wire comes to."""
+"""Ranks that compress by themselves: the same bits as NICs give, the account, and errors after damage on the wire."""
 
 from __future__ import annotations
 

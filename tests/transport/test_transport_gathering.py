@@ -1,4 +1,4 @@
-"""Short vectors over real sockets: the ring's bits, one message per round, and errors that all ranks hear of."""
+"""Short vectors over real sockets: the ring's bits, one message per round, and errors that all ranks raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The account at the NIC: sums over one communicator's connections, and the reasons why one was not compressed."""
+"""The account from the NIC: sums over a communicator's connections, and why a connection was not compressed."""
 
 from __future__ import annotations
 

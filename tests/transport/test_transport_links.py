@@ -1,4 +1,4 @@
-"""Connections that are made when they are first used, and a watch that is no full mesh. Ranks are threads."""
+"""Connections that are made at first use, and a watch without a full mesh. Ranks are threads."""
 
 from __future__ import annotations
 

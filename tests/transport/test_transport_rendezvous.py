@@ -151,7 +151,7 @@ def test_addresses_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "ranks"
     path.write_text("# the cluster\nn0:7100\n\n10.0.0.2:7100  # the slow one\n")
     assert read_addresses(path) == [("n0", 7100), ("10.0.0.2", 7100)]
-    with pytest.raises(UsageError, match="line 2: 'n1' is no address: give host:port"):
+    with pytest.raises(UsageError, match="line 2: 'n1' is not an address: give host:port"):
         parse_addresses(["n0:1", "n1"])
     with pytest.raises(UsageError, match="No such file"):
         read_addresses(tmp_path / "none")

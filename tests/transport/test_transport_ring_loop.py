@@ -1,4 +1,4 @@
-"""Rounds in compiled code beside the same rounds channel by channel, over real sockets, one thread per rank."""
+"""Compiled rounds against the same rounds channel by channel, over real sockets, one thread per rank."""
 
 from __future__ import annotations
 

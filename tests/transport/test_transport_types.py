@@ -1,4 +1,4 @@
-"""Untagged rings of other types than float32, over sockets: exact, and refused where NICs would have to know them."""
+"""Untagged rings of other types than float32, over sockets: exact, and refused where NICs would take part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Octets <-> values against scapy, and the contract: parse or WireError, nothing else."""
+"""Octets <-> values against scapy, and the contract: the parsers return a value or raise WireError, nothing else."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The catalogue of collectives: everything about each of them in one row.
+"""The catalogue of collectives: one row says everything about one collective.
 
-A row says what its methods do (a *plan*, whose signature and docstring are theirs), which cases are tried beside plain
-MPI (``netoffload_mpi.verify``), and which calls have to name a rank that dies in them (``verify.failures``). The
-blocking method and the non-blocking one are made from the row. A new collective is a row here, its algorithm in
-``netoffload.collectives``, and what it announces there (``announcement.Call``).
+A row has a *plan*, which gives its methods signature and docstring. It has the cases that are compared with plain MPI
+(``netoffload_mpi.verify``), and the calls that must name a rank that dies in them (``verify.failures``). The blocking
+method and the non-blocking one are made from the row. A new collective is a row here, its algorithm in
+``netoffload.collectives``, and its number there (``announcement.Call``).
 
 Files: ``rows`` (what a row is), ``allreduces``, ``reductions``, ``movements``.
 """

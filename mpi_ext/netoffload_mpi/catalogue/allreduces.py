@@ -1,4 +1,4 @@
-"""The allreduce: its plan, and every operation, algorithm and form tried."""
+"""The allreduce: its plan, and cases of every operation, algorithm and form."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from netoffload_mpi.verify.cases import OPS, Case, Observed, Prepared, Rounding,
 from netoffload_mpi.verify.cases import Place as TriedPlace
 
 ALGORITHMS = ("ring", "hierarchical", "wa", "mpi")
-"""Of an allreduce: one ring; rings of rings; an aggregator; plain MPI, uncompressed."""
+"""Algorithms of an allreduce: one ring; rings of rings; an aggregator; plain MPI, uncompressed."""
 
 AVERAGE = digest_of([1])
-"""Announced by ranks that divide the sum."""
+"""Digest that ranks announce if they divide the sum."""
 
 
 class AllreduceOptions(NamedTuple):
@@ -51,7 +51,7 @@ class AllreduceOptions(NamedTuple):
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        """Which lanes data goes over; what an aggregator sends down is untagged."""
+        """The lanes that carry data; what an aggregator sends down is untagged."""
         if not self.tagged:
             return (Lane.UNTAGGED,)
         has_aggregator = self.algorithm == "wa" or (self.algorithm == "hierarchical" and self.top == "wa")
@@ -71,24 +71,24 @@ def plan_allreduce(
 ) -> Plan:
     """Reduce over all ranks, to all ranks, which end with bit-identical values.
 
-    How far those are from the exact ones is the codec's error, once per hop.
+    The codec's error is added once per hop.
 
     Args:
         sendbuf: this rank's values, or ``MPI.IN_PLACE``.
-        recvbuf: where the result goes; of the same length on all ranks.
+        recvbuf: buffer for the result; of the same length on all ranks.
         op: ``MPI.SUM``, ``MAX``, ``MIN`` or ``PROD``.
         algorithm: ``ring``; ``hierarchical`` (rings of rings); ``wa`` (rank 0 aggregates; only what goes up is
             tagged); ``mpi`` (plain MPI, uncompressed).
-        groups: of ``hierarchical``: lists of ranks, the same on all ranks. Default: ranks of one /24 network, and
-            groups of about the square root if all are on one.
-        top: of ``hierarchical``: how groups exchange with each other, ``ring`` or ``wa``.
+        groups: for ``hierarchical``: lists of ranks, the same on all ranks. Default: the ranks of each /24 network, or
+            on one network groups of about the square root of the number of ranks.
+        top: for ``hierarchical``: how the groups' sums are added, ``ring`` or ``wa``.
         average: divide the sum by the number of ranks.
     """
     return _plan_allreduce(place, sendbuf, recvbuf, op, AllreduceOptions(algorithm, groups, top, average))
 
 
 def plan_allreduce_ring(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Plan:
-    """Do the same as :meth:`Allreduce_comp` with the tag off: the uncompressed baseline, exact float32."""
+    """Do :meth:`Allreduce_comp` untagged: the uncompressed baseline, exact float32."""
     return _plan_allreduce(place, sendbuf, recvbuf, op, AllreduceOptions(tagged=False))
 
 
@@ -152,7 +152,7 @@ def _plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, option
 
 def _allreduces(at: TriedPlace) -> Iterator[Case]:
     """Every algorithm with every operation, in place and not; averages; groups of all kinds."""
-    # Of plain MPI nobody knows in which order it adds.
+    # The order in which plain MPI adds is unknown, so its result is known only if every order is exact.
     for algorithm in ALGORITHMS if at.exact else ALGORITHMS[:-1]:
         for op in OPS:
             yield _allreduce(at, op, in_place=False, algorithm=algorithm)
@@ -203,7 +203,7 @@ def _allreduce(at: TriedPlace, op: MPI.Op, *, in_place: bool, **options: Any) ->
 def _allreduced(
     at: TriedPlace, vectors: Sequence[Float32Array], operation: Operation, options: Mapping[str, Any]
 ) -> Float32Array:
-    """Return what the oracle says, with the owners' rounding where an owner sends its block to others."""
+    """Return the oracle's result, rounded as owners round the blocks that they send to others."""
     if options["algorithm"] == "wa":
         return reference.aggregated(vectors, 0, at.hop, operation)
     if options["algorithm"] == "ring":

@@ -1,4 +1,4 @@
-"""Everything that moves values between all ranks without changing them: plans, and what is tried."""
+"""The collectives that move values without combining them: plans and cases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BlocksOf(Protocol):
 
 
 def plan_broadcast(place: Place, buf: Any, root: int = 0) -> Plan:
-    """Give every rank the values of ``root``, which rounds its own as the others receive them."""
+    """Give every rank the values of ``root``; the root rounds its own to what the others receive."""
     check_root(place, root)
     values = float_vector(buf, writable=True)
 
@@ -46,12 +46,12 @@ def plan_broadcast(place: Place, buf: Any, root: int = 0) -> Plan:
 
 
 def plan_allgather(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
-    """Give every rank the equal blocks of all; every rank rounds its own as the others receive it."""
+    """Give every rank the equal blocks of all ranks; each rank rounds its own to what the others receive."""
     return _plan_allgather(place, sendbuf, recvbuf, equal_blocks)
 
 
 def plan_allgatherv(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
-    """Give every rank the blocks of all, of any length: ``recvbuf`` is ``[data, counts, displs, MPI.FLOAT]``."""
+    """Give every rank the blocks of all ranks, of any length: ``recvbuf`` is ``[data, counts, displs, MPI.FLOAT]``."""
     return _plan_allgather(place, sendbuf, recvbuf, uneven_blocks)
 
 
@@ -68,7 +68,7 @@ def _plan_allgather(place: Place, sendbuf: Any, recvbuf: Any, blocks_of: BlocksO
 
 
 def plan_gather(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
-    """Collect equal blocks on ``root``; ``recvbuf`` counts there only. The root's own block stays exact."""
+    """Collect equal blocks on ``root``, which alone uses ``recvbuf``. The root's own block stays exact."""
     return _plan_gather(place, sendbuf, recvbuf, root, equal_blocks)
 
 
@@ -91,12 +91,12 @@ def _plan_gather(place: Place, sendbuf: Any, recvbuf: Any, root: int, blocks_of:
 
 
 def plan_scatter(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
-    """Hand out equal blocks of ``root``; ``sendbuf`` counts there only. The root's own block stays exact."""
+    """Send every rank an equal block from ``root``, which alone uses ``sendbuf``. The root's own block stays exact."""
     return _plan_scatter(place, sendbuf, recvbuf, root, equal_blocks)
 
 
 def plan_scatterv(place: Place, sendbuf: Any, recvbuf: Any, root: int = 0) -> Plan:
-    """Hand out blocks of any length: ``sendbuf`` is ``[data, counts, displs, MPI.FLOAT]`` on ``root``."""
+    """Send every rank a block of any length: ``sendbuf`` is ``[data, counts, displs, MPI.FLOAT]`` on ``root``."""
     return _plan_scatter(place, sendbuf, recvbuf, root, uneven_blocks)
 
 
@@ -112,12 +112,12 @@ def _plan_scatter(place: Place, sendbuf: Any, recvbuf: Any, root: int, blocks_of
 
 
 def plan_alltoall(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
-    """Swap equal blocks between all ranks. The block that stays is exact."""
+    """Send each rank one of this rank's equal blocks. The block that stays is exact."""
     return _plan_alltoall(place, sendbuf, recvbuf, equal_blocks)
 
 
 def plan_alltoallv(place: Place, sendbuf: Any, recvbuf: Any) -> Plan:
-    """Swap blocks of any length: both buffers are ``[data, counts, displs, MPI.FLOAT]``."""
+    """Send each rank a block of any length: both buffers are ``[data, counts, displs, MPI.FLOAT]``."""
     return _plan_alltoall(place, sendbuf, recvbuf, uneven_blocks)
 
 
@@ -137,14 +137,14 @@ def _plan_alltoall(place: Place, sendbuf: Any, recvbuf: Any, blocks_of: BlocksOf
 
 
 def plan_barrier(_place: Place) -> Plan:
-    """Return when all ranks have entered. Unlike ``Barrier`` it sleeps, and leaves its core to others."""
+    """Return when all ranks have entered. Unlike ``Barrier`` it sleeps, and leaves its core to other processes."""
     return Plan(lambda plane: barrier(plane.exchange))
 
 
 def _root_blocks(
     place: Place, spec: Any, root: int, *, blocks_of: BlocksOf, writable: bool
 ) -> tuple[Float32Array | None, tuple[Span, ...] | None, Float32Array | None]:
-    """Return the root's vector, its blocks and the root's own one; None three times elsewhere."""
+    """Return the root's vector, the places of its blocks, and the root's own block; on other ranks None three times."""
     if place.rank != root:
         return None, None, None
     values, spans = blocks_of(spec, place.size, writable=writable)
@@ -153,7 +153,7 @@ def _root_blocks(
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the blocks of all ranks are in one buffer, as mpi4py and as this package say it."""
+    """Where the blocks of all ranks are in one buffer, as spans and as mpi4py's specification."""
 
     spans: tuple[Span, ...]
     length: int
@@ -161,7 +161,7 @@ class Layout:
 
     @classmethod
     def of(cls, parts: Sequence[int], *, spread: bool) -> Layout:
-        """Put blocks one behind the other, or (``spread``) the last one first and with gaps between them."""
+        """Put blocks one after the other, or (``spread``) in reverse order and with gaps between them."""
         if not spread:
             return cls(consecutive(list(parts)), sum(parts), False)
         starts = [sum(parts[rank + 1 :]) + 2 * (len(parts) - rank) for rank in range(len(parts))]
@@ -178,7 +178,7 @@ class Layout:
         return buffer[self.spans[rank].start : self.spans[rank].stop]
 
     def changed(self, buffer: Float32Array, keep: int | None, change: RoundTrip) -> Float32Array:
-        """Return a copy whose blocks are changed, except that of ``keep``."""
+        """Return a copy with all blocks changed except the block of rank ``keep``."""
         after = buffer.copy()
         for rank in range(len(self.spans)):
             if rank != keep:
@@ -187,7 +187,7 @@ class Layout:
 
 
 def _layouts(at: TriedPlace, call: str) -> Iterator[tuple[str, Layout]]:
-    """Yield what a call is tried on: equal blocks, and with counts also uneven ones out of order with gaps."""
+    """Yield the layouts to try: equal blocks; for calls with counts also uneven ones, out of order and with gaps."""
     equal = Layout.of([at.count] * at.size, spread=False)
     if call.endswith("v"):
         yield "equal counts", equal
@@ -197,7 +197,7 @@ def _layouts(at: TriedPlace, call: str) -> Iterator[tuple[str, Layout]]:
 
 
 def block_counts(count: int, size: int) -> list[int]:
-    """Return the lengths of uneven blocks: up to ``count``, nothing among them."""
+    """Return the lengths of uneven blocks: 0 to ``count``."""
     return [count * WEIGHTS[rank % len(WEIGHTS)] // 3 for rank in range(size)]
 
 
@@ -295,7 +295,7 @@ def _allgather(at: TriedPlace, call: str, layout: Layout, in_place: bool, words:
 
 
 def _alltoall(at: TriedPlace, call: str, parts: Sequence[int], spread: bool, in_place: bool) -> Case:
-    # What i sends to j is as long as what j sends to i, as MPI asks where it is done in place.
+    # Blocks between two ranks have equal lengths in both directions, which MPI requires for calls in place.
     lengths = [parts[(at.rank + peer) % at.size] for peer in range(at.size)]
     outward, inward = Layout.of(lengths, spread=spread), Layout.of(lengths, spread=spread and in_place)
     everything = at.draw("cargo", at.rank, outward.length)
@@ -317,7 +317,7 @@ def _scatter_all(comm: CompComm, values: Float32Array) -> None:
 
 
 class Movements(PlaneComm):
-    """The calls that move; :class:`~netoffload_mpi.comm.CompComm` says what they have in common."""
+    """The calls that move values; :class:`~netoffload_mpi.comm.CompComm` says what calls have in common."""
 
     Bcast_comp, Ibcast_comp = row(
         "Bcast_comp",

@@ -1,4 +1,4 @@
-"""What reduces to one rank, or to parts: plans, and every operation and form tried."""
+"""The collectives that reduce to one rank, or to a part for each: plans, and cases of every operation and form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from netoffload_mpi.verify.cases import Place as TriedPlace
 
 
 def plan_reduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Plan:
-    """Reduce over all ranks, to ``root``; ``recvbuf`` counts there only."""
+    """Reduce over all ranks, to ``root``, which alone uses ``recvbuf``."""
     operation = operation_of(op)
     check_root(place, root)
     if place.rank == root:
@@ -54,13 +54,13 @@ def plan_reduce_scatter(
 ) -> Plan:
     """Reduce over all ranks, and leave the next ``recvcounts[r]`` floats of the result with every rank r.
 
-    Without ``recvcounts``, which is the same on all ranks, each rank gets as much as its receive buffer holds.
+    ``recvcounts`` must be the same on all ranks. Without it each rank gets as much as its receive buffer holds.
     """
     return _plan_reduce_scatter(place, sendbuf, recvbuf, recvcounts, op, equal=False)
 
 
 def plan_reduce_scatter_block(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Plan:
-    """Reduce over all ranks, and leave an equal part of the result with each."""
+    """Reduce over all ranks, and leave an equal part of the result with each rank."""
     return _plan_reduce_scatter(place, sendbuf, recvbuf, None, op, equal=True)
 
 
@@ -99,7 +99,7 @@ def _plan_reduce_scatter(
 
 
 def _check_counts(place: Place, counts: Sequence[int], sent: int, room: int) -> None:
-    """Raise UsageError unless ``counts`` divide what is ``sent``, and this rank's part has ``room``."""
+    """Raise UsageError unless ``counts`` add up to ``sent``, and this rank's part fits into ``room``."""
     if len(counts) != place.size or min(counts) < 0 or sum(counts) != sent:
         raise UsageError(
             f"counts {counts} for {place.size} ranks do not add up to the {sent} floats of the send buffer"
@@ -109,7 +109,7 @@ def _check_counts(place: Place, counts: Sequence[int], sent: int, room: int) -> 
 
 
 def _gather_counts(exchange: Exchange, count: int) -> list[int]:
-    """Return the counts of all ranks; untagged, so the words of an integer travel as they are."""
+    """Return the counts of all ranks; they travel untagged, so the octets of integers stay exact."""
     counts = np.zeros(exchange.size, np.int64)
     counts[exchange.rank] = count
     ring_allgather(exchange, counts.view(np.float32), partition(2 * exchange.size, exchange.size), tagged=False)
@@ -134,7 +134,7 @@ def _reduce_scatter_blocks(at: TriedPlace) -> Iterator[Case]:
 
 
 _SCATTERED = ((MPI.SUM, False), (MPI.SUM, True), (MPI.MAX, False), (MPI.MIN, True), (MPI.PROD, False))
-"""Operations tried, and whether in place."""
+"""Operations to try, and whether in place."""
 
 
 def _blocks(at: TriedPlace) -> list[int]:
@@ -142,7 +142,7 @@ def _blocks(at: TriedPlace) -> list[int]:
 
 
 def _shares(count: int, size: int) -> list[int]:
-    """Cut ``count`` into uneven parts, nothing among them."""
+    """Cut ``count`` into uneven parts; some are empty."""
     weights = [WEIGHTS[rank % len(WEIGHTS)] for rank in range(size)]
     parts = [count * weight // sum(weights) for weight in weights]
     parts[0] += count - sum(parts)
@@ -186,7 +186,7 @@ def _reduce_scatter(
 
 
 class Reductions(PlaneComm):
-    """The calls that reduce; :class:`~netoffload_mpi.comm.CompComm` says what they have in common."""
+    """The calls that reduce; :class:`~netoffload_mpi.comm.CompComm` says what calls have in common."""
 
     Reduce_comp, Ireduce_comp = row(
         "Reduce_comp",

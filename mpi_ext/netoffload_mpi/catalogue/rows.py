@@ -19,10 +19,10 @@ if TYPE_CHECKING:  # a communicator's calls are made from rows
 P = ParamSpec("P")
 
 Family = Callable[[Any, Float32Array], Any]
-"""A call of a CompComm on a vector of ``verify.failures.LONG_FLOATS``, repeated until a rank is lost in it."""
+"""A call of a CompComm on a vector of ``verify.failures.LONG_FLOATS``, which is repeated until a rank is lost."""
 
 SHORT_FLOATS: Final = 1_000
-"""An allreduce is no ring, up to nine ranks (``gathering.is_short``), and trees are binomial."""
+"""Length at which, on up to nine ranks, an allreduce is not a ring (``gathering.is_short``), and trees are binomial."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Row:
     """One collective.
 
     Attributes:
-        name: of the blocking method.
-        plan: its arguments -> what carries it out.
-        cases: what is tried of it on one communicator.
-        families: calls that have to name a lost rank, by what the report calls them.
+        name: name of the blocking method.
+        plan: makes a plan from the method's arguments.
+        cases: makes the cases to try on one communicator.
+        families: calls that must name a lost rank, by their names in the report.
     """
 
     name: str
@@ -63,17 +63,17 @@ def row(
 
     call.__name__, start.__name__ = name, f"I{name[0].lower()}{name[1:]}"
     call.__doc__, start.__doc__ = plan.__doc__, f"Start :meth:`{name}`."
-    call.__dict__["__wrapped__"] = start.__dict__["__wrapped__"] = plan  # whose signature they show
+    call.__dict__["__wrapped__"] = start.__dict__["__wrapped__"] = plan  # help() shows the plan's signature
     return call, start
 
 
 def short(values: Float32Array) -> Float32Array:
-    """Return a vector that goes another way than a long one."""
+    """Return the part of a vector that short calls use; they take another algorithm than long ones."""
     return values[:SHORT_FLOATS]
 
 
 def equal_parts(comm: CompComm, values: Float32Array) -> Float32Array:
-    """Return as much of a vector as all ranks have equal parts of."""
+    """Return the longest part of a vector that can be cut into equal parts for all ranks."""
     return values[: values.size // comm.size * comm.size]
 
 

@@ -1,15 +1,15 @@
-"""Hold every ``_comp`` call against mpi4py's own, on the ranks of any MPI job.
+"""Compare every ``_comp`` call with mpi4py's own, on the ranks of any MPI job.
 
 ``mpiexec -n 8 python -m mpi4py -m netoffload_mpi.verify --size 0 --size 1024``
 
-Ranks form communicators of all the numbers of ranks that are asked for, as many as fit at a time. On each, for each
-size, everything is done twice: *exact*, with values that no order of adding and no codec changes, and with the *codec*
-(that of the NICs, else one that owners round by). What a ``_comp`` call leaves behind has to be, bit for bit, what
-mpi4py's own call leaves behind, or what ``netoffload.collectives.reference`` says; after an allreduce all ranks compare
-their digests. Ends with exit code 1 and the first difference.
+The ranks form communicators of each number in --ranks, as many at a time as fit. Each communicator tries each size
+twice: *exact*, with values that no order of adding and no codec changes, and with the *codec* (of the NICs, else one by
+which owners round). The result of a ``_comp`` call must have the bits that mpi4py's own call leaves, or that
+``netoffload.collectives.reference`` computes. After an allreduce all ranks compare their digests. At the first
+difference the program prints it and ends with exit code 1.
 
-Files: ``cases`` (a call and its values), ``messages`` (what is tried beside the cases in ``catalogue``), ``run``
-(trying it), ``__main__`` (the command line). Two more programs: ``failures`` kills a rank in the middle of every kind
-of call, and ``random_programs`` carries out random programs, which ``programs`` writes and ``program_runs`` compares;
-``local_ranks`` plays ranks as threads.
+Files: ``cases`` (a call and its values), ``messages`` (point to point; the cases of collectives are in ``catalogue``),
+``run`` (trying them), ``__main__`` (the command line). Three more programs: ``failures`` kills a rank in the middle of
+every kind of call. ``group`` connects many ranks without MPI. ``random_programs`` carries out random programs, which
+``programs`` writes and ``program_runs`` compares; ``local_ranks`` runs ranks as threads.
 """

@@ -1,4 +1,4 @@
-"""The rank program: which communicators there are, what they try, and what rank 0 says about it."""
+"""The rank program: it makes the communicators, tries everything on them, and rank 0 reports."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from netoffload_mpi.verify.run import Tally, Trial
 SIZES_DEFAULT: Final = (0, 1, 7, 1024, 1_000_003)
 RANKS_DEFAULT: Final = (1, 2, 3, 4, 5, 8)
 MISMATCH: Final = 1
-"""Exit code."""
+"""Exit code if a result differs."""
 PROGRESS: Final = "verify progress"
-"""Begins the lines of ``--progress``: how many steps are done, of how many, and what comes next."""
+"""Beginning of the lines of ``--progress``: steps done, number of steps, and what comes next."""
 
 
 def packed(sizes: Sequence[int], world: int) -> list[list[int]]:
-    """Return the numbers of ranks in rounds: those of one round work at the same time on different ranks."""
+    """Return the numbers of ranks in rounds: communicators of one round work at the same time on different ranks."""
     rounds: list[list[int]] = []
     for size in sorted(set(sizes), reverse=True):
         fitting = next((one for one in rounds if sum(one) + size <= world), None)
@@ -44,7 +44,7 @@ def packed(sizes: Sequence[int], world: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Team:
-    """This rank's communicators in one round: CompComm without and with rounding, and plain MPI's of the same ranks."""
+    """This rank's communicators in one round: CompComm without and with rounding, and plain MPI's."""
 
     sizes: Sequence[int]
     exact: CompComm
@@ -53,7 +53,7 @@ class Team:
 
 
 def make_teams(exact: CompComm, lossy: CompComm, rounds: Sequence[Sequence[int]]) -> list[Team | Sequence[int]]:
-    """Return this rank's team in every round, or only its sizes where this rank has none; collective."""
+    """Return this rank's team in every round, or the round's sizes if this rank has none; collective."""
     teams: list[Team | Sequence[int]] = []
     for sizes in rounds:
         first, team = 0, None
@@ -68,7 +68,7 @@ def make_teams(exact: CompComm, lossy: CompComm, rounds: Sequence[Sequence[int]]
 
 
 def rounding_of(comm: CompComm, is_coded: bool) -> Rounding:
-    """Return what the codec of a communicator does: owners round by it, and so do hops if they are coded."""
+    """Return how a communicator rounds: owners round by its codec, and so do hops if they are coded."""
     precision = comm.precision()
     if precision is None:
         return EXACT
@@ -85,7 +85,7 @@ def rounding_of(comm: CompComm, is_coded: bool) -> Rounding:
 def steps(
     sizes: Sequence[int], teams: Sequence[Team | Sequence[int]]
 ) -> Iterator[tuple[int, Team | Sequence[int], bool]]:
-    """Yield what is done one after the other: vector length, team, whether exact. Short ones first."""
+    """Yield the steps in their order: vector length, team, whether exact. Short vectors come first."""
     for count in sizes:
         for team in teams:
             for exact in (True, False):
@@ -96,7 +96,7 @@ def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
     """Try everything; return the record, the same on every rank.
 
     Raises:
-        UsageError: a number of ranks or a size that cannot be, or only some ranks have NICs.
+        UsageError: an impossible number of ranks or size, or only some ranks have NICs.
     """
     ranks = asked.ranks or [size for size in {*RANKS_DEFAULT, world.size} if size <= world.size]
     sizes = list(dict.fromkeys(asked.size or SIZES_DEFAULT))
@@ -104,13 +104,13 @@ def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(f"cannot try {min(sizes)} floats or {max(ranks)} ranks: there are {world.size} ranks")
     for name in asked.call or ():
         if not hasattr(CompComm, f"{name}_comp"):
-            raise UsageError(f"there is no {name}_comp: name a call as mpi4py does, Allreduce")
+            raise UsageError(f"there is no {name}_comp: name a call as mpi4py does, for example Allreduce")
     has_nic = bool(os.environ.get(ENV_CONTROL))
     if len(set(world.allgather(has_nic))) > 1:
-        raise UsageError("some ranks have a NIC and some have none: what arrives is then not known beforehand")
+        raise UsageError("some ranks have no NIC, so the right results are unknown: give all ranks a NIC, or none")
     offload = world.offload()
     is_coded = offload is Offload.INLINE or (offload is Offload.NIC and has_nic)
-    precision = world.precision()  # the NICs', or that of ranks that code; nothing without either
+    precision = world.precision()  # of the NICs, or of ranks that code by themselves; else None
     codec, bound_k = (asked.codec, asked.bound) if precision is None else (precision.codec, precision.bound_k)
     lossy = CompComm(world, codec, bound_k, asked.timeout, offload=offload)
     teams = make_teams(world, lossy, packed(ranks, world.size))
@@ -128,7 +128,7 @@ def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
             trial = Trial(comm, team.plain, place, frozenset(asked.call or ()))
             own = trial.run()
             add(tallies, trial.tallies)
-        world.Barrier_comp()  # sleeps, and leaves the cores to those still at work
+        world.Barrier_comp()  # sleeps, and leaves the cores to ranks that still work
         if (mismatch := next((text for text in world.allgather(own) if text), None)) is not None:
             break
     total: dict[str, Tally] = {}
@@ -151,13 +151,13 @@ def run(world: CompComm, asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def add(total: dict[str, Tally], more: Mapping[str, Tally]) -> None:
-    """Add tallies heading by heading."""
+    """Add tallies, label by label."""
     for label, tally in more.items():
         total.setdefault(label, Tally()).__iadd__(tally)
 
 
 def print_table(record: dict[str, Any]) -> None:
-    """Print one line per collective, and what it comes to."""
+    """Print one line per call, and the sums."""
     print(f"{'call':<28}{'cases':>8}{'in background':>15}{'values compared':>18}")
     for row in record["calls"]:
         print(f"{row['call']:<28}{row['cases']:>8}{row['background']:>15}{row['values']:>18}")
@@ -182,8 +182,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--size", type=int, action="append", metavar="FLOATS", help="repeat; default: 0 1 7 1024 1000003"
     )
     parser.add_argument("--ranks", type=int, action="append", metavar="N", help="repeat; default: 1 2 3 4 5 8 and all")
-    parser.add_argument("--call", action="append", metavar="NAME", help="only this one, by mpi4py's name; repeat")
-    parser.add_argument("--codec", choices=config.CODECS, default="inceptionn", help="where no NIC says its own")
+    parser.add_argument("--call", action="append", metavar="NAME", help="try only this call, by mpi4py's name; repeat")
+    parser.add_argument("--codec", choices=config.CODECS, default="inceptionn", help="codec, if no NIC names its own")
     parser.add_argument(
         "--bound", type=int, default=config.BOUND_K_DEFAULT, metavar="K", help="error bound 2^-K, 1..16"
     )
@@ -204,7 +204,7 @@ def main(arguments: list[str]) -> None:
     """Try everything as this process's rank of MPI's world; rank 0 reports."""
     end_at_once()
     asked = _parse(arguments)
-    # Where NICs compress, they say by what.
+    # If NICs compress, the codec is theirs.
     codec, bound_k = (asked.codec, asked.bound) if asked.offload is Offload.INLINE else (None, None)
     with CompComm(MPI.COMM_WORLD, codec, bound_k, asked.timeout, offload=asked.offload) as world:
         try:
@@ -225,7 +225,7 @@ def main(arguments: list[str]) -> None:
             if record["mismatch"]:
                 print(f"netoffload: {record['mismatch']}", file=sys.stderr, flush=True)
     if record["mismatch"]:
-        MPI.Finalize()  # all ranks come here; mpi4py would abort the job, with a remark of its own
+        MPI.Finalize()  # all ranks come here; else mpi4py would abort the job with a message
         sys.exit(MISMATCH)
 
 

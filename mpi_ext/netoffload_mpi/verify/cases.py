@@ -1,9 +1,9 @@
 """A case: a call whose result is known, and the values that it is made on.
 
-A case makes its arguments twice from the same draws. For the ``_comp`` call they are as drawn. For mpi4py's own call
-they are as they would arrive: what the codec rounds on its way is rounded beforehand. So plain MPI says what is right
-for all calls that move values. For calls that reduce it does where every order of adding is exact (whole numbers); for
-other values the *model* says it, ``netoffload.collectives.reference``.
+A case makes its arguments twice from the same random values. The ``_comp`` call gets them as drawn. mpi4py's own call
+gets them as they would arrive: values that the codec rounds on the way are rounded first. So plain MPI gives the right
+result of all calls that move values. For calls that reduce it does so if every order of adding is exact (whole
+numbers). For other values the *model* gives the right result, ``netoffload.collectives.reference``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from netoffload.compiled.arrays import Float32Array
 
 OPS: Final = (MPI.SUM, MPI.MAX, MPI.MIN, MPI.PROD)
 WEIGHTS: Final = (2, 0, 1, 3)
-"""Of uneven blocks, in thirds, by rank."""
+"""Weights of uneven blocks, in thirds, by rank."""
 SIGMA: Final = 0.05
-"""Of the values that the codec is tried on: zeros, 8-bit and 16-bit forms are all among what becomes of them."""
+"""Standard deviation of values for the codec: they become zeros, 8-bit and 16-bit forms."""
 
 Observed = tuple[Any, ...]
-"""What a call has left on this rank, and counts: float32 vectors, and statuses as tuples."""
+"""The results of a call on this rank that are compared: float32 vectors, and statuses as tuples."""
 
 
 def _as_it_is(values: Float32Array) -> Float32Array:
@@ -34,7 +34,7 @@ def _as_it_is(values: Float32Array) -> Float32Array:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What becomes of values: on a hop (a pair of NICs), and where they are owned. Both return another vector."""
+    """How values are rounded: on a hop (a pair of NICs), and by their owner. Both functions return another vector."""
 
     hop: RoundTrip = _as_it_is
     owner: RoundTrip = _as_it_is
@@ -45,7 +45,7 @@ EXACT: Final = Rounding()
 
 @dataclass(frozen=True)
 class Prepared:
-    """A call's arguments, and what of them has to be looked at afterwards."""
+    """A call's arguments, and those of them that are compared after the call."""
 
     arguments: tuple[Any, ...]
     observed: tuple[Float32Array, ...]
@@ -56,14 +56,14 @@ class Case:
     """One call.
 
     Attributes:
-        call: mpi4py's name of it.
+        call: mpi4py's name of the call.
         variant: what is special about it, for an error.
-        make: arguments, from a rounding of the inputs.
-        options: of the ``_comp`` call only.
-        model: what has to be observed, where plain MPI cannot know.
-        divisor: what plain MPI's result has to be divided by.
-        label: what the report counts it under.
-        ours: the method, if it is not ``call`` with ``_comp``.
+        make: makes the arguments, with the inputs rounded by its argument.
+        options: options of the ``_comp`` call only.
+        model: returns the right result if plain MPI cannot give it.
+        divisor: plain MPI's result is divided by it.
+        label: the name under which the report counts the case.
+        ours: name of the method, if it is not ``call`` with ``_comp``.
     """
 
     call: str
@@ -82,21 +82,21 @@ class Case:
 
     @property
     def background(self) -> str | None:
-        """The non-blocking one, None if there is none."""
+        """The non-blocking method, None if there is none."""
         return None if self.ours else f"I{self.call.lower()}_comp"
 
 
 @dataclass
 class Place:
-    """Where and on what a set of cases runs; one communicator, one count.
+    """The communicator and the values for a set of cases.
 
     Attributes:
-        rank: of this process.
+        rank: rank of this process.
         size: number of ranks.
-        count: floats of a vector that is reduced, and of one block of what is moved.
-        rounding: what the codec does to them.
-        exact: draw values whose sums, products and passage through a codec (``is_coded``) are exact.
-        is_coded: whether every hop is: by a pair of NICs, or by its ranks.
+        count: floats of a vector that is reduced, or of one block that is moved.
+        rounding: how the codec rounds them.
+        exact: draw values whose sums and products are exact, and which a codec leaves exact if ``is_coded``.
+        is_coded: whether every hop is coded, by a pair of NICs or by its ranks.
         seed: decides all values.
     """
 
@@ -109,7 +109,7 @@ class Place:
     seed: int
 
     def __post_init__(self) -> None:
-        """Keep what was drawn: three calls or more use it."""
+        """Keep the values that were drawn: three calls or more use them."""
         self._drawn: dict[tuple[str, int, int], Float32Array] = {}
 
     def draw(self, kind: str, rank: int, count: int) -> Float32Array:
@@ -117,8 +117,8 @@ class Place:
 
         Args:
             kind: ``terms`` to add or compare, ``factors`` to multiply, ``cargo`` to move.
-            rank: whose.
-            count: floats.
+            rank: the rank whose vector it is.
+            count: number of floats.
         """
         key = kind, rank, count
         if key not in self._drawn:
@@ -139,24 +139,24 @@ class Place:
         return np.frombuffer(bytearray(rng.bytes(4 * count)), np.float32)  # any bits at all, NaN among them
 
     def own(self, op: MPI.Op) -> Float32Array:
-        """Return what this rank puts into a reduction."""
+        """Return this rank's vector for a reduction."""
         return self.vectors(op)[self.rank]
 
     def vectors(self, op: MPI.Op) -> list[Float32Array]:
-        """Return what all ranks put into a reduction of ``count`` floats."""
+        """Return all ranks' vectors for a reduction of ``count`` floats."""
         return self.wide_vectors(op, self.count)
 
     def wide_vectors(self, op: MPI.Op, count: int) -> list[Float32Array]:
-        """Return the same for another number of floats."""
+        """Return all ranks' vectors for a reduction of another number of floats."""
         kind = "factors" if op == MPI.PROD else "terms"
         return [self.draw(kind, rank, count) for rank in range(self.size)]
 
     @property
     def hop(self) -> RoundTrip | None:
-        """What the oracle takes for a hop."""
+        """How a hop rounds, in the form that the oracle takes: None if it does not."""
         return None if self.rounding.hop is _as_it_is else self.rounding.hop
 
 
 def nothing(count: int) -> Float32Array:
-    """Return a vector to receive into, full of what no call leaves behind by chance."""
+    """Return a vector to receive into, filled with a value that no call writes by chance."""
     return np.full(count, -77.25, np.float32)

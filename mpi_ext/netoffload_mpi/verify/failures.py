@@ -1,10 +1,10 @@
-"""Lose a rank in the middle of every kind of call, and see that every other rank is told so; a rank program.
+"""Lose a rank in the middle of every kind of call, and check that every other rank raises an error; a rank program.
 
 ``netoffload verify failures`` starts it, with a shell between the launcher and each rank, because launchers end all
-ranks as soon as they see one die. Every family of calls has a communicator and a thread of its own, which calls
-without end, so at any moment a rank is in the middle of all of them. When all have got going the victim kills (or
-stops) itself; or something outside strikes, as a test does that cuts a link. What every family raised, and when, is
-left in a folder, because MPI itself can no longer be asked.
+ranks as soon as they see one die. Every family of calls has its own communicator and its own thread, which calls
+without end. So at any moment a rank is in the middle of all of them. When all families run, the victim kills (or stops)
+itself, or a test strikes from outside, for example by cutting a link. Every rank writes to a folder what every family
+raised, and when, because MPI does not work without the lost rank.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from netoffload_mpi.catalogue.rows import Family as Call
 from netoffload_mpi.catalogue.rows import short
 
 LONG_FLOATS: Final = 60_000
-"""More than ``tree.BINOMIAL_FLOATS``: chains are used."""
+"""Length of vectors: more than ``tree.BINOMIAL_FLOATS``, so that chains are used."""
 CALLS_BEFORE: Final = 2
-"""Every family has done so many calls on every rank before anything is struck."""
+"""Number of calls that every family completes on every rank before the victim is lost."""
 DELAY_S: Final = 0.2
-"""At most: when exactly the victim dies is drawn from the seed."""
+"""Longest delay of the victim's death after that; the seed decides the delay."""
 POLL_S: Final = 0.02
 LINGER_S: Final = 60.0
 STRIKES: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -78,7 +78,7 @@ FAMILIES: Final[dict[str, Call]] = {
 
 @dataclass
 class Family:
-    """One family on this rank: how far it came, and how it ended."""
+    """One family on this rank: how many calls it completed, and how it ended."""
 
     comm: CompComm
     call: Call
@@ -99,13 +99,13 @@ class Family:
 
 
 def leave(folder: Path, name: str, what: Any) -> None:
-    """Write JSON so that whoever sees the file sees all of it."""
+    """Write JSON to a file that appears only when it is complete."""
     (folder / f"part.{name}").write_text(json.dumps(what), encoding="utf-8")
     (folder / f"part.{name}").rename(folder / name)
 
 
 def wait_for(folder: Path, pattern: str, count: int, limit_s: float = LINGER_S) -> bool:
-    """Return whether so many files are there, within the limit."""
+    """Return whether ``count`` files matching the pattern appear within the limit."""
     deadline_s = time.monotonic() + limit_s
     while len(list(folder.glob(pattern))) < count:
         if time.monotonic() > deadline_s:
@@ -115,7 +115,7 @@ def wait_for(folder: Path, pattern: str, count: int, limit_s: float = LINGER_S) 
 
 
 def run(world: CompComm, asked: argparse.Namespace) -> None:
-    """Get all families going, lose the victim, and leave this rank's report; the victim does not return."""
+    """Start all families, lose the victim, and write this rank's report; the victim does not return."""
     families = {name: Family(world.Dup(), FAMILIES[name]) for name in asked.family or FAMILIES}
     for family in families.values():
         family.comm.exchange()  # collective, so it is done one after the other
@@ -145,7 +145,7 @@ def main(arguments: list[str]) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="empty, and the same for all ranks")
-    parser.add_argument("--victim", type=int, default=-1, metavar="RANK", help="default: nobody strikes itself")
+    parser.add_argument("--victim", type=int, default=-1, metavar="RANK", help="rank to lose; default: none")
     parser.add_argument("--strike", choices=STRIKES, default="kill")
     parser.add_argument("--family", choices=FAMILIES, action="append", help="default: all; repeat for several")
     parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="silence after which a rank is lost")

@@ -1,7 +1,7 @@
-"""Many ranks as processes of this machine, without MPI and NICs: connect, sum, talk, and lose one.
+"""Many ranks as processes of this machine, without MPI and NICs: connect, sum, send messages, and lose one.
 
 ``netoffload verify group`` does it. All ranks are forked from one process, which has loaded everything, so that
-hundreds fit into memory. Each of them has a limit of open files.
+hundreds fit into memory. Each rank has a limit of open files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COUNT: Final = 10_000
 """Floats of the vector that is summed."""
 
 PR_SET_PDEATHSIG: Final = 1
-"""Of linux/prctl.h."""
+"""From linux/prctl.h."""
 
 _LENGTH: Final = struct.Struct("!Q")
 
@@ -47,8 +47,8 @@ class Trial:
     """What is tried.
 
     Attributes:
-        ranks: how many.
-        files: that each of them may open (``ulimit -n``).
+        ranks: number of ranks.
+        files: number of files that each rank may open (``ulimit -n``).
         timeout_s: silence after which a rank is lost.
         lose: the rank that is killed in the end; None: no rank is.
     """
@@ -66,7 +66,7 @@ def tell(conn: socket.socket, what: Any) -> None:
 
 
 def hear(conn: socket.socket) -> Any:
-    """Receive an object; None if the other end is gone."""
+    """Receive an object; None if the other end has closed."""
     with conn.makefile("rb", buffering=0) as stream:
         length = stream.read(_LENGTH.size)
         left = _LENGTH.unpack(length)[0] if length else 0
@@ -98,7 +98,7 @@ def take_part(rank: int, parent: socket.socket, trial: Trial) -> dict[str, Any]:
     }
     if trial.lose is not None:
         tell(parent, "ready")
-        hear(parent)  # all are
+        hear(parent)  # comes when all ranks are ready
         found["told_s"], text = lose(exchange, trial.lose)
         wrong += text
     exchange.close()
@@ -106,7 +106,7 @@ def take_part(rank: int, parent: socket.socket, trial: Trial) -> dict[str, Any]:
 
 
 def talk(exchange: TcpExchange) -> list[str]:
-    """Send a message to a rank that need not be a neighbour, and get one from another; return what is wrong."""
+    """Send a message to a rank that may not be a neighbour, and get one from another; return what is wrong."""
     rank, size = exchange.rank, exchange.size
     distance = size // 2 - (size > 4)
     into = np.zeros(1, np.float32)
@@ -118,7 +118,7 @@ def talk(exchange: TcpExchange) -> list[str]:
 
 
 def lose(exchange: TcpExchange, victim: int) -> tuple[float | None, list[str]]:
-    """Let a rank kill itself; return how long this one took to hear of it, and what is wrong."""
+    """Let a rank kill itself; return how long this rank took to hear of it, and what is wrong."""
     if exchange.rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     begun_s = time.monotonic()
@@ -157,7 +157,7 @@ def fork_ranks(trial: Trial) -> dict[int, tuple[int, socket.socket]]:
 
 
 def gather(ranks: Mapping[int, tuple[int, socket.socket]], kind: type) -> dict[int, Any]:
-    """Hear something of this kind from all ranks and tell it to all; return who said something else, and what."""
+    """Receive an object of this type from all ranks and send all to all; return objects of other types by rank."""
     said = [hear(conn) for _, conn in ranks.values()]
     wrong = {rank: one for rank, one in enumerate(said) if not isinstance(one, kind)}
     for _, conn in ranks.values() if not wrong else ():
@@ -166,9 +166,9 @@ def gather(ranks: Mapping[int, tuple[int, socket.socket]], kind: type) -> dict[i
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """Start the ranks, and return the record: the most that any of them took, and what is wrong."""
+    """Start the ranks, and return the record: the most that any rank needed, and what is wrong."""
     prepare()
-    gc.freeze()  # the ranks share what there is now, as long as nobody counts it
+    gc.freeze()  # so that the ranks share this process's memory: garbage collection would write to it
     ranks = fork_ranks(trial)
     try:
         found = gather(ranks, Offer)
@@ -181,7 +181,7 @@ def run(trial: Trial) -> dict[str, Any]:
             conn.close()
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    told = {rank: one or {"wrong": ["it ended without a word"]} for rank, one in found.items()}
+    told = {rank: one or {"wrong": ["it ended without a result"]} for rank, one in found.items()}
 
     def most(name: str) -> Any:
         return max((one[name] for one in told.values() if one.get(name) is not None), default=None)

@@ -1,4 +1,4 @@
-"""A communicator of ranks that are threads of one process; its connections are real."""
+"""A communicator whose ranks are threads of one process; its connections are real."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from netoffload_mpi.plane import MpiPlane
 
 
 class ThreadComm(CompComm):
-    """A CompComm of ranks that are threads: MPI knows this process only, so nothing of mpi4py's may be called."""
+    """A CompComm whose ranks are threads. To MPI they are one process, so mpi4py's own calls must not be used."""
 
     _exchange: TcpExchange
 
     @classmethod
     def over(cls, exchange: TcpExchange, settings: Settings | None = None) -> ThreadComm:
-        """Return one whose connections are ``exchange``."""
+        """Return a communicator over the connections of ``exchange``."""
         comm = cls(MPI.COMM_SELF)
         account = NicAccount(None, exchange.tagged_connections)
         comm._exchange = exchange

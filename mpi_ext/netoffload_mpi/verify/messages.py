@@ -1,4 +1,4 @@
-"""Point to point: the same program with mpi4py's calls and with ours, and the same values and statuses from both."""
+"""Point to point: the same programs with mpi4py's calls and with ours must give the same values and statuses."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload_mpi.verify.cases import EXACT, Observed, Place, Rounding, nothing
 
 FROM_ANYBODY = 40
-"""A tag of its own: a rank that is ahead may have sent what belongs to the next program."""
+"""A tag of one program only: a rank that is ahead may have sent a message of the next program."""
 
 Calls = Callable[[str], Callable[..., Any]]
-"""From mpi4py's name of a call to the call: its own, or the ``_comp`` one."""
+"""Takes mpi4py's name of a call, returns mpi4py's call or the ``_comp`` one."""
 
 Finish = Callable[[Sequence[Any]], None]
 """Completes requests, mpi4py's or ours."""
@@ -24,63 +24,63 @@ Finish = Callable[[Sequence[Any]], None]
 
 @dataclass(frozen=True)
 class Exchange:
-    """A program of messages; it takes the calls, and what becomes of values on a hop."""
+    """A program of messages; it takes the calls, and how a hop rounds."""
 
     label: str
     run: Callable[[Calls, Rounding], Observed]
 
 
 def wait_each(requests: Sequence[Any]) -> None:
-    """Wait for one after the other."""
+    """Wait for one request after the other."""
     for request in requests:
         request.Wait()
 
 
 def test_each(requests: Sequence[Any]) -> None:
-    """Ask one after the other until it is complete."""
+    """Test one request after the other until it is complete."""
     for request in requests:
         while not request.Test():
             pass
 
 
 def wait_all(requests: Sequence[Any]) -> None:
-    """Wait for all at once."""
+    """Wait for all requests at once."""
     type(requests[0]).Waitall(requests)
 
 
 def test_all(requests: Sequence[Any]) -> None:
-    """Ask for all at once until they are complete."""
+    """Test all requests at once until they are complete."""
     while not type(requests[0]).Testall(requests):
         pass
 
 
 def wait_any(requests: Sequence[Any]) -> None:
-    """Wait for any, as often as there are requests."""
+    """Wait for any request, as often as there are requests."""
     for _ in requests:
         if type(requests[0]).Waitany(requests) == MPI.UNDEFINED:
-            raise AssertionError("Waitany found no request before all were told")
+            raise AssertionError("Waitany found no active request before all had ended")
 
 
 def test_any(requests: Sequence[Any]) -> None:
-    """Ask for any until none is active."""
+    """Test any request until none is active."""
     while type(requests[0]).Testany(requests) != (MPI.UNDEFINED, True):
         pass
 
 
 def wait_some(requests: Sequence[Any]) -> None:
-    """Wait for some until all were told."""
+    """Wait for some requests until all have ended."""
     told: list[int] = []
     while (some := type(requests[0]).Waitsome(requests)) is not None:
         told += some
     if sorted(told) != list(range(len(requests))):
-        raise AssertionError(f"Waitsome told {told} of {len(requests)} requests")
+        raise AssertionError(f"Waitsome returned {told} of {len(requests)} requests")
 
 
 FINISHES: Sequence[Finish] = (wait_each, wait_all, wait_any, wait_some, test_each, test_all, test_any)
 
 
 def told(status: MPI.Status) -> tuple[int, int, int]:
-    """Return source, tag and floats of a status."""
+    """Return source, tag and number of floats of a status."""
     return status.source, status.tag, status.Get_count(MPI.FLOAT)
 
 
@@ -99,7 +99,7 @@ def exchanges(at: Place) -> Iterator[Exchange]:
 
 
 def _cargo(at: Place, dest: int, rounding: Rounding) -> Float32Array:
-    """Return what this rank sends: to itself nothing is rounded."""
+    """Return what this rank sends; a message to itself is not rounded."""
     own = at.draw("cargo", at.rank, at.count)
     return own if dest == at.rank else rounding.hop(own)
 

@@ -1,4 +1,4 @@
-"""Random programs carried out: with mpi4py's calls or ours, on threads or on MPI's ranks; what they leave, compared."""
+"""Carries random programs out, with mpi4py's calls or ours, on threads or on MPI's ranks, and compares the results."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from netoffload_mpi.verify.programs import Op, Program, Sent
 from netoffload_mpi.verify.run import first_difference
 
 LARGEST: Final = 1000
-"""Values are whole numbers up to it, so that every order of adding is exact."""
+"""Largest value; values are whole numbers, so that every order of adding is exact."""
 
 
 def values_of(program: Program, number: int, rank: int, count: int) -> Float32Array:
-    """Return what ``rank`` puts into the message or collective of this number."""
+    """Return the values of ``rank`` for the message or collective of this number."""
     draw = np.random.default_rng([program.key, number, rank])
     return draw.integers(-LARGEST, LARGEST + 1, count, dtype=np.int32).astype(np.float32)
 
@@ -32,10 +32,10 @@ class Run:
     """One rank's part in a program.
 
     Attributes:
-        program: what is done.
-        rank: whose part.
-        calls: from mpi4py's name of a call to the call: its own, or the ``_comp`` one.
-        at: index of the call under way; for whoever looks why it does not end.
+        program: the program.
+        rank: this rank.
+        calls: takes mpi4py's name of a call, returns mpi4py's call or the ``_comp`` one.
+        at: index of the call under way, for the report of a hang.
     """
 
     program: Program
@@ -46,10 +46,10 @@ class Run:
     _statuses: dict[int, MPI.Status] = field(default_factory=dict)
     _seen: dict[int, list[Any]] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)
-    """What calls read, which may not be given back before they end."""
+    """Buffers that calls read; they must live until the calls end."""
 
     def carry_out(self) -> str | None:
-        """Do it; return what is wrong with the results, None if nothing is."""
+        """Carry the program out; return what is wrong with the results, None if nothing is."""
         ops = self.program.ranks[self.rank]
         for self.at, op in enumerate(ops):
             if op.call == "Wait":
@@ -114,7 +114,7 @@ class Run:
         statuses = [MPI.Status() for _ in requests]
         self._statuses |= zip(op.slots, statuses, strict=True)
         if op.how == "all":
-            # Requests of mpi4py and ours are waited for by their own class; both know how.
+            # The class of the requests waits for them: mpi4py's or ours.
             type(requests[0]).Waitall(requests, statuses)
         elif op.how == "any":
             for _ in requests:
@@ -156,7 +156,7 @@ _POINT_TO_POINT: Final = ("Send", "Isend", "Recv", "Irecv", "Sendrecv", "Probe",
 
 
 def _blocks(op: Op, size: int) -> list[list[int]]:
-    """Return how many floats each rank sends to each in an alltoallv: uneven, some none."""
+    """Return how many floats each rank sends to each in an alltoallv: uneven numbers, some of them 0."""
     return [[op.count * ((source + 2 * dest + op.number) % 3) // 2 for dest in range(size)] for source in range(size)]
 
 
@@ -165,7 +165,7 @@ def _starts(counts: Sequence[int]) -> list[int]:
 
 
 def _prepared(program: Program, op: Op, rank: int) -> tuple[list[Any], list[Any]]:
-    """Return the arguments of a collective, and those of them that have to be looked at afterwards."""
+    """Return the arguments of a collective, and those of them that are compared after the call."""
     size, count = program.size, op.count
     own = values_of(program, op.number, rank, count)
     wide, is_root = nothing(size * count), rank == op.peer
@@ -225,15 +225,15 @@ def _result(program: Program, op: Op, rank: int) -> list[Any]:
 
 
 class HangWatch:
-    """A thread that looks whether programs still end.
+    """A thread that reports a program that does not end.
 
     Args:
-        limit_s: for one program.
-        on_hang: called once with what the ranks are at.
+        limit_s: time limit of one program.
+        on_hang: called once, with the call in which each rank is.
     """
 
     def __init__(self, limit_s: float, on_hang: Callable[[str], None]) -> None:
-        """Look at nothing yet."""
+        """Watch nothing yet."""
         self._limit_s = limit_s
         self._on_hang = on_hang
         self._ended = threading.Event()
@@ -245,12 +245,12 @@ class HangWatch:
         self._runs[run.rank] = name, run, time.monotonic()
 
     def __enter__(self) -> HangWatch:
-        """Begin to look."""
+        """Begin to watch."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Look no longer."""
+        """Stop watching."""
         self._ended.set()
         self._thread.join()
 

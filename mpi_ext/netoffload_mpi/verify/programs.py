@@ -1,14 +1,15 @@
-"""Random programs that MPI allows: who calls what in which order, and what every receive must get.
+"""Random programs that MPI allows: which rank calls what in which order, and what every receive must get.
 
-A program is written as one sequence of steps for all ranks, and each rank's calls are its part of the steps. A call
-that blocks is matched by calls of the same or of earlier steps, with the rules of MPI: messages of one source in the
-order of sending, receives in the order of posting. So every prefix can end, and the program cannot hang, even where
-sends wait for their receives. The writer matches as it writes, and therefore knows every result.
+A program is written as one sequence of steps for all ranks; each rank's calls are its part of the steps. Calls of the
+same or of earlier steps match a blocking call, by the rules of MPI: messages of one source in the order of sending,
+receives in the order of posting. So every prefix can end, and the program cannot hang, even if sends wait for their
+receives. The writer matches while it writes, so it knows every result.
 
-Only one thing is left to chance in a run: the order in which ``ANY_SOURCE`` takes messages of different ranks. The
-receives of such a step are compared by source.
+Only one thing is random in a run: the order in which ``ANY_SOURCE`` takes messages of different ranks. The receives of
+such a step are compared by source.
 
-``generate`` draws from a ``random.Random``: a seed is a program. Hypothesis has one whose draws it can shrink.
+``generate`` draws from a ``random.Random``, so a seed defines a program. Hypothesis can pass its own, whose draws it
+can shrink.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from typing import Final
 from mpi4py import MPI
 
 COUNTS: Final = (0, 1, 7, 300, 5_000, 60_000)
-"""Floats of a message or vector. The longest holds more than the small socket buffers that the threads get."""
+"""Floats of a message or vector. The longest exceeds the small socket buffers of threads."""
 TAGS: Final = (0, 1, 2)
 FIRST_FRESH_TAG: Final = 100
 MOST_STEPS: Final = 16
 SPARE: Final = 3
-"""A receive buffer may have so many floats more than its message."""
+"""Most floats by which a receive buffer exceeds its message."""
 
 COLLECTIVES: Final = ("Allreduce", "Bcast", "Reduce", "Gather", "Scatter", "Allgather", "Alltoallv", "Barrier")
 WAITS: Final = ("each", "all", "any", "test")
@@ -37,17 +38,18 @@ class Op:
     """One call of one rank.
 
     Attributes:
-        call: mpi4py's name of it; ``Wait`` completes ``slots``; ``RecvAny`` receives ``count`` messages of any source.
+        call: mpi4py's name of the call; ``Wait`` completes ``slots``; ``RecvAny`` receives ``count`` messages of any
+            source.
         peer: the other rank, or the root.
-        tag: of the message; may be ``MPI.ANY_TAG`` in a receive or probe.
+        tag: tag of the message; may be ``MPI.ANY_TAG`` in a receive or probe.
         count: floats that are sent, reduced or moved per block.
-        number: of the message sent, or of the collective: decides its values.
-        slot: the request that the call starts, -1 if it blocks.
-        slots: of a wait.
-        how: of a wait: ``each``, ``all``, ``any``, ``test``.
-        source: of a Sendrecv's receive.
-        capacity: of the receive buffer.
-        got: what a receive must get: sources and messages; with the tags and counts of those.
+        number: number of the message sent, or of the collective; decides its values.
+        slot: the request that the call starts; -1 if it blocks.
+        slots: the requests that a wait completes.
+        how: how a wait does that: ``each``, ``all``, ``any``, ``test``.
+        source: source of a Sendrecv's receive.
+        capacity: floats of the receive buffer.
+        got: the messages that a receive must get.
     """
 
     call: str
@@ -65,7 +67,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Sent:
-    """A message, as its receiver must see it."""
+    """A message as its receiver must get it."""
 
     source: int
     tag: int
@@ -113,7 +115,7 @@ class _Receive:
 
 
 class _Writer:
-    """A program under way, and what is open in it: sends and receives without each other, requests without a wait."""
+    """A program under way, with its open calls: unmatched sends and receives, and requests without a wait."""
 
     def __init__(self, draw: random.Random, size: int, counts: Sequence[int]) -> None:
         self.ranks: list[list[Op]] = [[] for _ in range(size)]
@@ -132,7 +134,7 @@ class _Writer:
         ]
 
     def finish(self) -> None:
-        """Match and complete whatever is open."""
+        """Match and complete all open calls."""
         for send in list(self._sends):
             self._receive(send.dest, send.what.source, send.what.tag)
         for receive in list(self._receives):
@@ -150,7 +152,7 @@ class _Writer:
         self._receive(self._any_rank(), self._any_rank(), self._any_tag(), is_blocking=False)
 
     def _send_and_receive(self) -> None:
-        """Blocking calls: both, or the one that something open matches."""
+        """Write a blocking send and a blocking receive, or only the one that an open call matches."""
         source, dest, tag, wanted = self._any_rank(), self._any_rank(), self._draw.choice(TAGS), self._any_tag()
         if self._receive_for(source, dest, tag) is not None:
             self._send(source, dest, tag)
@@ -175,7 +177,7 @@ class _Writer:
             self.ranks[rank].append(Op(call, peer=root, count=count, number=number, slot=slot))
 
     def _ring(self) -> None:
-        """Sendrecv of all ranks, with a tag that only an open receive of any tag could want as well."""
+        """Write a Sendrecv of all ranks, unless an open receive of any tag could take one of its messages."""
         tag = self._next_tag()
         if any(receive.op.tag == MPI.ANY_TAG for receive in self._receives):
             return

@@ -1,11 +1,11 @@
-"""Random programs of messages and collectives, which must leave what MPI says, and must end; a rank program.
+"""Random programs of messages and collectives, which must end with the results that MPI prescribes; a rank program.
 
 ``python -m mpi4py -m netoffload_mpi.verify.random_programs --programs 1k``
 
-One rank plays all of them as threads, over real connections with small socket buffers, and holds ``CompComm`` against
-what the program's writer knows. Several ranks carry every program out twice, with mpi4py's calls and with ours, and
-hold both against it. Ends with exit code 1 at the first result that differs, or program that hangs; the line names the
-program, which ``--first`` and ``--programs 1`` repeat.
+With one MPI rank, threads are the ranks, over real connections with small socket buffers, and ``CompComm`` must give
+the results that the program's writer knows. With several, every program runs twice, with mpi4py's calls and with ours,
+and both must give these results. The command ends with exit code 1 at the first wrong result or hanging program, and
+names the program; ``--first`` and ``--programs 1`` repeat it.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from netoffload_mpi.verify.program_runs import HangWatch, Run
 from netoffload_mpi.verify.programs import COUNTS, Program, generate
 
 THREAD_RANKS: Final = (2, 3, 4)
-"""Ranks of one batch after the other."""
+"""Numbers of ranks that batches of programs use in turn."""
 BATCH: Final = 50
-"""So many programs use the same connections."""
+"""Number of programs that use the same connections."""
 SMALL_BUFFER_OCTETS: Final = 32 * 1024
-"""Of a message connection, which then holds 150 KB. Smaller ones would make loopback, whose segments are as long, wait
-for timers."""
+"""Socket buffer of a message connection, which then holds 150 KB. With smaller buffers loopback, whose segments are as
+long, would wait for timers."""
 LONG_COUNTS: Final = (*COUNTS, 1_000_003)
-"""Over ranks, whose buffers are the kernel's: 4 MB are more than those hold in the beginning."""
+"""Counts for MPI's ranks, whose socket buffers have the kernel's size: 4 MB exceed what those hold at first."""
 MISMATCH: Final = 1
 PROGRESS: Final = "verify progress"
 
 
 @dataclass(frozen=True)
 class Series:
-    """Programs ``first`` to ``first + count`` of a seed."""
+    """``count`` programs of a seed, from number ``first`` on."""
 
     seed: int
     first: int
@@ -56,7 +56,7 @@ class Series:
     limit_s: float
 
     def name(self, number: int) -> str:
-        """Return what an error calls a program."""
+        """Return a program's name, for errors."""
         return f"program {number} of seed {self.seed}"
 
     def program(self, number: int, size: int, *, long: bool) -> Program:
@@ -64,7 +64,7 @@ class Series:
         return generate(random.Random(f"{self.seed}:{number}"), size, LONG_COUNTS if long else COUNTS)
 
     def batches(self) -> Iterator[tuple[int, range]]:
-        """Yield numbers of ranks and programs; a program has the same ranks in every series."""
+        """Yield numbers of ranks and of programs; a program has the same number of ranks in every series."""
         number, last = self.first, self.first + self.count
         while number < last:
             batch = number // BATCH
@@ -90,12 +90,12 @@ def on_threads(series: Series, show: Callable[[int], None], make: MakeComm = Thr
     """Carry programs out by threads of this process.
 
     Args:
-        series: of programs.
-        show: called with how many are done.
-        make: from connections to the communicator whose calls are tried.
+        series: the programs.
+        show: called with the number of programs done.
+        make: makes the communicator to try from connections.
 
     Returns:
-        what is wrong first, None if nothing is.
+        The first error, None if there is none.
     """
     for size, numbers in series.batches():
         programs = [(series.name(number), series.program(number, size, long=False)) for number in numbers]
@@ -106,14 +106,14 @@ def on_threads(series: Series, show: Callable[[int], None], make: MakeComm = Thr
 
 
 def play(programs: Sequence[tuple[str, Program]], limit_s: float, make: MakeComm = ThreadComm.over) -> str | None:
-    """Carry out programs with names, all for as many ranks, over the same connections; as :func:`on_threads`."""
+    """Carry out named programs for one number of ranks over the same connections; returns as :func:`on_threads`."""
     exchanges: list[TcpExchange] = []
     wrong: list[str] = []
 
     def hang(where: str) -> None:
         wrong.insert(0, where)
         for exchange in list(exchanges):
-            exchange.close()  # which ends every call
+            exchange.close()  # ends every call
 
     def body(exchange: TcpExchange) -> None:
         exchanges.append(exchange)
@@ -130,12 +130,12 @@ def play(programs: Sequence[tuple[str, Program]], limit_s: float, make: MakeComm
     with HangWatch(limit_s, hang) as watch:
         raised = [error for error in run_tcp(programs[0][1].size, body) if error is not None]
     if raised and not wrong:
-        wrong.append(f"{programs[0][0]} or one of the {len(programs) - 1} behind it: {raised[0]}")
+        wrong.append(f"{programs[0][0]} or one of the {len(programs) - 1} after it: {raised[0]}")
     return wrong[0] if wrong else None
 
 
 def shrink_buffers(exchange: TcpExchange) -> None:
-    """Let the message connections of ``exchange`` hold little."""
+    """Give the message connections of ``exchange`` small socket buffers."""
     for peer in range(exchange.size):
         if peer == exchange.rank:
             continue
@@ -145,7 +145,7 @@ def shrink_buffers(exchange: TcpExchange) -> None:
 
 
 def on_ranks(world: CompComm, series: Series, show: Callable[[int], None]) -> str | None:
-    """Carry programs out on MPI's ranks, with mpi4py's calls and with ours; collective, and the same on every rank."""
+    """Carry programs out on MPI's ranks, with mpi4py's calls and with ours; collective, with one result for all."""
     mpi = MPI.Intracomm(world).Dup()
 
     def hang(where: str) -> None:
@@ -177,9 +177,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         epilog=f"example: {example}".replace("``", ""),
         allow_abbrev=False,
     )
-    parser.add_argument("--programs", type=parse_count, default=1000, metavar="N", help="how many; 10k is 10,000")
+    parser.add_argument(
+        "--programs", type=parse_count, default=1000, metavar="N", help="number of programs; 10k is 10,000"
+    )
     parser.add_argument("--seed", type=int, default=1, help="decides all programs")
-    parser.add_argument("--first", type=int, default=0, metavar="NUMBER", help="begin with this one")
+    parser.add_argument("--first", type=int, default=0, metavar="NUMBER", help="begin with this program")
     parser.add_argument("--limit", type=float, default=60.0, metavar="S", help="a program that takes longer hangs")
     parser.add_argument("--progress", action="store_true", help="say on standard error how far it is")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a line")
@@ -222,7 +224,7 @@ def main(arguments: list[str]) -> None:
         if wrong:
             print(f"netoffload: {wrong}", file=sys.stderr, flush=True)
     if wrong:
-        MPI.Finalize()  # all ranks come here; mpi4py would abort the job, with a remark of its own
+        MPI.Finalize()  # all ranks come here; else mpi4py would abort the job with a message
         sys.exit(MISMATCH)
 
 

@@ -1,4 +1,4 @@
-"""Cases tried on one communicator: ``_comp`` calls, blocking and in the background, beside plain MPI or the model."""
+"""Tries cases on one communicator: ``_comp`` calls, blocking and non-blocking, compared with plain MPI or the model."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from netoffload_mpi.verify.messages import FINISHES, Exchange, exchanges
 
 IN_FLIGHT_CALLS: Final = 6
 IN_FLIGHT_FLOATS: Final = 4_000_000
-"""Background calls are finished together, in each of the ways that there are, as soon as so many were started."""
+"""Most calls and most floats in the background. Then all are finished together, in each of ``FINISHES`` by turns."""
 
 
 @dataclass
 class Tally:
-    """What was compared, under one heading: calls that were carried out, those of them in the background, values."""
+    """What was compared under one label: calls carried out, calls of them in the background, values."""
 
     cases: int = 0
     background: int = 0
@@ -43,12 +43,13 @@ class Trial:
     """One rank's part in trying everything on one communicator with vectors of one length.
 
     Attributes:
-        comm: whose calls are tried.
-        plain: the same ranks for mpi4py's own, with a context of its own: background calls must not meet them.
+        comm: the communicator whose calls are tried.
+        plain: another communicator of the same ranks for mpi4py's own calls, so that these do not meet calls in the
+            background.
         at: rank, size, values.
-        only: mpi4py's names of what is tried; empty: everything.
-        tallies: what was compared, by heading.
-        mismatch: the first one.
+        only: mpi4py's names of the calls to try; empty: all.
+        tallies: what was compared, by label.
+        mismatch: the first mismatch.
     """
 
     comm: CompComm
@@ -132,9 +133,9 @@ class Trial:
 
 
 def first_difference(got: Sequence[Any], expected: Sequence[Any]) -> str | None:
-    """Say where what was observed differs from what it has to be, bit for bit; None: nowhere."""
+    """Say where results first differ from the expected ones, bit for bit; None: nowhere."""
     if len(got) != len(expected):
-        return f"{len(got)} things were left behind instead of {len(expected)}"
+        return f"{len(got)} results came instead of {len(expected)}"
     for ours, theirs in zip(got, expected, strict=True):
         if not isinstance(ours, np.ndarray):
             if ours != theirs:

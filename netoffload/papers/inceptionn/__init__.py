@@ -1,6 +1,6 @@
 """INCEPTIONN: Fig. 4, 5, 7, 12 to 15, Tables II and III, and the engine.
 
-``learning`` has what takes no link, ``links`` what takes some, ``exchange`` how times grow with the nodes.
+``learning`` has the items without links, ``links`` those over links, ``exchange`` the growth of times with the nodes.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""INCEPTIONN's Fig. 15: how the time of an exchange grows with the nodes, measured, and by the formulas beyond."""
+"""INCEPTIONN's Fig. 15: how the time of an exchange grows with the nodes: measured, then by the formulas."""
 
 from __future__ import annotations
 
@@ -125,10 +125,9 @@ FIG15: Final = Item(
         )
     ],
     "Paper: gradient exchange of four models on 4 to 8 hosts with 10 Gb/s. Here: sums of vectors of up to 40 MB "
-    "on emulated "
-    "nodes with slower links. One of WA's workers is its aggregator, so 8 nodes have 7 vectors on a link: 7/3 is "
-    "linear. "
-    "A latency below 0 is the links' bucket, which lets the first 128 KiB pass at once.",
+    "on emulated nodes with slower links. One of WA's workers is its aggregator. So the aggregator's link carries 3 "
+    "vectors with 4 nodes and 7 with 8, and linear growth is 7/3. A fitted latency can be below 0, because the links' "
+    "token bucket lets the first 128 KiB pass at once.",
     lambda _is_full: [Step(f"{gbit:g}", bound(_exchange_times, gbit), needs_root=True) for gbit in RATES_GBIT],
     _fig15,
 )

@@ -22,9 +22,8 @@ MODELS: Final[Mapping[str, tuple[str, int, int]]] = {"hdc": ("mnist", 300, 2000)
 """By model: its data set, and iterations of a quick and of a full run."""
 MODEL_SETTING: Final = (
     "Paper: AlexNet on ImageNet and HDC on MNIST, trained to the end (Table I). Here: HDC on MNIST, and a small "
-    "convolutional network on CIFAR-10 (or a part of it) in AlexNet's place, some hundred iterations with four "
-    "workers "
-    "of batch 25, whose gradients are averaged; the learning rates are the models' own."
+    "convolutional network on CIFAR-10 (or a part of it) instead of AlexNet, some hundred iterations with four "
+    "workers of batch 25, whose gradients are averaged; each model has its own learning rate."
 )
 
 
@@ -72,7 +71,7 @@ FIG4: Final = Item(
         *(
             Claim(
                 f"{model}.{what}",
-                f"{model}: points that 24b-T of {what} alone costs",
+                f"{model}: points lost with 24b-T of {what} alone",
                 None,
                 "points",
                 "Fig. 4",
@@ -145,7 +144,7 @@ FIG5: Final = Item(
         ),
         Claim("near", "gradients within 0.025 of 0, final stage", None, "%", "Fig. 5", Standing.SCALED),
     ],
-    "Paper: AlexNet on ImageNet. Here: HDC on MNIST, four workers of batch 25; the gradient of one of them.",
+    "Paper: AlexNet on ImageNet. Here: HDC on MNIST, four workers of batch 25; the gradient of one worker.",
     lambda _is_full: [Step("hdc", _distribution, ("mnist",))],
     _fig5,
 )
@@ -165,7 +164,7 @@ CODERS: Final[Mapping[str, str | None]] = {
 
 
 def printed_ratio(shares: Sequence[float]) -> float:
-    """Return the ratio that a row of Table III means: 11.6 for HDC with 2^-10, as VIII-C prints."""
+    """Return the ratio that follows from a row of Table III: 11.6 for HDC with 2^-10, as VIII-C prints."""
     return 32 / sum(bits * share / 100 for bits, share in zip(CLASS_BITS, shares, strict=True))
 
 
@@ -207,7 +206,7 @@ def _fig14(values: Mapping[str, Json]) -> Reading:
     found |= {f"relative.{name}": 100 * share for name, share in relative.items()}
     remarks = []
     panels = [
-        Panel("bars", "compression ratio", "octets of float32 for one sent", (bars("ratio", ratios),)),
+        Panel("bars", "compression ratio", "octets of float32 per octet sent", (bars("ratio", ratios),)),
         Panel("bars", "accuracy relative to Base", "%", (bars("accuracy", relative, 100),)),
     ]
     for k in BOUNDS:
@@ -298,10 +297,8 @@ FIG14: Final = Item(
         ),
     ],
     "Paper: four models, trained to the end; HDC for 10,000 iterations. Here: HDC on MNIST with Table I's batch, "
-    "momentum "
-    "and learning rate, some hundred iterations, four workers; each worker's gradient is coded once, while a "
-    "ring codes "
-    "partial sums. The paper subtracts the sum of gradients, we the mean.",
+    "momentum and learning rate, some hundred iterations, four workers. Here each worker's gradient is coded once, but "
+    "a ring codes partial sums. The paper subtracts the sum of gradients, we subtract the mean.",
     lambda _is_full: [Step(name, bound(_compressed, name), ("mnist",)) for name in CODERS],
     _fig14,
 )
@@ -350,7 +347,7 @@ ENGINE: Final = Item(
         ),
         holds("line", "the engine does not slow a 10 Gb/s line down", "VII-C"),
     ],
-    "Paper: an FPGA at 100 MHz. Here: a model of its engines, clocked cycle by cycle, on drawn gradients.",
+    "Paper: an FPGA at 100 MHz. Here: a model of its engines, clocked cycle by cycle, on random gradients.",
     lambda _is_full: [Step(f"{spread:g}", bound(_engine, spread)) for spread in SPREADS],
     _engine_reading,
 )

@@ -1,4 +1,4 @@
-"""INCEPTIONN's figures that need links: Table II and Fig. 7, 12 and 13, on emulated ones."""
+"""INCEPTIONN's figures that need links: Table II and Fig. 7, 12 and 13, on emulated links."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ FOUR: Final = ("wa", "wa+c", "inc", "inc+c")
 GIGABIT: Final = 1_000_000_000
 LINKS: Final = (
     "Paper: five hosts with GPUs, 10 Gb/s Ethernet, NICs with an FPGA (their compressed link times are scaled, "
-    "VII-C). "
-    "Here: five emulated nodes with their NICs, a switch and the training on two cores, links shaped to the rate "
-    "named; "
-    "NICs are processes. Uncompressed methods run without NICs."
+    "VII-C). Here: five emulated nodes with their NICs, a switch and the training on two cores; each item names the "
+    "rate of its links. NICs are processes. Uncompressed methods run without NICs."
 )
 
 TABLE2_HDC: Final = {"Communicate": 80.2, "Forward and backward pass, update, sum": 19.7}
@@ -59,7 +57,7 @@ TABLE2: Final = Item(
                 share,
                 "%",
                 "Table II",
-                "its forward and backward passes take a GPU",
+                "its forward and backward passes need a GPU",
             )
             for model, share in (("AlexNet", 75.7), ("ResNet-50", 80.2), ("VGG-16", 70.9))
         ),
@@ -105,7 +103,7 @@ FIG7: Final = Item(
         *(
             Claim(
                 f"{gbit}.{name}",
-                f"HDC, {gbit} Gb/s: training time with {name} over that without",
+                f"HDC, {gbit} Gb/s: training time with {name} over Base",
                 printed,
                 "x",
                 place,
@@ -121,7 +119,7 @@ FIG7: Final = Item(
             )
         ),
         not_here(
-            "alexnet", "AlexNet's training time with software compressors", None, "x", "Fig. 7", "its passes take a GPU"
+            "alexnet", "AlexNet's training time with software compressors", None, "x", "Fig. 7", "its passes need a GPU"
         ),
     ],
     LINKS + " HDC on a ring; snappy and zfp gather payloads; the inline codec is `bounded`, compiled, in the ranks. "
@@ -287,7 +285,7 @@ FIG13: Final = Item(
         ),
         Claim(
             "more",
-            "HDC: iterations that INC+C takes more; printed: 1 or 2 epochs",
+            "HDC: additional iterations of INC+C; printed: 1 or 2 epochs",
             None,
             "%",
             "VIII-B",

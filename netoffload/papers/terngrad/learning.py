@@ -1,4 +1,4 @@
-"""What TernGrad learns: Fig. 2, 3 and 4, Table 1; Tables 2 and 3 are not reproducible here."""
+"""TernGrad's figures on learning: Fig. 2, 3 and 4, Table 1; Tables 2 and 3 are not reproducible here."""
 
 from __future__ import annotations
 
@@ -115,8 +115,7 @@ FIG2: Final = Item(
         ),
     ],
     "Paper: AlexNet on two workers, by iteration. Here: LeNet-5 on MNIST on two workers, the last iteration. The "
-    "paper's "
-    "1.0 to 1.5 % are those of a Gaussian gradient; that of LeNet has heavier tails.",
+    "paper's 1.0 to 1.5 % hold for a Gaussian gradient; LeNet's gradient has heavier tails.",
     lambda _is_full: [Step("lenet5", _histograms, ("mnist",))],
     _fig2,
 )
@@ -170,7 +169,7 @@ FIG3: Final = Item(
         for claim in (
             Claim(
                 f"{optimizer}.worst",
-                f"{optimizer}: TernGrad's accuracy less that of floats, worst",
+                f"{optimizer}: TernGrad's accuracy minus that of floats, worst",
                 -0.22,
                 "points",
                 "4.1",
@@ -179,7 +178,7 @@ FIG3: Final = Item(
             ),
             Claim(
                 f"{optimizer}.best",
-                f"{optimizer}: TernGrad's accuracy less that of floats, best",
+                f"{optimizer}: TernGrad's accuracy minus that of floats, best",
                 0.15,
                 "points",
                 "4.1",
@@ -241,7 +240,7 @@ TABLES: Final = Item(
         *(
             Claim(
                 f"{workers}.gap",
-                f"CifarNet, {workers} workers: TernGrad less floating",
+                f"CifarNet, {workers} workers: TernGrad minus floating",
                 row[1] - row[0],
                 "points",
                 "Table 1",
@@ -283,8 +282,8 @@ TABLES: Final = Item(
         ),
     ],
     "Paper: CifarNet on all of CIFAR-10 with crops and flips, Adam, 300,000 and 18,750 iterations. Here: "
-    "momentum SGD, "
-    "rate 0.01, some dozen iterations of batch 32 per worker, images as they are, perhaps a part of CIFAR-10.",
+    "momentum SGD, learning rate 0.01, some dozen iterations of batch 32 per worker, unchanged images of CIFAR-10 or "
+    "of a part of it.",
     lambda _is_full: [
         Step(f"{workers} {coder}", bound(_cifarnet, workers, coder), ("cifar10",))
         for workers in TABLE1
@@ -369,14 +368,14 @@ FIG4: Final = Item(
         ),
         Claim(
             "gap",
-            "TernGrad's accuracy less that of floats at equal iterations, three seeds",
+            "TernGrad's accuracy minus that of floats at equal iterations, three seeds",
             0.0,
             "points",
             "abstract: less than 2 lost",
             Standing.SCALED,
             within=2.0,
         ),
-        Claim("clip", "accuracy without clipping less that with it", -2.98, "points", "Table 2", Standing.SCALED),
+        Claim("clip", "accuracy without clipping minus that with it", -2.98, "points", "Table 2", Standing.SCALED),
     ],
     "Paper: AlexNet on ImageNet, 4 workers, mini-batch 512. Here: LeNet-5 on MNIST, 4 workers of batch 32, "
     "learning rate 0.01.",

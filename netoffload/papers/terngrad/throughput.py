@@ -19,7 +19,7 @@ CLUSTERS: Final = {
     ),
 }
 NETWORKS: Final = {"AlexNet": (128, 244.4e6, 0.10), "GoogLeNet": (64, 28.0e6, 0.09), "VggNet-A": (32, 531.5e6, 0.15)}
-"""By network: samples per GPU, octets of the gradient, and a time of a mini-batch that is assumed, not printed."""
+"""By network: samples per GPU, octets of the gradient, and the assumed time of a mini-batch, which is not printed."""
 GPUS: Final = (4, 8, 16, 32, 64, 128, 256, 512)
 RATIO: Final = model.up_ratio(2)
 
@@ -64,7 +64,7 @@ def _fig5(values: Mapping[str, Json]) -> Reading:
         "bits": RATIO,
     }
     remark = (
-        f"With the bandwidths assumed here, the printed 3.04 for AlexNet takes {values['model']['batch_s']:.2f} s "
+        f"With the bandwidths assumed here, the printed 3.04 for AlexNet needs {values['model']['batch_s']:.2f} s "
         f"per "
         "mini-batch on one GPU, which the paper does not print."
     )
@@ -83,15 +83,14 @@ FIG5: Final = Item(
             "section 5",
             Standing.SCALED,
         ),
-        Claim("vgg", "VggNet-A on 128 nodes, 100 Gb/s: likewise", 2.0, "x", "section 5: doubles", Standing.SCALED),
+        Claim("vgg", "VggNet-A on 128 nodes, 100 Gb/s: the same", 2.0, "x", "section 5: doubles", Standing.SCALED),
         holds("order", "AlexNet gains more than GoogLeNet", "section 5"),
         Claim("up", "least octets up: 32 / log2 3", 20.18, "x", "3.1", within=0.01),
         Claim("bits", "octets up with 2 bits", 16.0, "x", "3.1", within=0.0),
     ],
-    "The model's formulas are printed, its inputs are not: the profiled time of a mini-batch and the bandwidths "
-    "inside a "
-    "machine. They are assumed here: 0.10, 0.09 and 0.15 s, 10 GB/s (PCIe) and 36 GB/s (NVLink). So forms "
-    "compare, not digits.",
+    "The paper prints the model's formulas, but not its inputs: the profiled time of a mini-batch and the bandwidths "
+    "inside a machine. Here they are assumed: 0.10, 0.09 and 0.15 s, 10 GB/s (PCIe) and 36 GB/s (NVLink). So only the "
+    "forms of the curves can be compared, not their values.",
     lambda _is_full: [Step("model", _throughputs)],
     _fig5,
 )

@@ -1,4 +1,4 @@
-"""Frames lost, doubled and overtaken inside a testbed's switch, where neither NIC has a hand in it.
+"""Loses, doubles and delays frames inside a testbed's switch, outside of both NICs.
 
 Rules of nft look at every frame that arrives at a switch port (netdev ingress, before the bridge) and draw lots::
 
@@ -6,8 +6,8 @@ Rules of nft look at every frame that arrives at a switch port (netdev ingress, 
                             │
                             └─► veth hold0 ─ held0 ─► Holder: waits some milliseconds ──────► p1
 
-A frame that takes the way through the holder arrives late, behind those sent after it; a copy that does arrives twice.
-Frames keep their virtio-net headers on this way, so segments whose checksum is still to be filled in stay as they are.
+A frame that goes through the holder arrives late, behind frames sent after it; if a copy goes through it, the frame
+arrives twice. Frames keep their virtio-net headers there, so segments with an unfinished checksum stay as they are.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from netoffload.netlink.redirect import remove_link
 from netoffload.testbed.plan import MTU_MAX, Plan
 
 NFT_SHARE: Final = 10_000
-"""Lots are drawn out of this many."""
+"""Number of lots: a share of frames is a number of these."""
 HOLD_S: Final = (0.0005, 0.02)
-"""A held frame waits between these; within the shorter one tens of frames pass at 1 Gb/s."""
+"""Shortest and longest time that a frame is held; in the shorter one tens of frames pass at 1 Gb/s."""
 HELD_MAX: Final = 4096
 SOL_PACKET: Final = 263  # linux/socket.h
 PACKET_VNET_HDR: Final = 15  # linux/if_packet.h
@@ -46,7 +46,7 @@ SBIN: Final = "/usr/sbin:/sbin:/usr/bin:/bin"
 
 @dataclass(frozen=True)
 class Damage:
-    """Shares of frames, 0..1, that meet each fate at every port of the switch."""
+    """Shares of frames, 0..1, that every port of the switch loses, doubles or delays."""
 
     loss: float = 0.0
     duplication: float = 0.0
@@ -71,7 +71,7 @@ class DamagedSwitch:
         self.held_frames = 0
 
     def __enter__(self) -> DamagedSwitch:
-        """Make the detour and start the thread that holds frames.
+        """Make the way through the holder and start the thread that holds frames.
 
         Raises:
             SystemRefusedError: nft is missing, or the kernel refused.
@@ -91,7 +91,7 @@ class DamagedSwitch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop damaging, and take the detour away."""
+        """Stop damaging, and remove the way through the holder."""
         with contextlib.suppress(SystemRefusedError):
             self.set_damage(Damage())
         if self._thread is not None:
@@ -106,7 +106,7 @@ class DamagedSwitch:
                 remove_link(switch, f"hold{index}")
 
     def set_damage(self, damage: Damage) -> None:
-        """Damage frames from now on as ``damage`` says; no share above 0 leaves no rule.
+        """Damage frames as ``damage`` says from this call on; without a share above 0 there is no rule.
 
         Raises:
             SystemRefusedError: nft refused.
@@ -145,7 +145,7 @@ class DamagedSwitch:
                     heapq.heappush(held, (due_s, self.held_frames, index, frame))
             while held and held[0][0] <= time.monotonic():
                 _, _, index, frame = heapq.heappop(held)
-                with contextlib.suppress(OSError):  # the port is down, or its MTU is smaller by now
+                with contextlib.suppress(OSError):  # the port is down, or its MTU has become smaller
                     self._sockets[2 + (1 - index)].send(frame)
 
 

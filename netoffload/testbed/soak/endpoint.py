@@ -1,11 +1,11 @@
 """One end of a connection that carries float32 both ways and judges every value that arrives.
 
-Runs on a node by its file name (``python -I endpoint.py OPTIONS``), so that it starts with the standard library and
-NumPy alone. OPTIONS is one JSON object, as :class:`netoffload.testbed.soak.flows.Flow` writes it.
+A node runs this file by its name (``python -I endpoint.py OPTIONS``), so it imports only the standard library and
+NumPy. OPTIONS is one JSON object, as :class:`netoffload.testbed.soak.flows.Flow` writes it.
 
-Each direction of the connection carries a file of float32, over and over, from a position of its own. A value that
-arrives is *rounded* (the codec's round trip), *exact* (as it was sent), *same* (both at once) or *wrong* (neither).
-The octets behind the last whole float must arrive as they were sent.
+Each direction of the connection repeats a file of float32, from its own position. A value that arrives is *rounded*
+(the codec's round trip), *exact* (as it was sent), *same* (both at once) or *wrong* (neither). The octets behind the
+last whole float must arrive as they were sent.
 
 The program reads words on standard input: ``stop`` lets the writer end its stream, and the end of the input ends the
 program. It writes JSON lines to standard output: ``ready`` when the listener listens, ``progress`` five times a second,
@@ -29,7 +29,7 @@ import numpy as np
 PROGRESS_S = 0.2
 RETRY_S = 0.2
 CONNECT_S = 120
-"""A connect may meet a path that is down for seconds, several times over."""
+"""Time limit of a connect, whose path may be down for seconds, several times."""
 TCP_MD5SIG = 14  # linux/tcp.h
 
 
@@ -37,7 +37,7 @@ class Judge:
     """Compares the octets of one direction with what was sent and with the codec's round trip, as they arrive."""
 
     def __init__(self, sent: np.ndarray, rounded: np.ndarray, rotation: int) -> None:
-        """Judge a stream of uint32[n] ``sent``, over and over, whose first value is ``sent[rotation]``."""
+        """Judge a stream that repeats uint32[n] ``sent`` and begins with ``sent[rotation]``."""
         self._sent, self._rounded = np.roll(sent, -rotation), np.roll(rounded, -rotation)
         self._rest = b""
         self.received_octets = self.values = 0
@@ -90,7 +90,7 @@ class Judge:
 
 
 class Writer:
-    """Sends one direction's octets with the writes, pauses and options that were drawn for it."""
+    """Sends one direction's octets with the writes, pauses and options that its options name."""
 
     def __init__(self, options: dict[str, Any], stopped: threading.Event) -> None:
         """Send as ``options`` say, to their end or until ``stopped`` is set."""
@@ -121,23 +121,23 @@ class Writer:
             ahead_s = self.sent_octets / options["rate_octets_per_s"] - (time.monotonic() - started_s)
             if ahead_s > 0.005:
                 self._stopped.wait(ahead_s)
-            elif ahead_s < -1:  # after an outage the rate holds again, and no burst makes up for it
+            elif ahead_s < -1:  # after an outage the writer returns to its rate, without a burst to catch up
                 started_s = time.monotonic() - self.sent_octets / options["rate_octets_per_s"]
         self._align(stream)
         stream.shutdown(socket.SHUT_WR)
 
     def _align(self, stream: socket.socket) -> None:
-        """End a stream of whole floats at a float: a short count of send(2) may have cut one."""
+        """End a stream of whole floats at the end of a float, which a short count of send(2) may have cut."""
         while self._options["whole"] and self.sent_octets % 4:
             start = self.sent_octets % self._block
             self.sent_octets += stream.send(self._view[start : start + 4 - self.sent_octets % 4])
 
 
 class Endpoint:
-    """The program: a connection, its writer in a thread, its reader here."""
+    """The program: a connection, with its writer in a thread and its reader in the main thread."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        """Prepare what ``options`` say."""
+        """Prepare an endpoint with these options."""
         self._options = options
         self._stopped, self._ended = threading.Event(), threading.Event()
         receive = options["receive"]
@@ -148,7 +148,7 @@ class Endpoint:
         self._elapsed_s = 0.0
 
     def run(self) -> None:
-        """Open the connection, carry the streams and say how it went."""
+        """Open the connection, carry the streams and write the result."""
         threading.Thread(target=self._obey, daemon=True).start()
         try:
             with self._open() as stream:
@@ -242,7 +242,7 @@ class Endpoint:
         for line in sys.stdin:
             if line.strip() == "stop":
                 self._stopped.set()
-        os._exit(2)  # whoever started this is gone
+        os._exit(2)  # the process that started this one has ended
 
 
 _say_lock = threading.Lock()

@@ -1,7 +1,7 @@
-"""What a soak does to a testbed of two nodes while its flows run: one event per round, drawn from the seed.
+"""The events of a soak: what it does to a testbed of two nodes while its flows run, one event per round.
 
-Each event changes something and, where it breaks the path, undoes that before it returns. Losses, MTUs and the window
-scaling of new connections stay as they are until another event changes them, so that adversities meet.
+The seed decides the events. An event that breaks the path repairs it before it returns. Losses, MTUs and the window
+scaling of new connections stay until another event changes them, so that several disturbances act together.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from typing import Final
 from netoffload.control import request
 from netoffload.errors import ControlError, SystemRefusedError
 from netoffload.netlink import Namespace
-from netoffload.testbed import nics
 from netoffload.testbed.build import Testbed
-from netoffload.testbed.journal import Journal, read_run
+from netoffload.testbed.journal import read_run
 from netoffload.testbed.plan import NodePlan
 from netoffload.testbed.processes import ProcessId
 from netoffload.testbed.soak.damage import SBIN, Damage, DamagedSwitch
 from netoffload.testbed.soak.flows import ipv6_address
 
 MTUS: Final = (1280, 1400, 1492, 1500, 1500, 3000, 9000)
-"""Of all links together. Below 1280 octets the kernel takes a link's IPv6 addresses away."""
+"""MTUs for all links together. Below 1280 octets the kernel removes a link's IPv6 addresses."""
 ROUTE_MTUS: Final = (576, 1000, 1450, 1280)
 OUTAGE_S: Final = (1.0, 3.0)
 STOPPED_S: Final = (0.5, 5.0)
@@ -44,15 +43,15 @@ DAMAGES: Final = (
 GONE_S: Final = 10.0
 
 Attend = Callable[[float], None]
-"""Lets time pass, in seconds, while the flows' endpoints are listened to."""
+"""Waits a number of seconds, and reads the flows' endpoints meanwhile."""
 
 
 class Events:
-    """The events that are possible here.
+    """The events that are possible on this machine.
 
     Attributes:
-        bed: where they happen.
-        missing: a line for each kind of event that cannot happen on this machine.
+        bed: the testbed that they disturb.
+        missing: a line for each kind of event that is impossible on this machine.
     """
 
     def __init__(self, bed: Testbed, switch: DamagedSwitch | None, draw: random.Random, attend: Attend) -> None:
@@ -60,8 +59,8 @@ class Events:
 
         Args:
             bed: a testbed of two nodes with NICs.
-            switch: its switch, if frames can be damaged here.
-            draw: decides which event comes and how hard it hits.
+            switch: its switch, if this machine can damage frames; else None.
+            draw: decides which event comes, and its parameters.
             attend: called instead of sleeping.
         """
         self.bed, self._switch, self._draw, self._attend = bed, switch, draw, attend
@@ -126,7 +125,7 @@ class Events:
 
     def _route_mtu(self) -> str:
         node, mtu = self._node(), self._draw.choice(ROUTE_MTUS)
-        # Locked above the MTU of a link, which may come down later, it would be a path that untagged flows never cross.
+        # A link may shrink later, and untagged flows never cross a link with less than a locked MTU.
         may_lock = self._draw.random() < 0.5 and mtu <= min(MTUS)
         locked = ["mtu", *(["lock"] if may_lock else []), str(mtu)]
         networks = {"-4": self.bed.plan.network}
@@ -216,7 +215,7 @@ def set_window_scaling(node: NodePlan, on: bool) -> None:
 
 
 def set_segmentation(node: NodePlan, on: bool) -> None:
-    """Let a node's wire take segments of many frames, or single frames only.
+    """Switch a wire's segmentation offload on or off: off, it takes only single frames.
 
     Raises:
         SystemRefusedError: ethtool is missing or refused.
@@ -267,8 +266,8 @@ def kill_nic(bed: Testbed, node: NodePlan) -> None:
 
 
 def start_nic(bed: Testbed, node: NodePlan) -> None:
-    """Start a node's NIC again, with the flow table that the one before left, and return when it forwards."""
-    nics._start_together(bed.plan, [node], Journal(bed.plan.state_dir), bed._nics)
+    """Start a node's NIC again, with the flow table of the old one, and return when it forwards."""
+    bed.restart_nic(node.index)
 
 
 @contextlib.contextmanager

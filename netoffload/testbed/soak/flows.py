@@ -1,4 +1,4 @@
-"""Running connections of a soak: two ``endpoint`` programs each, and what they found."""
+"""Running connections of a soak, each with two ``endpoint`` programs, and their findings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Found:
     elapsed_s: float
     """From the open connection to the end of the stream."""
     examples: tuple[tuple[int, str, str, str], ...]
-    """Of wrong values: index, and the bits that were sent, that arrived, and that the codec makes."""
+    """Wrong values: index, and the bits that were sent, that arrived, and that the codec makes."""
 
 
 class Flow:
@@ -61,9 +61,9 @@ class Flow:
 
         Args:
             bed: a testbed of at least two nodes.
-            options: of the connection.
+            options: options of the connection.
             values: the files of values.
-            port: where the listener listens.
+            port: port of the listener.
         """
         self.options = options
         self.error: str | None = None
@@ -82,7 +82,7 @@ class Flow:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End both programs, whatever they do."""
+        """End both programs, even if they are still busy."""
         for process in self._processes:
             process.kill()
             process.wait()
@@ -94,7 +94,7 @@ class Flow:
 
     @property
     def is_done(self) -> bool:
-        """Both ends have ended."""
+        """Whether both ends have ended."""
         return len(self._said) == 2 or self.error is not None
 
     @property
@@ -113,11 +113,11 @@ class Flow:
         return sum(progress[2] for progress in self._progress.values())
 
     def descriptors(self) -> list[int]:
-        """Return what to wait on before :meth:`read` has something to do."""
+        """Return the descriptors that become readable when :meth:`read` has something to do."""
         return [key.fd for key in self._selector.get_map().values()]
 
     def read(self, timeout_s: float = 0) -> None:
-        """Take what the endpoints have said; waits up to ``timeout_s`` for the first word."""
+        """Read the endpoints' lines; wait up to ``timeout_s`` for the first one."""
         for key, _ in self._selector.select(timeout_s):
             index = int(key.data)
             octets = os.read(key.fd, PIPE_OCTETS)
@@ -142,7 +142,7 @@ class Flow:
         """Wait until both ends are done, and return what they found.
 
         Raises:
-            TimeoutError: they were not, in this time.
+            TimeoutError: an end was not done in this time.
         """
         deadline = time.monotonic() + timeout_s
         while not self.is_done:
@@ -153,7 +153,7 @@ class Flow:
         return self.found()
 
     def found(self) -> list[Found]:
-        """Return what the endpoints that reported a result found, by direction."""
+        """Return the results that endpoints have reported, by direction."""
         results = {index: said["result"] for index, said in self._said.items()}
         found = []
         for direction, (writer, reader) in zip(self.options.directions, ((1, 0), (0, 1)), strict=True):
@@ -165,7 +165,7 @@ class Flow:
         return found
 
     def told(self) -> str:
-        """Return the options as JSON, to be found again."""
+        """Return the options as JSON, for messages from which the flow can be repeated."""
         return json.dumps(asdict(self.options))
 
     def _sent(self, index: int) -> int:
@@ -237,7 +237,7 @@ def await_progress(flow: Flow, octets: int, timeout_s: float) -> None:
     """Wait until a flow's readers have received ``octets`` together.
 
     Raises:
-        RunError: they have not in this time, or the flow ended before.
+        RunError: the time is over, or the flow ended before.
     """
     deadline = time.monotonic() + timeout_s
     while flow.received_octets < octets:
@@ -249,7 +249,7 @@ def await_progress(flow: Flow, octets: int, timeout_s: float) -> None:
 
 
 def wait_for_any(flows: Iterable[Flow], timeout_s: float) -> None:
-    """Wait until an endpoint of one of the flows says something, and take it."""
+    """Wait until an endpoint of one of the flows writes a line, and read it."""
     with selectors.DefaultSelector() as selector:
         for flow in flows:
             for descriptor in flow.descriptors():
@@ -270,11 +270,11 @@ def carry(bed: Testbed, flows: Sequence[FlowOptions], values: Values, timeout_s:
         bed: a testbed.
         flows: the connections.
         values: the files of values.
-        timeout_s: for all of them together.
-        port: where the first listens; the others follow.
+        timeout_s: time limit of all connections together.
+        port: port of the first listener; the others take the next ones.
 
     Raises:
-        RunError: one broke, arrived short, or is not at its end in time; the message has its options.
+        RunError: a flow broke, arrived short, or did not end in time; the message has its options.
     """
     found: list[Found] = []
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What a connection of a soak does, as data: the values it carries, and the options an application may choose.
+"""The connections of a soak as data: the values they carry, and the options that an application may choose.
 
 :class:`Values` writes the files that endpoints send and compare with: one pair per distribution, the second through
 :meth:`~netoffload.codec.base.Codec.round_trip`. :func:`draw_options` draws a connection from a seed: writes that keep
@@ -18,7 +18,7 @@ from netoffload.codec import get
 from netoffload.config import TOS_COMPRESS
 
 BLOCK_VALUES: Final = 1 << 18
-"""Values in a file; a stream goes through it again and again, from a position of its own."""
+"""Values in a file; a stream repeats the file, from its own position."""
 DISTRIBUTIONS: Final = ("gradients", "wide", "unit", "sparse", "edge")
 
 
@@ -48,8 +48,8 @@ def draw_values(name: str, count: int, seed: int) -> np.ndarray[Any, np.dtype[np
     Args:
         name: ``gradients`` N(0, 0.002), ``wide`` N(0, 0.1), ``unit`` 0..1, ``sparse`` nine zeros in ten, or ``edge``:
             neighbours of 0.125 whose codes are of two lengths, so that a mix of two forms shows.
-        count: how many.
-        seed: decides them.
+        count: number of values.
+        seed: decides the values.
     """
     draw = np.random.default_rng(seed)
     if name == "edge":
@@ -65,16 +65,16 @@ class Direction:
     """How one end writes, and how the other reads.
 
     Attributes:
-        distribution: of the values.
-        rotation: where in the file the stream begins, in values.
-        octets: of the whole stream.
+        distribution: name of the values' distribution.
+        rotation: index of the value in the file at which the stream begins.
+        octets: length of the whole stream.
         write_octets: smallest and largest write, and the step between possible sizes.
-        rate_octets_per_s: the writer's pace.
+        rate_octets_per_s: rate of the writer.
         more: half the writes carry ``MSG_MORE``.
         cork: the writer corks and uncorks the socket.
         read_octets: smallest and largest read.
-        pause_share: share of the reads behind which the reader pauses.
-        pause_s: its longest pause.
+        pause_share: share of the reads after which the reader pauses.
+        pause_s: the reader's longest pause.
     """
 
     distribution: str = "gradients"
@@ -90,7 +90,7 @@ class Direction:
 
     @property
     def is_whole(self) -> bool:
-        """Every write is of whole floats."""
+        """Whether every write has whole floats."""
         return all(number % 4 == 0 for number in (self.write_octets[0], self.write_octets[2]))
 
 
@@ -102,13 +102,13 @@ class FlowOptions:
         listener: index of the node that listens; the other end is on ``connector``.
         connector: index of the node that connects.
         directions: what the connector sends, and what the listener sends.
-        is_ipv6: the addresses are the nodes' IPv6 addresses.
-        tos: of the sockets on both ends.
+        is_ipv6: the connection uses the nodes' IPv6 addresses.
+        tos: ToS of the sockets on both ends.
         rcvbuf_octets: ``SO_RCVBUF`` of both ends; 0 is the kernel's choice.
         sndbuf_octets: ``SO_SNDBUF``, likewise.
         maxseg: ``TCP_MAXSEG``, likewise.
         nodelay: ``TCP_NODELAY`` on both ends.
-        md5_key: both ends sign their segments with it (RFC 2385); empty: they do not. IPv4 only.
+        md5_key: key with which both ends sign their segments (RFC 2385); empty: no signature. IPv4 only.
         seed: decides the sizes of writes and reads.
     """
 

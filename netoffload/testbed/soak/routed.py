@@ -42,11 +42,11 @@ class PathResult:
     """One stream over a path, tagged and untagged.
 
     Attributes:
-        octets: of each stream.
+        octets: length of each stream.
         tagged_s: from the open connection to the end of the tagged stream.
-        untagged_s: of the untagged one.
-        compressed_octets: of the tagged one, as the sending NIC counts them.
-        wrong: values of both that are wrong.
+        untagged_s: the same of the untagged stream.
+        compressed_octets: octets of the tagged stream that the sending NIC compressed.
+        wrong: number of wrong values in both streams.
     """
 
     octets: int
@@ -63,15 +63,15 @@ class PathResult:
 
 @contextlib.contextmanager
 def routed(bed: Testbed, mtu: int, *, icmp: bool = True) -> Iterator[None]:
-    """Make routers of the switch of a testbed of two nodes; the testbed's end takes them down.
+    """Turn the switch of a testbed of two nodes into routers; they go when the testbed is taken down.
 
     Args:
         bed: a running testbed.
-        mtu: of the link between the routers, octets.
-        icmp: the routers say when a datagram does not fit; without, they need nft to keep silent.
+        mtu: MTU of the link between the routers, in octets.
+        icmp: the routers say if a datagram does not fit; False: nft keeps them silent.
 
     Raises:
-        UsageError: the testbed has not two nodes.
+        UsageError: the testbed does not have exactly two nodes.
         SystemRefusedError: the kernel refused, it has no IPv6, or nft is missing.
     """
     plan = bed.plan
@@ -96,14 +96,14 @@ def routed(bed: Testbed, mtu: int, *, icmp: bool = True) -> Iterator[None]:
 
 
 def measure_path(bed: Testbed, values: Values, octets: int, *, ipv6: bool, black_hole: bool = False) -> PathResult:
-    """Send one tagged stream from n0 to n1, then an untagged one over the same path, of which n0 knows nothing yet.
+    """Send one tagged stream from n0 to n1, then an untagged one over the same path; n0 forgets the path before either.
 
     Args:
         bed: a testbed, routed or not.
         values: the files of values.
-        octets: of each stream.
-        ipv6: over IPv6.
-        black_hole: the untagged stream may probe the path's MTU (RFC 4821), or it would never end.
+        octets: length of each stream.
+        ipv6: send over IPv6.
+        black_hole: let the untagged stream probe the path's MTU (RFC 4821); else it would never end.
 
     Raises:
         RunError: a stream broke or did not end.
@@ -142,7 +142,7 @@ def _make_router(netns: str, node: NodePlan, middle: str, far: NodePlan) -> None
 
 
 def _router_addresses(index: int) -> tuple[str, str]:
-    """Of the router beside node ``index``: IPv4, IPv6."""
+    """Return the IPv4 and the IPv6 address of the router beside node ``index``."""
     return f"10.98.9.{index + 1}", f"fd99::{index + 1}"
 
 

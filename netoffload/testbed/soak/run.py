@@ -1,8 +1,8 @@
-"""A soak: several flows, adversity by the round, and every value judged.
+"""A soak: several flows, a disturbance in each round, and every value judged.
 
 A round is one event, then a wait until every flow that was alive has made progress. Flows end when their octets are
-sent and others begin, with options of their own. Everything is drawn from one seed; times are not, so a seed repeats
-the questions and not the interleaving.
+sent, and others with other options begin. One seed decides everything but times. So a seed repeats events and flows,
+but not their interleaving.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from netoffload.testbed.soak.flows import Flow, Found, wait_for_any
 from netoffload.testbed.soak.options import Values, draw_options
 
 FLOWS: Final = 6
-"""At a time."""
+"""Number of flows at a time."""
 STUCK_S: Final = 60.0
-"""A flow that makes no progress for so long, although the path is whole, is stuck."""
+"""Seconds without progress over a whole path after which a flow is stuck."""
 ROUND_S: Final = 1.5
-"""A round lasts at least so long behind its event."""
+"""Least time of a round after its event."""
 FIRST_PORT: Final = 20_000
 SLICE_S: Final = 0.25
 EXAMPLES_MAX: Final = 10
@@ -40,25 +40,25 @@ class SoakResult:
 
     Attributes:
         seed: decides flows and events.
-        codec: of both NICs; the error bound is 2**-bound_k.
-        bound_k: see ``codec``.
-        rounds: events that happened.
-        flows: connections that ended, each way counting once.
-        values: float32 that arrived.
-        wrong: of them, those that are neither the original nor the codec's round trip; odd octets at a stream's end
-            that differ count as one. In a stream without a tag rounded ones are wrong too.
-        rounded: of them, those that only the codec makes.
-        exact: of them, those that arrived as sent where the codec changes them.
-        exact_after_begun: of the exact ones in streams of whole floats, those behind the first rounded one.
+        codec: codec of both NICs.
+        bound_k: its error bound is 2**-bound_k.
+        rounds: number of events.
+        flows: number of ended connections; each direction counts.
+        values: number of float32 that arrived.
+        wrong: values that are neither the sent one nor the codec's round trip; odd octets at a stream's end that
+            differ count as one. In an untagged stream rounded values are wrong too.
+        rounded: values that are the codec's round trip and differ from the sent ones.
+        exact: values that arrived as sent although the codec changes them.
+        exact_after_begun: exact values behind the first rounded one, in streams of whole floats.
         torn_flows: flows with a wrong value.
         stuck: flows without progress for a minute over a path that works.
         broken: flows that ended with an error, or with fewer octets than were sent.
-        compressed_share: octets that the NICs compressed over octets that writers sent with a tag; what TCP sends
-            again counts again.
-        sent_octets: that writers sent with a tag.
-        events: how often each kind happened.
-        missing: what this machine cannot do, a line each.
-        examples: options of flows that went wrong, were stuck or broke, with what was seen.
+        compressed_share: octets that the NICs compressed over octets that writers sent with a tag; octets that TCP
+            sends again count again.
+        sent_octets: octets that writers sent with a tag.
+        events: number of events, by kind.
+        missing: a line for each thing that this machine cannot do.
+        examples: options of flows that went wrong, were stuck or broke, with their trouble.
     """
 
     seed: int
@@ -95,7 +95,7 @@ class Soak:
     """Rounds over a testbed of two nodes with NICs.
 
     Attributes:
-        result: what was found so far; it may be read whenever a round has ended, or broke off.
+        result: the findings so far; read it after a round has ended or was interrupted.
     """
 
     def __init__(self, bed: Testbed, seed: int, on_round: Told = lambda _done, _said: None) -> None:
@@ -103,11 +103,11 @@ class Soak:
 
         Args:
             bed: a running testbed.
-            seed: decides everything that is drawn.
-            on_round: called behind every event.
+            seed: decides events and flows.
+            on_round: called after every event.
 
         Raises:
-            UsageError: the testbed has not two nodes, or no NICs.
+            UsageError: the testbed does not have exactly two nodes, or has no NICs.
         """
         nic = bed.plan.settings.nic
         if nic is None or len(bed.plan.nodes) != 2:
@@ -120,7 +120,7 @@ class Soak:
         self._stack = contextlib.ExitStack()
 
     def run(self, rounds: int, flows: int = FLOWS) -> SoakResult:
-        """Let ``rounds`` events happen to ``flows`` flows at a time, and return what was found.
+        """Let ``rounds`` events disturb ``flows`` flows at a time, and return the findings.
 
         Raises:
             SystemRefusedError: the kernel refused something, or a NIC did not start again.
@@ -158,7 +158,7 @@ class Soak:
         return result
 
     def _attend(self, seconds: float) -> None:
-        """Listen to the flows for so long."""
+        """Read the flows' lines for this long."""
         deadline = time.monotonic() + seconds
         while True:
             wait_for_any(self._flows, min(deadline - time.monotonic(), SLICE_S))
@@ -167,7 +167,7 @@ class Soak:
                 return
 
     def _recover(self) -> None:
-        """Wait until every flow has moved since now; those that have not within a minute are stuck."""
+        """Wait until every flow has made progress since this call; flows that have not within a minute are stuck."""
         whole_s = time.monotonic()
         self._attend(ROUND_S)
         while waiting := [flow for flow in self._flows if flow.moved_s < whole_s]:
@@ -192,7 +192,7 @@ class Soak:
             self._end(flow, flow.error)
 
     def _end(self, flow: Flow, trouble: str | None) -> None:
-        """Count what a flow found, and end its programs."""
+        """Add a flow's findings to the result, and end its programs."""
         self._flows.remove(flow)
         flow.read()
         with flow:
@@ -239,7 +239,7 @@ class Soak:
 
 
 def _wrong(found: Found, is_tagged: bool) -> int:
-    """Return how many values are neither of the two that may arrive; without a tag it is one."""
+    """Return how many values are wrong: neither as sent nor, in a tagged stream, the codec's round trip."""
     return found.wrong + found.tail_wrong + (0 if is_tagged else found.rounded)
 
 

@@ -1,11 +1,10 @@
-"""The models by their names: being here is all that registers a module.
+"""The models by their names. Every module in this package is registered.
 
-It has one ``SPEC``, or ``SPECS`` where one definition makes several models. Sizes are those of the papers:
-``tests/training/test_training_models.py`` holds each against its paper or the implementation that the paper names.
-All are plain torch. They take no definition from torchvision: PyPI's wheels of it do not load beside torch's wheels for
-CPUs.
+A module has one ``SPEC``, or ``SPECS`` if one definition makes several models. Sizes are those of the papers:
+``tests/training/test_training_models.py`` compares each with its paper or the implementation that the paper names. All
+are plain torch, without torchvision: PyPI's wheels of it do not load beside torch's wheels for CPUs.
 
-A module imports torch inside ``build`` alone, so that the command line knows the names without waiting for torch.
+A module imports torch only inside ``build``, so the command line gets the names without waiting for torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CifarNet of the TernGrad paper (4.1): the network of TensorFlow's CIFAR-10 tutorial, on the middle 24x24 values.
 
-The paper names the network and the crop, not the layers. It draws the crop, mirrors and changes brightness; here the
-crop is the middle one.
+The paper names the network and the crop, but not the layers. It draws the place of the crop at random, mirrors images
+and changes their brightness; here the crop is the middle.
 """
 
 from __future__ import annotations

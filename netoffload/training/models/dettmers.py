@@ -1,7 +1,7 @@
 """The networks of Dettmers' 8-bit paper (section 3.2) for MNIST and for CIFAR-10.
 
-For MNIST the paper trains with RMSProp. For CIFAR-10 it names the filters of the convolutions; those of the locally
-connected layers, 64 and 32 of 3x3, and the normalisation are of cuda-convnet's network that it refers to.
+For MNIST the paper trains with RMSProp. For CIFAR-10 it names the filters of the convolutions. The filters of the
+locally connected layers, 64 and 32 of 3x3, and the normalisation come from cuda-convnet's network, which it cites.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ MODULES: Final = (
     *((112, 144, 288, 32, 64, 64), (256, 160, 320, 32, 128, 128), None),
     *((256, 160, 320, 32, 128, 128), (384, 192, 384, 48, 128, 128)),
 )
-"""Maps of 1x1; 3x3 reduce, 3x3; 5x5 reduce, 5x5; behind the pooling. None: a pooling between modules."""
+"""Maps of each module: 1x1; 3x3 reduce, 3x3; 5x5 reduce, 5x5; behind the pooling. None: a pooling between modules."""
 
 
 def build_googlenet(seed: int, shape: Shape) -> nn.Sequential:
@@ -66,4 +66,4 @@ SPEC: Final = ModelSpec(
     optimizer=Sgd(learning_rate=0.08, momentum=0.9, weight_decay=4e-5),
     schedule=StepDecay(divisor=2.0, interval=75_000),
 )
-"""TernGrad, Table 3, four workers, but for the schedule: the paper's rate falls with the root of what is left."""
+"""TernGrad, Table 3, four workers. The schedule differs: the paper's rate falls with the root of what is left."""

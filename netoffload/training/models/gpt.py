@@ -1,6 +1,6 @@
 """A small GPT (Radford et al., 2019) of characters: four blocks of 128 values with four heads.
 
-Normalisation comes before each part of a block, and the embedding is the output's weight too.
+Normalisation comes before each part of a block. The embedding is also the weight of the output.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def build_gpt(seed: int, shape: Tokens) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Linear | nn.Embedding):
-            # What adds to the residual stream is drawn smaller, the more blocks add to it.
+            # The more blocks add to the residual stream, the smaller their last weights are drawn.
             draw_normal(layer.weight, DEVIATION / (math.sqrt(2 * BLOCKS) if name.endswith("out") else 1), generator)
         if isinstance(layer, nn.Linear):
             nn.init.zeros_(layer.bias)

@@ -1,6 +1,6 @@
 """LeNet-5 (LeCun et al., 1998, II-B), which the TernGrad paper trains on MNIST (4.1).
 
-Its third layer sees all maps of the second. ReLU, maximum pooling and softmax stand for what the original takes.
+Its third layer sees all maps of the second. ReLU, maximum pooling and softmax replace the original's functions.
 """
 
 from __future__ import annotations

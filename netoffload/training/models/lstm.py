@@ -1,7 +1,7 @@
 """Five layers of LSTM with 800 units each (Jiang and Agrawal, 5), as a model of characters.
 
-The paper trains it on the speech of AN4. Here an embedding takes the place of the sound's features, and a fully
-connected layer says the next character.
+The paper trains it on the speech of AN4. Here an embedding replaces the sound's features, and a fully connected layer
+predicts the next character.
 """
 
 from __future__ import annotations

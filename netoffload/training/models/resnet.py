@@ -31,7 +31,7 @@ def _block(inputs: int, maps: int, stride: int, *, bottleneck: bool) -> nn.Modul
 
 
 def build_resnet(blocks: tuple[int, ...], bottleneck: bool, seed: int, shape: Shape) -> nn.Sequential:
-    """Return the ResNet of four stages of so many blocks with the weights of a seed."""
+    """Return the ResNet whose four stages have ``blocks`` blocks, with the weights of a seed."""
     from torch import nn
 
     from netoffload.training.layers import as_images, convolution, he_initialise

@@ -1,6 +1,6 @@
 """ResNet-20, ResNet-32 and ResNet-110 for CIFAR-10 (He et al., 2015, 4.2), which Jiang and Agrawal train (5.1).
 
-Shortcuts have no parameters: every second value, and planes of zeros for the maps that are new.
+Shortcuts have no parameters: they take every second value, and planes of zeros for new maps.
 """
 
 from __future__ import annotations

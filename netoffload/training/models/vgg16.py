@@ -1,6 +1,6 @@
 """VGG-16 (Simonyan and Zisserman, 2014, configuration D) for ImageNet, and the form in which CIFAR-10 is trained.
 
-The CIFAR form has batch normalisation and one fully connected layer. Jiang and Agrawal (5) name VGG, and no layers.
+The CIFAR form has batch normalisation and one fully connected layer. Jiang and Agrawal (5) name VGG, but no layers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A program of its own process: floats through two NICs with the codec that its argument names."""
+"""A program that sends floats through two NICs with the codec that its argument names."""
 
 from __future__ import annotations
 

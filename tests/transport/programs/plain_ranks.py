@@ -1,4 +1,4 @@
-"""Ranks that know no MPI: ``plain_ranks.py VICTIM ADDRESS...``; each prints a line of JSON, the victim kills itself.
+"""Ranks without MPI: ``plain_ranks.py VICTIM ADDRESS...``; each prints a line of JSON, and the victim kills itself.
 
 They are forked from one process, which has loaded everything once.
 """

@@ -1,4 +1,4 @@
-"""Runs examples one after the other, each as a program of its own but in ranks that have loaded torch once."""
+"""Runs examples one after the other, each as its own program, but on ranks that have loaded torch once."""
 
 import runpy
 import sys

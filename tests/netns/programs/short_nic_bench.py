@@ -1,4 +1,4 @@
-"""``netoffload bench nic`` with two of its contenders: an interrupt ends two testbeds as it ends six."""
+"""``netoffload bench nic`` with two of its contenders: an interrupt ends two testbeds as it would end six."""
 
 from netoffload.bench import nic
 from netoffload.cli import main

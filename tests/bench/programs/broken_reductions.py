@@ -1,4 +1,4 @@
-"""A program for three ranks: right and broken reductions, and whether the benchmark's check accepts them."""
+"""A program for three ranks: whether the benchmark's check accepts right reductions and refuses broken ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every rank of test_mpi_comm runs; not a test module by itself. An exception ends the job with a failure."""
+"""The program of every rank of test_mpi_comm; it is no test module. An exception ends the job with a failure."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""A program of its own process: who knows the NIC option ``--colour``, and with which default."""
+"""A program that prints which commands have the NIC option ``--colour``, and its default."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ranks of a process group: ``backend_ranks.py SIZE``; prints what went as it should, in JSON per rank.
+"""Ranks of a process group: ``backend_ranks.py SIZE``; each prints its results as JSON.
 
-They are forked from one process, which has loaded everything once. The last rank kills itself in the end.
+They are forked from one process, which has loaded everything once. The last rank kills itself at the end.
 """
 
 from __future__ import annotations

@@ -1,0 +1,144 @@
+"""A training script of the user's, run in this process as one rank alone, with its gradients taken on the way.
+
+The script stays as it is. torch calls a hook before each optimizer step; there all gradients of the step are complete.
+After enough steps the hook ends the script. Launchers' variables are hidden from it, so ``init_process_group`` makes a
+group of one, and the gradients are those of one rank, which no exchange has averaged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from netoffload.compiled.arrays import Float32Array
+from netoffload.errors import UsageError
+
+VECTORS_KEPT: Final = 4
+"""The latest gradients, which stand for those of other ranks."""
+
+RANK_ALONE: Final = {
+    **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
+    **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"},  # any free port
+}
+"""What torchrun would say to a single rank."""
+
+
+class _Enough(BaseException):
+    """Ends the script; no ``except Exception`` of the script catches it."""
+
+
+@dataclass
+class Observed:
+    """What a script did.
+
+    Attributes:
+        layer_sizes: floats of each parameter, in the order of the optimizer's groups.
+        times_s: from one optimizer step to the next.
+        gradients: the latest, float32[n] each.
+    """
+
+    layer_sizes: tuple[int, ...] = ()
+    times_s: list[float] = field(default_factory=list)
+    gradients: deque[Float32Array] = field(default_factory=lambda: deque(maxlen=VECTORS_KEPT))
+
+
+class _Observer:
+    """The hook: looks at the optimizer that steps first, and at no other."""
+
+    def __init__(self, steps: int) -> None:
+        self.found = Observed()
+        self._steps = steps
+        self._optimizer: Optimizer | None = None
+        self._last_s: float | None = None
+
+    def __call__(self, optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        if self._optimizer is None:
+            self._optimizer = optimizer
+        if optimizer is not self._optimizer:
+            return
+        now_s = time.perf_counter()
+        if self._last_s is not None:
+            self.found.times_s.append(now_s - self._last_s)
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        self.found.layer_sizes = tuple(each.numel() for each in parameters)
+        self.found.gradients.append(np.concatenate([_flat(each) for each in parameters]))
+        if len(self.found.times_s) >= self._steps:
+            raise _Enough
+        self._last_s = time.perf_counter()  # copying is not the script's computing
+
+
+def _flat(parameter: torch.Tensor) -> Float32Array:
+    """Return a parameter's gradient as float32[n]; zeros where a step has none."""
+    if parameter.grad is None:
+        return np.zeros(parameter.numel(), np.float32)
+    gradient = parameter.grad.detach()
+    if gradient.is_sparse:
+        gradient = gradient.to_dense()
+    flat: Float32Array = gradient.reshape(-1).to("cpu", torch.float32).numpy()
+    return flat
+
+
+def observe(argv: Sequence[str], steps: int) -> Observed:
+    """Run a script until its optimizer has made some steps; its standard output goes to standard error.
+
+    Args:
+        argv: a Python file and its arguments.
+        steps: after which the script ends; a script may end earlier.
+
+    Raises:
+        UsageError: there is no such file, the script failed, or it made fewer than 2 steps.
+    """
+    script = argv[0]
+    if not os.path.isfile(script):
+        raise UsageError(f"there is no script {script}: give a Python file and its arguments after --")
+    observer = _Observer(steps)
+    handle = register_optimizer_step_pre_hook(observer)
+    try:
+        with _as_rank_alone(argv), contextlib.redirect_stdout(sys.stderr):
+            runpy.run_path(script, run_name="__main__")
+    except _Enough:
+        pass
+    except SystemExit as exit_:
+        if exit_.code not in (None, 0):
+            raise UsageError(f"{script} ended with {exit_.code!r} before it had made {steps} steps") from exit_
+    except Exception as error:
+        traceback.print_exc()  # the script is the user's: so is its traceback
+        raise UsageError(f"{script} failed: {type(error).__name__}: {error}") from error
+    finally:
+        handle.remove()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    found = observer.found
+    if not found.gradients or not found.times_s:
+        made = len(found.times_s) + (1 if found.layer_sizes else 0)
+        raise UsageError(f"{script} made {made} optimizer steps: an advice needs more, up to {steps} (--steps)")
+    return found
+
+
+@contextlib.contextmanager
+def _as_rank_alone(argv: Sequence[str]) -> Iterator[None]:
+    """Give the script its arguments, its folder among the modules', and an environment that names one rank."""
+    kept_argv, kept_path, kept_env = sys.argv, list(sys.path), dict(os.environ)
+    sys.argv = list(argv)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(argv[0])))
+    os.environ.update(RANK_ALONE)
+    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # or the script would wait at the launcher's store
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = kept_argv, kept_path
+        os.environ.clear()
+        os.environ.update(kept_env)
