@@ -1,4 +1,4 @@
-"""``netoffload`` and ``python -m netoffload``: the way in, which answers ``--version`` before it imports anything."""
+"""The entry point of ``netoffload`` and ``python -m netoffload``; ``--version`` is answered before other imports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def _open_closed_streams() -> None:
-    """Let standard streams that the caller has closed lead nowhere; Python would have None in their place."""
+    """Open the null device in place of standard streams that the caller has closed; Python sets these to None."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (as long as the process)
@@ -20,7 +20,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         import netoffload
 
-        with contextlib.suppress(OSError):  # the command line says why
+        with contextlib.suppress(OSError):  # run() below reports the error
             print(f"netoffload {netoffload.__version__}", flush=True)
             return
     from netoffload.cli import main as run

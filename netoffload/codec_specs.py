@@ -1,30 +1,30 @@
-"""Every codec, once: its number in a block header, its name, and what its payload looks like.
+"""All codecs: number in a block header, name, and form of the payload.
 
-A row of :data:`SPECS` is the whole decision. The names that a user may ask for, the bitmap that NICs exchange, what the
-kernels choose by, the list of the hardware model, scapy's names and Wireshark's tables all come from here. A member of
-:class:`CodecId` without a row fails at import, and so does a row without kernels or without an oracle.
+Each codec is one row of :data:`SPECS`, and everything else is made from these rows: the names that users ask for, the
+bitmap that NICs exchange, the choice of kernels, the list of the hardware model, scapy's names and Wireshark's tables.
+A member of :class:`CodecId` without a row fails at import, and so does a row without kernels or without an oracle.
 
 All codecs share the burst: eight floats become a whole number of octets, and a float's code depends on that float
 alone (``netoffload.codec``). There are five forms:
 
 =================  ================================================================================================
-:class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are compiled loops of their own
-:class:`Masked`    64 floats are a group: masks of the floats that are not 0, and their codes. The kernels are those of
+:class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are separate compiled loops
+:class:`Masked`    64 floats are a group: masks of the floats that are not 0, and their codes. The kernels are in
                    ``netoffload.codec.groups``
-:class:`Packed`    such groups, whose codes are as wide as the widest of them. The kernels are those of
+:class:`Packed`    such groups, whose codes are all as wide as the widest of them. The kernels are in
                    ``netoffload.codec.packed``
-:class:`Cut`       the same number of bits of every float, the most significant ones
-:class:`Made`      the same number of bits of every float. The row has the arithmetic of one float, in whole numbers,
-                   and ``netoffload.codec.fixed`` makes the kernels of it
+:class:`Cut`       the most significant bits of every float, the same number for each
+:class:`Made`      a code of the same number of bits for every float. The row has the integer arithmetic of one float,
+                   and ``netoffload.codec.fixed`` makes the kernels from it
 =================  ================================================================================================
 
-A new codec without tags needs its member and row here, and its oracle in ``netoffload.codec.reference``; one that
-only cuts bits off does not even need the oracle. A tagged codec needs them too, and ``encode_NAME`` and
-``round_trip_NAME`` in ``netoffload.codec.plain``; where the vector kernels have none, those are used. A masked codec
-needs ``encode_NAME`` in ``netoffload.codec.groups``, a packed one in ``netoffload.codec.packed``; its oracle is made of
-that of its values.
+A new codec without tags needs its member and row here, and its oracle in ``netoffload.codec.reference``; a codec that
+only cuts bits off needs no oracle. A tagged codec also needs ``encode_NAME`` and ``round_trip_NAME`` in
+``netoffload.codec.plain``, which stand in for missing vector kernels. A masked codec needs ``encode_NAME`` in
+``netoffload.codec.groups``, a packed one in ``netoffload.codec.packed``; the oracle of the codec with the same values
+becomes its oracle.
 
-Nothing here imports anything but the standard library, so the command line can name codecs without compiling.
+This module imports only the standard library, so the command line can name codecs without compiling.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Tagged:
     """Bursts that begin with a tag word.
 
     Attributes:
-        places8: what the last bit of the 8-bit form weighs for the error bound 2**-k: 2**-(places8[0] + places8[1] k).
+        places8: for the error bound 2**-k, the last bit of the 8-bit form weighs 2**-(places8[0] + places8[1] k).
     """
 
     places8: tuple[int, int]
@@ -64,7 +64,7 @@ class Masked:
     """Groups of 64 floats: masks of those that are not 0, then an octet or more for each of them.
 
     Attributes:
-        values: an older codec that has the same floats, to the bit. A peer that cannot decode this one gets that.
+        values: an older codec with the same values, to the bit, for peers that cannot decode this one.
     """
 
     values: CodecId
@@ -72,7 +72,7 @@ class Masked:
 
 @dataclass(frozen=True)
 class Packed(Masked):
-    """Groups of 64 floats whose codes take as many bits each as the widest of them needs, and runs of empty groups."""
+    """Groups of 64 floats whose codes are all as wide as the widest of them, and runs of groups of zeros."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ class Cut:
 
 @dataclass(frozen=True)
 class Made(Cut):
-    """Every float becomes a code of ``bits`` bits, up to 16, by arithmetic that stands in its row.
+    """Every float becomes a code of ``bits`` bits, up to 16, by the arithmetic in the codec's row.
 
     Attributes:
-        to_code: from (the 32 bits of a float, bound k) to its code. It is compiled: whole numbers and operators only.
+        to_code: from (the 32 bits of a float, bound k) to its code. It is compiled: integers and operators only.
         to_word: from (code, bound k) to the 32 bits of a float.
     """
 
@@ -110,7 +110,7 @@ class CodecSpec:
 
     Attributes:
         codec_id: its number in a block header.
-        form: of its payload.
+        form: the form of its payload.
         keeps_bound: every finite float below 1 comes back with an error of at most 2**-k.
     """
 
@@ -120,7 +120,7 @@ class CodecSpec:
 
     @property
     def name(self) -> str:
-        """What a user asks for."""
+        """The name that users ask for."""
         return self.codec_id.name.lower()
 
 
@@ -128,7 +128,7 @@ def _checked(*rows: CodecSpec) -> dict[CodecId, CodecSpec]:
     """Return the rows by their ids, in the order of the ids.
 
     Raises:
-        ValueError: an id that has no row, or two, or does not fit into the four bits of a block header.
+        ValueError: an id has no row or several, or does not fit into the four bits of a block header.
     """
     ids = [row.codec_id for row in rows]
     wrong = [codec_id.name for codec_id in CodecId if ids.count(codec_id) != 1 or not 0 <= codec_id <= 15]
@@ -150,20 +150,20 @@ SPECS: Final = _checked(
 """Every codec by its id."""
 
 NAMES: Final = tuple(spec.name for spec in SPECS.values())
-"""What a user may ask for."""
+"""The names that users may ask for."""
 
 TAGGED: Final = {codec_id: spec.form for codec_id, spec in SPECS.items() if isinstance(spec.form, Tagged)}
 """Codecs whose bursts begin with a tag word."""
 
 
 def unmasked(codec_id: CodecId) -> CodecId:
-    """Return the codec without masks that has the values of this one, which may be itself."""
+    """Return the codec without masks that has the same values; a codec without masks returns itself."""
     form = SPECS[codec_id].form
     return unmasked(form.values) if isinstance(form, Masked) else codec_id
 
 
 BOUNDED_BY_K: Final = {codec_id for codec_id, spec in SPECS.items() if isinstance(spec.form, Tagged | Masked)}
-"""Codecs for which the bound 2^-k makes a difference."""
+"""Codecs whose values depend on the bound 2^-k."""
 
 ALL_CODECS: Final = sum(1 << codec_id for codec_id in CodecId)
-"""Bit i: there is a codec with id i. It is what a NIC of this version decodes."""
+"""The bitmap of codecs that a NIC of this version decodes: bit i for codec id i."""

@@ -1,9 +1,9 @@
-"""Settings with units, and how a person writes them.
+"""Settings with units, and how people write them.
 
-Every setting is a field of a frozen dataclass with its unit in its name; the layers that use one own it
-(``testbed.plan``, ``training.config``, ``netoffload.nic_options``). This module holds what they share: the parsing
-of rates, sizes and error bounds, and the numbers that more than one layer must agree on. A value that cannot be parsed
-is a :class:`~netoffload.errors.UsageError` that says what would be accepted; nothing falls back to a default.
+Every setting is a field of a frozen dataclass with its unit in its name. The layer that uses a setting defines it
+(``testbed.plan``, ``training.config``, ``netoffload.nic_options``). This module has the shared parts: parsing of rates,
+sizes and error bounds, and numbers on which several layers must agree. A value that cannot be parsed raises a
+:class:`~netoffload.errors.UsageError` that names accepted values; no value falls back to a default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DSCP_NAMES: Final = {
     "VA": 44,
     "EF": 46,
 }
-"""Names of DSCPs (RFC 2474, 2597, 3246, 5865, 8622). CS0 is what nobody has marked, so it tags nothing."""
+"""Names of DSCPs (RFC 2474, 2597, 3246, 5865, 8622). CS0 is missing: unmarked segments have it."""
 
 PORT_MAX: Final = 65535
 
@@ -43,46 +43,46 @@ BOUND_K_DEFAULT: Final = 10
 """The error bound is 2**-k; the paper evaluates k = 6, 8, 10."""
 
 CODECS: Final = NAMES
-"""Names a user may ask for."""
+"""The names that users may ask for."""
 
 PACKINGS: Final = ("coalesced", "per-segment")
 """``coalesced`` fills wire frames up to the MTU; ``per-segment`` is the paper's NIC, one frame per MSS."""
 
 ENCAPSULATIONS: Final = ("udp", "ipcomp")
-"""How blocks travel: in UDP towards peers that take it, or as IP protocol 108."""
+"""How blocks travel: in UDP to peers that take it, or as IP protocol 108."""
 
 BYPASSES: Final = ("user", "kernel")
-"""Who carries the frames that a NIC does not touch: its process, or tc filters around it."""
+"""What carries the frames that a NIC leaves unchanged: its process, or tc filters in the kernel."""
 
 TAP_QUEUE_FRAMES: Final = 4096
-"""Frames that wait in a TAP for its NIC. TCP's windows bound them; a TAP drops silently when its queue is full, and
-acknowledgements alone can fill the default of 1000 frames."""
+"""The most frames that wait in a TAP for its NIC. TCP's windows limit how many wait. A full TAP drops frames silently,
+and acknowledgements alone can fill the default of 1000 frames."""
 
 BUSY_POLL_US_MAX: Final = 1_000_000
 
 
 class Offload(enum.StrEnum):
-    """Who compresses what ranks send each other."""
+    """Which process compresses the data that ranks send each other."""
 
     NIC = "nic"
-    """The NICs, where there are some: tagged connections."""
+    """The NICs, if there are any: ranks use tagged connections."""
     INLINE = "inline"
     """Each rank's own process, over untagged connections: no root, no daemon."""
     AUTO = "auto"
     """The NICs if every rank has one with the same codec, else inline."""
     OFF = "off"
-    """Nobody: every value arrives exact."""
+    """No compression: every value arrives exact."""
 
 
 INLINE_CODEC: Final = "packed"
-"""What ranks code by where they do so by themselves and nobody named a codec: the values of ``bounded``, whose error is
-bounded for every float, in the fewest octets (docs/lab/codecs.md)."""
+"""Default codec of ranks that compress by themselves: the values of ``bounded``, whose error is bounded for every
+float, in the fewest octets (docs/lab/codecs.md)."""
 
 INLINE_BOUND_K: Final = 10
-"""Its bound."""
+"""Default bound of ranks that compress by themselves."""
 
 ENV_OFFLOAD: Final = "NETOFFLOAD_OFFLOAD"
-"""Environment variable with the :class:`Offload` of communicators that do not say theirs."""
+"""Environment variable with the :class:`Offload` of communicators that do not name one."""
 
 ENV_CONTROL: Final = "NETOFFLOAD_CONTROL"
 """Environment variable with the path of the control socket of this node's NIC."""
@@ -101,7 +101,7 @@ _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
 
 
 def parse_rate_bps(text: str, most_gbit: int = 100) -> int:
-    """Return bits per second from what tc would accept: ``100mbit``, ``1gbit``, ``2.5Gbit``, ``800kbit``.
+    """Return bits per second from a rate as tc writes it: ``100mbit``, ``1gbit``, ``2.5Gbit``, ``800kbit``.
 
     Raises:
         UsageError: not a rate, or not between 1 Mb/s and ``most_gbit`` Gb/s.
@@ -109,7 +109,7 @@ def parse_rate_bps(text: str, most_gbit: int = 100) -> int:
     match = _RATE.fullmatch(text.strip())
     if match is None and (octets := _RATE_IN_OCTETS.fullmatch(text.strip())):
         bits = f"{float(octets[1]):g}{octets[2].lower()}bit"
-        raise UsageError(f"rate {text!r} may mean bytes, as it does to tc: write {bits} for bits per second")
+        raise UsageError(f"rate {text!r} may mean bytes, as in tc: write {bits} for bits per second")
     if match is None:
         raise UsageError(f"rate {text!r} is not a number with a unit: write 100mbit, 1gbit or 2.5gbit")
     rate_bps = round(float(match[1]) * 1000.0 ** _POWERS[match[2].lower()])
@@ -119,7 +119,7 @@ def parse_rate_bps(text: str, most_gbit: int = 100) -> int:
 
 
 def format_ms(time_s: float) -> str:
-    """Return a time in milliseconds, to the microsecond below ten of them."""
+    """Return a time in milliseconds with one decimal place, and three below 10 ms."""
     return f"{time_s * 1e3:.{1 if time_s >= 0.01 else 3}f}"
 
 
@@ -150,7 +150,7 @@ def parse_size_octets(text: str) -> int:
     """Return octets from ``25MB`` (10**6), ``64KiB`` (2**10), ``4096``.
 
     Raises:
-        UsageError: not a size, or nothing at all.
+        UsageError: not a size, or 0.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -162,10 +162,10 @@ def parse_size_octets(text: str) -> int:
 
 
 def parse_offload(text: str) -> Offload:
-    """Return who compresses: ``nic``, ``inline``, ``auto`` or ``off``.
+    """Return the :class:`Offload` named ``nic``, ``inline``, ``auto`` or ``off``.
 
     Raises:
-        UsageError: none of these.
+        UsageError: another name.
     """
     try:
         return Offload(text.strip().lower())
@@ -189,7 +189,7 @@ def parse_tag(text: str) -> int:
     """Return the ToS or traffic class of tagged segments from ``0x28``, ``40``, ``AF11``; ``TAG_ANY`` from ``any``.
 
     Raises:
-        UsageError: not a ToS, one with ECN bits (RFC 3168), or 0, which everything has that nobody has marked.
+        UsageError: not a ToS, a ToS with ECN bits (RFC 3168), or 0, which unmarked segments have.
     """
     word = text.strip()
     if word.lower() == "any":
@@ -197,7 +197,7 @@ def parse_tag(text: str) -> int:
     if word.upper() in DSCP_NAMES:
         return DSCP_NAMES[word.upper()] << 2
     if not re.fullmatch(r"\d+|0x[0-9a-f]+", word, re.IGNORECASE):
-        raise UsageError(f"tag {text!r} is no ToS: write 0x28, 40, a DSCP like AF11, or any")
+        raise UsageError(f"tag {text!r} is not a ToS: write 0x28, 40, a DSCP like AF11, or any")
     return check_tag(int(word, 16 if word[:2].lower() == "0x" else 10))
 
 
@@ -210,7 +210,7 @@ def check_tag(tag: int) -> int:
     if tag == TAG_ANY:
         return tag
     if not 1 <= tag <= 0xFF:
-        raise UsageError(f"tag {tag} is outside 4..252: --tag any with --ports takes segments that nobody has marked")
+        raise UsageError(f"tag {tag} is outside 4..252: for unmarked segments use --tag any with --ports")
     if tag & ~TOS_MASK:
         raise UsageError(f"tag {tag:#04x} has ECN bits, which routers change: its two low bits must be 0")
     return tag
@@ -222,7 +222,7 @@ def format_tag(tag: int) -> str:
 
 
 def parse_ports(text: str) -> Ports:
-    """Return ranges of ports from ``5000-5999,7000``; none from nothing.
+    """Return ranges of ports from ``5000-5999,7000``; an empty text gives no ranges.
 
     Raises:
         UsageError: not such a list, a port outside 1..65535, or a range that ends before it begins.
@@ -231,10 +231,10 @@ def parse_ports(text: str) -> Ports:
     for word in text.split(",") if text.strip() else ():
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", word.strip())
         if match is None:
-            raise UsageError(f"ports {text!r} are no list: write 5000-5999,7000")
+            raise UsageError(f"ports {text!r} are not a list: write 5000-5999,7000")
         first, last = int(match[1]), int(match[2] or match[1])
         if not 1 <= first <= last <= PORT_MAX:
-            raise UsageError(f"ports {word.strip()!r} are no range within 1..{PORT_MAX}")
+            raise UsageError(f"ports {word.strip()!r} are not a range within 1..{PORT_MAX}")
         ranges.append((first, last))
     return tuple(ranges)
 
@@ -245,7 +245,7 @@ def format_ports(ports: Ports) -> str:
 
 
 def check_policy(tag: int, ports: Ports, bypass: str) -> None:
-    """Refuse a tag of every connection where nothing limits it, or where the kernel would have to know it.
+    """Refuse ``TAG_ANY`` without ports, or with a bypass in the kernel, which knows connections only by their ToS.
 
     Raises:
         UsageError: ``TAG_ANY`` without ports, or with a bypass in the kernel.
@@ -259,7 +259,7 @@ def check_policy(tag: int, ports: Ports, bypass: str) -> None:
 
 
 def check_bound_k(bound_k: int) -> int:
-    """Return ``bound_k`` if 2**-bound_k is an error bound the codecs know.
+    """Return ``bound_k`` if 2**-bound_k is an error bound of the codecs.
 
     Raises:
         UsageError: outside 1..16.
@@ -270,10 +270,10 @@ def check_bound_k(bound_k: int) -> int:
 
 
 def check_bypass(bypass: str, *, has_faults: bool, has_trace: bool = False) -> None:
-    """Refuse a bypass in the kernel to a NIC that has something to do to every frame, and unknown ways of bypassing.
+    """Refuse a bypass in the kernel for a NIC with faults or a trace, which need every frame.
 
     Raises:
-        UsageError: one of these.
+        UsageError: such a bypass, or an unknown one.
     """
     check_choice("bypass", bypass, BYPASSES)
     if bypass == "kernel" and (has_faults or has_trace):
@@ -282,32 +282,32 @@ def check_bypass(bypass: str, *, has_faults: bool, has_trace: bool = False) -> N
 
 
 def check_nic_loop(threads: int, busy_poll_us: int) -> None:
-    """Refuse numbers of threads, and microseconds of looking for frames without sleep, that no NIC's loop takes.
+    """Refuse numbers of threads and times of busy polling that are not possible.
 
     Raises:
         UsageError: not 1 or 2 threads, or not 0..1000000 us.
     """
     if threads not in (1, 2):
-        raise UsageError(f"{threads} threads are not possible: 1, or 2 for one per direction")
+        raise UsageError(f"{threads} threads are not possible: use 1, or 2 for one per direction")
     if not 0 <= busy_poll_us <= BUSY_POLL_US_MAX:
         raise UsageError(f"busy polling for {busy_poll_us} us is outside 0..{BUSY_POLL_US_MAX}")
 
 
 def check_timeout_s(timeout_s: float) -> None:
-    """Refuse a time limit that is over before anything has begun.
+    """Refuse a time limit that is not positive.
 
     Raises:
         UsageError: not more than 0.
     """
     if not timeout_s > 0:
-        raise UsageError(f"a time limit of {timeout_s:g} s is none: write seconds, more than 0")
+        raise UsageError(f"a time limit of {timeout_s:g} s is not possible: write seconds, more than 0")
 
 
 def check_choice(what: str, value: str, choices: tuple[str, ...]) -> str:
     """Return ``value`` if it is one of ``choices``.
 
     Raises:
-        UsageError: it is not; the message lists them.
+        UsageError: another value; the message lists the choices.
     """
     if value not in choices:
         raise UsageError(f"{what} {value!r} is unknown: choose from {', '.join(choices)}")
@@ -321,9 +321,9 @@ def parse_parameters(name: str, text: str, kinds: Mapping[str, Any]) -> dict[str
     """Return the parameters of a text such as ``levels=15,norm=max``.
 
     Args:
-        name: what takes them, for messages.
-        text: empty: none.
-        kinds: types by parameter: ``bool``, ``int``, ``float`` or ``str``; those of others stay texts.
+        name: the object that takes the parameters, for messages.
+        text: the parameters; may be empty.
+        kinds: types by parameter: ``bool``, ``int``, ``float`` or ``str``; other parameters stay texts.
 
     Raises:
         UsageError: not parameter=value, a parameter twice, or a value of another type.
@@ -332,7 +332,7 @@ def parse_parameters(name: str, text: str, kinds: Mapping[str, Any]) -> dict[str
     for item in filter(None, text.split(",")):
         key, equals, value = item.partition("=")
         if not equals or key in parameters:
-            raise UsageError(f"{name}: {item!r} is not parameter=value, or stands there twice")
+            raise UsageError(f"{name}: {item!r} is not parameter=value, or is given twice")
         kind = kinds.get(key, str)
         try:
             if kind is bool:

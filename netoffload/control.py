@@ -1,16 +1,15 @@
 """The control socket: one JSON object per line, asked and answered.
 
 A NIC and a testbed's meter each listen on a Unix stream socket. A request is ``{"command": NAME, ...}`` and one
-newline; the answer is ``{"ok": true, ...}`` or ``{"ok": false, "error": TEXT}`` and one newline. File system sockets
-cross network namespaces, so a rank in ``n0`` reaches its NIC whatever namespace that lives in.
+newline; the answer is ``{"ok": true, ...}`` or ``{"ok": false, "error": TEXT}`` and one newline. Sockets in the file
+system cross network namespaces, so a rank in ``n0`` reaches its NIC in any namespace.
 
-A connection may carry any number of requests, one after the other. :data:`MAX_CONNECTIONS` connections are served at a
-time, and one that sends no whole request for :data:`IDLE_TIMEOUT_S` is closed: nobody holds a NIC's threads. A line
-that is no request gets one line with the error, and the server goes on.
+A connection may carry any number of requests, one after the other. At most :data:`MAX_CONNECTIONS` connections are
+served at a time. A connection that sends no whole request for :data:`IDLE_TIMEOUT_S` is closed, so that idle clients do
+not use up a NIC's threads. A line that is not a request gets one line with the error, and the server goes on.
 
-This module holds both halves of the framing: :func:`request` for whoever asks, :class:`ControlServer` for whoever
-answers. What the commands mean is said where they are answered (``netoffload_daemon.control``,
-``netoffload.testbed.meter``).
+:func:`request` is the client, :class:`ControlServer` the server. The modules that answer define the commands
+(``netoffload_daemon.control``, ``netoffload.testbed.meter``).
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ MAX_REQUEST_OCTETS: Final = 64 * 1024
 """A request is a few words; more is a mistake or an attack, and closes the connection."""
 
 MAX_CONNECTIONS: Final = 32
-"""Served at a time; each has a thread. A NIC is asked by its testbed, a rank and a person or two."""
+"""Connections that are served at a time, each by a thread. A testbed, a rank and one or two people ask a NIC."""
 
 IDLE_TIMEOUT_S: Final = 30.0
-"""For a whole request to arrive, and for its answer to be taken."""
+"""Time for a whole request to arrive, and for the client to take its answer."""
 
 _ACCEPT_PAUSE_S: Final = 0.1
-"""After a connection could not be accepted (no descriptors left), so that the thread does not spin."""
+"""Pause after a connection could not be accepted (no descriptors left), so that the thread does not spin."""
 
 Handler = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -47,13 +46,13 @@ def request(path: str | Path, command: str, timeout_s: float = 5.0, **arguments:
     """Ask the socket at ``path`` and return its answer without the ``ok`` field.
 
     Raises:
-        ControlError: nobody listens there, the answer is late or unreadable, or it is an error.
+        ControlError: no process listens there, the answer is late or unreadable, or the answer is an error.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
             conn.settimeout(timeout_s)
             conn.connect(str(path))
-            with contextlib.suppress(BrokenPipeError):  # refused unread: the reason is there to be read
+            with contextlib.suppress(BrokenPipeError):  # the server refused without reading; it sent the reason
                 conn.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
             with conn.makefile("rb") as lines:
                 answer = json.loads(lines.readline() or b"null")
@@ -66,10 +65,10 @@ def request(path: str | Path, command: str, timeout_s: float = 5.0, **arguments:
 
 
 class ControlServer:
-    """Answers requests on a Unix socket from a thread of its own; a context manager that removes the socket file.
+    """Answers requests on a Unix socket in separate threads; a context manager that removes the socket file.
 
     Args:
-        path: where to listen; made with mode 0600. A leftover file of a dead process is replaced.
+        path: the socket's path; made with mode 0600. The server replaces a file that a dead process left.
         handlers: command name -> function from the request to the answer. A raised
             :class:`~netoffload.errors.NetOffloadError` becomes an error answer; the server goes on.
     """
@@ -86,7 +85,7 @@ class ControlServer:
         """Listen and start answering.
 
         Raises:
-            SystemRefusedError: the path cannot be bound, or somebody answers there already.
+            SystemRefusedError: the path cannot be bound, or another process answers there already.
         """
         if self.path.exists():
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -109,13 +108,13 @@ class ControlServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop accepting and remove the socket file; connections that are open end by themselves."""
+        """Stop accepting connections and remove the socket file; open connections end by themselves."""
         self._closing.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
         self._thread.join(timeout=2)
-        with contextlib.suppress(PermissionError):  # a NIC is nobody by now; the next one replaces what nobody answers
+        with contextlib.suppress(PermissionError):  # the NIC runs as `nobody` now; the next NIC replaces the file
             self.path.unlink(missing_ok=True)
 
     def _accept_forever(self) -> None:
@@ -126,17 +125,17 @@ class ControlServer:
                 self._closing.wait(_ACCEPT_PAUSE_S)
                 continue
             if not self._free.acquire(blocking=False):
-                _refuse(conn, f"{MAX_CONNECTIONS} connections are open already: come again later")
+                _refuse(conn, f"{MAX_CONNECTIONS} connections are open already: try again later")
                 continue
             try:
                 threading.Thread(target=self._serve, args=(conn,), name="control-conn", daemon=True).start()
-            except RuntimeError:  # the system gives no more threads
+            except RuntimeError:  # no more threads
                 self._free.release()
-                _refuse(conn, "the system gives no more threads: come again later")
+                _refuse(conn, "the system gives no more threads: try again later")
 
     def _serve(self, conn: socket.socket) -> None:
         try:
-            with conn, contextlib.suppress(OSError):  # gone, or too slow
+            with conn, contextlib.suppress(OSError):  # the client is gone, or too slow
                 for line in _lines(conn):
                     conn.settimeout(IDLE_TIMEOUT_S)
                     if len(line) > MAX_REQUEST_OCTETS:
@@ -160,16 +159,16 @@ class ControlServer:
             return json.dumps({"ok": True, **handler(asked)}).encode() + b"\n"
         except NetOffloadError as error:
             return _encode_error(str(error))
-        except Exception as error:  # a bug, or an argument of a type nobody thought of: one line to the client as well
+        except Exception as error:  # a bug, or an argument of an unexpected type: the client gets one line as well
             log.failed("request_failed", error)
             return _encode_error(f"{asked['command']} failed: {type(error).__name__}: {error}")
 
 
 def _lines(conn: socket.socket) -> Iterator[bytes]:
-    """Yield requests; one that is too long is yielded as far as it was read, and is the last.
+    """Yield requests; a request that is too long is yielded as far as it was read, and is the last one.
 
     Raises:
-        OSError: the connection broke, or a request was not whole in time.
+        OSError: the connection broke, or a request was not complete in time.
     """
     received = b""
     while True:
@@ -178,7 +177,7 @@ def _lines(conn: socket.socket) -> Iterator[bytes]:
             conn.settimeout(max(0.001, deadline - time.monotonic()))
             octets = conn.recv(MAX_REQUEST_OCTETS)
             if not octets:
-                return  # what came without its newline was cut short, and asks for nothing
+                return  # a request without its newline is incomplete and gets no answer
             received += octets
         line, _, received = received.partition(b"\n")
         yield line

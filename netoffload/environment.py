@@ -1,6 +1,6 @@
-"""What a figure was made with: versions of programs and packages, and the machine.
+"""The environment of a measurement: versions of programs and packages, and the machine.
 
-Records name them, because a figure without its machine cannot be compared with another one.
+Records name them, because figures from unknown machines cannot be compared.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def system_versions(mpi_library: str | None = None) -> dict[str, str]:
-    """Return :func:`versions`, that of the Linux kernel, the codec's kernel in use, and MPI's.
+    """Return :func:`versions`, and those of the Linux kernel and of MPI, and the variant of the codec's kernels.
 
     Args:
-        mpi_library: what MPI says of itself (``MPI.Get_library_version()``); its first line is taken. None: no MPI.
+        mpi_library: the text of ``MPI.Get_library_version()``, of which the first line is taken. None: no MPI.
     """
     mpi = {} if mpi_library is None else {"mpi": " ".join(mpi_library.split("\n")[0].strip("\0").split())}
     return versions() | mpi | {"kernel": platform.release(), "codec_kernel": KERNEL}
 
 
 def cpu_model() -> str:
-    """Return the CPU's name as Linux gives it, else the name of the architecture."""
+    """Return the CPU's name from Linux, else the name of the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -45,9 +45,9 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """Return the commit of the source tree that this package is in, ``unknown`` if it is in none.
+    """Return the commit of this package's source tree; ``unknown`` outside a source tree.
 
-    Git's files are read, not its program: a changed work tree is not noticed.
+    The function reads git's files and does not run git, so it does not notice changes in the work tree.
     """
     root = Path(__file__).resolve().parents[1]
     git = root / ".git"

@@ -1,10 +1,10 @@
 """The one exception tree.
 
-Who is to blame decides the class: what a peer sent (:class:`WireError`), what our caller asked for
-(:class:`UsageError`), what the system refused (:class:`SystemRefusedError` and its children), what another rank did
-(:class:`CollectiveError`). Foreign errors (``OSError``, ``NetlinkError``, MPI exceptions) become ours at one border
-each: ``devices``, ``netlink``, ``control``, ``transport``, ``netoffload_mpi``. The command line prints the message of
-a :class:`NetOffloadError` as one line and exits with its ``exit_code``; anything else is a bug and keeps its
+The cause decides the class: octets from a peer (:class:`WireError`), the caller's arguments (:class:`UsageError`), a
+refusal of the system (:class:`SystemRefusedError` and its children), another rank (:class:`CollectiveError`). Each kind
+of foreign error (``OSError``, ``NetlinkError``, MPI exceptions) becomes one of these classes in one package:
+``devices``, ``netlink``, ``control``, ``transport``, ``netoffload_mpi``. The command line prints the message of a
+:class:`NetOffloadError` as one line and exits with its ``exit_code``. Any other exception is a bug and keeps its
 traceback.
 """
 
@@ -14,13 +14,13 @@ from typing import Final
 
 
 class NetOffloadError(Exception):
-    """Base of everything this project raises on purpose; the message is one line and says what to do."""
+    """Base of all errors that this project raises on purpose; the message is one line and says what to do."""
 
     exit_code = 1
 
 
 class UsageError(NetOffloadError, ValueError):
-    """Our caller asked for something that cannot be: an unknown codec, a bound outside 1..16, zero nodes."""
+    """The caller asked for something impossible: an unknown codec, a bound outside 1..16, zero nodes."""
 
     exit_code = 2
 
@@ -35,20 +35,20 @@ EXTRAS: Final = {
     "torch": "train",
     "zfpy": "bench",
 }
-"""The packages that only some need, by the name of their import, and the extra of this package that brings each."""
+"""Optional packages by their import name, and the extra of this package that installs each."""
 
 
 def missing_package(package: str) -> UsageError:
-    """Return what to say when a package of :data:`EXTRAS` is not there."""
+    """Return the error for a package of :data:`EXTRAS` that is not installed."""
     return UsageError(f"this needs {package}, which is not installed: pip install 'netoffload[{EXTRAS[package]}]'")
 
 
 class WireError(NetOffloadError):
-    """Octets from the network that are not what their header says."""
+    """Octets from the network contradict their header."""
 
 
 class CodecError(WireError):
-    """A compressed payload that no encoder can have made."""
+    """No encoder can have made this compressed payload."""
 
 
 class SystemRefusedError(NetOffloadError):
@@ -66,7 +66,7 @@ class NetlinkRefusedError(SystemRefusedError):
 
 
 class TestbedError(SystemRefusedError):
-    """A testbed could not be built, found or measured as asked for."""
+    """A testbed could not be built, found or measured."""
 
     __test__ = False  # the name starts with "Test", but this is no test class
 

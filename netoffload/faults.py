@@ -1,8 +1,8 @@
-"""Faults on purpose: what a person asks a NIC to do to the frames it gives to its wire.
+"""Faults on purpose: how a NIC is to damage the frames that it gives to its wire.
 
-One text says all of it, ``loss=0.01,dup=0.01,reorder=0.01,flip=1e-4,truncate=0.001,delay=5ms,seed=7``; the command
-line, the testbed's plan and the NIC process read it with :func:`parse_faults` and pass it on with
-:meth:`FaultSettings.text`. What each fault does to a frame is said where it is done, in ``netoffload_daemon.faults``.
+One text describes all faults: ``loss=0.01,dup=0.01,reorder=0.01,flip=1e-4,truncate=0.001,delay=5ms,seed=7``. The
+command line, the testbed's plan and the NIC process read it with :func:`parse_faults` and pass it on with
+:meth:`FaultSettings.text`. ``netoffload_daemon.faults`` applies the faults to frames.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class FaultSettings:
 
     Attributes:
         loss: the frame is not sent.
-        dup: it is sent twice.
-        reorder: frames behind it overtake it.
-        flip: one of its bits is turned.
-        truncate: its end is missing.
+        dup: the frame is sent twice.
+        reorder: later frames overtake the frame.
+        flip: one bit of the frame is flipped.
+        truncate: the end of the frame is cut off.
         delay_ns: how much later every frame is sent, nanoseconds.
-        seed: of the random sequence.
+        seed: seed of the random sequence.
 
     Raises:
         UsageError: a probability outside 0..1, a delay outside 0..10 s, a seed below 0.
@@ -50,7 +50,7 @@ class FaultSettings:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what is no fault."""
+        """Refuse impossible values."""
         for name in PROBABILITIES:
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UsageError(f"fault {name}={getattr(self, name)} is not a probability, 0..1")
@@ -61,11 +61,11 @@ class FaultSettings:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything happens to any frame."""
+        """Whether any fault can happen."""
         return self.delay_ns > 0 or any(getattr(self, name) > 0 for name in PROBABILITIES)
 
     def text(self) -> str:
-        """Return what :func:`parse_faults` reads as the same settings; empty where nothing happens."""
+        """Return the text that :func:`parse_faults` reads as the same settings; empty if no fault is on."""
         if not self.is_on:
             return ""
         parts = [f"{name}={getattr(self, name)!r}" for name in PROBABILITIES if getattr(self, name)]
@@ -74,17 +74,17 @@ class FaultSettings:
 
 
 def parse_faults(text: str) -> FaultSettings:
-    """Return the faults that ``text`` asks for; an empty text asks for none.
+    """Return the faults in ``text``, which may be empty.
 
     Raises:
-        UsageError: an unknown or repeated name, or a value that is no probability, delay or seed.
+        UsageError: an unknown or repeated name, or a value that is not a probability, delay or seed.
     """
     said: dict[str, Any] = {}
     for part in text.replace(" ", "").split(",") if text.strip() else []:
         name, _, value = part.partition("=")
         field = _FIELD.get(name, name)
         if field in said:
-            raise UsageError(f"fault {name} is said twice: {_EXAMPLE}")
+            raise UsageError(f"fault {name} is given twice: {_EXAMPLE}")
         if name in PROBABILITIES:
             said[field] = _parse_number(part, value)
         elif name == "delay":

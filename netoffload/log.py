@@ -1,7 +1,7 @@
-"""What a process that runs for long says on standard error: a line for people, or one JSON object.
+"""Log lines of long-running processes on standard error: text for people, or one JSON object per line.
 
 A JSON line has ``time`` (UTC, RFC 3339), ``level`` (``info``, ``warning``, ``error``), ``event`` (a name for programs)
-and ``message`` (for people), and the fields of its event. A traceback is a field, so that a line stays an object.
+and ``message`` (for people), and the fields of its event. A traceback is a field, so that every line is one object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _chosen = {"form": FORMATS[0]}
 
 
 def choose(form: str) -> None:
-    """Write what this process says from now on in one of :data:`FORMATS`; JSON takes what nobody catches as well."""
+    """Log in one of :data:`FORMATS` from now on; JSON also logs uncaught exceptions."""
     _chosen["form"] = form
     if form == "json":
         sys.excepthook = lambda _kind, error, _trace: failed("uncaught", error)
@@ -27,7 +27,7 @@ def choose(form: str) -> None:
 
 
 def line(form: str, event: str, message: str, *, level: str = "info", **fields: Any) -> str:
-    """Return a line without its end."""
+    """Return a log line without its newline."""
     if form == "text":
         return f"netoffload: {'warning: ' if level == 'warning' else ''}{message}"
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -36,25 +36,25 @@ def line(form: str, event: str, message: str, *, level: str = "info", **fields: 
 
 
 def say(event: str, message: str, *, level: str = "info", **fields: Any) -> None:
-    """Say something at once.
+    """Write a log line at once.
 
     Args:
-        event: its name, for programs.
+        event: name of the event, for programs.
         message: one line for people.
         level: ``info``, ``warning`` or ``error``.
-        fields: what JSON has besides; a text has them in its message.
+        fields: further fields of the JSON object; a text line has them in its message.
     """
     print(line(_chosen["form"], event, message, level=level, **fields), file=sys.stderr, flush=True)
 
 
 def note(event: str, message: str, **fields: Any) -> None:
-    """Say something that only a log in JSON has: that all is well."""
+    """Log an ordinary event, which only a log in JSON has."""
     if _chosen["form"] == "json":
         say(event, message, **fields)
 
 
 def failed(event: str, error: BaseException) -> None:
-    """Say that there is a bug, with its traceback."""
+    """Log a bug with its traceback."""
     trace = "".join(traceback.format_exception(error))
     if _chosen["form"] == "json":
         say(event, f"{type(error).__name__}: {error}", level="error", traceback=trace)

@@ -1,4 +1,4 @@
-"""What holds for every program of ours, and for no program that only uses this package."""
+"""Set-up for this project's own programs; programs that only use the package do not get it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import gc
 
 
 def end_at_once() -> None:
-    """Let this process end without a last search for garbage; the kernel takes back all of its memory anyway.
+    """Let this process end without a last garbage collection; the kernel frees its memory anyway.
 
-    The search goes through everything that Numba and torch have imported: half a second of a core, a fifth of what it
-    takes a rank to start.
+    The collection walks through all objects of Numba and torch. It takes half a second of a core, a fifth of a rank's
+    start.
     """
     atexit.register(gc.freeze)

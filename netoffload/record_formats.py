@@ -1,8 +1,8 @@
-"""Records of older formats: what brings each to the next one.
+"""Records of older formats: functions that bring a record to the next format.
 
-A change of a record's keys raises :data:`FORMAT` and adds to :data:`MIGRATIONS` the function that brings a record of
-the format before to the new one. An older one goes through all of them in turn. What it does not know becomes
-``unknown``.
+To change a record's keys, raise :data:`FORMAT` and add to :data:`MIGRATIONS` the function that brings a record of the
+last format to the new one. An older record goes through all these functions in turn. A value that the older format
+does not have becomes ``unknown``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ FORMAT: Final = 6
 """Version of the record's keys; a newer one is refused."""
 
 UNKNOWN: Final = "unknown"
-"""What a record of an older format says where it does not know."""
+"""The value of a key that a record of an older format does not have."""
 
 
 def _to_format_2(record: dict[str, Any]) -> None:
-    """Only INCEPTIONN's four methods had format 1; their vectors go through NICs whole, without error feedback."""
+    """In format 1 all records are of INCEPTIONN's four methods: NICs carry whole vectors, without error feedback."""
     traffic = record["traffic"]
     raw, payload = traffic["raw_octets"], traffic["payload_octets"]
     _add(record, compression_efficiency=payload / raw if payload else 1.0)
@@ -28,19 +28,19 @@ def _to_format_2(record: dict[str, Any]) -> None:
 
 
 def _to_format_3(record: dict[str, Any]) -> None:
-    """All training data was partitioned, until runs of format 2 began to say so; ``codec_kernel`` came as silently."""
+    """A record of format 2 without ``sharing`` has partitioned data; ``codec_kernel`` may be missing too."""
     record["configuration"].setdefault("sharing", "partitioned")
     record["versions"].setdefault("codec_kernel", UNKNOWN)
     _add(record["versions"], machine=UNKNOWN)
 
 
 def _to_format_4(record: dict[str, Any]) -> None:
-    """Nobody but NICs compressed what is tagged."""
+    """In format 3 only NICs compress tagged data."""
     _add(record["configuration"], offload="nic")
 
 
 def _to_format_5(record: dict[str, Any]) -> None:
-    """All ran momentum SGD with steps, whole, and summed gradients at once; parts and memory were not measured."""
+    """In format 4 all runs use momentum SGD with steps, whole models and one bucket; parts and memory are unknown."""
     asked = record["configuration"]
     optimizer = f"sgd:momentum={asked['momentum']},weight_decay={asked['weight_decay']},nesterov=false"
     schedule = f"step:warmup=0,divisor={asked['learning_rate_divisor']},interval={asked['learning_rate_interval']}"
@@ -51,7 +51,7 @@ def _to_format_5(record: dict[str, Any]) -> None:
 
 
 def _to_format_6(record: dict[str, Any]) -> None:
-    """Losses on the way were not kept, nor how ranks compressed by themselves."""
+    """In format 5 a record has only the last loss."""
     _add(record["learning"], loss_after={})
 
 
@@ -68,7 +68,7 @@ MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], None]]] = {
     4: _to_format_5,
     5: _to_format_6,
 }
-"""By format: what brings a record of it to the next one, in place."""
+"""By format: the function that brings a record of it to the next format, in place."""
 assert list(MIGRATIONS) == list(range(1, FORMAT))
 
 
@@ -76,7 +76,7 @@ def migrated(record: dict[str, Any], where: str) -> dict[str, Any]:
     """Bring a record of an older format to :data:`FORMAT`, in place, and return it.
 
     Raises:
-        UsageError: no format that was ever written, a newer one, or a key that its format has is missing.
+        UsageError: an unknown format, a newer one, or a key of its format is missing.
     """
     written = record.get("format")
     if type(written) is not int or written < 1:

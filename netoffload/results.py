@@ -1,11 +1,11 @@
-"""The record a run leaves: what was asked for, what ran it, what was measured.
+"""The record of a run: its configuration, its versions and machine, its measurements.
 
 One run is one :class:`Record`, one line of JSON; a file of records grows by appending. Times are seconds, sizes octets,
 rates bits per second; totals are over the timed iterations of the run. A field that is per iteration says so.
 
-A record has a format number; ``record_formats`` brings older ones to the present one. After that reading is strict: a
-key that is unknown, missing or of the wrong type is a :class:`~netoffload.errors.UsageError` with the path to it. A
-record that is read half is a figure half wrong.
+A record has a format number; ``record_formats`` brings older records to the present format. After that, reading is
+strict: a key that is unknown, missing or of the wrong type raises a :class:`~netoffload.errors.UsageError` with the
+path to the key. A partly read record would give wrong figures.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """What was asked for; enough to run it again."""
+    """The configuration of a run; enough to repeat it."""
 
     model: str
     exchange: str
@@ -45,25 +45,26 @@ class Configuration:
     codec: str | None
     bound_k: int | None
     packing: str | None
-    """How NICs compressed, or ranks by themselves; these pack nothing. None: there were no NICs."""
+    """How NICs fill frames; None: a run without NICs, or in which ranks compress by themselves."""
     rate_bps: int | None
     mtu: int
     error_feedback: bool
     sharing: str
     offload: str
-    """Who compressed what is tagged: :class:`~netoffload.config.Offload`."""
+    """Which process compressed the tagged data: :class:`~netoffload.config.Offload`."""
     optimizer: str
-    """With its parameters, as ``--optimizer`` takes them. ``momentum`` and ``weight_decay`` are 0 where it has none."""
+    """Name and parameters, as ``--optimizer`` takes them. ``momentum`` and ``weight_decay`` are 0 if it has none."""
     schedule: str
-    """With its parameters. Where it is not ``step``, divisor and interval are 1 and the run's iterations."""
+    """Name and parameters. If it is not ``step``, the divisor is 1 and the interval the run's iterations."""
     clip_norm: float | None
-    """The largest norm of the mean gradient; None: any."""
+    """The largest norm of the mean gradient; None: no limit."""
     bucket_mb: float = 0.0
-    """Gradients of layers were summed in buckets of so many 10^6 octets while backward went on; 0: all at once."""
+    """Size of the buckets in which gradients are summed during backward, 10^6 octets; 0: all at once."""
     parallel: str = "data"
     activations: str = "float32"
     sub_batches: int = 1
-    """What of the model a worker had; what activations and errors travelled as, and in how many pieces."""
+    """``parallel`` is the part of the model that a worker has, ``activations`` the type in which activations and errors
+    travel, ``sub_batches`` in how many pieces."""
 
     @property
     def has_nics(self) -> bool:
@@ -73,9 +74,9 @@ class Configuration:
 
 @dataclasses.dataclass(frozen=True)
 class Versions:
-    """What it ran on; ``kernel`` is Linux, ``codec_kernel`` the variant of ``netoffload.codec.kernels`` in use.
+    """Versions and machine; ``kernel`` is Linux, ``codec_kernel`` the variant of ``netoffload.codec.kernels`` in use.
 
-    ``machine`` tells machines apart: the start of a SHA-256 of what identifies this one, or ``unknown``.
+    ``machine`` tells machines apart: the start of a SHA-256 of the machine's identity, or ``unknown``.
     """
 
     netoffload: str
@@ -97,7 +98,7 @@ class Versions:
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """Median of repeated measurements and where the middle half of them lies."""
+    """Median, quartiles and extremes of repeated measurements."""
 
     median: float
     quartile_low: float
@@ -122,9 +123,9 @@ class Spread:
 class Timing:
     """Seconds per iteration, each the mean over the workers: wall = compute + communicate in every iteration.
 
-    ``compute_s`` is forward, backward and the update of the weights, wherever the update happens; ``communicate_s``
-    is the rest. ``sum_s``, the adding of gradients, is a part of that. ``hidden_s`` is how long buckets of gradients
-    travelled while backward went on, or activations while ranks multiplied. None: of a format that did not know.
+    ``compute_s`` is forward, backward and the update of the weights, wherever the update happens; ``communicate_s`` is
+    the rest. ``sum_s``, the time to add gradients, is part of ``communicate_s``. ``hidden_s`` is the time in which
+    buckets travelled during backward, or activations during multiplications. None: unknown in an older format.
     """
 
     wall_s: Spread
@@ -139,7 +140,7 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True)
 class NodeTraffic:
-    """What one node sent on its wire, from the queueing discipline that shapes it (every header counted)."""
+    """Octets and frames that a node sent on its wire, with all headers, counted by the qdisc that shapes the wire."""
 
     name: str
     tx_octets: int
@@ -163,17 +164,17 @@ class ClassCounts:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Octets and frames on all wires, and what the NICs did, in the timed iterations."""
+    """Octets and frames on all wires, and the NICs' counts, in the timed iterations."""
 
     nodes: tuple[NodeTraffic, ...]
     raw_octets: int
-    """Payload that NICs, or ranks by themselves, compressed, before; 0 in a run without compression."""
+    """Payload that NICs or ranks compressed, before compression; 0 in a run without compression."""
     payload_octets: int
-    """The same payload after."""
+    """The same payload after compression."""
     blocks: int
     classes: ClassCounts
     codec_s: float
-    """Time the busiest NIC, or rank, spent compressing and decompressing; it overlaps with communication."""
+    """Time that the busiest NIC or rank spent compressing and decompressing; it overlaps with communication."""
     drops: dict[str, int]
     """Frames that NICs dropped, by reason; reasons that did not occur are left out."""
 
@@ -195,9 +196,9 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True)
 class Learning:
-    """Accuracy on the test set, 0..1, also by number of iterations; worker 0's last loss, or None: not finite.
+    """Accuracy on the test set, 0..1, at the end and by number of iterations; worker 0's last loss, None if not finite.
 
-    ``loss_after`` is the mean of worker 0's losses since the accuracy before, where it is finite.
+    ``loss_after`` is the mean of worker 0's losses since the accuracy before, if the mean is finite.
     """
 
     accuracy: float
@@ -219,20 +220,21 @@ class Record:
     timing: Timing
     traffic: Traffic
     compression_efficiency: float
-    """Octets that a worker's vectors became, by a host-side compressor or by its NIC, over those of one float32
-    gradient per iteration (Jiang and Agrawal, 5.1: the share of FULLSGD's data)."""
+    """Octets of a worker's vectors after compression by host or NIC, over the octets of one float32 gradient per
+    iteration (Jiang and Agrawal, 5.1: the share of FULLSGD's data)."""
     learning: Learning
     parameter_sha256: str
-    """Digest of the final parameters; the same on every worker, or there is no record."""
+    """Digest of the final parameters, which are the same on every worker of a run with a record."""
     first_iteration: int
     timed_iterations: int
-    """Iterations that earlier commands had done, and those behind them that were timed (an accuracy may end a run)."""
+    """``first_iteration`` counts the iterations of earlier commands, ``timed_iterations`` the timed ones behind them (a
+    run may end at an accuracy)."""
     peak_memory_octets: tuple[int, ...] | None = None
-    """The most that was resident of each rank, libraries included; None: of a format that did not know."""
+    """The most resident memory of each rank, libraries included; None: unknown in an older format."""
 
     @property
     def iterations_done(self) -> int:
-        """By this command and earlier ones."""
+        """Iterations of this command and earlier ones."""
         return self.first_iteration + self.timed_iterations
 
 
@@ -242,7 +244,7 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str, where: str = "record") -> Record:
-    """Read what :func:`to_line` wrote, in this version or an older one.
+    """Read a line that :func:`to_line` of this version or an older one wrote.
 
     Raises:
         UsageError: not JSON, a newer format, or a key that is unknown, missing or of the wrong type.
@@ -257,7 +259,7 @@ def from_line(line: str, where: str = "record") -> Record:
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
-    """Append records to a file of JSON lines, made if missing.
+    """Append records to a file of JSON lines, which is made if it does not exist.
 
     Raises:
         UsageError: the file cannot be written.
@@ -271,16 +273,16 @@ def append_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse, before anything long begins, a file that could not be written at its end; changes and leaves nothing.
+    """Refuse a file that cannot be written, before a long command begins; leave no new file behind.
 
     Raises:
         UsageError: its folder does not exist, or it cannot be opened for writing.
     """
     if not path.parent.is_dir():
-        raise UsageError(f"cannot write {path}: {path.parent} is no folder")
+        raise UsageError(f"cannot write {path}: {path.parent} is not a folder")
     is_new = not path.exists()
     try:
-        path.open("a").close()  # asking for permissions would not do: root has them even where nothing can be written
+        path.open("a").close()  # a test of permissions is not enough: root passes it on read-only file systems too
         if is_new:
             path.unlink()
     except OSError as error:
@@ -291,7 +293,7 @@ def read_records(path: Path) -> list[Record]:
     """Read a file of JSON lines; empty lines are skipped.
 
     Raises:
-        UsageError: no such file, a line that is no record, or no record at all.
+        UsageError: no such file, a line that is not a record, or a file without records.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -299,7 +301,7 @@ def read_records(path: Path) -> list[Record]:
         raise UsageError(f"cannot read records from {path}: {error}") from error
     records = [from_line(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not records:
-        raise UsageError(f"{path} holds no record")
+        raise UsageError(f"{path} has no record")
     return records
 
 

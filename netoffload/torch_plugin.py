@@ -1,7 +1,7 @@
-"""Tells torch that there is a backend ``netoffload``.
+"""Registers the backend ``netoffload`` with torch.
 
 Torch calls :func:`register` when it is imported (entry point of the group ``torch.backends``), in every program that
-uses torch. So this module imports nothing of the project. What compiles is loaded by the first process group.
+uses torch. So this module imports nothing of the project. The first process group loads the compiled parts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NAME: Final = "netoffload"
 
 
 def register() -> None:
-    """Make ``init_process_group("netoffload")`` known; again and again does no harm."""
+    """Make ``init_process_group("netoffload")`` known; a second call does nothing."""
     if dist.is_available() and NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 

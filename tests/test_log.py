@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import datetime
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import python
 
 from netoffload import log
 
-PROGRAM = """
-import threading
-from netoffload import log
-log.choose("json")
-log.say("made", "made it", path=__import__("pathlib").Path("/a"))
-thread = threading.Thread(target=lambda: 1 / 0)
-thread.start()
-thread.join()
-raise ValueError("two\\nlines")
-"""
+PROGRAM = str(Path(__file__).with_name("programs") / "speak_json.py")
 
 
 def test_what_nobody_catches_is_an_object_on_a_line() -> None:
-    ran = subprocess.run([sys.executable, "-c", PROGRAM], cwd=Path(log.__file__).parents[1], capture_output=True)
-    made, divided, raised = map(json.loads, ran.stderr.splitlines())
+    made, divided, raised = map(json.loads, python(PROGRAM).stderr.splitlines())
     said = datetime.datetime.fromisoformat(made.pop("time"))
     assert datetime.datetime.now(datetime.UTC) - said < datetime.timedelta(minutes=1)
     assert made == {"level": "info", "event": "made", "message": "made it", "path": "/a"}

@@ -62,7 +62,7 @@ def test_a_file_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> 
     (tmp_path / "old.jsonl").write_text("as it was")
     results.check_writable(tmp_path / "old.jsonl")
     assert (tmp_path / "old.jsonl").read_text() == "as it was"
-    with pytest.raises(UsageError, match="none is no folder"):
+    with pytest.raises(UsageError, match="none is not a folder"):
         results.check_writable(tmp_path / "none" / "new.jsonl")
     with pytest.raises(UsageError, match="Is a directory"):
         results.check_writable(tmp_path)
@@ -182,7 +182,7 @@ def test_what_no_version_wrote_is_refused(line: dict[str, Any], says: str) -> No
 def test_a_file_without_records_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n\n")
-    with pytest.raises(UsageError, match="holds no record"):
+    with pytest.raises(UsageError, match="has no record"):
         results.read_records(empty)
     with pytest.raises(UsageError, match="cannot read records"):
         results.read_records(tmp_path / "missing.jsonl")

@@ -7,33 +7,35 @@
 
 ``libc``        the system calls, as functions that compiled code can call
 ``port``        buffers, tables and counters, made once before the first frame
-``loop``        devices and engine meet here, and only here; one compiled function without the GIL, which owns the clock
-``trouble``     devices that are down, or gone
-``vlan``        puts tags back that the kernel takes out
-``faults``      damages frames for the wire, where that is asked for
+``loop``        joins devices and engine: one compiled function without the GIL, which reads the clock
+``trouble``     devices that are down or deleted
+``vlan``        puts VLAN tags back that the kernel takes out
+``faults``      damages frames for the wire (``--fault``)
 ``trace``       copies frames into a ring, and the ring into a pcapng file
-``table``       the flow tables in a file, for a restart
-``control``     what the control socket answers: counters, flows, metrics, stop
-``metrics``     the counters in Prometheus' format, on the control socket and, if asked for, over HTTP
-``bypass``      tc filters around this process, where the kernel carries what is not touched
-``privileges``  root is given up before the first frame
-``arguments``   the words of the command line -> ``netoffload.nic_options``
-``__main__``    arguments -> devices -> loop; set-up may exit with one clear line, the loop may not
+``table``       the flow table in a file, for a restart
+``control``     the answers of the control socket: counters, flows, metrics, stop
+``metrics``     the counters in Prometheus' format, on the control socket and, with ``--metrics-port``, over HTTP
+``bypass``      tc filters that carry unchanged frames past this process
+``privileges``  gives up root before the first frame
+``key``         the key of the MAC, from a file
+``arguments``   the command line -> ``netoffload.nic_options``
+``__main__``    arguments -> devices -> loop; set-up may end with one clear line, the loop may not
 ``prefork``     loads the kernels once, and becomes each NIC of a testbed by a fork
 
-One thread runs the loop, or two, one per direction; the main thread waits for signals, and one thread per request
-answers the control socket from the counters, which are plain arrays that the loop adds to. One more thread hears of
-changes of the wire's MTU, and writes it where the loop looks for every batch.
+One thread runs the loop, or two, one per direction. The main thread waits for signals. One thread per request answers
+the control socket from the counters, which are plain arrays that the loop adds to. One more thread watches the wire's
+MTU, and writes it to an array that the loop reads for every batch.
 
-**Two threads.** Each has its direction's buffers for itself, and writes its direction's counters. Both write the
-flow table: the host's SYNs and segments on one side, a peer's SYN (what it decodes) on the other. A mutex
-guards it; the receiving thread takes it while it notes what a frame says, so decoding never waits for encoding.
+**Two threads.** Each thread uses only its direction's buffers and writes only its direction's counters. Both write the
+flow table: one the host's SYNs and segments, the other what a peer's frames say. A mutex guards the table. The
+receiving thread holds it only while it notes what a frame says, so decoding never waits for encoding.
 
-**Devices.** The host's is a TAP, or the NIC's end of a veth pair through a packet socket; the wire's is a packet
-socket. An error of a frame is counted; a deleted interface ends the NIC.
+**Devices.** The host's device is a TAP, or the NIC's end of a veth pair through a packet socket; the wire is a packet
+socket. The loop counts a frame that a device refuses; a deleted interface ends the NIC.
 
-**Back-pressure.** A frame on its way out is charged to the packet socket until the wire has taken it. When that is full
-the loop stops reading the host's device and waits for the wire, so frames queue where TCP put them and none is lost.
+**Back-pressure.** A frame on its way out counts against the packet socket's buffer until the wire has taken it. When
+the buffer is full, the loop stops reading the host's device and waits for the wire. So frames wait in the host's queue,
+where TCP limits them, and none is lost.
 
 **Stopping.** SIGTERM, SIGINT and the control socket's ``stop`` all write to one event descriptor. The loop then empties
 both directions once and returns; the process exits with 0.

@@ -1,4 +1,4 @@
-"""Arguments -> devices -> loop. Set-up may exit with one clear line; the loop only stops.
+"""Arguments -> devices -> loop. Set-up may end with one clear line; the loop ends only as the exit codes say.
 
 Exit codes: 0 stopped as asked, 1 the loop failed (a bug), 2 wrong arguments, 3 the system refused something, 4 the
 host's device was deleted, 5 the wire was deleted.
@@ -54,17 +54,17 @@ EXIT_HOST_GONE: Final = 4
 EXIT_WIRE_GONE: Final = 5
 
 LASTS_S: Final = 3.0
-"""What takes longer is worth a word."""
+"""If compiling takes longer than this, the NIC says so."""
 
 FAILED: Final = 3
-"""Beside the results of :func:`~netoffload_daemon.loop.serve`: it raised something, and nobody knows what was sent."""
+"""Outcome beside the results of :func:`~netoffload_daemon.loop.serve`: the loop raised an exception, which is a bug."""
 
 
 def run(settings: NicProcess) -> int:
     """Forward frames until told to stop; return the exit code.
 
     Raises:
-        NetOffloadError: a device or the control socket cannot be opened, or both devices are one.
+        NetOffloadError: a device or the control socket cannot be opened, or both devices are the same.
     """
     shared = is_same_netns(settings.host_netns, settings.wire_netns)
     if shared and settings.host_name == settings.wire:
@@ -89,7 +89,7 @@ def run(settings: NicProcess) -> int:
         sides = SIDES[settings.trace_side] if settings.trace else 0
         with said_if_it_lasts(COMPILING):
             compile_loop()
-        # Closed when no thread of the loop runs any more; each direction may have one.
+        # Two, because each direction may have a thread; the stack closes them after the loop's threads have ended.
         key = None if settings.key is None else load_key(settings.key)
         signer, checker = (stack.enter_context(Authenticator(key)) for _ in range(2))
         engine = _engine_settings(settings, mtu, signer, checker)
@@ -109,11 +109,11 @@ def run(settings: NicProcess) -> int:
         if not stays_root:
             drop(settings.user)
         if new_tap is not None and not settings.ephemeral:
-            _keep(new_tap, settings)  # nothing is left of a NIC that cannot start
+            _keep(new_tap, settings)  # only now, so that a failed start leaves no TAP behind
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os.eventfd_write(event, 1))
         loop = Loop(host, wire.fileno(), event, told, port)
-        stack.callback(loop.stop)  # before any device is closed, whatever happens here
+        stack.callback(loop.stop)  # the stack stops the loop before it closes a device
         loop.start(settings.threads)
         _say_ready(settings)
         outcome = loop.join()
@@ -125,7 +125,7 @@ def _engine_settings(settings: NicProcess, mtu: int, signer: Authenticator, chec
     return engine_nic.make_settings(get(settings.codec).codec_id, settings.bound_k, mtu, key)._replace(
         per_segment=int(settings.packing == "per-segment"),
         in_udp=int(settings.encapsulation == "udp"),
-        # A fault hits, and a trace shows, what one would see on the wire: datagrams.
+        # Faults and traces apply to datagrams as they are on the wire, so nothing is bundled then.
         bundles=int(takes_bundles() and not settings.fault_settings.is_on and settings.trace is None),
         tag=max(settings.tag_tos, 0),
         tag_mask=0 if settings.tag_tos == TAG_ANY else TOS_MASK,
@@ -134,13 +134,13 @@ def _engine_settings(settings: NicProcess, mtu: int, signer: Authenticator, chec
 
 
 def _warn_of_arp(settings: NicProcess) -> None:
-    """Say it where the host's kernel answers ARP for the address of its TAP on the wire, past the NIC."""
+    """Warn if the host's kernel answers ARP requests for the TAP's address on the wire, past the NIC."""
     if not settings.host_is_veth and arp_ignore(settings.wire, settings.wire_netns) == 0:
         log.say(
             "arp_answered_by_host",
             f"{settings.host} and wire {settings.wire} share a network namespace, whose kernel answers ARP on the wire "
-            "too: peers then send past this NIC, and get raw data; put the wire into a namespace of its own "
-            "(--wire-netns), or set net.ipv4.conf.all.arp_ignore=1",
+            "too, so peers send past this NIC and get raw data: put the wire into another namespace (--wire-netns), "
+            "or set net.ipv4.conf.all.arp_ignore=1",
             level="warning",
             host=settings.host,
             wire=settings.wire,
@@ -148,7 +148,7 @@ def _warn_of_arp(settings: NicProcess) -> None:
 
 
 def _open_host(settings: NicProcess, stack: contextlib.ExitStack, program: bytes) -> tuple[int, Tap | None]:
-    """Return a descriptor of the host's device, which the stack closes, and the TAP if one was made."""
+    """Return a descriptor of the host's device, which the stack closes, and the TAP if this call made one."""
     if settings.host_is_veth:
         host, _ = open_packet(settings.host_name, settings.host_netns, "host device", program)
         return stack.enter_context(host).fileno(), None
@@ -158,14 +158,14 @@ def _open_host(settings: NicProcess, stack: contextlib.ExitStack, program: bytes
 
 
 def _keep(tap: Tap, settings: NicProcess) -> None:
-    """Let a TAP that was made stay behind, so that the host's connections outlive this process, and say so."""
+    """Make a new TAP persistent, so that the host's connections outlive this process, and say so."""
     keep(tap)
     name, netns = settings.host_name, settings.host_netns
     enter = "" if netns is None else f"nsenter --net={netns} "
     log.say(
         "tap_made",
         f"made the TAP {name}; it stays when this NIC ends, and so do the host's connections; "
-        f"`{enter}ip link del {name}` removes it (--ephemeral makes one that goes)",
+        f"`{enter}ip link del {name}` removes it (with --ephemeral it ends with the NIC)",
         host=settings.host,
         host_netns=netns,
     )
@@ -191,7 +191,7 @@ class Loop:
             self._threads.append(thread)
 
     def join(self) -> int:
-        """Return why the loop ended, when it has: a result of ``serve``, or ``FAILED``."""
+        """Wait for the loop's end; return why it ended: a result of ``serve``, or ``FAILED``."""
         for thread in self._threads:
             thread.join()
         return max(self._outcomes, default=STOPPED)
@@ -208,7 +208,7 @@ class Loop:
             log.failed("loop_failed", error)
             self._outcomes.append(FAILED)
         finally:
-            os.eventfd_write(self._event, 1)  # one direction alone is no NIC
+            os.eventfd_write(self._event, 1)  # if one direction ends, the other one must end too
 
 
 def _exit_code(outcome: int, settings: NicProcess) -> int:
@@ -217,7 +217,7 @@ def _exit_code(outcome: int, settings: NicProcess) -> int:
         WIRE_GONE: ("wire_deleted", f"wire {settings.wire} was deleted", EXIT_WIRE_GONE),
         FAILED: (
             "ended",
-            "the loop failed, nothing is forwarded any more: please report what stands above",
+            "the loop failed and the NIC ends: please report the lines above",
             EXIT_FAILED,
         ),
     }
@@ -230,7 +230,7 @@ def _exit_code(outcome: int, settings: NicProcess) -> int:
 
 
 def _check_ready(ready_fd: int) -> None:
-    """Refuse a descriptor that is not there, before anything is made."""
+    """Refuse a descriptor that is not open, before the NIC changes anything."""
     try:
         os.fstat(ready_fd)
     except OSError as error:
@@ -238,7 +238,7 @@ def _check_ready(ready_fd: int) -> None:
 
 
 def _nobody_told(ready_fd: int, error: OSError) -> UsageError:
-    return UsageError(f"nobody can be told on descriptor {ready_fd} that the NIC is ready: {error.strerror}")
+    return UsageError(f"--ready-fd: descriptor {ready_fd} cannot be written: {error.strerror}")
 
 
 def _say_ready(settings: NicProcess) -> None:
@@ -267,7 +267,7 @@ def said_if_it_lasts(phrase: str) -> Iterator[None]:
 
 
 def compile_loop() -> None:
-    """Compile the loop, or load it from the cache, by running it on no devices with the stop already given."""
+    """Compile the loop, or load it from the cache, by running it without devices and with a stop already signalled."""
     event = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     try:
         serve(-1, -1, event, TX | RX, make_settings(), make_port(engine_nic.make_settings()))

@@ -1,4 +1,4 @@
-"""The words of a NIC's command line, and the settings that they say."""
+"""The command line of a NIC, and the settings made from it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ examples:
   netoffload nic --host veth:host0 --wire eth1 --threads 2 --trace frames.pcapng --trace-side wire
 
 The host's programs mark a socket with setsockopt(IPPROTO_IP, IP_TOS, 0x28) before connecting, on both ends,
-and send nothing but float32 on it. Everything else crosses unchanged. --tag takes another mark, and --ports narrows it.
+and send only float32 on it. All other traffic crosses unchanged. --tag chooses another mark, --ports narrows it.
 """
 
 
 def asked_log_format(arguments: Sequence[str]) -> str:
-    """Return the format that the words of a command line ask for, which may be wrong in all other ways."""
+    """Return the log format in a command line, also if the rest of the command line is wrong."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--log-format", nargs="?")
     asked = parser.parse_known_args(arguments)[0].log_format
@@ -32,22 +32,22 @@ def asked_log_format(arguments: Sequence[str]) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Refuse in one line, as everything else does, instead of with the list of all options."""
+        """Refuse in one line, without the list of all options."""
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
 def parse_arguments(
     arguments: Sequence[str], program: str = "netoffloadd", settings: type[NicProcess] = NicProcess
 ) -> NicProcess:
-    """Return the settings that the words of a command line say.
+    """Return the settings of a command line.
 
     Args:
-        arguments: the words behind the program.
-        program: what it is called.
-        settings: the options are its fields.
+        arguments: the words behind the program's name.
+        program: the program's name.
+        settings: the class whose fields are the options.
 
     Raises:
-        UsageError: an option is missing, unknown, or has a value that cannot be.
+        UsageError: an option is missing, unknown, or has an impossible value.
     """
     parser = _Parser(
         prog=program,

@@ -1,21 +1,22 @@
-"""The kernel carries what the NIC would not touch: filters that join the host's device and the wire around the process.
+"""Filters with which the kernel carries unchanged frames between the host's device and the wire, past the process.
 
-A TAP and a wire (each line a filter, ``►`` where it sends its frames)::
+A TAP and a wire (each line is a filter, and ``►`` points to where it sends frames)::
 
     host's namespace                                       wire's namespace
       TAP  egress   ──program──► egress of END  ═══ veth ═══  END ingress ──all──► egress of the wire
       TAP's ingress ◄──all──── ingress of END   ═══ pair ═══  END egress  ◄──program── ingress of the wire
 
-The pair is needed because a filter reaches links of its own namespace only, and because a frame that arrives is "for
-this host" or not by the hardware address of the link it came through; the end at the host has the TAP's. A veth host's
-end in the wire's namespace needs no pair. What the program names is in :mod:`netoffload.engine.bypass`; the same
-program keeps these frames from the packet sockets, which would hear them a second time. Both directions are counted
-where frames arrive in the wire's namespace, so that they are counted alike.
+The pair is needed for two reasons. A filter reaches only links of its own namespace. And the kernel decides by the
+hardware address of the link whether an arriving frame is for this host; so the pair's end at the host has the TAP's
+address. If the NIC's end of a veth pair is in the wire's namespace, no pair is needed.
+:mod:`netoffload.engine.bypass` defines which frames the program accepts. The same program keeps these frames from the
+packet sockets, which would hear them a second time. Both directions are counted where frames arrive in the wire's
+namespace, so both counts mean the same.
 
-**Who undoes it.** The process that makes all this is nobody before its first frame and may not undo it; it tries when
-it ends. What stays is harmless. To a TAP without a process nothing crosses, as ever: it has no carrier, and the filter
-drops. On a veth pair untagged frames go on crossing, except TCP's first and last ones. The next start makes everything
-anew, or removes it, and it goes with the links and namespaces.
+**Removal.** The process gives up root before its first frame, so usually it cannot remove the filters; it tries when it
+ends. Filters that stay are harmless. A TAP without a process has no carrier, so nothing crosses to it. On a veth pair
+untagged frames go on crossing, except TCP segments with SYN, FIN or RST. The next start makes the filters anew or
+removes them. They also end with their links and namespaces.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
     from netoffload.netlink.redirect import Hook, Redirect
 
 PAIR_MTU: Final = 65535
-"""The links it joins have their own; this one must not be smaller."""
+"""At least the MTU of the links that the pair joins."""
 OWN_NETNS: Final = "/proc/self/ns/net"
 
 
 class KernelBypass:
     """The filters and the pair of one NIC; a context manager.
 
-    Make it before rights are given up. Needs pyroute2, which is loaded only then.
+    Make it before rights are given up. It loads pyroute2, which no other part of a NIC needs.
     """
 
     def __init__(self, settings: NicProcess) -> None:
@@ -51,10 +52,10 @@ class KernelBypass:
         self._ways: list[tuple[Redirect, Counter, Counter]] = []
 
     def __enter__(self) -> KernelBypass:
-        """Remove what an earlier process left on these devices and join them.
+        """Remove filters and pairs that an earlier process left on these devices, and join the devices.
 
         Raises:
-            NetlinkRefusedError: not permitted, or the kernel lacks a part of it; nothing is left.
+            NetlinkRefusedError: not permitted, or the kernel lacks a feature; then nothing is left behind.
         """
         self._open()
         try:
@@ -67,13 +68,13 @@ class KernelBypass:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove it again where that is still permitted."""
+        """Remove the filters and the pair, if this is still permitted."""
         with contextlib.suppress(NetlinkRefusedError):
             self._remove()
         self._stack.close()
 
     def read_into(self, counters: Int64Array) -> None:
-        """Set the counters ``KERNEL_...`` to what the filters have counted; a filter that is gone counts no more."""
+        """Set the counters ``KERNEL_...`` to the filters' counts; if a filter is gone, its counters stay unchanged."""
         from netoffload.netlink.redirect import redirected
 
         for redirect, frames, octets in self._ways:
@@ -96,7 +97,7 @@ class KernelBypass:
 
         remove_redirects(self._host, self._settings.host_name)
         remove_redirects(self._wire, self._settings.wire)
-        # A device that was made anew has another index, so a pair from before may be known by one of its ends only.
+        # A device that was made anew has another index, so only one end of an old pair may be known.
         remove_link(self._host, self._near)
         remove_link(self._wire, self._far)
 
@@ -104,7 +105,7 @@ class KernelBypass:
         from netoffload.netlink.redirect import EVERYTHING, Redirect, add_redirect, index_and_address, set_silent
 
         host, wire = self._settings.host_name, self._settings.wire
-        # What the host sends leaves a TAP, but arrives at the NIC's end of a veth pair.
+        # The host's frames leave through a TAP, but arrive at the NIC's end of a veth pair.
         sent: Hook = "ingress" if self._settings.host_is_veth else "egress"
         received: Hook = "egress" if self._settings.host_is_veth else "ingress"
         named = redirect_program(self._settings.tag_tos)
@@ -115,7 +116,7 @@ class KernelBypass:
             near, far = self._near, self._far
             tx, rx = Redirect(far, "ingress", wire, "egress"), Redirect(wire, "ingress", far, "egress")
             self._host.add_veth(near, far, self._settings.wire_netns or OWN_NETNS, PAIR_MTU)
-            # Before the ends are up: neither namespace's stack ever sees a frame on them.
+            # The filters come before the ends are up, so neither namespace's stack sees a frame on them.
             add_redirect(self._host, Redirect(near, "ingress", host, received), EVERYTHING)
             add_redirect(self._wire, tx, EVERYTHING)
             set_silent(self._host, near, index_and_address(self._host, host)[1])

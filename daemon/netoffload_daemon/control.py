@@ -1,12 +1,11 @@
-"""What the NIC's control socket answers.
+"""The commands of the NIC's control socket.
 
 ========= ================================================================
-info      who this is: pid, version, devices, codec, bound, packing, encapsulation, tag, ports, kernel, bypass; the
-          wire's MTU
+info      pid, version, devices, codec, bound, packing, encapsulation, tag, ports, kernel, bypass; the wire's MTU
 counters  every counter by name
 flows     one entry per flow and direction that carried tagged segments
-metrics   the same in Prometheus' text format
-stop      drain and exit with 0
+metrics   info, counters and numbers of flows in Prometheus' text format
+stop      empty both directions and exit with 0
 ========= ================================================================
 """
 
@@ -31,13 +30,13 @@ from netoffload_daemon.trace import with_traced
 def make_handlers(
     settings: NicProcess, port: Port, event: int, bypass: KernelBypass | None = None
 ) -> dict[str, Handler]:
-    """Return the answers by command name.
+    """Return the functions that answer, by command name.
 
     Args:
-        settings: what the NIC was started with.
-        port: its counters and flow tables, which the loop goes on changing.
+        settings: the NIC's settings.
+        port: the NIC's counters and flow table, which the loop changes all the time.
         event: the descriptor that stops the loop.
-        bypass: what the kernel carries; None where it carries nothing.
+        bypass: the filters that count frames in the kernel; None without bypass in the kernel.
     """
 
     rings = (port.tx_trace, port.rx_trace)

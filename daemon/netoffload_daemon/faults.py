@@ -1,24 +1,24 @@
-"""A stage that damages frames on their way to the wire, so that a kernel without netem can show what a network does.
+"""A stage that damages frames on their way to the wire, for tests on kernels without netem.
 
 ::
 
     transmit ──► disturb: lose · double · fill in, cut ── flip ──► held frames ──► release: delay · overtake ──►
     sendmmsg
 
-A fault hits what one would see on the wire. A GSO frame is therefore cut into the frames it stands for first, and every
-checksum that was left to the interface is filled in, so that a flipped bit is an error that the receiver's TCP can see.
-Order of the stages per frame: loss, duplication, then for each copy truncation, flip, and the queue.
+Faults apply to frames as they are on the wire. So the stage first cuts a GSO frame into its segments, and fills in
+every checksum that was left to the interface: then the receiver's TCP notices a flipped bit. Order of the stages per
+frame: loss, duplication, then for each copy truncation, flip, and the queue.
 
-Bits are flipped, and ends cut off, behind the Ethernet header of IP datagrams only: addresses and ARP have no checksum
-but the frame check sequence, of which neither a veth nor this stage knows, and a wrong MAC address learned from a
-damaged ARP reply would stop traffic for seconds instead of losing one frame.
+Bits are flipped, and ends cut off, only behind the Ethernet header of IP datagrams. Ethernet addresses and ARP have no
+checksum but the frame check sequence, which neither a veth nor this stage has. A wrong hardware address from a damaged
+ARP reply would stop traffic for seconds instead of losing one frame.
 
-The queue is a ring of :data:`HELD_FRAMES` slots. Every frame is due ``delay`` after it came; one that is chosen for
-reordering lets the next :data:`OVERTAKEN_BY` frames pass, or goes :data:`OVERTAKE_WAIT_NS` later if none come. When
-the ring could not take another segment of 64 KiB the loop stops reading the host, as for a busy wire.
+The queue is a ring of :data:`HELD_FRAMES` slots. Every frame is due ``delay`` after it came. A frame that is chosen for
+reordering lets the next :data:`OVERTAKEN_BY` frames pass, or leaves :data:`OVERTAKE_WAIT_NS` later if none come. When
+the ring has no room for another segment of 64 KiB, the loop stops reading the host, as for a busy wire.
 
 Random numbers are xorwow (Marsaglia, Xorshift RNGs, J. Stat. Softw. 8(14), 2003, section 3.1), 32 bits each, in plain
-integers: one seed gives one sequence of faults for one sequence of frames. A fault of probability 0 draws none.
+integers. One seed gives one sequence of faults for one sequence of frames. A fault of probability 0 draws no number.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from netoffload.engine.counters import Counters
 
 HELD_FRAMES: Final = 4096
-"""At 1 Gb/s and 1500 octets, 50 ms of delay."""
+"""Slots of the queue: at 1 Gb/s and 1500 octets, 50 ms of delay."""
 
 HELD_ROOM: Final = 512
-"""Free slots without which the host is not read: a 64 KiB segment at an MSS of 256, each frame doubled."""
+"""The loop reads the host only with this many free slots: a 64 KiB segment at an MSS of 256, each frame doubled."""
 
 OVERTAKEN_BY: Final = 3
-"""TCP takes three duplicate acknowledgements for a loss (RFC 5681): a frame this late is the worst case."""
+"""Frames that overtake a reordered one: TCP takes three duplicate acknowledgements for a loss (RFC 5681)."""
 OVERTAKE_WAIT_NS: Final = 1_000_000
 
 _ONE: Final = 1 << 32
@@ -61,13 +61,13 @@ _CWR: Final = 0x80
 _LENGTH: Final = 0
 _DUE_NS: Final = 1
 _LATE: Final = 2
-"""How many frames may still overtake it."""
+"""How many frames may still overtake the frame."""
 _HELD_FIELDS: Final = 3
 
-# Fields of the queue; all count frames since the start, a slot is ``order[count % slots]``.
+# Fields of the queue; each counts frames since the start, and the slot of a frame is ``order[count % slots]``.
 _FREED: Final = 0
 _HEAD: Final = 1
-"""First frame not released yet; from ``_FREED`` up to here frames are on their way."""
+"""The first frame that is not released; frames from ``_FREED`` up to here are on their way to the wire."""
 _TAIL: Final = 2
 _QUEUE_FIELDS: Final = 3
 
@@ -89,7 +89,7 @@ class Held(NamedTuple):
 
     Attributes:
         octets: uint8[slots, room], the frames with their virtio-net headers.
-        frames: int64[slots, 3]: length, due time and remaining patience of each.
+        frames: int64[slots, 3]: length, due time, and how many frames may still overtake it.
         order: int64[slots], a permutation of the slots.
         queue: int64[3].
         random: int64[6], the generator's state.
@@ -103,7 +103,7 @@ class Held(NamedTuple):
 
 
 def make_plan(settings: FaultSettings) -> FaultPlan:
-    """Return what the compiled stage needs of ``settings``."""
+    """Return ``settings`` in the form that the compiled stage takes."""
     return FaultPlan(
         is_on=int(settings.is_on),
         loss=round(settings.loss * _ONE),
@@ -116,9 +116,9 @@ def make_plan(settings: FaultSettings) -> FaultPlan:
 
 
 def make_held(settings: FaultSettings, mtu: int) -> Held:
-    """Return an empty queue for frames of ``mtu`` octets, or what it may become; one slot where there are no faults."""
+    """Return an empty queue with room for any MTU that the wire may get later; one slot without faults."""
     slots = HELD_FRAMES if settings.is_on else 1
-    mtu = max(mtu, MTU_MAX)  # a page of which nothing is used takes no memory
+    mtu = max(mtu, MTU_MAX)  # unused pages take no memory
     return Held(
         octets=np.zeros((slots, vnet.VNET_LEN + ethernet.ETHERNET_LEN + mtu + 64), np.uint8),
         frames=np.zeros((slots, _HELD_FIELDS), np.int64),
@@ -130,7 +130,7 @@ def make_held(settings: FaultSettings, mtu: int) -> Held:
 
 @inline_kernel
 def has_room(held: Held) -> bool:
-    """Whether another segment of 64 KiB fits, whatever happens to it."""
+    """Whether another segment of 64 KiB fits, even if every frame is doubled."""
     return held.order.size - (held.queue[_TAIL] - held.queue[_FREED]) >= HELD_ROOM
 
 
@@ -138,12 +138,12 @@ def has_room(held: Held) -> bool:
 def disturb(
     plan: FaultPlan, frame: Uint8Array, at: int, length: int, now_ns: int, held: Held, counters: Counters
 ) -> None:
-    """Take one frame on its way to the wire, and put what becomes of it into the queue.
+    """Take one frame on its way to the wire, and put the damaged frame or frames into the queue.
 
     Args:
-        plan: how likely each fault is.
-        frame: uint8 with the virtio-net header at ``at``; not changed.
-        at: where it starts.
+        plan: the probability of each fault.
+        frame: uint8 with the virtio-net header at ``at``; it stays unchanged.
+        at: where the header starts.
         length: octets with the virtio-net header.
         now_ns: the time.
         held: the queue, with room (:func:`has_room`).
@@ -178,7 +178,7 @@ def _disturb_one(
     held: Held,
     counters: Counters,
 ) -> None:
-    """One wire frame: the whole one (``size`` 0), or the part of a GSO frame whose payload starts at ``first``."""
+    """Damage one wire frame: the whole one (``size`` 0), or a GSO frame's segment with payload from ``first``."""
     if _happens(plan.loss, held.random):
         counters[Counter.FAULT_LOST] += 1
         return
@@ -229,7 +229,7 @@ def draw(random: Int64Array) -> int:
 
 @inline_kernel
 def _split(whole: Stretch, payload_at: int, first: int, size: int, octets: Uint8Array) -> None:
-    """Write the wire frame whose payload starts at ``first`` of a GSO frame, as the kernel's own segmentation would."""
+    """Write the wire frame with the payload from ``first`` of a GSO frame, as the kernel's segmentation would."""
     payload_len = min(size, whole.length - first)
     copy_octets(whole.octets, whole.at, octets, 0, payload_at)
     copy_octets(whole.octets, whole.at + first, octets, payload_at, payload_len)
@@ -255,7 +255,7 @@ def _split(whole: Stretch, payload_at: int, first: int, size: int, octets: Uint8
         if first + payload_len < whole.length:
             flags &= ~(tcp.FIN | tcp.PSH)
         octets[l4_at + tcp.FLAGS] = flags
-    # The field holds the pseudo-header's sum with the whole segment's length: put this one's in its place.
+    # The field has the pseudo-header's sum with the length of the GSO frame: put this frame's sum in its place.
     sum_at = l4_at + load_u16(octets, vnet.CSUM_OFFSET)
     total = be16(octets, sum_at) + ((whole.length - l4_at) ^ 0xFFFF) + l4_len
     total = (total & 0xFFFF) + (total >> 16)
@@ -266,7 +266,7 @@ def _split(whole: Stretch, payload_at: int, first: int, size: int, octets: Uint8
 
 @inline_kernel
 def _fill_in_checksum(octets: Uint8Array, length: int) -> None:
-    """Do what ``NEEDS_CSUM`` asks the interface to do, and clear the virtio-net header."""
+    """Fill in the checksum, which ``NEEDS_CSUM`` leaves to the interface, and clear the virtio-net header."""
     start = vnet.VNET_LEN + load_u16(octets, vnet.CSUM_START)
     at = start + load_u16(octets, vnet.CSUM_OFFSET)
     if u8(octets, vnet.VNET_FLAGS) & vnet.NEEDS_CSUM and start < length and at + 2 <= length:
@@ -275,7 +275,7 @@ def _fill_in_checksum(octets: Uint8Array, length: int) -> None:
         if even != length - start:
             total += u8(octets, length - 1)
         total = (total & 0xFFFF) + (total >> 16)
-        # 0 would say "no checksum" in UDP (RFC 768); 0xFFFF is the same number in ones' complement.
+        # 0 means "no checksum" in UDP (RFC 768); 0xFFFF is the same number in ones' complement.
         store_u16(octets, at, total ^ 0xFFFF if total != 0xFFFF else 0xFFFF)
     for field in range(vnet.VNET_LEN):
         octets[field] = 0
@@ -283,7 +283,7 @@ def _fill_in_checksum(octets: Uint8Array, length: int) -> None:
 
 @inline_kernel
 def _damage(plan: FaultPlan, octets: Uint8Array, length: int, random: Int64Array, counters: Counters) -> int:
-    """Cut the frame short and flip a bit of it, perhaps; return its length."""
+    """Perhaps cut the frame short, and perhaps flip one of its bits; return its length."""
     ethertype = be16(octets, vnet.VNET_LEN + ethernet.ETHERTYPE)
     is_ip = ethertype == ethernet.ETHERTYPE_IPV4 or ethertype == _ETHERTYPE_IPV6
     if not is_ip or length <= _IP_AT:
@@ -300,7 +300,7 @@ def _damage(plan: FaultPlan, octets: Uint8Array, length: int, random: Int64Array
 
 @inline_kernel
 def count_held(held: Held) -> int:
-    """Return how many frames were not released yet."""
+    """Return how many frames wait for their release."""
     return held.queue[_TAIL] - held.queue[_HEAD]
 
 
@@ -308,7 +308,7 @@ def count_held(held: Held) -> int:
 def release(held: Held, now_ns: int, vectors: Uint64Array) -> int:
     """Return how many frames are due, and put their addresses and lengths into ``vectors``.
 
-    Call it when all frames released before are on the wire: it frees their slots.
+    Call it only when all frames released before are on the wire, because it frees their slots.
 
     Args:
         held: the queue.
@@ -340,7 +340,7 @@ def release(held: Held, now_ns: int, vectors: Uint64Array) -> int:
 
 @kernel
 def wait_ns(held: Held, now_ns: int) -> int:
-    """Return how long the next frame has to wait yet; -1 where none is held."""
+    """Return how long the next frame still has to wait; -1 if no frame is held."""
     queue, slots = held.queue, held.order.size
     if queue[_HEAD] == queue[_TAIL]:
         return -1

@@ -14,11 +14,11 @@ _MAKE: Final = f"make one with (umask 077; openssl rand -hex {KEY_LEN} > FILE)"
 
 
 def load_key(path: Path) -> bytes:
-    """Return the key of 32 octets in the file at ``path``: 32 octets, or 64 hexadecimal digits and a line's end.
+    """Return the key of 32 octets in the file at ``path``, which holds 32 octets, or 64 hexadecimal digits in a line.
 
     Raises:
-        UsageError: it holds something else, is no regular file, or others than its owner have rights to it.
-        SystemRefusedError: it cannot be read.
+        UsageError: other contents, not a regular file, or other users than the owner have rights to the file.
+        SystemRefusedError: the file cannot be read.
     """
     try:
         with open(path, "rb", buffering=0, opener=_open_at_once) as file:
@@ -27,7 +27,7 @@ def load_key(path: Path) -> bytes:
                 raise UsageError(f"key {path} is not a regular file: {_MAKE}")
             if seen.st_mode & 0o077:
                 raise UsageError(f"key {path} is open to others than its owner: chmod 600 {path}, or make a new one")
-            octets = file.read(2 * KEY_LEN + 3)  # one more than the longest that is right
+            octets = file.read(2 * KEY_LEN + 3)  # one octet more than the longest valid contents
     except OSError as error:
         raise SystemRefusedError(f"key {path} cannot be read: {error.strerror}") from error
     if len(octets) == KEY_LEN:
@@ -38,11 +38,11 @@ def load_key(path: Path) -> bytes:
             key = bytes.fromhex(digits.decode("ascii"))
         except ValueError:
             key = b""
-        if len(key) == KEY_LEN:  # fromhex leaves out blanks
+        if len(key) == KEY_LEN:  # fromhex skips blanks
             return key
     raise UsageError(f"key {path} is neither {KEY_LEN} octets nor {2 * KEY_LEN} hexadecimal digits: {_MAKE}")
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file; a FIFO does not wait here for somebody who writes."""
+    """Open a file without waiting; a FIFO would wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)

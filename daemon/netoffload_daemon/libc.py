@@ -1,4 +1,4 @@
-"""System calls of the loop: ``netoffload.compiled.syscalls``, and what packet sockets and two threads need."""
+"""System calls of the loop: ``netoffload.compiled.syscalls``, and the calls for packet sockets and random words."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ _NO_INTERFACE: Final = -1
 
 @inline_kernel
 def is_interface_gone(descriptor: int, address: Int32Array) -> bool:
-    """Whether this is a packet socket whose interface was deleted: the kernel has then bound it to interface -1.
+    """Whether this is a packet socket whose interface was deleted; the kernel binds such a socket to interface -1.
 
-    ``address`` is int32[ADDRESS_ROOM] to work in.
+    ``address`` is int32[ADDRESS_ROOM], room for the socket's address.
     """
     address[_ADDRESS_WORDS] = _ADDRESS_WORDS * 4
     data = address.ctypes.data
@@ -82,7 +82,7 @@ def message_len(message: Uint64Array) -> int:
 
 @inline_kernel
 def draw_random(words: Int64Array) -> None:
-    """Fill int64[1 + n] with random words of 32 bits behind the count of those that are used, which becomes 0."""
+    """Fill int64[1 + n]: the count of used words becomes 0, and n random words of 32 bits follow."""
     _getrandom(words.ctypes.data, 8 * words.size, 0)
     for index in range(words.size):
         words[index] &= 0xFFFFFFFF
@@ -90,7 +90,7 @@ def draw_random(words: Int64Array) -> None:
 
 
 def make_messages(count: int) -> tuple[Uint64Array, Uint64Array]:
-    """Return ``count`` message headers (uint64[count, 8]) and the vectors of one (uint64[count, 2]) they point to."""
+    """Return ``count`` message headers (uint64[count, 8]), and the vectors (uint64[count, 2]) to which they point."""
     vectors = np.zeros((count, 2), np.uint64)
     messages = np.zeros((count, MESSAGE_WORDS), np.uint64)
     for index in range(count):

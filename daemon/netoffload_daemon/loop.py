@@ -1,8 +1,8 @@
 """The loop: poll, read, engine, write; compiled as one function that runs without the GIL.
 
-:func:`serve` is the way of a frame from the outside in: wait, then at most one batch per direction, then wait again, so
-that neither direction can starve the other. ``_from_wire`` and ``_from_host`` are the two directions; ``_send`` and
-``_deliver`` their ends. An error of one frame is counted and the loop goes on; only a device that was deleted ends it.
+:func:`serve` waits, then takes at most one batch per direction, and waits again, so that neither direction can starve
+the other. ``_from_wire`` and ``_from_host`` are the two directions; ``_send`` and ``_deliver`` write to the devices. An
+error of one frame is counted and the loop goes on; only a deleted device ends the loop.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from netoffload_daemon.trace import TraceRing
 
 DRAIN_ROUNDS: Final = 256
-"""Batches per direction taken when stopping; a host that goes on sending cannot keep the NIC alive."""
+"""The most batches per direction when stopping, so that a host that goes on sending cannot keep the NIC alive."""
 _DRAIN_WAIT_NS: Final = 10_000_000
-"""How long one of them waits for a wire that is full, or for held frames: 2.6 s in all."""
+"""How long each of these batches waits for a full wire or for held frames: 2.6 s in all."""
 
 _HOST_QUEUE_FRAMES: Final = 4096
-"""As many frames may wait in a host's device. After as many batches, what waited at the first one has been read."""
+"""The most frames that wait in a host's device: after this many batches, the frames that waited at first are read."""
 
 _EAGAIN: Final = error_numbers.EAGAIN
 _EINTR: Final = error_numbers.EINTR
@@ -66,7 +66,7 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
     Args:
         host: descriptor of the host's device, non-blocking.
         wire: descriptor of the packet socket, non-blocking.
-        event: descriptor that becomes readable when the loop shall stop; nobody reads it.
+        event: descriptor that becomes readable when the loop is to stop; the loop does not read it.
         roles: ``TX``, ``RX`` or both: the directions that this thread serves.
         settings: see :class:`~netoffload_daemon.port.LoopSettings`.
         port: see :class:`~netoffload_daemon.port.Port`.
@@ -80,7 +80,7 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
         takes_from_host = roles & TX != 0 and not waits_for_wire
         if settings.faults.is_on and takes_from_host:
             takes_from_host = faults.has_room(port.held)
-        # A descriptor that is not asked for anything would still report its errors, and nobody would read them.
+        # A descriptor without requested events would still report its errors, and the loop would spin on them.
         polled[0, 0], polled[0, 1] = (host if takes_from_host else -1), libc.POLLIN
         polled[1, 1] = (libc.POLLIN if roles & RX else 0) | (libc.POLLOUT if waits_for_wire else 0)
         polled[1, 0] = wire if polled[1, 1] else -1
@@ -95,7 +95,7 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
         rounds_left -= 1 if rounds_left > 0 else 0
         if ready == 0:
             if not has_frames:
-                rounds_left = min(rounds_left, 0)  # both directions are empty: that was all
+                rounds_left = min(rounds_left, 0)  # both directions are empty: the drain is complete
             look_again(host, wire, port)
         elif polled[2, 1] >> 16:
             polled[2, 0], rounds_left = -1, DRAIN_ROUNDS
@@ -105,7 +105,7 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
         takes_from_host = takes_from_host and not is_known_empty
         rounds_behind = 0 if is_known_empty else rounds_behind + int(takes_from_host)
         if roles & TX:
-            # A NIC that stood still reads first what its host said meanwhile: it may be what the clock waits for.
+            # After a pause the NIC first reads the host's frames: they may hold the octets for which the clock waits.
             if not waits_for_wire and (is_known_empty or rounds_behind > _HOST_QUEUE_FRAMES):
                 _from_clock(settings, port)
             _to_wire(host, wire, takes_from_host, settings, port)
@@ -119,13 +119,13 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
 
 @inline_kernel
 def _count_unsent(port: Port) -> int:
-    """How many frames were read from the host and not given to the wire yet."""
+    """Return how many frames were read from the host but not yet given to the wire."""
     return port.line[LINE_END] - port.line[LINE_FIRST] + faults.count_held(port.held)
 
 
 @inline_kernel
 def _drain_timeout_ns(port: Port, has_frames: bool, waits_for_wire: bool) -> int:
-    """How long to sleep at most when stopping: not at all, unless for the wire or until a held frame is due."""
+    """Return how long to sleep at most when stopping: 0, unless the wire is full or a frame is held."""
     if not has_frames:
         return 0
     if waits_for_wire:
@@ -135,7 +135,7 @@ def _drain_timeout_ns(port: Port, has_frames: bool, waits_for_wire: bool) -> int
 
 @inline_kernel
 def _timeout_ns(settings: LoopSettings, port: Port, active_ns: int, waits_for_wire: bool, roles: int) -> int:
-    """How long to sleep at most: not at all while busy polling, until the next frame is due, or for ever (-1)."""
+    """Return how long to sleep at most: 0 while busy polling, else until the next frame is due, or for ever (-1)."""
     timeout_ns = BACK_OFF_NS if port.state[SUSPECT] else -1
     if settings.busy_ns and libc.now_ns(port.clock) - active_ns < settings.busy_ns:
         return 0
@@ -148,7 +148,7 @@ def _timeout_ns(settings: LoopSettings, port: Port, active_ns: int, waits_for_wi
 
 @inline_kernel
 def _sooner_ns(first_ns: int, second_ns: int) -> int:
-    """Return the shorter of two times, of which -1 is for ever."""
+    """Return the shorter of two times; -1 means for ever."""
     return second_ns if first_ns < 0 or 0 <= second_ns < first_ns else first_ns
 
 
@@ -175,17 +175,17 @@ def _from_wire(host: int, wire: int, settings: LoopSettings, port: Port) -> None
         engine.begin_frame(nic)
         while engine.has_part(nic, frame, length):
             _take(host, wire, frame[engine.part_at(nic) :], engine.part_len(nic), settings, port)
-    engine.flush(nic)  # nothing waits for the next batch
+    engine.flush(nic)  # no segment waits for the next batch
     _deliver_rebuilt(host, wire, settings, port)
 
 
 @inline_kernel
 def _take(host: int, wire: int, frame: Uint8Array, length: int, settings: LoopSettings, port: Port) -> None:
-    """Receive one frame, or one block of a bundle, and hand over to the host what has to go now."""
+    """Receive one frame, or one block of a bundle; write to the host the frames that must leave now."""
     before = libc.now_ns(port.clock)
     crossing = engine.from_wire(port.nic, frame, length, before)
     if crossing >= 0:
-        _deliver_rebuilt(host, wire, settings, port)  # what was rebuilt goes before a frame that crosses
+        _deliver_rebuilt(host, wire, settings, port)  # rebuilt segments go before a frame that crosses
         _deliver(host, wire, frame, crossing, settings, port)
         return
     if crossing == engine.TAKEN:
@@ -196,7 +196,7 @@ def _take(host: int, wire: int, frame: Uint8Array, length: int, settings: LoopSe
 
 @inline_kernel
 def _deliver_rebuilt(host: int, wire: int, settings: LoopSettings, port: Port) -> None:
-    """Write complete segments to the host, one right behind the other: its TCP then acknowledges several at once."""
+    """Write complete segments to the host, one right after the other: its TCP then acknowledges several at once."""
     nic = port.nic
     for index in range(engine.count_rebuilt(nic)):
         row = engine.row_of(nic, index)
@@ -228,10 +228,10 @@ def _deliver(host: int, wire: int, frame: Uint8Array, length: int, settings: Loo
 
 @inline_kernel
 def _to_wire(host: int, wire: int, takes_from_host: bool, settings: LoopSettings, port: Port) -> None:
-    """Send what waits, then what the host has.
+    """Send the waiting frames, then the host's next ones.
 
-    That is one batch if blocks are made, which takes as long as a batch from the wire; of frames that only cross at
-    most :data:`HOST_BATCH` batches, 64 frames then, as many as one batch from the wire.
+    If blocks are made, the call takes one batch from the host, which takes as long as a batch from the wire. If frames
+    only cross, it takes up to :data:`HOST_BATCH` batches, 64 frames, as many as a batch from the wire.
     """
     for _ in range(HOST_BATCH):
         if port.line[LINE_END] == 0:
@@ -246,11 +246,10 @@ def _to_wire(host: int, wire: int, takes_from_host: bool, settings: LoopSettings
 
 @kernel
 def _from_host(host: int, wire: int, settings: LoopSettings, port: Port) -> None:
-    """Take frames from the host and put what becomes of them in line for the wire, so that a batch is one system call
-    and wakes the other NIC once.
+    """Take a batch of frames from the host and put the frames that they become in line for the wire.
 
-    Frames that cross unchanged are sent from where they were read. The batch ends early where there might be no room
-    for the blocks of one more segment.
+    So a batch takes one system call and wakes the other NIC once. Frames that cross unchanged are sent from the buffer
+    they were read into. The batch ends early if there might be no room for the blocks of one more segment.
     """
     row = 0
     if port.nic.random[0] > RANDOM_WORDS // 2:
@@ -265,7 +264,7 @@ def _from_host(host: int, wire: int, settings: LoopSettings, port: Port) -> None
             return
         start, length = _read_host(host, row, settings, port)
         if length < 0:
-            if port.line[LINE_END] == 0:  # else what is in line goes first; the device will say it again
+            if port.line[LINE_END] == 0:  # else frames in line go first; the device reports its error again
                 read_failed(host, wire, port)
             return
         frame = port.host_in[row, start:]
@@ -281,14 +280,14 @@ def _from_host(host: int, wire: int, settings: LoopSettings, port: Port) -> None
         elif frames > 0:
             port.nic.counters[Counter.TX_CODEC_NS] += libc.now_ns(port.clock) - before
             _put_in_line(blocks, frames, is_bundle(blocks, port.nic.spans, frames), before, settings, port)
-            if not settings.faults.is_on:  # the fault stage has copied them
+            if not settings.faults.is_on:  # the fault stage has made copies, so the room is free again
                 end = port.nic.spans[frames - 1, 0] + port.nic.spans[frames - 1, 1]
                 port.line[LINE_OCTETS] += end + CACHE_LINE - 1 & ~(CACHE_LINE - 1)
 
 
 @inline_kernel
 def _from_clock(settings: LoopSettings, port: Port) -> None:
-    """Put in line what the NIC has to send by itself, a batch at most."""
+    """Put the frames that the NIC must send by itself in line, a batch at most."""
     if engine.wait_ns(port.nic, 0) < 0:
         return
     now_ns = libc.now_ns(port.clock)
@@ -303,7 +302,7 @@ def _from_clock(settings: LoopSettings, port: Port) -> None:
 
 @inline_kernel
 def _put_in_line(octets: Uint8Array, count: int, is_one: bool, now_ns: int, settings: LoopSettings, port: Port) -> None:
-    """Put the frames in ``spans`` in line for the wire, or one frame that the kernel gathers from its pieces there."""
+    """Put the frames in ``spans`` in line for the wire; with ``is_one`` they are pieces that the kernel gathers."""
     for index in range(count):
         at, octets_len = port.nic.spans[index, 0], port.nic.spans[index, 1]
         if settings.faults.is_on:
@@ -322,9 +321,9 @@ def _put_in_line(octets: Uint8Array, count: int, is_one: bool, now_ns: int, sett
 
 @inline_kernel
 def _read_host(host: int, row: int, settings: LoopSettings, port: Port) -> tuple[int, int]:
-    """Read one frame of the host into its row; return where it starts and its length, negative if there is none.
+    """Read one frame of the host into its row; return where it starts and its length, negative if there is no frame.
 
-    A TAP hands over tags as they are; a packet socket says them beside the frame.
+    A TAP leaves VLAN tags in the frame; a packet socket reports them beside the frame.
     """
     if not settings.host_is_packet:
         return TAG_LEN, libc.read(host, port.host_in[row].ctypes.data + TAG_LEN, HOST_BUFFER_LEN)
@@ -338,7 +337,7 @@ def _read_host(host: int, row: int, settings: LoopSettings, port: Port) -> tuple
 
 @kernel
 def _send(host: int, wire: int, settings: LoopSettings, port: Port) -> bool:
-    """Give the unsent frames to the wire; False if it is full and some are left."""
+    """Give the unsent frames to the wire; return False if the wire is full and some are left."""
     while port.line[LINE_FIRST] < port.line[LINE_END]:
         first = port.line[LINE_FIRST]
         messages = port.out_messages[first:]
@@ -347,7 +346,7 @@ def _send(host: int, wire: int, settings: LoopSettings, port: Port) -> bool:
             for index in range(first, first + taken):
                 length = libc.message_len(messages[index - first])
                 port.nic.counters[Counter.TX_WIRE_OCTETS] += length - vnet.VNET_LEN
-                if settings.trace_sides & trace.WIRE_SIDE:  # then nothing is bundled: one vector per frame
+                if settings.trace_sides & trace.WIRE_SIDE:  # with a trace nothing is bundled: one vector per frame
                     now_ns, at = libc.now_ns(port.clock), port.out_vectors[index, 0]
                     _trace(settings, port.tx_trace, 1, trace.OUTBOUND, at, length, now_ns)
             port.nic.counters[Counter.TX_WIRE_FRAMES] += taken

@@ -1,18 +1,18 @@
-"""The counters in Prometheus' text format, and an HTTP server that gives it to whoever scrapes this machine.
+"""The counters in Prometheus' text format, and an HTTP server for scrapers on this machine.
 
 Format: Prometheus text exposition 0.0.4. A family is one ``# HELP`` line, one ``# TYPE`` line and its samples::
 
-    # HELP netoffload_tx_raw_octets_total payload octets that were compressed, before
+    # HELP netoffload_tx_raw_octets_total octets of payloads that were compressed, before compression
     # TYPE netoffload_tx_raw_octets_total counter
     netoffload_tx_raw_octets_total 274124224
 
-Counters whose names share the prefix ``drop_`` or ``bypass_`` are one family with a label ``reason``, the classes of
-floats one with a label ``bits``; nanoseconds become seconds, which is the convention. Everything else is named as the
-counter is.
+Counters whose names share the prefix ``drop_`` or ``bypass_`` are one family with a label ``reason``; the classes of
+floats are one family with a label ``bits``. Nanoseconds become seconds, by convention. All other metrics are named like
+their counters.
 
-The server listens on 127.0.0.1 and on nothing else, and answers ``GET /metrics`` and nothing else. Every connection has
-a thread, so a client that is slow holds up no other; at most :data:`CONNECTIONS_MAX` are served at a time, and one more
-gets 503. A request has :data:`MAX_HEAD_OCTETS` and :data:`DEADLINE_S`, whatever the client does.
+The server listens only on 127.0.0.1 and answers only ``GET /metrics``. Every connection has a thread, so a slow client
+does not delay others. At most :data:`CONNECTIONS_MAX` connections are served at a time; a further one gets 503. A
+request may have :data:`MAX_HEAD_OCTETS` octets and take :data:`DEADLINE_S`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from netoffload.errors import SystemRefusedError
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_HEAD_OCTETS: Final = 8192
 DEADLINE_S: Final = 2.0
-"""For one connection, from its first octet to the last of the answer; a scrape takes milliseconds."""
+"""Time for one connection, from its first octet to the last octet of the answer; a scrape takes milliseconds."""
 CONNECTIONS_MAX: Final = 8
 
 _BUSY: Final = b"HTTP/1.0 503 too many connections\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _FAMILIES: Final = {
-    "drop_": ("netoffload_drops_total", "reason", "frames that ended here, by reason"),
-    "bypass_": ("netoffload_bypass_total", "reason", "frames from the host that crossed unchanged, by reason"),
+    "drop_": ("netoffload_drops_total", "reason", "frames that were dropped, by reason"),
+    "bypass_": ("netoffload_bypass_total", "reason", "frames from the host that were not compressed, by reason"),
     "fault_": ("netoffload_faults_total", "kind", "faults made on purpose, by kind"),
     "tx_class_": ("netoffload_tx_floats_total", "bits", "floats that were compressed, by the bits they took"),
 }
@@ -51,14 +51,14 @@ def exposition(info: Mapping[str, Any], counters: Mapping[str, int], flows: Mapp
     """Return the metrics of a NIC.
 
     Args:
-        info: the control socket's ``info``; all but pid and MTU, which is a gauge, become labels of
+        info: the control socket's ``info``. The MTU becomes a gauge; all else but the pid becomes labels of
             ``netoffload_info``.
         counters: every counter by its lower-case name.
         flows: how many flows are known, by direction.
     """
     labels = {name: value for name, value in info.items() if name not in ("pid", "mtu")}
-    lines = [*_family("netoffload_info", "gauge", "what this NIC is: always 1"), _sample("netoffload_info", labels, 1)]
-    lines += _family("netoffload_wire_mtu_octets", "gauge", "the wire's MTU as it is now")
+    lines = [*_family("netoffload_info", "gauge", "this NIC: always 1"), _sample("netoffload_info", labels, 1)]
+    lines += _family("netoffload_wire_mtu_octets", "gauge", "the wire's present MTU")
     lines.append(_sample("netoffload_wire_mtu_octets", {}, info["mtu"]))
     lines += _family("netoffload_flows", "gauge", "flows that carried tagged segments and are in the flow table")
     lines += [_sample("netoffload_flows", {"direction": name}, count) for name, count in flows.items()]
@@ -86,7 +86,7 @@ def _prefix(name: str) -> str | None:
 
 
 def _place(name: str) -> str:
-    """Samples of a family must stand together; everything else keeps its order (the sort is stable)."""
+    """Return the sort key of a counter, so that samples of a family stand together (the sort is stable)."""
     return _prefix(name) or ""
 
 
@@ -109,11 +109,11 @@ def serve_metrics(port: int, read: Callable[[], str]) -> Iterator[int]:
     """Serve ``read()`` at http://127.0.0.1:PORT/metrics while the context lasts; yields the port.
 
     Args:
-        port: to listen on; 0 takes a free one.
-        read: makes the text; called in a thread of the server, once per request, and by one at a time.
+        port: the port to listen on; 0 takes a free one.
+        read: makes the text; called in threads of the server, once per request, never by two threads at a time.
 
     Raises:
-        SystemRefusedError: the port cannot be listened on.
+        SystemRefusedError: the server cannot listen on the port.
     """
     one_at_a_time = threading.Lock()
 
@@ -138,14 +138,14 @@ def serve_metrics(port: int, read: Callable[[], str]) -> Iterator[int]:
 
 class _MetricsServer(socketserver.ThreadingMixIn, http.server.HTTPServer):
     allow_reuse_address = True
-    daemon_threads = True  # at its end nobody waits for a client
+    daemon_threads = True  # the server's end does not wait for clients
 
     def __init__(self, *about: Any) -> None:
         self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
         super().__init__(*about)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, if one is free; refuse without waiting for the client, because nobody else is served."""
+        """Answer in a thread, if one is free; else refuse at once, without waiting for this client."""
         if not self._free.acquire(blocking=False):
             with contextlib.suppress(OSError):
                 request.setblocking(False)
@@ -159,20 +159,20 @@ class _MetricsServer(socketserver.ThreadingMixIn, http.server.HTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """One connection, in its thread."""
+        """Serve one connection, in its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, *about: Any) -> None:
-        """Be silent about a client that went away or was too slow."""
+        """Log nothing about a client that went away or was too slow."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(*about)
 
 
 class _MetricsHandler(http.server.BaseHTTPRequestHandler):
-    """One connection, one request; the head is read whole before it is looked at."""
+    """One connection, one request; the whole head is read before it is parsed."""
 
     read: Callable[[], str]
     rfile: io.BytesIO
@@ -190,7 +190,7 @@ class _MetricsHandler(http.server.BaseHTTPRequestHandler):
             self.send_error(431, f"a request of {MAX_HEAD_OCTETS} octets is too large")
             return
         if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404, "only /metrics is here")
+            self.send_error(404, "ask for /metrics")
             return
         body = self.read().encode()
         self.send_response(200)
@@ -200,11 +200,11 @@ class _MetricsHandler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """A scrape every few seconds is no news."""
+        """Log nothing: scrapes come every few seconds."""
 
 
 def _read_head(conn: socket.socket) -> bytes:
-    """Return a request's octets up to the empty line, the end of what the client sent, or the limit.
+    """Return a request's octets up to the empty line, the client's end of data, or the limit.
 
     Raises:
         OSError: the client went away, or was too slow.

@@ -1,7 +1,7 @@
-"""Everything the loop works on: buffers, message headers, tables and counters, made once before the first frame.
+"""The memory of the loop: buffers, message headers, tables and counters, made once before the first frame.
 
-A NIC with one thread has one :class:`Port`. With two threads, :func:`make_second` gives the other one a view of it: a
-direction's buffers are used by that direction alone, so only poll set, clock and state are the second thread's own.
+A NIC with one thread has one :class:`Port`. With two threads, :func:`make_second` gives the second one a view of it. A
+direction's buffers are used by one thread only, so just poll set, clock, address and state exist twice.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ RX: Final = 2
 """Role: wire to host."""
 
 WIRE_BATCH: Final = 64
-"""Frames taken from the wire at once: a 64 KiB segment without any compression is 46 frames."""
+"""Frames taken from the wire at once: an uncompressed 64 KiB segment is 46 frames."""
 
 HOST_BATCH: Final = 8
-"""Frames taken from the host at once, each up to 64 KiB; and how often that is done before the wire's turn comes."""
+"""Frames taken from the host at once, each up to 64 KiB; also the most batches from the host in one turn."""
 
 _PAYLOAD_AT: Final = VNET_LEN + ETHERNET_LEN + IPV4_MIN_LEN + TCP_MIN_LEN + 12
 """Where the payload of most frames begins: TCP over IPv4 with timestamps."""
@@ -45,30 +45,30 @@ _PAYLOAD_AT: Final = VNET_LEN + ETHERNET_LEN + IPV4_MIN_LEN + TCP_MIN_LEN + 12
 LINE_FIRST: Final = 0
 """The first frame that the wire has not taken yet."""
 LINE_END: Final = 1
-"""Frames in all."""
+"""How many frames are in line, with those that the wire has taken."""
 LINE_PIECES: Final = 2
-"""Vectors in use: one per frame, but for those that the kernel gathers."""
+"""Vectors in use: one per frame, and several for a frame that the kernel gathers."""
 LINE_OCTETS: Final = 3
 """Octets of ``wire_out`` in use."""
 LINE_FIELDS: Final = 4
 
-# What went wrong with the devices, in Port.state.
+# Trouble with the devices, in Port.state.
 ENDED: Final = 0
-"""0, or why the loop has to end."""
+"""0, or the reason why the loop must end."""
 SUSPECT: Final = 1
-"""Looks left for whether a device that said it is down is gone; 0: no device is suspected."""
+"""How often the loop still checks whether a device that is down was deleted; 0: no device is down."""
 STATE_FIELDS: Final = 2
 
 
 class LoopSettings(NamedTuple):
-    """What the loop is told once.
+    """The settings of the loop, which do not change.
 
     Attributes:
-        faults: what happens to frames on their way to the wire.
+        faults: the faults for frames on their way to the wire.
         busy_ns: how long to look for frames without sleeping after the last one, nanoseconds.
         host_is_packet: 1 if the host's device is read through a packet socket, 0 for a TAP.
-        trace_sides: whose frames are traced: ``HOST_SIDE``, ``WIRE_SIDE``, both or none.
-        wall_offset_ns: what makes the loop's time one since 1970.
+        trace_sides: the sides whose frames are traced: ``HOST_SIDE``, ``WIRE_SIDE``, both or none.
+        wall_offset_ns: added to the loop's time, it gives nanoseconds since 1970.
     """
 
     faults: FaultPlan
@@ -79,23 +79,23 @@ class LoopSettings(NamedTuple):
 
 
 class Port(NamedTuple):
-    """Everything the loop works on; arrays, made once.
+    """The memory of the loop; arrays, made once.
 
     Attributes:
-        nic: what the engine remembers, and what it works in.
+        nic: the engine's state and its room.
         host_in: frames from the host, one row each, from ``TAG_LEN`` on.
-        host_messages: message headers for them, where the host's device is a packet socket.
-        host_vectors: their addresses and room.
-        host_controls: what the kernel says about each.
-        wire_out: the wire frames that they became, of two segments at least.
+        host_messages: message headers for ``host_in``, if the host's device is a packet socket.
+        host_vectors: addresses and room for ``host_messages``.
+        host_controls: control messages for ``host_messages``.
+        wire_out: wire frames made from ``host_in``, with room for at least two segments.
         out_messages: message headers for frames on their way out.
-        out_vectors: their addresses and lengths.
-        line: which of them wait: ``LINE_FIRST``, ``LINE_END``, ``LINE_PIECES``, ``LINE_OCTETS``.
+        out_vectors: addresses and lengths for ``out_messages``.
+        line: the frames that wait: ``LINE_FIRST``, ``LINE_END``, ``LINE_PIECES``, ``LINE_OCTETS``.
         held: frames that the fault stage holds.
         wire_in: frames from the wire.
-        in_messages: message headers for them.
-        in_vectors: their addresses and room.
-        in_controls: what the kernel says about each.
+        in_messages: message headers for ``wire_in``.
+        in_vectors: addresses and room for ``in_messages``.
+        in_controls: control messages for ``in_messages``.
         tx_trace: frames that crossed on their way to the wire.
         rx_trace: frames that crossed on their way to the host.
         polled: three ``struct pollfd``: host, wire, event.
@@ -146,10 +146,10 @@ def make_port(
     """Return buffers, and counters at zero.
 
     Args:
-        engine: what the NIC does; the loop reads the MTU of the wire there.
+        engine: the engine's settings, with the wire's MTU.
         flows: the flow table; default: an empty one.
-        faults: decide how many frames the fault stage may hold.
-        traced: whether there is room for a trace.
+        faults: the faults, which decide how many frames the fault stage may hold.
+        traced: whether to make room for a trace.
     """
     ring_words = RING_WORDS if traced else 1
     out_messages, out_vectors = libc.make_messages(2 * MAX_WIRE_FRAMES)
@@ -186,10 +186,10 @@ def make_port(
 
 
 def _make_rows(count: int, row_len: int, line_at: int) -> Uint8Array:
-    """Return uint8[count, row_len or a little more] of which octet ``line_at`` of every row begins a cache line.
+    """Return uint8[count, row_len or a little more]; octet ``line_at`` of every row begins a cache line.
 
-    Where a plain segment's payload begins there, the kernel copies it faster, because the other side of its copy is
-    aligned as well, and no vector of floats lies across two lines.
+    If a plain segment's payload begins there, the kernel copies it faster, because both sides of the copy are aligned.
+    And no vector of floats lies across two cache lines.
     """
     row_len += -row_len % CACHE_LINE
     octets = np.zeros(count * row_len + CACHE_LINE, np.uint8)
@@ -198,6 +198,6 @@ def _make_rows(count: int, row_len: int, line_at: int) -> Uint8Array:
 
 
 def make_second(port: Port) -> Port:
-    """Return the port of a second thread, which takes over one of the directions of ``port``."""
+    """Return the port of a second thread, which serves one of the directions of ``port``."""
     own = {name: np.zeros_like(getattr(port, name)) for name in ("polled", "clock", "address", "state")}
     return port._replace(**own)

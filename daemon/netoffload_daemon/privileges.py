@@ -1,22 +1,21 @@
-"""Giving up root: what a NIC needs it for is over before the first frame is forwarded.
+"""Giving up root: a NIC needs root only to open things, before it forwards the first frame.
 
-Root opens: network namespaces, the TAP, packet sockets with large buffers, the flow table and the trace, the control
-socket in a directory of root's. All of these are descriptors or mappings afterwards, and using one asks for no right.
-What remains is a process that parses frames from a network, which is the last one that should be root.
+As root it opens network namespaces, the TAP, packet sockets with large buffers, the flow table, the trace, and the
+control socket in a directory that belongs to root. From then on these are descriptors or mappings, whose use needs no
+rights. A process that parses frames from a network should not be root.
 
-The order follows from how Linux keeps these things. No-new-privileges, the bounding set and the inheritable set belong
-to a thread, and a thread inherits them from the one that starts it: :func:`forgo` gives them up before any thread of
-the NIC exists. Identities must stay until everything is open; :func:`drop` then gives them up, through libc, which does
-it in every thread of the process (nptl(7)), and the kernel clears the permitted, effective and ambient sets of a thread
-whose last user id 0 goes (capabilities(7)). It looks at every thread afterwards, and nothing is forwarded if one still
-has a right.
+The order follows from the way Linux keeps rights. No-new-privileges, the bounding set and the inheritable set belong to
+a thread, and a new thread inherits them: :func:`forgo` gives them up before the NIC starts a thread. User and group ids
+must stay until everything is open. Then :func:`drop` gives them up through libc, which does so in every thread of the
+process (nptl(7)). When a thread loses its last user id 0, the kernel clears its permitted, effective and ambient sets
+(capabilities(7)). Finally :func:`drop` checks every thread; if one still has a right, the NIC does not start.
 
-Only root can start a NIC that gives up its rights. A user with capabilities of his own has no user id 0 to lose, and
-capset(2) reaches the calling thread alone, not those of the libraries that were loaded before (OpenBLAS has one per
-core): :func:`forgo` refuses him at once.
+Only root can start a NIC that gives up its rights. Another user with capabilities has no user id 0 to lose. And
+capset(2) changes only the calling thread, not the threads of libraries that are loaded already (OpenBLAS has one per
+core). So :func:`forgo` refuses such a user at once.
 
-What cannot be done any more: removing the control socket's file, unless its directory is writable for the user. A
-socket nobody answers on is replaced by the next NIC that is started with it.
+Afterwards the process cannot remove the control socket's file, unless its user may write to the directory. The next NIC
+with this path replaces a socket on which no process answers.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def find_user(name: str) -> tuple[int, int]:
     """Return user and group id of ``name``.
 
     Raises:
-        UsageError: there is no such user.
+        UsageError: no such user.
     """
     try:
         entry = pwd.getpwnam(name)
@@ -64,12 +63,12 @@ def find_user(name: str) -> tuple[int, int]:
 
 
 def forgo() -> None:
-    """Give up what could bring rights back: new privileges by exec, and the bounding, inheritable and ambient sets.
+    """Give up all ways to regain rights: new privileges by exec, and the bounding, inheritable and ambient sets.
 
-    Call it before the first thread is started; the rights that are there now stay usable.
+    Call it before the first thread starts; the present rights stay usable.
 
     Raises:
-        SystemRefusedError: the process is not root's, or the kernel refused.
+        SystemRefusedError: the process does not run as root, or the kernel refused.
     """
     if os.geteuid() != 0:
         raise SystemRefusedError("only root can give up its rights: start the NIC with sudo (--user root keeps them)")
@@ -81,10 +80,10 @@ def forgo() -> None:
 
 
 def drop(user: str) -> None:
-    """Become ``user`` with no capability in any thread, and keep others from reading this process's memory.
+    """Become ``user`` without capabilities in any thread, and keep other processes from reading this one's memory.
 
     Raises:
-        UsageError: there is no such user.
+        UsageError: no such user.
         SystemRefusedError: the kernel refused, or a thread still has a capability.
     """
     uid, gid = find_user(user)
@@ -102,7 +101,7 @@ def drop(user: str) -> None:
 
 
 def _clear_capabilities() -> None:
-    """capset(2) with three empty sets, for this thread."""
+    """Call capset(2) with three empty sets, for this thread."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     if _libc.capset(header, (ctypes.c_uint32 * 6)()) != 0:
         raise SystemRefusedError(f"cannot give up capabilities: {os.strerror(ctypes.get_errno())}")
@@ -115,7 +114,7 @@ def _check_every_thread() -> None:
         left = [name for name in _SETS if int(status[name], 16) != 0]
         if left:
             raise SystemRefusedError(
-                f"thread {task.name} still has capabilities ({', '.join(left)}): nothing is forwarded"
+                f"thread {task.name} still has capabilities ({', '.join(left)}): start the NIC with --user root"
             )
 
 
@@ -125,7 +124,7 @@ def _prctl(option: int, argument: int, purpose: str, needed: str = "") -> None:
 
 
 def _refusal(purpose: str, number: int | None, needed: str) -> str:
-    """One line about what could not be done, with the capability that was missing where that was the reason."""
+    """Return one line about the step that failed, with the missing capability if that is the reason."""
     if number == errno.EPERM and needed:
         return f"cannot {purpose}: {needed} is missing: start the NIC with it, or with --user root to stay root"
     return f"cannot {purpose}: {os.strerror(number or 0)} (--user root stays root)"

@@ -1,14 +1,13 @@
 """The flow table in a memory-mapped file, so that a NIC that is killed and started again knows its flows.
 
-A persistent TAP keeps the host's addresses and connections while no NIC is attached; what would be lost is where each
-flow's floats start and what its peer decodes. The loop writes the table as it always does, and the kernel keeps the
-pages. All of the file's blocks are allocated before it is mapped: a page that a full file system cannot give would end
-the process with SIGBUS (mmap(2)) at the first frame of a new flow.
+A persistent TAP keeps the host's addresses and connections while no NIC is attached. Without the table, the next NIC
+would not know where each flow's floats start and what its peer decodes. The loop writes the table as in memory, and the
+kernel keeps the pages. All blocks of the file are allocated before it is mapped. Otherwise, on a full file system, the
+first frame of a new flow could end the process with SIGBUS (mmap(2)).
 
-The first page says in one line what the file holds: the number of this format, the version of the blocks, the table's
-size, and the boot that its times belong to. A file with another line, or of another length, is *set aside*: it is
-renamed to ``NAME.old``, and the NIC starts with an empty table. So an old file never keeps a NIC from starting, and is
-never guessed at.
+The first page describes the file in one line: the number of this format, the version of the blocks, the table's size,
+and the boot to which its times belong. A file with another line, or of another length, is *set aside*: it is renamed to
+``NAME.old``, and the NIC starts with an empty table. So an old file neither keeps a NIC from starting nor is misread.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from netoffload.errors import DeviceError
 from netoffload.wire.offload import BLOCK_VERSION
 
 FORMAT: Final = 3
-"""Of this file. It changes whenever a field of a slot changes its meaning and their number stays."""
+"""Format of this file. Raise it when a field of a slot changes its meaning but the number of fields stays."""
 HEADER_LEN: Final = 4096
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 _OURS: Final = b"netoffload flow table"
-"""How every flow table of every version begins."""
+"""The first octets of a flow table of any version."""
 _FILE_LEN: Final = HEADER_LEN + ROWS * FIELDS * 8
 _OLD_SUFFIX: Final = ".old"
 
@@ -40,18 +39,18 @@ _OLD_SUFFIX: Final = ".old"
 def open_table(path: Path | None) -> Int64Array:
     """Return the flow table, kept in the file at ``path`` (None: in memory only); its hash has a new key.
 
-    It is empty if there is no file, or if the file there had to be set aside. Where the file cannot be used at all
-    (no room, no such folder, a read-only file system) it is in memory only. A line on stderr says either.
+    The table is empty if there is no file, or if the file had to be set aside. It is in memory only if the file cannot
+    be used at all (no room, no such folder, a read-only file system). A line on stderr reports both cases.
 
     Raises:
-        DeviceError: there is something at ``path`` that is no flow table of any version; it is left alone.
+        DeviceError: ``path`` exists and is not a flow table of any version; it is left unchanged.
     """
     if path is None:
         return make_flows()
     try:
         return _open_file(path)
     except OSError as error:
-        kept = "this NIC keeps its flows in memory, until it ends"
+        kept = "this NIC keeps its flows in memory and forgets them when it ends"
         _warn("flow_table_unusable", f"flow table {path} cannot be used ({error.strerror}): {kept}", path)
         return make_flows()
 
@@ -68,7 +67,7 @@ def _open_file(path: Path) -> Int64Array:
 
 
 def _is_usable(path: Path, header: bytes) -> bool:
-    """Whether the file holds a table of this format and boot; if it is another table of ours, set it aside."""
+    """Whether the file holds a table of this format and boot; a table of another format or boot is set aside."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -76,24 +75,24 @@ def _is_usable(path: Path, header: bytes) -> bool:
     if stat.S_ISREG(status.st_mode) and status.st_size == 0:
         return False
     found = b""
-    if stat.S_ISREG(status.st_mode):  # a pipe would let us wait, and some devices do things when they are opened
+    if stat.S_ISREG(status.st_mode):  # opening a pipe would wait, and some devices act when they are opened
         with open(path, "rb") as file:
             found = file.read(HEADER_LEN)
     if not found.startswith(_OURS):
-        raise DeviceError(f"flow table {path} is no flow table: name another file, or remove this one")
+        raise DeviceError(f"{path} is not a flow table: name another file, or remove this one")
     if found == header and status.st_size == _FILE_LEN:
         return True
     old = path.with_name(path.name + _OLD_SUFFIX)
     path.replace(old)
     found_so = f"flow table {path} is of another version or boot, or damaged"
-    _warn("flow_table_set_aside", f"{found_so}: set aside as {old}, the NIC starts without", path)
+    _warn("flow_table_set_aside", f"{found_so}: set aside as {old}, the NIC starts with an empty one", path)
     return False
 
 
 def _make(path: Path, header: bytes) -> None:
-    """Write a file with an empty table; nothing is left of one that did not fit.
+    """Write a file with an empty table; if it does not fit, remove it.
 
-    The header comes first: what a kill leaves of the file is then known as ours.
+    The header is written first, so that a partly written file is recognized as a flow table.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

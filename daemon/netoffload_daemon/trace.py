@@ -1,14 +1,13 @@
 """Every frame that crosses a side of the NIC, as a pcapng file (draft-ietf-opsawg-pcapng), without holding up the loop.
 
-The loop writes Enhanced Packet Blocks, finished to the last octet, into a ring of words; a Python thread carries the
-ring's contents to the file. Where the ring has no room for a frame, the frame is counted (``TRACE_MISSED``) and not
-written: a slow disk costs completeness, never throughput. A file that takes no more octets ends behind its last whole
-block, with a line on stderr; whatever comes then is missed as well. Each direction has a ring of its own, so each ring
-has one writer and one reader; blocks of both directions thus stand in the file in bursts, each with its time in
-nanoseconds (``reordercap`` sorts them).
+The loop writes complete Enhanced Packet Blocks into a ring of words; a Python thread copies the ring to the file. If
+the ring has no room for a frame, the frame is counted (``TRACE_MISSED``) and not written: a slow disk costs frames in
+the trace, never throughput. If the file takes no more octets, it ends behind its last whole block, with a line on
+stderr; later frames count as missed. Each direction has its own ring, with one writer and one reader. So the file has
+blocks of one direction after blocks of the other, each with its time in nanoseconds (``reordercap`` sorts them).
 
 The virtio-net header is left out, and a GSO frame is written whole: on the host's side up to 64 KiB of one segment.
-Checksums that are left to the interface are not filled in yet, as in every capture on a machine with offloads.
+Checksums that are left to the interface are not filled in, as in every capture on a machine with offloads.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ HOST_SIDE: Final = 1
 WIRE_SIDE: Final = 2
 
 RING_WORDS: Final = 1 << 23
-"""32 MiB: 27 ms at 10 Gb/s, three times as long as the file's thread sleeps. Touched only where frames were."""
+"""32 MiB: 27 ms at 10 Gb/s, three times as long as the file's thread sleeps. Unused pages take no memory."""
 DRAIN_INTERVAL_S: Final = 0.01
 SNAP_LEN_OCTETS: Final = 256 * 1024
 
@@ -48,7 +47,7 @@ OUTBOUND: Final = 2
 _EPB_TYPE: Final = 6
 _EPB_HEAD_WORDS: Final = 7
 _EPB_WORDS: Final = _EPB_HEAD_WORDS + 3 + 1
-"""Everything but the frame: head, the option epb_flags with its end, the length again."""
+"""Words of a block around the frame: head, the option epb_flags with its end, the length again."""
 _OPTION_FLAGS: Final = 4 << 16 | 2
 _LINKTYPE_ETHERNET: Final = 1
 _MAGIC: Final = 0x1A2B3C4D
@@ -69,8 +68,8 @@ class TraceRing(NamedTuple):
 
     Attributes:
         words: uint32[n]; word i of the stream is ``words[i % n]``.
-        state: int64[6]: words written, frames taken, frames refused; words carried off, frames taken that are not in
-            the file, 1 if the file takes no more. Here and not in the NIC's counters, which two threads would add to.
+        state: int64[6]: words written, frames taken, frames refused; words copied to the file, frames taken that are
+            not in the file, 1 if the file takes no more. Two threads write, so these are not in the NIC's counters.
     """
 
     words: Uint32Array
@@ -87,12 +86,12 @@ def record(ring: TraceRing, interface: int, way: int, address: int, length: int,
     """Write one frame into the ring, or count that there was no room.
 
     Args:
-        ring: of this direction.
-        interface: 0 the host's side, 1 the wire's.
+        ring: the ring of this direction.
+        interface: 0 for the host's side, 1 for the wire's.
         way: ``INBOUND`` or ``OUTBOUND``.
-        address: of the virtio-net header before the frame.
+        address: address of the virtio-net header before the frame.
         length: octets with the virtio-net header.
-        time_ns: since 1970.
+        time_ns: nanoseconds since 1970.
     """
     words, size = ring.words, ring.words.size
     octets = length - vnet.VNET_LEN
@@ -134,12 +133,12 @@ def with_traced(counters: Int64Array, rings: Sequence[TraceRing]) -> Int64Array:
 
 
 class TraceFile:
-    """A pcapng file that a thread fills from rings; a context manager that ends the thread with the rings empty.
+    """A pcapng file that a thread fills from rings; a context manager that empties the rings and ends the thread.
 
     Args:
-        path: of the file; what is there is overwritten.
-        names: of the two interfaces, host's and wire's.
-        rings: to carry off.
+        path: path of the file, which is overwritten if it exists.
+        names: names of the two interfaces, host's and wire's.
+        rings: the rings to copy.
 
     Raises:
         DeviceError: the file cannot be written.
@@ -164,7 +163,7 @@ class TraceFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Write what is left and close the file."""
+        """Write the rest of the rings and close the file."""
         self._stopped.set()
         self._thread.join()
         self._file.close()
@@ -175,7 +174,7 @@ class TraceFile:
         self._drain()
 
     def _drain(self) -> None:
-        """Carry off what is there; once the file takes no more, to nowhere."""
+        """Copy the rings to the file, or discard them if the file takes no more."""
         for ring in self._rings:
             head, tail = int(ring.state[_HEAD]), int(ring.state[_TAIL])
             if self._is_open:
@@ -198,7 +197,7 @@ class TraceFile:
                 each.state[_CLOSED] = 1
             written = tail + (self._written_len - before) // 4
             whole = max((end for end in _block_ends(ring, tail, head) if end <= written), default=tail)
-            with contextlib.suppress(OSError):  # a pipe cannot take back what it has
+            with contextlib.suppress(OSError):  # a pipe cannot be truncated
                 self._file.truncate(before + 4 * (whole - tail))
             ends = f"trace {self._path} ends here: {error.strerror}; further frames count as trace_missed"
             log.say("trace_ended", ends, level="warning", trace=self._path)
@@ -221,7 +220,7 @@ def _block_ends(ring: TraceRing, tail: int, head: int) -> Iterator[int]:
 
 
 def wall_clock_offset_ns() -> int:
-    """Return what to add to the loop's monotonic time to get nanoseconds since 1970."""
+    """Return the difference between nanoseconds since 1970 and the loop's monotonic time."""
     return time.time_ns() - time.monotonic_ns()
 
 

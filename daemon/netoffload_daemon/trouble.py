@@ -1,7 +1,7 @@
-"""Devices in trouble: down for a while, or deleted for good.
+"""Devices in trouble: down for a while, or deleted.
 
-A frame that a device does not give or take is counted by the loop, which goes on. Here it is decided whether there is
-anything to go on with: only a device that is gone ends the loop.
+The loop counts a frame that a device does not take, and goes on. This module decides whether the device still exists:
+only a deleted device ends the loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from netoffload_daemon.port import Port
 
 STOPPED: Final = 0
-"""``Port.state[ENDED]``: nothing happened. The loop's result: asked to stop, and drained."""
+"""In ``Port.state[ENDED]``: no device was deleted. As the loop's result: stopped as asked, both directions empty."""
 HOST_GONE: Final = 1
 """The host's device was deleted."""
 WIRE_GONE: Final = 2
@@ -26,8 +26,8 @@ WIRE_GONE: Final = 2
 BACK_OFF_NS: Final = 100_000_000
 """Pause after a device that is down, so that the loop does not spin on it."""
 _LOOKS: Final = 50
-"""How often to look, after a device said that it is down, whether it is gone: the kernel says "down" first, and unbinds
-the socket a moment later without another word."""
+"""How often to check whether a device that is down was deleted: the kernel first reports "down", and unbinds the socket
+a moment later without a report."""
 
 _EAGAIN: Final = error_numbers.EAGAIN
 _EINTR: Final = error_numbers.EINTR
@@ -36,7 +36,7 @@ _EBADFD: Final = error_numbers.EBADFD
 
 @kernel
 def read_failed(host: int, wire: int, port: Port) -> None:
-    """Look at why a device gave no frame; do not spin on one that is down."""
+    """Find out why a device gave no frame; pause if it is down, so that the loop does not spin on it."""
     number = libc.errno()
     if number in (_EAGAIN, _EINTR):
         return
@@ -50,14 +50,14 @@ def read_failed(host: int, wire: int, port: Port) -> None:
 
 @kernel
 def suspect(host: int, wire: int, port: Port) -> None:
-    """Look whether a device is gone that said it is down, now and in the rounds that follow."""
+    """Check whether a device that is down was deleted, at once and in the following rounds."""
     port.state[SUSPECT] = _LOOKS
     _look(host, wire, port)
 
 
 @inline_kernel
 def look_again(host: int, wire: int, port: Port) -> None:
-    """Look once more, as long as a device is suspected."""
+    """Check once more, if a device may have been deleted."""
     if port.state[SUSPECT]:
         port.state[SUSPECT] -= 1
         _look(host, wire, port)

@@ -1,7 +1,7 @@
-"""VLAN tags of frames from a packet socket: the kernel takes them out, and says so in a control message.
+"""VLAN tags of frames from a packet socket: the kernel takes them out, and reports them in a control message.
 
-With ``PACKET_AUXDATA`` (packet(7)) every message of recvmmsg comes with one ``struct tpacket_auxdata``. What it says
-about a tag is undone here, so that a tagged frame reaches the host as it was on the wire.
+With ``PACKET_AUXDATA`` (packet(7)) every message of recvmmsg comes with one ``struct tpacket_auxdata``. This module
+puts the tag back, so that a frame with a VLAN tag reaches the host as it was on the wire.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def make_controls(messages: Uint64Array) -> Uint8Array:
 
 @inline_kernel
 def restore_tag(octets: Uint8Array, message: Uint64Array, control: Uint8Array) -> int:
-    """Put back the tag of a frame just received, if it had one; return where the frame now starts.
+    """Put back the VLAN tag of a received frame, if it had one; return where the frame starts then.
 
     Args:
         octets: uint8, the frame with virtio-net header from ``TAG_LEN`` on.
-        message: its header, uint64[MESSAGE_WORDS]; the room for the next control message is set anew.
-        control: its control message, uint8[CONTROL_LEN].
+        message: the frame's message header, uint64[MESSAGE_WORDS]; its room for a control message is reset.
+        control: the frame's control message, uint8[CONTROL_LEN].
     """
     told = message[_MESSAGE_CONTROL_LEN]
     message[_MESSAGE_CONTROL_LEN] = CONTROL_LEN

@@ -1,9 +1,9 @@
 """Arrays <-> payload: the arithmetic of the burst engine.
 
 Eight floats are one 256-bit burst. A burst becomes its 16-bit tag word (eight 2-bit tags, lane 0 in the low bits) and
-then the octets of its lanes, little-endian: tag 0, 1, 2, 3 -> 0, 1, 2, 4 octets. Everything is whole octets, nothing
-refers to another burst, and a float's code depends on that float alone; so a payload can be cut after any burst, and a
-segment that TCP sends again with other limits gives the same floats.
+then the octets of its lanes, little-endian: tag 0, 1, 2, 3 -> 0, 1, 2, 4 octets. A burst is whole octets and does not
+depend on other bursts, and a float's code depends on that float alone. So a payload can be cut after any burst, and TCP
+may send a stream again in other segments without changing its floats.
 
 ::
 
@@ -22,29 +22,30 @@ segment that TCP sends again with other limits gives the same floats.
 less                  0      nothing; decodes to +0 (so do -0.0 and subnormals)
 ====================  =====  ==========================================================
 
-Its known defect is kept, because it is the paper's: the last of the 7 bits weighs 2^-7, so for k > 7 the 8-bit form's
-error reaches 2^-7, more than the bound 2^-k, and values below 2^-7 decode to 0. Decoding is idempotent on values:
-round_trip(round_trip(x)) == round_trip(x); the ring exchange relies on it.
+The paper's algorithm has a known defect, which is kept: the last of the 7 bits weighs 2^-7. So for k > 7 the error of
+the 8-bit form reaches 2^-7, more than the bound 2^-k, and values below 2^-7 decode to 0. Decoding is idempotent on
+values, as the ring collectives need: round_trip(round_trip(x)) == round_trip(x).
 
-``bounded`` has the same bursts and keeps its word: the 8-bit form counts units of 2^(1-k), the 16-bit form of 2^-15,
-both rounded to nearest even; what would round to a value of another form takes the next larger one.
-``sparse`` has the values of ``bounded``, to the bit, in groups of 64 floats. Where most floats are 0, its payload is
-less than half as long: a float that is 0 costs an eighth of an octet at most, not a quarter::
+``bounded`` has the same bursts and keeps its bound. The 8-bit form counts units of 2^(1-k), the 16-bit form units of
+2^-15, both rounded to nearest even. A float that would round to a value of another form takes the next larger form.
+
+``sparse`` has the values of ``bounded``, to the bit, in groups of 64 floats. A float that is 0 costs at most an eighth
+of an octet, where ``bounded`` needs a quarter. If most floats are 0, the payload is less than half as long::
 
     burst mask   1 octet, a bit per 8 floats: any of them not 0
-    lane masks   1 octet per burst that is there, a bit per float
-    codes        1 octet per float that is not 0: its 8-bit form, or which escape it has
+    lane masks   1 octet per burst with a bit in the burst mask, a bit per float
+    codes        1 octet per float that is not 0: its 8-bit form, or the mark of its escape
     escapes      the 16-bit forms, 2 octets each, then the 32-bit forms, 4 octets each
 
     64 floats, all 0 but x9 and x12 (8 bits) and x60 (16 bits):
     payload    0x82 | 0x12 0x10 | x9 x12 0x80 | x60 x60          8 octets
 
-No float that is not 0 has the 8-bit form of -0 or +0. These two are the escapes: 0x80 to 16 bits, 0x00 to 32. A
-payload can be cut after any group, and its last group may be shorter. Where a block says its middle, each half is a
-payload of its own.
+Floats other than 0 never have the 8-bit form of -0 or +0. So these two mark the escapes: 0x80 to 16 bits, 0x00 to 32. A
+payload can be cut after any group, and its last group may be shorter. Where a block header says where the middle is,
+each half is a complete payload.
 
-``packed`` has the same values once more, in the same groups. Most codes of a gradient are small, so a group says how
-many bits the widest of its codes takes, and all of them take as many. Up to 256 groups of zeros are two octets::
+``packed`` has the same values in the same groups, in fewer octets. Most codes of a gradient are small, so a group
+states the width of its widest code, and all its codes have this width. Up to 256 groups of zeros take two octets::
 
     masks        those of ``sparse``; at least one float is not 0
     width        3 bits: how many bits a field has, less 1
@@ -58,22 +59,21 @@ many bits the widest of its codes takes, and all of them take as many. Up to 256
     1000 floats, all 0
     payload    0x00 0x0f                                                           2 octets
 
-There is one payload for given floats: the width is the least, a run is as long as it can be, and what fills up an octet
-is 0. A decoder refuses anything else.
+Given floats have exactly one payload: the width is the least, a run is as long as possible, and unused bits are 0. A
+decoder refuses any other payload.
 
 ``truncate16/22/24`` and ``none`` have no tags: every float takes 16, 10, 8 or 32 bits.
 
-Which codecs there are, and what a new one needs, is in ``netoffload.codec_specs``.
+``netoffload.codec_specs`` lists the codecs, and says what a new one needs.
 
-Files: ``reference`` the slow oracle, which is the specification; ``kernels`` which compiled loops are in use: those of
-``plain``, ``avx2`` or ``avx512`` (the latter two share ``vectors`` and ``avx2_decode``; ``shuffles`` has AVX2's
-tables), for ``sparse`` those of ``groups``, ``groups_avx2`` or ``groups_avx512``, for ``packed`` those of ``packed``,
-``packed_avx2`` or ``packed_avx512`` (``escapes`` is shared by all of these), and ``fixed`` for codecs without tags;
-``bursts`` their contract; ``octets`` unaligned loads and stores; ``jit`` Numba's set-up; ``cache`` where it keeps
-kernels; ``base`` the whole-array interface; the registry is here.
+Files: ``reference``, the slow oracle, which is the specification. ``kernels`` chooses the compiled loops: for bursts
+those of ``plain``, ``avx2`` or ``avx512`` (the latter two share ``vectors`` and ``avx2_decode``; ``shuffles`` has
+AVX2's tables); for ``sparse`` those of ``groups``, ``groups_avx2`` or ``groups_avx512``; for ``packed`` those of
+``packed``, ``packed_avx2`` or ``packed_avx512``; for codecs without tags those of ``fixed``. All groups share
+``escapes``. ``bursts`` is the contract of all kernels, ``base`` the interface for whole arrays; the registry is here.
 
-Checks and figures: ``verify`` every float32 through kernels and oracle; ``fuzz`` payloads into the decoder at the edge
-of memory (``guarded``); ``pool`` processes for both. ``netoffload.bench`` has speed, ratio and error.
+Checks: ``verify`` sends every float32 through kernels and oracle; ``fuzz`` sends payloads into the decoder at the edge
+of memory. ``netoffload.bench`` measures speed, ratio and error. ``netoffload.compiled`` sets up Numba.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ CODECS: Final = MappingProxyType({codec_id: Codec(codec_id, reference.oracle_of(
 
 
 def get(name: str) -> Codec:
-    """Return the codec a user calls ``name``.
+    """Return the codec with the name ``name``.
 
     Raises:
         UsageError: no such codec.
@@ -106,5 +106,5 @@ def get(name: str) -> Codec:
 
 
 def by_id(codec_id: int) -> Codec | None:
-    """Return the codec of a block header, or None where this version does not know it."""
+    """Return the codec with a block header's id, or None if this version does not know it."""
     return CODECS[CodecId(codec_id)] if codec_id in CODECS else None

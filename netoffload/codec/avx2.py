@@ -1,8 +1,8 @@
 """The tagged codecs for CPUs with AVX2: lanes are moved by byte shuffles from a table, the StreamVByte way.
 
-The eight tag bits of four lanes name one of 256 shuffles of 16 octets, so a burst is two lookups and two shuffles: to
-squeeze the codes together when encoding, to spread them when decoding (``avx2_decode``). Classifying and coding the
-lanes is shared with AVX-512 (``vectors``).
+The eight tag bits of four lanes select one of 256 shuffles of 16 octets, so a burst takes two lookups and two shuffles.
+They squeeze the codes together when encoding, and spread them when decoding (``avx2_decode``). The code that classifies
+and codes the lanes is shared with AVX-512 (``vectors``).
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _make_round_trip(codes: Coder, limit_types: Sequence[NumbaType]) -> Callable
         unit8: NumbaType,
         target: NumbaType,
     ) -> Intrinsic:
-        """Write what decoding eight encoded floats gives; ``at`` is in octets."""
+        """Write the round trip of eight floats; ``at`` is in octets."""
 
         def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             kinds = signature.args

@@ -1,8 +1,8 @@
 """Decoding of the tagged codecs with AVX2: two lookups and two shuffles spread the codes of a burst over its lanes.
 
-Both short forms land in the top octets of their lane, so that their signs and fractions begin at the same bit and are
-turned into floats alike (``vectors``). What decoding waits for is the way from one burst to the next: its tags, from
-memory, then the lengths that they stand for, from a table. Two bursts of a marked block are on this way side by side.
+Both short forms land in the top octets of their lane, so their signs and fractions begin at the same bit, and the same
+code turns both into floats (``vectors``). The place of the next burst limits the speed: it follows from the burst's
+tags, read from memory, and their lengths, read from a table. With a known middle, two bursts are decoded side by side.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from netoffload.compiled.octets import load_u16, u8
 
 
 def _make_decode_burst(*, same_unit: bool) -> Callable[..., None]:
-    """Return what decodes a burst; with ``same_unit``, the last bits of both short forms weigh what ``UNIT16`` says."""
+    """Return the decoder of a burst; with ``same_unit``, ``UNIT16`` is the unit of both short forms."""
 
     # Nine parameters: the first is Numba's, and an intrinsic takes a table as arguments.
     @intrinsic
@@ -54,7 +54,7 @@ def _make_decode_burst(*, same_unit: bool) -> Callable[..., None]:
                 octets = builder.load(vectors.pointer(context, builder, kinds[0], args[0], octets_at, HALF), align=1)
                 halves.append(builder.bitcast(shuffle(builder, octets, control), ir.VectorType(I32, 4)))
             top = builder.shuffle_vector(halves[0], halves[1], words(*range(LANES)))
-            # From memory, which every lane gets in one instruction; the two octets behind the tags are masked out.
+            # One instruction loads the tags from memory into every lane; a mask removes the two octets behind them.
             four_octets = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], I32), align=1)
             tags = builder.and_(vectors.all_lanes(builder, four_octets, WORDS), words(*_tag_in_every_lane(3)))
             in8, in32 = (builder.icmp_unsigned("==", tags, words(*_tag_in_every_lane(tag))) for tag in (1, 3))
@@ -70,7 +70,7 @@ def _make_decode_burst(*, same_unit: bool) -> Callable[..., None]:
 
 
 def _tag_in_every_lane(tag: int) -> list[int]:
-    """Return a word for each lane that has ``tag`` where the lane's own is in a tag word."""
+    """Return a word for each lane that has ``tag`` at the lane's place in a tag word."""
     return [tag << 2 * lane for lane in range(LANES)]
 
 
@@ -119,9 +119,9 @@ def _decode_pairs(
     target: Uint8Array,
     target_at: int,
 ) -> tuple[int, int]:
-    """Decode as many whole bursts of each half, in turn; return where the next ones start, or ``MALFORMED``.
+    """Decode the same number of whole bursts of each half, in turn; return where the next ones start, or ``MALFORMED``.
 
-    ``limits`` are where the payload begins, where its second half does, and where it ends.
+    ``limits`` are the beginning of the payload, the beginning of its second half, and its end.
     """
     at, half_at, end = limits
     other_at = half_at

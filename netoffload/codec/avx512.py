@@ -1,12 +1,12 @@
 """The tagged codecs for CPUs with AVX-512 VBMI2: two bursts are coded in one 512-bit register.
 
-Sixteen lanes are coded together (``vectors``). Each burst is then squeezed together by one byte compression **in a
-register**; its 32 octets are stored plainly and the next burst overwrites what was too much. (The form of that
-instruction that stores to memory is microcoded on Zen 4 and ten times slower.) Which octets are kept and what the tags
-are comes from the planes with a dozen scalar instructions for both bursts, and the way to the next one is a population
-count of the former. AVX2 encodes what is left, less than two bursts.
+Sixteen lanes are coded together (``vectors``). Then one byte compression **in a register** squeezes each burst. All 32
+octets are stored, and the next burst overwrites the surplus. (The form of that instruction that stores to memory is
+microcoded on Zen 4 and ten times slower.) A dozen scalar instructions for both bursts compute from the planes which
+octets are kept, and the tags. A population count of the kept octets gives the place of the next burst. AVX2 encodes the
+rest, less than two bursts.
 
-Decoding and round trips are AVX2's, whose table shuffles are faster than the mirror image of this encoder, one byte
+Decoding and round trips are AVX2's: its table shuffles are faster than the mirror image of this encoder, one byte
 expansion in a register.
 
 Only imported where the CPU has the instructions: LLVM aborts the process otherwise.
@@ -53,7 +53,7 @@ def _bmi2(builder: Builder, name: str, word: Value, mask: int) -> Value:
 
 
 def _squeeze(builder: Builder, octets: Value, kept: Value) -> Value:
-    """VBMI2 ``compress`` of 32 octets in a register, those with a bit in ``kept``; 0 where nothing moves to."""
+    """VBMI2 ``compress`` of 32 octets in a register: the octets with a bit in ``kept``, then zeros."""
     name = "llvm.x86.avx512.mask.compress.v32i8"
     function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(OCTETS, [OCTETS, OCTETS, _OCTET_MASK]))
     return builder.call(function, [octets, _NO_OCTETS, builder.bitcast(kept, _OCTET_MASK)])
@@ -68,8 +68,8 @@ def _half(builder: Builder, pair: Value, half: int) -> Value:
 def _kept_and_tags(builder: Builder, planes: Sequence[Value]) -> tuple[Value, Value]:
     """Return which of the 64 octets are kept, one bit each, and both tag words, the first one's in the low half.
 
-    A lane's four octets are four bits: 0000, 0001, 0011 or 1111. All comes from the planes with each bit on the first
-    of four; a tag is the last two bits of (first ^ third) ^ 3 * second.
+    A lane's four octets are four bits: 0000, 0001, 0011 or 1111. The planes are first spread, so that each bit is the
+    first of its lane's four. A tag is the last two bits of (first ^ third) ^ 3 * second.
     """
     first, second, third = (_bmi2(builder, "pdep", plane, _FIRST_OF_FOUR) for plane in planes)
     kept = builder.add(builder.add(first, builder.shl(second, I64(1))), builder.mul(third, I64(12)))
@@ -93,7 +93,7 @@ def _make_encode_bursts(codes: Coder, limit_types: Sequence[NumbaType]) -> Calla
             word = builder.load(vectors.pointer(context, builder, signature.args[0], args[0], args[1], _PAIR), align=1)
             unpacked = [builder.extract_value(args[2], index) for index in range(len(limit_types))]
             planes, code = codes(builder, word, unpacked)
-            # Held, or LLVM would move each plane out of its mask register once for every use.
+            # ``held`` keeps LLVM from moving each plane out of its mask register once for every use.
             bits = [vectors.held(builder, vectors.bits_of_plane(builder, plane)) for plane in planes]
             kept, tags = _kept_and_tags(builder, bits)
             kept_halves = builder.trunc(kept, I32), builder.trunc(builder.lshr(kept, I64(32)), I32)

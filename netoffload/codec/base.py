@@ -1,4 +1,4 @@
-"""What a codec is: three functions from arrays to arrays, an oracle for each, and a number on the wire."""
+"""A codec: three functions from arrays to arrays, an oracle, and a number on the wire."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from netoffload.errors import CodecError, UsageError
 
 @dataclass(frozen=True)
 class Codec:
-    """One codec over whole arrays, compiled. The engine calls the kernels themselves.
+    """One codec over whole arrays, compiled. The engine calls the kernels directly.
 
     Attributes:
         codec_id: its number in a block header.
@@ -33,11 +33,11 @@ class Codec:
 
     @property
     def name(self) -> str:
-        """What a user asks for."""
+        """The name that users ask for."""
         return self.spec.name
 
     def encode(self, values: Float32Array, bound_k: int) -> Uint8Array:
-        """Return the bursts of ``values``.
+        """Return the payload of ``values``.
 
         Args:
             values: float32[n], contiguous.
@@ -95,5 +95,6 @@ class Codec:
 def _check_values(values: Float32Array) -> None:
     if values.dtype != np.float32 or not values.flags.c_contiguous:
         raise UsageError(
-            f"a codec takes contiguous float32, not {values.dtype} (contiguous: {values.flags.c_contiguous})"
+            f"a codec takes contiguous float32, not {values.dtype} (contiguous: {values.flags.c_contiguous}): "
+            "convert with numpy.ascontiguousarray(values, numpy.float32)"
         )

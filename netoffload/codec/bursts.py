@@ -1,7 +1,7 @@
-"""What all kernels share: the burst format's numbers, the contract, and what the tags alone say.
+"""What all kernels share: the numbers of the burst format, the contract, and the lengths that follow from tags.
 
-Every kernel works in octet arrays it is given, allocates nothing, raises nothing and returns counts or a status. None
-of them checks that the arrays are long enough: the caller has left the slack that the contract asks for.
+Every kernel works in the caller's octet arrays, allocates nothing, raises nothing and returns counts or a status. No
+kernel checks that the arrays are long enough: the caller leaves the slack that the contract asks for.
 
 ======================  ==============================================================================
 kernel                  contract
@@ -9,7 +9,7 @@ kernel                  contract
 ``encode_fit``          ``target`` has ``capacity + ENCODE_SLACK`` octets from ``target_at`` on
 ``decode``,             ``DECODE_SLACK`` octets behind ``payload_at + available`` may be read; ``target`` has
 ``decode_halves``       ``4 * count`` octets, rounded up to a whole burst. A burst is written after its tags
-                        were seen to fit; a payload that does not is refused, and the target is then undefined
+                        are checked; a payload whose tags do not fit is refused, with the target undefined
 ``round_trip``          uint32 arrays of equal length, which may be the same
 ======================  ==============================================================================
 """
@@ -29,26 +29,26 @@ LANES: Final = BURST_FLOATS
 BURST_LEN: Final = 4 * LANES
 TAGS_LEN: Final = 2
 MAX_BURST_PAYLOAD: Final = 3 + LANES + BURST_LEN
-"""Most octets of a burst: masks, width and codes of a group of one burst, whose floats all escape to 32 bits."""
+"""The most octets of a burst: masks, width and codes of a group of one burst, whose floats all escape to 32 bits."""
 
 ENCODE_SLACK: Final = 448
 """A group of 64 floats, up to 330 octets, is written before it is known to fit, and 64 octets are stored at a time."""
 
 DECODE_SLACK: Final = 64
-"""Lanes are read as whole words, and vector kernels read 16 octets at a time; the rest is for those to come."""
+"""Lanes are read as whole words, and vector kernels read up to 64 octets at a time."""
 
 MALFORMED: Final = -1
-"""Status of ``decode``: the payload is not one that an encoder makes of so many floats."""
+"""Status of ``decode``: no encoder makes this payload of ``count`` floats."""
 
 EVEN_BITS: Final = 0x5555
 
 
 class Middle(NamedTuple):
-    """Where the second half of a payload begins, so that both can be decoded side by side.
+    """Where the second half of a payload begins, so that both halves can be decoded side by side.
 
     Attributes:
-        octets: of the first half.
-        floats: in it: whole bursts, or none.
+        octets: octets of the first half.
+        floats: floats in the first half: whole bursts, or none.
     """
 
     octets: int
@@ -71,9 +71,10 @@ def tags_len(tags: int) -> int:
 
 @inline_kernel
 def add_classes(classes: Int64Array, floats: int, codes_len: int, in16: int, in32: int) -> None:
-    """Add ``floats`` to ``classes`` (int64[4]): how many of them take 16 bits or more, and 32, and their codes' octets.
+    """Add ``floats`` floats to ``classes`` (int64[4], floats of 0, 8, 16 and 32 bits).
 
-    A float that is not 0 takes an octet, one more from 16 bits on, and two more for 32.
+    ``in16`` of them take 16 bits or more, ``in32`` take 32, and their codes have ``codes_len`` octets. A float that is
+    not 0 takes an octet, one more from 16 bits on, and two more for 32.
     """
     in8 = codes_len - in16 - 2 * in32
     classes[0] += floats - in8

@@ -1,7 +1,7 @@
-"""Codes of 16 and 32 bits behind a group: 8-bit codes that stand for them, and how they are written and read.
+"""Codes of 16 and 32 bits behind a group: the 8-bit codes that mark them, and how they are written and read.
 
-``ESCAPE16`` and ``ESCAPE32`` are the 8-bit codes of -0 and +0, which no float that is not 0 has. Escapes go one by
-one in every variant of the kernels.
+``ESCAPE16`` and ``ESCAPE32`` are the 8-bit codes of -0 and +0, which floats other than 0 never have. Every variant of
+the kernels writes and reads escapes one by one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ ESCAPE32: Final = 0x00
 
 
 class Coded(NamedTuple):
-    """What became of a group.
+    """The size of an encoded group.
 
     Attributes:
         octets: its length.
         codes: floats that are not 0.
-        in16: of them with a 16-bit form.
-        in32: with a 32-bit form.
+        in16: how many of these floats have a 16-bit form.
+        in32: how many of these floats have a 32-bit form.
     """
 
     octets: int
@@ -47,9 +47,9 @@ class Coded(NamedTuple):
 def with_escapes(
     source: Uint8Array, first: int, longs: int, wholes: int, target: Uint8Array, at: int, cursor: int, codes: int
 ) -> Coded:
-    """Write the escapes of the group at ``at``, whose ``codes`` end at ``cursor``; return what became of it.
+    """Write the escapes of the group at ``at``, whose ``codes`` end at ``cursor``; return the group's size.
 
-    Bit i of ``longs`` says that its float i takes 16 bits or more, bit i of ``wholes`` that it takes 32.
+    Bit i of ``longs`` says that float i takes 16 bits or more, bit i of ``wholes`` that it takes 32.
     """
     if longs == 0:
         return Coded(cursor - at, codes, 0, 0)
@@ -69,7 +69,7 @@ def with_escapes(
 
 @inline_kernel
 def get_escapes(payload: Stretch, escapes_at: int, in16: int, in32: int, target: Uint8Array, target_at: int) -> int:
-    """Read the escapes back into the floats of a group at the start of ``payload``; return its octets or MALFORMED."""
+    """Read the escapes into the floats of a group at the start of ``payload``; return its octets or MALFORMED."""
     octets, at = payload.octets, escapes_at
     if in16 | in32 == 0:
         return at - payload.at

@@ -5,12 +5,12 @@
 ``truncate22``    the 10 most significant bits: sign, exponent and one bit of the mantissa
 ``truncate24``    the 8 most significant bits: sign and seven bits of the exponent
 
-A burst is as many octets as a code has bits, lane 0 first; at 10 bits, lane i starts at bit 10 i of an 80-bit
-little-endian word. These four share their kernels, whose parameter is the number of bits. A codec that does more than
-cut bits off has its own, made of the arithmetic in its row of ``netoffload.codec_specs``.
+A burst has as many octets as a code has bits, lane 0 first; at 10 bits, lane i starts at bit 10 i of an 80-bit
+little-endian word. These four codecs share their kernels, whose parameter is the number of bits. A codec that does more
+than cut bits off gets kernels made from the arithmetic in its row of ``netoffload.codec_specs``.
 
-What is cut off comes back as 0 bits, so a NaN whose remaining mantissa is 0 comes back as an infinity: truncation
-promises nothing. The lanes beyond the last float of the last burst are 0.
+Bits that are cut off come back as 0, so a NaN whose remaining mantissa is 0 comes back as an infinity: truncation has
+no error bound. The lanes beyond the last float of the last burst are 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from netoffload.compiled.octets import copy_octets, load_u16, load_u32, store_u1
 
 
 class Kernels(NamedTuple):
-    """The kernels of one codec. What their contract calls ``bound_k`` is a parameter that two functions make of it.
+    """The kernels of one codec. ``coding`` and ``decoding`` turn the bound k into the kernels' parameter.
 
     Attributes:
         encode: ``encode_fit``.
@@ -78,7 +78,7 @@ def _put_burst(
         for lane in range(lanes, LANES):
             store_u32(target, at + 4 * lane, 0)
         return
-    low = 0  # the codes of half a burst, where one is no whole octet
+    low = 0  # the codes of half a burst, if a code is not whole octets
     for lane in range(LANES):
         code = to_code(load_u32(source, first + 4 * lane), parameter) if lane < lanes else 0
         if bits == 16:
@@ -164,7 +164,7 @@ def encode_cut(
 ) -> tuple[int, int]:
     """``encode_fit`` of the codecs that keep the ``kept_bits`` most significant bits.
 
-    The usual widths are said as constants, so that nothing in the loop asks for them.
+    The usual widths are constants here, so that the compiled loops have no branch on the width.
     """
     room = Stretch(target, target_at, capacity)
     if kept_bits == 32:
@@ -206,7 +206,7 @@ def decode_cut_halves(
     target: Uint8Array,
     target_at: int,
 ) -> int:
-    """``decode_halves`` of these codecs: each burst's place is known, so the mark is only checked."""
+    """``decode_halves`` of these codecs: all bursts are equally long, so the middle is only checked."""
     if middle.octets != middle.floats // LANES * kept_bits:
         return MALFORMED
     return decode_cut(payload, payload_at, available, count, kept_bits, target, target_at)
@@ -222,24 +222,24 @@ def round_trip_cut(source: Uint32Array, kept_bits: int, target: Uint32Array) -> 
 
 @inline_kernel
 def bound_itself(bound_k: int) -> int:
-    """Return the bound: the parameter of kernels that take it as it is."""
+    """Return the bound k itself, as the parameter of kernels that need no other."""
     return bound_k
 
 
 def cut_kernels(form: Cut) -> Kernels:
-    """Return the kernels of a codec that cuts bits off, and their parameter, the number of those that it keeps."""
+    """Return the kernels of a codec that cuts bits off; their parameter is the number of bits that it keeps."""
     kept_bits = form.bits
 
     @inlined_with
     def bits(bound_k: int) -> int:
-        # A number that Numba knows would have every kernel compiled once for each.
+        # With a number that Numba knows it would compile every kernel once per number.
         return np.int64(kept_bits)  # type: ignore[return-value]
 
     return Kernels(encode_cut, decode_cut, decode_cut_halves, round_trip_cut, bits, bits)
 
 
 def made_kernels(form: Made) -> Kernels:
-    """Return the kernels that are made of a row's own arithmetic."""
+    """Return kernels made from the arithmetic in a codec's row."""
     bits, to_code, to_word = form.bits, inlined_with(form.to_code), inlined_with(form.to_word)
 
     @compiled_with

@@ -1,18 +1,17 @@
-"""Random and mutated payloads into the decoder, whose arrays end at pages that may not be touched.
+"""Random and mutated payloads into the decoder, whose arrays end at pages that raise a fault when touched.
 
 ::
 
     payload  |......... payload |64 octets of slack| no page behind
     target   |......... room for count floats, rounded up to a burst | no page behind
 
-Half of the payloads are octets drawn at random, half of those with few bits set, so that many lanes are empty; the
-other half are encoded floats. Then up to four octets are changed, the end is moved, and the count of floats that the
-decoder is told is changed. Whether a payload is well formed is worked out again, lane by lane, by a function that
-shares nothing with the kernels; the status must say the same. One payload per batch is also decoded by the oracle, and
-each a second time from both ends of a mark, which is the right one in two thirds of them. Two runs of empty groups may
-meet at a mark and nowhere else, so a status from a mark is judged by itself.
+Half of the payloads are random octets; half of those have few bits set, so that many lanes are empty. The other half
+are encoded floats. Then up to four octets, the end of the payload, and the count of floats are changed. A function that
+shares no code with the kernels checks the payload again, lane by lane; the decoder's status must agree. The oracle
+decodes one payload per batch. Each payload is decoded a second time as two halves, with the right middle in two thirds
+of the cases. Two runs of empty groups may meet at the middle and nowhere else, so ``decode_halves`` has its own check.
 
-Batches are numbered and their content depends on the seed and the number alone, so a failure can be seen again.
+Batches are numbered. Their content depends only on the seed and the number, so a failure can be repeated.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from netoffload.config import BOUND_K_MAX
 from netoffload.errors import CodecError, RunError, UsageError
 
 BATCH: Final = 4096
-"""Payloads of one codec and bound, of which one is compared with the oracle."""
+"""Payloads of one codec and bound; one of them is compared with the oracle."""
 
 BATCHES_PER_TASK: Final = 32
 
@@ -53,7 +52,7 @@ _ORDER: Final = (*BOUNDED_BY_K, *BOUNDED_BY_K, *CODECS)
 
 @dataclass(frozen=True)
 class Tally:
-    """How many payloads the decoder took and how many it refused."""
+    """How many payloads the decoder accepted and how many it refused."""
 
     accepted: int
     refused: int
@@ -65,7 +64,7 @@ def fuzz(
     """Decode ``count`` payloads over several processes.
 
     Raises:
-        UsageError: nothing to do, or a negative seed.
+        UsageError: less than one payload, or a negative seed.
         RunError: a status or a float is wrong, or a process crashed.
     """
     if count < 1 or seed < 0:
@@ -121,7 +120,7 @@ _FLIP_BY: Final = _FLIP_AT + FLIPS
 
 
 def _recipes(rng: np.random.Generator, count: int) -> npt.NDArray[np.int64]:
-    """Return int64[count, columns]: what is done to make each payload."""
+    """Return int64[count, columns]: how to make each payload."""
     recipes = np.empty((count, _FLIP_BY + FLIPS), np.int64)
     recipes[:, _KIND] = rng.choice(3, count, p=(0.25, 0.25, 0.5))  # noise, sparse noise, encoded floats
     recipes[:, _MADE] = rng.integers(0, MAX_COUNT + 1, count)
@@ -139,7 +138,7 @@ def _recipes(rng: np.random.Generator, count: int) -> npt.NDArray[np.int64]:
 
 
 class _Memory(NamedTuple):
-    """What payloads are made in, and decoded into."""
+    """The arrays in which payloads are made and decoded."""
 
     scratch: Uint8Array
     classes: Int64Array
@@ -157,10 +156,10 @@ def _decode_all(
     noise: npt.NDArray[np.uint8],
     memory: _Memory,
 ) -> tuple[int, int, int, int]:
-    """Make and decode every payload, into both targets; return (accepted, index of the first wrong one or the count,
-    length, status).
+    """Make and decode every payload, into both targets; stop at the first wrong result.
 
-    The last two belong to the payload decoded last, which is then still in ``payload`` and ``target``.
+    Return (accepted, index of the first wrong one or the count, length, status). The last two belong to the last
+    payload, which is still in ``payload`` and ``target``.
     """
     scratch, classes, payload, target, other = memory
     accepted = length = read = 0
@@ -181,7 +180,7 @@ def _decode_all(
         room = (told + LANES - 1) // LANES * BURST_LEN
         copy_octets(scratch, 0, payload, start, length)
         read = kernels.decode(codec_id, payload, start, length, told, bound_k, target, target.size - room)
-        step = GROUP if _HAVE_MASKS >> codec_id & 1 else LANES  # the half that is not marked begins a group, too
+        step = GROUP if _HAVE_MASKS >> codec_id & 1 else LANES  # the second half must begin with a new group
         half_count = min(recipe[_HALF], told) // step * step
         half_len = _wanted_status(codec_id, payload, start, length, half_count) + recipe[_MISS]
         middle = Middle(min(max(half_len, 0), length), half_count)
@@ -228,9 +227,9 @@ def _wanted_status(codec_id: int, payload: Uint8Array, start: int, length: int, 
 
 @kernel
 def _wanted_groups(payload: Uint8Array, start: int, length: int, count: int, have_widths: bool) -> int:
-    """Go through groups octet by octet: masks, then codes, each of which announces 0, 2 or 4 octets more."""
+    """Return the status of groups, octet by octet: masks, then codes, each of which announces 0, 2 or 4 more octets."""
     at, end = start, start + length
-    empty = run = 0  # groups of a run that are still to come, and its groups
+    empty = run = 0  # groups that remain of a run, and all its groups
     for first in range(0, count, GROUP):
         if empty > 0:
             empty -= 1
@@ -274,7 +273,7 @@ def _wanted_groups(payload: Uint8Array, start: int, length: int, count: int, hav
 
 @kernel
 def _wanted_codes(payload: Uint8Array, at: int, end: int, codes: int, have_widths: bool) -> int:
-    """Return the octets of codes or fields of 8 bits and of what they announce, or more than there are."""
+    """Return the octets of codes or 8-bit fields with the escapes that they announce; too many if the payload ends."""
     if at + codes > end:
         return MAX_LEN + 1
     escapes = 0
@@ -291,7 +290,7 @@ def _wanted_codes(payload: Uint8Array, at: int, end: int, codes: int, have_width
 
 @kernel
 def _wanted_fields(payload: Uint8Array, at: int, codes: int) -> int:
-    """Return where fields of less than 8 bits end, bit by bit, or a negative number if they are not an encoder's."""
+    """Return where fields of less than 8 bits end, or a negative number if no encoder writes them; bit by bit."""
     width = (int(payload[at]) & 7) + 1
     bit, is_least = 3, width == 1
     for _ in range(codes):
@@ -317,7 +316,7 @@ def _wanted_halves(codec_id: int, payload: Uint8Array, start: int, length: int, 
 
 @kernel
 def _is_same(left: Uint8Array, right: Uint8Array, room: int, length: int) -> bool:
-    """Whether two targets of one size hold the same octets, ``room`` before their ends."""
+    """Whether two targets of equal size hold the same ``length`` octets, from ``room`` octets before their ends on."""
     differs = 0
     for index in range(left.size - room, left.size - room + length):
         differs |= left[index] ^ right[index]

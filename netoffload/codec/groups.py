@@ -1,4 +1,4 @@
-"""The masked codec's groups: their numbers, their plain kernels, and the loops around every variant's own.
+"""The masked codec's groups: their numbers, their plain kernels, and the loops that all variants share.
 
 A group is 64 floats, the last one of a payload perhaps fewer. Its values are those of ``bounded``, to the bit::
 
@@ -8,8 +8,8 @@ A group is 64 floats, the last one of a payload perhaps fewer. Its values are th
     16 bits      2 octets, little-endian, per code ESCAPE16
     32 bits      4 octets per code ESCAPE32
 
-``ESCAPE16`` and ``ESCAPE32`` are the 8-bit codes of -0 and +0, which no float that is not 0 has. A variant brings two
-kernels, from a group of floats to octets and back. Everything that happens once per payload stands here.
+``ESCAPE16`` and ``ESCAPE32`` are the 8-bit codes of -0 and +0, which floats other than 0 never have. A variant brings
+two kernels, from a group of floats to octets and back. All work that is done once per payload is in this file.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ GROUP: Final = 64
 """Floats in a group."""
 
 HEAD_MAX: Final = 1 + GROUP // LANES
-"""Most octets of its masks."""
+"""The most octets of a group's masks."""
 
 LOW7: Final = 0x7F7F7F7F7F7F7F7F
 ONES: Final = 0x0101010101010101
-"""In a word of eight codes: the magnitudes, and the lowest bits."""
+"""Masks for a word of eight codes: the magnitudes, and the lowest bits."""
 
 
 GroupEncoder: TypeAlias = Callable[[Uint8Array, int, int, tuple[int, ...], Uint8Array, int], Coded]
@@ -63,7 +63,7 @@ def encode_groups(
     room: Stretch,
     classes: Int64Array,
 ) -> tuple[int, int]:
-    """``encode_fit`` by groups. Of the group that does not fit, as many bursts are taken as do."""
+    """``encode_fit`` by groups. If the last group does not fit, it gets as many bursts as fit."""
     target, at = room.octets, room.at
     end = at + room.length
     done = codes = sixteens = wholes = 0
@@ -93,7 +93,7 @@ def encode_groups(
 
 @inline_kernel
 def fitting_floats(octets: Uint8Array, at: int, lanes: int, capacity: int) -> int:
-    """Return how many floats of the group at ``at``, whole bursts, would be a group of at most ``capacity`` octets."""
+    """Return how many floats of the group at ``at``, whole bursts, fit into a group of at most ``capacity`` octets."""
     present = u8(octets, at)
     head, code = at + 1, at + 1 + popcount_u16(present)
     length, fitting = 1, 0
@@ -145,7 +145,7 @@ def decode_each_half(
     target: Uint8Array,
     target_at: int,
 ) -> int:
-    """``decode_halves``: one half after the other, each a payload of its own."""
+    """``decode_halves``: one half after the other; each is a complete payload."""
     first, floats = middle
     octets, at = payload.octets, payload.at
     if decode(octets, at, first, floats, unit8, target, target_at) != first:
@@ -170,7 +170,7 @@ def put_masks(source: Uint8Array, first: int, lanes: int, smallest: int, target:
     for burst in range((lanes + LANES - 1) // LANES):
         left = lanes - LANES * burst
         from_at = first + 4 * LANES * burst
-        # Eight said as a constant, so that the lanes are unrolled.
+        # Eight as a constant, so that the compiler unrolls the lanes.
         mask = (
             _lane_mask(source, from_at, LANES, smallest)
             if left >= LANES
@@ -202,14 +202,13 @@ def _put_burst_codes(
 def put_codes(
     source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, masks_at: int, at: int
 ) -> tuple[int, int, int]:
-    """Write the codes of a group whose masks are written; return where they end, and which lanes take 16 bits or more,
-    and 32."""
+    """Write the codes of a group behind its masks; return their end, which lanes take 16 bits or more, and which 32."""
     escapes = longs = wholes = 0
     for burst in range((lanes + LANES - 1) // LANES):
         if u8(target, masks_at) >> burst & 1 == 0:
             continue
         from_at, left = first + 4 * LANES * burst, lanes - LANES * burst
-        if left >= LANES:  # said as a constant, so that the lanes are unrolled
+        if left >= LANES:  # as a constant, so that the compiler unrolls the lanes
             at, in_burst = _put_burst_codes(source, from_at, LANES, limits, target, at)
         else:
             at, in_burst = _put_burst_codes(source, from_at, left, limits, target, at)
@@ -233,8 +232,10 @@ def encode_group(
 
 @inline_kernel
 def check_masks(payload: Stretch, lanes: int) -> tuple[int, int]:
-    """Return where the codes of a group begin and how many there are; ``MALFORMED`` twice if no encoder writes these
-    masks for ``lanes`` floats, or the octets end before they do."""
+    """Return where the codes of a group begin and how many there are.
+
+    Both are ``MALFORMED`` if no encoder writes these masks for ``lanes`` floats, or the octets end inside the masks.
+    """
     octets, at = payload.octets, payload.at
     end = at + payload.length
     if payload.length <= 0:
@@ -259,7 +260,7 @@ def get_codes(
 ) -> tuple[int, int]:
     """Read up to 64 floats from their masks and codes; return which are escapes to 16 and to 32 bits, which become 0.
 
-    The codes of a burst are read before its floats are written, so that they may stand where later ones go.
+    The codes of a burst are read before its floats are written, so the floats may overwrite codes that are read.
     """
     present, head, cursor = u8(masks.octets, masks.at), masks.at + 1, codes.at
     in16 = in32 = escapes = 0
@@ -288,7 +289,7 @@ def get_codes(
 
 @inline_kernel
 def decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
-    """Read a group of up to 64 floats, for any CPU; ``unit8`` is that of ``netoffload.codec.plain.decode_lane``."""
+    """Read a group of up to 64 floats, for any CPU; ``unit8`` as in ``netoffload.codec.plain.decode_lane``."""
     codes_at, count = check_masks(payload, lanes)
     escapes_at = codes_at + count
     if codes_at == MALFORMED or escapes_at > payload.at + payload.length:
@@ -324,7 +325,7 @@ def decode_masked(
     target: Uint8Array,
     target_at: int,
 ) -> int:
-    """``decode`` of groups; ``unit8`` (float32) is what the last bit of the 8-bit form weighs, over 256."""
+    """``decode`` of groups; ``unit8`` (float32) is the weight of the 8-bit form's last bit, over 256."""
     return decode_groups(decode_group, payload, payload_at, available, count, unit8, target, target_at)
 
 

@@ -1,7 +1,7 @@
 """Groups of the masked codec for CPUs with AVX2: a byte shuffle from a table of 256 moves the codes of a burst.
 
-A lane mask names the shuffle: to squeeze eight codes together when encoding, to spread them when decoding. A burst of
-zeros costs one comparison, or one store. The arithmetic on eight lanes is that of ``vectors``; escapes go one by one.
+A lane mask selects the shuffle, which squeezes eight codes together when encoding and spreads them when decoding. A
+burst of zeros costs one comparison, or one store. ``vectors`` has the arithmetic on eight lanes; escapes go one by one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_CODES: Final = ir.Constant(_CODES, [0] * LANES)
 
 
 def _make_tables() -> tuple[Uint8Array, Uint8Array]:
-    """Return (squeeze, spread): per lane mask the controls of eight octets."""
+    """Return (squeeze, spread): per lane mask the shuffle controls of eight octets."""
     squeeze = np.full((256, LANES), NO_OCTET, np.uint8)
     spread = np.full((256, LANES), NO_OCTET, np.uint8)
     for mask in range(256):
@@ -48,7 +48,7 @@ _SQUEEZE, _SPREAD = _make_tables()
 
 
 def _moved(context: Context, builder: Builder, table: tuple[NumbaType, Value], mask: Value, codes: Value) -> Value:
-    """Return the eight octets of a word, moved as the entry of a table for ``mask`` says."""
+    """Return the eight octets of a word, moved by the table's shuffle for ``mask``."""
     control = entry(context, builder, *table, mask, LANES, I64)
     pair = ir.VectorType(I64, 2)
     both = [
@@ -110,8 +110,8 @@ def _decode_burst(
     target_at: NumbaType,
     spread: NumbaType,
 ) -> Intrinsic:
-    """Store eight floats of up to eight codes in a word; return which are escapes to 16 bits, and to 32 in the next
-    octet. An escape is stored as 0."""
+    """Store eight floats from up to eight codes in a word; return which are escapes to 16 bits, and to 32 bits in the
+    next octet. An escape is stored as 0."""
 
     def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
         kinds = signature.args
@@ -157,8 +157,7 @@ def put_masks(source: Uint8Array, first: int, smallest: int, target: Uint8Array,
 def put_codes(
     source: Uint8Array, first: int, limits: tuple[int, ...], target: Uint8Array, masks_at: int, at: int
 ) -> tuple[int, int, int]:
-    """Write the codes of a group whose masks are written; return where they end, and which lanes take 16 bits or more,
-    and 32."""
+    """Write the codes of a group behind its masks; return their end, which lanes take 16 bits or more, and which 32."""
     present, head = u8(target, masks_at), masks_at + 1
     longs = wholes = 0
     for burst in range(GROUP // LANES):
@@ -174,7 +173,7 @@ def put_codes(
 
 @inline_kernel
 def limits_of_plain(limits: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the limits as the plain kernels want them."""
+    """Return the limits that the plain kernels take."""
     return limits[0], limits[1], limits[6], limits[2]
 
 

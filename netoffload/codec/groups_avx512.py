@@ -1,12 +1,12 @@
-"""Groups of the masked codec for CPUs with AVX-512 VBMI2: 64 floats are four registers, their codes one.
+"""Groups of the masked codec for CPUs with AVX-512 VBMI2: 64 floats fill four registers, their codes one.
 
 Encoding compares and codes 16 lanes at a time (``vectors``) and gathers the low octets of all 64 codes. One byte
-compression in a register drops the zeros; 64 octets are stored plainly, and the next group overwrites what was too
-much. The masks of the format are the CPU's own mask registers: ``pext`` drops the empty lane masks, ``pdep`` brings
+compression in a register drops the zeros. All 64 octets are stored, and the next group overwrites the surplus. The
+masks of the format come straight from the CPU's mask registers: ``pext`` drops the empty lane masks, ``pdep`` brings
 them back. Decoding is the mirror image: one byte expansion, then four conversions. Escapes go one by one.
 
-What decoding waits for is the way from one group to the next: burst mask, lane masks, population count. 64 floats go
-this way at once, so it does not limit.
+The place of the next group follows from burst mask, lane masks and a population count. This takes time once per 64
+floats, so it does not limit decoding.
 
 Only imported where the CPU has the instructions: LLVM aborts the process otherwise.
 """
@@ -50,7 +50,7 @@ def call(builder: Builder, name: str, result: ir.Type, *arguments: Value) -> Val
 
 
 def _join(builder: Builder, parts: Sequence[Value]) -> Value:
-    """Return vectors of one length behind each other."""
+    """Return one vector of several vectors of equal length, in order."""
     while len(parts) > 1:
         lanes = 2 * parts[0].type.count
         order = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
@@ -66,7 +66,7 @@ def _part(builder: Builder, whole: Value, number: int, lanes: int) -> Value:
 
 
 def lanes_below(builder: Builder, count: Value) -> Value:
-    """Return which of 64 lanes are among the first ``count`` (1 to 64)."""
+    """Return the mask of the first ``count`` (1 to 64) of 64 lanes."""
     bits = builder.lshr(I64(-1), builder.sub(I64(GROUP), count))
     return builder.bitcast(bits, MASK)
 
@@ -85,7 +85,7 @@ def _octets_not_0(builder: Builder, word: Value) -> Value:
 def _load_words(
     context: Context, builder: Builder, kind: NumbaType, octets: Value, at: Value, lanes: Value | None
 ) -> list[Value]:
-    """Return a group in four registers; what is not among the ``lanes`` is not read, and 0."""
+    """Return a group in four registers; floats outside ``lanes`` are not read, and are 0."""
     quarters = []
     for number in range(4):
         place = builder.add(at, I64(4 * _QUARTER * number))
@@ -101,11 +101,11 @@ def _load_words(
 
 
 GroupCode: TypeAlias = Callable[[Context, Builder, tuple[NumbaType, Value], Value, Value, Value], Value]
-"""Emits how codes are stored: an array and a place in it, 64 codes and their lanes, how many; returns their length."""
+"""Emits the code that stores codes: an array, a place in it, 64 codes, their lanes, how many; returns their length."""
 
 
 def encoder_of_group(put_codes: GroupCode) -> GroupEncoder:
-    """Return what writes a group: masks, codes in the form of ``put_codes``, escapes."""
+    """Return a function that writes a group: masks, codes in the form of ``put_codes``, escapes."""
     encode_full, encode_part = _make_encode(put_codes, full=True), _make_encode(put_codes, full=False)
 
     @inlined_with
@@ -169,7 +169,7 @@ def _put_masks(context: Context, builder: Builder, target: tuple[NumbaType, Valu
 
 
 def squeezed(builder: Builder, octets: Value, lanes: Value) -> Value:
-    """Return the octets of the lanes behind each other, and 0 behind them."""
+    """Return the octets of the lanes side by side, and zeros behind them."""
     return call(builder, "llvm.x86.avx512.mask.compress.v64i8", OCTETS, octets, NO_OCTETS, lanes)
 
 
@@ -183,7 +183,7 @@ def _put_octets(
 
 @intrinsic
 def read_masks(typing_context: TypingContext, payload: NumbaType, at: NumbaType) -> Intrinsic:
-    """Return the burst mask at ``at``, the lanes of 64 that are not 0, and whether each lane mask there has a bit."""
+    """Return the burst mask at ``at``, which of 64 lanes are not 0, and whether every lane mask has a bit."""
 
     def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
         source = signature.args[0], args[0]
@@ -207,7 +207,7 @@ def put_floats(
     unit8: Value,
     written: Value | None,
 ) -> None:
-    """Store the floats of 64 codes, all of them or those of the lanes ``written``; of an escape 0."""
+    """Store the floats of 64 codes, all of them or only the lanes ``written``; 0 for an escape."""
     for number in range(4):
         octets = _part(builder, codes, number, _QUARTER)
         top = builder.shl(builder.zext(octets, _WORDS), words(24, lanes=_QUARTER))
@@ -221,7 +221,7 @@ def put_floats(
 
 
 def spread(builder: Builder, codes: Value, lanes: Value) -> tuple[Value, list[Value]]:
-    """Return the first codes in their ``lanes`` (i64), 0 elsewhere, and which lanes are escapes to 16 and 32 bits."""
+    """Return the first codes in their ``lanes`` (i64), with 0 elsewhere, and the lanes of escapes to 16 and 32 bits."""
     there = builder.bitcast(lanes, MASK)
     codes = call(builder, "llvm.x86.avx512.mask.expand.v64i8", OCTETS, codes, NO_OCTETS, there)
     escapes16 = builder.icmp_unsigned("==", codes, ir.Constant(OCTETS, [ESCAPE16] * GROUP))

@@ -1,8 +1,8 @@
-"""One set of kernels for every codec: chosen by codec id at each call, and by the CPU once.
+"""One set of kernels for every codec: each call chooses by codec id, and the CPU decides the variant once.
 
-Everything above the codec imports its kernels from this module. Codecs with tags or masks have variants: the fastest
-that the CPU has, or the one that ``NETOFFLOAD_KERNEL`` names. All variants give the same octets; the contract is that
-of ``netoffload.codec.bursts``.
+All layers above the codec import its kernels from this module. Codecs with tags or masks have variants. The fastest one
+that the CPU can run is used, or the one that ``NETOFFLOAD_KERNEL`` names. All variants give the same octets;
+``netoffload.codec.bursts`` is their contract.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ CPU_FEATURES: Final = {
     "avx2": ("avx2", "fma", "popcnt"),
     "plain": (),
 }
-"""Variants, fastest first, and what each needs: asking for an instruction that the CPU lacks aborts the process."""
+"""Variants, fastest first, and the CPU features that each needs; a missing instruction aborts the process."""
 
 
 def usable_kernels() -> list[str]:
-    """Return the variants that run here, fastest first."""
+    """Return the variants that this CPU can run, fastest first."""
     features = cpu_features()
     return [name for name, needed in CPU_FEATURES.items() if all(features.get(feature, False) for feature in needed)]
 
@@ -84,15 +84,15 @@ KERNEL: Final = _choose()
 
 
 def _of_variant(name: str, function: str, base: ModuleType = plain) -> Callable[..., Any]:
-    """Return a function of a variant, or of the plain module where the variant has none of its own for this codec.
+    """Return a function of a variant, or of the plain module if the variant does not have it.
 
     Args:
-        name: of the variant.
-        function: its name.
+        name: name of the variant.
+        function: name of the function.
         base: the module of plain kernels: ``plain`` for bursts, ``groups`` or ``packed`` for groups.
 
     Raises:
-        UsageError: the plain module has none either.
+        UsageError: the plain module does not have the function either.
     """
     prefix = "" if base is plain else f"{base.__name__.rpartition('.')[2]}_"
     module = base if name == "plain" else importlib.import_module(f"netoffload.codec.{prefix}{name}")
@@ -131,12 +131,12 @@ def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
 
 @inline_kernel
 def is_known(codec_id: int) -> bool:
-    """Whether a block header's codec id is one of ours."""
+    """Whether this version has a codec with this id."""
     return ALL_CODECS >> codec_id & 1 != 0
 
 
 _SAME_VALUES: Final = np.full(16, -1, np.int64)
-"""Per codec id the one that has the same values in an older form, or -1."""
+"""Per codec id the id of an older codec with the same values, or -1."""
 for _codec_id, _spec in SPECS.items():
     if isinstance(_spec.form, Masked):
         _SAME_VALUES[_codec_id] = _spec.form.values
@@ -144,20 +144,20 @@ for _codec_id, _spec in SPECS.items():
 
 @inline_kernel
 def codec_for(codec_id: int, understood: int) -> int:
-    """Return a codec with the values of ``codec_id`` that is in the bitmap ``understood``, the newest, or -1."""
+    """Return the newest codec in the bitmap ``understood`` that has the values of ``codec_id``, or -1."""
     while codec_id >= 0 and understood >> codec_id & 1 == 0:
         codec_id = whole(_SAME_VALUES[codec_id])
     return codec_id
 
 
 def _by_id(kind: str, arguments: str, parameter: str, otherwise: str) -> Callable[..., Any]:
-    """Return the kernel that calls a codec's own by its id: a chain of comparisons, as one would write it by hand.
+    """Return the kernel that calls the kernel of a codec by its id: generated code with a chain of comparisons.
 
     Args:
-        kind: of the kernels: a field of :class:`~netoffload.codec.fixed.Kernels`.
-        arguments: what they take; ``bound_k`` stands for their parameter.
-        parameter: the field that says it.
-        otherwise: the result for an id that is nobody's.
+        kind: a field of :class:`~netoffload.codec.fixed.Kernels`.
+        arguments: the arguments of these kernels; ``bound_k`` is replaced by each codec's parameter.
+        parameter: the field of ``Kernels`` that computes this parameter.
+        otherwise: the result for an unknown id.
     """
     names: dict[str, Any] = {"__name__": __name__, "MALFORMED": MALFORMED, "round_trip_cut": fixed.round_trip_cut}
     lines = [f"def {kind}(codec_id, {arguments}):"]
@@ -174,7 +174,7 @@ def _by_id(kind: str, arguments: str, parameter: str, otherwise: str) -> Callabl
 encode_fit: Final = _by_id(
     "encode", "source, source_at, count, bound_k, target, target_at, capacity, classes", "coding", "0, 0"
 )
-"""Encode as many of ``count`` floats as fit into ``capacity`` octets, whole bursts only except at the end.
+"""Encode as many of ``count`` floats as fit into ``capacity`` octets: whole bursts, but for the last of the floats.
 
 Args:
     codec_id: a :class:`~netoffload.codec_specs.CodecId`.
@@ -184,27 +184,27 @@ Args:
     bound_k: the error bound is 2**-bound_k; codecs without tags ignore it.
     target: uint8 array for the payload; see the contract for its slack.
     target_at: where the payload starts.
-    capacity: octets the payload may have.
-    classes: int64[4], floats per class (0, 8, 16, 32 bits) are added to it.
+    capacity: the most octets that the payload may have.
+    classes: int64[4], to which the call adds the floats per class (0, 8, 16, 32 bits).
 
 Returns:
-    Floats encoded, octets written; none of either for an id that is nobody's.
+    Floats encoded, octets written; 0 and 0 for an unknown id.
 """
 
 decode: Final = _by_id(
     "decode", "payload, payload_at, available, count, bound_k, target, target_at", "decoding", "MALFORMED"
 )
-"""Decode ``count`` floats and return the octets read, or ``MALFORMED``, as for an id that is nobody's.
+"""Decode ``count`` floats and return the octets read; ``MALFORMED`` for a bad payload or an unknown id.
 
 Args:
     codec_id: a :class:`~netoffload.codec_specs.CodecId`.
     payload: uint8 array; see the contract for its slack.
     payload_at: where the payload starts.
-    available: octets the payload may have.
+    available: the most octets that the payload may have.
     count: floats to decode.
     bound_k: the error bound is 2**-bound_k.
     target: uint8 array for the floats; see the contract.
-    target_at: where they start.
+    target_at: where the floats start.
 """
 
 decode_halves: Final = _by_id(
@@ -213,15 +213,15 @@ decode_halves: Final = _by_id(
     "decoding",
     "MALFORMED",
 )
-"""Decode like :func:`decode` a payload whose middle is known.
+"""Decode a payload whose middle is known; otherwise like :func:`decode`.
 
 Args:
     middle: a :class:`~netoffload.codec.bursts.Middle`, its octets at most ``available``, its floats at most ``count``.
-        Not being where a burst starts is ``MALFORMED``.
+        The result is ``MALFORMED`` if no burst starts there.
 """
 
 round_trip: Final = _by_id("round_trip", "source, bound_k, target", "coding", "round_trip_cut(source, 32, target)")
-"""Write what decoding the encoded ``source`` gives; both are uint32 arrays of float bits, and may be the same.
+"""Write the round trip of ``source`` to ``target``; both are uint32 arrays of float bits, and may be the same.
 
-An id that is nobody's copies them.
+With an unknown id the call copies the floats.
 """

@@ -1,18 +1,18 @@
-"""Groups whose codes have a width of their own: their plain kernels, and the loops around every variant's own.
+"""Groups that choose the width of their codes: their plain kernels, and the loops that all variants share.
 
-A group has the masks and the escapes of ``netoffload.codec.groups``. Between them stand fields of one width for all,
-and groups without a float that is not 0 are counted::
+A group has the masks and the escapes of ``netoffload.codec.groups``. Between them are fields of one width. Groups of
+zeros become runs::
 
-    burst mask, lane masks   as there; the burst mask is not 0
+    burst mask, lane masks   as in ``groups``; the burst mask is not 0
     width and fields         from the low end: 3 bits for the width less 1, a field per float that is not 0, zeros up
                              to a whole octet; before fields of 8 bits the first octet is 0x07
-    16 bits, 32 bits         as there
+    16 bits, 32 bits         as in ``groups``
 
     0x00, then an octet z    z + 1 groups of zeros, 1 to 256; the last group of a payload may be shorter
 
-A field is 2 * (magnitude - 1) + sign of the 8-bit code. ``FIELD16`` and ``FIELD32`` are the escapes, so a group that
-has one has fields of 8 bits. An encoder takes the least width, and a run of zeros as long as it can be: a decoder
-refuses anything else.
+A field is 2 * (magnitude - 1) + sign of the 8-bit code. ``FIELD16`` and ``FIELD32`` mark escapes, so a group with an
+escape has fields of 8 bits. An encoder takes the least width and the longest run of zeros; a decoder refuses any other
+payload.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WIDTH_BITS: Final = 3
 WIDTH_MAX: Final = 8
 
 RUN_MAX: Final = 256
-"""Most groups of zeros that two octets stand for."""
+"""The most groups of zeros in one run."""
 
 _LOW8: Final = 0x00FF00FF00FF00FF
 _LOW16: Final = 0x0000FFFF0000FFFF
@@ -74,7 +74,7 @@ def encode_packed_groups(
     room: Stretch,
     classes: Int64Array,
 ) -> tuple[int, int]:
-    """``encode_fit`` by groups and runs. Of the group that does not fit, as many bursts are taken as do."""
+    """``encode_fit`` by groups and runs. If the last group does not fit, it gets as many bursts as fit."""
     target, at = room.octets, room.at
     end = at + room.length
     done = codes = sixteens = wholes = run = 0
@@ -115,7 +115,7 @@ def encode_packed_groups(
 
 @inline_kernel
 def fields_len(fields: int, width: int) -> int:
-    """Return the octets of the width and of so many fields."""
+    """Return the octets of the width and of ``fields`` fields."""
     return (WIDTH_BITS + fields * width + 7) >> 3
 
 
@@ -123,7 +123,7 @@ def fields_len(fields: int, width: int) -> int:
 def fitting_floats(octets: Uint8Array, at: int, lanes: int, capacity: int) -> int:
     """Return how many floats of the group at ``at``, whole bursts, fit into ``capacity`` octets.
 
-    Bursts of zeros at its beginning always do: they would be part of a run.
+    Bursts of zeros at the group's beginning always fit: they become part of a run.
     """
     present = u8(octets, at)
     head, fields_at = at + 1, at + 1 + popcount_u16(present)
@@ -189,7 +189,7 @@ def decode_packed_groups(
 
 @inline_kernel
 def _fold(fields: int, width: int) -> int:
-    """Eight fields in an octet each -> eight in ``width`` bits each."""
+    """Return eight fields of ``width`` bits each, from eight fields of an octet each."""
     pairs = (fields & _LOW8) | ((fields >> 8) & _LOW8) << width
     fours = (pairs & _LOW16) | ((pairs >> 16) & _LOW16) << (2 * width)
     return (fours & _LOW32) | ((fours >> 32) & _LOW32) << (4 * width)
@@ -197,7 +197,7 @@ def _fold(fields: int, width: int) -> int:
 
 @inline_kernel
 def _unfold(bits: int, width: int) -> int:
-    """What :func:`_fold` folded; bits above it do not matter."""
+    """Undo :func:`_fold`; the bits above its result do not matter."""
     low4, low2, low = (1 << 4 * width) - 1, ((1 << 2 * width) - 1) * _EVERY32, ((1 << width) - 1) * _EVERY16
     fours = (bits & low4) | ((bits >> (4 * width)) & low4) << 32
     pairs = (fours & low2) | ((fours >> (2 * width)) & low2) << 16
@@ -206,7 +206,7 @@ def _unfold(bits: int, width: int) -> int:
 
 @inline_kernel
 def _width_of(union: int) -> int:
-    """Return the least width of fields of which ``union`` is an or, an octet each."""
+    """Return the least width of fields whose bitwise or is ``union``, an octet each."""
     union |= union >> 32
     union |= union >> 16
     return bit_length((union | union >> 8) & 0xFF | 1)
@@ -220,10 +220,10 @@ def _first(word: int, count: int) -> int:
 
 @inline_kernel
 def pack_codes(target: Uint8Array, at: int, codes: int) -> int:
-    """Make fields of the codes that stand behind ``at``, an octet each, with the width in front; return their octets.
+    """Turn the codes behind ``at``, an octet each, into the width and fields; return the octets of width and fields.
 
-    Eight fields of any width are whole octets, so a word of eight follows the last one with three bits of it below.
-    What is written never reaches the codes that are still to be read.
+    Eight fields of any width are whole octets. The width takes three bits, so each word of eight fields is shifted by
+    three bits. The write position never overtakes the codes that are still to be read.
     """
     union = 0
     for first in range(0, codes, 8):
@@ -246,11 +246,11 @@ def pack_codes(target: Uint8Array, at: int, codes: int) -> int:
 
 @inline_kernel
 def unpack_codes(payload: Stretch, lanes: int, target: Uint8Array, target_at: int) -> tuple[Stretch, int]:
-    """Make 8-bit codes of the fields of a group; return them, and where the escapes begin, or ``MALFORMED`` if no
-    encoder writes these masks and fields, or the octets end before.
+    """Turn the fields of a group into 8-bit codes; return the codes, and where the escapes begin.
 
-    The codes stand near the end of the group's own floats, so far behind that ``get_codes`` has read those of a burst
-    when it writes there.
+    The second result is ``MALFORMED`` if no encoder writes these masks and fields, or the octets end too early. The
+    codes are stored near the end of the group's floats: ``get_codes`` reads the codes of a burst before its floats
+    overwrite them.
     """
     octets, end = payload.octets, payload.at + payload.length
     fields_at, codes = check_masks(payload, lanes)
@@ -276,7 +276,7 @@ def unpack_codes(payload: Stretch, lanes: int, target: Uint8Array, target_at: in
 def encode_group(
     source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
 ) -> Coded:
-    """Write up to 64 floats as a group, for any CPU; of one without codes nothing counts."""
+    """Write up to 64 floats as a group, for any CPU; the caller ignores the result of a group without codes."""
     fields_at = put_masks(source, first, lanes, limits[0], target, at)
     codes_end, longs, wholes = put_codes(source, first, lanes, limits, target, at, fields_at + 1)
     codes = codes_end - fields_at - 1
@@ -286,7 +286,7 @@ def encode_group(
 
 @inline_kernel
 def fill_of(octets: Uint8Array, fields_at: int, fields_end: int, bits: int) -> int:
-    """Return what fills up the last octet of ``bits`` bits of fields; of fields of 8 bits, that of the width."""
+    """Return the unused bits of the last octet of ``bits`` bits of fields; with a width of 8, of the width's octet."""
     is_whole = u8(octets, fields_at) & (WIDTH_MAX - 1) == WIDTH_MAX - 1
     fill_bits = -(WIDTH_BITS + bits) & 7
     return u8(octets, fields_at if is_whole else fields_end - 1) >> (8 - fill_bits)
@@ -294,7 +294,7 @@ def fill_of(octets: Uint8Array, fields_at: int, fields_end: int, bits: int) -> i
 
 @inline_kernel
 def decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
-    """Read a group of up to 64 floats, for any CPU; ``unit8`` is that of ``netoffload.codec.plain.decode_lane``."""
+    """Read a group of up to 64 floats, for any CPU; ``unit8`` as in ``netoffload.codec.plain.decode_lane``."""
     codes, escapes_at = unpack_codes(payload, lanes, target, target_at)
     if escapes_at == MALFORMED:
         return MALFORMED
@@ -328,7 +328,7 @@ def decode_packed(
     target: Uint8Array,
     target_at: int,
 ) -> int:
-    """``decode`` of groups and runs; ``unit8`` (float32) is what the last bit of the 8-bit form weighs, over 256."""
+    """``decode`` of groups and runs; ``unit8`` (float32) is the weight of the 8-bit form's last bit, over 256."""
     return decode_packed_groups(decode_group, payload, payload_at, available, count, unit8, target, target_at)
 
 

@@ -1,7 +1,7 @@
 """Groups with widths for CPUs with AVX2: the bursts of ``groups_avx2``, and the folding of ``packed``.
 
-Encoding writes the codes an octet each, as ``sparse`` does, and ``packed`` folds them in place. Decoding unfolds them
-first, in words likewise, to where the last floats of the group will stand.
+Encoding writes each code as an octet, like ``sparse``, and ``packed`` folds them in place. Decoding first unfolds the
+codes, a word at a time, to the place of the group's last floats.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ _EIGHTS: Final = GROUP // 8
 _EIGHT_WORDS: Final = ir.VectorType(I64, _EIGHTS)
 
 _NEVER_SET: Final = 7
-"""An octet of the first word that fields of less than 8 bits, folded, do not reach."""
+"""An octet of the first word that folded fields of less than 8 bits do not reach."""
 
 
 def _table(octet_of: Callable[[int, int], int]) -> list[list[int]]:
@@ -63,7 +63,7 @@ def _table(octet_of: Callable[[int, int], int]) -> list[list[int]]:
 
 
 _TOGETHER: Final = _table(lambda w, octet: 8 * (octet // w) + octet % w if octet < 8 * w else _NEVER_SET)
-"""Per width, which octet of eight words with fields at their low ends goes where."""
+"""Per width and octet of the result: which octet of eight words, with folded fields at their low ends, it is."""
 
 _APART: Final = _table(lambda w, octet: w * (octet // 8) + octet % 8)
 """Per width, which octets hold the fields of each word."""
@@ -73,7 +73,7 @@ _FIRST_BITS: Final = _table(lambda w, octet: w * (octet % 8) + (0 if w == WIDTH_
 
 
 def _row(builder: Builder, name: str, table: Sequence[Sequence[int]], width: Value) -> Value:
-    """Return a row of a table that stands in the compiled code."""
+    """Return a row of a table that is part of the compiled code."""
     octets = ir.Constant(ir.ArrayType(OCTETS, len(table)), [ir.Constant(OCTETS, row) for row in table])
     rows = cgutils.global_constant(builder.module, f"packed_{name}", octets)
     return builder.load(builder.gep(rows, [I64(0), width]), align=GROUP)
@@ -109,7 +109,7 @@ def _folded(builder: Builder, fields: Value, width: Value) -> Value:
 def _put_fields(
     context: Context, builder: Builder, target: tuple[NumbaType, Value], at: Value, codes: Value, lanes: Value
 ) -> Value:
-    """Store the width and the fields of a group; of fields of 8 bits the last one may begin behind 64 octets."""
+    """Store the width and the fields of a group; with fields of 8 bits, the last one may begin behind 64 octets."""
     all_fields = builder.or_(
         builder.shl(builder.sub(builder.and_(codes, _all(0x7F)), _all(1)), _all(1)), builder.lshr(codes, _all(7))
     )
@@ -147,8 +147,10 @@ def _make_decode(*, full: bool) -> Callable[..., tuple[int, int, int]]:
         target: NumbaType,
         target_at: NumbaType,
     ) -> Intrinsic:
-        """Store the floats of a group, 0 for an escape; return the lanes whose codes are escapes to 16 and 32 bits, and
-        which of the fields have the top bit of their width. ``group``: width, lanes that are not 0, floats."""
+        """Store the floats of a group, 0 for an escape; ``group``: width, lanes that are not 0, floats.
+
+        Return the lanes whose codes are escapes to 16 and to 32 bits, and which fields have the top bit of their width.
+        """
 
         def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
             kinds = signature.args

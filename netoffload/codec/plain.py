@@ -1,7 +1,7 @@
 """The tagged codecs as compiled loops for any CPU, without a branch on the data.
 
-``inceptionn`` and ``bounded`` differ in one function, from a float to its code and tag; the loop around it, and
-decoding but for one weight, are shared. Limits that depend on the bound are worked out before the loop.
+``inceptionn`` and ``bounded`` differ in one function, from a float to its code and tag. They share the loop around this
+function, and decoding but for one weight. Limits that depend on the bound are computed before the loop.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ LaneCoder: TypeAlias = Callable[[int, tuple[int, ...]], tuple[int, int]]
 """From a float's bits and a codec's limits to (code, tag)."""
 
 UNIT16: Final = np.float32(2.0**-15)
-"""What the last of the 15 magnitude bits of the 16-bit form weighs, in both codecs."""
+"""The weight of the last of the 15 magnitude bits of the 16-bit form, in both codecs."""
 
 ROUNDER: Final = np.float32(2.0**23)
-"""Adding it to a float below 2**22 rounds that to a whole number, ties to even, which stands in the low mantissa
-bits."""
+"""Adding it to a float below 2**22 rounds the float to an integer, ties to even, in the low bits of the mantissa."""
 
 MAGNITUDE_BITS: Final = 0x7FFFFFFF
 ONE_BITS: Final = 0x3F800000
-"""1.0; floats of one sign are in the order of their bits, so every class begins at a number that is compared with."""
+"""The bits of 1.0. Floats of one sign have the order of their bits, so classes are told apart by comparing bits."""
 
 SCALE16: Final = 15 << 23
-"""Added to a float's bits, multiplies it by 2**15."""
+"""Adding it to a float's bits multiplies the float by 2**15."""
 
 ROUNDS_TO_ONE: Final = int(np.float32(1 - 2.0**-16).view(np.uint32))
-"""From here on the nearest 16-bit magnitude of ``bounded`` is 1."""
+"""The bits of the smallest float whose nearest 16-bit magnitude in ``bounded`` is 1."""
 
 HALF_BITS: Final = 0x3F000000
 
@@ -50,27 +49,26 @@ def inceptionn_limits(bound_k: int) -> tuple[int, int]:
 def inceptionn_lane(word: int, limits: tuple[int, ...]) -> tuple[int, int]:
     """Return (code, tag) of one float32's bits (Algorithm 2).
 
-    The tag is how many of three limits |x| reaches, which is the algorithm's comparison with e. A code of class 0 means
-    nothing. There is no branch: on mixed data it would be mispredicted.
+    The tag is how many of three limits |x| reaches, which is the algorithm's comparison with e. A code of class 0 is
+    arbitrary. There is no branch, because on mixed data it would be mispredicted.
     """
     magnitude = word & MAGNITUDE_BITS
     in8 = int(magnitude >= limits[0])
     in16 = int(magnitude >= limits[1])
     in32 = int(magnitude >= ONE_BITS)
     dropped = 127 + 16 - 8 * in16 - (magnitude >> 23)
-    shifted = ((word & 0x7FFFFF) | 0x800000) >> (dropped & 63)  # wrong from 64 on, where nothing is kept
+    shifted = ((word & 0x7FFFFF) | 0x800000) >> (dropped & 63)  # wrong from 64 on, but there the class is 0
     small = shifted | (word >> 16 & 0x8000) >> (8 - 8 * in16)
     return word if in32 else small, in8 + in16 + in32
 
 
 @inline_kernel
 def bounded_limits(bound_k: int) -> tuple[int, int, int, int]:
-    """Return the bits of the smallest |x| of the 8-bit and of the 16-bit form, where a hole ends, and a scale.
+    """Return the bits of the smallest |x| of the 8-bit and of the 16-bit form, the end of a hole, and a scale.
 
-    Up to 2**-k, a tie, rounds to 0. The 16-bit form begins half a unit above the largest 8-bit magnitude, which ends
-    below 1, where floats travel whole. At k = 1 that would be 1/2, but 1/2 itself is class 0: what would round to it
-    in the 16-bit form, the 256 floats above, travels whole. For every other k the hole is empty. The scale multiplies
-    a float into 8-bit units when it is added to its bits.
+    Magnitudes up to 2**-k, a tie, round to 0. The 16-bit form begins half a unit above the largest 8-bit magnitude and
+    ends below 1. The hole exists only at k = 1: the 256 floats above 1/2 would round to 1/2 in the 16-bit form, but 1/2
+    is of class 0, so these floats travel whole. Adding the scale to a float's bits converts the float to 8-bit units.
     """
     largest8 = min(127, (1 << (bound_k - 1)) - 1)
     after8 = float32_bits(np.float32(largest8 + 0.5) / np.float32(1 << (bound_k - 1)))
@@ -80,7 +78,7 @@ def bounded_limits(bound_k: int) -> tuple[int, int, int, int]:
 
 
 def unit8_of(form: Tagged) -> Callable[[int], np.float32]:
-    """Return a compiled function from the bound k to what the last bit of the 8-bit form weighs, over 256."""
+    """Return a compiled function from the bound k to the weight of the last bit of the 8-bit form, divided by 256."""
     places, places_per_k = 8 + form.places8[0], form.places8[1]
 
     @inlined_with
@@ -95,12 +93,12 @@ bounded_unit8: Final = unit8_of(TAGGED[CodecId.BOUNDED])
 
 @inline_kernel
 def bounded_lane(word: int, limits: tuple[int, ...]) -> tuple[int, int]:
-    """Return (code, tag) of one float32's bits, rounded to nearest, ties to even; a code of class 0 means nothing."""
+    """Return (code, tag) of one float32's bits, rounded to nearest, ties to even; a code of class 0 is arbitrary."""
     magnitude = word & MAGNITUDE_BITS
     in8 = int(magnitude >= limits[0])
     in16 = int(magnitude >= limits[1])
     in32 = int(magnitude >= ROUNDS_TO_ONE) | (in16 & int(magnitude < limits[2]))
-    scaled = min(magnitude, ONE_BITS) + (SCALE16 if in16 else limits[3])  # never a NaN, which Python would warn of
+    scaled = min(magnitude, ONE_BITS) + (SCALE16 if in16 else limits[3])  # the minimum avoids NaN and its warnings
     nearest = float32_bits(bits_float32(scaled) + ROUNDER) & 0x7FFF
     small = nearest | (word >> 16 & 0x8000) >> (8 - 8 * in16)
     return word if in32 else small, in8 + in16 + in32
@@ -110,9 +108,9 @@ def bounded_lane(word: int, limits: tuple[int, ...]) -> tuple[int, int]:
 def decode_lane(code: int, tag: int, unit8: np.float32) -> int:
     """Return the float32 bits of one code (Algorithm 3); ``code`` may have octets of the next lane above it.
 
-    The 8-bit form is read as a 16-bit form without its low octet, and a magnitude is a fixed-point fraction: finding
-    the leading one and moving it to the hidden bit is what converting an integer to a float does. The integer carries
-    the sign, so a magnitude of 0, which the paper leaves open, becomes +0 for either sign.
+    The 8-bit form is read as a 16-bit form without its low octet. A magnitude is a fixed-point fraction; converting an
+    integer to a float finds its leading one and moves it to the hidden bit. The integer carries the sign. So a
+    magnitude of 0, which the paper leaves open, becomes +0 for either sign.
     """
     in8 = int(tag == 1)
     in16 = int(tag == 2)
@@ -161,7 +159,7 @@ def _encode_fit(
     while done < count:
         lanes = min(LANES, count - done)
         first = source_at + 4 * done
-        if lanes == LANES:  # said as a constant, so that the lanes are unrolled
+        if lanes == LANES:  # as a constant, so that the compiler unrolls the lanes
             tags, cursor = _encode_burst(encode_lane, limits, source, first, LANES, target, at + TAGS_LEN)
         else:
             tags, cursor = _encode_burst(encode_lane, limits, source, first, lanes, target, at + TAGS_LEN)
@@ -222,9 +220,9 @@ def decode_tagged(
     target: Uint8Array,
     target_at: int,
 ) -> int:
-    """``decode`` of both tagged codecs; ``unit8`` (float32) is what the last bit of the 8-bit form weighs, over 256.
+    """``decode`` of both tagged codecs; ``unit8`` (float32) is the weight of the 8-bit form's last bit, over 256.
 
-    A lane beyond ``count`` in the last burst must have tag 0: no encoder makes another.
+    A lane beyond ``count`` in the last burst must have tag 0, as encoders write it.
     """
     at = payload_at
     end = payload_at + available

@@ -1,7 +1,6 @@
-"""The slow oracle: Algorithms 2 and 3 of INCEPTIONN in plain NumPy, bit by bit as they are written there.
+"""The slow oracle: Algorithms 2 and 3 of INCEPTIONN in plain NumPy, bit by bit as in the paper.
 
-This is the specification. Nothing here is clever, and the burst format is built one burst at a time with Python
-integers.
+This is the specification, so it is kept simple: Python integers build the burst format, one burst at a time.
 """
 
 from __future__ import annotations
@@ -57,9 +56,9 @@ def decompress_inceptionn(tags: Uint8Array, codes: Uint32Array, bound_k: int) ->
 def compress_bounded(values: Float32Array, bound_k: int) -> tuple[Uint8Array, Uint32Array]:
     """``bounded`` for every float: (tags, codes).
 
-    A form is a sign and a whole number of units: 2^(1-k) in the 8-bit form, 2^-15 in the 16-bit form. The smallest form
-    is taken in which the number nearest to |x| (ties to even) fits the form's bits, is below 1, and would be read as
-    that same form again.
+    A form is a sign and an integer number of units: 2^(1-k) in the 8-bit form, 2^-15 in the 16-bit form. The smallest
+    form is taken for which the number nearest to |x| (ties to even) fits the form's bits, is below 1, and would be
+    encoded in the same form again.
     """
     words = values.view(np.uint32)
     whole = (words >> 23 & 0xFF) >= 127
@@ -181,12 +180,12 @@ def unpack_groups(payload: Uint8Array, count: int, *, have_widths: bool = False)
     """Return (tags, codes) of the ``count`` floats in groups.
 
     Args:
-        payload: what :func:`pack_groups` returned, or :func:`pack_widths`.
-        count: floats in it.
-        have_widths: it was the latter.
+        payload: a result of :func:`pack_groups` or :func:`pack_widths`.
+        count: floats in the payload.
+        have_widths: the payload is from :func:`pack_widths`.
 
     Raises:
-        CodecError: no encoder makes these octets of so many floats.
+        CodecError: no encoder makes these octets of ``count`` floats.
     """
     octets = iter(payload.tobytes())
     tags = np.zeros(count, np.uint8)
@@ -212,7 +211,7 @@ def unpack_groups(payload: Uint8Array, count: int, *, have_widths: bool = False)
                 for lane in there:
                     if tags[lane] == tag:
                         codes[lane] = int.from_bytes(bytes(next(octets) for _ in range(length)), "little")
-    except (StopIteration, RuntimeError) as error:  # what a generator makes of the former
+    except (StopIteration, RuntimeError) as error:  # inside a generator StopIteration becomes RuntimeError
         raise CodecError("payload ends inside a group") from error
     wanted = (pack_widths if have_widths else pack_groups)(tags, codes).tobytes()
     if empty or payload.tobytes()[: len(wanted)] != wanted:
@@ -236,9 +235,12 @@ def _fields(octets: Iterator[int], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Oracle:
-    """The slow definition of a codec; ``encode`` and ``round_trip`` take (values, bound_k), ``decode`` (payload, count,
-    bound_k). A codec with tags or masks also has what makes tags and codes, ``compress`` and ``decompress``, and these
-    are fast enough to ask about every float32 there is."""
+    """The slow definition of a codec.
+
+    ``encode`` and ``round_trip`` take (values, bound_k), ``decode`` takes (payload, count, bound_k). A codec with tags
+    or masks also has ``compress`` and ``decompress``, which make and read tags and codes. These two are fast enough to
+    run on all float32 values.
+    """
 
     encode: Callable[[Float32Array, int], Uint8Array]
     decode: Callable[[Uint8Array, int, int], Float32Array]
@@ -251,7 +253,7 @@ def tagged(
     compress: Callable[[Float32Array, int], tuple[Uint8Array, Uint32Array]],
     decompress: Callable[[Uint8Array, Uint32Array, int], Float32Array],
 ) -> Oracle:
-    """Return the oracle of a codec with tags, from what it does to each float."""
+    """Return the oracle of a codec with tags, from its functions on single floats."""
     return Oracle(
         encode=lambda values, bound_k: pack(*compress(values, bound_k)),
         decode=lambda payload, count, bound_k: decompress(*unpack(payload, count), bound_k),
@@ -262,7 +264,7 @@ def tagged(
 
 
 def masked(values: Oracle, *, have_widths: bool) -> Oracle:
-    """Return the oracle of a codec with masks, or with widths too, that has the floats of another codec."""
+    """Return the oracle of a codec with masks, and perhaps widths, that has the same values as ``values``."""
     assert values.compress is not None
     assert values.decompress is not None
     compress, decompress = values.compress, values.decompress
@@ -307,14 +309,14 @@ ORACLES: Final = {
     CodecId.INCEPTIONN: tagged(compress_inceptionn, decompress_inceptionn),
     CodecId.BOUNDED: tagged(compress_bounded, decompress_bounded),
 }
-"""The oracle of every codec with tags, and of every one with arithmetic of its own."""
+"""The oracles of codecs with tags, and of codecs whose row in ``codec_specs`` has the arithmetic."""
 
 
 def oracle_of(codec_id: CodecId) -> Oracle:
     """Return the slow definition of a codec.
 
     Raises:
-        UsageError: nobody has written one.
+        UsageError: the codec has no oracle.
     """
     form = SPECS[codec_id].form
     if type(form) is Cut:
@@ -322,5 +324,5 @@ def oracle_of(codec_id: CodecId) -> Oracle:
     if isinstance(form, Masked):
         return masked(oracle_of(form.values), have_widths=isinstance(form, Packed))
     if codec_id not in ORACLES:
-        raise UsageError(f"codec {SPECS[codec_id].name} has no oracle: netoffload.codec.reference must have one")
+        raise UsageError(f"codec {SPECS[codec_id].name} has no oracle: add one to netoffload.codec.reference")
     return ORACLES[codec_id]

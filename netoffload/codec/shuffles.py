@@ -1,4 +1,4 @@
-"""The byte shuffles of AVX2, from tables by the eight tag bits of four lanes, and how emitted code gets at them.
+"""The byte shuffles of AVX2: tables indexed by the eight tag bits of four lanes, and how emitted code reads them.
 
 Lemire, Kurz, Rupp: Stream VByte: Faster byte-oriented integer compression (2018).
 """
@@ -45,11 +45,11 @@ SQUEEZE, _SPREAD, LENGTH, EVEN = _make_tables()
 SPREAD_AND_LENGTH: Final = np.concatenate([_SPREAD, LENGTH])
 """Both tables of a decoder in one array: one address to keep in a register."""
 LENGTH_AT: Final = _SPREAD.size
-"""Where the lengths begin in it."""
+"""Where the lengths begin in ``SPREAD_AND_LENGTH``."""
 
 
 def shuffle(builder: Builder, octets: Value, control: Value) -> Value:
-    """Return 16 octets, each the one that the control's octet names, or 0 (SSSE3)."""
+    """Return 16 octets: each octet of ``control`` selects one of ``octets``, or 0 (SSSE3)."""
     function = builder.module.declare_intrinsic("llvm.x86.ssse3.pshuf.b.128", fnty=ir.FunctionType(HALF, [HALF, HALF]))
     return builder.call(function, [octets, control])
 

@@ -1,9 +1,8 @@
 """LLVM vector code that the AVX2 and the AVX-512 kernels share: eight lanes classified, coded and decoded at once.
 
-Every function takes an llvmlite builder and emits instructions; nothing here runs by itself. A burst is ``<8 x i32>``,
-which LLVM keeps in one 256-bit register; two of them, ``<16 x i32>``, fill one of AVX-512. A *plane* is ``<8 x i1>`` or
-twice that: plane 0, 1, 2 says which lanes take at least 1, 2, 4 octets, so a lane's tag is the number of planes it is
-in.
+The functions take an llvmlite builder and emit instructions. A burst is ``<8 x i32>``, which LLVM keeps in one 256-bit
+register; two bursts, ``<16 x i32>``, fill a register of AVX-512. A *plane* is ``<8 x i1>`` or ``<16 x i1>``: plane 0,
+1, 2 says which lanes take at least 1, 2, 4 octets. So a lane's tag is the number of planes that have its bit.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from netoffload.compiled.jit import inline_kernel
 PlanesAndCodes: TypeAlias = tuple[list[Value], Value]
 
 Coder: TypeAlias = Callable[[Builder, Value, Sequence[Value]], PlanesAndCodes]
-"""Emits how lanes become planes and codes, given a codec's limits."""
+"""Emits the code that turns lanes into planes and codes, given a codec's limits."""
 
 R = TypeVar("R")
 
@@ -55,17 +54,17 @@ LIMITS: Final = {"inceptionn": (types.int64,) * 6, "bounded": (types.int64,) * 7
 OCTETS: Final = ir.VectorType(I8, BURST_LEN)
 
 _ROUND_AS_SET: Final = 4
-"""Rounding operand of AVX-512: as the control register says, to nearest even unless somebody changed it."""
+"""Rounding operand of AVX-512: as the control register says, which is to nearest even by default."""
 
 
 def held(builder: Builder, number: Value) -> Value:
-    """Return an i64 that LLVM must keep in a general register, because it no longer knows where it came from."""
+    """Return an i64 that LLVM must keep in a general register, because its origin is hidden from LLVM."""
     return builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [number], side_effect=False)
 
 
 @intrinsic
 def _held(typing_context: TypingContext, number: NumbaType) -> Intrinsic:
-    """Return the number, which LLVM no longer knows."""
+    """Return the number, with its value hidden from LLVM."""
 
     def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
         return held(builder, args[0])
@@ -75,10 +74,10 @@ def _held(typing_context: TypingContext, number: NumbaType) -> Intrinsic:
 
 @inline_kernel
 def inceptionn_limits(bound_k: int) -> tuple[int, ...]:
-    """Return the limits of ``plain`` and the constants of a burst, to be worked out before the loop.
+    """Return the limits of ``plain`` and the constants of a burst, to be computed before the loop.
 
-    LLVM would fetch a constant that it knows from memory for every burst, each time with an instruction of ten octets
-    for the address, although registers are free. One that it does not know it keeps.
+    LLVM loads a constant that it knows from memory for every burst, each time with an instruction of ten octets for the
+    address, although registers are free. It keeps a value that it does not know in a register.
     """
     from8, from16 = plain.inceptionn_limits(bound_k)
     return from8, from16, _held(7 << 23), _held(plain.SCALE16), _held(24), _held(16)
@@ -86,7 +85,7 @@ def inceptionn_limits(bound_k: int) -> tuple[int, ...]:
 
 @inline_kernel
 def bounded_limits(bound_k: int) -> tuple[int, ...]:
-    """Like :func:`inceptionn_limits`, and where the hole ends."""
+    """Like :func:`inceptionn_limits`, with the end of the hole (``plain.bounded_limits``)."""
     from8, from16, hole_end, scale8 = plain.bounded_limits(bound_k)
     return from8, from16, scale8, _held(plain.SCALE16), _held(24), _held(16), hole_end
 
@@ -119,7 +118,7 @@ def bits_of_plane(builder: Builder, plane: Value) -> Value:
 def inceptionn_codes(builder: Builder, word: Value, limits: Sequence[Value]) -> PlanesAndCodes:
     """Return (planes, codes) as ``netoffload.codec.plain.inceptionn_lane`` defines them.
 
-    Cutting bits off a fraction is converting it to an integer, once it is multiplied by 2**7 or 2**15.
+    To cut bits off a fraction, the code multiplies it by 2**7 or 2**15 and converts it to an integer.
     """
     lanes = word.type.count
     magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
@@ -142,7 +141,7 @@ def bounded_codes(builder: Builder, word: Value, limits: Sequence[Value]) -> Pla
 
 
 def bounded_octets(builder: Builder, word: Value, limits: Sequence[Value]) -> PlanesAndCodes:
-    """Return (planes, an octet per lane): the 8-bit code, or which escape it has; one of class 0 means nothing."""
+    """Return (planes, an octet per lane): the 8-bit code or the mark of an escape; in class 0 it is arbitrary."""
     lanes = word.type.count
     magnitude = builder.and_(word, words(MAGNITUDE_BITS, lanes=lanes))
     from8, from16, scale8, _, _, _, hole_end = spread(builder, limits, lanes)
@@ -155,7 +154,7 @@ def bounded_octets(builder: Builder, word: Value, limits: Sequence[Value]) -> Pl
 
 def _bounded_planes(builder: Builder, magnitude: Value, from8: Value, from16: Value, hole_end: Value) -> list[Value]:
     in8, in16 = (builder.icmp_signed(">=", magnitude, limit) for limit in (from8, from16))
-    # Unsigned and counted from the hole's end, what is in the hole is above everything: one comparison for both.
+    # Unsigned and counted from the hole's end, floats in the hole exceed all others: one comparison for both.
     beyond_hole = builder.sub(magnitude, hole_end)
     hole_len = builder.sub(words(ROUNDS_TO_ONE, lanes=magnitude.type.count), hole_end)
     return [in8, in16, builder.and_(in16, builder.icmp_unsigned(">=", beyond_hole, hole_len))]
@@ -167,9 +166,9 @@ def spread(builder: Builder, limits: Sequence[Value], lanes: int = LANES) -> lis
 
 
 def _integer(builder: Builder, conversion: str, scaled: Value) -> Value:
-    """Convert floats to integers: ``cvtt`` cuts off, ``cvt`` rounds to nearest even; any value for what does not fit.
+    """Convert floats to integers: ``cvtt`` cuts off, ``cvt`` rounds to nearest even.
 
-    LLVM's own ``fptosi`` leaves the latter undefined.
+    A float out of range gives an arbitrary integer; LLVM's own ``fptosi`` would be undefined.
     """
     if scaled.type == WORDS:
         name = f"llvm.x86.avx.{conversion}.ps2dq.256"
@@ -183,16 +182,16 @@ def _integer(builder: Builder, conversion: str, scaled: Value) -> Value:
 
 
 def _codes(builder: Builder, word: Value, planes: Sequence[Value], shift: Value, magnitude: Value) -> Value:
-    """Return every lane's code in its class; one of class 0 means nothing. ``shift`` moves the sign."""
+    """Return every lane's code in its class; a code of class 0 is arbitrary. ``shift`` moves the sign."""
     sign = builder.lshr(builder.and_(word, words(1 << 31, lanes=word.type.count)), shift)
     return builder.select(planes[2], word, builder.or_(sign, magnitude))
 
 
 def units(builder: Builder, in8: Value | None, unit8: Value) -> Value:
-    """Return what bit 0 of a lane weighs for :func:`floats_of_tops`.
+    """Return the weight of bit 0 of each lane for :func:`floats_of_tops`.
 
-    ``in8`` are the lanes with tag 1, and ``unit8`` (float) is that of ``netoffload.codec.plain.decode_lane``. Where
-    ``in8`` is None both forms weigh the same, as those of ``inceptionn`` do, and ``unit8`` is not looked at.
+    ``in8`` are the lanes with tag 1; ``unit8`` (float) is as in ``netoffload.codec.plain.decode_lane``. If ``in8`` is
+    None, both short forms have the same weight, as in ``inceptionn``, and ``unit8`` is ignored.
     """
     unit16 = ir.Constant(FLOATS, [2.0**-31] * LANES)
     if in8 is None:
@@ -203,9 +202,9 @@ def units(builder: Builder, in8: Value | None, unit8: Value) -> Value:
 def floats_of_tops(builder: Builder, top: Value, unit: Value, in32: Value) -> Value:
     """Return the float bits of the codes as ``netoffload.codec.plain.decode_lane`` defines them.
 
-    ``top`` has each code in the top octets of its lane and nothing below, so that sign and fraction of both short forms
-    begin at the same bit; a lane of class 0 is 0. The sign goes into the weight, and what is added to the product is
-    +0, which makes a 0 of either sign +0. ``in32`` are the lanes with tag 3.
+    ``top`` has each code in the top octets of its lane and zeros below, so that sign and fraction of both short forms
+    begin at the same bit; a lane of class 0 is 0. The weight takes the sign. Adding +0 to the product turns a 0 of
+    either sign into +0. ``in32`` are the lanes with tag 3.
     """
     return builder.select(in32, top, _signed_product(builder, top, unit))
 

@@ -1,17 +1,17 @@
-"""Every float32 there is, through the kernels in use and through the oracle.
+"""All float32 values through the kernels in use and through the oracle.
 
-A range of bit patterns is gone through in blocks so small that the oracle's temporaries stay in the cache. Of each
-block four things must agree, and for a codec that keeps its bound a fifth:
+A range of bit patterns is checked in pieces, so small that the oracle's temporaries stay in the cache. For each piece
+these must agree:
 
 =============  ========================================================================================
-payload        the octets of ``encode``, against tags and codes of the oracle, packed with NumPy into bursts or groups
-decoded        the floats of ``decode``
-round trip     the floats of ``round_trip``
-error          keeps its bound: abs(x - x') <= 2^-k for finite abs(x) < 1, in float64, where the difference is exact
+payload        the octets of ``encode``, with tags and codes of the oracle, packed with NumPy into bursts or groups
+decoded        the floats of ``decode``, with those of the oracle
+round trip     the floats of ``round_trip``, with those of the oracle
+error          with the bound, if the codec keeps it: abs(x - x') <= 2^-k for finite abs(x) < 1, in exact float64
 =============  ========================================================================================
 
-For codecs without tags the oracle packs one burst at a time with Python's integers, so of their payloads only the
-length is compared.
+For codecs without tags the oracle packs one burst at a time with Python's integers, which is slow. So only the lengths
+of their payloads are compared.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _KEPT_OCTETS: Final = np.array([[at < kept for at in range(4)] for kept in TAG_O
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The first difference: what differs, for which float32 bits, what the oracle says, what the kernel made of it.
+    """The first difference: what differs, for which float32 bits, the oracle's result and the kernel's result.
 
     ``expected`` and ``got`` are float bits, octets of the burst that begins with ``bits``, or numbers.
     """
@@ -65,7 +65,7 @@ class Mismatch:
 
 
 def check_asked(name: str, bound_k: int, first: int, count: int) -> None:
-    """Refuse what :func:`verify` cannot check.
+    """Refuse arguments that :func:`verify` cannot work with.
 
     Raises:
         UsageError: no such codec, bound or range.
@@ -88,10 +88,10 @@ def verify(
     """Check the bit patterns ``first`` to ``first + count`` over several processes; return the first difference.
 
     Args:
-        name: of a codec.
+        name: a codec's name.
         bound_k: the error bound is 2**-bound_k.
-        first: a multiple of 8, so that bursts are the same in every division.
-        count: how many.
+        first: a multiple of 8, so that tasks begin with whole bursts.
+        count: number of bit patterns.
         jobs: processes; None for one per core.
         on_progress: called with the number of patterns checked so far.
 
@@ -220,14 +220,14 @@ def _masks(tags: Uint8Array) -> tuple[list[Uint8Array], list[npt.NDArray[np.bool
 def _kept(
     octets: list[Uint8Array], kept: list[npt.NDArray[np.bool_]], tags: Uint8Array, codes: Uint32Array
 ) -> Uint8Array:
-    """Return the octets that are kept, with the escapes behind those of each group."""
+    """Return the octets that are kept, with each group's escapes behind its codes."""
     columns = np.hstack([*octets, codes.astype(np.uint16).view(np.uint8), codes.view(np.uint8)])
     escapes = [np.repeat(tags == tag, octets_each, axis=1) for tag, octets_each in ((2, 2), (3, 4))]
     return columns[np.hstack([*kept, *escapes])]
 
 
 _WHOLE_ARRAYS: Final = {Tagged: packed, Masked: packed_groups, Packed: packed_widths}
-"""What makes the payload of tags and codes, by its form."""
+"""The function that makes the payload from tags and codes, by the codec's form."""
 
 
 def _first_burst(codec: Codec, bound_k: int, words: Uint32Array) -> Mismatch:

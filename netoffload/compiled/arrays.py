@@ -1,4 +1,4 @@
-"""Names for the arrays that kernels and their callers hand on. All are one-dimensional and contiguous."""
+"""Names for the arrays that kernels and their callers pass on. All arrays are contiguous."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class Stretch(NamedTuple):
-    """Part of an octet array. Handed on within compiled code, it costs nothing.
+    """Part of an octet array. Within compiled code it can be passed on at no cost.
 
     Attributes:
         octets: the array.
         at: where the part begins.
-        length: octets that it has, or may have.
+        length: octets that the part has, or may have.
     """
 
     octets: Uint8Array

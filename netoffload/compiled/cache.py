@@ -1,7 +1,8 @@
-"""Where compiled kernels are kept between runs: a folder of this user's alone, because what Numba keeps is pickle.
+"""The folder in which compiled kernels are kept between runs; only this user may write there.
 
-Whoever can write there runs code as the user who loads it. A folder that somebody else made, or may write, is left
-alone; where there is no other, nothing is kept, and every process compiles what it needs.
+Numba keeps pickles, so a user who can write to the folder can run code as the user who loads it. A folder that another
+user made, or may write to, is not used. If no safe folder exists, nothing is kept, and every process compiles its
+kernels.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from pathlib import Path
 from typing import Final
 
 COMPILING: Final = "compiling kernels, once per version and CPU: 1 to 3 minutes"
-"""What to say while it lasts."""
+"""The message to print during compilation."""
 
 KEPT_FOLDERS: Final = 4
-"""Of other versions of the kernels: checkouts that are used side by side share a cache."""
+"""How many folders of other versions are kept, for checkouts that are used side by side."""
 
 KEPT_S: Final = 7 * 24 * 3600.0
-"""A folder that was not used for so long goes."""
+"""Folders that were unused for this time are removed."""
 
 IN_USE_S: Final = 3600.0
-"""One that was used a moment ago stays in any case: a program may be writing there."""
+"""Folders that were used within this time stay in any case: a program may be writing there."""
 
 
 def make_cache_dir(name: str) -> Path | None:
     """Make the folder ``name`` for compiled kernels, mark it as used now, and return it.
 
-    It is below ``$XDG_CACHE_HOME/netoffload`` or ``~/.cache/netoffload``, else in a folder of the temporary folder that
-    has the user's id in its name.
+    The folder is below ``$XDG_CACHE_HOME/netoffload`` or ``~/.cache/netoffload``; else it is in the temporary folder,
+    below a folder with the user's id in its name.
 
     Returns:
         None: no folder is safe to use.
@@ -43,7 +44,7 @@ def make_cache_dir(name: str) -> Path | None:
             if not (_is_private(parent) and _is_private(parent / name)):
                 continue
             os.utime(parent / name)
-        except OSError:  # no such folder, full, read-only, not ours to look into
+        except OSError:  # no such folder, full, read-only, no right to look into it
             continue
         return parent / name
     return None
@@ -52,11 +53,11 @@ def make_cache_dir(name: str) -> Path | None:
 def remove_stale(used: Path) -> None:
     """Remove the kernels of other versions beside ``used`` that were not used lately.
 
-    A program that still runs from one of them goes on: its kernels are in memory, and one more is compiled anew.
+    A program that still uses one of them goes on: its kernels are in memory, and it compiles further ones anew.
     """
     ages = []
     for path in used.parent.glob("kernels-*"):
-        with contextlib.suppress(FileNotFoundError):  # another warmup was faster
+        with contextlib.suppress(FileNotFoundError):  # another process removed it first
             ages.append((time.time() - path.stat().st_mtime, path))
     for newer, (age_s, path) in enumerate(sorted((age_s, path) for age_s, path in ages if path != used)):
         if age_s > KEPT_S or (newer >= KEPT_FOLDERS and age_s > IN_USE_S):
@@ -68,7 +69,7 @@ def _parents() -> Iterator[Path]:
     user = os.geteuid()
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        # Root with another user's home would leave there what that user can neither write nor trust.
+        # Root with another user's home would leave a folder there that this user can neither write to nor trust.
         if (base if os.path.lexists(base) else base.parent).stat().st_uid in (0, user):
             base.mkdir(mode=0o700, exist_ok=True)
             yield base / "netoffload"
@@ -81,7 +82,7 @@ def _parents() -> Iterator[Path]:
 
 
 def _is_private(folder: Path) -> bool:
-    """Make the folder unless it is there, and return whether it is this user's, who alone may write there."""
+    """Make the folder if it does not exist; return whether it belongs to this user and nobody else may write there."""
     folder.mkdir(mode=0o700, exist_ok=True)
     seen = folder.lstat()
     alone = stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and not seen.st_mode & 0o022

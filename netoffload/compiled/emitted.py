@@ -1,4 +1,4 @@
-"""Names for what functions that emit LLVM code hand on: Numba's and llvmlite's own classes.
+"""Names for the classes of Numba and llvmlite that functions pass on when they emit LLVM code.
 
 Numba calls an intrinsic with the types of its arguments. It returns their signature and a function that emits the code.
 """
@@ -18,13 +18,13 @@ Builder: TypeAlias = ir.IRBuilder
 """Takes instructions, one after the other."""
 
 Value: TypeAlias = ir.Value
-"""What an instruction computes."""
+"""The result of an instruction."""
 
 LlvmType: TypeAlias = ir.Type
-"""Of such a value: a number, a vector."""
+"""The type of such a value: a number, a vector."""
 
 NumbaType: TypeAlias = Type
-"""Of an argument, as Numba sees it."""
+"""The type of an argument, as Numba sees it."""
 
 Context: TypeAlias = BaseContext
 """Knows how Numba lays out its types."""
@@ -39,4 +39,4 @@ Codegen: TypeAlias = Callable[[Context, Builder, Signature, list[Value]], Value]
 """Emits the code of one call of an intrinsic."""
 
 Intrinsic: TypeAlias = tuple[Signature, Codegen]
-"""What an intrinsic returns."""
+"""The result of a function that is decorated with ``@intrinsic``."""

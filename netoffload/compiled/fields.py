@@ -23,7 +23,7 @@ def be32(octets: Uint8Array, at: int) -> int:
 
 @inline_kernel
 def be64(octets: Uint8Array, at: int) -> int:
-    """Return the 64-bit field at ``at`` as a signed integer: it is compared, not counted with."""
+    """Return the 64-bit field at ``at`` as a signed integer, which serves only for comparisons."""
     high = be32(octets, at)
     return (high - ((high & 0x80000000) << 1)) << 32 | be32(octets, at + 4)
 

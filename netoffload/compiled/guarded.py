@@ -1,4 +1,4 @@
-"""Octets that end where memory ends: one octet too far, read or written, is a crash and not a wrong number."""
+"""Octets that end where memory ends: reading or writing one octet too far crashes instead of giving a wrong number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROT_NONE: Final = 0
 
 
 def guarded_octets(at_least: int) -> Uint8Array:
-    """Return an array of zeros, a whole number of pages, with a page that may not be touched in front and behind.
+    """Return an array of zeros, in whole pages, with a protected page before and behind it.
 
     Raises:
         SystemRefusedError: the kernel does not protect the pages.
@@ -26,5 +26,5 @@ def guarded_octets(at_least: int) -> Uint8Array:
     libc = ctypes.CDLL(None, use_errno=True)
     for guard in (0, page + size):
         if libc.mprotect(ctypes.c_void_p(pages.ctypes.data + guard), ctypes.c_size_t(page), PROT_NONE):
-            raise SystemRefusedError(f"mprotect failed: errno {ctypes.get_errno()}")
+            raise SystemRefusedError(f"the kernel refuses to protect memory: mprotect, errno {ctypes.get_errno()}")
     return pages[page : page + size]

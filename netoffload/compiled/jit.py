@@ -1,7 +1,7 @@
 """The one place that sets up Numba: options, and a cache that cannot be stale.
 
-Numba keys its disk cache by the file of each function alone. A kernel inlined from another file that has changed would
-be taken from the cache as it was, so the cache folder carries a digest of every source that others compile into theirs.
+Numba's disk cache looks only at the file of each function. If a kernel is inlined from another file and that file
+changes, Numba would still use the old code. So the name of the cache folder has a digest of all such sources.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ JIT_DISABLED: Final = bool(numba_config.DISABLE_JIT)
 
 
 def cpu_features() -> dict[str, bool]:
-    """Return what compiled code may use: the CPU's features, or those that ``NUMBA_CPU_FEATURES`` names instead.
+    """Return the CPU features that compiled code may use: the CPU's, or those in ``NUMBA_CPU_FEATURES``.
 
-    Whoever asks LLVM for an instruction has to look here first: for one that its target lacks it ends the process.
+    Check them before emitting an instruction: LLVM ends the process if its target lacks the instruction.
     """
     if JIT_DISABLED:
         return {}
@@ -40,7 +40,7 @@ def cpu_features() -> dict[str, bool]:
 
 
 def _sources_digest() -> str:
-    """Return a digest over the sources of everything compiled that functions of another file are made of."""
+    """Return a digest over all sources whose compiled functions are inlined into other files."""
     package = Path(__file__).resolve().parents[1]
     daemon = package.parent / "daemon" / "netoffload_daemon"
     if not daemon.is_dir():  # installed as a wheel: the packages lie side by side
@@ -58,29 +58,29 @@ if not os.environ.get("NUMBA_CACHE_DIR"):
     numba_config.CACHE_DIR = str(make_cache_dir(f"kernels-{_sources_digest()}") or "")
 
 CACHE_DIR: Final = Path(numba_config.CACHE_DIR) if numba_config.CACHE_DIR else None
-"""Where compiled kernels are kept: ``$NUMBA_CACHE_DIR``, else a folder of ours; None: nowhere."""
+"""Where compiled kernels are kept: ``$NUMBA_CACHE_DIR``, else the folder from ``cache``; None: nowhere."""
 
 
 _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy", "_nrt": False}
-"""Without Numba's run time (``_nrt``) a kernel cannot make an array, and counts no references to those it is given: its
-caller holds them. Counting them, with two locked instructions for every array that a function takes out of a named
-tuple or hands on, took a third of the receiving NIC's time (docs/design/data-path.md)."""
+"""Without Numba's run time (``_nrt``) a kernel cannot make an array, and does not count references: its caller holds
+the arrays. Counting takes two locked instructions for every array that a function passes on or takes out of a named
+tuple: a third of the receiving NIC's time (docs/design/data-path.md)."""
 
 
 def kernel(function: F) -> F:
     """Compile a function that touches no Python object: without the GIL, cached on disk.
 
-    ``forceinline=False`` has to be said: a callee would take over its caller's, and the codec's loops, whose constants
-    fill the registers, would run inside one large function that has none left.
+    ``forceinline=False`` must be explicit: otherwise a callee inherits its caller's option. The constants of the
+    codec's loops fill the registers, so these loops must not be inlined into one large function.
     """
     return cast(F, numba.njit(**_OPTIONS, cache=CACHE_DIR is not None, forceinline=False)(function))
 
 
 def compiled_for(function: F, *examples: Any) -> F:
-    """Return a kernel for arguments of the examples' types, which are no longer looked at when it is called.
+    """Return a kernel for arguments of the examples' types; its calls do not check types.
 
-    To look at named tuples of arrays takes 2 us per call. Arguments of other types would be taken for what they are
-    not, so the caller has to hand on what it made itself.
+    Checking named tuples of arrays takes 2 us per call. Arguments of other types would be misread, so a caller may only
+    pass objects that it made itself.
     """
     if JIT_DISABLED:
         return function
@@ -93,10 +93,10 @@ def inline_kernel(function: F) -> F:
 
 
 def inlined_with(function: F) -> F:
-    """For a loop that is handed another kernel: made anew inside each caller, which is what is cached."""
+    """Compile a function that takes another kernel as an argument: inlined into each caller, and cached with it."""
     return cast(F, numba.njit(**_OPTIONS, forceinline=True)(function))
 
 
 def compiled_with(function: F) -> F:
-    """Like :func:`inlined_with`, for what had better be a function of its own in the compiled caller."""
+    """Like :func:`inlined_with`, but the function stays a separate one in the caller's compiled code."""
     return cast(F, numba.njit(**_OPTIONS, forceinline=False)(function))

@@ -1,8 +1,7 @@
-"""Unaligned little-endian loads and stores in an octet array: one machine instruction each, one Python twin each.
+"""Unaligned little-endian loads and stores in an octet array: each is one machine instruction, and has a Python twin.
 
-A frame puts its floats where the headers end, which is not a multiple of 4, and NumPy's typed views cannot start there.
-The compiled forms do not check bounds; every caller has done so, and says where. The twins run under
-``NUMBA_DISABLE_JIT=1`` and are the definition.
+The floats of a frame begin where the headers end, often at no multiple of 4; NumPy's typed views cannot start there.
+The compiled forms do not check bounds; callers do. The twins run under ``NUMBA_DISABLE_JIT=1`` and are the definition.
 """
 
 from __future__ import annotations
@@ -225,10 +224,10 @@ else:
 @inline_kernel
 def whole(value: int | np.integer[Any]) -> int:
     """Return a number as a signed 64-bit integer, so that arithmetic with it cannot wrap."""
-    return np.int64(value)  # type: ignore[return-value]  # which is an int where this is compiled
+    return np.int64(value)  # type: ignore[return-value]  # in compiled code this is an int
 
 
 @inline_kernel
 def u8(octets: Uint8Array, at: int) -> int:
-    """Return the octet at ``at`` likewise."""
+    """Return the octet at ``at`` as a signed 64-bit integer."""
     return whole(octets[at])

@@ -1,7 +1,7 @@
-"""Long checks spread over processes: started afresh, in order, gone when the caller is.
+"""Long checks spread over new processes, with the results in order.
 
-The processes ignore Ctrl-C, which a terminal sends to all of them: the caller gets it, and takes no more results. They
-end with their caller even if that is killed.
+A terminal sends Ctrl-C to all processes; only the caller heeds it, and takes no more results. The processes end when
+their caller ends, even if it is killed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def in_order(function: Callable[..., T], tasks: Iterable[tuple[Any, ...]], jobs:
     """Yield ``function(*task)`` of every task in the order of the tasks.
 
     Args:
-        function: of a module, so that a new process finds it.
+        function: a function at the top of a module, so that a new process finds it.
         tasks: their arguments; all are queued at once.
         jobs: processes; None for one per core that this process may use.
 
     Raises:
         UsageError: fewer than one process.
-        RunError: a process ended without an answer, as one does whose kernel leaves its arrays.
+        RunError: a process ended without an answer, as it does if a kernel runs past its arrays.
     """
     jobs = len(os.sched_getaffinity(0)) if jobs is None else jobs
     if jobs < 1:
@@ -40,7 +40,7 @@ def in_order(function: Callable[..., T], tasks: Iterable[tuple[Any, ...]], jobs:
     try:
         yield from (future.result() for future in [pool.submit(function, *task) for task in tasks])
     except BrokenProcessPool as error:
-        raise RunError("a process ended without an answer: a kernel may have left its arrays") from error
+        raise RunError("a process ended without an answer: a kernel may have run past its arrays") from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

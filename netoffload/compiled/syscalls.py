@@ -1,8 +1,8 @@
 """System calls for compiled code: libc symbols by name, pointers as integers.
 
-``types.ExternalFunction`` names a symbol that LLVM resolves, so the caller can be cached on disk, which ctypes pointers
-prevent. Structures are NumPy arrays with the layout of 64-bit Linux (x86-64 and AArch64 agree on these). Here is what
-more than one loop needs; packet sockets are the daemon's alone (``netoffload_daemon.libc``).
+``types.ExternalFunction`` names a symbol that LLVM resolves. So callers can be cached on disk, unlike callers with
+ctypes pointers. Structures are NumPy arrays with the layout of 64-bit Linux, the same on x86-64 and AArch64. This file
+has the calls that several loops need; ``netoffload_daemon.libc`` has those for packet sockets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _errno_location = types.ExternalFunction("__errno_location", _POINTER())
 _CLOCK_MONOTONIC: Final = 1
 
 MUTEX_WORDS: Final = 8
-"""A pthread_mutex_t takes 40 octets on x86-64 and 48 on AArch64; all zeros is an open one, as its initializer says."""
+"""A pthread_mutex_t takes 40 octets on x86-64 and 48 on AArch64; all zeros is an unlocked one (its initializer)."""
 
 if JIT_DISABLED:  # plain Python has one thread here, and cannot call a symbol of libc
 
@@ -65,12 +65,12 @@ def now_ns(clock: Int64Array) -> int:
 
 @inline_kernel
 def wait(polled: Int32Array, count: int, timeout_ns: int, room: Int64Array) -> int:
-    """Wait until one of the first ``count`` descriptors in ``polled`` is ready; return how many are.
+    """Wait until one of the first ``count`` descriptors in ``polled`` is ready; return how many are ready.
 
     Args:
         polled: int32[n, 2], each a ``struct pollfd``.
-        count: how many of them; 0 sleeps.
-        timeout_ns: at most this long; negative waits for ever.
+        count: how many descriptors to wait for; with 0 the call only sleeps.
+        timeout_ns: the longest time to wait; a negative one waits for ever.
         room: int64[2] to work in.
     """
     if timeout_ns < 0:

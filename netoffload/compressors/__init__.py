@@ -1,12 +1,12 @@
 """float32 vectors <-> payloads: the gradient compressors of the papers, as a host would run them.
 
-A NIC compresses what passes through it and knows nothing else; these methods know the whole gradient, its layers and
-what they left unsent before, and pay with the host's processor. Everything they send is really packed: a payload is
-octets, and :meth:`~netoffload.compressors.base.Compressor.wire_size` is its exact length.
+A NIC knows only the frames that pass through it. These methods know the whole gradient, its layers and the residual of
+earlier calls, but they use the host's processor. Payloads are really packed into octets, and
+:meth:`~netoffload.compressors.base.Compressor.wire_size` is a payload's exact length.
 
 ::
 
-    values float32[n] ──(+ residual)── refuse what is not finite ── quantise ── pack ──> payload uint8[m]
+    values float32[n] ──(+ residual)── refuse NaN and infinities ── quantise ── pack ───> payload uint8[m]
                             ^                                                               │
                             └──────────── values + residual - decode(payload) <─────────────┘
                                           (with error feedback only)
@@ -15,17 +15,16 @@ octets, and :meth:`~netoffload.compressors.base.Compressor.wire_size` is its exa
     header    magic 0xC7 | version | method id | flags | count of floats, 32 bits
 
 - A :class:`~netoffload.compressors.layout.Layout` says where a flat vector's layers lie. Layer-wise methods have a
-scaler
-  per layer, bucketed ones per bucket; a bucket never spans two layers.
-- A :class:`~netoffload.compressors.base.State` is everything that changes from call to call: the step, which makes the
-  randomness of every call another, and the residual. It can be saved and restored; the run then goes on bit for bit.
+  scaler per layer, bucketed methods a scaler per bucket; a bucket never spans two layers.
+- A :class:`~netoffload.compressors.base.State` has all that changes from call to call: the step, which gives every call
+  other random numbers, and the residual. A restored state continues a run bit for bit.
 - Randomness (``rng``) is a function of (seed, rank, step, index) in 32-bit integers, the same on every machine. Two
   workers with one seed round independently because their ranks differ.
-- What a peer sent wrongly is :class:`~netoffload.errors.CodecError`; what our caller asked for wrongly, a NaN or an
-  infinity in a gradient among it, is :class:`~netoffload.errors.UsageError`.
-- Every compiled kernel stands beside a slow oracle and agrees with it to the bit.
+- A wrong payload raises :class:`~netoffload.errors.CodecError`. A caller's mistake raises
+  :class:`~netoffload.errors.UsageError`; so does a NaN or an infinity in a gradient.
+- Every compiled kernel has a slow oracle and agrees with it to the bit.
 
-``registry`` knows every method by its name (``get``, ``names``, ``parse("qsgd:levels=15,norm=max")``); it is not
+``registry`` knows every method by its name (``get``, ``names``, ``parse("qsgd:levels=15,norm=max")``). It is not
 imported here, so that a method's module can import this package.
 """
 

@@ -1,15 +1,15 @@
-"""What a compressor is: parameters that never change, a state that does, and payloads with one header.
+"""A compressor: parameters that never change, a state that changes with each call, and payloads with one header.
 
-A method writes :meth:`Compressor._encode`, :meth:`Compressor._decode` and :meth:`Compressor._size`; everything that all
-of them share is here and only here: the header, the refusal of what is not finite, error feedback, the step.
+A method defines :meth:`Compressor._encode`, :meth:`Compressor._decode` and :meth:`Compressor._size`. This file has all
+that the methods share: the header, the refusal of values that are not finite, error feedback, the step.
 
 Header, 8 octets, little-endian::
 
     0  magic 0xC7
     1  version 1
     2  method id
-    3  flags          the method's own: parameters that change what the body means
-    4  count          of floats, 32 bits
+    3  flags          parameters of the method that change the meaning of the body
+    4  count          number of floats, 32 bits
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class MethodId(enum.IntEnum):
 
 @dataclass
 class State:
-    """What changes from call to call of one worker's compressor.
+    """The state of one worker's compressor, which changes with every call.
 
     Attributes:
-        layout: of every vector encoded with this state.
-        seed: of the run's randomness.
-        rank: of the worker.
-        step: calls so far.
-        residual: float32[n], what was left unsent, with error feedback; else None.
+        layout: the layout of all vectors that are encoded with this state.
+        seed: seed of the run's randomness.
+        rank: the worker's rank.
+        step: number of calls so far.
+        residual: float32[n], what the compressor left unsent, with error feedback; else None.
     """
 
     layout: Layout
@@ -80,11 +80,11 @@ class State:
     residual: Float32Array | None = None
 
     def key(self) -> tuple[int, int]:
-        """Return the randomness of the next call: see :func:`netoffload.compressors.rng.stream_key`."""
+        """Return the key of the next call's random numbers: see :func:`netoffload.compressors.rng.stream_key`."""
         return stream_key(self.seed, self.rank, self.step)
 
     def to_bytes(self) -> bytes:
-        """Return everything, to be read by :meth:`from_bytes`: a header, the layers' sizes, the residual, a CRC-32."""
+        """Return the state for :meth:`from_bytes`: a header, the layers' sizes, the residual, a CRC-32."""
         sizes = np.array(self.layout.sizes, "<u4").tobytes()
         head = _STATE.pack(
             *(STATE_MAGIC, STATE_VERSION, self.residual is not None),
@@ -96,10 +96,10 @@ class State:
 
     @classmethod
     def from_bytes(cls, octets: bytes, layout: Layout) -> State:
-        """Read what :meth:`to_bytes` wrote.
+        """Read a state that :meth:`to_bytes` wrote.
 
         Raises:
-            UsageError: not a state, of another version, damaged, or of another layout.
+            UsageError: not a state, another version, a damaged state, or a state for another layout.
         """
         if len(octets) < _STATE.size + 4 or octets[:4] != STATE_MAGIC:
             raise UsageError("these octets are not a compressor's state")
@@ -118,11 +118,11 @@ class State:
 
 
 class Compressor(abc.ABC):
-    """One method with its parameters: a frozen dataclass, so that two of them are equal when they compress alike.
+    """One method with its parameters: a frozen dataclass, so that compressors that compress alike are equal.
 
     Attributes:
-        name: in the registry.
-        method_id: in a payload's header.
+        name: the method's name in the registry.
+        method_id: the method's number in a payload's header.
         unbiased: whether the mean of decode(encode(v)) over the randomness is v.
         variants: parameters, as in a text form, that ``netoffload bench compressors`` shows beside the defaults.
     """
@@ -134,12 +134,12 @@ class Compressor(abc.ABC):
 
     @property
     def flags(self) -> int:
-        """The header's flags: parameters that change what the body means; a decoder with others refuses the payload."""
+        """The header's flags: parameters that change the body's meaning; a decoder refuses other flags than its own."""
         return 0
 
     @property
     def spec(self) -> str:
-        """What :func:`~netoffload.compressors.registry.parse` reads as this compressor: what is not the default."""
+        """The text for :func:`~netoffload.compressors.registry.parse`: the name, and parameters other than defaults."""
         given = [field for field in dataclasses.fields(cast(Any, self)) if getattr(self, field.name) != field.default]
         texts = [f"{field.name}={_spelt(getattr(self, field.name))}" for field in given]
         return f"{self.name}:{','.join(texts)}" if texts else self.name
@@ -148,10 +148,10 @@ class Compressor(abc.ABC):
         """Return the state before the first call.
 
         Args:
-            layout: of the vectors to come.
-            seed: of the randomness, 0..2^64-1; one for a whole run.
-            rank: of this worker, which makes its randomness its own.
-            error_feedback: whether what a call leaves unsent is added to the next call's values.
+            layout: the layout of the vectors to come.
+            seed: seed of the randomness, 0..2^64-1; all workers of a run have the same.
+            rank: this worker's rank, so that its random numbers differ from other workers'.
+            error_feedback: whether the values that a call leaves unsent are added to the next call's values.
 
         Raises:
             UsageError: a seed or rank out of range.
@@ -163,8 +163,8 @@ class Compressor(abc.ABC):
         """Return the payload of ``values``, and advance the state: the step, and the residual if there is one.
 
         Args:
-            values: float32[n], contiguous and finite; n is the layout's count. They are not changed.
-            state: of this worker; unchanged if the values are refused.
+            values: float32[n], contiguous and finite; n is the layout's count. They stay unchanged.
+            state: this worker's state; it stays unchanged if the values are refused.
 
         Returns:
             uint8[m].
@@ -176,11 +176,11 @@ class Compressor(abc.ABC):
         return self._sent(self._encode(source, state), source, state)
 
     def decode(self, payload: Uint8Array, layout: Layout) -> Float32Array:
-        """Return the values a payload stands for, float32[n].
+        """Return the values of a payload, float32[n].
 
         Args:
-            payload: uint8[m], contiguous, of a compressor equal to this one.
-            layout: that it was encoded with.
+            payload: uint8[m], contiguous, made by a compressor equal to this one.
+            layout: the layout with which it was encoded.
 
         Raises:
             UsageError: the payload is not an array of octets.
@@ -188,7 +188,7 @@ class Compressor(abc.ABC):
         """
         values = self._decode(body_of(payload, layout, self.method_id, self.flags), layout)
         if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
-            raise CodecError("a payload with a value that is not finite: no encoder sends one")
+            raise CodecError("payload has a value that is not finite: no encoder sends one")
         return values
 
     def wire_size(self, values: Float32Array, state: State) -> int:
@@ -201,11 +201,11 @@ class Compressor(abc.ABC):
 
     @abc.abstractmethod
     def _encode(self, values: Float32Array, state: State) -> Uint8Array:
-        """Return the payload of finite values; its first HEADER_OCTETS are left to the caller. Changes no state."""
+        """Return the payload of finite values, without changing the state; the caller writes the header."""
 
     @abc.abstractmethod
     def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
-        """Return the values of what follows a checked header.
+        """Return the values of the body behind a checked header.
 
         Raises:
             CodecError: octets that ``_encode`` cannot have made.
@@ -213,10 +213,10 @@ class Compressor(abc.ABC):
 
     @abc.abstractmethod
     def _size(self, values: Float32Array, state: State) -> int:
-        """Return the octets that follow the header, for finite values. Changes no state."""
+        """Return the length of the body for finite values, without changing the state."""
 
     def _source(self, values: Float32Array, state: State) -> Float32Array:
-        """Return what is to be encoded: finite values of the right type and length, with the residual."""
+        """Return the values to encode: finite, of the right type and length, with the residual added."""
         if values.dtype != np.float32 or not values.flags.c_contiguous or values.shape != (state.layout.count,):
             raise UsageError(
                 f"a compressor takes contiguous float32[{state.layout.count}], not {values.dtype}{list(values.shape)}"
@@ -231,7 +231,7 @@ class Compressor(abc.ABC):
         return source
 
     def _sent(self, payload: Uint8Array, source: Float32Array, state: State) -> Uint8Array:
-        """Write the header, and keep what the payload leaves out of ``source``."""
+        """Write the header, and keep in the residual what the payload leaves out of ``source``."""
         write_header(payload, self.method_id, self.flags, source.size)
         if state.residual is not None:
             # In place: with a residual, ``source`` is the sum that :meth:`_source` made.
@@ -251,11 +251,11 @@ def write_header(payload: Uint8Array, method_id: MethodId, flags: int, count: in
 
 
 def body_of(payload: Uint8Array, layout: Layout, method_id: MethodId, flags: int) -> Uint8Array:
-    """Return what follows the header, uint8[m - HEADER_OCTETS], after checking the header.
+    """Check the header of a payload; return the body behind it, uint8[m - HEADER_OCTETS].
 
     Raises:
         UsageError: the payload is not an array of octets.
-        CodecError: the header is not that of this method, with these flags, for this layout.
+        CodecError: the header names another method, other flags or another count of floats.
     """
     if payload.dtype != np.uint8 or payload.ndim != 1 or not payload.flags.c_contiguous:
         raise UsageError(f"a payload is a contiguous array of octets, not {payload.dtype}{list(payload.shape)}")
@@ -266,8 +266,8 @@ def body_of(payload: Uint8Array, layout: Layout, method_id: MethodId, flags: int
         raise CodecError(f"payload starts with {magic:#04x}, version {version}, not {MAGIC:#04x}, {VERSION}")
     if (sent_id, sent_flags) != (method_id, flags):
         raise CodecError(
-            f"payload has method {sent_id}, flags {sent_flags:#04x}, where {int(method_id)}, {flags:#04x} are expected:"
-            " do both sides have the same parameters?"
+            f"payload has method {sent_id}, flags {sent_flags:#04x}, not {int(method_id)}, {flags:#04x}:"
+            " give both sides the same parameters"
         )
     if count != layout.count:
         raise CodecError(f"payload holds {count} floats, the layout {layout.count}")
@@ -287,7 +287,7 @@ def require_finite(values: Float32Array, what: str) -> None:
 
 @kernel
 def largest_word(words: Uint32Array) -> int:
-    """Return the largest of uint32[n] without their signs: the bits of max |v|; 0 of nothing."""
+    """Return the largest of uint32[n] without the signs: the bits of max |v|; 0 for an empty array."""
     largest = np.uint32(0)
     for i in range(words.size):
         largest = max(largest, words[i] & np.uint32(0x7FFFFFFF))

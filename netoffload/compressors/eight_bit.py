@@ -1,23 +1,23 @@
 """``8bit``: every float becomes one octet of an 8-bit data type (Dettmers, ICLR 2016, section 3.1).
 
-What the octets mean is in ``tables``. Two ways to bring a gradient into a type's range, both the paper's:
+``tables`` defines the meaning of the octets. The paper has two ways to bring a gradient into a type's range:
 
-- ``norm=max``: a group (layer, or ``bucket`` consecutive floats of one) is divided by its largest magnitude, which
+- ``norm=max``: a group (layer, or ``bucket`` consecutive floats of a layer) is divided by its largest magnitude, which
   travels as a float32 scaler; decoding multiplies. The paper does so for ``dynamic`` and ``linear``.
-- ``norm=offset``: the type's numbers are multiplied by 10^offset. Nothing travels. The paper does so for ``static`` and
-  ``mantissa``, with 10^1, and 10^2 for N(0, 10^2). Larger values become the largest number.
+- ``norm=offset``: the type's numbers are multiplied by 10^offset, and no scaler travels. The paper does so for
+  ``static`` and ``mantissa``, with 10^1, and 10^2 for N(0, 10^2). Larger values become the largest number.
 
 The names ``8bit-dynamic``, ``8bit-linear``, ``8bit-static`` and ``8bit-mantissa`` stand for the paper's combinations,
-with 10^1. The division, the comparison with the middle between two
-numbers and the multiplication are IEEE 754 float32 operations, rounded to nearest, so that every machine agrees.
+with 10^1. The division, the comparison with the middle between two numbers and the multiplication are IEEE 754 float32
+operations, rounded to nearest, so that every machine agrees.
 
 Body: scalers, float32 per group (``norm=max`` only) | octets, one per float. Flags: type in the low two bits, bit 2 for
 ``norm=offset``, and the offset plus 16 in the high bits modulo 32. A decoder refuses a scaler that is negative or not
 finite, and forbidden octets.
 
-How the nearest of 128 numbers is found without a search: a float's exponent and the first seven bits of its mantissa
-are its cell; a table says the rank of the cell's first float, and one comparison with that rank's limit whether this
-float is beyond it. No cell of any type holds two limits.
+The nearest of 128 numbers is found without a search. A float's exponent and the first seven bits of its mantissa are
+its cell. A table has the rank of the cell's first float, and one comparison with that rank's limit decides whether this
+float has the next rank. No cell of any type holds two limits.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NORMS: Final = ("max", "offset")
 MAX_OFFSET: Final = 15
 
 BLOCK: Final = 1024
-"""Floats that are divided before they are looked up: what lies between stays in the first-level cache."""
+"""Floats that are divided before they are looked up; their quotients fit the first-level cache."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class EightBit(Compressor):
     Attributes:
         type: dynamic, static, mantissa or linear.
         norm: max or offset.
-        bucket: floats that share a scaler, within a layer; 0: a layer is one group. For ``norm=max``.
-        offset: exponent of ten that the numbers are multiplied by, -15..15. For ``norm=offset``.
+        bucket: floats of a layer that share a scaler; 0: a layer is one group. For ``norm=max``.
+        offset: the numbers are multiplied by 10^offset, -15..15. For ``norm=offset``.
 
     Raises:
-        UsageError: a parameter out of range, or one that the norm does not take.
+        UsageError: a parameter out of range, or a parameter that the norm does not take.
     """
 
     type: str = "dynamic"
@@ -79,7 +79,7 @@ class EightBit(Compressor):
     )
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse impossible parameters."""
         if self.type not in TYPES:
             raise UsageError(f"8-bit type {self.type!r} is unknown: choose from {', '.join(TYPES)}")
         if self.norm not in NORMS:
@@ -119,7 +119,7 @@ class EightBit(Compressor):
         decode_groups(octets, self._groups(layout), scalers, self.norm == "max", self.table.values, values)
         if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
             first = int(np.flatnonzero(~np.isfinite(values))[0])
-            raise CodecError(f"octet {first}, {octets[first]:#04x}, is none of the type {self.type}")
+            raise CodecError(f"octet {first}, {octets[first]:#04x}, is not of the type {self.type}")
         return values
 
     def _size(self, values: Float32Array, state: State) -> int:
@@ -156,12 +156,12 @@ class Bits(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """What turns a quotient into an octet; ``tables.Table`` describes the first three.
+    """The tables that turn a quotient into an octet.
 
     Attributes:
-        cells: of the type.
-        limits: likewise.
-        octets: likewise.
+        cells: the type's ``tables.Table.cells``.
+        limits: the type's ``tables.Table.limits``.
+        octets: the type's ``tables.Table.octets``.
         quotients: float32[BLOCK], scratch.
     """
 
@@ -182,7 +182,7 @@ def encode_groups(
         groups: int64[g + 1], where groups start, and n.
         scalers: float32[g] to write, if ``by_max``.
         by_max: whether a group is divided by its largest magnitude.
-        lookup: of the type.
+        lookup: the type's tables.
         out: uint8[n] to write.
     """
     for group in range(groups.size - 1):
@@ -207,7 +207,7 @@ def _divide(values: Float32Array, divisor: np.float32, quotients: Float32Array) 
 @inline_kernel
 def _look_up(value_words: Uint32Array, lookup: Lookup, out: Uint8Array) -> None:
     cells, limits, octets, words = lookup.cells, lookup.limits, lookup.octets, lookup.quotients.words
-    # Indices are unsigned: of a signed one Numba first asks whether it is negative.
+    # Indices are unsigned: for a signed index Numba first checks whether it is negative.
     for i in range(value_words.size):
         rank = np.uint64(cells[words[i] >> np.uint32(CELL_SHIFT)])
         rank += np.uint64(words[i] > limits[rank])
@@ -218,7 +218,7 @@ def _look_up(value_words: Uint32Array, lookup: Lookup, out: Uint8Array) -> None:
 def decode_groups(
     octets: Uint8Array, groups: Int64Array, scalers: Float32Array, by_max: bool, table: Float32Array, out: Float32Array
 ) -> None:
-    """Write the float32[n] that uint8[n] stand for; the other arguments are those of :func:`encode_groups`."""
+    """Write the float32[n] of the octets uint8[n]; the other arguments are as in :func:`encode_groups`."""
     for group in range(groups.size - 1):
         scaler = scalers[group] if by_max else np.float32(1.0)
         part, target = octets[groups[group] : groups[group + 1]], out[groups[group] : groups[group + 1]]

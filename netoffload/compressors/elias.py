@@ -4,17 +4,16 @@ Universal codes of whole numbers k >= 1 (P. Elias, IEEE Trans. Inf. Theory 21(2)
 the least significant free bit of the stream:
 
 ``gamma``  N = floor(log2 k) zeros, a one, the N bits of k below its leading one:  2 N + 1 bits
-``omega``  ("recursive") groups, each a one and the low bits of a number whose leading one is implied; a group's length
-is the
-           number before it, starting from 1; a zero ends them:  1 = 0, 2..3 = 1 b 0, 4..7 = 1 0 1 bb 0, ...
+``omega``  ("recursive") groups, ended by a zero; each group is a one and the low bits of a number whose leading one is
+           implied. A group's length is the number before it, starting from 1:  1 = 0, 2..3 = 1 b 0, 4..7 = 1 0 1 bb 0,
+           ...
 
 Three forms of a vector of codes level << 1 | sign (``rounding``):
 
 ``gamma``, ``omega``  for every value, the code of level + 1, then a sign bit if the level is not 0
-``gaps``              for every value that is not 0: omega of its distance from the one before (the first: from index
--1), a
-                      sign bit, omega of its level; then omega of the distance to the end. QSGD's own form, for few
-                      levels.
+``gaps``              for every value that is not 0: omega of its distance from the last such value (at first from index
+                      -1), a sign bit, omega of its level; then omega of the distance to the end. QSGD's own form, for
+                      few levels.
 
 The unused bits of the last octet are 0.
 """
@@ -37,19 +36,19 @@ GAMMA: Final = 0
 GAPS: Final = 2
 
 _MAX_LOG: Final = 15
-"""Of level + 1."""
+"""The largest logarithm of level + 1."""
 
 _WINDOW: Final = 56
-"""Bits that one load shows whatever the bit it starts at."""
+"""Bits that one load gives, wherever in an octet it starts."""
 
 
 def stream_bits(codes: Codes, form: str) -> int:
-    """Return the bits of the codes in a form."""
+    """Return the number of bits of the codes in a form."""
     return int(_count_bits(codes, FORMS.index(form)))
 
 
 def write_stream(codes: Codes, form: str, target: Uint8Array, at: int) -> None:
-    """Write the codes' stream at octet ``at`` of ``target``, which is 0 from there on, with SLACK octets behind."""
+    """Write the codes' stream at octet ``at`` of ``target``, which is 0 from there on, with SLACK octets behind it."""
     _write(codes, FORMS.index(form), target, 8 * at)
 
 
@@ -57,7 +56,7 @@ def read_stream(stream: Uint8Array, count: int, form: str) -> Codes:
     """Return the codes of a stream, uint16[count].
 
     Raises:
-        CodecError: the stream is too short or too long, or has a level that no code holds.
+        CodecError: the stream is too short or too long, or has a level above the largest.
     """
     codes = np.zeros(count, np.uint16)
     octets, limit = padded(stream), 8 * stream.size
@@ -68,7 +67,7 @@ def read_stream(stream: Uint8Array, count: int, form: str) -> Codes:
 
 
 def encode_exact(codes: Codes, form: str) -> bytes:
-    """The stream, from strings of bits: the oracle of :func:`write_stream` and :func:`stream_bits`."""
+    """Return the stream, made from strings of bits: the oracle of :func:`write_stream` and :func:`stream_bits`."""
     bits, last = [], -1
     for index, code in enumerate(codes):
         level, sign = int(code) >> 1, str(int(code) & 1)
@@ -117,7 +116,7 @@ def _gamma(number: int) -> tuple[int, int]:
 
 @inline_kernel
 def _omega(number: int) -> tuple[int, int]:
-    """(code, bits); at most 45 bits for numbers up to 2^32."""
+    """Return (code, bits); at most 45 bits for numbers up to 2^32."""
     code, bits = 0, 1
     while number > 1:
         log = _log2(number)
@@ -129,7 +128,7 @@ def _omega(number: int) -> tuple[int, int]:
 
 @inline_kernel
 def _coded(code: np.uint16, form: int) -> tuple[int, int]:
-    """(code, bits) of a value in the dense forms."""
+    """Return (code, bits) of a value in ``gamma`` or ``omega``."""
     level = whole(code) >> 1
     word, bits = _gamma(level + 1) if form == GAMMA else _omega(level + 1)
     if level:
@@ -140,7 +139,7 @@ def _coded(code: np.uint16, form: int) -> tuple[int, int]:
 
 @inline_kernel
 def _coded_level(code: np.uint16) -> tuple[int, int]:
-    """(code, bits) of sign and level behind a gap."""
+    """Return (code, bits) of sign and level behind a gap."""
     word, bits = _omega(whole(code) >> 1)
     return word << 1 | (whole(code) & 1), bits + 1
 
@@ -190,7 +189,7 @@ def _window(stream: Uint8Array, at: int) -> int:
 
 @inline_kernel
 def _take_gamma(stream: Uint8Array, at: int) -> tuple[int, int]:
-    """(number, bits); number 0 where no encoder wrote this."""
+    """Return (number, bits); the number is 0 if no encoder writes these bits."""
     window, log = _window(stream, at), 0
     while log <= _MAX_LOG and not (window >> log) & 1:
         log += 1
@@ -201,7 +200,7 @@ def _take_gamma(stream: Uint8Array, at: int) -> tuple[int, int]:
 
 @inline_kernel
 def _take_omega(stream: Uint8Array, at: int) -> tuple[int, int]:
-    """(number, bits); number 0 where no encoder wrote this."""
+    """Return (number, bits); the number is 0 if no encoder writes these bits."""
     window, number, bits = _window(stream, at), 1, 1
     while window & 1:
         if number > 32 or bits + number + 1 > _WINDOW:

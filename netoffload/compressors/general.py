@@ -1,12 +1,12 @@
-"""``general``: compressors that know nothing of gradients, to compare with: lz4, snappy, zstd (level 1) and zfp.
+"""``general``: general-purpose compressors for comparison: lz4, snappy, zstd (level 1) and zfp.
 
-The first three give every bit back; a gradient's mantissas are noise to them. zfp (P. Lindstrom, 2014) is lossy with an
-absolute tolerance, 2^-bound; of some floats it is 1.4 times that off (``netoffload bench codec``). The packages are
+The first three are lossless; a gradient's mantissas are noise to them. zfp (P. Lindstrom, 2014) is lossy with an
+absolute tolerance, 2^-bound; the error of some floats is 1.4 times that (``netoffload bench codec``). The packages are
 optional: ``pip install 'netoffload[bench]'``.
 
 Body, lossless: the library's block. Body of zfp: length of the stream, 32 bits | the stream without a header; the
-length is there because zfp itself does not notice a stream that is cut. Flags: library in the low two bits, bound - 1
-in the bits above, with zfp.
+length is needed because zfp does not notice a truncated stream. Flags: library in the low two bits, bound - 1 in the
+bits above, with zfp.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class General(Compressor):
         bound: zfp's tolerance is 2^-bound, 1..16.
 
     Raises:
-        UsageError: another library, one that is not installed, or a bound out of range.
+        UsageError: another library, a library that is not installed, or a bound out of range.
     """
 
     library: str = "zstd-1"
@@ -57,7 +57,7 @@ class General(Compressor):
     variants: ClassVar[tuple[str, ...]] = tuple(f"library={name}" for name in libraries.available() if name != "zstd-1")
 
     def __post_init__(self) -> None:
-        """Refuse what is not there."""
+        """Refuse an unknown or missing library and a bound out of range."""
         if self.library not in LIBRARIES:
             raise UsageError(f"general: library {self.library!r} is unknown: choose from {', '.join(LIBRARIES)}")
         if self.library not in libraries.available():
@@ -87,7 +87,7 @@ class General(Compressor):
         if self._has_length and (
             body.size < _LENGTH.size or _LENGTH.unpack_from(body.data)[0] != body.size - _LENGTH.size
         ):
-            raise CodecError(f"zfp payload of {body.size} octets is not as long as it says")
+            raise CodecError(f"zfp payload of {body.size} octets is not as long as it states")
         values = libraries.decompress(self.library, body[self._ahead :], layout.count, self.bound)
         if largest_word(values.view(np.uint32)) >= INFINITY_WORD:
             raise CodecError(f"{self.library} payload has a value that is not finite")

@@ -3,9 +3,9 @@
 ``format=fp16``  IEEE 754 binary16: 5 bits of exponent, 10 of mantissa; subnormals from 2^-24 on, at most 65,504
 ``format=bf16``  the upper half of a float32: 8 bits of exponent, 7 of mantissa
 
-A value that would round to infinity (from 65,520 on, or from (2 - 2^-8) 2^127 on) is refused, not sent as infinity or
-cut down to the largest: a gradient that large is a run gone wrong, or wants ``bf16``. An infinity or NaN from a peer is
-refused for the same reason: no encoder makes one.
+A value that would round to infinity (from 65,520 on, or from (2 - 2^-8) 2^127 on) is refused; it is neither sent as
+infinity nor reduced to the largest number. With such a gradient a run has gone wrong, or needs ``bf16``. An infinity or
+NaN from a peer is refused too: no encoder makes one.
 
 Body: 16 bits per float. Flags: 0 is fp16, 1 is bf16.
 """
@@ -41,16 +41,16 @@ SMALLEST_NORMAL: Final = 0x38800000
 """The bits of 2^-14, fp16's smallest number with a hidden bit."""
 
 REBIAS: Final = (127 - 15) << 23
-"""Between the exponents of float32 and fp16, in place."""
+"""Difference between the exponents of float32 and fp16, at the exponent's place."""
 
 ALIGNER: Final = np.float32(0.5)
-"""Its last bit weighs 2^-24, as fp16's smallest: adding it rounds a smaller float to a multiple of that."""
+"""Its last bit weighs 2^-24, like fp16's smallest number: adding it rounds a smaller float to a multiple of 2^-24."""
 
 ALIGNER_BITS: Final = 0x3F000000
 REBIAS_SCALE: Final = np.float32(2.0**112)
 
 BLOCK: Final = 1024
-"""Floats per pass: what lies between stays in the first-level cache."""
+"""Floats per pass; intermediate results fit the first-level cache."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Half(Compressor):
         words = values.view(np.uint32)
         if largest_word(words) >= OVERFLOWS[self.format]:
             first = int(np.flatnonzero(words & np.uint32(0x7FFFFFFF) >= OVERFLOWS[self.format])[0])
-            raise UsageError(f"value {first}, {values[first]}, is too large for {self.format}; nothing was encoded")
+            raise UsageError(f"value {first}, {values[first]}, is too large for {self.format}: scale the gradient down")
         payload = empty_payload(2 * values.size)
         halves = payload[HEADER_OCTETS:].view(np.uint16)
         if self.format == "bf16":
@@ -118,7 +118,7 @@ class Half(Compressor):
 
 
 def halves_exact(values: Float32Array, which: str) -> Uint16Array:
-    """Return the bits of every float in a format: the oracle; NumPy's own conversion, and for bf16 a comparison."""
+    """Return the bits of every float in a format: the oracle, by NumPy's conversion, and for bf16 by a comparison."""
     if which == "fp16":
         with np.errstate(over="ignore"):
             return values.astype(np.float16).view(np.uint16)
@@ -186,7 +186,7 @@ def _round_fp16(words: Uint32Array, aligned_words: Uint32Array, halves: Uint16Ar
 def decode_fp16(halves: Uint16Array, words: Uint32Array, values: Float32Array) -> None:
     """Write float32[n], also seen as ``words``, for uint16[n].
 
-    The 15 bits without the sign, in a float32's place, are a float 2^112 times too small, subnormals as well; an
+    Placed in a float32, the 15 bits without the sign are a float 2^112 times too small, also for subnormals. An
     infinity or NaN becomes a float of 65,536 or more.
     """
     for start in range(0, halves.size, BLOCK):

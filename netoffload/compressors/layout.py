@@ -1,4 +1,4 @@
-"""Where the layers of a flat gradient lie, and the groups of values that share a scaler."""
+"""The layout of a flat gradient: where its layers lie, and which groups of values share a scaler."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Layout:
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what no payload can count."""
+        """Refuse lengths that a payload's header cannot count."""
         object.__setattr__(self, "sizes", tuple(int(size) for size in self.sizes))
         if any(size < 0 for size in self.sizes) or sum(self.sizes) > MAX_COUNT:
             raise UsageError(f"layers must have 0 to {MAX_COUNT} floats together, not {self.sizes[:8]}")
@@ -42,7 +42,7 @@ class Layout:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each layer starts, and behind them where the last one ends: len(sizes) + 1 numbers."""
+        """The start of each layer, then the end of the last one: len(sizes) + 1 numbers."""
         return (0, *accumulate(self.sizes))
 
     @cached_property
@@ -51,9 +51,9 @@ class Layout:
         return self.offsets[-1]
 
     def groups(self, bucket: int = 0) -> Int64Array:
-        """Return where groups start, and behind them where the last one ends: int64[g + 1].
+        """Return the start of each group, then the end of the last one: int64[g + 1].
 
-        A group is a layer, or with ``bucket`` > 0 up to that many consecutive floats of one layer. No group is empty.
+        A group is a layer, or with ``bucket`` > 0 at most ``bucket`` consecutive floats of a layer. No group is empty.
         """
         starts = [
             np.arange(first, first + size, bucket or max(size, 1), dtype=np.int64)

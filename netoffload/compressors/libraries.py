@@ -36,7 +36,7 @@ def load(package: str) -> Any:
 
 
 def compress(name: str, values: Float32Array, bound_k: int) -> Uint8Array:
-    """Return what a library makes of float32[n], contiguous; zfp without its header, and nothing of nothing.
+    """Return a library's payload of float32[n], contiguous; zfp without its header, and nothing for n = 0.
 
     Args:
         name: one of :func:`available`.
@@ -44,7 +44,7 @@ def compress(name: str, values: Float32Array, bound_k: int) -> Uint8Array:
         bound_k: zfp's tolerance is 2**-bound_k; the others ignore it.
     """
     octets = values.view(np.uint8)
-    if name == "zfp":  # of nothing, zfpy 1.0.1 reads memory that is not its own
+    if name == "zfp":  # with an empty array, zfpy 1.0.1 reads memory outside it
         tolerance = 2.0**-bound_k
         payload = load("zfpy").compress_numpy(values, tolerance=tolerance, write_header=False) if values.size else b""
     elif name == "lz4":
@@ -57,10 +57,10 @@ def compress(name: str, values: Float32Array, bound_k: int) -> Uint8Array:
 
 
 def decompress(name: str, payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
-    """Return the ``count`` floats of what :func:`compress` made with the same name and bound.
+    """Return the ``count`` floats of a payload that :func:`compress` made with the same name and bound.
 
     Raises:
-        CodecError: a payload that does not hold them. Of zfp only one that is too long is noticed.
+        CodecError: the payload does not hold ``count`` floats; for zfp only if it is too long.
     """
     if name == "zfp":
         return _zfp_floats(payload, count, bound_k)
@@ -80,7 +80,7 @@ def decompress(name: str, payload: Uint8Array, count: int, bound_k: int) -> Floa
 
 
 def _zfp_floats(payload: Uint8Array, count: int, bound_k: int) -> Float32Array:
-    """zfp does not check where its stream ends: it is given room for the longest there is, 140 bits per four floats."""
+    """Decompress with room for the longest stream, 140 bits per four floats: zfp does not check its stream's end."""
     zfpy, longest = load("zfpy"), 18 * -(-count // 4) + 8
     if payload.size > longest or (count == 0 and payload.size):
         raise CodecError(f"zfp payload of {payload.size} octets is too long for {count} floats")

@@ -1,10 +1,10 @@
-"""What needs no state and no randomness: float32 as it is, and a codec of the NIC on the host's side.
+"""Methods without state and randomness: float32 unchanged, and a codec of the NIC on the host's side.
 
 ``none``  the floats themselves: the baseline of every comparison. Body: 4 n octets.
 
 ``nic``   the octets that a netoffload NIC would put on the wire for this vector, without the NIC (INCEPTIONN,
-Algorithms 2 and 3, and our other codecs: ``netoffload.codec``). Flags: codec id, bound - 1. Body: the bursts or groups.
-The codecs are defined for everything, but a compressor refuses NaN and infinities all the same.
+Algorithms 2 and 3, and the other codecs of ``netoffload.codec``). Flags: codec id, bound - 1. Body: the bursts or
+groups. The codecs take NaN and infinities, but a compressor refuses them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from netoffload.errors import CodecError
 
 @dataclass(frozen=True)
 class NoCompression(Compressor):
-    """float32 as it is."""
+    """float32 unchanged."""
 
     name: ClassVar[str] = "none"
     method_id: ClassVar[MethodId] = MethodId.NONE

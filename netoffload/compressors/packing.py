@@ -1,13 +1,13 @@
 """Codes <-> octets: any width from 1 to 16 bits, and five ternary digits in an octet.
 
 A stream of ``count`` codes of ``width`` bits is one little-endian integer, code i at bit ``i * width``, in the least
-number of octets; what is left of the last octet is 0. Codes are uint16 in memory. Eight of them are folded into
-``width`` octets by three masked shifts, because eight codes of any width end at an octet's limit.
+number of octets; unused bits of the last octet are 0. Codes are uint16 in memory. Three masked shifts fold eight codes
+into ``width`` octets, because eight codes of any width are whole octets.
 
-A ternary stream holds five digits in an octet, digit i of weight 3^i: 3^5 = 243 of 256, 1.6 bits for a value that could
-not have less than log2(3) = 1.585 (TernGrad, 3.1). Digit 0 is the value 0, 1 is +1, 2 is -1.
+A ternary stream holds five digits in an octet, digit i of weight 3^i: 3^5 = 243 of 256. A value takes 1.6 bits, where
+log2(3) = 1.585 is the least (TernGrad, 3.1). Digit 0 is the value 0, 1 is +1, 2 is -1.
 
-The target of a packing must be zero and have SLACK octets behind it; so must what is unpacked.
+The target of a packing must be zero. The target and a stream to unpack must have SLACK octets behind them.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def padded(body: Uint8Array) -> Uint8Array:
 
 @inline_kernel
 def _fold4(word: int, width: int) -> int:
-    """Four codes in 16 bits each -> four codes in ``width`` bits each."""
+    """Return four codes of ``width`` bits each, from four codes of 16 bits each."""
     pairs = (word & _LOW16) | ((word >> 16) & _LOW16) << width
     return (pairs & 0xFFFFFFFF) | ((pairs >> 32) & 0xFFFFFFFF) << (2 * width)
 
 
 @inline_kernel
 def _unfold4(word: int, width: int) -> int:
-    """What :func:`_fold4` folded."""
+    """Undo :func:`_fold4`."""
     pair, one = (1 << (2 * width)) - 1, ((1 << width) - 1) * _EVERY32
     pairs = (word & pair) | ((word >> (2 * width)) & pair) << 32
     return (pairs & one) | ((pairs >> width) & one) << 16
@@ -96,7 +96,7 @@ def pack(codes: Uint8Array, first: int, count: int, width: int, target: Uint8Arr
         source = 2 * first + 16 * block
         low = _fold4(load_u64(codes, source), width)
         high = _fold4(load_u64(codes, source + 8), width)
-        # Every shift in two steps: one by 64 (width 16) is not defined.
+        # Every shift takes two steps, because a shift by 64 (width 16) is undefined.
         store_u64(target, at + block * width, low | (high << (2 * width)) << (2 * width))
         store_u64(target, at + block * width + 8, (high >> (32 - 2 * width)) >> (32 - 2 * width))
     for i in range(count & ~7, count):
@@ -111,7 +111,7 @@ def pack(codes: Uint8Array, first: int, count: int, width: int, target: Uint8Arr
 def unpack(stream: Uint8Array, at: int, codes: Uint8Array, first: int, count: int, width: int) -> int:
     """Write the ``count`` codes of the stream at ``at`` to index ``first`` on; return where the stream ends, or -1.
 
-    ``codes`` is the octet view of uint16. -1: the rest of the last octet is not 0.
+    ``codes`` is the octet view of uint16. The result is -1 if the rest of the last octet is not 0.
     """
     rest = 64 - 4 * width
     four, low_rest = (1 << (4 * width)) - 1 if width < 16 else -1, (1 << rest) - 1
@@ -146,7 +146,7 @@ def unpack_stream(stream: Uint8Array, at: int, codes: Uint8Array, first: int, co
 
 @inline_kernel
 def _trit(code: np.uint16) -> int:
-    """Sign-and-level code 0, 2, 3 -> digit 0, 1, 2."""
+    """Return the digit 0, 1, 2 of the sign-and-level code 0, 2, 3."""
     return whole(code) - int(code > 0)
 
 
@@ -168,9 +168,9 @@ def pack_trits(codes: Uint16Array, count: int, target: Uint8Array, at: int) -> N
 
 @kernel
 def unpack_trits(stream: Uint8Array, at: int, codes: Uint16Array, count: int) -> bool:
-    """Write the ``count`` codes of the ternary stream at ``at`` to uint16 ``codes``; whether the stream is a valid one.
+    """Write the ``count`` codes of the ternary stream at ``at`` to uint16 ``codes``; return whether it is valid.
 
-    It is not where an octet is above 242, or a digit beyond the last one is not 0.
+    It is invalid if an octet is above 242, or a digit beyond the last one is not 0.
     """
     fives = count // TRITS
     largest = 0

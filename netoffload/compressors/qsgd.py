@@ -1,12 +1,12 @@
 """QSGD (Alistarh et al., NIPS 2017): every value becomes a sign and one of s levels of the vector's length.
 
-A value v of a group becomes sign(v) * (l / s) * c, the level l drawn so that the mean is v (``rounding``; QSGD 3.1,
+A value v of a group becomes sign(v) * (l / s) * c. The level l is drawn so that the mean is v (``rounding``; QSGD 3.1,
 Jiang and Agrawal, Eq. 18). c is the group's Euclidean length (``norm=l2``, for which the bounds on the variance are
-proved) or its largest magnitude (``norm=max``, which QSGD's experiments took). A group is a layer, or a bucket of
-values inside a layer.
+proved) or its largest magnitude (``norm=max``, as in QSGD's experiments). A group is a layer, or a bucket of values
+inside a layer.
 
-How many levels (Jiang and Agrawal, NeurIPS 2018, 3.3 and 4; N values in a group, m samples in a worker's batch, p
-iterations between exchanges): the variance ratio of Eq. 13 is at most min(N / (4 s^2), sqrt(N) / s), so
+The number of levels (Jiang and Agrawal, NeurIPS 2018, 3.3 and 4), with N values in a group, m samples in a worker's
+batch, and p iterations between exchanges: the variance ratio of Eq. 13 is at most min(N / (4 s^2), sqrt(N) / s), so
 
 ========  ================  =======================================================================
 rule      s                 keeps the convergence rate of uncompressed SGD
@@ -17,21 +17,21 @@ mn        sqrt(m N) / 2     with training data partitioned among the workers (q 
 mpn       sqrt(m p N) / 2   the same, exchanging once every p iterations (PQASGD, q <= 1/(m p))
 ========  ================  =======================================================================
 
-s need not be whole, and is at least 1. The highest level in use is s times the largest magnitude over c, rounded up,
-and that is what bits are paid for: their number is ceil(log2) of it and a sign. With norm=l2 it is far less than s, and
-with s = |v|_2 / |v|_inf it is 1: TernGrad. A code has 16 bits, so the highest level that travels is 32767. VGG-16's fc6
-wants s = 81,097 (N = 102.8 million, m = 256): values above level 32767, of which norm=l2 allows (s / 32767)^2 per
-group at most, travel as they are. norm=max has no such limit and refuses an s above 32767.
+s need not be an integer, and is at least 1. The highest level in use is s times the largest magnitude over c, rounded
+up; it determines the bits of a code, its ceil(log2) and a sign. With norm=l2 it is far less than s, and with
+s = |v|_2 / |v|_inf it is 1: TernGrad. A code has 16 bits, so the highest level that travels is 32767. VGG-16's fc6
+needs s = 81,097 (N = 102.8 million, m = 256). Values above level 32767 travel as float32; with norm=l2 there are at
+most (s / 32767)^2 of them per group. With norm=max there is no such limit, so an s above 32767 is refused.
 
 Body::
 
-    s         float32: of the first group; a decoder that would take another refuses
+    s         float32: s of the first group; a decoder with another s refuses the payload
     scalers   float32 per group: c
-    large     where some s is above 32767 only: number of values above level 32767 (32 bits), their indices (32 bits
+    large     only if some s is above 32767: number of values above level 32767 (32 bits), their indices (32 bits
               each, ascending), the values (float32 each); their codes are 0
-    widths    8 bits per group: bits of its codes      coding=fixed and norm=l2 only; with norm=max, s tells
-    codes     level << 1 | sign, the groups' streams one after the other, each of whole octets; nothing for a group of
-              scaler 0; or one Elias stream (``elias``) of all values
+    widths    8 bits per group: bits of its codes; only for coding=fixed and norm=l2, as norm=max has them from s
+    codes     level << 1 | sign, the groups' streams one after the other, each of whole octets; no octets for a group
+              with scaler 0; or one Elias stream (``elias``) of all values
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Qsgd(Compressor):
         """Return the state before the first call.
 
         Raises:
-            UsageError: as the base, or the layout asks for more levels than a code can hold.
+            UsageError: as in the base class, or the layout asks for more levels than a code can hold.
         """
         self.levels_of(layout.groups(self.bucket))
         return super().make_state(layout, seed=seed, rank=rank, error_feedback=error_feedback)
@@ -145,7 +145,7 @@ class Qsgd(Compressor):
         if self.norm == "max" and (levels > MAX_LEVEL).any():
             raise UsageError(
                 f"qsgd: rule={self.rule} asks for {levels.max():.0f} levels, norm=max can have {MAX_LEVEL}: "
-                "take norm=l2, for which the rules are made, or smaller buckets"
+                "use norm=l2, for which the rules are made, or smaller buckets"
             )
         return levels
 
@@ -186,7 +186,7 @@ class Qsgd(Compressor):
         else:
             codes = elias.read_stream(body, layout.count, self.coding)
         if codes[indices].any():
-            raise CodecError("QSGD payload has a level for a value that travels as it is")
+            raise CodecError("QSGD payload has a level for a value that travels as float32")
         values = np.empty(layout.count, np.float32)
         if values_of_levels(codes, bounds, scalers, levels, values):
             raise CodecError("QSGD payload has a sign without a level, or a level that its s does not have")
@@ -204,7 +204,7 @@ class Qsgd(Compressor):
         return head + (widths.size if self.norm == "l2" else 0) + _streams_octets(bounds, widths)
 
     def _groups(self, values: Float32Array, layout: Layout) -> tuple[Bounds, Float32Array, Float32Array]:
-        """(limits of groups, c, s)."""
+        """Return (limits of groups, c, s)."""
         bounds = layout.groups(self.bucket)
         scalers, levels = group_scalers(values, bounds, NORMS[self.norm]), self.levels_of(bounds)
         with np.errstate(over="ignore"):
@@ -213,17 +213,17 @@ class Qsgd(Compressor):
         return bounds, scalers, levels
 
     def _widths(self, values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array) -> Widths:
-        """Bits of the codes of every group: for the highest level that rounding can reach."""
+        """Return the bits of the codes of every group, enough for the highest level that rounding can reach."""
         if self.norm == "max":
             return _widths_of(scalers, levels)
         largest = group_scalers(values, bounds, Scale.LARGEST)
         divisor = np.where(scalers > 0, scalers, np.float32(1))
-        # The operations of ``rounding``, which keep the order of values: no level can be higher.
-        # A group that is nothing but large values has the width of level 1.
+        # The same operations as in ``rounding`` keep the order of values, so no level is higher.
+        # A group with only large values has the width of level 1.
         return _widths_of(scalers, np.maximum(np.minimum(largest / divisor * levels, levels), np.float32(1)))
 
     def _unpacked(self, body: Uint8Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array) -> Codes:
-        """The codes behind the scalers, at fixed widths."""
+        """Return the codes behind the scalers, at fixed widths."""
         widths = _widths_of(scalers, levels)
         if self.norm == "l2":
             limits, widths = np.minimum(widths, packing.MAX_WIDTH), body[: scalers.size].copy()
@@ -242,18 +242,18 @@ class Qsgd(Compressor):
 
 
 def _first(levels: Float32Array) -> Float32Array:
-    """s of the first group, float32[1]; 0 of none."""
+    """Return s of the first group, float32[1]; 0 without groups."""
     return levels[:1] if levels.size else np.zeros(1, np.float32)
 
 
 def _without_large(
     values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array
 ) -> tuple[Float32Array, Uint8Array]:
-    """(values with those above MAX_LEVEL set to 0, the octets of ``large``); unchanged and none where no s is above."""
+    """Return (values with those above MAX_LEVEL set to 0, the octets of ``large``, which may be none)."""
     if not (levels > MAX_LEVEL).any():
         return values, np.zeros(0, np.uint8)
     found = [
-        # The operations of ``rounding``: what they make of a value that stays is MAX_LEVEL at most.
+        # The same operations as in ``rounding``: a value that stays has at most MAX_LEVEL.
         bounds[group] + np.flatnonzero(np.abs(values[bounds[group] : bounds[group + 1]]) / scalers[group] * s > _TOP)
         for group, s in enumerate(levels)
         if s > MAX_LEVEL and scalers[group] > 0
@@ -266,7 +266,7 @@ def _without_large(
 
 
 def _large_of(body: Uint8Array, count: int, levels: Float32Array) -> tuple[Uint32Array, Float32Array, Uint8Array]:
-    """(indices, values, what follows) of ``large``, which is not there where no s is above MAX_LEVEL."""
+    """Return (indices, values, the octets behind) of ``large``, which is missing if no s is above MAX_LEVEL."""
     if not (levels > MAX_LEVEL).any():
         return np.zeros(0, np.uint32), np.zeros(0, np.float32), body
     number = int.from_bytes(body[:4].tobytes(), "little")
@@ -307,7 +307,7 @@ def _pack_groups(codes: Uint8Array, bounds: Int64Array, widths: Uint8Array, targ
 
 @kernel
 def _unpack_groups(stream: Uint8Array, bounds: Int64Array, widths: Uint8Array, codes: Uint8Array) -> bool:
-    """Write the codes; whether what is left of every stream's last octet is 0."""
+    """Write the codes; return whether the unused bits of every stream's last octet are 0."""
     at = 0
     for group in range(widths.size):
         if widths[group]:

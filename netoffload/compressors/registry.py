@@ -1,7 +1,7 @@
 """Every method by its name: ``get``, ``names``, and the text form that the command line takes.
 
-A text form is ``name`` or ``name:parameter=value,...``, the parameters being the attributes of the method's class; what
-is not named keeps its default. The names the papers use for one set of parameters are in ``ALIASES``.
+A text form is ``name`` or ``name:parameter=value,...``. The parameters are the attributes of the method's class; the
+others keep their defaults. ``ALIASES`` has the papers' names for certain sets of parameters.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ALIASES: Final[dict[str, str]] = {
     "zstd": "general:library=zstd-1",
     "zfp": "general:library=zfp",
 }
-"""Names in papers and what they are here; further parameters may follow them."""
+"""Names in papers and their text forms here; further parameters may follow such a name."""
 
 
 def _table() -> dict[str, type[Compressor]]:
@@ -74,7 +74,7 @@ def names() -> tuple[str, ...]:
 
 
 def specs() -> tuple[str, ...]:
-    """Return every method's text form, and those of its variants; not ``general`` where its package is missing."""
+    """Return the text forms of every method and its variants; without ``general`` if its package is missing."""
     methods = [m for m in METHODS if m is not General or General.library in libraries.available()]
     return tuple(spec for m in methods for spec in (m.name, *(f"{m.name}:{variant}" for variant in m.variants)))
 
@@ -83,7 +83,7 @@ def get(name: str, **parameters: object) -> Compressor:
     """Return the compressor ``name`` with these parameters.
 
     Raises:
-        UsageError: no such method or parameter, or a value the method refuses.
+        UsageError: no such method or parameter, or a value that the method refuses.
     """
     if name in ALIASES:
         own, _, preset = ALIASES[name].partition(":")
@@ -101,7 +101,7 @@ def parse(spec: str) -> Compressor:
     """Return the compressor of a text such as ``qsgd:levels=15,norm=max,bucket=512``.
 
     Raises:
-        UsageError: no such method or parameter, or a value that is not of the parameter's type.
+        UsageError: no such method or parameter, or a value of another type.
     """
     name, _, rest = spec.partition(":")
     own = ALIASES.get(name, name).partition(":")[0]

@@ -1,15 +1,15 @@
 """Counter-based randomness: a 32-bit word for every (seed, rank, step, index), the same on every machine.
 
 Stochastic rounding needs one random number per value, in any order and on any worker's machine, repeatable from a saved
-state. So there is no generator with a state that advances; a word is a hash of its coordinates. (seed, rank, step) is
-hashed once per call to a key of two 32-bit words; the word of an index is then ``mix(mix(index ^ key0) ^ key1)``, where
-``mix`` is one of the least biased two-multiplication integer permutations that C. Wellons's search found:
+state. So no generator advances; each word is a hash of its coordinates. (seed, rank, step) is hashed once per call to
+a key of two 32-bit words. The word of an index is then ``mix(mix(index ^ key0) ^ key1)``, where ``mix`` is one of the
+least biased two-multiplication integer permutations that C. Wellons's search found:
 xor-shift 16, times 0x21f0aaad, xor-shift 15, times 0xd35a2d97, xor-shift 15 (github.com/skeeto/hash-prospector, README
 and issue 19, public domain). Four 32-bit multiplications per value, no carry between values: LLVM turns it into vector
 code.
 
-For one key the words of all 2^32 indices are a permutation: no word comes twice in one call. Rounding cannot notice.
-It is no cryptography, and nothing here needs any.
+For one key the words of all 2^32 indices are a permutation: no word comes twice in one call, which has no effect on
+rounding. The words are not cryptographically random, and need not be.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ MASK32: Final = 0xFFFFFFFF
 MULTIPLIER_A: Final = 0x21F0AAAD
 MULTIPLIER_B: Final = 0xD35A2D97
 GOLDEN: Final = 0x9E3779B9
-"""2^32 over the golden ratio: keeps an all-zero coordinate from being a fixed point of the key's hash."""
+"""2^32 over the golden ratio; it keeps all-zero coordinates from being a fixed point of the key's hash."""
 
 
 def stream_key(seed: int, rank: int, step: int) -> tuple[int, int]:
     """Return the key of one call: two 32-bit words.
 
     Args:
-        seed: of the run, 0..2^64-1.
-        rank: of the worker, 0..2^32-1; ranks round independently.
-        step: which call it is, 0..2^64-1.
+        seed: the run's seed, 0..2^64-1.
+        rank: the worker's rank, 0..2^32-1; ranks round independently.
+        step: the number of the call, 0..2^64-1.
 
     Raises:
         UsageError: a number out of its range.
@@ -69,13 +69,13 @@ def words_exact(key: tuple[int, int], first: int, count: int) -> Uint32Array:
 
 @inline_kernel
 def _times(word: np.uint32, factor: int) -> np.uint32:
-    """The low 32 bits of a product; LLVM makes one 32-bit multiplication of it."""
+    """Return the low 32 bits of a product; LLVM makes one 32-bit multiplication of it."""
     return np.uint32((np.uint64(word) * np.uint64(factor)) & np.uint64(MASK32))
 
 
 @inline_kernel
 def mix(word: np.uint32) -> np.uint32:
-    """:func:`mix_exact` of a uint32, compiled."""
+    """Return :func:`mix_exact` of a uint32, compiled."""
     word = word ^ (word >> np.uint32(16))
     word = _times(word, MULTIPLIER_A)
     word = word ^ (word >> np.uint32(15))

@@ -1,15 +1,16 @@
 """Stochastic rounding to levels, which TernGrad and QSGD share.
 
-A value v of a group with scaler c has the level l of s whose l/s is next to |v|/c, below or above, at random with a
-mean of |v|/c (QSGD, section 3.1; TernGrad, Eq. 2, where s = 1)::
+A value v of a group with scaler c and s levels gets the level next to s |v|/c, below or above, at random. The mean of
+l/s is |v|/c (QSGD, section 3.1; TernGrad, Eq. 2, where s = 1)::
 
     x = |v| / c * s,  at most s        l = floor(x) + (u < x - floor(x)),  u uniform in [0, 1)
 
-Its code is l << 1 | sign, and 0 for level 0: a sign without a level is no code. It stands for sign * (l / s) * c.
+Its code is l << 1 | sign, and 0 for level 0: a sign without a level is not a code. The code's value is
+sign * (l / s) * c.
 
-Every operation is one float32 operation of IEEE 754, in this order, and u is the upper 24 bits of the value's random
-word over 2^24; x - floor(x) is exact and so is its comparison with u. So a machine without vector instructions rounds
-as one with them, and a probability is off by at most 2^-24, which is what a float32 next to the scaler is off by.
+Every operation is one float32 operation of IEEE 754, in this order. u is the upper 24 bits of the value's random word
+over 2^24; x - floor(x) and its comparison with u are exact. So machines with and without vector instructions round
+alike. A probability is off by at most 2^-24, the precision of a float32 next to the scaler.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MAX_LEVEL: Final = 2**15 - 1
 def round_exact(
     values: Float32Array, bounds: Bounds, scalers: Float32Array, levels: Float32Array, key: tuple[int, int]
 ) -> Codes:
-    """:func:`round_to_levels` in plain NumPy: the oracle; returns the codes."""
+    """Return the codes of :func:`round_to_levels` in plain NumPy: the oracle."""
     codes = np.zeros(values.size, np.uint16)
     scale24 = np.float32(2.0**24)
     for group, (first, last) in enumerate(pairwise(bounds)):
@@ -50,7 +51,7 @@ def round_exact(
 
 
 def values_exact(codes: Codes, bounds: Bounds, scalers: Float32Array, levels: Float32Array) -> Float32Array:
-    """:func:`values_of_levels` in plain NumPy: the oracle; returns the values."""
+    """Return the values of :func:`values_of_levels` in plain NumPy: the oracle."""
     values = np.zeros(codes.size, np.float32)
     for group, (first, last) in enumerate(pairwise(bounds)):
         chosen = codes[first:last]
@@ -72,12 +73,12 @@ def round_to_levels(
     """Write the code of every value.
 
     Args:
-        values: float32[n], finite; index i of it takes the random word of i.
-        bounds: int64[g + 1], of groups.
+        values: float32[n], finite; value i takes the random word of index i.
+        bounds: int64[g + 1], the limits of groups.
         scalers: float32[g], not negative; all codes of a group with scaler 0 are 0.
-        levels: float32[g], s of every group, at least 1; need not be whole. No value's level may be above MAX_LEVEL.
-        key0: of the randomness, 32 bits.
-        key1: likewise.
+        levels: float32[g], s of every group, at least 1, perhaps no integer. No value's level may exceed MAX_LEVEL.
+        key0: first word of the call's key, 32 bits.
+        key1: second word of the call's key.
         codes: uint16[n] to write.
     """
     low, high = np.uint32(key0), np.uint32(key1)
@@ -103,9 +104,9 @@ def round_to_levels(
 def values_of_levels(
     codes: Uint16Array, bounds: Int64Array, scalers: Float32Array, levels: Float32Array, values: Float32Array
 ) -> int:
-    """Write the value of every code to ``values``, float32[n]; return how many codes are no code.
+    """Write the value of every code to ``values``, float32[n]; return how many codes are invalid.
 
-    That is a sign without a level, or a level above the group's s rounded up, or any but 0 where the scaler is 0.
+    Invalid are a sign without a level, a level above the group's s rounded up, and codes other than 0 with scaler 0.
     """
     bad = 0
     for group in range(scalers.size):

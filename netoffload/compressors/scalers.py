@@ -1,8 +1,8 @@
-"""What a group of values is divided by: its largest magnitude, that but at most c standard deviations, or its length.
+"""The scaler by which a group is divided: its largest magnitude, perhaps limited to c deviations, or its length.
 
-Sums are of float64 and in a fixed order: lane j adds values j, j + 4, j + 8, ... and the result is
-(lane 0 + lane 1) + (lane 2 + lane 3). So every machine gets the same bits, and four additions are under way at once.
-Largest magnitudes are found on the bits: floats without their sign are in the order of their bits.
+Sums are float64 and have a fixed order: lane j adds values j, j + 4, j + 8, ... and the result is
+(lane 0 + lane 1) + (lane 2 + lane 3). So every machine gets the same bits, and four additions run side by side. Largest
+magnitudes are found on the bits, because floats without their sign have the order of their bits.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from netoffload.compressors.base import INFINITY_WORD, largest_word
 from netoffload.errors import CodecError, UsageError
 
 Bounds = Int64Array
-"""Where groups start, and where the last one ends: ``Layout.groups``."""
+"""The start of each group, then the end of the last one: ``Layout.groups``."""
 
 LANES: Final = 4
 
 
 class Scale(enum.IntEnum):
-    """What the scaler of a group is."""
+    """The kind of a group's scaler."""
 
     LARGEST = 0
     LENGTH = 1
@@ -40,25 +40,25 @@ def group_scalers(values: Float32Array, bounds: Bounds, scale: Scale, clip_facto
         values: float32[n], finite.
         bounds: int64[g + 1].
         scale: the largest magnitude, or the Euclidean length.
-        clip_factor: c: the largest magnitude is taken to be at most c standard deviations of the group
-            (TernGrad, Eq. 9); 0 does not clip.
+        clip_factor: c: limits the largest magnitude to c standard deviations of the group (TernGrad, Eq. 9); 0: no
+            limit.
 
     Raises:
-        UsageError: a group's length is no finite float32.
+        UsageError: a group's length is not a finite float32.
     """
     scalers = np.zeros(bounds.size - 1, np.float32)
     _fill_scalers(values, values.view(np.uint32), bounds, int(scale), float(clip_factor), scalers)
     if not np.isfinite(scalers).all():
-        raise UsageError("the length of the gradient is no finite float32: scale the loss down")
+        raise UsageError("the length of the gradient is not a finite float32: scale the loss down")
     return scalers
 
 
 def clip_groups(values: Float32Array, bounds: Bounds, limits: Float32Array) -> Float32Array:
-    """Return the values with no magnitude above the limit of its group (TernGrad, Eq. 9), float32[n].
+    """Return the values with magnitudes limited to the limit of their group (TernGrad, Eq. 9), float32[n].
 
     Args:
         values: float32[n], finite.
-        bounds: int64[g + 1]; what lies behind the last group stays.
+        bounds: int64[g + 1]; values behind the last group stay.
         limits: float32[g], not negative.
     """
     clipped = values.copy()
@@ -67,7 +67,7 @@ def clip_groups(values: Float32Array, bounds: Bounds, limits: Float32Array) -> F
 
 
 def group_scalers_exact(values: Float32Array, bounds: Bounds, scale: Scale, clip_factor: float = 0.0) -> Float32Array:
-    """:func:`group_scalers` in plain NumPy: the oracle."""
+    """Return :func:`group_scalers` in plain NumPy: the oracle."""
     scalers = []
     for first, last in pairwise(bounds):
         group = values[first:last].astype(np.float64)
@@ -88,7 +88,7 @@ def scalers_of(octets: Uint8Array) -> Float32Array:
     """Return the scalers that a peer sent.
 
     Raises:
-        CodecError: one is negative or not finite.
+        CodecError: a scaler is negative or not finite.
     """
     scalers = np.frombuffer(octets, np.float32).copy()
     if (scalers.view(np.uint32) >= INFINITY_WORD).any():
@@ -107,7 +107,7 @@ def _lane_sum(terms: Float64Array) -> float:
 
 @inline_kernel
 def _sums(values: Float32Array) -> tuple[float, float]:
-    """(sum, sum of squares) of a group, in lanes."""
+    """Return (sum, sum of squares) of a group, added in lanes."""
     a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = 0.0
     for block in range(values.size >> 2):
         v0, v1 = np.float64(values[4 * block]), np.float64(values[4 * block + 1])

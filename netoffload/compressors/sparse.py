@@ -1,4 +1,4 @@
-"""Which few of n values travel: a bitmap or gaps between them, whichever is shorter.
+"""An index of the few values that travel, of n: a bitmap or the gaps between them, whichever is shorter.
 
 ::
 
@@ -7,13 +7,14 @@
     form 0, gaps     k numbers, LEB128: how many values are left out before each one that is sent
     form 1, bitmap   ceil(n / 8) octets; value i is bit i % 8 of octet i // 8, and the bits behind the last value are 0
 
-A gap below 128 is one octet, one below 16,384 two, so gaps win where less than about one value in eight is sent. Equal
-lengths take gaps. LEB128 is the variable-length integer of DWARF (version 5, section 7.6): 7 bits per octet, the lowest
-first, bit 7 set in all but the last. A last octet of 0 behind another is refused: every gap has one spelling.
+A gap below 128 takes one octet, a gap below 16,384 two, so gaps are shorter if less than about one value in eight is
+sent. Equal lengths take gaps. LEB128 is the variable-length integer of DWARF (version 5, section 7.6): 7 bits per
+octet, the lowest first, bit 7 set in all but the last. A last octet of 0 behind another is refused, so that every gap
+has one form.
 
-Codes of what is sent are never 0 here; so a dense vector of codes says by itself what is sent. Where a bitmap is taken,
-values are moved together and apart without a branch on the data, which would be mispredicted at every density between
-few and all; where gaps are taken, the few places are listed first, 64 values at a time.
+Codes of sent values are never 0, so a dense vector of codes shows which values are sent. With a bitmap, values are
+moved together and apart without a branch on the data, which would be mispredicted at most densities. With gaps, the few
+places are listed first, 64 values at a time.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ from netoffload.errors import CodecError
 GAPS: Final = 0
 BITMAP: Final = 1
 Dense = TypeVar("Dense", Uint8Array, Uint32Array, Float32Array)
-"""What is sent, or where it belongs: signs, multiples or floats."""
+"""Sent values, or the dense vector that they come from: signs, multiples or floats."""
 
 INDEX_HEADER: Final = struct.Struct("<BI")
 MALFORMED: Final = -1
 
 ONES: Final = np.array([octet.bit_count() for octet in range(256)], np.uint8)
-"""Bits that are set in an octet."""
+"""How many bits are set in each octet."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """Which values travel, in the shorter form.
+    """An index of the values that travel, in the shorter form.
 
     Attributes:
         form: GAPS or BITMAP.
         sent: how many values travel.
-        octets: of the index on the wire, header and all.
+        octets: length of the index on the wire, with its header.
         bitmap: uint8[ceil(n / 8)].
-        places: uint32[sent], where they are; with GAPS only.
+        places: uint32[sent], the places of these values; with GAPS only.
     """
 
     form: int
@@ -62,13 +63,13 @@ class Index:
 
     @classmethod
     def of(cls, codes: Uint8Array) -> Index:
-        """Return the index of what is not 0 in uint8[n]."""
+        """Return the index of the codes that are not 0, uint8[n]."""
         bitmap_octets = -(-codes.size // 8)
         words = np.zeros(-(-codes.size // 64), np.uint64)
         bitmap = words.view(np.uint8)[:bitmap_octets]
         bitmap[:] = np.packbits(codes != 0, bitorder="little")
         sent = int(np.count_nonzero(codes))
-        if sent <= bitmap_octets:  # a gap takes an octet at least
+        if sent <= bitmap_octets:  # a gap takes at least one octet
             places = np.empty(sent, np.uint32)
             fill_places(words, places)
             octets = int(gaps_octets(places))
@@ -85,7 +86,7 @@ class Index:
             fill_gaps(self.places, target[INDEX_HEADER.size :])
 
     def gather(self, codes: Uint8Array, source: Dense) -> Dense:
-        """Return what of ``source`` is sent: [sent] of its type."""
+        """Return the values of ``source`` that are sent: [sent] of its type."""
         if self.places is not None:
             return source[self.places]
         packed = np.empty(self.sent + 1, source.dtype)
@@ -94,7 +95,7 @@ class Index:
 
 
 def index_exact(sent: Sequence[bool]) -> bytes:
-    """Return the index of what is true, header and all: the oracle."""
+    """Return the index of the true elements, with its header: the oracle."""
     places = [place for place, is_sent in enumerate(sent) if is_sent]
     gaps = bytearray()
     for place, last in zip(places, [-1, *places], strict=False):
@@ -123,16 +124,16 @@ def read_header(body: Uint8Array, count: int) -> tuple[int, int]:
 
 
 def scatter(index: Uint8Array, form: int, packed: Dense, dense: Dense) -> None:
-    """Put what was sent where it belongs.
+    """Write the sent values to their places.
 
     Args:
-        index: without its header.
+        index: the index without its header.
         form: GAPS or BITMAP.
-        packed: uint8 or uint32[k + 1], what was sent, and one element of any value behind it.
+        packed: uint8 or uint32[k + 1], the sent values, and one element of any value behind them.
         dense: [n] of the same type; every element is written.
 
     Raises:
-        CodecError: the index says other places than k of n, or is longer than that takes.
+        CodecError: the index does not name k of n places, or is too long.
     """
     sent = packed.size - 1
     if form == BITMAP:
@@ -194,7 +195,7 @@ def pack_sent(codes: Uint8Array, source: Dense, packed: Dense) -> None:
     Args:
         codes: uint8[n].
         source: [n] of any type.
-        packed: of that type, one element longer than what is sent.
+        packed: of that type, one element longer than the sent values.
     """
     cursor = np.uint64(0)
     for i in range(codes.size):
@@ -204,7 +205,7 @@ def pack_sent(codes: Uint8Array, source: Dense, packed: Dense) -> None:
 
 @kernel
 def unpack_bitmap(bitmap: Uint8Array, packed: Dense, dense: Dense) -> None:
-    """:func:`scatter` of a checked bitmap."""
+    """Do :func:`scatter` for a checked bitmap."""
     cursor = np.uint64(0)
     for i in range(dense.size):
         bit = np.uint64(bitmap[np.uint64(i) >> np.uint64(3)] >> np.uint8(i & 7)) & np.uint64(1)
@@ -214,7 +215,7 @@ def unpack_bitmap(bitmap: Uint8Array, packed: Dense, dense: Dense) -> None:
 
 @kernel
 def unpack_gaps(gaps: Uint8Array, packed: Dense, dense: Dense) -> int:
-    """:func:`scatter` of gaps; returns MALFORMED if they are not what an encoder makes of these numbers."""
+    """Do :func:`scatter` for gaps; return MALFORMED if no encoder makes these gaps."""
     dense[:] = 0
     cursor = 0
     following = 0

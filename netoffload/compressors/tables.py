@@ -1,7 +1,7 @@
-"""The four 8-bit data types, as tables: what every octet stands for, and which octet is nearest to a number.
+"""The four 8-bit data types, as tables: the value of every octet, and the octet nearest to a number.
 
 T. Dettmers, "8-bit approximations for parallelism in deep learning" (ICLR 2016), section 3.1. An octet is a sign in bit
-7 and 7 bits of magnitude; a type says what number each of the 128 magnitudes is:
+7 and 7 bits of magnitude. A type defines the number of each of the 128 magnitudes:
 
 ============  =================================  ==================================================================
 type          magnitude, bit 6 to bit 0          number
@@ -13,17 +13,17 @@ type          magnitude, bit 6 to bit 0          number
 ============  =================================  ==================================================================
 
 ``tree(bits)`` is a path of bisections of (0.1, 1): every bit, from the highest, keeps the lower (0) or the upper (1)
-part, and the number is where the part that is left would be cut next. The paper does not print where the first cut is.
-Its three worked examples fix it: 0.2345678 -> 0.236719 and 0.0000234 -> 0.000019 in the dynamic type, and 0.23125 as
-the number on the way to the former, come out if the first cut is at 0.45, half the interval's *length*, and every later
-one in the middle of its part; with a first cut at 0.55, the middle, they would be 0.23359 and 0.0000213. So the first
-cut is at 0.45 here, and 0.55 is kept to compare with (``netoffload bench eight-bit``). The tables differ
-from the clusterNet program's: that has 126 numbers and octets that mean the maximum itself; ours has one more, 0.45e-6.
+part, and the number is the next cut of the remaining part. The paper does not print the place of the first cut, but its
+three worked examples determine it: 0.2345678 -> 0.236719 and 0.0000234 -> 0.000019 in the dynamic type, and 0.23125 on
+the way to the former. These follow if the first cut is at 0.45, half the interval's *length*, and every later cut in
+the middle of its part. With a first cut at 0.55, the middle, they would be 0.23359 and 0.0000213. So the first cut is
+at 0.45 here; ``netoffload bench eight-bit`` compares it with 0.55. The clusterNet program has other tables: 126 numbers
+and octets that mean the maximum itself; the tables here have one number more, 0.45e-6.
 
 All of a type's numbers can be multiplied by a power of ten, the paper's exponent offset. They are rounded to float32
-once, here. Where two octets mean one number (``mantissa``: 10 x 10^-1 = 1, and eight zeros), the lower one is used and
-the other is forbidden; so is every negative zero. A number is coded as the nearest one; exactly between two, as the
-smaller. What is larger than the largest is coded as the largest.
+once, here. If two octets mean the same number (``mantissa``: 10 x 10^-1 = 1, and eight zeros), the lower octet is used
+and the other is forbidden; so is every negative zero. A number is coded as the nearest one; exactly between two, as the
+smaller. Numbers above the largest are coded as the largest.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TREE: Final = (Fraction(1, 10), Fraction(1))
 
 MAGNITUDES: Final = 128
 FORBIDDEN: Final = np.float32(np.nan)
-"""Stands in a table of values for an octet that no encoder makes."""
+"""Marks an octet in a table of values that no encoder makes."""
 
 CELL_SHIFT: Final = 16
 """A float's bits without the sign, shifted by this, are its cell: 2^7 cells between two powers of two."""
@@ -60,8 +60,8 @@ class Table:
     """A data type.
 
     Attributes:
-        values: float32[256], what an octet stands for; NaN for a forbidden one.
-        ranked: float32[r], the different magnitudes, ascending from 0 or the smallest.
+        values: float32[256], the value of each octet; NaN for a forbidden octet.
+        ranked: float32[r], the different magnitudes, ascending.
         octets: uint8[256], the octet of rank r with sign s at r + 128 s.
         limits: uint32[128], the bits of the largest float32 that has rank r or less.
         cells: uint8[CELLS], the rank of the smallest float32 in a cell; no cell holds more than one limit.
@@ -92,12 +92,12 @@ def magnitudes(kind: str, first_cut: Fraction = FIRST_CUT) -> list[Fraction]:
 
 
 def tree_number(path: int, bits: int, first_cut: Fraction = FIRST_CUT) -> Fraction:
-    """Return where the part of the interval that ``bits`` decisions leave would be cut next.
+    """Return the next cut of the part of the interval that remains after ``bits`` decisions.
 
     Args:
         path: the decisions, the first in the highest of the ``bits`` bits; 1 keeps the upper part.
-        bits: how many.
-        first_cut: where the whole interval is cut.
+        bits: number of decisions.
+        first_cut: place of the first cut.
     """
     low, high = TREE
     cut = first_cut

@@ -1,21 +1,21 @@
 """TernGrad (Wen et al., NIPS 2017): every gradient value becomes -1, 0 or +1 times a scaler.
 
-Eq. 1, 2: value v of a group with scaler s becomes s * sign(v) with probability |v| / s, else 0; its mean is v. That is
-rounding to one level (``rounding``). Section 3.3: a scaler per layer, or per ``bucket`` of values inside a layer; the
-scaler is the group's largest magnitude, or c standard deviations if that is less (Eq. 9, c = 2.5): what is larger is
-clipped, which is the only bias. The last layer may travel as it is (section 4.2): ``exempt`` counts entries of the
-layout, so a layer with weights and biases is two.
+Eq. 1, 2: value v of a group with scaler s becomes s * sign(v) with probability |v| / s, else 0; its mean is v. This is
+rounding to one level (``rounding``). Section 3.3: a scaler per layer, or per ``bucket`` of values inside a layer. The
+scaler is the group's largest magnitude, or c standard deviations if that is less (Eq. 9, c = 2.5). Larger values are
+clipped, which is the only bias. The last layer may travel as float32 (section 4.2): ``exempt`` counts entries of the
+layout, so a layer with weights and biases counts as two.
 
 Body::
 
     scalers   float32 per group
-    codes     2 bits per value: 0 zero, 2 plus, 3 minus (1 is no code); or base3: five ternary digits per octet
+    codes     2 bits per value: 0 zero, 2 plus, 3 minus (1 is not a code); or base3: five ternary digits per octet
     exempt    float32 per value of the exempt layers
 
-**Scaler sharing** (section 3.1): each worker finds :meth:`TernGrad.scalers`, the largest over all workers of each is
-given to :meth:`TernGrad.encode_shared`, which clips at the worker's own scaler first. A sum of N ternary vectors then
-has 2 N + 1 levels, and the server can send it back in few bits instead of parameters (**parameter localisation**):
-:class:`TernarySum`. Workers keep their own parameters.
+**Scaler sharing** (section 3.1): each worker computes :meth:`TernGrad.scalers`. The largest of each scaler over all
+workers goes to :meth:`TernGrad.encode_shared`, which first clips at the worker's own scaler. Then a sum of N ternary
+vectors has 2 N + 1 levels, and the server can send it back in few bits instead of parameters (**parameter
+localisation**): :class:`TernarySum`. Workers keep their own parameters.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from netoffload.errors import CodecError, UsageError
 PACKINGS: Final = ("base3", "bits")
 
 CLIP_FACTOR: Final = 2.5
-"""The paper's c, found by cross validation and then used for everything (section 3.3)."""
+"""The paper's c, found by cross validation and used in all its experiments (section 3.3)."""
 
 _WIDTH: Final = 2
 
 MAX_WORKERS: Final = 2**15 - 1
-"""2 N + 1 levels in 16 bits."""
+"""The largest N whose 2 N + 1 levels fit 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -92,15 +92,15 @@ class TernGrad(Compressor):
 
     @property
     def flags(self) -> int:
-        """Exempt layers above bit 0; bit 0: codes of two bits."""
+        """Bit 0: codes have two bits; the bits above: number of exempt layers."""
         return self.exempt << 1 | (self.packing == "bits")
 
     def scalers(self, values: Float32Array, state: State) -> Float32Array:
-        """Return what this worker's scalers would be, float32[groups], for the largest over workers to be found.
+        """Return this worker's scalers, float32[groups], from which workers find the largest ones.
 
         Args:
             values: as for :meth:`encode`.
-            state: likewise; not changed.
+            state: as for :meth:`encode`; it stays unchanged.
 
         Raises:
             UsageError: as :meth:`encode`.
@@ -108,7 +108,7 @@ class TernGrad(Compressor):
         return self._scalers(self._source(values, state), state.layout)
 
     def encode_shared(self, values: Float32Array, scalers: Float32Array, state: State) -> Uint8Array:
-        """Return the payload of ``values`` with scalers from outside; otherwise as :meth:`encode`.
+        """Return the payload of ``values`` with the given scalers; otherwise like :meth:`encode`.
 
         Each worker clips at c standard deviations of its own gradient, however large the shared scaler is (3.3).
 
@@ -118,7 +118,7 @@ class TernGrad(Compressor):
             state: as for :meth:`encode`.
 
         Raises:
-            UsageError: as :meth:`encode`, or scalers of another number, type or sign.
+            UsageError: as for :meth:`encode`, or scalers of another number, type or sign.
         """
         bounds = self._ternary(state.layout).groups(self.bucket)
         groups = bounds.size - 1
@@ -147,15 +147,15 @@ class TernGrad(Compressor):
         else:
             valid = packing.unpack_trits(octets, 0, codes, ternary.count)
         if not valid:
-            raise CodecError("ternary payload has an octet that no five digits make, or bits behind its end")
+            raise CodecError("ternary payload has an octet above 242, or digits behind its end")
         rest = np.frombuffer(body[stream_end:], np.float32).copy()
         return scalers_of(body[:stream_at]), codes, rest
 
     def values_of(self, scalers: Float32Array, codes: Codes, rest: Float32Array, layout: Layout) -> Float32Array:
-        """Return the values of what :meth:`split` returned, float32[n].
+        """Return the values of a body that :meth:`split` has split, float32[n].
 
         Raises:
-            CodecError: a code that is none.
+            CodecError: an invalid code.
         """
         values = np.empty(layout.count, np.float32)
         bounds = self._ternary(layout).groups(self.bucket)
@@ -196,7 +196,7 @@ class TernGrad(Compressor):
         return group_scalers(values, self._ternary(layout).groups(self.bucket), Scale.LARGEST, self.clip_factor)
 
     def _ternary(self, layout: Layout) -> Layout:
-        """The layers that become ternary."""
+        """Return the layers that become ternary."""
         return Layout(layout.sizes[: max(len(layout.sizes) - self.exempt, 0)])
 
     def _stream_octets(self, count: int) -> int:
@@ -205,16 +205,16 @@ class TernGrad(Compressor):
 
 @dataclass(frozen=True)
 class TernarySum:
-    """The way back (section 3.1): the mean of N ternary gradients with shared scalers, in 2 N + 1 levels.
+    """The server's answer (section 3.1): the mean of N ternary gradients with shared scalers, in 2 N + 1 levels.
 
     Body::
 
-        scalers   float32 per group: the shared ones
+        scalers   float32 per group: the shared scalers
         sums      ceil(log2(2 N + 1)) bits per value: the sum of N ternary digits, plus N
         exempt    float32 per value of the exempt layers: the mean
 
     Attributes:
-        uplink: what the workers encode with.
+        uplink: the workers' compressor.
         workers: N, 1..32767.
 
     Raises:
@@ -227,13 +227,13 @@ class TernarySum:
     method_id: ClassVar[MethodId] = MethodId.TERNGRAD_SUM
 
     def __post_init__(self) -> None:
-        """Refuse a number of workers that has no width."""
+        """Refuse a number of workers out of range."""
         if not 1 <= self.workers <= MAX_WORKERS:
             raise UsageError(f"workers must be 1 to {MAX_WORKERS}, not {self.workers}")
 
     @property
     def width(self) -> int:
-        """Bits per value: of 0..2 N."""
+        """Bits per value, for 0..2 N."""
         return (2 * self.workers).bit_length()
 
     @property
@@ -246,11 +246,11 @@ class TernarySum:
 
         Args:
             payloads: uint8[m] of each worker, made by ``uplink.encode_shared`` with the same scalers.
-            layout: of the gradient.
+            layout: the gradient's layout.
 
         Raises:
-            UsageError: not as many payloads as workers.
-            CodecError: a payload is malformed, or its scalers are not those of the first.
+            UsageError: the number of payloads is not the number of workers.
+            CodecError: a payload is malformed, or its scalers differ from the first payload's.
         """
         if len(payloads) != self.workers:
             raise UsageError(f"the sum of {self.workers} workers cannot be made of {len(payloads)} payloads")
@@ -301,7 +301,7 @@ class TernarySum:
         return HEADER_OCTETS + 4 * groups + stream + 4 * (layout.count - ternary.count)
 
     def _added(self, payloads: Sequence[Uint8Array], layout: Layout) -> tuple[Float32Array, Codes, Float64Array]:
-        """(shared scalers, sums of digits plus N, sums of the exempt values in float64)."""
+        """Return (shared scalers, sums of digits plus N, sums of the exempt values in float64)."""
         for worker, payload in enumerate(payloads):
             body = body_of(payload, layout, self.uplink.method_id, self.uplink.flags)
             scalers, codes, rest = self.uplink.split(body, layout)

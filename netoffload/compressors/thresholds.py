@@ -1,7 +1,7 @@
-"""``wgt``, ``bgt``, ``qgt``: only what has grown beyond a threshold T is sent; the rest stays and is added to the next.
+"""``wgt``, ``bgt``, ``qgt``: only values that reach a threshold T are sent; the rest is added to the next gradient.
 
 A. Anoosheh et al., "Thresholded gradient synchronization in distributed ConvNets", section 2.1, algorithms (a), (b) and
-(c), after N. Strom (Interspeech 2015). ``x`` is a gradient with what was left of it before:
+(c), after N. Strom (Interspeech 2015). ``x`` is a value of the gradient plus its residual:
 
 =======  =========================  ===========================  ==========================================
 method   sent where |x| >= T        stays                        on the wire, per value that is sent
@@ -11,22 +11,23 @@ method   sent where |x| >= T        stays                        on the wire, pe
 ``qgt``  m T, m = trunc(x / T)      x - m T                      1 octet: sign in bit 7, |m| in bits 0-6
 =======  =========================  ===========================  ==========================================
 
-Everything else stays whole. The text says "greater than T", the algorithms "at least": the latter here.
+Values below the threshold stay whole. The paper's text says "greater than T", its algorithms "at least"; this module
+follows the algorithms.
 
-Algorithm (c) as printed takes min(m, 255) of m, which by then is a *multiple* of T, not how many; and it rounds down,
-which for a negative gradient is away from 0. The text says what is meant: the number of multiples is what is sent and
-it fits an octet, and a gradient's magnitude counts. So m is rounded towards 0, and because an octet must carry the sign
-too, |m| is at most 127, not 255; what is beyond stays. An octet with |m| = 0 is not sent, and refused.
+Algorithm (c) as printed takes min(m, 255), where m is already a *multiple* of T and not the number of multiples. It
+also rounds down, which for a negative gradient is away from 0. The text shows the intention: the number of multiples is
+sent, it fits an octet, and a gradient's magnitude counts. So m is rounded towards 0. Because an octet must carry the
+sign too, |m| is at most 127, not 255; the rest stays. An octet with |m| = 0 is never sent, and refused.
 
 **gradient + old residual == sent + new residual.** The left side is one float32 addition per value, rounded to nearest
-as all additions of a gradient are; call it x. Then sent + residual is x exactly, as real numbers and so also in float32
-arithmetic, for every |x| < 4096 T (``wgt``: for every x). That holds because T has no more than 12 significant bits:
-the threshold asked for is rounded to that, at most 0.025 % away, so that every multiple up to 127 T is a float32, and
-so is what is left. From 4096 T on the residual is the nearest float32 to x minus what was sent: 2^-24 of |x| at most
-is lost. 0 and -0 count as equal.
+like all additions of a gradient; its result is x. Then sent + residual is exactly x, as real numbers and so also in
+float32 arithmetic, for every |x| < 4096 T (``wgt``: for every x). The reason is that T has at most 12 significant bits:
+a threshold is rounded to this, by at most 0.025 %. So every multiple up to 127 T is a float32, and so is the residual.
+From 4096 T on, the residual is the float32 nearest to x minus the sent value, and at most 2^-24 of |x| is lost. 0 and
+-0 count as equal.
 
 Body: thresholds, float32 | index (``sparse``) | values, in order: floats, octets, or bits from bit 0 on, ceil(k / 8)
-octets. The threshold is one for all or one per layer; a decoder refuses a payload with others than its own.
+octets. There is one threshold, or one per layer; a decoder refuses a payload with other thresholds than its own.
 """
 
 from __future__ import annotations
@@ -78,14 +79,14 @@ def rounded_threshold(threshold: float) -> np.float32:
 
 @dataclass(frozen=True)
 class Threshold(Compressor):
-    """What the three methods share.
+    """The base of the three methods.
 
     Attributes:
-        threshold: T, for all layers; used to 12 significant bits.
+        threshold: T, for all layers; rounded to 12 significant bits.
         layers: one T per layer instead, separated by ``/``: ``0.001/0.0005``.
 
     Raises:
-        UsageError: a threshold that is no number or out of range.
+        UsageError: a threshold that is not a number, or out of range.
     """
 
     threshold: float = 1e-3
@@ -95,19 +96,19 @@ class Threshold(Compressor):
     variants: ClassVar[tuple[str, ...]] = ("threshold=0.005",)
 
     def __post_init__(self) -> None:
-        """Refuse thresholds that are none."""
+        """Refuse impossible thresholds."""
         self._all()
 
     def make_state(self, layout: Layout, *, seed: int = 0, rank: int = 0, error_feedback: bool = True) -> State:
-        """Return the state before the first call; it has a residual whatever is asked for: it is the method."""
+        """Return the state before the first call; it always has a residual, which is part of the method."""
         self.thresholds(layout)
         return super().make_state(layout, seed=seed, rank=rank, error_feedback=True)
 
     def thresholds(self, layout: Layout) -> Float32Array:
-        """Return T as it is used: float32[1], or float32[layers].
+        """Return the rounded T: float32[1], or float32[layers].
 
         Raises:
-            UsageError: ``layers`` names another number of layers than there are.
+            UsageError: ``layers`` has not as many thresholds as the layout has layers.
         """
         thresholds = self._all()
         if self.layers and thresholds.size != len(layout.sizes):
@@ -126,7 +127,7 @@ class Threshold(Compressor):
 
     @abc.abstractmethod
     def _codes(self, values: Float32Array, layout: Layout) -> Uint8Array:
-        """Return uint8[n]: 0 for what stays."""
+        """Return the codes, uint8[n]: 0 for values that are not sent."""
 
     @abc.abstractmethod
     def _values_octets(self, sent: int) -> int:
@@ -141,13 +142,13 @@ class Threshold(Compressor):
         """Return float32[n]."""
 
     def encode(self, values: Float32Array, state: State) -> Uint8Array:
-        """Return the payload, and keep what stays: as the base does, but without decoding to know what that is."""
+        """Return the payload, and keep the residual; unlike the base class, without decoding the payload."""
         source = self._source(values, state)
         codes = self._codes(source, state.layout)
         payload = self._payload(codes, source, state.layout)
         residual, state.residual = state.residual, None
         self._sent(payload, source, state)
-        if residual is not None:  # overwritten, not ``source``: loops over arrays that overlap are not vector code
+        if residual is not None:  # written here, not into ``source``: LLVM makes no vector code for overlapping arrays
             groups, thresholds = self._groups(state.layout), self.thresholds(state.layout)
             keep(source, codes, groups, thresholds, int(self.method_id), residual)
             state.residual = residual
@@ -169,7 +170,7 @@ class Threshold(Compressor):
     def _decode(self, body: Uint8Array, layout: Layout) -> Float32Array:
         thresholds = self.thresholds(layout)
         if body[: thresholds.nbytes].tobytes() != thresholds.tobytes():
-            raise CodecError(f"payload has not the thresholds of {self.spec}")
+            raise CodecError(f"payload has other thresholds than {self.spec}")
         body = body[thresholds.nbytes :]
         form, sent = sparse.read_header(body, layout.count)
         index_octets = body.size - sparse.INDEX_HEADER.size - self._values_octets(sent)
@@ -262,7 +263,7 @@ class Qgt(Threshold):
 
     def _unpack(self, octets: Uint8Array, sent: int, index: Uint8Array, form: int, layout: Layout) -> Float32Array:
         if np.any(octets & np.uint8(MOST_MULTIPLES) == 0):
-            raise CodecError("payload has an octet for nothing")
+            raise CodecError("payload has an octet with multiple 0")
         packed, codes = np.zeros(sent + 1, np.uint8), np.empty(layout.count, np.uint8)
         packed[:sent] = octets
         sparse.scatter(index, form, packed, codes)
@@ -272,7 +273,7 @@ class Qgt(Threshold):
 
 
 def sent_exact(method: MethodId, value: float, threshold: float) -> Fraction:
-    """Return what a method sends of one value, 0 for nothing, as a number: the oracle."""
+    """Return the number that a method sends for one value, 0 if it sends none: the oracle."""
     exact, unit = Fraction(value), Fraction(threshold)
     if abs(exact) < unit:
         return Fraction(0)
@@ -283,7 +284,7 @@ def sent_exact(method: MethodId, value: float, threshold: float) -> Fraction:
 
 
 def values_exact(method: MethodId, sent: Sequence[Fraction], thresholds: Sequence[float]) -> bytes:
-    """Return the octets behind the index: the oracle; 0 is what is not sent."""
+    """Return the octets behind the index: the oracle; a value of 0 is not sent."""
     pairs = [(number, Fraction(threshold)) for number, threshold in zip(sent, thresholds, strict=True) if number]
     if method is MethodId.WGT:
         return b"".join(np.float32(float(number)).tobytes() for number, _ in pairs)
@@ -327,7 +328,7 @@ def binarize(values: Float32Array, groups: Int64Array, thresholds: Float32Array,
 
 @kernel
 def unbinarize(codes: Uint8Array, groups: Int64Array, thresholds: Float32Array, values: Float32Array) -> None:
-    """Write what the codes of :func:`binarize` stand for."""
+    """Write the values of the codes of :func:`binarize`."""
     for group in range(groups.size - 1):
         part, out = codes[groups[group] : groups[group + 1]], values[groups[group] : groups[group + 1]]
         threshold = thresholds[group]
@@ -337,9 +338,9 @@ def unbinarize(codes: Uint8Array, groups: Int64Array, thresholds: Float32Array, 
 
 @kernel
 def count_multiples(values: Float32Array, groups: Int64Array, thresholds: Float32Array, codes: Uint8Array) -> None:
-    """Write how many thresholds fit each magnitude, up to 127, and the sign in bit 7; 0 for none.
+    """Write how many thresholds fit each magnitude, up to 127, and the sign in bit 7; 0 if none fits.
 
-    The quotient may be rounded up to a whole number that it does not reach; what is left is then negative, exactly.
+    Rounding may lift a quotient to an integer that it does not reach; then the residual is negative, and still exact.
     """
     for group in range(groups.size - 1):
         part, out = values[groups[group] : groups[group + 1]], codes[groups[group] : groups[group + 1]]
@@ -354,7 +355,7 @@ def count_multiples(values: Float32Array, groups: Int64Array, thresholds: Float3
 
 @kernel
 def multiply(codes: Uint8Array, groups: Int64Array, thresholds: Float32Array, values: Float32Array) -> None:
-    """Write what the codes of :func:`count_multiples` stand for."""
+    """Write the values of the codes of :func:`count_multiples`."""
     for group in range(groups.size - 1):
         part, out = codes[groups[group] : groups[group + 1]], values[groups[group] : groups[group + 1]]
         threshold = thresholds[group]
@@ -372,7 +373,7 @@ def keep(
     method: int,
     residual: Float32Array,
 ) -> None:
-    """Write what stays of ``values`` when ``codes`` of a method (its number) are sent."""
+    """Write the residual of ``values`` after ``codes`` of a method (its number) are sent."""
     for group in range(groups.size - 1):
         first, end = groups[group], groups[group + 1]
         part, code, out = values[first:end], codes[first:end], residual[first:end]

@@ -1,8 +1,8 @@
-"""What the papers promise of TernGrad and QSGD, held against the methods themselves (``netoffload verify methods``).
+"""The papers' statements about TernGrad and QSGD, checked on the methods themselves (``netoffload verify methods``).
 
 TernGrad (Wen et al., sections 3.1 and 3.3): with a scaler shared by all workers, the mean of a worker's ternary vectors
-is its own gradient, clipped at c of its own standard deviations. QSGD (Jiang and Agrawal, Eq. 13): the variance ratio q
-is at most min(N / (4 s^2), sqrt(N) / s), whatever the values are.
+is the worker's gradient, clipped at c of its own standard deviations. QSGD (Jiang and Agrawal, Eq. 13): the variance
+ratio q is at most min(N / (4 s^2), sqrt(N) / s) for all values.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ CHUNK: Final = 1 << 22
 """Floats whose errors are squared at a time, in float64."""
 
 OFTEN: Final = 25
-"""Draws that a value must be expected to differ in: below, its mean is not as good as normal."""
+"""A value is judged only if at least this many draws are expected to differ: then its mean is nearly normal."""
 
 LARGEST_Z: Final = 6.0
-"""Standard errors that the mean of one value may be away: one value in 10^9 is, by chance."""
+"""The most standard errors by which a value's mean may be off; chance exceeds it for one value in 10^9."""
 
 SPREAD: Final = 5.0
-"""Standard deviations that the mean of z^2 may be away from 1."""
+"""The most standard deviations by which the mean of z^2 may differ from 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MeanCheck:
-    """How far the mean of a worker's draws is from its clipped gradient, in standard errors.
+    """The distance between the mean of a worker's draws and its clipped gradient, in standard errors z.
 
     Attributes:
-        worker: whose; the last one is the server's mean over all workers.
-        values: how many were judged: those whose mean is as good as normal.
-        largest_z: of all of them.
-        mean_square: of z; 1 if only chance is left.
+        worker: the worker's number; the last one is the server's mean over all workers.
+        values: how many values were judged: those whose mean is nearly normal.
+        largest_z: the largest z of these values.
+        mean_square: the mean of z^2; 1 if only chance is left.
     """
 
     worker: int
@@ -52,8 +52,8 @@ class MeanCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether chance explains it."""
-        tolerance = SPREAD * math.sqrt(2.1 / self.values)  # a digit's fourth moment is a little above the normal one
+        """Whether chance explains the distances."""
+        tolerance = SPREAD * math.sqrt(2.1 / self.values)  # a digit's fourth moment is a little above the normal one's
         return self.largest_z < LARGEST_Z and abs(self.mean_square - 1) < tolerance
 
 
@@ -68,7 +68,7 @@ class BoundCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether the bound does."""
+        """Whether the bound holds."""
         return self.variance_ratio <= self.bound
 
 
@@ -79,9 +79,9 @@ def ternary_means(
 
     Args:
         gradients: float32[n] of each worker, one layer.
-        draws: how many.
-        seed: of the randomness.
-        on_draw: called after each.
+        draws: number of draws.
+        seed: seed of the randomness.
+        on_draw: called after each draw.
     """
     method, layout, workers = TernGrad(), Layout.flat(gradients[0].size), len(gradients)
     states = [method.make_state(layout, seed=seed, rank=rank) for rank in range(workers)]
@@ -120,8 +120,8 @@ def qsgd_bound(values: Float32Array, *, batch: int, seed: int = 1) -> BoundCheck
 
     Args:
         values: float32[n], not all 0.
-        batch: m.
-        seed: of the randomness.
+        batch: m, samples in a worker's batch.
+        seed: seed of the randomness.
     """
     method, layout = Qsgd(rule="mn", batch=batch, norm="l2", bucket=0), Layout.flat(values.size)
     levels = float(method.levels_of(layout.groups())[0])
@@ -137,7 +137,7 @@ def qsgd_bound(values: Float32Array, *, batch: int, seed: int = 1) -> BoundCheck
 
 
 def gradients_like(workers: int, count: int, seed: int) -> list[Float32Array]:
-    """Return a gradient per worker: the later, the larger, and the first one with an outlier of 20 deviations."""
+    """Return a gradient per worker, each larger than the one before; the first has an outlier of 20 deviations."""
     random = np.random.default_rng(seed)
     gradients = [random.normal(0, 0.001 * (1 + 3 * rank), count).astype(np.float32) for rank in range(workers)]
     gradients[0][0] = 0.02

@@ -1,8 +1,8 @@
-"""The MTU of an interface, watched: whoever makes it smaller while a NIC runs must get smaller frames from then on.
+"""The MTU of an interface, watched: if it shrinks while a NIC runs, the NIC must make smaller frames from then on.
 
-The kernel tells it on a netlink socket (group ``RTNLGRP_LINK``), to whoever opened one in the interface's namespace; no
-rights are needed, so the watch goes on after they are given up. It is asked once at the start, for a change before
-the socket was open, and whenever it had to drop messages because nobody read them in time.
+The kernel announces changes on a netlink socket (group ``RTNLGRP_LINK``) that is opened in the interface's namespace.
+This needs no rights, so the watch works after the process has given up root. The watch also asks for the MTU: at the
+start, in case it changed before the socket was open, and after the kernel had to drop messages.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _IFLA_MTU: Final = 4
 
 
 class MtuWatch:
-    """A thread that says the MTU of one interface, at its start and after every change; a context manager."""
+    """A thread that reports the MTU of one interface, at its start and after every change; a context manager."""
 
     def __init__(self, name: str, netns: str | None, tell: Callable[[int], None]) -> None:
-        """Open the socket; nothing is told before the context is entered.
+        """Open the socket; the thread starts when the context is entered.
 
         Args:
-            name: of the interface.
-            netns: path of the namespace it is in; None is this one.
-            tell: called in the thread with the MTU in octets; a few times with the same one, perhaps.
+            name: the interface's name.
+            netns: path of the interface's namespace; None is this one.
+            tell: called in the thread with the MTU in octets, perhaps several times with the same one.
 
         Raises:
             DeviceError: no such interface or namespace.
@@ -75,7 +75,7 @@ class MtuWatch:
                 self._hear(self._sock.recv(rtnetlink.REPLY_LEN_MAX))
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
-                    return  # the last MTU stays
+                    return  # the NIC keeps the last MTU
                 self._ask()
 
     def _ask(self) -> None:

@@ -1,4 +1,4 @@
-"""Being in another network namespace for a moment: a TAP and a packet socket stay where they were opened."""
+"""Entering another network namespace for a moment: a TAP or a packet socket that is opened there stays there."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from netoffload.errors import DeviceError
 
 _CLONE_NEWNET: Final = 0x40000000
 _OWN_NETNS: Final = "/proc/thread-self/ns/net"
-_CONF: Final = Path("/proc/sys/net/ipv4/conf")  # of the namespace in which the thread is that reads it
+_CONF: Final = Path("/proc/sys/net/ipv4/conf")  # shows the namespace of the thread that reads it
 
 
 @contextmanager
 def in_netns(path: str | None) -> Iterator[None]:
-    """Run the body with this thread in the namespace at ``path``; None means where the thread is.
+    """Run the body with this thread in the namespace at ``path``; None means the thread's present one.
 
     Raises:
         DeviceError: no such namespace, or no right to enter it.
@@ -39,16 +39,16 @@ def in_netns(path: str | None) -> Iterator[None]:
 
 
 def is_same_netns(first: str | None, second: str | None) -> bool:
-    """Whether two paths, however they are spelt, lead to one namespace; None is the one this thread is in.
+    """Whether two paths lead to the same namespace, even if they are spelt differently; None is this thread's.
 
     Raises:
-        DeviceError: there is none at a path.
+        DeviceError: a path leads to no namespace.
     """
     return os.path.samestat(_status(first or _OWN_NETNS), _status(second or _OWN_NETNS))
 
 
 def arp_ignore(name: str, netns: str | None) -> int:
-    """Return the sysctl as it holds for interface ``name``; 0: the kernel answers there for any address it has."""
+    """Return the sysctl ``arp_ignore`` in force for interface ``name``; 0: the kernel answers for all its addresses."""
     with in_netns(netns):
         files = (_CONF / kind / "arp_ignore" for kind in ("all", name))
         return max((int(path.read_text()) for path in files if path.exists()), default=0)
@@ -76,7 +76,7 @@ def _enter(path: str) -> None:
 
 
 def _set_ns(descriptor: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)  # os.setns is there from Python 3.12 on
+    libc = ctypes.CDLL(None, use_errno=True)  # Python has os.setns from 3.12 on
     if libc.setns(descriptor, _CLONE_NEWNET) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -1,15 +1,16 @@
 """The wire's side, or the NIC's end of a host's veth pair: a packet socket with a virtio-net header on one interface.
 
-The order of the calls matters. Protocol 0 first, so that nothing is received before the socket is bound to its
-interface; the header before anything is read; the socket's own frames are never heard. The send buffer is small on
-purpose: a frame is charged to it until it leaves the interface's queue, so a full buffer is the wire saying that it is
-busy, and the NIC waits instead of losing frames. The queueing discipline must not be bypassed: it does the shaping.
+The order of the calls matters. The socket is opened with protocol 0, so that it receives nothing before it is bound to
+its interface. The virtio-net header is switched on before the first read. The socket never hears the frames that it
+sends. The send buffer is small on purpose: a frame counts against it until it leaves the interface's queue. So a full
+buffer means that the wire is busy, and the NIC waits instead of losing frames. Frames must pass the queueing
+discipline, which does the shaping.
 
-The kernel takes the VLAN tag out of a frame before the socket sees it; every message comes with auxiliary data
-(``PACKET_AUXDATA``) that says which tag it was, so that the reader can put it back.
+The kernel takes the VLAN tag out of a frame before the socket sees the frame. Every message comes with auxiliary data
+(``PACKET_AUXDATA``) that hold the tag, so that the reader can put it back.
 
-A socket hears a frame before tc's filters of the interface do, and is not asked by them. Where they redirect frames, a
-filter of the socket's own keeps these from it, from its first frame on.
+A socket hears a frame before the interface's tc filters do, also if they redirect the frame. A filter on the socket
+keeps such frames away from it, from the first frame on.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ _SIOCGIFMTU: Final = 0x8921
 _ARPHRD_ETHER: Final = 1  # linux/if_arp.h
 
 RECEIVE_BUFFER_OCTETS: Final = 16 << 20
-"""Room for 250 super-segments while the NIC's process waits for a core; the default holds three."""
+"""Room for 250 large segments while the NIC's process waits for a core; the default holds three."""
 
 SEND_BUFFER_OCTETS: Final = 1 << 20
-"""Frames in the wire's queue, with the kernel's overhead: 8 ms at 1 Gb/s, so that a NIC that waits for a core does not
-leave the wire idle, and little enough that acknowledgements behind it do not wait long."""
+"""Frames in the wire's queue, with the kernel's overhead: 8 ms at 1 Gb/s. A NIC that waits for a core does not leave
+the wire idle, and acknowledgements behind these frames do not wait long."""
 
 
 _USO_SINCE: Final = (6, 2)
@@ -56,7 +57,7 @@ def takes_bundles(release: str | None = None) -> bool:
     """Whether a packet socket of this kernel takes bundles of UDP datagrams (``GSO_UDP_L4``): Linux 6.2 and later.
 
     Args:
-        release: the kernel's; None for this one's.
+        release: release of a kernel; None for the running one.
     """
     numbers = re.match(r"(\d+)\.(\d+)", release or os.uname().release)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _USO_SINCE
@@ -69,13 +70,13 @@ def open_packet(
 
     Args:
         name: interface name.
-        netns: path of the namespace it is in; None is this one.
-        what: what the interface is, for the error line.
+        netns: path of the interface's namespace; None is this one.
+        what: the interface's part, for error messages.
         program: classic BPF (``struct sock_filter[]``) that says how many octets of a frame the socket hears; empty:
-            it hears every frame whole.
+            it hears whole frames.
 
     Raises:
-        DeviceError: no such interface, none of Ethernet, no rights, or a kernel without the virtio-net header.
+        DeviceError: no such interface, not an Ethernet interface, no rights, or a kernel without the virtio-net header.
     """
     with in_netns(netns):
         try:
@@ -105,7 +106,7 @@ def _bind(sock: socket.socket, name: str, what: str, program: bytes) -> int:
         raise DeviceError(f"packet socket on {name} cannot be set up: {error.strerror}") from error
     try:
         sock.bind((name, _ETH_P_ALL))
-        # The host's address is the TAP's, not the wire's own: a card that filters would keep its frames from us.
+        # Frames to the host carry the TAP's address, not the card's: a card that filters would drop them.
         membership = struct.pack("iHH8x", socket.if_nametoindex(name), _PACKET_MR_PROMISC, 0)
         sock.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
         ifreq = fcntl.ioctl(sock, _SIOCGIFMTU, struct.pack("16si20x", name.encode(), 0))
@@ -113,5 +114,5 @@ def _bind(sock: socket.socket, name: str, what: str, program: bytes) -> int:
         why = "no such interface" if error.errno == errno.ENODEV else error.strerror
         raise DeviceError(f"{what} {name} cannot be opened: {why}") from error
     if sock.getsockname()[3] != _ARPHRD_ETHER:
-        raise DeviceError(f"{what} {name} is no Ethernet interface: take a card, a VLAN or one end of a veth pair")
+        raise DeviceError(f"{what} {name} is not an Ethernet interface: take a card, a VLAN or one end of a veth pair")
     return int(struct.unpack("16si20x", ifreq)[1])

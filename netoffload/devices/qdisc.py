@@ -1,6 +1,6 @@
-"""Whether an interface has tc filters (rtnetlink(7)): a NIC that sets none looks for those of one that was killed.
+"""Whether an interface has tc filters (rtnetlink(7)): a killed NIC may have left some.
 
-Every NIC asks when it starts. Whoever finds some loads pyroute2.
+Every NIC asks when it starts. Only a NIC that finds a clsact loads pyroute2.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TCMSG: Final = struct.Struct("=BBHiIII")
 
 
 def has_clsact(name: str, netns: str | None = None) -> bool:
-    """Say whether interface ``name`` has a clsact, which is where filters hang; needs no rights but to enter ``netns``.
+    """Say whether interface ``name`` has a clsact, to which filters are attached; only entering ``netns`` needs rights.
 
     Raises:
         DeviceError: no such interface or namespace.
@@ -28,7 +28,7 @@ def has_clsact(name: str, netns: str | None = None) -> bool:
         try:
             index = socket.if_nametoindex(name)
         except OSError as error:
-            raise DeviceError(f"interface {name} cannot be looked at: {error.strerror}") from error
+            raise DeviceError(f"interface {name} cannot be read: {error.strerror}") from error
         with rtnetlink.open_rtnetlink() as sock:
             body = _TCMSG.pack(0, 0, 0, index, 0, 0, 0)
             sock.sendall(rtnetlink.request(_RTM_GETQDISC, rtnetlink.REQUEST_DUMP, body))
@@ -38,7 +38,7 @@ def has_clsact(name: str, netns: str | None = None) -> bool:
 def _names_clsact(sock: socket.socket, index: int) -> bool:
     while True:
         for kind, message in rtnetlink.messages(sock.recv(rtnetlink.REPLY_LEN_MAX)):
-            if kind in (rtnetlink.DONE, rtnetlink.ERROR):  # a kernel without qdiscs says "not supported"
+            if kind in (rtnetlink.DONE, rtnetlink.ERROR):  # a kernel without qdiscs answers "not supported"
                 return False
             if _TCMSG.unpack_from(message)[3] == index and b"clsact\0" in message[_TCMSG.size :]:
                 return True

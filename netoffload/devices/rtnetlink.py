@@ -1,6 +1,6 @@
-"""The few octets of rtnetlink(7) that a NIC speaks itself: to import pyroute2 takes 0.12 s of its start.
+"""The few messages of rtnetlink(7) that a NIC handles without pyroute2, whose import would take 0.12 s of its start.
 
-Whoever changes links, addresses or filters takes :mod:`netoffload.netlink` instead.
+Code that changes links, addresses or filters uses :mod:`netoffload.netlink`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ATTRIBUTE: Final = struct.Struct("=HH")
 
 
 def open_rtnetlink(groups: int = 0) -> socket.socket:
-    """Return a blocking rtnetlink socket of the namespace in which the thread is; ``groups``: what it is told of."""
+    """Return a blocking rtnetlink socket in this thread's namespace; ``groups``: the notifications that it gets."""
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
     try:
         sock.bind((0, groups))
@@ -35,12 +35,12 @@ def open_rtnetlink(groups: int = 0) -> socket.socket:
 
 
 def request(kind: int, flags: int, body: bytes) -> bytes:
-    """Return a request: ``kind`` is an ``RTM_...``, ``body`` what follows the header."""
+    """Return a request: ``kind`` is an ``RTM_...``, ``body`` the octets behind the header."""
     return _HEADER.pack(_HEADER.size + len(body), kind, flags, 1, 0) + body
 
 
 def messages(octets: bytes) -> Iterator[tuple[int, bytes]]:
-    """Return kind and body of every message that the kernel sent at once."""
+    """Return kind and body of every message in one datagram of the kernel."""
     while len(octets) >= _HEADER.size:
         length, kind = _HEADER.unpack_from(octets)[:2]
         yield kind, octets[_HEADER.size : length]

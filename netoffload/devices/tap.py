@@ -1,8 +1,8 @@
 """The host's side: a TAP interface with a virtio-net header (Linux ``Documentation/networking/tuntap.rst``).
 
-The interface may exist already (persistent, made by a testbed or by ``ip tuntap add ... vnet_hdr``); else it is made,
-and :func:`keep` makes it persistent. Then its addresses and its connections outlive the NIC. Attaching without the
-virtio-net header would be accepted and silently change what a frame looks like, so the flags are read back.
+The interface may exist (persistent, made by a testbed or by ``ip tuntap add ... vnet_hdr``); else the NIC makes it, and
+:func:`keep` makes it persistent. Then its addresses and its connections outlive the NIC. The kernel accepts attaching
+without the virtio-net header, which would silently change the form of frames; so the flags are read back.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ _IFF_VNET_HDR: Final = 0x4000
 _IFF_PERSIST: Final = 0x0800
 _FLAGS: Final = _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR
 _OFFLOAD_CSUM_TSO: Final = 0x01 | 0x02 | 0x04
-"""Checksum, TSO over IPv4 and IPv6. TSO with ECN is left out: such a frame would carry CWR on its first segment
-only."""
+"""Checksum, TSO over IPv4 and IPv6. TSO with ECN is left out: there CWR holds for a frame's first segment only."""
 
 _IFREQ: Final = struct.Struct("16sH22x")
 
@@ -48,8 +47,8 @@ class Tap(NamedTuple):
     """A TAP interface that is open.
 
     Attributes:
-        descriptor: non-blocking; the interface has a carrier until it is closed.
-        is_new: whether it was made now. It goes with its descriptor, unless :func:`keep` is called.
+        descriptor: non-blocking; the interface has a carrier until the descriptor is closed.
+        is_new: whether this call made the interface. It ends with its descriptor, unless :func:`keep` is called.
     """
 
     descriptor: int
@@ -61,10 +60,10 @@ def open_tap(name: str, netns: str | None = None) -> Tap:
 
     Args:
         name: interface name, at most 15 characters.
-        netns: path of the namespace it is in; None is this one.
+        netns: path of the interface's namespace; None is this one.
 
     Raises:
-        DeviceError: no TUN, no rights, the name is another kind of device or in use by another process.
+        DeviceError: no TUN, no rights, the name belongs to another kind of device, or another process uses the TAP.
     """
     if not 0 < len(name.encode()) < IFNAMSIZ:
         raise DeviceError(f"interface name {name!r} is not 1..{IFNAMSIZ - 1} octets long")
@@ -72,7 +71,7 @@ def open_tap(name: str, netns: str | None = None) -> Tap:
         try:
             descriptor = os.open(TUN_PATH, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise DeviceError(f"{TUN_PATH} cannot be opened ({error.strerror}): is TUN in this kernel?") from error
+            raise DeviceError(f"{TUN_PATH} cannot be opened ({error.strerror}): load the module tun") from error
         try:
             is_new = _attach(descriptor, name)
             if is_new:
@@ -84,7 +83,7 @@ def open_tap(name: str, netns: str | None = None) -> Tap:
 
 
 def keep(tap: Tap) -> None:
-    """Let a TAP stay when its descriptor is closed, also by a kill.
+    """Let a TAP stay when its descriptor is closed, also if the process is killed.
 
     Raises:
         DeviceError: the kernel refused.
@@ -92,7 +91,7 @@ def keep(tap: Tap) -> None:
     try:
         fcntl.ioctl(tap.descriptor, _TUNSETPERSIST, 1)
     except OSError as error:
-        raise DeviceError(f"the TAP cannot be made persistent: {error.strerror} (see --ephemeral)") from error
+        raise DeviceError(f"the TAP cannot be made persistent ({error.strerror}): start with --ephemeral") from error
 
 
 def _set_queue_len(name: str) -> None:
@@ -104,14 +103,14 @@ def _set_queue_len(name: str) -> None:
 
 
 def _attach(descriptor: int, name: str) -> bool:
-    """Attach to the TAP, and say whether it is new: one without persistence that was there is in use, and refused."""
+    """Attach to the TAP, and say whether it is new; an existing TAP that is not persistent is in use, and refused."""
     try:
         fcntl.ioctl(descriptor, _TUNSETIFF, _IFREQ.pack(name.encode(), _FLAGS))
     except OSError as error:
         why = {
             errno.EPERM: "this needs root (CAP_NET_ADMIN): start the NIC with sudo",
             errno.EBUSY: "another process has it open",
-            errno.EINVAL: "a device of that name exists and is not a plain TAP",
+            errno.EINVAL: "a device of that name exists and is not a plain TAP; choose another name",
         }.get(error.errno or 0, error.strerror)
         raise DeviceError(f"TAP {name} cannot be opened: {why}") from error
     flags = _IFREQ.unpack(fcntl.ioctl(descriptor, _TUNGETIFF, bytes(_IFREQ.size)))[1]

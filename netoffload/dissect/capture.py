@@ -1,8 +1,7 @@
-"""A capture file as records: what every frame is, what a block holds, and sums per flow.
+"""A capture file as records: the kind of every frame, the contents of blocks, and sums per flow.
 
-Any link type that scapy knows will do (Ethernet, raw IP, ``tcpdump -i any``), pcap and pcapng, compressed or not.
-
-A block's CRC is combined with a nonce, which the NIC that the block goes to said in its SYN (:class:`Nonces`).
+The file may have any link type that scapy knows (Ethernet, raw IP, ``tcpdump -i any``), as pcap or pcapng, compressed
+or not. A block's CRC is combined with a nonce, which the block's receiving NIC sent in its SYN (:class:`Nonces`).
 """
 
 from __future__ import annotations
@@ -47,30 +46,30 @@ FRAGMENT: Final = "a fragment"
 
 @dataclass(frozen=True)
 class Frame:
-    """One captured frame. What does not apply is None.
+    """One captured frame. Attributes that do not apply are None.
 
     Attributes:
-        number: in the file, from 1; the datagrams of a bundle that was captured uncut have the same.
-        time_s: since the first frame of the file.
-        frame_len: octets on the wire, also where the capture kept fewer.
+        number: number in the file, from 1; the datagrams of a bundle that was captured uncut have the same number.
+        time_s: seconds since the first frame of the file.
+        frame_len: octets on the wire, also if the capture kept fewer.
         kind: ``block``, ``offer`` (a SYN with the capability word), ``tagged`` or ``untagged`` (other TCP), ``other``.
         text: one line by scapy, for kind ``other``.
-        src, sport, dst, dport, seq, flags: of the TCP header, the recovered one in a block.
-        raw_len: payload octets that the segment has at the hosts.
-        payload_len: payload octets that are in this frame.
+        src, sport, dst, dport, seq, flags: fields of the TCP header, which in a block is the host's.
+        raw_len: payload octets of the segment at the hosts.
+        payload_len: payload octets in this frame.
         ratio: raw_len / payload_len of a block.
-        codec: of a block, by name; its number where this version does not know it.
-        bound_k: of a block.
-        gso_size: of a block.
-        head, tail: raw octets around its floats.
+        codec: a block's codec by name; its number if this version does not know it.
+        bound_k: a block's bound k.
+        gso_size: a block's gso_size.
+        head, tail: raw octets before and behind a block's floats.
         classes: floats that took 0, 8, 16, 32 bits; None for a codec without tags or masks.
-        crc: ``ok``, ``bad``, ``unknown`` without the nonce, or None where the frame, or the capture of it, does not
-            have the whole block.
-        has_mac: whether a MAC is behind a block's payload. Nobody without the key can judge it.
-        fault: why a NIC would not decode it, other than its CRC; also of kind ``other``, for a fragment of IPComp.
-        peer_version, peer_codecs: what an offer says: block version, names of the codecs its NIC decodes.
-        peer_wants_mac: whether its NIC takes only blocks with a MAC.
-        values: float32[n] of a block, where they were asked for and can be decoded.
+        crc: ``ok``, ``bad``, ``unknown`` without the nonce, or None if the frame or its capture lacks a part of the
+            block.
+        has_mac: whether a MAC is behind a block's payload; it can be checked only with the key.
+        fault: why a NIC would not decode the frame, other than its CRC; also for a fragment of IPComp, kind ``other``.
+        peer_version, peer_codecs: the block version in an offer, and the names of the codecs that its NIC decodes.
+        peer_wants_mac: whether the offer's NIC takes only blocks with a MAC.
+        values: float32[n] of a block, if asked for and decodable.
     """
 
     number: int
@@ -103,11 +102,11 @@ class Frame:
 
     @property
     def flow(self) -> tuple[str | None, int | None, str | None, int | None]:
-        """What tells flows apart."""
+        """Addresses and ports, which identify a flow."""
         return self.src, self.sport, self.dst, self.dport
 
     def to_json(self) -> dict[str, Any]:
-        """Return what applies as JSON values; floats that JSON does not have (NaN, infinities) are strings."""
+        """Return the attributes that apply as JSON values; NaN and infinities become strings."""
         said = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         if self.values is not None:
             said["values"] = [float(x) if np.isfinite(x) else str(x) for x in self.values]
@@ -116,16 +115,16 @@ class Frame:
 
 @dataclass
 class Nonces:
-    """What is known of the nonces in a capture, by direction of a connection.
+    """The known nonces of a capture, by direction of a connection.
 
-    The word in A's SYN says the nonce of blocks *to* A. A trace has the frames of its two directions in bursts, so a
-    SYN may stand behind the blocks that it is about: the first block without a nonce makes the reader look ahead once.
-    Where the capture begins later, two blocks in a row whose CRC is right with one nonce say it.
+    The word in A's SYN has the nonce of blocks *to* A. A trace has frames of one direction after frames of the other,
+    so a SYN may come behind its blocks: at the first block without a nonce the reader looks ahead once. If the capture
+    has no SYN, a nonce is taken from two blocks in a row whose CRC is right with it.
 
     Attributes:
-        look_ahead: learns the nonces of every SYN in the capture.
+        look_ahead: reads the nonces of every SYN in the capture.
         known: nonces by source, source port, destination and destination port of blocks.
-        guessed: the nonce that the last block of an unknown direction was right with.
+        guessed: the nonce with which the last block of an unknown direction is right.
     """
 
     look_ahead: Callable[[Nonces], None] | None = None
@@ -137,7 +136,7 @@ class Nonces:
         self.known.setdefault((ends["dst"], ends["dport"], ends["src"], ends["sport"]), set()).add(nonce)
 
     def judge(self, ends: dict[str, Any], found: int | None) -> str | None:
-        """Return what :attr:`Frame.crc` says of a block with these ends whose CRC is right with the nonce ``found``."""
+        """Return :attr:`Frame.crc` of a block with these ends, whose CRC is right with the nonce ``found``."""
         if found is None or "sport" not in ends:
             return None
         flow = ends["src"], ends["sport"], ends["dst"], ends["dport"]
@@ -155,7 +154,7 @@ class Nonces:
 
 @dataclass
 class FlowSum:
-    """What one direction of a connection sent, summed over the frames of :attr:`Frame.flow`."""
+    """The sums over all frames of one direction of a connection (:attr:`Frame.flow`)."""
 
     src: str
     sport: int
@@ -167,7 +166,7 @@ class FlowSum:
     classes: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     bad_blocks: int = 0
     segments: int = 0
-    """Uncompressed segments with payload; the capture may show several as one (GSO)."""
+    """Uncompressed segments with payload; the capture may have several in one frame (GSO)."""
     segment_octets: int = 0
 
     @property
@@ -190,12 +189,12 @@ class FlowSum:
             self.segment_octets += frame.payload_len
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all sums as JSON values."""
         return {**dataclasses.asdict(self), "ratio": self.ratio}
 
 
 def add_to_flows(flows: dict[Any, FlowSum], frame: Frame) -> None:
-    """Add a frame to the sum of its flow, which is made if it is new; frames without a flow are left out."""
+    """Add a frame to the sums of its flow, which are made if the flow is new; frames without a flow are left out."""
     if frame.src is None or frame.sport is None or frame.dst is None or frame.dport is None:
         return
     if frame.flow not in flows:
@@ -221,7 +220,7 @@ def read_frames(path: Path, with_values: bool = False) -> Iterator[Frame]:
 
 
 def _packets(path: Path) -> Iterator[Packet]:
-    """Yield the packets of a capture file; raises what :func:`read_frames` raises."""
+    """Yield the packets of a capture file; raise the errors of :func:`read_frames`."""
     try:
         reader = PcapReader(str(path))
     except Scapy_Exception as error:
@@ -253,13 +252,13 @@ def _learn(ends: dict[str, Any], word: Capability | None, nonces: Nonces) -> Non
 
 
 def _outermost(packet: Packet) -> tuple[Packet | None, Packet | None]:
-    """Return the IP header and what it carries. Inside another one (a tunnel) it is not for a NIC."""
+    """Return the outer IP header and its payload; a NIC does not look into tunnels."""
     ip = next((layer for layer in packet.iterpayloads() if isinstance(layer, IP | IPv6)), None)
     return ip, None if ip is None else ip.payload
 
 
 def _frames(packet: Packet, nonces: Nonces, number: int, time_s: float, with_values: bool) -> Iterator[Frame]:
-    """Yield one frame, or the datagrams of a bundle that was captured before it was cut apart."""
+    """Yield one frame, or the datagrams of a bundle that was captured uncut."""
     frame_len = packet.wirelen or len(packet.original)
     ip, above = _outermost(packet)
     if isinstance(above, IPComp) and isinstance(above.payload, OffloadBlock):
@@ -281,7 +280,7 @@ def _frames(packet: Packet, nonces: Nonces, number: int, time_s: float, with_val
 
 
 def _segment(ip: Packet, segment: Packet, nonces: Nonces, **seen: Any) -> Frame:
-    """A TCP segment that is no block; its length is what IP says, as the capture may be short."""
+    """Return a TCP segment that is not a block; its length is from the IP header, as the capture may be short."""
     tos = ip.tos if isinstance(ip, IP) else ip.tc
     ip_payload_len = ip.len - 4 * ip.ihl if isinstance(ip, IP) else ip.plen
     payload_len = max(0, ip_payload_len - 4 * (segment.dataofs or 5))
@@ -305,9 +304,7 @@ def _block(ip: Packet, block: Packet, nonces: Nonces, with_values: bool, **seen:
     crc = nonces.judge(ends, None if _is_fragment(ip) else layers.nonce_of(block))
     payload_len = layers.payload_len_of(block)
     classes, values, fault = None, None, _refusal(ip, block)
-    if (
-        crc in (CRC_OK, CRC_UNKNOWN) and fault is None
-    ):  # nothing is said about octets that are not those that were sent, or not all there
+    if crc in (CRC_OK, CRC_UNKNOWN) and fault is None:  # damaged or incomplete octets are not checked further
         try:
             classes = layers.classes_of(block)
             values = layers.floats_of(block) if with_values else None
@@ -334,9 +331,9 @@ def _block(ip: Packet, block: Packet, nonces: Nonces, with_values: bool, **seen:
 
 
 def _refusal(ip: Packet, block: Packet) -> str | None:
-    """Say why a NIC would refuse a block for its headers, which may be all that the capture has; None if it would not.
+    """Return why a NIC would refuse a block for its headers, or None; the capture may have only the headers.
 
-    The reasons and their order are those of ``netoffload.engine.receive``.
+    The reasons and their order are as in ``netoffload.engine.receive``.
     """
     if _is_fragment(ip):
         return FRAGMENT
@@ -348,11 +345,11 @@ def _refusal(ip: Packet, block: Packet) -> str | None:
         return f"codec {block.codec} with bound {block.bound_k} is unknown"
     if BlockTCP in block and int(block[BlockTCP].flags) & ~SEGMENT_FLAGS:
         return f"a segment with flags {block[BlockTCP].flags}"
-    return None if block.payload_len else "a block of no payload"
+    return None if block.payload_len else "a block without payload"
 
 
 def _is_fragment(ip: Packet) -> bool:
-    """Whether this is a fragment of a datagram: NICs put none together."""
+    """Whether this is a fragment of a datagram; NICs do not reassemble fragments."""
     return bool(ip.frag or ip.flags.MF) if isinstance(ip, IP) else isinstance(ip.payload, IPv6ExtHdrFragment)
 
 
@@ -361,7 +358,7 @@ def _is_ipcomp_fragment(ip: Packet) -> bool:
 
 
 def _ends(ip: Packet, segment: Packet) -> dict[str, Any]:
-    """Addresses, and what the TCP header says; a header that the capture cut off says nothing."""
+    """Return addresses and fields of the TCP header, without fields that the capture cut off."""
     ends = {"src": ip.src, "dst": ip.dst}
     if isinstance(segment, TCP | BlockTCP):
         ends |= {"sport": segment.sport, "dport": segment.dport, "seq": segment.seq, "flags": str(segment.flags)}

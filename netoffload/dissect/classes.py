@@ -1,6 +1,6 @@
-"""How many floats of a payload took 0, 8, 16 and 32 bits, from its tags or masks; and whether its half is marked right.
+"""How many floats of a payload took 0, 8, 16 and 32 bits, from its tags or masks; and whether its middle is right.
 
-Nothing is decoded: tags, masks, widths, runs and codes say where everything lies.
+No float is decoded: tags, masks, widths, runs and codes say where everything is.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _WRONG_MARK: Final = "the half is not where a burst starts"
 
 
 def of_payload(codec_id: int, payload: bytes, count: int, mark: tuple[int, int]) -> Classes | None:
-    """Return the classes of a payload of ``count`` floats; None for a codec whose floats all take the same.
+    """Return the classes of a payload of ``count`` floats; None for a codec whose floats all take the same bits.
 
     Args:
-        codec_id: of a block header, whatever it says.
+        codec_id: the id in a block header, perhaps an unknown one.
         payload: the codec's octets.
-        count: floats in it.
+        count: floats in the payload.
         mark: bursts and octets in the first half.
 
     Raises:
@@ -77,7 +77,7 @@ def _of_bursts(payload: bytes, count: int, mark: tuple[int, int]) -> Classes:
 
 
 def _of_groups(payload: bytes, count: int, is_packed: bool) -> Classes:
-    """Go through the groups and runs of one half, or of a payload without a mark."""
+    """Return the classes of the groups and runs of one half, or of a payload without a mark."""
     at = done = floats = sixteen = whole = 0
     may_run = True
     while done < count:
@@ -85,7 +85,7 @@ def _of_groups(payload: bytes, count: int, is_packed: bool) -> Classes:
             groups = int.from_bytes(payload[at + 1 : at + 2], "little") + 1
             if not may_run or GROUP * (groups - 1) >= count - done:
                 raise CodecError("runs are not those of an encoder")
-            may_run = False  # as a block has no room for a group behind the longest run
+            may_run = False  # the longest run, 256 groups, leaves no room for another group in a block
             at, done = at + 2, done + GROUP * groups
         else:
             there, at = _floats_there(payload, at, min(GROUP, count - done))

@@ -1,16 +1,16 @@
 """Offload blocks as scapy layers.
 
-Importing this module binds them: any ``Ether(octets)`` or ``IP(octets)`` of scapy's then shows blocks. IPComp (RFC
-3173) is bound to protocol 108 of both IP versions; behind our CPI it carries an :class:`OffloadBlock`, behind any other
-CPI raw octets, as before. In UDP it is in an :class:`OffloadEntry`; what follows the first one of a bundle is padding
-to scapy, and :func:`entries_of` finds it. To build one by hand::
+Importing this module binds them: any ``Ether(octets)`` or ``IP(octets)`` of scapy then shows blocks. IPComp (RFC 3173)
+is bound to protocol 108 of both IP versions. With the CPI of blocks it carries an :class:`OffloadBlock`, with any other
+CPI raw octets. In UDP a block is in an :class:`OffloadEntry`. scapy takes all but the first entry of a bundle for
+padding; :func:`entries_of` returns all entries. To build a block by hand::
 
     IP(src="10.0.0.1", dst="10.0.0.2", tos=0x28) / offload(values, nonce=nonce, sport=5000, dport=5001, seq=1)
     IP(src="10.0.0.1", dst="10.0.0.2", tos=0x28) / UDP(dport=UDP_PORT) / OffloadEntry() / offload(values, ...)
 
-Lengths, the CRC and IPComp's header are filled in when the packet is built; what is given explicitly stays, also where
-it is wrong. The nonce that is combined with the CRC is the one in the capability word of the NIC that the block goes to
-(``netoffload.wire.capability``); a NIC decodes no other block.
+Lengths, the CRC and IPComp's header are filled in when the packet is built; explicit values stay, even wrong ones. The
+CRC is combined with the nonce in the capability word of the block's receiving NIC (``netoffload.wire.capability``),
+which decodes no other blocks.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class IPComp(Packet):
 
 
 class OffloadEntry(Packet):
-    """What stands before a block in UDP (``netoffload.wire.encapsulation``)."""
+    """The header before a block in UDP (``netoffload.wire.encapsulation``)."""
 
     name = "netoffload entry"
     fields_desc = (
@@ -74,7 +74,7 @@ class OffloadEntry(Packet):
 
     @classmethod
     def dispatch_hook(cls, octets: bytes | None = None, *_args: Any, **_options: Any) -> type[Packet]:
-        """Leave to others what is to the port and not ours."""
+        """Leave other datagrams to this port to other layers."""
         begins = wire.IPCOMP_NEXT_TCP << 24 | wire.CPI_OFFLOAD
         at = encapsulation.ENTRY_LEN
         if octets is not None and (octets[:1] != b"\x01" or octets[at : at + 4] != begins.to_bytes(4, "big")):
@@ -88,14 +88,14 @@ class OffloadEntry(Packet):
         return bytes(header + rest)
 
     def extract_padding(self, octets: bytes) -> tuple[bytes, bytes]:
-        """Split the block from what follows it."""
+        """Split the block from the octets behind it."""
         return octets[: self.block_len], octets[self.block_len :]
 
 
 class OffloadBlock(Packet):
-    """Block header (``netoffload.wire.offload``); ``crc`` None is computed where there is an IP header below.
+    """Block header (``netoffload.wire.offload``); if ``crc`` is None and there is an IP header below, it is computed.
 
-    ``nonce`` is combined with the CRC that is computed, and takes no room. Of a dissected block it says nothing.
+    ``nonce`` is combined with the computed CRC, and is not part of the octets. In a dissected block it has no meaning.
     """
 
     name = "netoffload"
@@ -124,12 +124,12 @@ class OffloadBlock(Packet):
         return bytes(header + rest)
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:
-        """Behind a block header is always a TCP header."""
+        """Return the TCP header, which always follows a block header."""
         return BlockTCP
 
 
 class BlockTCP(TCP):  # type: ignore[misc, unused-ignore]
-    """The TCP header in a block: verbatim, its checksum 0; what follows is compressed, and no protocol of the ports."""
+    """The TCP header in a block: verbatim, with checksum 0; the octets behind it are compressed."""
 
     name = "TCP"
     match_subclass = True
@@ -145,7 +145,7 @@ class BlockTCP(TCP):  # type: ignore[misc, unused-ignore]
         return str(self.sprintf("TCP %BlockTCP.sport% > %BlockTCP.dport% %BlockTCP.flags%"))
 
     def guess_payload_class(self, payload: bytes) -> Any:
-        """Head, bursts, tail and MAC are octets; :func:`floats_of` decodes them."""
+        """Return raw octets: head, bursts, tail and MAC, which :func:`floats_of` decodes."""
         return Raw
 
 
@@ -169,13 +169,13 @@ def offload(
     """Return the layers of one block, to be put behind ``IP(...)`` or ``IPv6(...)``.
 
     Args:
-        values: float32[n], contiguous; what the bursts hold.
-        codec_name: of the codec that encodes them.
+        values: float32[n], contiguous; the floats of the block.
+        codec_name: name of the codec that encodes them.
         bound_k: their error bound is 2**-bound_k.
         head: 0..3 raw octets before the floats.
         tail: 0..3 raw octets behind them.
         gso_size: the MSS of the segment that the block is from; 0 where the payload is one segment.
-        nonce: of the NIC that it goes to, from its capability word.
+        nonce: the nonce in the receiving NIC's capability word.
         tcp: fields of the TCP header: ``sport``, ``seq``, ``flags`` and so on.
 
     Raises:
@@ -212,7 +212,7 @@ def entries_of(datagram: Packet) -> list[Packet]:
 def nonce_of(block: Packet) -> int | None:
     """Return the nonce with which the CRC of a dissected :class:`OffloadBlock` is right.
 
-    None where its octets were cut off. They are taken as they were captured, not rebuilt.
+    None if the capture cut off octets. The function takes the captured octets and does not rebuild the block.
     """
     addresses, captured = _addresses(block), block.underlayer.original
     length = _announced(block)
@@ -222,18 +222,18 @@ def nonce_of(block: Packet) -> int | None:
 
 
 def crc_is_good(block: Packet, nonce: int) -> bool | None:
-    """Say whether the CRC of a dissected :class:`OffloadBlock` is right; None where its octets were cut off.
+    """Return whether the CRC of a dissected :class:`OffloadBlock` is right; None if the capture cut off octets.
 
     Args:
         block: a block.
-        nonce: of the NIC that it goes to.
+        nonce: the receiving NIC's nonce.
     """
     found = nonce_of(block)
     return None if found is None else found == nonce
 
 
 def mac_of(block: Packet) -> bytes | None:
-    """Return the MAC behind a dissected block's payload; None where it has none, or was cut off."""
+    """Return the MAC behind a dissected block's payload; None if the block has no MAC, or the capture cut it off."""
     length = _announced(block)
     octets = block.underlayer.original
     if not _mac_len(block) or length is None or len(octets) < length:
@@ -242,10 +242,7 @@ def mac_of(block: Packet) -> bytes | None:
 
 
 def payload_len_of(block: Packet) -> int | None:
-    """Return how many payload octets a dissected block has by its headers, also where the capture has fewer.
-
-    A MAC is not among them.
-    """
+    """Return a dissected block's payload octets according to its headers, without a MAC; the capture may have fewer."""
     length = _announced(block)
     if length is None or BlockTCP not in block or block[BlockTCP].dataofs < 5:
         return None
@@ -257,7 +254,7 @@ def bursts_of(block: Packet) -> bytes:
     """Return the codec's payload in a dissected block, between the raw octets.
 
     Raises:
-        WireError: the block's lengths contradict each other, or it is not all there.
+        WireError: the block's lengths contradict each other, or the capture lacks a part of it.
     """
     length = _announced(block)
     octets = block.underlayer.original
@@ -281,10 +278,10 @@ def bursts_of(block: Packet) -> bytes:
 
 
 def floats_of(block: Packet) -> Float32Array:
-    """Return the floats that a dissected block stands for, as the receiving NIC will decode them.
+    """Return the floats of a dissected block, as the receiving NIC decodes them.
 
     Raises:
-        WireError: lengths, codec, bound or tags are not such as an encoder makes.
+        WireError: no encoder makes these lengths, codec, bound or tags.
     """
     bursts = np.frombuffer(bursts_of(block), np.uint8)
     chosen = codec.by_id(block.codec)
@@ -298,10 +295,10 @@ def floats_of(block: Packet) -> Float32Array:
 
 
 def classes_of(block: Packet) -> tuple[int, int, int, int] | None:
-    """Return how many floats of a block took 0, 8, 16 and 32 bits; None for codecs whose floats all take the same.
+    """Return how many floats of a block took 0, 8, 16 and 32 bits; None for codecs whose floats all take the same bits.
 
     Raises:
-        WireError: lengths, tags, masks or the mark of the half contradict each other.
+        WireError: lengths, tags, masks or the mark of the middle contradict each other.
     """
     return classes.of_payload(block.codec, bursts_of(block), _floats_len(block), (block.half_bursts, block.half_len))
 
@@ -323,7 +320,7 @@ def capability_option(nonce: int = 0) -> tuple[int, bytes]:
 
 
 def _floats_len(block: Packet) -> int:
-    """Return how many floats the payload holds at the hosts."""
+    """Return the number of floats in the payload."""
     return int(block.payload_len - block.head - block.tail) // 4
 
 
@@ -332,7 +329,7 @@ def _mac_len(block: Packet) -> int:
 
 
 def _addresses(block: Packet) -> bytes | None:
-    """Return source and destination of the IP header below; None where there is none."""
+    """Return source and destination of the IP header below; None without an IP header."""
     ip = block.underlayer and block.underlayer.underlayer
     while isinstance(ip, OffloadEntry | UDP):
         ip = ip.underlayer
@@ -343,7 +340,7 @@ def _addresses(block: Packet) -> bytes | None:
 
 
 def _announced(block: Packet) -> int | None:
-    """Return how many octets the IP header or the entry below announces from the IPComp header on."""
+    """Return the octets from the IPComp header on, according to the IP header or the entry below."""
     ip = block.underlayer.underlayer
     if isinstance(ip, OffloadEntry):
         return int(ip.block_len)
@@ -353,6 +350,6 @@ def _announced(block: Packet) -> int | None:
 
 
 def _crc(block: bytes, addresses: bytes) -> int:
-    """CRC32C over addresses and block, with protocol and length where the CRC stands (``netoffload.wire.offload``)."""
+    """Return the CRC32C of addresses and block; protocol and length replace the CRC (``netoffload.wire.offload``)."""
     covered = bytes((0, wire.PROTO_IPCOMP)) + len(block).to_bytes(2, "big")
     return crc32c(addresses + block[: wire.CRC] + covered + block[wire.CRC + 4 :])

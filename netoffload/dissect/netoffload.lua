@@ -4,15 +4,15 @@
 --
 --   tshark -X lua_script:netoffload.lua -r FILE -T fields -e netoffload.codec -e netoffload.ratio -e tcp.seq
 --
--- The layout is that of netoffload/wire/offload.py and encapsulation.py. The block is decoded as the receiving NIC decodes it, and the TCP
--- segment that its host then gets goes to Wireshark's own TCP dissector: sequence analysis, streams and whatever reads the
--- payload see what the programs see. Where that cannot be (cut short by the capture, a codec of a later version, a field
--- that the NIC refuses, tags that contradict the length), the TCP dissector gets the header alone.
+-- netoffload/wire/offload.py and encapsulation.py define the layout. Blocks are decoded like in the receiving NIC. The TCP segment
+-- that its host gets goes to Wireshark's TCP dissector: so sequence analysis and streams show the data that the programs see.
+-- If a block cannot be decoded (cut short by the capture, a codec of a later version, a field that the NIC refuses, tags that
+-- contradict the length), the TCP dissector gets only the header.
 --
--- A block's CRC is combined with a nonce of its direction. The SYN of whom the blocks go to says it, in an option of its NIC; where
--- the capture begins later, two blocks in a row whose CRC is right with one nonce do.
+-- A block's CRC is combined with a nonce of its direction. The receiving NIC sends the nonce in an option of a SYN. If the capture
+-- begins later, the nonce is taken from two blocks in a row whose CRC is right with it.
 --
--- Other IPComp goes to Wireshark's dissector of it. A preference turns the CRC check off, which is a loop over octets.
+-- Other IPComp goes to Wireshark's own IPComp dissector. The CRC check is a slow loop over octets; a preference turns it off.
 
 local PROTO_IPCOMP = 108
 local CPI_OFFLOAD = 0xF128
@@ -34,9 +34,9 @@ local TAG_OCTETS = { [0] = 0, 1, 2, 4 }
 local GROUP = 64
 local TAG_OF_CODE = { [0x80] = 2, [0x00] = 3 }
 local WIDTH_BITS, WIDTH_MAX = 3, 8
--- By a codec's number: its name; with tags, what the last bit of its 8-bit form weighs, 2^-(places + per_k k); with masks, the
--- number of the codec with tags that has its values; whether its groups have a width, and runs; of the others, how many bits
--- they keep.
+-- Tables by a codec's number: its name; for codecs with tags, the weight of the last bit of the 8-bit form, 2^-(places + per_k k);
+-- for codecs with masks, the number of the codec with tags that has the same values, and whether groups have a width, and runs; for
+-- the others, how many bits they keep.
 -- scripts/generate makes what follows from netoffload/codec_specs.py.
 local CODECS = { [0] = "none", [1] = "inceptionn", [2] = "bounded", [3] = "truncate16", [4] = "truncate22", [5] = "truncate24", [6] = "sparse", [7] = "packed" }
 local PLACES8 = { [1] = { places = 7, per_k = 0 }, [2] = { places = -1, per_k = 1 } }
@@ -94,7 +94,7 @@ local fragment_headers = Field.new("ipv6.fraghdr.nxt")
 local tcp_headers = Field.new("tcp")
 local IPV4_SOURCE_AT = 12
 
--- Lua 5.2 has bit32, older ones Wireshark's own bit, newer ones operators that the older ones cannot parse.
+-- Lua 5.2 has bit32; older versions have Wireshark's bit; newer versions have operators that older ones cannot parse.
 local bitwise = bit32 or bit or load([[return {
     band = function(a, b) return a & b end,
     bxor = function(a, b) return a ~ b end,
@@ -122,7 +122,7 @@ local function crc32c(octets)
         local low = band(bxor(crc, octets:byte(index)), 0xFF)
         crc = bxor(rshift(crc, 8), crc_table[low])
     end
-    return bxor(crc, 0xFFFFFFFF) % 2 ^ 32 -- not negative, whatever library it is from
+    return bxor(crc, 0xFFFFFFFF) % 2 ^ 32 -- not negative, with any of the libraries
 end
 
 -- The addresses of the innermost IP header: the block is its payload.
@@ -138,8 +138,8 @@ local function addresses()
     return found and found.octets
 end
 
--- Whether the innermost IP header is that of a whole datagram (Wireshark puts fragments together, a NIC does not), and its
--- header sum is right; one of IPv6 has none.
+-- Whether the innermost IP header belongs to a whole datagram (Wireshark reassembles fragments, a NIC does not), and its
+-- checksum is right; IPv6 headers have no checksum.
 local function ip_header_is_taken()
     local headers, others, fragments = { ip_headers() }, { field_of_source.ipv6() }, { fragment_headers() }
     local header, other, fragment = headers[#headers], others[#others], fragments[#fragments]
@@ -159,12 +159,12 @@ local function ip_header_is_taken()
     return sum == 0xFFFF
 end
 
--- Whether the flags of the TCP header, as far as it was captured, are those of a block's segment: no SYN, RST, URG, CWR.
+-- Whether the flags of the TCP header, if captured, are allowed in a block: no SYN, RST, URG, CWR.
 local function flags_are_plain(tvb)
     return tvb:len() < TCP_AT + 14 or band(tvb(TCP_AT + 13, 1):uint(), 0xA6) == 0
 end
 
--- Whether a NIC takes a block with these headers, whatever is behind them.
+-- Whether a NIC takes a block with these headers, if its payload is right.
 local function is_taken(tvb)
     local bound_k = tvb(5, 1):uint()
     return tvb(1, 1):uint() == 0
@@ -180,22 +180,22 @@ local function mac_len_of(tvb)
     return band(tvb(7, 1):uint(), HAS_MAC) ~= 0 and MAC_LEN or 0
 end
 
--- What is known of nonces, by direction: addresses and ports, as they are in the headers. And what was said of each block:
--- Wireshark dissects a frame again whenever it shows it, in any order.
+-- The known nonces, by direction: addresses and ports from the headers. And the result of each block's check, because Wireshark
+-- dissects a frame again whenever it shows the frame, in any order.
 local known, guessed, said = {}, {}, {}
 
 function netoffload.init()
     known, guessed, said = {}, {}, {}
 end
 
--- The other direction of a connection whose addresses and ports these are.
+-- The other direction of the connection with these addresses and ports.
 local function reversed(from, ports)
     local half = #from / 2
     return from:sub(half + 1) .. from:sub(1, half) .. ports:sub(3, 4) .. ports:sub(1, 2)
 end
 
--- Return the nonce with which the CRC of a whole block is right. Protocol and length stand where it is, while it is
--- computed; it covers no MAC.
+-- Return the nonce with which the CRC of a whole block is right. While the CRC is computed, its field holds protocol and length.
+-- The CRC does not cover a MAC.
 local function nonce_of(tvb, from)
     local length = tvb:len() - mac_len_of(tvb)
     if length < TCP_AT + TCP_MIN_LEN then
@@ -206,7 +206,7 @@ local function nonce_of(tvb, from)
     return bxor(crc32c(from .. octets), tvb(16, 4):uint()) % 2 ^ 32
 end
 
--- Say whether the CRC of a block of this direction is right: "ok", "bad", or "unknown" without the nonce.
+-- Return whether the CRC of a block of this direction is right: "ok", "bad", or "unknown" without the nonce.
 local function judge(flow, found)
     if known[flow] then
         return known[flow] == found and "ok" or "bad"
@@ -218,7 +218,7 @@ local function judge(flow, found)
     return "unknown"
 end
 
--- The same of a block that was captured whole, and its nonce; nil where there is nothing to say.
+-- Return the same result for a block that was captured whole, and its nonce; nil for other blocks.
 local function judge_block(tvb, pinfo)
     local from = addresses()
     local found = from and nonce_of(tvb, from)
@@ -294,8 +294,8 @@ local function bits_at(octets, bit, width)
     return math.floor(number / 2 ^ shift) % 2 ^ width
 end
 
--- Read the masks of the group at a place, which ends at stop or sooner: the places of its floats that are not 0, and the place
--- behind the masks; nil where no encoder writes such masks.
+-- Read the masks of the group at a place, which ends at stop or sooner. Return the places of its floats that are not 0, and the place
+-- behind the masks; nil if no encoder writes such masks.
 local function read_masks(bursts, at, stop, floats)
     if at > stop then
         return nil
@@ -322,8 +322,8 @@ local function read_masks(bursts, at, stop, floats)
     return there, at
 end
 
--- Make 8-bit codes of the fields behind the width at a place: an octet each, and the place behind the fields; nil where they
--- are longer than needed, or bits behind them are not 0.
+-- Return the fields behind the width at a place as 8-bit codes, and the place behind the fields; nil if the fields are wider than
+-- needed, or bits behind them are not 0.
 local function read_fields(bursts, at, stop, count)
     if at > stop then
         return nil
@@ -349,7 +349,7 @@ local function read_fields(bursts, at, stop, count)
 end
 
 -- Decode the group at a place, which ends at stop or sooner: append its floats' octets to lanes, count them in classes, and
--- return the place behind it; nil where no encoder writes such a group.
+-- return the place behind it; nil if no encoder writes such a group.
 local function decode_group(bursts, at, stop, floats, block, lanes, classes)
     local there, codes
     there, at = read_masks(bursts, at, stop, floats)
@@ -388,8 +388,8 @@ local function decode_group(bursts, at, stop, floats, block, lanes, classes)
     return at
 end
 
--- Decode the run at a place of a half that has so many floats left: append zeros to lanes, count them in classes, and return
--- how many groups they are; nil where they are more than are left.
+-- Decode the run at a place of a half: append zeros to lanes, count them in classes, and return the number of groups; nil if the
+-- half does not have as many floats left.
 local function decode_run(bursts, at, left, lanes, classes)
     local groups = bursts:byte(at + 1) + 1
     if GROUP * (groups - 1) >= left then
@@ -402,8 +402,8 @@ local function decode_run(bursts, at, left, lanes, classes)
 end
 
 -- Decode the groups and runs of a codec with masks: the floats' octets and how many floats each tag has, or nil. Each half of a
--- block with a mark begins a group or a run, and ends where its floats do. No run follows another one: the longest, 256 groups,
--- fills a block.
+-- block with a mark begins with a group or a run, and ends with its last float. No run follows another one, because the longest run,
+-- 256 groups, fills a block.
 local function decode_masked(bursts, count, block)
     local lanes, classes, at = {}, { [0] = 0, 0, 0, 0 }, 1
     local halves = { { LANES * block.half_bursts, block.half_len }, { count - LANES * block.half_bursts, #bursts } }
@@ -429,7 +429,7 @@ local function decode_masked(bursts, count, block)
     return table.concat(lanes), classes
 end
 
--- Decode the bursts of a codec without tags: every float has its most significant bits, lane 0 first.
+-- Decode the bursts of a codec without tags: the most significant bits of every float, lane 0 first.
 local function decode_fixed(bursts, count, kept_bits)
     if #bursts ~= math.ceil(count / LANES) * kept_bits then
         return nil
@@ -441,7 +441,7 @@ local function decode_fixed(bursts, count, kept_bits)
     return table.concat(lanes)
 end
 
--- Return the payload at the hosts and the classes of its floats; nil where a NIC would not decode it.
+-- Return the payload at the hosts and the classes of its floats; nil if a NIC would not decode it.
 local function decode(block, payload)
     local raw = block.head + block.tail
     local floats_len = block.payload_len - raw
@@ -472,7 +472,7 @@ local tcp = Dissector.get("tcp")
 local ip_protocols = DissectorTable.get("ip.proto")
 local other_ipcomp = ip_protocols:get_dissector(PROTO_IPCOMP) or Dissector.get("data")
 
--- Call one of Wireshark's dissectors; what it finds malformed would else be shown as an error of this script.
+-- Call one of Wireshark's dissectors, so that malformed octets do not show as an error of this script.
 local function call(dissector, tvb, pinfo, root)
     local went_well = pcall(dissector.call, dissector, tvb, pinfo, root)
     if not went_well then
@@ -480,7 +480,7 @@ local function call(dissector, tvb, pinfo, root)
     end
 end
 
--- Hand the segment to Wireshark's TCP dissector: with its payload where that is known, else the header alone.
+-- Pass the segment to Wireshark's TCP dissector: with its payload if that is known, else only the header.
 local function dissect_segment(tvb, tcp_len, payload, pinfo, root)
     local segment = to_bytes(tvb:raw(TCP_AT, tcp_len) .. (payload or "")):tvb("TCP segment at the host")
     call(tcp, segment, pinfo, root)
@@ -500,7 +500,7 @@ local function add_header(tree, tvb)
     return tree:add(f.crc, tvb(16, 4))
 end
 
--- Check the CRC if that is asked for and can be; false only where it is wrong.
+-- Check the CRC if this is asked for and possible; return false only if the CRC is wrong.
 local function check_crc(tree, tvb, pinfo)
     if not netoffload.prefs.check_crc then
         return true
@@ -528,7 +528,7 @@ local function add_classes(tree, range, classes, count)
     end
 end
 
--- Dissect the block in tvb, of which the capture may have less than the length that was announced.
+-- Dissect the block in tvb; the capture may have less of it than its length.
 local function dissect_block(tvb, announced_len, pinfo, root)
     local tree = root:add(netoffload, tvb(0, TCP_AT))
     local crc_item = add_header(tree, tvb)
@@ -606,7 +606,7 @@ local bad_entry = ProtoExpert.new(
 )
 in_udp.experts = { bad_entry }
 
--- Whether a datagram to the port is ours.
+-- Whether a datagram to the port holds blocks.
 local function is_ours(tvb)
     return tvb:len() >= ENTRY_LEN + TCP_AT
         and tvb(0, 1):uint() == ENTRY_VERSION
@@ -650,7 +650,7 @@ end
 
 DissectorTable.get("udp.port"):add(UDP_PORT, in_udp)
 
--- The capability word is an option of SYNs, which are Wireshark's to dissect: a postdissector looks for it afterwards.
+-- The capability word is an option of SYNs, which Wireshark dissects itself; a postdissector looks for the word afterwards.
 local word = Proto("netoffload_word", "netoffload capability word")
 local w = {
     version = ProtoField.uint8("netoffload_word.version", "Version of the blocks", base.DEC),
@@ -662,7 +662,7 @@ for _, field in pairs(w) do
     table.insert(word.fields, field)
 end
 
--- Return where the word is in the octets of a TCP header, from 1; nil where there is none.
+-- Return where the word is in the octets of a TCP header, from 1; nil without a word.
 local function find_word(octets)
     local at, stop = TCP_MIN_LEN + 1, 4 * math.floor(octets:byte(13) / 16)
     while at + 1 <= math.min(stop, #octets) and octets:byte(at) ~= 0 do

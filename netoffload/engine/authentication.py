@@ -1,10 +1,10 @@
 """A MAC over octets of a frame, made and checked in compiled code by OpenSSL's SipHash.
 
-``netoffload.wire.authentication`` is the definition. Compiled code is handed one int64 array: addresses, the key, and
-room to work in. It says "off" where there is no key, and OpenSSL may be missing then.
+``netoffload.wire.authentication`` is the definition. Compiled code takes one int64 array: addresses, the key, and room
+to work in. Without a key the array says "off", and OpenSSL may be missing.
 
-It is SipHash because OpenSSL's BLAKE2s takes five times as long: 2.8 us instead of 0.55 us for 1460 octets. Poly1305
-and GMAC break where a nonce is used twice, and a block carries no nonce of its own.
+Why SipHash: OpenSSL's BLAKE2s takes five times as long, 2.8 us instead of 0.55 us for 1460 octets. Poly1305 and GMAC
+break where a nonce is used twice, and a block has no nonce that is used only once.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ _INIT: Final = 1  # addresses of the three functions
 _UPDATE: Final = 2
 _FINAL: Final = 3
 _KEY: Final = 4  # two words, SipHash's key
-_MAC: Final = 6  # two words, for the MAC that a frame's is compared with
-_MAC_LEN: Final = 8  # where EVP_MAC_final says how long it is
+_MAC: Final = 6  # two words: the computed MAC, to compare with a frame's
+_MAC_LEN: Final = 8  # where EVP_MAC_final writes the MAC's length
 _WORDS: Final = 16
 
 _CACHE_LINE: Final = 64
 
 
 class Authenticator:
-    """Makes and checks MACs for one thread: a context of OpenSSL, and the array that compiled code is handed.
+    """Makes and checks MACs for one thread: a context of OpenSSL, and an array for compiled code.
 
-    Two threads need two of them. Close it when no compiled code runs with its array any more.
+    Two threads need two authenticators. Close one only after all compiled code that uses its array has returned.
 
     Args:
-        key: the user's, 32 octets; None: off.
+        key: the user's key, 32 octets; None: off.
 
     Attributes:
-        words: int64 array, for :func:`is_on`, :func:`put_mac` and :func:`has_mac`. It holds the key: never show it.
+        words: int64 array, for :func:`is_on`, :func:`put_mac` and :func:`has_mac`. It holds the key: never print it.
 
     Raises:
         UsageError: the key has another length.
@@ -70,7 +70,7 @@ class Authenticator:
         self.words[_CONTEXT] = self._context.address
 
     def close(self) -> None:
-        """Turn it off for good, free the context and wipe the key. A second call does nothing."""
+        """Switch to "off", free the context and wipe the key. A second call does nothing."""
         self.words[:] = 0
         if self._context is not None:
             self._context.close()
@@ -88,7 +88,7 @@ class Authenticator:
 
 
 def _make_words() -> Int64Array:
-    """Return words on cache lines of their own: the other direction's thread writes into its words all the time."""
+    """Return words that share no cache line with other data: the thread of the other direction writes its own often."""
     room = np.zeros(8 * _WORDS + _CACHE_LINE, np.uint8)
     at = -room.ctypes.data % _CACHE_LINE
     return room[at : at + 8 * _WORDS].view(np.int64)
@@ -109,7 +109,7 @@ else:
         count = len(arguments)
 
         def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            # Addresses travel as 64-bit integers: in the calling conventions of x86-64 and AArch64 both are one thing.
+            # Addresses travel as 64-bit integers: x86-64 and AArch64 pass addresses and integers in the same registers.
             kind = ir.FunctionType(ir.IntType(32), [ir.IntType(64)] * count)
             pointer = builder.inttoptr(args[0], kind.as_pointer())
             words = [builder.extract_value(args[1], index) for index in range(count)]
@@ -120,7 +120,7 @@ else:
 
 @inline_kernel
 def is_on(words: Int64Array) -> bool:
-    """Return whether there is a key: blocks have MACs."""
+    """Return whether there is a key, so that blocks have MACs."""
     return words[_CONTEXT] != 0
 
 
@@ -146,8 +146,8 @@ def _make_mac(words: Int64Array, octets: Uint8Array, at: int, length: int, out: 
 def put_mac(words: Int64Array, octets: Uint8Array, at: int, length: int, out_at: int) -> None:
     """Write the MAC of ``length`` octets from ``at`` to ``out_at``, 16 octets.
 
-    The bounds are not checked: the caller has done so. Only after :func:`is_on`. Where OpenSSL refuses, which it has no
-    reason to, the octets are 0 and the peer drops the block.
+    The caller has checked the bounds, and that :func:`is_on` is true. If OpenSSL fails, the octets are 0 and the peer
+    drops the block.
     """
     if not _make_mac(words, octets, at, length, _address(octets) + out_at):
         for index in range(out_at, out_at + MAC_LEN):
@@ -158,8 +158,8 @@ def put_mac(words: Int64Array, octets: Uint8Array, at: int, length: int, out_at:
 def has_mac(words: Int64Array, octets: Uint8Array, at: int, length: int, mac_at: int) -> bool:
     """Return whether the 16 octets at ``mac_at`` are the MAC of ``length`` octets from ``at``.
 
-    It takes as long for a wrong MAC as for a right one, wherever the first difference is. The bounds are not checked:
-    the caller has done so. False without a key.
+    The comparison takes the same time wherever the first difference is. The caller has checked the bounds. Without a
+    key the result is False.
     """
     if not _make_mac(words, octets, at, length, _address(words) + 8 * _MAC):
         return False

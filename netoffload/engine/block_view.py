@@ -1,4 +1,4 @@
-"""A block in a frame from the wire: where its parts are, and whether it may be believed."""
+"""A block in a frame from the wire: where its parts are, and whether it is valid."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from netoffload.wire import offload, tcp
 
 
 class BlockView(NamedTuple):
-    """Where things are in a frame with a block.
+    """Where the parts of a block are in its frame.
 
     Attributes:
-        ip_len: octets of its network header, which says the family.
+        ip_len: octets of the network header, 20 for IPv4 and 40 for IPv6.
         comp_at: where the IPComp header starts.
         tcp_at: where the TCP header starts.
-        tcp_len: octets of it.
-        head: raw octets before the floats.
-        bursts_len: octets of the floats.
-        tail: raw octets behind them.
-        raw_len: payload octets that the block stands for.
-        half_len: octets of the floats before the mark.
-        half_count: floats before it.
+        tcp_len: octets of the TCP header.
+        head: raw octets before the encoded floats.
+        bursts_len: octets of the encoded floats.
+        tail: raw octets behind the encoded floats.
+        raw_len: payload octets that the block decodes to.
+        half_len: octets of the encoded floats in the first half.
+        half_count: floats in the first half.
     """
 
     ip_len: int
@@ -48,7 +48,7 @@ class BlockView(NamedTuple):
 
 @inline_kernel
 def is_ours(frame: Uint8Array, length: int, ip_len: int) -> bool:
-    """Whether this is an IPComp datagram with our CPI; every other frame belongs to the host."""
+    """Whether this is an IPComp datagram with the CPI of blocks; every other frame belongs to the host."""
     return (
         ip_len != 0
         and length >= IP_AT + ip_len + offload.IPCOMP_LEN
@@ -59,7 +59,7 @@ def is_ours(frame: Uint8Array, length: int, ip_len: int) -> bool:
 
 @inline_kernel
 def check(mac: Int64Array, frame: Uint8Array, ip_len: int, block_len: int, nonce: int) -> int:
-    """Return the counter of the reason to drop this block, or 0; nothing is trusted before CRC and MAC."""
+    """Return the counter that says why to drop this block, or 0; no field is trusted before CRC and MAC are right."""
     comp_at = IP_AT + ip_len
     if network.is_fragment(frame, ip_len) or not network.is_summed_right(frame, ip_len):
         return Counter.DROP_BAD_HEADER.value  # the CRC covers the addresses alone
@@ -94,7 +94,7 @@ def check(mac: Int64Array, frame: Uint8Array, ip_len: int, block_len: int, nonce
 
 @inline_kernel
 def _check_lengths(frame: Uint8Array, ip_len: int, block_len: int) -> int:
-    """The part of :func:`check` that looks behind the block header."""
+    """Do the part of :func:`check` that looks at the TCP header and the lengths."""
     tcp_at = IP_AT + ip_len + offload.TCP_HEADER
     tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
     flags = u8(frame, tcp_at + tcp.FLAGS)
@@ -117,7 +117,7 @@ def _check_lengths(frame: Uint8Array, ip_len: int, block_len: int) -> int:
 
 @inline_kernel
 def find_block(frame: Uint8Array, ip_len: int) -> BlockView:
-    """Return the block of a frame; its lengths are what it says, until :func:`_check_lengths` has looked at them."""
+    """Return the block of a frame; its lengths are unchecked before :func:`_check_lengths` has looked at them."""
     comp_at = IP_AT + ip_len
     tcp_at = comp_at + offload.TCP_HEADER
     tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4

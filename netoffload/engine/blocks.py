@@ -17,21 +17,21 @@ from netoffload.wire import offload, tcp, vnet
 
 
 class EngineSettings(NamedTuple):
-    """What the engine does; all but the MTU stays as it is while it runs.
+    """The engine's settings; only the MTU may change while it runs.
 
     Attributes:
-        codec_id: codec of the blocks that this NIC makes; a peer that does not know it gets another with its values.
+        codec_id: codec of the blocks that this NIC makes; a peer that lacks it gets a codec with the same values.
         bound_k: their error bound is 2**-bound_k.
-        mtu: int64[1], largest IP datagram on the wire as it is now, octets.
+        mtu: int64[1], the wire's MTU at present, octets.
         per_segment: 1 for one frame per MSS, 0 for coalesced packing.
         in_udp: 1 for blocks in UDP to peers that take it, 0 for IPComp always.
         bundles: 1 if the kernel cuts bundles of UDP datagrams apart.
         tag: ToS or traffic class of tagged segments, its two ECN bits 0.
-        tag_mask: which of its bits count; 0: every segment is tagged.
+        tag_mask: the bits that must equal the tag's; 0: every segment is tagged.
         ports: int64[n, 2], first and last port of ranges; a tagged connection has a port in one of them. Empty: any.
-        ways: what the capability word says beside codecs (``wire.capability``).
+        ways: the flags in the capability word (``wire.capability``).
         tx_mac: words of the ``authentication.Authenticator`` that signs blocks.
-        rx_mac: words of the one that checks them.
+        rx_mac: words of the ``authentication.Authenticator`` that checks blocks.
     """
 
     codec_id: int
@@ -49,16 +49,16 @@ class EngineSettings(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Where things are in a frame with one TCP segment of the host, worked out once.
+    """Where the parts of a host's frame with one TCP segment are, found once per frame.
 
     Attributes:
-        ip_len: octets of its network header, which says the family.
+        ip_len: octets of the network header, 20 for IPv4 and 40 for IPv6.
         tcp_at: where the TCP header starts.
         payload_at: where the payload starts.
-        payload_len: octets of it.
-        seq: sequence number of its first octet.
+        payload_len: octets of the payload.
+        seq: sequence number of the payload's first octet.
         gso_size: MSS of a TSO frame in whole floats; 0 where the frame is one segment.
-        flags: of the TCP header.
+        flags: flags of the TCP header.
     """
 
     ip_len: int
@@ -89,12 +89,12 @@ class Sending(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What one block is made of.
+    """The part of a segment's payload that one block is made from.
 
     Attributes:
-        done: octets of the payload before it.
-        octets: it holds at most so many, whole floats.
-        number: of the block among those of its segment, from 0.
+        done: octets of the payload before this part.
+        octets: the most octets that the block may hold, whole floats.
+        number: the block's number in its segment, from 0.
     """
 
     done: int
@@ -162,10 +162,10 @@ def _encode_halves(
     room: Stretch,
     classes: Int64Array,
 ) -> tuple[int, int, int, int]:
-    """Encode as many floats as fit; return how many are in the first half, its octets, and both for the whole.
+    """Encode as many floats as fit; return floats and octets of the first half, then floats and octets of the whole.
 
-    The middle has to be known beforehand: it is where half the floats are in or half the room is taken. Of a block that
-    ends for want of room, that is the middle of its octets; of any other, of its floats.
+    The first half ends where half the floats are encoded or half the room is full. If the room ends the block, that is
+    the middle of its octets; otherwise it is the middle of its floats.
     """
     wire, bursts_at, capacity = room.octets, room.at, room.length
     half_count, half_len = encode_fit(
@@ -190,7 +190,7 @@ def _encode_halves(
 def _seal(
     settings: EngineSettings, sending: Sending, wire: Uint8Array, comp_at: int, ip_len: int, block_len: int
 ) -> None:
-    """Write the IPComp header and what is always the same of the block header, the CRC over it all, and the MAC."""
+    """Write the IPComp header, the constant fields of the block header, the CRC over the whole block, and the MAC."""
     wire[comp_at + offload.NEXT_HEADER] = offload.IPCOMP_NEXT_TCP
     wire[comp_at + offload.IPCOMP_FLAGS] = 0
     put_be16(wire, comp_at + offload.CPI, offload.CPI_OFFLOAD)
@@ -208,8 +208,8 @@ def _seal(
 def block_crc(octets: Uint8Array, comp_at: int, ip_len: int, block_len: int) -> int:
     """Return the CRC of the block at ``comp_at``; its CRC field is overwritten.
 
-    The field holds protocol and length meanwhile, and the addresses end where the block starts, so pseudo-header and
-    block are one run of octets.
+    While the CRC is computed, its field holds protocol and length. The addresses end where the block starts, so the
+    pseudo-header and the block are one run of octets.
     """
     put_be32(octets, comp_at + offload.CRC, offload.PROTO_IPCOMP << 16 | block_len)
     addresses_len = network.addresses_len(ip_len)

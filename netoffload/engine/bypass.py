@@ -1,23 +1,23 @@
-"""Which frames the engine never touches, as a program for the kernel: it may carry them past the NIC's process.
+"""Which frames the kernel may carry past the NIC's process, because the engine never changes them: a BPF program.
 
-One program in classic BPF (Linux ``Documentation/networking/filter.rst``) serves both places where the kernel asks: a
-tc filter redirects the frames it names, and the NIC's packet socket, which hears a frame before tc does, drops exactly
-the same ones. The two differ in nothing but the two numbers they return (:func:`redirect_program`,
-:func:`socket_program`), so a frame goes one way or the other, never both and never neither.
+One program in classic BPF (Linux ``Documentation/networking/filter.rst``) serves two places. A tc filter redirects the
+frames that the program accepts. The NIC's packet socket, which hears a frame before tc does, drops exactly these
+frames. The two copies differ only in the two numbers they return (:func:`redirect_program`, :func:`socket_program`), so
+each frame takes exactly one of the two ways.
 
 The kernel may carry, in either direction::
 
     ARP
     ICMP, ICMPv6    unless errors, which a NIC translates (``router_errors``)
     TCP   unless tagged, or with SYN, FIN or RST: a SYN carries what a NIC decodes, and all three end a flow
-    UDP   unless tagged, or from or to our own port
+    UDP   unless tagged, or from or to the NIC's port
 
-over IPv4 without options and fragments and over IPv6 without extension headers, without a VLAN tag. Everything else
-stays with the NIC: above all what is tagged, whatever its ports are, and IP protocol 108. The NIC needs the
-acknowledgements of a tagged connection. They are tagged as its data are, unless a socket changes its ToS or a path
-clears it. The NIC then takes what is sent again for lost, and such a socket may send exact what was sent rounded.
+over IPv4 without options and fragments and over IPv6 without extension headers, without a VLAN tag. All other frames
+come to the NIC: above all tagged ones, whatever their ports are, and IP protocol 108. The NIC needs the
+acknowledgements of a tagged connection. They are tagged like its data, unless a socket changes its ToS or a path clears
+it. Then the NIC misses acknowledgements and takes blocks for lost; and a float sent rounded may be sent again exact.
 
-:func:`may_pass` says the same slowly, and tests hold the program against it.
+:func:`may_pass` is the slow definition of the program; tests compare the two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from netoffload.wire.icmp import PROTO_ICMP, PROTO_ICMPV6
 from netoffload.wire.udp import PROTO_UDP
 
 ALL: Final = 0xFFFF_FFFF
-"""To tc: this filter's own class, whatever that is; to a socket: keep the whole frame."""
+"""For tc: a match, with the class that the filter names; for a socket: keep the whole frame."""
 NONE: Final = 0
 
 ETHERTYPE_ARP: Final = 0x0806
@@ -59,10 +59,10 @@ _JGE: Final = 0x35
 _JSET: Final = 0x45
 _RET: Final = 0x06
 _VLAN_TAG_PRESENT: Final = 0xFFFF_F000 + 48
-"""Where a load finds whether the kernel took a VLAN tag out of the frame."""
+"""The address from which a load reads whether the kernel took a VLAN tag out of the frame."""
 
 _Line = tuple[int, int, str, str] | str
-"""Operation, operand, and where to go on if it is true or not (empty: with the next); or a label."""
+"""Operation, operand, and the labels to go to if it is true or false (empty: the next line); or a label by itself."""
 
 _TRANSPORT: Final[tuple[_Line, ...]] = (
     "transport",
@@ -103,8 +103,8 @@ def _lines(tag: int) -> tuple[_Line, ...]:
     return (
         (_LD_W_ABS, _VLAN_TAG_PRESENT, "", ""),
         (_JEQ, 0, "", "stays"),
-        # A load behind the frame's end would end the program with 0, which means "carry" in one place and "stay" in the
-        # other; so lengths are looked at first.
+        # A load behind the frame's end ends the program with 0: the socket drops the frame, but tc does not carry it.
+        # So the program checks lengths first.
         (_LD_LEN, 0, "", ""),
         (_JGE, ethernet.ETHERNET_LEN, "", "stays"),
         (_LD_H_ABS, ethernet.ETHERTYPE, "", ""),
@@ -149,7 +149,7 @@ def redirect_program(tag: int) -> bytes:
 
 
 def socket_program(tag: int) -> bytes:
-    """Return the program of a packet socket that hears all other frames (``struct sock_filter[]``).
+    """Return the program of a packet socket that hears only the other frames (``struct sock_filter[]``).
 
     Args:
         tag: as in :func:`redirect_program`.
@@ -163,7 +163,7 @@ def may_pass(frame: bytes, tag: int, has_vlan_tag: bool = False) -> bool:
     Args:
         frame: from the Ethernet header on.
         tag: as in :func:`redirect_program`.
-        has_vlan_tag: the kernel took a tag out of it.
+        has_vlan_tag: the kernel took a VLAN tag out of the frame.
     """
     if has_vlan_tag or len(frame) < ethernet.ETHERNET_LEN:
         return False
@@ -184,7 +184,7 @@ def may_pass(frame: bytes, tag: int, has_vlan_tag: bool = False) -> bool:
 
 
 def _transport_may_pass(protocol: int, octets: bytes, own_icmp: int) -> bool:
-    """``own_icmp``: the protocol number of ICMP in this IP version."""
+    """Whether a datagram may pass; ``own_icmp`` is the protocol number of ICMP in this IP version."""
     if protocol == own_icmp:
         if not octets:
             return False
@@ -196,7 +196,7 @@ def _transport_may_pass(protocol: int, octets: bytes, own_icmp: int) -> bool:
 
 
 def _assemble(lines: tuple[_Line, ...], passes: int, stays: int) -> bytes:
-    """Turn labels into distances; the two results stand at the end."""
+    """Turn labels into distances, and append the two results."""
     places: dict[str, int] = {}
     count = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""What the engine counts. One enum is the whole list: an event without a counter cannot be written down.
+"""What the engine counts. One enum is the whole list of events.
 
 The counters are one int64 array indexed by :class:`Counter`, so that the compiled loop can add and the control thread
 can read without a lock (each is written by one thread, and a reader may be one frame behind).
@@ -20,9 +20,9 @@ Counters = Int64Array
 class Counter(enum.IntEnum):
     """Index into the counters; ``tx`` is host to wire, ``rx`` is wire to host.
 
-    ``drop_...`` are the reasons why a frame ended here. ``bypass_...`` are the reasons why a frame crossed unchanged.
-    ``fault_...`` is what was done to frames on purpose. ``kernel_...`` is what never came here (bypass in the kernel):
-    the loop does not write these, whoever reads the counters asks the kernel for them.
+    ``drop_...`` are the reasons why a frame is dropped. ``bypass_...`` are the reasons why a segment is not compressed.
+    ``fault_...`` counts damage done on purpose. ``kernel_...`` counts frames that the kernel carries past the process:
+    the loop does not write these counters; their readers ask the kernel for them.
     """
 
     TX_HOST_FRAMES = 0
@@ -110,15 +110,15 @@ class Counter(enum.IntEnum):
 MEANING: Final = {
     Counter.TX_HOST_FRAMES: "frames read from the host, a GSO frame counting once",
     Counter.TX_HOST_OCTETS: "octets of the frames read from the host",
-    Counter.TX_OFFERS: "tagged SYNs and SYN/ACKs sent with our capability word",
+    Counter.TX_OFFERS: "tagged SYNs and SYN/ACKs sent with this NIC's capability word",
     Counter.TX_FALLBACKS: "times a flow went on probation after retransmissions without progress",
     Counter.TX_PROBES: "segments compressed to find out whether blocks arrive again",
     Counter.TX_PATH_LIMITS: "times large blocks vanished, so that a flow sends smaller ones",
-    Counter.TX_HELD: "segments of which nothing left yet: the rest of a float is missing",
-    Counter.TX_LENT: "segments of the NIC's own, with octets of a float whose rest did not come",
+    Counter.TX_HELD: "segments that are held entirely, because the rest of a float is missing",
+    Counter.TX_LENT: "segments that the NIC sent by itself, with octets of a float whose rest did not come",
     Counter.TX_SEGMENTS: "segments of the host that were compressed",
-    Counter.TX_RAW_OCTETS: "payload octets that were compressed, before",
-    Counter.TX_PAYLOAD_OCTETS: "payload octets that were compressed, after: bursts and raw head and tail octets",
+    Counter.TX_RAW_OCTETS: "octets of payloads that were compressed, before compression",
+    Counter.TX_PAYLOAD_OCTETS: "octets of the same payloads after compression",
     Counter.TX_BLOCKS: "wire frames that carry an offload block",
     Counter.TX_CLASS_0: "floats that took no octet",
     Counter.TX_CLASS_8: "floats that took one octet",
@@ -130,11 +130,11 @@ MEANING: Final = {
     Counter.TX_WIRE_WAITS: "times the wire was full and the NIC waited",
     Counter.BYPASS_NOT_TCP: "not a whole TCP segment over IPv4 without options, or IPv6 without extension headers",
     Counter.BYPASS_UNTAGGED: "ToS or traffic class is not the tag, or the connection has none of its ports",
-    Counter.BYPASS_SYN: "tagged SYN that cannot carry the word, or SYN/ACK to a peer that sent none",
+    Counter.BYPASS_SYN: "tagged SYN that cannot carry the capability word, or SYN/ACK to a peer that sent no word",
     Counter.BYPASS_NO_PAYLOAD: "tagged segment without payload",
     Counter.BYPASS_SPECIAL: "tagged segment with RST, URG, CWR, MD5 or AO",
     Counter.BYPASS_UNKNOWN_FLOW: "tagged segment of a flow whose SYN was not seen",
-    Counter.BYPASS_PEER: "tagged segment to a peer that did not say it decodes our codec",
+    Counter.BYPASS_PEER: "tagged segment to a peer that did not say that it decodes this NIC's codec",
     Counter.BYPASS_BAD_SUM: "segment of a known flow with a wrong TCP checksum",
     Counter.BYPASS_UNDECIDED: "tagged segment of a flow that is still being judged",
     Counter.BYPASS_NOT_FLOATS: "tagged segment of a flow whose first kilobyte is not float32",
@@ -143,22 +143,22 @@ MEANING: Final = {
     Counter.BYPASS_NO_GAIN: "tagged segment that its blocks would not make smaller; its floats are rounded too",
     Counter.RX_WIRE_FRAMES: "frames read from the wire, a GSO frame counting once",
     Counter.RX_WIRE_OCTETS: "octets of the frames read from the wire",
-    Counter.RX_OFFERS: "SYNs and SYN/ACKs with a peer's capability word, which was taken out",
+    Counter.RX_OFFERS: "SYNs and SYN/ACKs from which a peer's capability word was taken out",
     Counter.RX_BLOCKS: "offload blocks decoded",
     Counter.RX_RAW_OCTETS: "payload octets after decoding",
     Counter.RX_PAYLOAD_OCTETS: "payload octets before decoding",
     Counter.RX_SEGMENTS: "segments rebuilt for the host",
     Counter.RX_CODEC_NS: "nanoseconds spent on checking and decoding blocks",
-    Counter.RX_BYPASS: "frames that are no offload block of ours",
+    Counter.RX_BYPASS: "frames without a block, which crossed to the host",
     Counter.RX_ACKS_MOVED: "acknowledgements changed for the host, to the edge of a float or behind held octets",
     Counter.RX_ERRORS_TRANSLATED: "ICMP errors about blocks that became errors about TCP segments",
     Counter.DROP_RUNT: "frame from the wire shorter than its headers say",
-    Counter.DROP_BAD_HEADER: "block that is an IPv4 fragment, or with a wrong IPv4 checksum, TCP header or flags",
+    Counter.DROP_BAD_HEADER: "block in an IPv4 fragment, or with a wrong IPv4 checksum, TCP header or TCP flags",
     Counter.DROP_BAD_VERSION: "block of another version, or with a reserved bit set",
     Counter.DROP_BAD_CRC: "block with a wrong CRC32C, or with another nonce",
     Counter.DROP_BAD_MAC: "block without the MAC that this NIC's key makes",
     Counter.DROP_UNKNOWN_FLOW: "block of a connection whose handshake this NIC did not see",
-    Counter.DROP_UNKNOWN_CODEC: "block with a codec or a bound this NIC does not know",
+    Counter.DROP_UNKNOWN_CODEC: "block with a codec or an error bound that this NIC does not know",
     Counter.DROP_BAD_LENGTHS: "block whose lengths contradict each other",
     Counter.DROP_MALFORMED_PAYLOAD: "block whose tags and length contradict each other",
     Counter.DROP_WIRE_FULL: "the wire's queue refused a frame",
@@ -168,22 +168,22 @@ MEANING: Final = {
     Counter.DROP_HOST_REFUSED: "the kernel refused a frame for the host",
     Counter.DROP_HOST_FULL: "the host's queue refused a frame",
     Counter.DROP_UNSPLIT: "frame that the fault stage cannot split or hold",
-    Counter.DROP_HOST_BLOCK: "frame from the host that the other NIC would take for blocks: by UDP port, or IPComp",
+    Counter.DROP_HOST_BLOCK: "frame from the host that a NIC would take for blocks, by its UDP port or by IPComp",
     Counter.DROP_PEER_REFUSES: "ICMP error that says that the peer takes no blocks; its flow goes on probation",
     Counter.FAULT_LOST: "frames lost on purpose",
     Counter.FAULT_DUPLICATED: "frames sent twice on purpose",
-    Counter.FAULT_REORDERED: "frames overtaken on purpose",
-    Counter.FAULT_FLIPPED: "frames with one bit turned on purpose",
+    Counter.FAULT_REORDERED: "frames sent behind a later one on purpose",
+    Counter.FAULT_FLIPPED: "frames with one bit flipped on purpose",
     Counter.FAULT_TRUNCATED: "frames cut short on purpose",
     Counter.FAULT_DELAYED: "frames sent later on purpose",
     Counter.TRACE_FRAMES: "frames written to the trace",
     Counter.TRACE_MISSED: "frames that the trace had no room for",
-    Counter.KERNEL_TX_FRAMES: "frames that the kernel carried past this process to the wire, each segment counting",
-    Counter.KERNEL_TX_OCTETS: "octets of these behind the Ethernet header, a GSO frame's headers counting once",
-    Counter.KERNEL_RX_FRAMES: "frames that the kernel carried past this process to the host, each segment counting",
-    Counter.KERNEL_RX_OCTETS: "octets of these behind the Ethernet header, a GSO frame's headers counting once",
+    Counter.KERNEL_TX_FRAMES: "frames that the kernel carried past this process to the wire; each segment counts",
+    Counter.KERNEL_TX_OCTETS: "octets of those frames behind the Ethernet header; a GSO frame's headers count once",
+    Counter.KERNEL_RX_FRAMES: "frames that the kernel carried past this process to the host; each segment counts",
+    Counter.KERNEL_RX_OCTETS: "octets of those frames behind the Ethernet header; a GSO frame's headers count once",
 }
-"""One line per counter; ``tests/engine`` holds it complete."""
+"""One line per counter; ``tests/engine`` checks that no counter is missing."""
 
 
 def make_counters() -> Int64Array:

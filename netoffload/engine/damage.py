@@ -1,7 +1,7 @@
-"""What is done to a good frame before it is sent, for :mod:`netoffload.engine.fuzz`: a row of numbers per frame.
+"""How :mod:`netoffload.engine.fuzz` damages a good frame before it is sent: one recipe, a row of numbers, per frame.
 
-Octets are overwritten, most of them in the headers, the length field is made to lie, the end is moved; the CRC of a
-block is made right again more often than not, so that what comes behind that check is reached.
+A recipe overwrites octets, most of them in the headers, falsifies the length field, or moves the end of the frame. In
+most blocks the CRC is corrected afterwards, so that the checks behind the CRC are reached too.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from netoffload.engine.sums import crc32c
 from netoffload.wire import encapsulation, ipv4, ipv6, offload, tcp, udp
 
 FRAMES_PER_CONNECTION: Final = 64
-"""After so many frames the flows are forgotten and connected anew: damaged SYNs and retransmissions make them raw."""
+"""Frames until all flows are forgotten and connected anew: damaged SYNs and retransmissions make flows raw."""
 
 STEP: Final = 20_000
 """Octets from one segment of a connection to the next: as long as the longest sample, and whole floats."""
 
 FRAME_SLACK: Final = 64
-"""What transmit may read behind a frame, and receive too (``DECODE_SLACK``)."""
+"""Octets behind a frame that transmit and receive may read (``DECODE_SLACK``)."""
 
 FRAME_ROOM: Final = 1 << 15
 WRITES: Final = 4
@@ -40,7 +40,7 @@ _NOTHING: Final = -1
 
 
 def make_recipes(rng: np.random.Generator, samples: Samples, count: int) -> Int64Array:
-    """Return int64[count, columns]: what is done to make each frame."""
+    """Return int64[count, columns], a recipe for each frame."""
     recipes = np.empty((count, _BY + WRITES), np.int64)
     recipes[:, FRAME] = rng.choice(len(samples.lengths), count, p=samples.shares)
     lengths = samples.lengths[recipes[:, FRAME]]
@@ -66,7 +66,7 @@ def make_recipes(rng: np.random.Generator, samples: Samples, count: int) -> Int6
 
 @inline_kernel
 def damage(recipe: Int64Array, frame: Uint8Array, length: int) -> None:
-    """Do to a good frame what the recipe says."""
+    """Damage a good frame as the recipe says."""
     ip_len = network.find_ip_len(frame, length)
     comp_at = _find_block(frame, length, ip_len)
     if recipe[_SEQ] != _NOTHING and ip_len and length >= IP_AT + ip_len + _BEFORE_TCP_MAX + tcp.TCP_MIN_LEN:

@@ -1,14 +1,14 @@
 """Blocks in UDP: into datagrams and bundles on the way to the wire, out of them on the way back.
 
-The format is in ``netoffload.wire.encapsulation``. What a segment became is first a row of frames, each with one block
-in IPComp and room before it (:func:`wrap` makes UDP of it), then, if the kernel cuts bundles, pieces of one frame
-(:func:`bundle`)::
+The format is in ``netoffload.wire.encapsulation``. A segment first becomes a row of IPComp frames with one block each
+and room before it. :func:`wrap` turns each frame into a UDP datagram. If the kernel cuts bundles, :func:`bundle` then
+turns the row into the pieces of one frame::
 
     spans        vnet Ethernet IP UDP entry block | vnet Ethernet IP UDP entry block | ...
     bundled      vnet Ethernet IP UDP entry block 0 |               entry block 0    | ...       0: zeros
 
-No block moves; the caller gathers the pieces. On the way back :func:`unwrap` makes an IPComp frame of every block where
-it lies, by putting the header before it, so ``receive`` knows nothing of UDP.
+No block moves; the caller gathers the pieces. On the way back :func:`unwrap` turns every block into an IPComp frame in
+place, by writing the headers before it. So ``receive`` knows nothing of UDP.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from netoffload.engine.counters import Counters
 
 PAD_MAX: Final = 48
-"""Zeros behind a block of a bundle. Coalesced packing leaves less than a burst and what is cut of a float, 37 octets;
-where more would be needed (one frame per MSS, say) the datagrams go one by one."""
+"""The most zeros behind a block of a bundle. Coalesced packing leaves less than a burst and a part of a float, 37
+octets. Where more zeros were needed (with one frame per MSS, for example), the datagrams leave one by one."""
 
 DATAGRAMS_MAX: Final = 64
-"""In a bundle. The kernel refuses more (``UDP_MAX_SEGMENTS``: 64, later 128); an MSS below 1 KB would give as many."""
+"""The most datagrams in a bundle; older kernels refuse more (``UDP_MAX_SEGMENTS``). An MSS below 1 KiB reaches it."""
 
 HEADERS_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + ipv6.IPV6_LEN
 """Room for the headers that :func:`unwrap` keeps."""
@@ -59,11 +59,11 @@ def wrap(frame: Uint8Array, segment: Segment, wire: Uint8Array, wire_at: int, sp
 
     Args:
         frame: uint8, the host's frame, for its headers.
-        segment: its ``transmit.Segment``.
+        segment: its ``blocks.Segment``.
         wire: uint8, with the block.
-        wire_at: where the frame shall start.
+        wire_at: where the datagram's frame is to start.
         span: length of the IPComp frame.
-        index: of the frame among those of the segment.
+        index: the frame's number in its segment, from 0.
 
     Returns:
         The length of the frame.
@@ -102,10 +102,10 @@ def _put_lengths(wire: Uint8Array, wire_at: int, ip_len: int, datagram_len: int,
 
 @inline_kernel
 def bundle(wire: Uint8Array, spans: Int64Array, frames: int, ip_len: int) -> int:
-    """Make pieces of one frame of the wrapped frames in ``spans``, if that is worth it.
+    """Turn the wrapped frames in ``spans`` into the pieces of one frame, if few zeros are needed between them.
 
     Returns:
-        Zeros filled in, octets; -1 where the frames were left as they are.
+        How many zeros were filled in; -1 where the frames were left as they are.
     """
     header_len = IP_AT + ip_len + udp.UDP_LEN
     gso_size = total = 0
@@ -122,7 +122,7 @@ def bundle(wire: Uint8Array, spans: Int64Array, frames: int, ip_len: int) -> int
     for index in range(frames):
         start, entry_len = spans[index, 0] + header_len, spans[index, 1] - header_len
         if index < frames - 1:
-            # The zeros may lie over the headers of the next frame: those before its entry are not needed any more.
+            # The zeros may overwrite the headers of the next frame, which are not part of the bundle.
             wire[start + entry_len : start + gso_size] = 0
             entry_len = gso_size
         spans[index, 0] = start - (header_len if index == 0 else 0)
@@ -136,21 +136,21 @@ def bundle(wire: Uint8Array, spans: Int64Array, frames: int, ip_len: int) -> int
 
 @inline_kernel
 def is_bundle(wire: Uint8Array, spans: Int64Array, frames: int) -> bool:
-    """Whether the ``frames`` that transmit has put into ``spans`` are pieces of one; a SYN may say what it likes."""
+    """Whether the ``frames`` in ``spans`` are pieces of one; the gso_type of a single frame does not count."""
     return frames > 1 and u8(wire, spans[0, 0] + vnet.GSO_TYPE) == vnet.GSO_UDP_L4
 
 
 @kernel
 def unwrap(frame: Uint8Array, length: int, cursor: Int64Array, headers: Uint8Array, counters: Counters) -> bool:
-    """Find the next block of a frame from the wire, and make an IPComp frame of it where it lies.
+    """Find the next block of a frame from the wire, and turn it into an IPComp frame in place.
 
-    A frame without blocks in UDP is its own and only result. Call it until it says False; the frame is overwritten.
+    A frame without blocks in UDP is its own only result. Call the function until it returns False.
 
     Args:
-        frame: uint8, virtio-net header and frame.
+        frame: uint8, virtio-net header and frame; overwritten.
         length: octets in ``frame``.
-        cursor: int64[CURSOR_FIELDS], zeros before the first call; says where the result is.
-        headers: uint8[HEADERS_LEN], kept between the calls for one frame.
+        cursor: int64[CURSOR_FIELDS], zeros before the first call; afterwards says where the result is.
+        headers: uint8[HEADERS_LEN], the frame's headers, kept between the calls for one frame.
         counters: int64, indexed by :class:`Counter`.
     """
     if cursor[NEXT_AT] == 0:
@@ -174,10 +174,10 @@ def unwrap(frame: Uint8Array, length: int, cursor: Int64Array, headers: Uint8Arr
 
 @inline_kernel
 def is_block(frame: Uint8Array, length: int, ip_len: int) -> bool:
-    """Whether a frame of the host itself is to be taken for blocks: by protocol and CPI, or by the port of UDP.
+    """Whether a frame of the host looks like blocks: by protocol and CPI, or by its UDP port.
 
-    A NIC makes blocks, a host does not. The other NIC would make TCP segments of them, from whatever port they say,
-    and every program may send UDP.
+    Only NICs make blocks, but every program may send UDP. The other NIC would turn such a frame into TCP segments with
+    any port that the program chose.
     """
     at = IP_AT + ip_len
     if ip_len == 0 or length < at + offload.IPCOMP_LEN or network.is_fragment(frame, ip_len):
@@ -190,7 +190,7 @@ def is_block(frame: Uint8Array, length: int, ip_len: int) -> bool:
 
 @inline_kernel
 def _find_datagram(frame: Uint8Array, length: int) -> int:
-    """Return the length of the network header before a datagram of ours; 0 for every other frame."""
+    """Return the length of the network header before a UDP datagram with blocks; 0 for every other frame."""
     ip_len = network.find_ip_len(frame, length)
     udp_at = IP_AT + ip_len
     comp_at = udp_at + encapsulation.DATAGRAM_OVERHEAD
@@ -213,7 +213,7 @@ def _next_block(frame: Uint8Array, cursor: Int64Array, headers: Uint8Array, coun
     if entry_at >= end_at:
         return False
     block_at = entry_at + encapsulation.ENTRY_LEN
-    cursor[NEXT_AT] = end_at  # unless all is well
+    cursor[NEXT_AT] = end_at  # where a bad block ends the walk
     if block_at + offload.OVERHEAD + tcp.TCP_MIN_LEN > end_at:
         counters[Counter.DROP_RUNT] += 1
         return False
@@ -233,7 +233,7 @@ def _next_block(frame: Uint8Array, cursor: Int64Array, headers: Uint8Array, coun
     while next_at < end_at and u8(frame, next_at) == 0:
         next_at += 1
     cursor[NEXT_AT] = next_at
-    # The headers lie over what is not needed any more: their own first place, or the block before.
+    # The headers overwrite their own first place or the block before, which has been handled.
     ip_len = network.find_ip_len(headers, HEADERS_LEN)
     frame_at = block_at - ip_len - IP_AT
     copy_octets(headers, 0, frame, frame_at, IP_AT + ip_len)

@@ -1,7 +1,7 @@
 """The flow table: which connections are known, and everything that a NIC remembers of each.
 
 A slot is one TCP connection, seen from the host: what it sends (fields of the transmit side) and what it receives
-(``RX_...``). A slot is made by a SYN or SYN/ACK of the host and by nothing else, so nobody else can fill the table.
+(``RX_...``). Only a SYN or SYN/ACK of the host makes a slot, so no other machine can fill the table.
 
 ::
 
@@ -9,12 +9,12 @@ A slot is one TCP connection, seen from the host: what it sends (fields of the t
                            CANDIDATES rows      SYNs from the wire that the host has not answered yet
                            1 row                the words that key the hash, drawn anew at every start
 
-**Who gives way.** A new connection takes a free slot of its window, else the oldest one that is closed, else the oldest
-whose handshake is not complete, else the oldest that was silent for :data:`IDLE_NS`. A connection whose handshake is
-complete gives way to nobody sooner; a new one that finds no slot stays raw.
+**Who gives way.** A new connection takes the first of these in its window: a free slot, the oldest closed connection,
+the oldest whose handshake is not complete, the oldest that was silent for :data:`IDLE_NS`. A connection in use keeps
+its slot. A new connection that finds no slot stays raw.
 
-**SYNs from the wire** go to a row of their own. They change nothing that the host has not answered: a SYN/ACK that
-acknowledges the SYN turns the row into a slot, or into a new life of a slot that is there.
+**SYNs from the wire** are kept in the candidates' rows. A SYN changes no slot before the host answers it. A SYN/ACK
+of the host that acknowledges the SYN turns the candidate into a slot, or starts the connection's slot anew.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ROWS: Final = KEY_ROW + 1
 IDLE_NS: Final = 432_000 * 1_000_000_000
 """Five days, as Linux' connection tracking keeps an established connection."""
 
-# The key, and who holds the slot. A source is the host, a destination its peer.
+# The key: which connection holds the slot. The source is the host, the destination its peer.
 IP_VERSION: Final = 0
 """4 or 6; 0: the slot is free."""
 SRC_HIGH: Final = 1
@@ -54,14 +54,14 @@ OPENING: Final = 0
 """The handshake is not complete."""
 OPEN: Final = 1
 CLOSED: Final = 2
-"""The host sent FIN or RST. A table shows the connection until its slot is taken over."""
+"""The host sent FIN or RST. Reports show the connection until another one takes over its slot."""
 LAST_SEEN_NS: Final = 7
 
 # The handshake.
 ISN: Final = 8
 PEER_ISN: Final = 9
 PEER_CODECS: Final = 10
-"""Bitmap of what the peer's NIC decodes, from its word; 0: no NIC, or none that we can talk to."""
+"""Bitmap of the codecs that the peer's NIC decodes, from its word; 0: no NIC, or a NIC of another version or key."""
 PEER_WAYS: Final = 11
 PEER_NONCE: Final = 12
 """Combined with the CRC of every block to the peer."""
@@ -71,33 +71,33 @@ SYNS_SENT: Final = 14
 """How often the host sent its SYN or SYN/ACK."""
 OWN_MSS: Final = 15
 WINDOW_SHIFT: Final = 16
-"""Window scale of the host, -1 without the option; once the handshake is complete, what holds: 0..14."""
+"""Window scale that the host offers, -1 without the option; after the handshake the scale that holds, 0..14."""
 
-# Where the host's stream is.
+# How far the host's stream has come.
 NEXT_SEQ: Final = 17
-"""Where its newest octet ends: what is below was sent before."""
+"""The sequence number behind its newest octet; octets below this number were sent before."""
 UNA: Final = 18
-"""What the peer has acknowledged, and the host was told so."""
+"""The oldest octet that the peer has not acknowledged, rounded down to whole floats where floats are rounded."""
 
 # Which floats are rounded: see ``forms``.
 FORM: Final = 19
 ROUNDED_FROM: Final = 20
 EXACT_FROM: Final = 21
 HELD: Final = 22
-"""Octets of a float at the end of the stream: its sequence number, the octets as a word, and which of them."""
+"""Octets of a float at the end of the stream: its sequence number, the octets as a word, and a mask of known ones."""
 HELD_AGAIN: Final = 57
-"""Octets of a float further back, of which TCP sends a part again; likewise."""
+"""Octets of an earlier float, of which TCP sends a part again; the same three fields."""
 HELD_FIELDS: Final = 3
 PEER_SHIFT: Final = 60
 """Window scale of the peer, once the handshake is complete."""
 WINDOW_EDGE: Final = 61
-"""Where the window ends that the host knows of; ``NO_EDGE`` before the first acknowledgement."""
+"""The end of the peer's window, as the host knows it; ``NO_EDGE`` before the first acknowledgement."""
 NO_EDGE: Final = -1
 LENT_SEQ: Final = 26
 LENT_WORD: Final = 27
 LENT_LEN: Final = 28
 DUE_NS: Final = 25
-"""When the NIC sends lent octets by itself, or why it does not: see ``forms``."""
+"""When the NIC sends lent octets by itself, or one of the constants of ``forms`` that say why it waits."""
 
 # Whether blocks arrive: see ``probation``.
 RETRIES: Final = 29
@@ -110,7 +110,7 @@ PROBE_SEQ: Final = 34
 PROBE_END: Final = 35
 IS_PROBING: Final = 36
 
-# How large they may be: see ``path``.
+# How large blocks may be: see ``path``.
 DATAGRAM_MAX: Final = 37
 DATAGRAM_MAX_UNTIL_NS: Final = 38
 LARGE_SEQ: Final = 39
@@ -120,26 +120,26 @@ LARGE_FAILS: Final = 42
 LARGE_UNA: Final = 43
 FAILED_LEN: Final = 44
 
-# Counted for whoever looks.
+# Counts for reports.
 SEGMENTS: Final = 45
 RAW_OCTETS: Final = 46
 PAYLOAD_OCTETS: Final = 47
 BLOCKS: Final = 48
 BYPASSED: Final = 49
 WIRE_OCTETS: Final = 50
-"""Of the frames that carried the blocks."""
+"""Octets of the frames that carried the blocks."""
 RX_SEGMENTS: Final = 51
 RX_RAW_OCTETS: Final = 52
 RX_PAYLOAD_OCTETS: Final = 53
 RX_BLOCKS: Final = 54
 RX_IS_CLOSED: Final = 55
 
-# What the NIC sends lent octets with: see ``lent``.
+# State for sending lent octets: see ``lent``.
 WAIT_NS: Final = 62
-"""From the last time that it did so to the next; 0: it did not yet."""
+"""Pause between two transmissions of lent octets; 0: the NIC has not sent them yet."""
 HEADERS: Final = 63
 HEADER_WORDS: Final = 20
-"""Six octets each: Ethernet, IPv6 and TCP with all options are 114."""
+"""Words of six octets: the headers of Ethernet, IPv6 and TCP with all options have 114 octets."""
 
 # What the first kilobyte looks like: see ``judgement``.
 JUDGED: Final = HEADERS + HEADER_WORDS
@@ -151,12 +151,12 @@ FlowTable = Int64Array
 KEY_FIELDS: Final = 6
 _KEY_MASK: Final = (1 << 40) - 1
 _MIXED_MASK: Final = (1 << 30) - 1
-"""Times 30 bits it stays below 2**63."""
+"""30 bits: the product with another number of 30 bits stays below 2**63."""
 NOT_FOUND: Final = -1
 
 
 class FlowKey(NamedTuple):
-    """What a connection is known by: the first fields of its slot. An IPv4 address is the low half of a 128-bit one."""
+    """What identifies a connection: the first fields of its slot. An IPv4 address is the low half of a 128-bit one."""
 
     ip_version: int
     src_high: int
@@ -167,7 +167,7 @@ class FlowKey(NamedTuple):
 
 
 def make_flows() -> Int64Array:
-    """Return an empty table with a hash of its own, int64[ROWS, FIELDS]."""
+    """Return an empty table with a new key for its hash, int64[ROWS, FIELDS]."""
     flows = np.zeros((ROWS, FIELDS), np.int64)
     draw_key(flows)
     return flows
@@ -179,7 +179,7 @@ def draw_key(flows: Int64Array) -> None:
 
 
 def rekey(flows: Int64Array) -> None:
-    """Key the hash of a table anew and put its connections where they belong now."""
+    """Draw a new key for the hash of a table, and move its connections to their new slots."""
     known = flows[:SLOTS][flows[:SLOTS, IP_VERSION] != 0].copy()
     flows[:] = 0
     draw_key(flows)
@@ -210,7 +210,7 @@ def reversed_key(key: FlowKey) -> FlowKey:
 
 @inline_kernel
 def _mixed(word: int, keys: Int64Array, first: int) -> int:
-    """Return the sum of four products, of 16 bits of ``word`` and 40 bits of a key each: below 2**58."""
+    """Return the sum of four products, each of 16 bits of ``word`` and 40 bits of a key; the sum is below 2**58."""
     total = (word & 0xFFFF) * (keys[first] & _KEY_MASK) + (word >> 16 & 0xFFFF) * (keys[first + 1] & _KEY_MASK)
     total += (word >> 32 & 0xFFFF) * (keys[first + 2] & _KEY_MASK)
     return total + (word >> 48 & 0xFFFF) * (keys[first + 3] & _KEY_MASK)
@@ -220,8 +220,8 @@ def _mixed(word: int, keys: Int64Array, first: int) -> int:
 def _hash(flows: FlowTable, key: FlowKey) -> int:
     """Return 24 bits of a multilinear hash (Carter and Wegman, 1979).
 
-    Who does not know the words of the last row cannot choose keys that meet. Ports that follow each other have sums
-    that follow each other, which may all fall into one window of slots, so :func:`_scattered` comes last.
+    The words in the last row are secret, so an attacker cannot choose keys that collide. Consecutive ports have sums in
+    equal steps, which might all fall into one window of slots; :func:`_scattered` spreads them.
     """
     keys = flows[KEY_ROW]
     total = _mixed(key.ports, keys, 0) + _mixed(key.src_low, keys, 4) + _mixed(key.dst_low, keys, 8)
@@ -232,7 +232,7 @@ def _hash(flows: FlowTable, key: FlowKey) -> int:
 
 @inline_kernel
 def _scattered(total: int) -> int:
-    """Return 24 bits that depend on all 58 bits of a sum; sums in equal steps fall anywhere."""
+    """Return 24 bits that depend on all 58 bits of a sum; sums in equal steps spread over the table."""
     mixed = ((total ^ total >> 29) & _MIXED_MASK) * 0x2C1B3C6D
     mixed = ((mixed ^ mixed >> 27) & _MIXED_MASK) * 0x297A2D39
     return mixed >> 17 & 0xFFFFFF
@@ -278,7 +278,7 @@ def make_candidate(flows: FlowTable, key: FlowKey) -> int:
 
 @inline_kernel
 def _rank(flows: FlowTable, slot: int, now_ns: int) -> int:
-    """How ready a slot is to be taken over, 0: not at all."""
+    """Return how ready a slot is to be taken over; 0: not at all."""
     if flows[slot, IP_VERSION] == 0:
         return 4
     if flows[slot, STATE] == CLOSED:
@@ -292,7 +292,7 @@ def _rank(flows: FlowTable, slot: int, now_ns: int) -> int:
 def make_slot(flows: FlowTable, key: FlowKey, now_ns: int) -> int:
     """Return an empty slot for a connection that is about to begin, or ``NOT_FOUND`` where all are taken.
 
-    If the connection has a slot, from an earlier life with the same addresses and ports, it is that one.
+    An earlier connection with the same addresses and ports may have a slot; then that slot is emptied and returned.
     """
     slot = find(flows, key)
     if slot == NOT_FOUND:

@@ -1,30 +1,30 @@
-"""In which form a float crosses: as it is, or as the codec makes it; the same one every time.
+"""In which form a float crosses: with its own bits, or as the codec makes it; every transmission has the same form.
 
-A float of which one transmission is exact and another one is rounded can arrive torn: TCP puts octets together from
-whatever segments hold them. So a connection has one interval of its stream in which floats are *rounded*, and every
-transmission of them has the codec's values, in a block or in a plain segment. Outside they are *exact*, always plain::
+If one transmission of a float were exact and another one rounded, TCP could put the float together from octets of both.
+So a connection has one interval of its stream in which floats are *rounded*: every transmission of them has the codec's
+values, in a block or in a plain segment. Outside the interval floats are *exact* and always leave plain::
 
     exact ........ ROUNDED_FROM ═══ rounded ═══ EXACT_FROM ........ exact
                    │                            │
                    the verdict "floats"         the application stopped inside a float
 
-``EXACT`` no such interval; ``ROUNDED`` it has no end yet; ``CLOSING`` it has one. When the peer has acknowledged all of
-a closed interval nobody sends it again, and the next octets that are new begin another one. What is acknowledged does
-not matter any more, so ``ROUNDED_FROM`` moves along with the acknowledgements.
+The state is ``EXACT`` without such an interval, ``ROUNDED`` while it has no end, and ``CLOSING`` when it has one. When
+the peer has acknowledged all of a closed interval, nobody sends it again, and the next new octets begin another one.
+Acknowledged floats are not sent again, so ``ROUNDED_FROM`` moves along with the acknowledgements.
 
-**Cut floats.** A segment may end inside a rounded float: at an odd MSS, at the edge of an odd window, where the
+**Cut floats.** A segment may end inside a rounded float: at an odd MSS, at the edge of an odd window, or where the
 application paused. The NIC knows only some octets of the float and cannot round it. It *holds* them (``HELD``) and
-sends the segment up to the float's edge; the next segment brings the rest, and goes out from the edge on. What is held
-is also known when TCP sends a part of it again. So every octet of rounded floats leaves in whole floats, and the peer
-acknowledges whole floats.
+sends the segment up to the float's edge. The next segment brings the rest, and leaves from that edge on. The held
+octets also complete the float when TCP sends only a part of it again. So rounded floats always leave whole, and the
+peer acknowledges whole floats.
 
-**Lent octets.** TCP may wait for the acknowledgement of what is held before it sends the rest. So where the peer has
-acknowledged all before a held float, the NIC keeps its octets (``LENT_...``) until the peer has them, in a table that
-outlives its process. The next acknowledgement that the host gets covers them.
+**Lent octets.** TCP may wait for an acknowledgement of held octets before it sends the rest. So once the peer has
+acknowledged everything before a held float, the NIC *lends* the held octets: the next acknowledgement to the host
+covers them. The NIC keeps them (``LENT_...``) until the peer has them, in a table that outlives the NIC's process.
 
-**Held back for good** would be octets at the end of what the application wrote. A FIN takes them along, and ``lent``
-sends them where the rest does not come: the interval ends before this float, which was never sent, and its octets leave
-exact.
+**The end of the stream.** The application may stop inside a float, whose rest never comes. Then a FIN takes the held
+octets along, or ``lent`` sends them. No octet of this float was sent before, so the interval ends before the float and
+its octets leave exact.
 """
 
 from __future__ import annotations
@@ -62,33 +62,33 @@ EXACT: Final = 0
 ROUNDED: Final = 1
 CLOSING: Final = 2
 
-# A held float: a place, and what is there.
+# Fields of a held float, behind HELD or HELD_AGAIN.
 _SEQ: Final = 0
 _WORD: Final = 1
 _MASK: Final = 2
 _NOWHERE: Final = -1
 
 WHOLE: Final = 15
-"""Of a mask: all four octets of the float are known."""
+"""The mask of a float of which all four octets are known."""
 
-# Of DUE_NS; anything else is a time.
+# Values of DUE_NS; any other value is a time.
 NOT_TOLD: Final = 0
-"""The host has not heard that lent octets have arrived: it sends them again by itself."""
+"""The host has no acknowledgement of the lent octets yet, so it sends them again by itself."""
 TOLD: Final = -1
-"""It has, a moment ago."""
+"""The host has just received an acknowledgement of the lent octets."""
 HAS_MORE: Final = -2
-"""It has, and has more to send, but no window."""
+"""The host has the acknowledgement and has more to send, but the peer's window is closed."""
 
 
 class Fit(NamedTuple):
-    """What of a segment goes out.
+    """Which octets leave instead of a segment's payload: ``lead``, then ``keep``, then ``trail``.
 
     Attributes:
-        lead: octets known from before that are put before the payload, 0..3.
+        lead: held octets that leave before the payload, 0..3.
         lead_word: the float that they belong to, little-endian.
-        skip: octets at the beginning that are left out, 0..3.
-        keep: octets behind them that go out.
-        trail: octets known from before that are put behind them, 0..3.
+        skip: octets at the beginning of the payload that do not leave, 0..3.
+        keep: octets of the payload behind them that leave.
+        trail: held octets that leave behind the payload, 0..3.
         trail_word: the float that they belong to.
     """
 
@@ -133,15 +133,15 @@ def end_rounding(flows: FlowTable, slot: int, seq: int) -> None:
 
 @inline_kernel
 def fit(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int, is_last: bool, gives_up: bool) -> Fit:
-    """Return what of a segment goes out now (:class:`Fit`), and hold what does not.
+    """Return which octets leave now (:class:`Fit`), and hold the segment's octets that do not.
 
     Args:
         frame: uint8, the host's frame.
         segment: its ``blocks.Segment``.
         flows: the table.
         slot: of the connection.
-        is_last: nothing behind this segment was sent by the host.
-        gives_up: what is held at the end is to leave exact: a FIN.
+        is_last: the host has sent nothing behind this segment.
+        gives_up: the segment has a FIN, so octets that would be held at its end leave exact.
     """
     seq, payload_len = segment.seq, segment.payload_len
     lead = skip = trail = lead_word = trail_word = 0
@@ -209,7 +209,7 @@ def _hold_nothing(flows: FlowTable, slot: int) -> None:
 
 @inline_kernel
 def _known(flows: FlowTable, slot: int, at: int) -> tuple[int, int]:
-    """Return what is known of the float at ``at``: its octets as a word, and which ones they are."""
+    """Return the known octets of the float at ``at`` as a word, and a mask that says which ones they are."""
     word = mask = 0
     place = _place_of(flows, slot, at)
     if place != _NOWHERE:
@@ -222,9 +222,9 @@ def _known(flows: FlowTable, slot: int, at: int) -> tuple[int, int]:
 
 @inline_kernel
 def _remember(flows: FlowTable, slot: int, at: int, word: int, mask: int, only_more: bool) -> None:
-    """Hold the octets of a float; with ``only_more`` only if some of it are held already.
+    """Hold the octets of a float; with ``only_more`` only if some of its octets are held already.
 
-    What TCP sends again must not displace the float at the end, whose rest is in the next segment.
+    A float that TCP sends again must not displace the float at the end, whose rest is in the next segment.
     """
     place = _place_of(flows, slot, at)
     if place == _NOWHERE:
@@ -253,13 +253,13 @@ def _note_window(flows: FlowTable, slot: int, ack: int, window: int) -> None:
 
 @inline_kernel
 def fills_window(flows: FlowTable, slot: int, end_seq: int) -> bool:
-    """Whether the host may send nothing behind ``end_seq``: it is TCP that cuts there."""
+    """Whether the window ends at ``end_seq``: the host may send nothing behind it, so TCP made the cut there."""
     return flows[slot, WINDOW_EDGE] != NO_EDGE and not is_before(end_seq, flows[slot, WINDOW_EDGE])
 
 
 @inline_kernel
 def ends_at_held(flows: FlowTable, slot: int, seq: int) -> bool:
-    """Whether octets that are held or lent end right before ``seq``: a FIN there must bring them along."""
+    """Whether octets that are held or lent end right before ``seq``: a FIN at ``seq`` must take them along."""
     cut = cut_of(flows, slot, seq)
     if cut == 0:
         return False
@@ -269,7 +269,7 @@ def ends_at_held(flows: FlowTable, slot: int, seq: int) -> bool:
 
 @inline_kernel
 def needs_lead(flows: FlowTable, slot: int, seq: int) -> bool:
-    """Whether a segment from ``seq`` on begins behind octets that are lent, which nobody else will send."""
+    """Whether a segment from ``seq`` on begins right behind lent octets, which the host keeps no copy of."""
     if flows[slot, LENT_LEN] == 0:
         return False
     return seq == advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])
@@ -277,9 +277,9 @@ def needs_lead(flows: FlowTable, slot: int, seq: int) -> bool:
 
 @inline_kernel
 def acknowledge(flows: FlowTable, slot: int, ack: int, window: int) -> int:
-    """Take an acknowledgement of the peer and its window, as in the header; return the one that the host is to get.
+    """Take the peer's acknowledgement and window, as in the header; return the acknowledgement for the host.
 
-    That is the edge of a whole float where floats are rounded, or the end of what was lent.
+    Where floats are rounded it is the edge of a whole float, or the end of the lent octets.
     """
     if distance(flows[slot, UNA], ack) < 0 or distance(ack, flows[slot, NEXT_SEQ]) < 0:
         return ack
@@ -305,10 +305,9 @@ def acknowledge(flows: FlowTable, slot: int, ack: int, window: int) -> int:
 
 @inline_kernel
 def window_behind(flows: FlowTable, slot: int, ack: int, told: int, window: int) -> int:
-    """Return the window, as in the header, that goes with ``told`` where the peer's went with ``ack``.
+    """Return the window for a header that acknowledges ``told``; the peer sent ``window`` with ``ack``.
 
-    Its edge stays where the peer has it: Linux drops a segment that ends behind its window (6.15), and would drop it
-    every time.
+    The window's edge stays in place: Linux drops a segment that ends behind its window (6.15), each time it is sent.
     """
     shift = flows[slot, PEER_SHIFT]
     return max((window << shift) - max(distance(ack, told), 0), 0) >> shift
@@ -316,7 +315,7 @@ def window_behind(flows: FlowTable, slot: int, ack: int, told: int, window: int)
 
 @inline_kernel
 def lend(flows: FlowTable, slot: int) -> None:
-    """Keep what is held of the first float that the peer does not have; later segments hold other floats."""
+    """Lend the held octets of the first float that the peer does not have; later segments may hold other floats."""
     una = flows[slot, UNA]
     lent_len = _count_lendable(flows, slot, una)
     if lent_len > flows[slot, LENT_LEN]:
@@ -338,7 +337,7 @@ def _count_lendable(flows: FlowTable, slot: int, una: int) -> int:
 
 @inline_kernel
 def _settle(flows: FlowTable, slot: int, una: int) -> None:
-    """Forget what nobody sends again."""
+    """Forget held octets and intervals that the peer has acknowledged."""
     if flows[slot, FORM] == EXACT:
         return
     for place in (HELD, HELD_AGAIN):

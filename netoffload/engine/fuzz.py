@@ -5,13 +5,12 @@
     frame        no page | ......... virtio-net header and frame | 64 octets of slack | no page
     wire, host   no page | ......... exactly the room that transmit or receive asks for | no page
 
-A bundle has as many outcomes as blocks, and one more if the rest of it is dropped.
+Every frame starts as one of :mod:`netoffload.engine.samples` and is damaged (:mod:`netoffload.engine.damage`). Exactly
+one counter must say what became of it: a frame crosses, is compressed, is merged into a segment, or is dropped for a
+reason. A bundle has one outcome per block, and one more if its rest is dropped. Blocks that transmit makes are given to
+receive, which must take them.
 
-Every frame starts as one of :mod:`netoffload.engine.samples` and is damaged (:mod:`netoffload.engine.damage`). Whatever
-comes of it, exactly one counter says so: a frame crosses, is compressed, is merged into a segment, or is dropped for a
-reason. Blocks that transmit makes are given to receive, and must be taken.
-
-Batches are numbered and their content depends on the seed and the number alone, so a failure can be seen again.
+Batches are numbered. Their content depends only on the seed and the number, so a failure can be repeated.
 """
 
 from __future__ import annotations
@@ -82,11 +81,11 @@ BATCH: Final = 4096
 BATCHES_PER_TASK: Final = 32
 _MTUS: Final = (68, 576, 1280, 1500, 1500, 9000)
 _VERDICTS: Final = (UNDECIDED, NOT_FLOATS, *[FLOATS] * 14)
-"""Of connections in turn."""
+"""The verdicts that connections get, in turn."""
 _CLOCK_EVERY: Final = 512
-"""Frames between two looks at what the NIC sends by itself; a look goes through the whole table."""
+"""Frames between two checks of the segments that the NIC sends by itself; a check goes through the whole table."""
 _OWN_FRAME_MAX: Final = IP_AT + 40 + 60 + 3
-"""The longest of it: headers of IPv6 and TCP, and a part of a float."""
+"""The longest frame that the NIC sends by itself: headers of IPv6 and TCP, and three octets of a float."""
 OUTCOMES: Final = (
     *(counter for counter in Counter if counter.name.startswith("BYPASS")),
     Counter.TX_OFFERS,
@@ -102,7 +101,7 @@ OUTCOME: Final = np.array([counter in OUTCOMES for counter in Counter])
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of the frames: how often each outcome's counter grew, by its name."""
+    """What became of the frames: by how much each outcome's counter grew, by the counter's name."""
 
     frames: int
     outcomes: dict[str, int]
@@ -114,8 +113,8 @@ def fuzz(
     """Send ``count`` frames through the engine, over several processes.
 
     Raises:
-        UsageError: nothing to do, or a negative seed.
-        RunError: a frame was not accounted for, a result is impossible, or a process crashed.
+        UsageError: less than one frame, or a negative seed.
+        RunError: no counter or more than one accounts for a frame, a result is impossible, or a process crashed.
     """
     if count < 1 or seed < 0:
         raise UsageError(f"{count} frames from seed {seed}: use at least 1, and a seed from 0 on")
@@ -131,12 +130,12 @@ def fuzz(
 
 
 class Memory(NamedTuple):
-    """Everything the engine works on, each part with its end where a page ends.
+    """All memory that the engine works on; each part ends where a page ends, so a read behind it crashes.
 
     Attributes:
-        nic: what the engine remembers.
-        frame: the frame of the moment, at its end.
-        wire: what transmit writes.
+        nic: the NIC's state.
+        frame: the current frame, at the end of this memory.
+        wire: the room that transmit writes into.
         gathered: a bundle in one piece.
     """
 
@@ -184,13 +183,13 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
     """Send ``count`` frames through the engine in this process; return how many, and the counters.
 
     Raises:
-        RunError: a frame was not accounted for, or a result is impossible.
+        RunError: no counter or more than one accounts for a frame, or a result is impossible.
     """
     memory, samples, handshakes = make_memory(), make_samples(), make_handshakes()
     authenticators = [Authenticator(key) for key in (None, None, None, bytes(KEY_LEN))]
     for number, start in enumerate(range(0, count, BATCH), first_batch):
         rng = np.random.default_rng((seed, number))
-        mac = authenticators[number // 8 % 4].words  # behind every combination of what comes below
+        mac = authenticators[number // 8 % 4].words  # a new one after all combinations of the options below
         codec_ids = [int(codec_id) for codec_id in CODECS]
         settings = make_settings(
             int(rng.choice(codec_ids)), int(rng.integers(1, BOUND_K_MAX + 1)), int(rng.choice(_MTUS))
@@ -205,7 +204,7 @@ def fuzz_batches(seed: int, first_batch: int, count: int) -> tuple[int, Int64Arr
             frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length : FRAME_ROOM - FRAME_SLACK]
             raise RunError(
                 f"seed {seed}, batch {number}, frame {wrong}: not accounted for, or an impossible result; "
-                f"{settings}, now {frame.tobytes().hex()}"
+                f"report this with {settings}, frame {frame.tobytes().hex()}"
             )
     return count, np.array(memory.nic.counters)
 
@@ -218,7 +217,7 @@ def _send_all(
     outcome: BoolArray,
     memory: Memory,
 ) -> int:
-    """Make and send every frame, into both directions; return the first one that went wrong, or -1."""
+    """Make and send every frame, into both directions; return the number of the first failure, or -1."""
     for index in range(recipes.shape[0]):
         if index % FRAMES_PER_CONNECTION == 0:
             _connect(handshakes, _VERDICTS[index // FRAMES_PER_CONNECTION % 16], outcome, memory)
@@ -240,7 +239,7 @@ def _send_all(
 
 @inline_kernel
 def _sends_possible_segments(memory: Memory) -> bool:
-    """Whether what the NIC sends by itself, once the time has come, are TCP segments of a few octets."""
+    """Whether all frames that the NIC sends by itself are TCP segments of a few octets."""
     for now_ns in (REST_WAIT_NS, WINDOW_WAIT_NS, 2 * WINDOW_WAIT_NS):
         memory.nic.agenda[:] = 0
         while from_clock(memory.nic, now_ns, memory.wire):
@@ -254,10 +253,10 @@ def _sends_possible_segments(memory: Memory) -> bool:
 
 @inline_kernel
 def _connect(handshakes: Uint8Array, verdict: int, outcome: BoolArray, memory: Memory) -> None:
-    """Forget all flows and let the host connect, over both families, to a peer that decodes everything.
+    """Forget all flows and let the host connect, over both families, to a peer that decodes every codec.
 
-    The blocks of the samples have no nonce, and so has what the host sends to itself. The stream has its ``verdict``
-    already. A SYN of the peer makes the table its own as well, so that blocks may come back.
+    All nonces are 0, in the samples' blocks and in those that come back. The stream has its ``verdict`` already. A SYN
+    of the peer makes the connection known in the other direction too, so that the NIC accepts its own blocks.
     """
     memory.nic.flows[:KEY_ROW] = 0
     memory.nic.random[:] = 0
@@ -284,7 +283,7 @@ def _accounted(counters: Counters, outcome: BoolArray) -> int:
 
 @inline_kernel
 def _receive(frame: Uint8Array, length: int, outcome: BoolArray, memory: Memory) -> bool:
-    """Give a frame to receive as the loop does; return whether all that was in it is accounted for, once."""
+    """Give a frame to receive as the loop does; return whether each of its parts is counted exactly once."""
     nic = memory.nic
     begin_frame(nic)
     first = before = _accounted(nic.counters, outcome)
@@ -302,9 +301,9 @@ def _receive(frame: Uint8Array, length: int, outcome: BoolArray, memory: Memory)
 
 @inline_kernel
 def _has_possible_segments(nic: NicState) -> bool:
-    """Whether the complete segments fit their rows; they are forgotten, as if the host had them.
+    """Whether the complete segments fit their rows; then forget them, as if the host had received them.
 
-    The next segment is rebuilt in the last row, whose end is the end of memory.
+    The next segment is rebuilt in the last row, which ends where the memory ends.
     """
     for index in range(count_rebuilt(nic)):
         if not 0 < nic.rebuilt_lens[row_of(nic, index)] <= HOST_SEGMENT_LEN:
@@ -334,7 +333,7 @@ def _come_back(frames: int, outcome: BoolArray, memory: Memory) -> bool:
         if length < IP_AT:
             return False
         if network.get_protocol(wire, network.find_ip_len(wire, length)) == tcp.PROTO_TCP:
-            continue  # a SYN with the word
+            continue  # a SYN with a capability word
         if not _takes_blocks(wire, length, 1, outcome, memory):
             return False
     return True
@@ -352,7 +351,7 @@ def _gather(pieces: int, memory: Memory) -> int:
 
 @inline_kernel
 def _takes_blocks(frame: Uint8Array, length: int, blocks: int, outcome: BoolArray, memory: Memory) -> bool:
-    """Whether receive takes all blocks of a frame that transmit has made, unless a SYN ended the way back."""
+    """Whether receive takes all blocks of a frame that transmit has made, or a damaged SYN has removed their flow."""
     before = memory.nic.counters[Counter.RX_BLOCKS] + memory.nic.counters[Counter.DROP_UNKNOWN_FLOW]
     is_accounted = _receive(frame, length, outcome, memory)
     after = memory.nic.counters[Counter.RX_BLOCKS] + memory.nic.counters[Counter.DROP_UNKNOWN_FLOW]

@@ -1,4 +1,4 @@
-"""What the NICs say to each other while a tagged connection is made.
+"""How the NICs negotiate while a tagged connection is made: each tells the other which codecs it decodes.
 
 ::
 
@@ -8,20 +8,20 @@
       ◄─────────────── - word ◄──────────────────────── + word  ◄──────── SYN/ACK
                        codecs and nonce of B             slot, nonce of B
 
-The word is in ``netoffload.wire.capability``. A SYN/ACK carries it only as an answer to one. A word is only believed if
-the SYN's checksum is right or still to be filled in: taking it out sums the header anew, and would make a damaged SYN
-look sound.
+The word is the capability word of ``netoffload.wire.capability``. A SYN/ACK carries a word only if the SYN had one. The
+NIC takes the word only from a SYN whose checksum is right or still to be filled in. To take the word out, it sums the
+header anew, which would make a damaged SYN look sound.
 
-**Who may change what.** A SYN from the wire changes nothing before the host answers it, a SYN/ACK only what waits for
-one with this acknowledgement number. So nobody who cannot see a connection's numbers can change what is known of it.
+**Who may change what.** A SYN from the wire changes no slot before the host answers it. A SYN/ACK from the wire counts
+only with the acknowledgement number that the slot waits for. So an attacker who cannot see a connection's sequence
+numbers cannot change its slot.
 
-**Paths that drop options.** A host that gets no answer sends its SYN again. After :data:`OFFERS_MAX` with the word the
-next ones go without it, and the connection stays raw. A SYN with a signature (MD5, AO), with payload (TCP Fast Open),
-or without room for the option crosses as it is.
+**Paths that drop options.** A host that gets no answer sends its SYN again. After :data:`OFFERS_MAX` SYNs with the word
+the next ones leave without it, and the connection stays raw. A SYN with a signature (MD5, AO), with payload (TCP Fast
+Open), or without room for the option crosses as it is.
 
-**MSS and window.** The NICs round the MSS option and the window of a SYN with the word down to whole floats, and the
-MSS of a SYN/ACK to no more than the host's own, so that TCP itself cuts between floats what an application writes as
-floats.
+**MSS and window.** In a SYN with the word the NICs round the MSS option and the window down to whole floats. The MSS of
+a SYN/ACK is limited to the host's own. So TCP cuts the stream between floats if the application writes whole floats.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from netoffload.engine.transmit import Room
 
 OFFERS_MAX: Final = 2
-"""A lost SYN is sent again after 1 s, then 2, then 4 (RFC 6298): the connection is there after 3 s."""
+"""A lost SYN is sent again after 1 s, then 2, then 4 (RFC 6298): where options are dropped, connecting takes 3 s."""
 
 NO_SHIFT: Final = -1
 _SHIFT_MAX: Final = 14
@@ -56,7 +56,7 @@ _MSS_MIN: Final = 8
 
 @inline_kernel
 def offer(frame: Uint8Array, ip_len: int, ways: int, flows: FlowTable, now_ns: int, room: Room) -> int:
-    """Learn a tagged SYN from the host; if it may carry the word, write it with the word into ``room.wire``.
+    """Note a tagged SYN from the host; if it may carry the word, write it with the word into ``room.wire``.
 
     Returns:
         The length of the frame in ``room.wire``; 0 where the SYN crosses as it is.
@@ -83,7 +83,7 @@ def offer(frame: Uint8Array, ip_len: int, ways: int, flows: FlowTable, now_ns: i
 
 @inline_kernel
 def _learn(frame: Uint8Array, tcp_at: int, key: FlowKey, flows: FlowTable, now_ns: int, random: Int64Array) -> int:
-    """Return the slot of the connection that a SYN or SYN/ACK of the host begins, or ``NOT_FOUND``: no word then."""
+    """Return the slot of the connection that a SYN or SYN/ACK of the host begins; ``NOT_FOUND``: it gets no word."""
     isn = be32(frame, tcp_at + tcp.SEQ)
     is_answer = u8(frame, tcp_at + tcp.FLAGS) & tcp.ACK_FLAG != 0
     peer_isn = (be32(frame, tcp_at + tcp.ACK) - 1) & 0xFFFFFFFF
@@ -119,7 +119,7 @@ def _learn(frame: Uint8Array, tcp_at: int, key: FlowKey, flows: FlowTable, now_n
 
 @inline_kernel
 def _adopt(flows: FlowTable, slot: int, candidate: int, peer_shift: int) -> None:
-    """Take over what the row of a SYN from the wire says about its sender; scaling holds if both ends offer it."""
+    """Copy what a candidate's row says about the sender of its SYN; window scaling holds if both ends offer it."""
     for field in (
         flow_table.PEER_ISN,
         flow_table.PEER_CODECS,
@@ -147,7 +147,7 @@ def _read_shift(frame: Uint8Array, tcp_at: int, tcp_len: int) -> int:
 
 @inline_kernel
 def _read_mss(frame: Uint8Array, tcp_at: int, tcp_len: int) -> int:
-    """Return the MSS of a SYN; 0 where it says none."""
+    """Return the MSS of a SYN; 0 if it has no MSS option."""
     at = find_option(frame, tcp_at, tcp_len, tcp.OPTION_MSS)
     return be16(frame, at + 2) if at > NO_OPTION and u8(frame, at + 1) == tcp.OPTION_MSS_LEN else 0
 
@@ -171,7 +171,7 @@ def _write(frame: Uint8Array, ip_len: int, tcp_len: int, ways: int, nonce: int, 
     at = tcp_at + tcp_len
     end_at = find_option(wire, tcp_at, tcp_len, tcp.OPTION_END)
     for padding in range(end_at if end_at > NO_OPTION else at, at):
-        wire[padding] = tcp.OPTION_NOP  # what follows the end of the list, nobody would read
+        wire[padding] = tcp.OPTION_NOP  # an end of the list here would hide the word
     wire[at] = capability.OPTION_EXPERIMENT
     wire[at + 1] = capability.OPTION_LEN
     put_be16(wire, at + capability.EXID_AT, capability.EXID)
@@ -219,7 +219,7 @@ def accept(frame: Uint8Array, ip_len: int, length: int, ways: int, flows: FlowTa
 def _take_offer(
     frame: Uint8Array, tcp_at: int, tcp_len: int, word_at: int, ways: int, flows: FlowTable, key: FlowKey
 ) -> None:
-    """Keep what a SYN says until the host answers it; a copy without the word takes nothing back."""
+    """Keep what a SYN says until the host answers it; a repeated SYN without the word does not revoke the word."""
     peer_isn = be32(frame, tcp_at + tcp.SEQ)
     row = flow_table.find_candidate(flows, key)
     if word_at == NO_OPTION and (row == NOT_FOUND or flows[row, flow_table.PEER_ISN] == peer_isn):
@@ -235,7 +235,7 @@ def _take_offer(
 def _take_answer(
     frame: Uint8Array, tcp_at: int, tcp_len: int, word_at: int, ways: int, flows: FlowTable, slot: int
 ) -> None:
-    """Believe a SYN/ACK that answers the host's SYN; one that comes later changes nothing."""
+    """Take the word of a SYN/ACK that answers the host's SYN; a later SYN/ACK changes nothing."""
     asked = (flows[slot, flow_table.ISN] + 1) & 0xFFFFFFFF
     if flows[slot, flow_table.STATE] != flow_table.OPENING or be32(frame, tcp_at + tcp.ACK) != asked:
         return
@@ -248,7 +248,7 @@ def _take_answer(
 
 @inline_kernel
 def _read_word(frame: Uint8Array, at: int, ways: int, flows: FlowTable, row: int) -> None:
-    """Note what a word says. A NIC with a key and one without do not understand each other's blocks."""
+    """Note what a word says. A NIC with a key and a NIC without one do not understand each other's blocks."""
     differ = (u8(frame, at + capability.WAYS_AT) ^ ways) & capability.WANTS_MAC
     if u8(frame, at + capability.VERSION_AT) == BLOCK_VERSION and not differ:
         flows[row, flow_table.PEER_CODECS] = be16(frame, at + capability.CODECS_AT)
@@ -258,11 +258,11 @@ def _read_word(frame: Uint8Array, at: int, ways: int, flows: FlowTable, row: int
 
 @inline_kernel
 def _is_sound(frame: Uint8Array, ip_len: int, tcp_len: int) -> bool:
-    """Whether the sums of a SYN are right, as far as they can be told: nothing that follows from it may be wrong."""
+    """Whether the checksums of a SYN are right, as far as the NIC can tell; a damaged SYN must not reach the table."""
     if not network.is_summed_right(frame, ip_len):
         return False
     if u8(frame, vnet.VNET_FLAGS) & vnet.NEEDS_CSUM or network.get_datagram_len(frame, ip_len) != ip_len + tcp_len:
-        return True  # filled in later; or with payload, which is for the host to sum, and nothing is taken out
+        return True  # filled in later; or a SYN with payload, which keeps its word, so the host checks the sum
     total = network.pseudo_sum(frame, IP_AT, ip_len, tcp.PROTO_TCP, tcp_len)
     swapped = (total >> 8) | (total & 0xFF) << 8
     return (swapped + ones_sum(frame, IP_AT + ip_len, tcp_len)) % 0xFFFF == 0

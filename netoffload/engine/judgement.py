@@ -1,9 +1,9 @@
-"""Are the first octets of a tagged stream an array of little-endian float32, or somebody's file?
+"""The verdict whether a tagged stream is an array of little-endian float32, taken from its first kilobyte.
 
-ToS 0x28 is DSCP AF11 (RFC 2597), which QoS policies put on backups. A codec that rounds a file destroys it, while
-floats that travel exact only travel slower. So a flow counts as floats on good evidence alone.
+ToS 0x28 is DSCP AF11 (RFC 2597), which QoS policies also put on backups. A codec that rounds a file destroys it, while
+floats that travel exact only travel slower. So a flow counts as floats only on good evidence.
 
-Words are the stream's 32-bit little-endian words. What they say:
+Words are the stream's 32-bit little-endian words. Each kind of word is evidence:
 
 =========  ============================================================================================================
 neutral    ±0, ±inf and the usual NaN: they are in arrays of floats and in files alike
@@ -17,9 +17,10 @@ one-sided  nearly all that are not neutral have an even index, or nearly all an 
 drift      exponents jump from word to word: records, or patterns of another period than four octets
 =========  ============================================================================================================
 
-At least :data:`WORDS` words are looked at, from the first that is not neutral. There must be :data:`FRESH_MIN` that
-are not neutral and differ from the one before, or :data:`EQUAL_MIN` that are not neutral; until then a flow is
-undecided. A flow can become :data:`NOT_FLOATS` at any word. How TCP cuts the stream does not change the verdict.
+The NIC judges at least :data:`WORDS` words, from the first that is not neutral. A word is *fresh* if it is not neutral
+and differs from the last word that was not neutral. A flow is undecided until it has :data:`FRESH_MIN` fresh words or
+:data:`EQUAL_MIN` that are not neutral. It can become :data:`NOT_FLOATS` at any word. How TCP cuts the stream does not
+change the verdict.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from netoffload.compiled.octets import load_u32, u8
 JUDGED_WORDS: Final = 0
 """Words judged, from the first one that is not neutral."""
 JUDGED_ZEROS: Final = 1
-"""Neutral ones among them."""
+"""Neutral words among the judged ones."""
 JUDGED_ODD: Final = 2
 JUDGED_TEXT: Final = 3
 JUDGED_FRESH: Final = 4
-"""Words that are not neutral and differ from the last that was not neutral."""
+"""Fresh words."""
 JUDGED_ALIKE: Final = 5
 """Fresh words whose halves are alike."""
 JUDGED_ODD_INDEX: Final = 6
@@ -47,7 +48,7 @@ JUDGED_LAST: Final = 7
 """The last word that was not neutral."""
 JUDGED_TINY: Final = 8
 JUDGED_DRIFT: Final = 9
-"""Sum over fresh words of how many exponents each lies from the one before, at most :data:`DRIFT_CAP`."""
+"""Sum over fresh words of the distance between a word's exponent and the last one's, at most :data:`DRIFT_CAP` each."""
 JUDGED_VERDICT: Final = 10
 JUDGE_FIELDS: Final = 11
 
@@ -58,38 +59,38 @@ NOT_FLOATS: Final = 2
 WORDS: Final = 256
 FRESH_MIN: Final = 32
 EQUAL_MIN: Final = 128
-"""Words that suffice if there are few fresh ones: an array of ones, or labels as one-hot vectors."""
+"""Non-neutral words that suffice if few are fresh: an array of ones, or labels as one-hot vectors."""
 
 EXPONENT_MIN: Final = 127 - 62
 EXPONENT_MAX: Final = 127 + 24
-"""Of plausible floats, biased. 2^24 is where float32 stops to hold every integer."""
+"""The range of biased exponents of plausible floats. Above 2^24 float32 does not hold every integer."""
 
 EXPONENT_TINY: Final = 127 - 48
-"""Of tiny floats. Tables of offsets in executables are often made of nothing else, if their octets are shifted."""
+"""Floats with a smaller biased exponent are tiny. Tables of offsets in executables often look like tiny floats only."""
 
 EXPONENT_EQUAL: Final = 127 - 20
-"""The least of floats that are all equal, which could be any repeated octets."""
+"""The least biased exponent of floats that are all equal; smaller ones could be any repeated octets."""
 
 DRIFT_CAP: Final = 32
 DRIFT_MAX: Final = 16
-"""In the mean. Normal values lie 1.6 exponents apart, those spread evenly over 10^-12 to 10^-4 nine."""
+"""The most drift per fresh word. Normal values have 1.6; values spread evenly over 10^-12 to 10^-4 have nine."""
 
 FIRST_WORDS: Final = 16
-"""An integer in front of the floats is a header, and rounding would destroy it; behind, a few tiny floats may be."""
+"""Integers among this many first words are a header, which rounding would destroy; later ones may be tiny floats."""
 
 HALVES_DIFFER: Final = 0x800
-"""Halves that are closer are alike, the sign left out: 2 exponents of float16, 16 of bfloat16."""
+"""Halves whose magnitudes are closer than this are alike: 2 exponents of float16, 16 of bfloat16."""
 
 OCTETS_DIFFER: Final = 0x20
-"""Octets that are all closer are text."""
+"""Four octets that are all closer than this count as text."""
 
 _SHORT_MASK: Final = 0x3FFF
-"""Low halves without these bits belong to floats of few digits, and are like many high halves by chance."""
+"""Low halves without these bits belong to floats of few digits, which resemble many high halves by chance."""
 
 
 @inline_kernel
 def is_neutral(word: int) -> bool:
-    """Whether a word says nothing: ±0, ±inf, or the NaN that processors make."""
+    """Whether a word is no evidence: ±0, ±inf, or the NaN that processors make."""
     magnitude = word & 0x7FFFFFFF
     return magnitude == 0 or magnitude == 0x7F800000 or magnitude == 0x7FC00000
 
@@ -139,7 +140,7 @@ def is_alike(word: int) -> bool:
 
 @inline_kernel
 def _is_refuted(row: Int64Array, word: int) -> bool:
-    """Whether the words so far, the last of which is ``word``, cannot be floats."""
+    """Whether the words up to ``word``, the last one, cannot be floats."""
     told = row[JUDGED_WORDS] - row[JUDGED_ZEROS]
     if is_odd(word) and (told == 1 or (told <= FIRST_WORDS and is_integer(word))):
         return True
@@ -148,7 +149,7 @@ def _is_refuted(row: Int64Array, word: int) -> bool:
 
 @inline_kernel
 def _final(row: Int64Array) -> int:
-    """Return the verdict on words that were not refuted one by one."""
+    """Return the verdict on all words so far, none of which refuted floats by itself."""
     told = row[JUDGED_WORDS] - row[JUDGED_ZEROS]
     fresh = row[JUDGED_FRESH]
     if row[JUDGED_WORDS] < WORDS or (fresh < FRESH_MIN and told < EQUAL_MIN):
@@ -186,13 +187,13 @@ def _weigh_word(row: Int64Array, word: int) -> None:
 
 @kernel
 def weigh(row: Int64Array, octets: Uint8Array, at: int, words: int) -> None:
-    """Look at the next words of a flow, until there is a verdict.
+    """Judge the next words of a flow, until there is a verdict.
 
     Args:
         row: int64[JUDGE_FIELDS], the flow's accumulators, zeros at first.
         octets: uint8; the caller has checked that the words are in it.
-        at: index of the first one.
-        words: how many, each of four octets.
+        at: index of the first word's first octet.
+        words: number of words, each of four octets.
     """
     for index in range(words):
         if row[JUDGED_VERDICT] != UNDECIDED:

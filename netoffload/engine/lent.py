@@ -1,15 +1,15 @@
-"""Lent octets: what the NIC acknowledged to the host before the peer had it, and sends by itself if nobody else will.
+"""Lent octets: the NIC acknowledges them to the host before the peer has them, and sends them itself if it must.
 
-``forms`` holds the octets of a float that a segment cuts, and lends them: once the peer has everything before the
-float, the host hears that these octets have arrived. Three things can follow:
+``forms`` holds the octets of a float that a segment cuts. Once the peer has everything before the float, the NIC
+acknowledges these octets to the host: it *lends* them. Three things can follow:
 
 - TCP had cut the float. The host is free to send, so the rest comes at once, and the float leaves rounded.
 - The application stopped there. Nothing comes, and the host keeps no copy. After :data:`REST_WAIT_NS` the NIC sends the
   octets exact, and again with growing pauses until the peer acknowledges them.
-- The peer's window ends there. The host may not send, so the NIC waits longer. A host that has more to send asks for
-  window (RFC 9293, 3.8.6.1): then the NIC waits until there is some.
+- The peer's window ends there. The host may not send, so the NIC waits longer. A host that has more to send probes
+  the window (RFC 9293, 3.8.6.1): then the NIC waits until the window opens.
 
-For its segments the NIC keeps the headers of the host's latest one in the flow table, which outlives the process.
+The NIC's own segments take the headers of the host's latest one, from the flow table, which outlives the process.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ if TYPE_CHECKING:
     from netoffload.engine.flows import FlowTable
 
 REST_WAIT_NS: Final = 200_000_000
-"""How long the host, which may send, has time to send the rest of a float."""
+"""Time for a host that may send to send the rest of a float."""
 WINDOW_WAIT_NS: Final = 2_000_000_000
-"""How long a host that may not send has time to ask for window; Linux does so after a retransmission timeout.
+"""Time for a host that may not send to probe the window; Linux does so after a retransmission timeout.
 
-So long, too, a host that may not have heard of the acknowledgement has time to send again.
+A host that may have missed the acknowledgement has as much time to send the octets again.
 """
 LOOK_NS: Final = 50_000_000
-"""How often the table is looked through while something is held or lent."""
+"""Interval between two looks through the table while octets are held or lent."""
 PAUSE_MIN_NS: Final = 200_000_000
 PAUSE_MAX_NS: Final = 60_000_000_000
 """Pauses between two transmissions of lent octets: they double, as TCP's do (RFC 6298)."""
 
 # Fields of the agenda, int64[AGENDA_FIELDS].
 LOOK_AT_NS: Final = 0
-"""When to look through the table; 0: not before something is held."""
+"""When to look through the table; 0: not before octets are held."""
 NEXT_SLOT: Final = 1
-"""Where to go on, if the last look was interrupted."""
+"""The slot at which an interrupted look goes on."""
 HAS_FOUND: Final = 2
-"""Whether this look has found something that is held or lent."""
+"""Whether this look has found octets that are held or lent."""
 AGENDA_FIELDS: Final = 3
 
 _OCTETS_PER_WORD: Final = 6
@@ -75,12 +75,14 @@ _OCTETS_PER_WORD: Final = 6
 def note_segment(
     frame: Uint8Array, segment: Segment, again: bool, now_ns: int, flows: FlowTable, slot: int, agenda: Int64Array
 ) -> None:
-    """Lend what can be lent; keep a segment's headers, learn from it what the host knows, and plan to look again.
+    """Lend held octets if possible, keep the segment's headers, and plan the next look through the table.
+
+    The segment may also show that the host has the acknowledgement of lent octets, or that it waits for window.
 
     Args:
         frame: uint8, the host's frame, with five octets of room behind it.
         segment: its ``blocks.Segment``.
-        again: some of it was sent before.
+        again: some of its octets were sent before.
         now_ns: the time.
         flows: the table.
         slot: of the connection.
@@ -97,7 +99,7 @@ def note_segment(
     if flows[slot, DUE_NS] == forms.NOT_TOLD:
         return
     if again:
-        # The acknowledgement is on its way to the host, or it is lost and the host will send again.
+        # The acknowledgement is on its way to the host, or it is lost and the host sends the octets again.
         flows[slot, DUE_NS] = now_ns + WINDOW_WAIT_NS
     elif (
         segment.payload_len == 0
@@ -109,12 +111,12 @@ def note_segment(
 
 @inline_kernel
 def find_due(agenda: Int64Array, flows: FlowTable, now_ns: int) -> int:
-    """Return the next connection whose lent octets the NIC has to send now, or ``NOT_FOUND`` behind the last one."""
+    """Return the slot of the next connection whose lent octets are due, or ``NOT_FOUND`` behind the last one."""
     while agenda[NEXT_SLOT] < SLOTS:
         slot = agenda[NEXT_SLOT]
         agenda[NEXT_SLOT] += 1
         if flows[slot, IP_VERSION] == 0 or flows[slot, STATE] != flow_table.OPEN:
-            continue  # a FIN takes lent octets along, and TCP sends it again
+            continue  # a FIN has taken the lent octets along, and TCP repeats it
         if forms.keeps_octets(flows, slot):
             agenda[HAS_FOUND] = 1
             if _is_due(flows, slot, now_ns):

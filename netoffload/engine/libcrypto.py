@@ -1,11 +1,11 @@
 """OpenSSL's SipHash for compiled code: a context made here, and the addresses of the functions that work on it.
 
 Compiled code on disk may not hold an address, and ``types.ExternalFunction`` finds only libraries that are loaded
-already. So the library is loaded when somebody has a key, and its addresses reach compiled code as integers, at run
-time. A NIC without a key runs without it.
+already. So the first use of a key loads the library, and its addresses reach compiled code as integers, at run time. A
+NIC without a key does not load it.
 
-EVP_MAC(3), EVP_MAC-SIPHASH(7). OpenSSL before 3.0.3 does not begin anew when it is told to keep the key (its issue
-17811), so the key is handed over for every MAC. That takes less than 10 ns.
+EVP_MAC(3), EVP_MAC-SIPHASH(7). OpenSSL before 3.0.3 does not restart a MAC if the call leaves out the key (OpenSSL's
+issue 17811), so each MAC passes the key again. That takes less than 10 ns.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from netoffload.errors import SystemRefusedError
 from netoffload.wire.authentication import MAC_LEN, siphash128
 
 SONAME: Final = "libcrypto.so.3"
-"""OpenSSL 3, by the name that its binary interface has: the linker's ``libcrypto.so`` may be another version."""
+"""OpenSSL 3, by the name of its binary interface: the linker's ``libcrypto.so`` may be another version."""
 
 _UNSIGNED_INTEGER: Final = 2
 """OSSL_PARAM_UNSIGNED_INTEGER."""
 
 
 class _Parameter(ctypes.Structure):
-    """``OSSL_PARAM``; one without a key ends a list of them."""
+    """``OSSL_PARAM``; an entry without a key ends a list."""
 
     _fields_ = (
         ("key", ctypes.c_char_p),
@@ -40,11 +40,11 @@ class SipHashContext:
     """One ``EVP_MAC_CTX`` for SipHash-2-4 with 128 bits; it serves one thread at a time.
 
     Attributes:
-        address: of the context; 0 after :meth:`close`.
+        address: the context's address; 0 after :meth:`close`.
         functions: the addresses of ``EVP_MAC_init``, ``EVP_MAC_update`` and ``EVP_MAC_final``.
 
     Raises:
-        SystemRefusedError: this machine's OpenSSL is not version 3, has no SipHash, or computes something else.
+        SystemRefusedError: this machine's OpenSSL is not version 3, has no SipHash, or computes a wrong MAC.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -64,20 +64,20 @@ class SipHashContext:
             )
         try:
             self._set(key)
-            for octets in (bytes(range(15)), bytes(range(200))):  # the second one shows that it begins anew
+            for octets in (bytes(range(15)), bytes(range(200))):  # the second MAC shows that the context restarts
                 if self._mac(key, octets) != siphash128(key, octets):
-                    raise SystemRefusedError(f"{SONAME} computes another SipHash: install another OpenSSL 3")
+                    raise SystemRefusedError(f"{SONAME} computes a wrong SipHash: install another OpenSSL 3")
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Free the context, which wipes the key. Nobody may use the address any more."""
+        """Free the context, which wipes the key; the address is invalid from then on."""
         address, self.address = self.address, 0
         self._library.EVP_MAC_CTX_free(address)
 
     def _set(self, key: bytes) -> None:
-        """Say how long a MAC is, which stays, and hand over a key."""
+        """Set the length of all MACs, and a key."""
         size = ctypes.c_size_t(MAC_LEN)
         parameters = (_Parameter * 2)()
         parameters[0] = _Parameter(b"size", _UNSIGNED_INTEGER, ctypes.addressof(size), ctypes.sizeof(size), 0)
@@ -85,7 +85,7 @@ class SipHashContext:
             raise SystemRefusedError(f"{SONAME} refuses a SipHash of {MAC_LEN} octets: install another OpenSSL 3")
 
     def _mac(self, key: bytes, octets: bytes) -> bytes:
-        """Return a MAC, by the calls that compiled code makes."""
+        """Return a MAC, made by the same calls that compiled code makes."""
         room, room_len = ctypes.create_string_buffer(MAC_LEN), ctypes.c_size_t(0)
         self._library.EVP_MAC_init(self.address, key, len(key), None)
         self._library.EVP_MAC_update(self.address, octets, len(octets))

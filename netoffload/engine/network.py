@@ -1,8 +1,8 @@
 """The network header of a frame: IPv4 or IPv6, told apart in this file and nowhere else.
 
-The rest of the engine carries ``ip_len``, the length of the header, 20 or 40: it says where the TCP header or the block
-starts, and which family the frame is of. Both headers end with the source and the destination address, so what a CRC
-covers and what a flow is known by are the octets before ``IP_AT + ip_len``.
+The rest of the engine carries ``ip_len``, the length of the header, 20 or 40. It says where the TCP header or the block
+starts, and to which family the frame belongs. Both headers end with the source and the destination address. A CRC
+covers these octets before ``IP_AT + ip_len``, and they identify a flow.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from netoffload.engine.sums import ones_sum
 from netoffload.wire import ethernet, ipv4, ipv6, tcp, vnet
 
 IP_AT: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN
-"""Where the network header starts in a frame with virtio-net header; a VLAN tag bypasses, so this is fixed."""
+"""Where the network header starts in a frame with virtio-net header; fixed, since frames with a VLAN tag cross."""
 
 DATAGRAM_LEN_MAX: Final = 65535
-"""What IPv4's length field can say. IPv6 could have 40 octets more, which no host makes use of."""
+"""The most that IPv4's length field can say. IPv6 allows 40 octets more, which no host uses."""
 
 _V4: Final = ipv4.IPV4_MIN_LEN
 _V6: Final = ipv6.IPV6_LEN
@@ -50,13 +50,13 @@ def get_tos(frame: Uint8Array, ip_len: int) -> int:
 
 @inline_kernel
 def get_protocol(frame: Uint8Array, ip_len: int) -> int:
-    """Return what follows the network header; an IPv6 extension header has a number of its own."""
+    """Return the protocol behind the network header; an IPv6 extension header has a number as well."""
     return u8(frame, IP_AT + (ipv4.PROTOCOL if ip_len == _V4 else ipv6.NEXT_HEADER))
 
 
 @inline_kernel
 def get_datagram_len(frame: Uint8Array, ip_len: int) -> int:
-    """Return how long the datagram says that it is, octets with its header."""
+    """Return the length that the datagram states, octets with its header."""
     if ip_len == _V4:
         return be16(frame, IP_AT + ipv4.TOTAL_LEN)
     return be16(frame, IP_AT + ipv6.PAYLOAD_LEN) + _V6
@@ -64,19 +64,19 @@ def get_datagram_len(frame: Uint8Array, ip_len: int) -> int:
 
 @inline_kernel
 def addresses_len(ip_len: int) -> int:
-    """Return the octets of source and destination address, with which the header ends."""
+    """Return the octets of source and destination address, which end the header."""
     return 2 * ipv6.ADDRESS_LEN if ip_len == _V6 else _V4 - ipv4.SRC
 
 
 @inline_kernel
 def is_fragment(frame: Uint8Array, ip_len: int) -> bool:
-    """Whether this is a part of a datagram; in IPv6 that is an extension header, so another protocol."""
+    """Whether this is a fragment of a datagram; an IPv6 fragment has an extension header, so its protocol differs."""
     return ip_len == _V4 and be16(frame, IP_AT + ipv4.FRAGMENT) & ipv4.FRAGMENT_MASK != 0
 
 
 @inline_kernel
 def is_tcp(frame: Uint8Array, length: int, ip_len: int) -> bool:
-    """Whether a frame holds a whole TCP segment over a network header of ``ip_len`` octets, 0 where there is none."""
+    """Whether a frame holds a whole TCP segment over a network header of ``ip_len`` octets; 0 means no such header."""
     tcp_at = IP_AT + ip_len
     if ip_len == 0 or length < tcp_at + tcp.TCP_MIN_LEN or get_protocol(frame, ip_len) != tcp.PROTO_TCP:
         return False
@@ -91,19 +91,19 @@ def is_tcp(frame: Uint8Array, length: int, ip_len: int) -> bool:
 
 @inline_kernel
 def is_summed_right(frame: Uint8Array, ip_len: int) -> bool:
-    """Whether the header's own checksum is right; IPv6 has none."""
+    """Whether the IPv4 header's checksum is right; True for IPv6, whose header has no checksum."""
     return ip_len == _V6 or ones_sum(frame, IP_AT, _V4) == 0xFFFF
 
 
 @inline_kernel
 def gso_type(ip_len: int) -> int:
-    """Return how the virtio-net header names a large TCP segment of this family."""
+    """Return the virtio-net header's gso_type for a large TCP segment of this family."""
     return vnet.GSO_TCPV4 if ip_len == _V4 else vnet.GSO_TCPV6
 
 
 @inline_kernel
 def is_same_path(frame: Uint8Array, other: Uint8Array, ip_len: int) -> bool:
-    """Whether two headers of a family agree in everything that one large segment has only once.
+    """Whether two headers of a family agree in all fields that must be equal to merge their segments.
 
     Addresses, ToS and TTL, or traffic class, flow label and hop limit.
     """
@@ -132,7 +132,7 @@ def put_datagram(octets: Uint8Array, at: int, ip_len: int, datagram_len: int, id
         at: where it starts.
         ip_len: its length.
         datagram_len: the new length, with the header.
-        ident_step: added to IPv4's identification, so that datagrams made of one differ.
+        ident_step: added to IPv4's identification, so that datagrams made from one have different ones.
         protocol: the new protocol or next header.
     """
     if ip_len == _V4:

@@ -2,17 +2,17 @@
 
 ::
 
-    from_host   a frame of the host  -> frames in the room for the wire, or the frame itself
-    from_wire   a frame of the wire  -> segments that are rebuilt for the host, or the frame itself
-    flush       the wire is empty    -> the segment that is being rebuilt ends here
-    from_clock  is_due says so       -> a segment of the NIC's own, in the room for the wire
+    from_host   a frame of the host    -> frames in the room for the wire, or the frame itself
+    from_wire   a frame of the wire    -> segments that are rebuilt for the host, or the frame itself
+    flush       the wire is empty      -> completes the segment that is being rebuilt
+    from_clock  is_due returns true    -> a segment that the NIC makes itself, in the room for the wire
 
-The daemon's loop, the fuzzers and :mod:`netoffload.engine.pair` call these and nothing below them. A segment is rebuilt
-in one row of ``NicState.rebuilt`` after the other, in turn. The caller hands complete rows to the host
-(:func:`count_rebuilt`, :func:`row_of`, :func:`forget_rebuilt`), at the latest when there are :data:`REBUILT_BATCH`.
+The daemon's loop, the fuzzers and :mod:`netoffload.engine.pair` call these and nothing below them. Each rebuilt segment
+takes the next row of ``NicState.rebuilt``. The caller hands complete rows to the host (:func:`count_rebuilt`,
+:func:`row_of`, :func:`forget_rebuilt`), at the latest when :data:`REBUILT_BATCH` of them are complete.
 
-Both directions write the flow table: a SYN from the wire says what its sender decodes. A mutex guards it. ``from_host``
-holds it throughout, ``from_wire`` while a frame is noted, which is short.
+Both directions write the flow table: a SYN from the wire says what its sender decodes. A mutex guards the table.
+``from_host`` holds the mutex throughout; ``from_wire`` holds it for a short time, while it notes a frame.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from netoffload.engine.transmit import RANDOM_WORDS, Room, transmit
 from netoffload.wire import capability
 
 REBUILT_BATCH: Final = 4
-"""Segments rebuilt before they are written to the host; all of them stay in the processor's cache."""
+"""How many segments are rebuilt before they are written to the host; this few stay in the processor's cache."""
 
 REBUILT_ROWS: Final = REBUILT_BATCH + 2
-"""One frame may complete two segments, and a third one is begun."""
+"""One frame may complete two segments and begin a third one."""
 
-# Results of from_wire; another one is the length of a frame that crosses.
+# Results of from_wire; any other result is the length of a frame that crosses.
 TAKEN: Final = -1
 """The frame is part of a segment for the host, or ends here."""
 REFUSED: Final = -2
-"""The frame is dropped, under a counter."""
+"""The frame is dropped and counted."""
 
 Keyed = tuple[Authenticator, Authenticator]
-"""One of each direction, with the same key."""
+"""The authenticators that sign and that check blocks, with the same key."""
 
 NO_KEY: Final = Authenticator(None)
 
@@ -74,19 +74,19 @@ class NicState(NamedTuple):
     """All that one NIC remembers, and the room that its calls work in; arrays, made once.
 
     Attributes:
-        settings: what it does.
+        settings: codec, tag, encapsulation and key (``blocks.EngineSettings``).
         flows: the flow table, int64[ROWS, FIELDS].
         counters: int64, indexed by ``Counter``.
         lock: a pthread mutex around ``flows``, uint64[MUTEX_WORDS].
-        random: words for handshakes, behind how many are used, int64[1 + RANDOM_WORDS].
+        random: int64[1 + RANDOM_WORDS]: how many words are used, then the random words for handshakes.
         agenda: when to send lent octets, int64[AGENDA_FIELDS] of ``lent``.
-        spans: where the wire frames of one segment are in their room, int64[MAX_WIRE_FRAMES, 2].
+        spans: start and length of each wire frame of one segment, int64[MAX_WIRE_FRAMES, 2].
         cursor: which block of a frame from the wire is next, int64[CURSOR_FIELDS].
-        headers: of that frame, uint8[HEADERS_LEN].
+        headers: the headers of that frame, uint8[HEADERS_LEN].
         pending: the segment that is being rebuilt, int64[PENDING_FIELDS].
         rebuilt: uint8[REBUILT_ROWS, at least HOST_SEGMENT_LEN], segments for the host.
         rebuilt_lens: their lengths, int64[REBUILT_ROWS].
-        rebuilt_rows: the first complete row and how many are complete, int64[2]; the next one is being rebuilt.
+        rebuilt_rows: int64[2]: the first complete row, and how many are complete; the row behind is being rebuilt.
     """
 
     settings: EngineSettings
@@ -107,15 +107,15 @@ class NicState(NamedTuple):
 def make_settings(
     codec_id: int = CodecId.INCEPTIONN, bound_k: int = BOUND_K_DEFAULT, mtu: int = 1500, key: Keyed | None = None
 ) -> EngineSettings:
-    """Return what a NIC does by default: coalesced blocks in IPComp for segments of ToS 0x28, whatever their ports.
+    """Return a NIC's default settings: coalesced blocks in IPComp for segments of ToS 0x28, whatever their ports.
 
     ``_replace`` changes the rest.
 
     Args:
-        codec_id: of the blocks that it makes.
+        codec_id: codec of the blocks that the NIC makes.
         bound_k: their error bound is 2**-bound_k.
-        mtu: of its wire, octets.
-        key: what signs and checks blocks, open as long as the NIC is used; None: no MAC.
+        mtu: MTU of the NIC's wire, octets.
+        key: signs and checks blocks; the caller closes both authenticators after the NIC's last call. None: no MAC.
     """
     signer, checker = (NO_KEY, NO_KEY) if key is None else key
     return EngineSettings(
@@ -143,9 +143,9 @@ def make_state(
     """Return the state of a NIC that has seen nothing.
 
     Args:
-        settings: what it does.
+        settings: the NIC's settings (:func:`make_settings`).
         flows: its flow table; default: an empty one.
-        rebuilt: room for rebuilt segments; default: some, not aligned to anything.
+        rebuilt: room for rebuilt segments; default: an array without any alignment.
         random: int64[1 + RANDOM_WORDS], 0 and words of 32 bits; default: drawn from the system.
     """
     return NicState(
@@ -166,7 +166,7 @@ def make_state(
 
 
 def _make_agenda() -> Int64Array:
-    """Return an agenda that begins with a look: the table may be that of a NIC that has ended."""
+    """Return an agenda that begins with a look: the table may come from an earlier process, with lent octets in it."""
     agenda = np.zeros(AGENDA_FIELDS, np.int64)
     agenda[LOOK_AT_NS] = 1
     return agenda
@@ -204,13 +204,13 @@ def is_due(nic: NicState, now_ns: int) -> bool:
 
 @inline_kernel
 def wait_ns(nic: NicState, now_ns: int) -> int:
-    """Return how long nothing can become due, at least 0; -1: as long as the host sends nothing."""
+    """Return for how long nothing becomes due, at least 0; -1: nothing becomes due until the host sends a frame."""
     return max(nic.agenda[LOOK_AT_NS] - now_ns, 0) if nic.agenda[LOOK_AT_NS] else -1
 
 
 @kernel
 def from_clock(nic: NicState, now_ns: int, wire: Uint8Array) -> int:
-    """Make the next frame that is due by itself (``lent``); return 1, or 0 where none is left.
+    """Make the next frame that the NIC must send by itself (``lent``); return 1, or 0 where no frame is due.
 
     Args:
         nic: :class:`NicState`; its ``spans`` say where the frame is.
@@ -228,7 +228,7 @@ def from_clock(nic: NicState, now_ns: int, wire: Uint8Array) -> int:
 
 @inline_kernel
 def begin_frame(nic: NicState) -> None:
-    """Begin with a new frame of the wire, which may be a bundle: see :func:`has_part`."""
+    """Begin a new frame of the wire, which may be a bundle: see :func:`has_part`."""
     nic.cursor[:] = 0
 
 
@@ -258,11 +258,11 @@ def part_len(nic: NicState) -> int:
 def from_wire(nic: NicState, frame: Uint8Array, length: int, now_ns: int) -> int:
     """Take one part of a frame of the wire; return the length of a frame that crosses, ``TAKEN`` or ``REFUSED``.
 
-    A frame that crosses goes to the host behind all segments that are complete then.
+    The caller hands over all complete segments before a frame that crosses.
 
     Args:
         nic: :class:`NicState`.
-        frame: uint8 with DECODE_SLACK octets of room behind it; what crosses lies here, perhaps changed.
+        frame: uint8 with DECODE_SLACK octets of room behind it; a frame that crosses is left here, perhaps changed.
         length: octets in ``frame``.
         now_ns: the time.
     """
@@ -303,12 +303,12 @@ def count_rebuilt(nic: NicState) -> int:
 
 @inline_kernel
 def row_of(nic: NicState, index: int) -> int:
-    """Return the row of the complete segment ``index``, or of the one that is being rebuilt, behind them."""
+    """Return the row of complete segment ``index``; the segment that is being rebuilt has the index behind the last."""
     return (nic.rebuilt_rows[_FIRST] + index) % REBUILT_ROWS
 
 
 @inline_kernel
 def forget_rebuilt(nic: NicState) -> None:
-    """Note that the host has all complete segments."""
+    """Note that the host has received all complete segments."""
     nic.rebuilt_rows[_FIRST] = row_of(nic, nic.rebuilt_rows[_COUNT])
     nic.rebuilt_rows[_COUNT] = 0

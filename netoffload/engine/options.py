@@ -11,7 +11,7 @@ from netoffload.wire import tcp
 
 NO_OPTION: Final = 0
 UNREADABLE: Final = -1
-"""A length that cannot be: whoever reads on would read something else."""
+"""An option's length is impossible, so nothing behind it can be read."""
 
 
 @inline_kernel
@@ -22,7 +22,7 @@ def find_option(frame: Uint8Array, tcp_at: int, tcp_len: int, wanted: int) -> in
         frame: uint8, with ``tcp_len`` octets of TCP header at ``tcp_at``.
         tcp_at: where the TCP header is.
         tcp_len: its length, 20..60.
-        wanted: the option's kind; the end of the list is one as well.
+        wanted: the option's kind; ``tcp.OPTION_END`` finds the end of the list.
     """
     at = tcp_at + tcp.TCP_MIN_LEN
     end = tcp_at + tcp_len

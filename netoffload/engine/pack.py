@@ -2,8 +2,8 @@
 
 A TSO segment of up to 64 KiB comes in as one frame. *Coalesced* packing encodes as many floats as fit into one wire
 frame, then goes on with the next; at ratio r there are r times fewer frames. *Per-segment* packing makes one frame of
-every MSS-sized piece, as the paper's NIC does. Sequence numbers say where each block belongs, so a lost one costs only
-itself. Where the blocks together are not smaller than the raw frames the segment had better cross plain.
+every MSS-sized piece, as the paper's NIC does. Sequence numbers say where each block belongs, so a lost block costs
+only itself. Where the blocks together are not smaller than the raw frames, the segment leaves plain.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from netoffload.engine.transmit import Room
 
 MAX_WIRE_FRAMES: Final = 256
-"""Frames one segment may become; one that would need more (an MSS below 256 octets) crosses raw. Coalesced on an
-MTU of 576 with every float incompressible it is 133."""
+"""The most frames that one segment may become; a segment that needs more (an MSS below 256 octets) leaves plain.
+With coalesced packing, an MTU of 576 and only incompressible floats it takes 133."""
 
 CACHE_LINE: Final = 64
-"""What wire frames are aligned to, in octets."""
+"""Alignment of wire frames, octets."""
 
 MTU_MAX: Final = 9000
-"""The largest wire frame that is made, whatever the wire would take."""
+"""The largest datagram that the NIC makes, even if the wire takes larger ones."""
 
 BLOCKS_ROOM: Final = 4 * 65536 + MTU_MAX + MAX_WIRE_FRAMES * (CACHE_LINE + ENCODE_SLACK)
-"""Octets for the blocks of one segment: they stop when together they reach the raw frames' octets, which are at
-most 64 KiB and a header of at most 146 octets per block; one more frame, alignment and slack come on top."""
+"""Octets for the blocks of one segment. Packing stops when the blocks reach the octets of the raw frames, at most
+64 KiB and a header of at most 146 octets per block. One more frame, alignment and slack come on top."""
 
 
 @inline_kernel
@@ -56,7 +56,7 @@ def find_sending(
     if is_small and not settings.per_segment:
         longest = min(longest, path.SMALL)
     if segment.gso_size:
-        # No frame is larger than the host's own segments: what the peer or the path cannot take, TCP has found out.
+        # No frame is larger than the host's own segments: TCP knows what the peer and the path can take.
         longest = min(longest, segment.payload_at - vnet.VNET_LEN - ETHERNET_LEN + segment.gso_size)
     mac_len = offload.MAC_LEN if is_on(settings.tx_mac) else 0
     nonce = flows[slot, flow_table.PEER_NONCE]
@@ -75,7 +75,7 @@ def pack(
     counters: Counters,
     room: Room,
 ) -> int:
-    """Fill wire frames with the segment's blocks; return how many, or 0 if it had better cross plain.
+    """Fill wire frames with the segment's blocks; return how many, or 0 if the segment should leave plain.
 
     Args:
         settings: ``blocks.EngineSettings``.
@@ -129,7 +129,7 @@ def account(
     spans: Int64Array,
     blocks: int,
 ) -> None:
-    """Count one compressed segment, in all and for its connection."""
+    """Count one compressed segment, for the NIC and for its connection."""
     raw_octets = segment.payload_len
     wire_octets = 0
     for block in range(blocks):

@@ -1,4 +1,4 @@
-"""Two NICs back to back in memory: frames in, frames out, no device, no root, the clock in your hand.
+"""Two NICs back to back in memory: frames in, frames out, no device, no root, and a clock that you set.
 
 For experiments with codecs and formats, and for tests::
 
@@ -10,7 +10,7 @@ For experiments with codecs and formats, and for tests::
     received = stream.received()                 # what the other host got
     print(gradient.nbytes / sum(map(len, frames)), client.counts())
 
-Every frame starts with a virtio-net header of 10 octets (``netoffload.wire.vnet``), as a TAP gives and takes it.
+Every frame starts with a virtio-net header of 10 octets (``netoffload.wire.vnet``), as on a TAP.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _TSO_OCTETS: Final = 61_440
 
 
 class Nic:
-    """The engine with buffers of its own.
+    """One NIC: the engine's state and the buffers that its calls need.
 
     Attributes:
-        state: all that it remembers.
-        now_ns: its clock.
+        state: all that the NIC remembers.
+        now_ns: its clock; set it to let time pass.
     """
 
     def __init__(self, settings: EngineSettings | None = None, random: Int64Array | None = None) -> None:
-        """Remember nothing yet.
+        """Make a NIC that has seen no frame.
 
         Args:
-            settings: what it does; default: that of ``netoffload.engine.nic.make_settings``.
+            settings: the NIC's settings; default: those of ``netoffload.engine.nic.make_settings``.
             random: int64[1 + RANDOM_WORDS], see ``make_state``; default: drawn from the system.
         """
         self.state = engine.make_state(settings or engine.make_settings(), random=random)
@@ -58,11 +58,11 @@ class Nic:
         self._wire = np.zeros(WIRE_BUFFER_LEN, np.uint8)
 
     def from_host(self, frame: bytes) -> list[bytes]:
-        """Return the frames for the wire that a frame of the host becomes; a bundle is one frame."""
+        """Return the frames for the wire that a frame of the host becomes; a bundle counts as one frame."""
         return self._transmit(in_buffer(frame, HOST_BUFFER_LEN), len(frame))
 
     def from_clock(self) -> list[bytes]:
-        """Return the frames for the wire that are due at ``now_ns`` by themselves."""
+        """Return the frames for the wire that the NIC sends by itself at ``now_ns``."""
         sent = []
         while engine.is_due(self.state, self.now_ns) and engine.from_clock(self.state, self.now_ns, self._wire):
             start, length = self.state.spans[0]
@@ -70,7 +70,7 @@ class Nic:
         return sent
 
     def from_wire(self, frames: Iterable[bytes]) -> list[bytes]:
-        """Return the frames for the host that a batch from the wire becomes; the wire is empty behind it."""
+        """Return the frames for the host that a batch from the wire becomes; after the batch the wire is empty."""
         delivered: list[bytes] = []
         for frame in frames:
             buffer = in_buffer(frame, len(frame) + DECODE_SLACK)
@@ -111,13 +111,13 @@ class Nic:
 def pair(
     codec_name: str = "inceptionn", bound_k: int = BOUND_K_DEFAULT, mtu: int = 1500, seed: int = 1
 ) -> tuple[Nic, Nic]:
-    """Return two NICs with the same codec; a wire between them is yours to be.
+    """Return two NICs with the same codec; the caller carries the frames from one to the other.
 
     Args:
-        codec_name: of their blocks.
-        bound_k: with the error bound 2**-bound_k.
-        mtu: of the wire, octets.
-        seed: of the nonces that they draw.
+        codec_name: codec of their blocks.
+        bound_k: the error bound is 2**-bound_k.
+        mtu: MTU of the wire, octets.
+        seed: seed of the nonces that they draw.
 
     Raises:
         UsageError: no such codec.
@@ -130,9 +130,9 @@ def pair(
 
 
 class Stream:
-    """One direction of a tagged connection between the hosts of two NICs: a sender that TCP never stops.
+    """One direction of a tagged connection between the hosts of two NICs, whose sender never waits.
 
-    Its host hands over segments as Linux does with TSO, and acknowledges nothing.
+    The sending host hands over large segments, as Linux does with TSO; the receiving host acknowledges nothing.
     """
 
     def __init__(self, client: Nic, server: Nic, sport: int = 40_000, dport: int = 5001, mss: int = 1460) -> None:
@@ -159,7 +159,7 @@ class Stream:
         return crossed
 
     def received(self) -> Float32Array:
-        """Return all values that the other host has got."""
+        """Return all values that the other host has received."""
         return np.frombuffer(b"".join(self._octets), "<f4").astype(np.float32)
 
     def _frame(self, flags: int, seq: int, payload: bytes, *, back: bool = False, ack: int = 0) -> bytes:
@@ -186,7 +186,7 @@ def tcp_payload(frame: bytes) -> bytes:
     """Return the payload of a frame with virtio-net header, TCP over IPv4.
 
     Raises:
-        FormatError: it is none.
+        FormatError: the frame is not TCP over IPv4.
     """
     _, inner = vnet.parse_vnet(frame)
     _, datagram = ethernet.parse_ethernet(inner)

@@ -1,12 +1,12 @@
-"""How large a block may be on the way to a peer: what routers say, and what can be told without them.
+"""How large a block may be on the way to a peer: what routers report, and what lost blocks show.
 
-A path may take less than the wire at its beginning. A router that says so (ICMP, ``path_errors``) sets the limit of a
-connection. One that drops large frames silently leaves a sign: large blocks vanish while small ones arrive. One block
-larger than :data:`SMALL` is watched at a time. If it is sent again before it is acknowledged it has failed. After
-:data:`FAILS_MAX` failures the limit goes down a step, if the peer went on acknowledging in between and no block as
-large arrived.
+A path may have a smaller MTU than the wire. A router may report this by ICMP (``router_errors``), which limits the
+connection's blocks. A router that drops large frames silently leaves a sign: large blocks vanish while small ones
+arrive. The NIC watches one block larger than :data:`SMALL` at a time. The block has failed if it is sent again before
+it is acknowledged. After :data:`FAILS_MAX` failures the limit goes down a step, if the peer acknowledged something in
+between and no block as large arrived.
 
-A limit is forgotten after ten minutes, as Linux forgets the MTU of a path (``ip-sysctl``: ``mtu_expires``).
+A limit ends after ten minutes, as Linux forgets the MTU of a path (``ip-sysctl``: ``mtu_expires``).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from netoffload.engine.flows import FlowTable
 
 SMALL: Final = 576
-"""Every IPv4 path takes this much (RFC 791, 3.2), so no limit is lower."""
+"""Every IPv4 path takes datagrams of this length (RFC 791, 3.2), so no limit is lower."""
 STEPS: Final = (1500, 1280, SMALL)
-"""Datagram lengths tried one after the other: Ethernet's, what every IPv6 path takes (RFC 8200, 5), the smallest."""
+"""Limits in turn: Ethernet's MTU, the length that every IPv6 path takes (RFC 8200, 5), the smallest."""
 FAILS_MAX: Final = 4
 EXPIRES_NS: Final = 600 * 1_000_000_000
 
@@ -51,14 +51,14 @@ def datagram_max(flows: FlowTable, slot: int, mtu: int, now_ns: int) -> int:
 
 @inline_kernel
 def limit(flows: FlowTable, slot: int, datagram_len: int, now_ns: int) -> None:
-    """Send nothing longer on a connection for ten minutes."""
+    """Limit the datagrams of a connection for ten minutes."""
     flows[slot, DATAGRAM_MAX] = max(datagram_len, SMALL)
     flows[slot, DATAGRAM_MAX_UNTIL_NS] = now_ns + EXPIRES_NS
 
 
 @inline_kernel
 def note_again(flows: FlowTable, slot: int, segment: Segment, now_ns: int, counters: Counters) -> None:
-    """Note that a segment is sent again: the large block that is watched may have been a part of it."""
+    """Note that a segment is sent again: the watched block may have been made from it."""
     if flows[slot, LARGE_LEN] == 0 or not is_before(segment.seq, flows[slot, LARGE_END]):
         return
     if not is_before(flows[slot, LARGE_SEQ], advance(segment.seq, segment.payload_len)):
@@ -66,7 +66,7 @@ def note_again(flows: FlowTable, slot: int, segment: Segment, now_ns: int, count
     failed_len = flows[slot, LARGE_LEN]
     flows[slot, LARGE_LEN] = 0
     if flows[slot, LARGE_FAILS] and flows[slot, UNA] == flows[slot, LARGE_UNA]:
-        return  # nothing arrives, whatever its length
+        return  # the peer acknowledges nothing, so the length is not the reason
     flows[slot, LARGE_UNA] = flows[slot, UNA]
     flows[slot, FAILED_LEN] = failed_len
     flows[slot, LARGE_FAILS] += 1
@@ -91,7 +91,7 @@ def watch(flows: FlowTable, slot: int, seq: int, octets: int, datagram_len: int)
 
 @inline_kernel
 def note_progress(flows: FlowTable, slot: int) -> None:
-    """Note that the peer has acknowledged something, perhaps the large block that is watched."""
+    """Note that the peer has acknowledged something, perhaps the watched block."""
     if flows[slot, LARGE_LEN] and not is_before(flows[slot, UNA], flows[slot, LARGE_END]):
         if flows[slot, LARGE_LEN] >= flows[slot, FAILED_LEN]:
             flows[slot, LARGE_FAILS] = 0

@@ -1,10 +1,10 @@
 """Plain segments: TCP segments that leave as TCP, with the codec's values where floats are rounded.
 
-That is how a segment goes whose blocks would not make it smaller, or whose connection is on probation, or that carries
-a flag that no block may have. A receiver gets the same floats as from a block (``forms``).
+A segment leaves plain if its blocks would not be smaller, if its connection is on probation, or if it carries a flag
+that no block may have. A receiver gets the same floats as from a block (``forms``).
 
 A payload may be changed only if its checksum is right, or still to be filled in: :func:`has_right_sum` looks before
-anything else is done. Afterwards the checksum is left to whoever fills it in last.
+anything else is done. After a change the checksum is marked as still to be filled in (``NEEDS_CSUM``).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from netoffload.engine.forms import Fit
 
 _FLOATS: Final = 1024
-"""Rounded at a time; a multiple of a burst."""
+"""Floats that are rounded at a time; a multiple of a burst."""
 
 _DECODED_AT: Final = 3 * 4 * _FLOATS // 2
-"""Behind the encoded floats, which take at most 34 octets per 32, and their slack."""
+"""Where decoded floats lie: behind the encoded ones, which take at most 34 octets per 32, and their slack."""
 
 GSO_SIZE_MIN: Final = 64
-"""A frame of one segment is cut only if its segment is no shorter: a few octets more fit any frame."""
+"""A frame of one segment is cut only into segments of at least this length."""
 
 
 @inline_kernel
 def has_right_sum(frame: Uint8Array, ip_len: int) -> bool:
-    """Whether the checksum of a TCP segment is right, known to be, or left to be filled in."""
+    """Whether the checksum of a TCP segment is right, was checked by the device, or is still to be filled in."""
     if u8(frame, vnet.VNET_FLAGS) & (vnet.NEEDS_CSUM | vnet.DATA_VALID):
         return True
     tcp_at = IP_AT + ip_len
@@ -64,8 +64,8 @@ def rebuild(frame: Uint8Array, segment: Segment, fitted: Fit, target: Uint8Array
     Args:
         frame: uint8, the host's frame.
         segment: its ``blocks.Segment``.
-        fitted: what of it goes out (``forms.Fit``).
-        target: uint8, as long as the frame and 8 octets.
+        fitted: which octets leave (``forms.Fit``).
+        target: uint8, 8 octets longer than the frame.
     """
     payload_at = segment.payload_at
     copy_octets(frame, 0, target, 0, payload_at)
@@ -92,9 +92,9 @@ def rebuild(frame: Uint8Array, segment: Segment, fitted: Fit, target: Uint8Array
 
 @inline_kernel
 def fit_path(segment: Segment, most: int) -> Segment:
-    """Return the segment as one that is cut on the way out, if its datagrams would be longer than ``most`` octets.
+    """Return the segment with a smaller ``gso_size`` if its datagrams would be longer than ``most`` octets.
 
-    The host's route may allow more than the wire does; its blocks have fitted all the same.
+    The host's route may allow longer datagrams than the wire: blocks of such a segment fit, the plain segment does not.
     """
     room = most - (segment.payload_at - IP_AT)
     longest = segment.payload_len if segment.gso_size == 0 else min(segment.gso_size, segment.payload_len)
@@ -129,7 +129,7 @@ def finish_headers(frame: Uint8Array, segment: Segment) -> int:
 
 @inline_kernel
 def rounded_part(flows: FlowTable, slot: int, segment: Segment) -> tuple[int, int]:
-    """Return the octets of a segment's payload from and to which floats are rounded; both 0 where none is."""
+    """Return the first octet of a segment's payload that is rounded and the end of that part; 0 and 0 without one."""
     if flows[slot, FORM] == forms.EXACT:
         return 0, 0
     first = max(distance(segment.seq, flows[slot, ROUNDED_FROM]), 0)
@@ -148,15 +148,15 @@ def round_in_place(
     scratch: Uint8Array,
     counters: Counters,
 ) -> None:
-    """Replace floats by what the codec makes of them.
+    """Replace floats by the codec's values.
 
     Args:
         settings: ``blocks.EngineSettings``: the codec and its bound.
         frame: uint8.
         first_at: where the first float is.
-        octets: of the floats.
+        octets: octets of the floats.
         scratch: uint8[3 * 4 * _FLOATS].
-        counters: int64, indexed by :class:`Counter`; not changed, since these floats are not compressed.
+        counters: int64, indexed by :class:`Counter`; left unchanged, since these floats are not compressed.
     """
     codec_id, bound_k = settings.codec_id, settings.bound_k
     classes = counters[Counter.TX_CLASS_0 : Counter.TX_CLASS_32 + 1]
@@ -175,9 +175,9 @@ def round_in_place(
 
 @inline_kernel
 def align_window(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int) -> None:
-    """Round the window that the host offers down to whole floats, so that its peer does not cut one at the edge.
+    """Round the window that the host offers down to whole floats, so that its peer does not cut a float at the edge.
 
-    Windows counted in four octets or more are left alone: their edge is as even as the acknowledgement.
+    With a scale of 2 or more a window has whole floats already, so it is left as it is.
     """
     shift = flows[slot, WINDOW_SHIFT]
     if shift > 1 or flows[slot, PEER_CODECS] == 0 or segment.flags & tcp.ACK_FLAG == 0:

@@ -1,15 +1,15 @@
-"""Whether blocks arrive: a connection whose blocks do not goes on in plain segments for a while, then tries one block.
+"""Whether blocks arrive: if a connection's blocks do not, its segments leave plain for a while; then it tries a block.
 
-What says so is the peer's TCP. A segment at the edge of what is acknowledged that was sent again :data:`RETRIES_MAX`
-times without progress, :data:`SPACING_NS` apart, puts the connection on *probation*: its segments leave plain. When one
-of those has arrived, the next new segment goes as a block, the *probe*. If that is acknowledged without having been
-sent again, the connection is off probation: it was the path that was away. Else it leaves plain for :data:`PLAIN_NS`, a
-second, before the next probe, and twice as long after each that fails, up to a minute. Plain segments carry the
-codec's values where blocks did (``forms``), so nothing about the data changes.
+The peer's acknowledgements decide. If the host sends the oldest unacknowledged segment again :data:`RETRIES_MAX` times
+without progress, :data:`SPACING_NS` apart, the connection goes on *probation*: its segments leave plain. When a plain
+segment has arrived, the next new segment leaves as blocks, the *probe*. If the peer acknowledges the probe and TCP did
+not repeat it, probation ends: the path had been down. Otherwise segments leave plain for :data:`PLAIN_NS`, a second,
+before the next probe, and twice as long after each probe that fails, up to a minute. Plain segments carry the codec's
+values like blocks (``forms``), so the values at the receiver stay the same.
 
-**Other reasons.** On a path that drops what is large, plain segments vanish as well. So what is sent again at the edge
-goes in small blocks. And while nothing arrives on probation, plain segments and small blocks take turns: an answer to
-one of the blocks ends probation. A link that is down lets nothing arrive at all; then the time does not double.
+**Other reasons.** A path that drops large frames drops large plain segments as well. So the oldest unacknowledged
+segment is repeated in small blocks. While nothing arrives on probation, plain segments and small blocks take turns; if
+the peer acknowledges a block, probation ends. If a link is down, nothing arrives at all, and the time does not double.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 RETRIES_MAX: Final = 3
 SPACING_NS: Final = 100_000_000
-"""Half of Linux' smallest time-out: several copies within a round trip are one try."""
+"""Half of Linux' smallest time-out. Copies that are closer together than this count as one try."""
 PLAIN_NS: Final = 1_000_000_000
 PLAIN_NS_MAX: Final = 60 * PLAIN_NS
 
@@ -51,13 +51,13 @@ PLAIN: Final = 2
 
 @inline_kernel
 def choose(flows: FlowTable, slot: int, segment: Segment, again: int, now_ns: int, counters: Counters) -> int:
-    """Return how a segment leaves that could be compressed; notes that it is about to be sent.
+    """Return how a segment that could be compressed leaves, and note that it is about to be sent.
 
     Args:
         flows: the table.
         slot: of the connection.
         segment: its ``blocks.Segment``.
-        again: some of it was sent before.
+        again: some of its octets were sent before.
         now_ns: the time.
         counters: int64, indexed by :class:`Counter`.
     """
@@ -87,7 +87,7 @@ def choose(flows: FlowTable, slot: int, segment: Segment, again: int, now_ns: in
 
 @inline_kernel
 def note_no_gain(flows: FlowTable, slot: int, counters: Counters) -> None:
-    """Note that a segment went plain for want of gain: whether it arrives says nothing about blocks."""
+    """Note that a segment leaves plain because blocks would not be smaller: its arrival says nothing about blocks."""
     counters[Counter.TX_PROBES] -= flows[slot, IS_PROBING]
     flows[slot, IS_PROBING] = flows[slot, RETRIES] = 0
 
@@ -102,7 +102,7 @@ def note_progress(flows: FlowTable, slot: int) -> None:
 
 @inline_kernel
 def put_on_probation(flows: FlowTable, slot: int, now_ns: int) -> None:
-    """Send a connection's segments plain: until one arrives, or for a while, longer than the last time."""
+    """Send a connection's segments plain: the first time until one arrives, then for a second, then twice as long."""
     flows[slot, PLAIN_UNTIL_NS] = max(now_ns + flows[slot, BACK_OFF_NS], 1)
     flows[slot, BACK_OFF_NS] = min(max(2 * flows[slot, BACK_OFF_NS], PLAIN_NS), PLAIN_NS_MAX)
     flows[slot, PLAIN_UNA] = flows[slot, UNA]
@@ -111,7 +111,7 @@ def put_on_probation(flows: FlowTable, slot: int, now_ns: int) -> None:
 
 @inline_kernel
 def _count(flows: FlowTable, slot: int, now_ns: int) -> None:
-    """Count a segment that is sent again at the edge of what is acknowledged."""
+    """Count a repetition of the oldest unacknowledged segment."""
     if flows[slot, RETRY_UNA] != flows[slot, UNA]:
         flows[slot, RETRY_UNA] = flows[slot, UNA]
         flows[slot, RETRIES] = flows[slot, RETRY_NS] = 0

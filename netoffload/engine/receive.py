@@ -1,15 +1,15 @@
 """Wire to host: check a block, decode it, and rebuild the segment it was cut from.
 
 A frame takes three steps. :func:`inspect` finds out what it is and trusts nothing before the CRC is right. :func:`note`
-tells the table what the peer says: its SYN, its acknowledgements, what a router reports. :func:`take` decodes a block
-behind the segment being rebuilt. If the block does not continue that segment (:func:`continues`), the caller hands over
-what is there first. Only ``note`` writes what the transmit side reads, so a NIC with two threads needs its lock for
-that step alone. All of them are inlined into ``nic.from_wire``: handing the arrays from function to function for every
-block takes a fifth of the receiving side's time.
+writes what the peer says into the table: its SYN, its acknowledgements, the reports of routers. :func:`take` decodes a
+block behind the segment being rebuilt. If the block does not continue that segment (:func:`continues`), the caller
+hands over the segment first. Only ``note`` writes fields that the transmit side reads, so a NIC with two threads needs
+its lock for that step alone. All of them are inlined into ``nic.from_wire``, because calls with all these arrays for
+every block would take a fifth of the receiving side's time.
 
-One segment of up to 64 KiB thus reaches the host as one frame with ``NEEDS_CSUM`` and the sender's gso_size, however
-many wire frames it took: the host's stack sees what its own card would have given it. The caller hands over the pending
-segment before any frame that crosses unchanged, and whenever the wire is empty, so nothing is reordered and nothing
+So one segment of up to 64 KiB reaches the host as one frame with ``NEEDS_CSUM`` and the sender's gso_size, whatever the
+number of its wire frames: a card with receive offload would deliver the same frame. The caller hands over the pending
+segment before any frame that crosses unchanged, and whenever the wire is empty. So nothing is reordered and nothing
 waits.
 
 A block is decoded only on a connection whose handshake this NIC has seen, and only if its CRC is combined with the
@@ -55,7 +55,7 @@ PENDING_NEXT_SEQ: Final = 2
 PENDING_GSO: Final = 3
 PENDING_IP_LEN: Final = 4
 FOUND_SLOT: Final = 5
-"""Of the connection that the frame belongs to, or ``NOT_FOUND``."""
+"""The slot of the frame's connection, or ``NOT_FOUND``."""
 PENDING_FIELDS: Final = 6
 
 HOST_SEGMENT_LEN: Final = vnet.VNET_LEN + ethernet.ETHERNET_LEN + network.DATAGRAM_LEN_MAX + 128
@@ -80,10 +80,10 @@ def inspect(
         mac: words of the ``authentication.Authenticator`` that checks blocks.
         frame: uint8, virtio-net header and frame, with DECODE_SLACK octets of room behind ``length``.
         length: octets in ``frame``.
-        ip_len: of its network header, as ``network.find_ip_len`` says.
+        ip_len: octets of its network header, from ``network.find_ip_len``.
         flows: the flow table.
         counters: int64, indexed by :class:`Counter`.
-        pending: int64[PENDING_FIELDS]; ``FOUND_SLOT`` is set.
+        pending: int64[PENDING_FIELDS]; the call sets ``FOUND_SLOT``.
     """
     pending[FOUND_SLOT] = NOT_FOUND
     if not is_ours(frame, length, ip_len):
@@ -118,13 +118,13 @@ def note(
     counters: Counters,
     pending: Int64Array,
 ) -> int:
-    """Tell the table what a frame says; return its length, which may have changed, or -1 where it ends here.
+    """Write what a frame says into the table; return its length, which may have changed, or -1 if it is dropped.
 
     Args:
-        ways: what the NIC says beside codecs (``wire.capability``).
-        frame: uint8; its capability word is taken out, its acknowledgement may be changed.
+        ways: the flags that the NIC sets in its capability word (``wire.capability``).
+        frame: uint8; a capability word is taken out, the acknowledgement may be changed.
         length: octets in ``frame``.
-        ip_len: of its network header.
+        ip_len: octets of its network header.
         now_ns: the time.
         flows: the flow table.
         counters: int64, indexed by :class:`Counter`.
@@ -154,7 +154,7 @@ def note(
 
 @inline_kernel
 def _heed(frame: Uint8Array, tcp_at: int, flows: FlowTable, slot: int, counters: Counters, is_block: bool) -> None:
-    """Take the acknowledgement of a segment, and put the one for the host in its place."""
+    """Take the acknowledgement of a segment, and replace it by the one for the host."""
     if u8(frame, tcp_at + tcp.FLAGS) & tcp.ACK_FLAG == 0:
         return
     ack = be32(frame, tcp_at + tcp.ACK)
@@ -181,7 +181,7 @@ def _heed(frame: Uint8Array, tcp_at: int, flows: FlowTable, slot: int, counters:
 def take(
     frame: Uint8Array, ip_len: int, flows: FlowTable, counters: Counters, pending: Int64Array, host: Uint8Array
 ) -> bool:
-    """Decode a block behind the pending segment, or begin one; return whether the segment ends with it.
+    """Decode a block behind the pending segment, or begin a segment; return whether the segment ends with the block.
 
     A block whose tags and length contradict each other is dropped.
 
@@ -257,7 +257,7 @@ def _start(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Uint8
 
 @inline_kernel
 def _append(frame: Uint8Array, block: BlockView, pending: Int64Array, host: Uint8Array) -> bool:
-    """Decode the block's payload behind what is pending; False if tags and length contradict each other."""
+    """Decode the block's payload behind the pending segment; False if tags and length contradict each other."""
     head, tail, raw_len = block.head, block.tail, block.raw_len
     head_at = block.tcp_at + block.tcp_len
     bursts_at = head_at + head
@@ -307,7 +307,7 @@ def _account(block: BlockView, flags: int, flows: FlowTable, counters: Counters,
 def finish(counters: Counters, pending: Int64Array, host: Uint8Array) -> int:
     """Complete the headers of the pending segment and return its length in ``host``; 0 where nothing is pending.
 
-    The TCP checksum field gets the sum of the pseudo-header and the virtio-net header says where the rest belongs
+    The TCP checksum field gets the sum of the pseudo-header, and the virtio-net header leaves the rest to the kernel
     (Virtio 1.2, 5.1.6.2): no octet of the payload is summed here.
     """
     length = pending[PENDING_LEN]

@@ -1,19 +1,19 @@
-"""Errors that routers and peers send about our datagrams, made into errors about the host's TCP segments.
+"""ICMP errors of routers and peers about blocks, translated into errors about the host's TCP segments.
 
-A router that cannot pass a block on says so with ICMP or ICMPv6 and quotes the block: UDP to our port, or protocol 108.
-No socket of the host knows either. So the quoted header is replaced by the TCP header in the block, as far as it is
-quoted, and the host's TCP takes the error for one about its own segment::
+A router that cannot forward a block sends an ICMP or ICMPv6 error that quotes the block: UDP to the NIC's port, or
+protocol 108. No socket of the host knows either. So the NIC replaces the quoted header by the TCP header in the block,
+as far as it is quoted, and the host's TCP takes the error for one about its own segment::
 
     outer IP | ICMP 8 | quoted IP, protocol 17 or 108 | UDP 8, entry 4 | IPComp 4, block header 16 | TCP header ...
     outer IP | ICMP 8 | quoted IP, protocol 6         | TCP header, 8 to 20 octets
 
-Where a router quotes no more than RFC 792 demands, 8 octets, the connection is found by addresses and source port, and
-its oldest unacknowledged octet stands for the sequence number. An error that quotes octets that are not on their way is
-left alone: the host's TCP would not believe it either (RFC 5927, 4.1).
+If a router quotes only the 8 octets that RFC 792 demands, the NIC finds the connection by addresses and source port,
+and takes its oldest unacknowledged octet as the sequence number. An error about octets that are not in flight crosses
+unchanged: the host's TCP ignores it too (RFC 5927, 4.1).
 
-"Too big" also limits the connection's blocks at once (``path``), and the MTU in it is rounded down to whole floats, so
-that TCP goes on cutting between them. "Port unreachable" and "protocol unreachable" mean that the peer has no NIC any
-more: they put the connection on probation, and are no business of the host's.
+"Too big" also limits the connection's blocks at once (``path``). The NIC rounds the MTU in it down to whole floats, so
+that TCP goes on cutting between floats. "Port unreachable" and "protocol unreachable" mean that the peer's NIC is gone:
+the NIC puts the connection on probation and drops the error.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ ENDS: Final = -1
 """Result: the frame is not for the host."""
 
 _TCP_QUOTED_MIN: Final = 8
-"""Ports and sequence number, which is what every error quotes (RFC 792)."""
+"""Ports and sequence number, which every error quotes (RFC 792)."""
 
 
 @inline_kernel
 def translate(frame: Uint8Array, length: int, ip_len: int, now_ns: int, flows: FlowTable, counters: Counters) -> int:
-    """Rewrite an error about a block where it lies; return the length of the frame, or ``ENDS``.
+    """Rewrite an error about a block in place; return the length of the frame, or ``ENDS``.
 
-    Every other frame is left as it is.
+    Other frames stay as they are, but for the MTU in a "too big" about a plain segment.
     """
     quoted_at = IP_AT + ip_len + icmp.ICMP_LEN
     end = _find_end(frame, length, ip_len)
@@ -102,7 +102,7 @@ def _find_end(frame: Uint8Array, length: int, ip_len: int) -> int:
 
 @inline_kernel
 def _sum(frame: Uint8Array, ip_len: int, end: int) -> int:
-    """Return the sum of an ICMP message, in the octets' own order; that of ICMPv6 has a pseudo-header."""
+    """Return the sum of an ICMP message, in the octets' own order; the sum of ICMPv6 includes a pseudo-header."""
     at = IP_AT + ip_len
     even = (end - at) & ~1
     total = ones_sum(frame, at, even) + (u8(frame, at + even) if even != end - at else 0)
@@ -144,7 +144,7 @@ def _quoted_key(frame: Uint8Array, at: int, ip_len: int, ports: int) -> FlowKey:
 
 @inline_kernel
 def _search(frame: Uint8Array, quoted_at: int, ip_len: int, protocol: int, flows: FlowTable) -> int:
-    """Return the first connection whose block an error may be about that quotes no more than a UDP header."""
+    """Return the first connection that fits an error without a quoted TCP header, by addresses and UDP source port."""
     wanted = _quoted_key(frame, quoted_at, ip_len, 0)
     for slot in range(SLOTS):
         if (
@@ -166,7 +166,7 @@ def _search(frame: Uint8Array, quoted_at: int, ip_len: int, protocol: int, flows
 
 @inline_kernel
 def _is_refusal(frame: Uint8Array, ip_len: int) -> bool:
-    """Whether the peer says that it knows no blocks."""
+    """Whether the error says that the peer does not know the protocol or port of blocks."""
     kind, code = u8(frame, IP_AT + ip_len + icmp.TYPE), u8(frame, IP_AT + ip_len + icmp.CODE)
     if ip_len == ipv4.IPV4_MIN_LEN:
         return kind == icmp.UNREACHABLE and (code == icmp.PROTOCOL_UNREACHABLE or code == icmp.PORT_UNREACHABLE)
@@ -177,7 +177,7 @@ def _is_refusal(frame: Uint8Array, ip_len: int) -> bool:
 
 @inline_kernel
 def _quote_tcp(frame: Uint8Array, quoted_at: int, ip_len: int, tcp_at: int, quoted_len: int, flow: Int64Array) -> int:
-    """Put the TCP header right behind the quoted IP header; return where the frame ends now."""
+    """Move the TCP header right behind the quoted IP header; return the new end of the frame."""
     at = quoted_at + ip_len
     if quoted_len >= _TCP_QUOTED_MIN:
         for octet in range(quoted_len):
@@ -196,7 +196,7 @@ def _quote_tcp(frame: Uint8Array, quoted_at: int, ip_len: int, tcp_at: int, quot
 
 @inline_kernel
 def _round_mtu(frame: Uint8Array, ip_len: int, now_ns: int, flows: FlowTable, slot: int) -> None:
-    """Limit the connection's blocks to what a "too big" says, and round that down for the host."""
+    """Limit the connection's blocks to the MTU in a "too big", and round this MTU down for the host."""
     at = IP_AT + ip_len
     kind, code = u8(frame, at + icmp.TYPE), u8(frame, at + icmp.CODE)
     if ip_len == ipv4.IPV4_MIN_LEN:

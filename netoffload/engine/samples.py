@@ -48,7 +48,7 @@ class Samples(NamedTuple):
     Attributes:
         octets: uint8[frames, longest], zeros behind each.
         lengths: int64[frames].
-        shares: float64[frames], how often to take each; their sum is 1. SYNs end what flows have agreed on, so few.
+        shares: float64[frames], how often to take each; their sum is 1. SYNs are rare, because they reset flows.
     """
 
     octets: Uint8Array

@@ -10,7 +10,7 @@ from netoffload.compiled.jit import inline_kernel
 
 @inline_kernel
 def advance(seq: int, octets: int) -> int:
-    """Return the number ``octets`` after ``seq``; negative ones go back."""
+    """Return the number ``octets`` after ``seq``; a negative ``octets`` goes back."""
     return (seq + octets) & 0xFFFFFFFF
 
 

@@ -1,8 +1,8 @@
-"""Numbers that follow from a NIC's counters: ratios, shares, rates, and what a flow's state is called.
+"""Numbers derived from a NIC's counters: ratios, shares, rates, and the name of a flow's state.
 
-Plain Python over what a control socket answers (``counters`` and ``flows``), so that whoever shows a NIC derives the
-same numbers the same way. Counters are found by their prefix (``drop_``, ``bypass_``, ``tx_class_``): one that is added
-to the engine's list shows up everywhere without being named here.
+Plain Python over the control socket's answers to ``counters`` and ``flows``. Every display of a NIC takes its numbers
+from here. Counters are found by their prefix (``drop_``, ``bypass_``, ``tx_class_``), so a new counter of the engine
+appears everywhere without a change here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Counters = Mapping[str, int]
 CLASS_PREFIX: Final = "tx_class_"
 
 KERNEL_COUNTERS: Final = ("tx_frames", "tx_octets", "rx_frames", "rx_octets")
-"""What the kernel carried past the NIC's process (bypass in the kernel), without their prefix ``kernel_``."""
+"""Counters of the frames that the kernel carried past the NIC's process, without their prefix ``kernel_``."""
 
 STATE_COMPRESSED: Final = "compressed"
 STATE_PEER_CANNOT: Final = "peer cannot"
@@ -31,12 +31,12 @@ class Direction:
     """One direction since the NIC was started; ``tx`` is host to wire.
 
     Attributes:
-        frames: on the wire, a GSO frame counting once.
-        wire_octets: of those frames.
-        host_octets: what they would be with every block's payload as it was before it was compressed; for ``tx``, the
-            octets of the host's own frames.
-        raw_octets: payload that was compressed (or decompressed), before (after).
-        payload_octets: the same payload as it crossed the wire.
+        frames: frames on the wire, a GSO frame counting once.
+        wire_octets: octets of those frames.
+        host_octets: for ``tx``, octets of the host's frames; for ``rx``, octets of the wire's frames with every payload
+            uncompressed.
+        raw_octets: octets of compressed payloads in uncompressed form.
+        payload_octets: octets of the same payloads in compressed form.
         ratio: raw_octets / payload_octets; None where nothing was compressed.
         codec_s: seconds spent on the codec and the blocks around it.
     """
@@ -52,9 +52,7 @@ class Direction:
 
 @dataclass(frozen=True)
 class Rates:
-    """What happened in an interval, per second, what the kernel carried past the process included; ratios are those of
-    the interval, of what was compressed.
-    """
+    """Rates in an interval, with the frames that the kernel carried past the process; ratios of the interval alone."""
 
     interval_s: float
     tx_host_bps: float
@@ -70,7 +68,7 @@ class Rates:
 
 
 def summarise(counters: Counters, flows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what a NIC did since it was started, as JSON values: ``summary``, ``counters`` and ``flows``."""
+    """Return what a NIC did since its start, as JSON values: ``summary``, ``counters`` and ``flows``."""
     return {
         "summary": {
             "tx": asdict(direction(counters, "tx")),
@@ -103,26 +101,26 @@ def direction(counters: Counters, name: str) -> Direction:
 def ratio(raw_octets: int, payload_octets: int) -> float | None:
     """Return raw over payload octets; None where nothing was compressed.
 
-    A payload of 0 octets does not come up: every burst has a tag word.
+    No compressed payload has 0 octets: zeros take octets as well.
     """
     return raw_octets / payload_octets if payload_octets else None
 
 
 def class_shares(counters: Counters) -> dict[str, float] | None:
-    """Return the share of sent floats in each class by its bits ("0", "8", "16", "32"); None where none was sent."""
+    """Return the share of encoded floats in each class by its bits ("0", "8", "16", "32"); None without floats."""
     counts = {name.removeprefix(CLASS_PREFIX): n for name, n in counters.items() if name.startswith(CLASS_PREFIX)}
     total = sum(counts.values())
     return {bits: count / total for bits, count in counts.items()} if total else None
 
 
 def by_reason(counters: Counters, prefix: str) -> dict[str, int]:
-    """Return the counters ``<prefix>_<reason>`` by their reason; ``prefix`` is ``drop`` or ``bypass``."""
+    """Return the counters ``<prefix>_<reason>`` under their reasons; ``prefix`` is ``drop`` or ``bypass``."""
     start = f"{prefix}_"
     return {name.removeprefix(start): count for name, count in counters.items() if name.startswith(start)}
 
 
 def flow_state(flow: Mapping[str, Any]) -> str:
-    """Return in a few words what a NIC does with the segments of one flow of the control socket's ``flows``."""
+    """Return a short name for what a NIC does with a flow; ``flow`` is one of the control socket's ``flows``."""
     if flow["direction"] == "tx" and not flow["peer_decodes"]:
         return STATE_PEER_CANNOT
     if flow.get("verdict") == STATE_NOT_FLOATS:
@@ -151,7 +149,7 @@ def endpoint(address: str, port: int) -> str:
 def rates(before: Counters, after: Counters, interval_s: float) -> Rates:
     """Return what happened between two readings of a NIC's counters.
 
-    A NIC that was started again in between counts from 0; then everything it counted is what happened.
+    A NIC that was started again in between counts from 0; then ``after`` alone is taken.
     """
     restarted = any(after[name] < before.get(name, 0) for name in after)
     grown = {name: count - (0 if restarted else before.get(name, 0)) for name, count in after.items()}

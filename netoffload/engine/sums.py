@@ -1,11 +1,11 @@
 """The two sums over a frame, compiled: the IPv4 header checksum and the block's CRC32C.
 
-A CRC is the remainder of a polynomial, and what stands far ahead of the end may be replaced by anything with the same
-remainder. *Folding* does so: 128 bits are multiplied, without carries, by the remainder of the distance to later ones,
-and added to those. A register holds one, two or four such lanes (``FOLDING``, by CPU), and four registers are folded
-side by side. What they hold at the end has the CRC of all that went in; one instruction per eight octets works it out,
-as it does for what is shorter than four registers, and for everything where the CPU cannot fold (SSE 4.2). Without it
-one octet at a time is looked up in a table of 256 words. The definitions are in ``netoffload.wire.checksum``.
+A CRC is the remainder of a polynomial, so early octets may be replaced by others with the same remainder. *Folding*
+does so: it multiplies 128 bits, without carries, by a constant for the distance to later bits, and adds the product to
+those. A register holds one, two or four such lanes (``FOLDING``, by CPU), and four registers are folded side by side.
+In the end the four registers have the same CRC as all octets that were folded. SSE 4.2 computes it with one instruction
+per eight octets. It also handles stretches shorter than four registers, and all octets on a CPU that cannot fold.
+Without SSE 4.2 each octet takes a look-up in a table of 256 words. ``netoffload.wire.checksum`` has the definitions.
 
 Gopal et al.: Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction (Intel, 2009).
 """
@@ -35,18 +35,20 @@ FOLDING: Final = {
     2: ("vpclmulqdq", "avx2", "crc32"),
     1: ("pclmul", "crc32"),
 }
-"""Lanes of 128 bits in a register, most first, and what each needs."""
+"""Lanes of 128 bits in a register, most first, and the CPU features that each needs."""
 USABLE_LANES: Final = [lanes for lanes, needed in FOLDING.items() if all(_FEATURES.get(name, False) for name in needed)]
 
 _TABLE: Final = np.array(CRC32C_TABLE, np.int64)
 _I64: Final = ir.IntType(64)
 _REGISTERS: Final = 4
-"""Folded side by side: a multiplication takes longer than the CPU needs to start another."""
+"""Registers that are folded side by side: a CPU can start the next multiplication before one ends."""
 
 
 def _multiplier(bits: int) -> int:
-    """Return what 64 bits are multiplied by to stand ``bits`` further on: x**bits modulo the polynomial, its bits
-    reversed and, as the product of two reversed numbers comes out one bit too low, moved up by one."""
+    """Return the factor that moves 64 bits on by ``bits``: x**bits modulo the polynomial, with its bits reversed.
+
+    It is moved up by one bit, because the product of two reversed numbers is one bit too low.
+    """
     remainder = 1 << 31
     for _ in range(bits):
         remainder = remainder >> 1 ^ (CRC32C_POLYNOMIAL if remainder & 1 else 0)
@@ -64,27 +66,27 @@ class _Folder:
         self.register_len = 16 * lanes
 
     def load(self, at: Value) -> Value:
-        """Return the register's worth of octets at ``at``."""
+        """Return the octets at ``at`` that fill one register."""
         pointer = self._builder.bitcast(self._builder.gep(self._data, [at]), self.register.as_pointer())
         return self._builder.load(pointer, align=1)
 
     def fold(self, early: Value, late: Value, registers: int) -> Any:
-        """Return what may stand for ``early`` and for ``late``, which begins ``registers`` registers after it."""
+        """Return a register that replaces ``early`` and ``late``; ``late`` begins ``registers`` registers later."""
         bits = 8 * registers * self.register_len
         by = ir.Constant(self.register, [_multiplier(bits + 32), _multiplier(bits - 32)] * self._lanes)
         name = "llvm.x86.pclmulqdq" + {1: "", 2: ".256", 4: ".512"}[self._lanes]
         signature = ir.FunctionType(self.register, [self.register, self.register, ir.IntType(8)])
         function = self._builder.module.declare_intrinsic(name, fnty=signature)
-        # Both factors' low halves, and both high ones.
+        # The product of the low halves, and the product of the high halves.
         low, high = (self._builder.call(function, [early, by, ir.IntType(8)(which)]) for which in (0x00, 0x11))
         return self._builder.xor(self._builder.xor(low, high), late)
 
 
 def make_fold(lanes: int) -> Callable[[int, Uint8Array, int, int], int]:
-    """Return the kernel that folds, for registers of so many lanes (see ``FOLDING``).
+    """Return the kernel that folds, for registers of ``lanes`` lanes (see ``FOLDING``).
 
-    It takes a running CRC32C, a uint8 array, where to start, and how many registers' worth of octets are to be added,
-    at least four; it returns the CRC.
+    The kernel takes a running CRC32C, a uint8 array, the index to start at, and how many registers to add, at least
+    four. It returns the CRC.
     """
 
     @intrinsic
@@ -164,7 +166,7 @@ if USABLE_LANES:
 
     @inline_kernel
     def _crc_most(crc: int, octets: Uint8Array, at: int, length: int) -> tuple[int, int]:
-        """Add as many octets as are folded; return the CRC and how many they are."""
+        """Add all octets that can be folded; return the CRC and how many octets they are."""
         registers = length // _REGISTER_LEN
         if registers < _REGISTERS:
             return crc, 0

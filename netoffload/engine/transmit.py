@@ -1,9 +1,9 @@
-"""Host to wire: what becomes of a frame.
+"""Host to wire: what a frame of the host becomes.
 
-The functions stand in the order in which a segment meets them. :func:`transmit` finds out what the frame is, and
-whose. :func:`_send` is for segments of connections that the table knows: :func:`_open` says whether floats are rounded
-yet, ``forms`` trims the segment to whole floats, ``pack`` makes blocks, and what they do not make smaller leaves
-``plain``.
+The functions stand in the order in which a segment meets them. :func:`transmit` finds out what the frame is, and to
+which connection it belongs. :func:`_send` handles segments of connections that the table knows. There :func:`_open`
+decides whether rounding begins, ``forms`` trims the segment to whole floats, and ``pack`` makes blocks. A segment that
+blocks would not make smaller leaves ``plain``.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ HOST_BUFFER_LEN: Final = vnet.VNET_LEN + ETHERNET_LEN + 65536 + 64
 """The largest frame a device gives (64 KiB GSO), and slack for vector loads."""
 
 REBUILT_AT: Final = BLOCKS_ROOM + 64 & ~63
-"""Where in the room for wire frames a segment is rebuilt whose edges are not those of floats."""
+"""Where in the room for wire frames a segment is rebuilt if it does not begin and end between floats."""
 
 WIRE_BUFFER_LEN: Final = REBUILT_AT + HOST_BUFFER_LEN + 64
 """Room for the blocks of one segment, and for the segment itself."""
 
 RANDOM_WORDS: Final = 64
-"""A word per handshake; whoever calls draws new ones when half of them are used."""
+"""A word per handshake; the caller draws new words when half of them are used."""
 
 
 class Room(NamedTuple):
@@ -54,8 +54,8 @@ class Room(NamedTuple):
 
     Attributes:
         wire: uint8[WIRE_BUFFER_LEN] for the wire frames, each with its own virtio-net header.
-        spans: int64[MAX_WIRE_FRAMES, 2]: start and length of each wire frame in ``wire``; or of each piece of the only
-            one, if it is a bundle (``encapsulation.is_bundle``).
+        spans: int64[MAX_WIRE_FRAMES, 2]: start and length of each wire frame in ``wire``. For a bundle
+            (``encapsulation.is_bundle``), start and length of each of its pieces.
         random: int64[1 + RANDOM_WORDS]: how many are used, then random words of 32 bits.
         agenda: int64[AGENDA_FIELDS] of ``lent``.
     """
@@ -67,7 +67,7 @@ class Room(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Whose segment it is: the slot of its connection, and whether it is tagged now."""
+    """The slot of a segment's connection, and whether this segment is tagged."""
 
     slot: int
     is_tagged: bool
@@ -77,8 +77,8 @@ class Sent(NamedTuple):
     """Where a segment stands in its stream.
 
     Attributes:
-        again: some of it was sent before.
-        is_last: nothing behind it was sent.
+        again: some of its octets were sent before.
+        is_last: no octet behind it was sent.
         is_next: it begins where the stream ended.
     """
 
@@ -173,7 +173,7 @@ def _send(
     counters: Counters,
     room: Room,
 ) -> int:
-    """Send a segment of a known connection; the result is that of :func:`transmit`."""
+    """Send a segment of a known connection; the result is the one of :func:`transmit`."""
     slot = known.slot
     sent = _note(segment, now_ns, flows, slot)
     plain.align_window(frame, segment, flows, slot)
@@ -205,7 +205,7 @@ def _send(
             frames = _send_blocks(settings, sending, source, part, flows, slot, counters, room)
             if frames > 0:
                 return frames
-            # Headers may eat up what small blocks save.
+            # The headers of small blocks may cost more than the codec saves.
             how = probation.BLOCKS if how == probation.SMALL_BLOCKS else probation.PLAIN
             if how == probation.PLAIN:
                 probation.note_no_gain(flows, slot, counters)
@@ -240,7 +240,7 @@ def _note(segment: Segment, now_ns: int, flows: FlowTable, slot: int) -> Sent:
 
 @inline_kernel
 def _refuse(settings: EngineSettings, frame: Uint8Array, segment: Segment, known: Known, flows: FlowTable) -> int:
-    """Return the counter of the reason why this segment must cross as it is; or 0."""
+    """Return the counter that says why this segment must cross as it is; 0 if it need not."""
     if segment.payload_len == 0 and not (
         segment.flags & tcp.FIN and forms.ends_at_held(flows, known.slot, segment.seq)
     ):
@@ -258,9 +258,9 @@ def _refuse(settings: EngineSettings, frame: Uint8Array, segment: Segment, known
 
 @inline_kernel
 def _open(frame: Uint8Array, segment: Segment, known: Known, sent: Sent, flows: FlowTable) -> int:
-    """Begin to round with this segment if there is a reason to; else return the counter of the reason not to.
+    """Begin to round floats with this segment if it may; return 0, or the counter that says why it may not.
 
-    Where floats are rounded already it returns 0.
+    If the connection's floats are rounded already, the result is 0.
     """
     if flows[known.slot, flow_table.FORM] != forms.EXACT:
         return 0
@@ -292,11 +292,11 @@ def _is_zeros(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int) 
 
 @inline_kernel
 def _send_nothing(source: Uint8Array, part: Segment, sent: Sent, flows: FlowTable, slot: int, room: Room) -> int:
-    """Send the header of a segment whose octets are held.
+    """Send the header of a segment whose octets are all held; if it is a repeated one, with an octet that the peer has.
 
-    The host may be waiting for them to be acknowledged before it sends more. An octet that the peer has makes it
-    acknowledge at once (RFC 1122, 4.2.3.6), and what it acknowledges becomes what the host waits for
-    (``forms.acknowledge``). A header alone will not do: Linux answers those twice a second
+    The host may wait for an acknowledgement of the held octets before it sends more. An old octet makes the peer
+    acknowledge at once (RFC 1122, 4.2.3.6), and ``forms.acknowledge`` turns its answer into the one that the host waits
+    for. A header without payload is not enough: Linux answers at most two of them a second
     (``net.ipv4.tcp_invalid_ratelimit``).
     """
     if sent.again or not sent.is_last:
@@ -341,7 +341,7 @@ def _send_blocks(
     counters: Counters,
     room: Room,
 ) -> int:
-    """Make blocks of a segment; return how many wire frames they are, 0 if they would not make it smaller."""
+    """Make blocks of a segment; return the number of wire frames, 0 if blocks would not be smaller."""
     blocks = pack(settings, sending, source, part, flows, slot, counters, room)
     if blocks == 0:
         return 0

@@ -1,15 +1,15 @@
 """The kernel's network objects: namespaces, links, addresses, routes, qdiscs. The only package that imports pyroute2.
 
 Linux keeps a network namespace per *thread*. A :class:`Namespace` therefore owns one worker thread that enters the
-namespace and stays there, with a netlink socket of its own, and every call is done by that thread::
+namespace and stays there, with its own netlink socket. This thread makes every call::
 
     caller ──call──> worker thread (setns, once) ──rtnetlink──> kernel objects of that namespace
            <─result─
 
-Nothing is forked (a fork under Numba's or torch's threads is not safe), the caller's own namespace never changes, and
-one close ends thread, socket and descriptors. What pyroute2 or the kernel refuses becomes
-:class:`~netoffload.errors.NetlinkRefusedError` here and nowhere else. ``redirect`` has tc filters, which move frames
-from one link to another.
+Nothing is forked, because a fork under Numba's or torch's threads is not safe. The caller's namespace never changes,
+and one close ends thread, socket and descriptors. Only this package turns refusals of pyroute2 and the kernel into
+:class:`~netoffload.errors.NetlinkRefusedError`. ``redirect`` has tc filters, which move frames from one link to
+another; ``cls_bpf`` describes such a filter to pyroute2.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _WHY: Final = {
     errno.EACCES: "not permitted: root (CAP_NET_ADMIN and CAP_SYS_ADMIN) is needed",
     errno.EEXIST: "it exists already",
     errno.ENODEV: "no such device",
-    errno.ENOENT: "there is none, or this kernel lacks it",
+    errno.ENOENT: "it does not exist, or this kernel lacks it",
     errno.EOPNOTSUPP: "this kernel does not support it",
 }
 
 
 @dataclass(frozen=True)
 class QdiscCounters:
-    """What left through a qdisc: octets with every header of every segment of a GSO frame, and frames."""
+    """Octets and frames that left through a qdisc; a GSO frame counts with all headers of all its segments."""
 
     octets: int
     frames: int
@@ -75,19 +75,19 @@ def netns_exists(name: str) -> bool:
 
 
 def netns_inode(name: str) -> int:
-    """Return the inode that identifies the namespace (equal to that of ``/proc/PID/ns/net`` of its processes).
+    """Return the inode that identifies the namespace (``/proc/PID/ns/net`` of its processes has the same inode).
 
     Raises:
-        NetlinkRefusedError: there is none of this name.
+        NetlinkRefusedError: no namespace has this name.
     """
     return _translated(f"look at network namespace {name}", lambda: os.stat(netns_path(name)).st_ino)
 
 
 def remove_netns(name: str) -> bool:
-    """Remove the name; the namespace with all its links goes when its last process is gone.
+    """Remove the name; the namespace and all its links end with its last process.
 
     Returns:
-        False when there was none of this name.
+        False if no namespace had this name.
 
     Raises:
         NetlinkRefusedError: the kernel refused.
@@ -102,11 +102,11 @@ class Namespace:
     """A network namespace, and the thread that works in it; a context manager that ends the thread.
 
     Make one with :meth:`create`, :meth:`open` or :meth:`anonymous`. Closing leaves a named namespace in place
-    (:func:`remove_netns` removes it) and lets an anonymous one vanish.
+    (:func:`remove_netns` removes it) and ends an anonymous one.
     """
 
     def __init__(self, name: str, verb: str, enter: Callable[[], None]) -> None:
-        """Start the worker thread and let it ``enter``; ``verb`` says for the error line what that is."""
+        """Start the worker thread and let it call ``enter``; ``verb`` names this step in error messages."""
         self.name = name
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"netns-{name}")
         try:
@@ -131,7 +131,7 @@ class Namespace:
             except FileExistsError:
                 raise
             except OSError:
-                netns_path(name).unlink(missing_ok=True)  # made, but nothing is mounted on it
+                netns_path(name).unlink(missing_ok=True)  # the file exists, but nothing is mounted on it
                 raise
 
         return cls(name, "make", unshare_and_name)._prepared()
@@ -141,7 +141,7 @@ class Namespace:
         """Enter the namespace of this name.
 
         Raises:
-            NetlinkRefusedError: there is none, or the kernel refused.
+            NetlinkRefusedError: no namespace has this name, or the kernel refused.
         """
 
         def setns() -> None:
@@ -155,7 +155,7 @@ class Namespace:
 
     @classmethod
     def anonymous(cls) -> Namespace:
-        """Make a namespace without a name, for trying things: it is gone with its thread, whatever happens.
+        """Make a namespace without a name, for experiments: it always ends with its thread.
 
         Raises:
             NetlinkRefusedError: the kernel refused.
@@ -171,7 +171,7 @@ class Namespace:
         self.close()
 
     def close(self) -> None:
-        """Close the netlink socket and end the thread; once is enough, twice does no harm."""
+        """Close the netlink socket and end the thread; a second call does nothing."""
         with contextlib.suppress(RuntimeError):  # already shut down
             self._executor.submit(self._links.close).result()
         self._executor.shutdown()
@@ -181,7 +181,7 @@ class Namespace:
         return self._executor.submit(function).result()
 
     def request(self, what: str, function: Callable[[Any], _Result]) -> _Result:
-        """Run ``function`` in the namespace with its netlink socket (pyroute2's ``IPRoute``); ``what`` it is for.
+        """Run ``function`` in the namespace with its netlink socket (pyroute2's ``IPRoute``); ``what`` is for errors.
 
         Raises:
             NetlinkRefusedError: the kernel refused.
@@ -192,7 +192,7 @@ class Namespace:
         """Write a sysctl of this namespace, written with dots (``net.ipv4.tcp_rmem``).
 
         Raises:
-            NetlinkRefusedError: unknown here, or refused.
+            NetlinkRefusedError: an unknown sysctl, or the kernel refused.
         """
         path = Path("/proc/sys", *key.split("."))
         self._call(f"set {key}={value}", lambda: path.write_text(value))
@@ -200,8 +200,8 @@ class Namespace:
     def add_bridge(self, name: str, mtu: int) -> None:
         """Make a bridge that forwards from its first frame on: no spanning tree, no delay, no multicast snooping.
 
-        Where the kernel would show bridged frames to iptables (br_netfilter), that is switched off in this namespace:
-        it costs time per frame, and a rule of the host must not reach into a testbed.
+        If the kernel shows bridged frames to iptables (br_netfilter), this is switched off in this namespace: it costs
+        time per frame, and the host's rules must not apply inside a testbed.
         """
         options = {"br_forward_delay": 0, "br_stp_state": 0, "br_mcast_snooping": 0}
 
@@ -213,7 +213,7 @@ class Namespace:
         self._call(f"make bridge {name}", add)
 
     def add_veth(self, name: str, peer_name: str, peer_netns: str | None, mtu: int) -> None:
-        """Make a veth pair with this end here and the other end straight in ``peer_netns`` (None: here too)."""
+        """Make a veth pair with one end here and the other end in ``peer_netns`` (None: here too)."""
 
         def add() -> None:
             peer: dict[str, Any] = {"ifname": peer_name, "mtu": mtu}
@@ -229,9 +229,9 @@ class Namespace:
         """Make a persistent TAP with IFF_NO_PI and IFF_VNET_HDR, to which a program can attach later.
 
         Args:
-            name: of the device.
-            mtu: in octets.
-            queue_len_frames: how many frames (each up to 64 KiB) wait for the program before the kernel drops.
+            name: the device's name.
+            mtu: its MTU, octets.
+            queue_len_frames: how many frames (each up to 64 KiB) may wait for the program; the kernel drops others.
         """
 
         def add() -> None:
@@ -242,7 +242,7 @@ class Namespace:
         self._call(f"make TAP {name}", add)
 
     def set_up(self, name: str, master: str | None = None) -> None:
-        """Set a link up, after making it a port of the bridge ``master`` if one is named."""
+        """Set a link up; with ``master``, first make it a port of that bridge."""
 
         def up() -> None:
             if master is not None:
@@ -252,9 +252,9 @@ class Namespace:
         self._call(f"set {name} up", up)
 
     def add_address(self, name: str, address: str, network: str, congestion_control: str) -> None:
-        """Give a link that is up an IPv4 address, and its network a route with a congestion control of its own.
+        """Give a link that is up an IPv4 address, and its network a route with the given congestion control.
 
-        A namespace may not choose a congestion control that its host did not allow by sysctl; a route may.
+        The sysctl of a namespace may only choose a congestion control that the host allows; a route may choose any.
 
         Args:
             name: the link.
@@ -274,14 +274,14 @@ class Namespace:
         self._call(f"give {name} the address {address}/{prefix_len}", add)
 
     def add_tbf(self, name: str, rate_bps: int, burst_octets: int, limit_octets: int) -> None:
-        """Shape what leaves through a link with a token bucket (tc-tbf(8))."""
+        """Shape the frames that leave through a link with a token bucket (tc-tbf(8))."""
         options = {"rate": rate_bps // 8, "burst": burst_octets, "limit": limit_octets}
         self._call(
             f"shape {name} with tbf", lambda: self._links.tc("add", "tbf", self._index(name), handle="1:", **options)
         )
 
     def add_pfifo(self, name: str) -> None:
-        """Count, without shaping, what leaves through a link: a veth's own ``noqueue`` counts nothing."""
+        """Count the frames that leave through a link, without shaping; a veth's default ``noqueue`` counts nothing."""
         options = {"limit": PFIFO_LIMIT_FRAMES}
         self._call(
             f"put a pfifo on {name}", lambda: self._links.tc("add", "pfifo", self._index(name), handle="1:", **options)
@@ -293,7 +293,7 @@ class Namespace:
         return [str(link.get_attr("IFLA_IFNAME")) for link in found]
 
     def add_ingress_counter(self, name: str) -> None:
-        """Count what arrives at a link: an ``ingress`` qdisc counts while it has a filter, here one that takes all."""
+        """Count the frames that arrive at a link: an ``ingress`` qdisc counts while it has a filter, here for all."""
 
         def add() -> None:
             index = self._index(name)
@@ -307,7 +307,7 @@ class Namespace:
         """Return the counters of the qdiscs of these kinds, by link name.
 
         Args:
-            kinds: by default what :meth:`add_tbf` and :meth:`add_pfifo` make; ``ingress`` for the other direction.
+            kinds: by default the kinds of :meth:`add_tbf` and :meth:`add_pfifo`; ``ingress`` for the other direction.
         """
 
         def read() -> dict[str, QdiscCounters]:

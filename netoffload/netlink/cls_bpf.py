@@ -1,6 +1,6 @@
-"""tc's classifier for classic BPF, as pyroute2 wants it described: its own knows eBPF only (tc-bpf(8)).
+"""tc's classifier for classic BPF, described for pyroute2, whose own description knows only eBPF (tc-bpf(8)).
 
-Put in place of pyroute2's by :mod:`netoffload.netlink.redirect`; pyroute2 looks for these names in it.
+:mod:`netoffload.netlink.redirect` replaces pyroute2's module by this one; pyroute2 requires the names in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ parent = sched_bpf.parent
 fix_request = sched_bpf.fix_request
 
 
-class options(sched_bpf.options):  # type: ignore[misc]  # noqa: N801, it is looked for by this name
+class options(sched_bpf.options):  # type: ignore[misc]  # noqa: N801, pyroute2 requires this name
     """TCA_OPTIONS of such a filter (linux/pkt_cls.h)."""
 
     nla_map = (
@@ -34,7 +34,7 @@ class options(sched_bpf.options):  # type: ignore[misc]  # noqa: N801, it is loo
 
 
 def get_parameters(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return TCA_OPTIONS for ``action`` and ``program`` (``struct sock_filter[]``); none where a filter is deleted."""
+    """Return TCA_OPTIONS for ``action`` and ``program`` (``struct sock_filter[]``); empty to delete a filter."""
     program = asked.get("program")
     if program is None:
         return {"attrs": []}

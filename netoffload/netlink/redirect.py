@@ -1,13 +1,13 @@
 """Moving frames from one link to another inside the kernel: tc filters with the action mirred (tc-mirred(8)).
 
-A link has two *hooks* where filters look at its frames: ``ingress``, behind the packet sockets that listen, and
-``egress``, before its queueing discipline. A redirected frame goes on as one that leaves through (``egress``) or that
-has arrived at (``ingress``) another link of the same namespace::
+A link has two *hooks* where filters see its frames: ``ingress``, behind the packet sockets that listen, and ``egress``,
+before its queueing discipline. A redirected frame leaves through another link of the same namespace (``egress``), or
+goes on as if it had arrived there (``ingress``)::
 
-    hook of a link ──filter: does the program name the frame?── yes ──► target's egress or ingress
+    hook of a link ──filter: does the program accept the frame?── yes ──► target's egress or ingress
                                     └─ no ──► on its normal way
 
-Filters of ours have a priority of their own, and nothing else on a link is touched.
+These filters have one priority that no other filter uses, and nothing else on a link is changed.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ plugins["bpf"] = sys.modules[cls_bpf.__name__]
 Hook = Literal["ingress", "egress"]
 
 EVERYTHING: Final = struct.pack("=HBBI", 0x06, 0, 0, 0xFFFF_FFFF)
-"""The program that names every frame: "return 2**32 - 1"."""
+"""The program that accepts every frame: "return 2**32 - 1"."""
 
 _PARENTS: Final[dict[Hook, int]] = {"ingress": 0xFFFF_FFF2, "egress": 0xFFFF_FFF3}  # TC_H_CLSACT, linux/pkt_sched.h
 _PRIORITY: Final = 0x6E6F
-"""Of our filters; others keep theirs."""
+"""The priority of these filters; other filters have other priorities."""
 _NONE: Final = (errno.ENOENT, errno.EINVAL)
-"""What the kernel says where there is no such filter, or no qdisc for it."""
+"""The kernel's errors if a filter, or the qdisc for it, does not exist."""
 
 _IFF_NOARP: Final = 0x80  # linux/if.h
 
 
 @dataclass(frozen=True)
 class Redirect:
-    """From one link's hook to another link.
+    """A redirection of frames from one link's hook to another link.
 
     Attributes:
-        link: whose frames are looked at.
-        hook: where.
-        target: the link that gets them, in the same namespace.
-        target_hook: ``egress`` to let them leave through it, ``ingress`` to let them have arrived at it.
+        link: the link whose frames the filter sees.
+        hook: the hook of this link.
+        target: the link that gets the frames, in the same namespace.
+        target_hook: ``egress``: they leave through the target; ``ingress``: they go on as if they had arrived there.
     """
 
     link: str
@@ -61,10 +61,10 @@ class Redirect:
 
 @dataclass(frozen=True)
 class Redirected:
-    """What a redirect has moved: frames, each segment of a GSO frame counting, and octets.
+    """Frames and octets that a redirect has moved; each segment of a GSO frame counts as a frame.
 
-    At an ingress the kernel counts octets behind the Ethernet header, and the headers of a GSO frame once; at an egress
-    all headers of all segments.
+    At an ingress the kernel counts octets behind the Ethernet header, and the headers of a GSO frame once. At an egress
+    it counts all headers of all segments.
     """
 
     frames: int
@@ -75,8 +75,8 @@ def add_redirect(namespace: Namespace, redirect: Redirect, program: bytes) -> No
     """Redirect the frames for which ``program`` returns 2**32 - 1.
 
     Args:
-        namespace: of both links.
-        redirect: from where to where.
+        namespace: the namespace of both links.
+        redirect: the links and hooks.
         program: classic BPF, ``struct sock_filter[]``, on a frame from its Ethernet header on.
 
     Raises:
@@ -96,7 +96,7 @@ def add_redirect(namespace: Namespace, redirect: Redirect, program: bytes) -> No
 
 
 def remove_redirects(namespace: Namespace, link: str) -> None:
-    """Remove our filters from both hooks of a link, and its clsact if nothing else uses that.
+    """Remove these filters from both hooks of a link, and its clsact if nothing else uses the clsact.
 
     Raises:
         NetlinkRefusedError: not permitted.
@@ -119,10 +119,10 @@ def remove_redirects(namespace: Namespace, link: str) -> None:
 
 
 def redirected(namespace: Namespace, redirect: Redirect) -> Redirected:
-    """Return what a redirect has moved since it was made; needs no rights.
+    """Return the frames and octets that a redirect has moved since it was made; needs no rights.
 
     Raises:
-        NetlinkRefusedError: it is gone.
+        NetlinkRefusedError: the redirect does not exist.
     """
 
     def read(links: Any) -> Redirected:
@@ -139,12 +139,12 @@ def redirected(namespace: Namespace, redirect: Redirect) -> Redirected:
 
 
 def set_silent(namespace: Namespace, link: str, address: str | None = None) -> None:
-    """Set a link up that says nothing by itself: no ARP, no IPv6.
+    """Set a link up that sends nothing by itself: no ARP, no IPv6.
 
     Args:
-        namespace: of the link.
+        namespace: the link's namespace.
         link: its name, without dots.
-        address: its hardware address, ``02:...``; None leaves what it has.
+        address: a new hardware address, ``02:...``; None keeps the present one.
 
     Raises:
         NetlinkRefusedError: the kernel refused.
@@ -166,7 +166,7 @@ def index_and_address(namespace: Namespace, link: str) -> tuple[int, str]:
     """Return a link's index and hardware address.
 
     Raises:
-        NetlinkRefusedError: there is none.
+        NetlinkRefusedError: no such link.
     """
 
     def read(links: Any) -> tuple[int, str]:
@@ -177,7 +177,7 @@ def index_and_address(namespace: Namespace, link: str) -> tuple[int, str]:
 
 
 def remove_link(namespace: Namespace, link: str) -> bool:
-    """Remove a link, of a pair both ends; False where there is none.
+    """Remove a link, and for a veth pair both ends; return False if the link does not exist.
 
     Raises:
         NetlinkRefusedError: not permitted.

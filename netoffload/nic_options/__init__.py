@@ -1,18 +1,18 @@
-"""What a NIC can be asked, once: every field of a dataclass is an option, and its metadata is all there is to say.
+"""All options of a NIC, each defined once: a field of a dataclass, whose metadata describes it.
 
-The NIC's own command line, the options of ``netoffload up``, ``run``, ``train`` and ``demo``, the arguments that a
-testbed hands to its NICs, the variables of the systemd unit and the table in ``docs/guide/nic.md`` are made from these
-fields (``netoffload_daemon.arguments``, ``netoffload.cli.nic_parameters``, :meth:`NicOptions.argv`, :func:`unit_words`,
-:func:`option_table`). A new option is a new field here; what it does is the engine's business.
+Everything else is made from these fields: the NIC's command line (``netoffload_daemon.arguments``), the options of
+``netoffload up``, ``run``, ``train`` and ``demo`` (``netoffload.cli.nic_parameters``), the arguments that a testbed
+gives to its NICs (:meth:`NicOptions.argv`), the variables of the systemd unit (:func:`unit_words`) and the table in
+``docs/guide/nic.md`` (:func:`option_table`). A new option is a new field here; the engine or the daemon implements it.
 
 =====================  ==========================================================================================
-:class:`NicOptions`    what any NIC can be asked; values are as people write them, so they can be kept as JSON
-:class:`NicSettings`   what every NIC of a testbed is asked
-:class:`NicProcess`    what one NIC process is asked: also its devices, and its files and sockets
+:class:`NicOptions`    the options of any NIC; values are as people write them, so they can be kept as JSON
+:class:`NicSettings`   the options of all NICs of a testbed
+:class:`NicProcess`    the options of one NIC process: also its devices, its files and its sockets
 =====================  ==========================================================================================
 
-Files: ``option`` what a field says about itself; ``settings`` the classes, where a new option goes; ``texts`` what the
-systemd unit and the docs say.
+Files: ``option``, the description of a field; ``settings``, the classes, to which new options are added; ``texts``, the
+words for the systemd unit and the docs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A field of a dataclass that is an option, and what its metadata says."""
+"""A field of a dataclass that is an option, and its metadata."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from dataclasses import MISSING, dataclass
 from typing import Any, Final
 
 BUILDING: Final = ("up", "run")
-"""The commands that build a testbed and show all that its NICs can be asked."""
+"""The commands that build a testbed and show all options of its NICs."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """How people meet a field.
+    """How an option appears to people.
 
     Attributes:
         flag: ``--name``.
         help: a sentence without its full stop.
-        metavar: what stands for the value in help texts; empty: the choices.
-        choices: the values there are; empty: not a choice.
-        check: refuses a value that cannot be.
-        unit_variable: environment variable of the systemd unit; empty: the unit leaves the option alone.
-        commands: those of ``netoffload`` that show a field of
+        metavar: placeholder of the value in help texts; empty: the choices.
+        choices: the allowed values; empty: any value.
+        check: raises ``UsageError`` for an impossible value.
+        unit_variable: environment variable of the systemd unit; empty: the unit does not set the option.
+        commands: the commands of ``netoffload`` that show a field of
             :class:`~netoffload.nic_options.settings.NicSettings`; ``nic`` shows all of
             :class:`~netoffload.nic_options.settings.NicProcess`.
-        more: what the table in the docs says beyond ``help``.
+        more: text behind ``help`` in the table of the docs.
     """
 
     flag: str
@@ -41,7 +41,7 @@ class Option:
 
     @property
     def value(self) -> str:
-        """What stands for the value; empty for a switch."""
+        """The placeholder of the value; empty for a switch."""
         return self.metavar or "|".join(self.choices)
 
     @property
@@ -56,14 +56,14 @@ def option(flag: str, help_text: str, default: Any = MISSING, **more: Any) -> An
 
 
 def options_of(settings: type[Any]) -> Iterator[tuple[dataclasses.Field[Any], Option]]:
-    """Yield every field of a class of settings with its option, the required ones first."""
+    """Yield every field of a class of settings with its option; options without a default come first."""
     fields = dataclasses.fields(settings)
     for field in sorted(fields, key=lambda field: field.default is not MISSING):
         yield field, field.metadata["option"]
 
 
 def types_of(settings: type[Any]) -> dict[str, type]:
-    """Return the type of every field's value, by name: that of ``int | None`` is ``int``."""
+    """Return the type of every field's value, by name; for ``int | None`` it is ``int``."""
     found = typing.get_type_hints(settings)
     return {
         name: next(each for each in typing.get_args(hint) if each is not types.NoneType)

@@ -35,14 +35,14 @@ HOST_KINDS: Final = ("tap", "veth")
 TRACE_SIDES: Final = ("host", "wire", "both")
 
 USER_DEFAULT: Final = "nobody"
-"""Who a NIC is once its devices are open."""
+"""The user to whom a NIC switches once its devices are open."""
 
 _DEVICE_NAME: Final = re.compile(r"[A-Za-z0-9._@:-]{1,15}")
 
 
 def _check_threads(threads: int) -> None:
     if threads not in (1, 2):
-        raise UsageError(f"{threads} threads are not possible: 1, or 2 for one per direction")
+        raise UsageError(f"{threads} threads are not possible: use 1, or 2 for one per direction")
 
 
 def _check_busy_poll_us(busy_poll_us: int) -> None:
@@ -57,10 +57,10 @@ def _check_metrics_port(port: int) -> None:
 
 @dataclass(frozen=True)
 class NicOptions:
-    """What any NIC can be asked.
+    """The options of any NIC.
 
     Raises:
-        UsageError: a value that cannot be, or two that exclude each other.
+        UsageError: an impossible value, or two values that exclude each other.
     """
 
     codec: str = option(
@@ -93,11 +93,11 @@ class NicOptions:
     )
     encapsulation: str = option(
         "--encapsulation",
-        "How blocks travel to peers that take it",
+        "What carries blocks to peers that take it",
         ENCAPSULATIONS[0],
         choices=ENCAPSULATIONS,
-        more="In UDP to port 61736 they are 1.6 times as fast from Linux 6.2 on where cores are the limit"
-        " ([lab](../lab/nic.md)); `ipcomp` is IP protocol 108. A NIC takes blocks in both forms.",
+        more="`udp` is UDP to port 61736: if cores are the limit, it is 1.6 times as fast from Linux 6.2 on"
+        " ([lab](../lab/nic.md)). `ipcomp` is IP protocol 108. A NIC takes blocks in both forms.",
     )
     faults: str = option(
         "--fault",
@@ -105,7 +105,7 @@ class NicOptions:
         "",
         metavar="FAULTS",
         check=parse_faults,
-        more="Any of them will do: see [Faults on purpose](#faults-on-purpose).",
+        more="One or several of them: see [Faults on purpose](#faults-on-purpose).",
     )
     threads: int = option(
         "--threads",
@@ -113,19 +113,19 @@ class NicOptions:
         1,
         metavar="N",
         check=_check_threads,
-        more="Two are for a machine with a core to spare.",
+        more="Use 2 on a machine with a spare core.",
     )
     busy_poll_us: int = option(
         "--busy-poll",
-        "Look for frames this long before sleeping, microseconds",
+        "How long to look for frames before sleeping, microseconds",
         0,
         metavar="US",
         check=_check_busy_poll_us,
-        more="It costs a core that is never idle under load, and saves delay.",
+        more="It saves delay, but keeps a core busy under load.",
     )
     bypass: str = option(
         "--bypass",
-        "Who carries frames that are not touched, this process or tc filters",
+        "What carries frames that stay unchanged, this process or tc filters",
         BYPASSES[0],
         choices=BYPASSES,
         unit_variable="BYPASS",
@@ -144,7 +144,7 @@ class NicOptions:
     )
     log_format: str = option(
         "--log-format",
-        "What a NIC says on standard error: lines for people, or one JSON object each",
+        "Form of the log on standard error, lines for people or one JSON object per line",
         log.FORMATS[0],
         choices=log.FORMATS,
         unit_variable="LOG_FORMAT",
@@ -152,7 +152,7 @@ class NicOptions:
     )
 
     def __post_init__(self) -> None:
-        """Refuse what can be refused without opening anything."""
+        """Refuse impossible values, as far as they show without opening anything."""
         for field, asked in options_of(type(self)):
             value = getattr(self, field.name)
             if asked.choices:
@@ -164,7 +164,7 @@ class NicOptions:
 
     @property
     def fault_settings(self) -> FaultSettings:
-        """What happens on purpose to frames for the wire."""
+        """The damage that is done on purpose to frames for the wire."""
         return parse_faults(self.faults)
 
     @property
@@ -178,11 +178,11 @@ class NicOptions:
         return parse_ports(self.ports)
 
     def shared(self) -> dict[str, Any]:
-        """Return the values of the options that any NIC has, by field."""
+        """Return the values of the options of :class:`NicOptions`, by field."""
         return {field.name: getattr(self, field.name) for field, _ in options_of(NicOptions)}
 
     def argv(self) -> list[str]:
-        """Return the words that say these settings: all that any NIC has, and of the others those without defaults."""
+        """Return the arguments for these settings: all of :class:`NicOptions`, and others that are not the default."""
         words: list[str] = []
         always = self.shared()
         for field, asked in options_of(type(self)):
@@ -194,69 +194,69 @@ class NicOptions:
 
 @dataclass(frozen=True)
 class NicSettings(NicOptions):
-    """What every NIC of a testbed is asked; the i-th one adds i to the seed of the faults."""
+    """The options of all NICs of a testbed; the i-th NIC adds i to the seed of the faults."""
 
     host: str = option(
-        "--host", "What a node's device is, a TAP or one end of a veth pair", HOST_KINDS[0], choices=HOST_KINDS
+        "--host", "Kind of each node's device, a TAP or one end of a veth pair", HOST_KINDS[0], choices=HOST_KINDS
     )
     keyed: bool = option(
-        "--keyed", "Every block has a MAC, of a key that the testbed draws", default=False, commands=("up",)
+        "--keyed", "Add a MAC to every block, with a key that the testbed draws", default=False, commands=("up",)
     )
 
     @property
     def tos(self) -> int:
-        """The ToS that the testbed's own programs mark their tagged sockets with."""
+        """The ToS with which the testbed's programs mark their tagged sockets."""
         return TOS_COMPRESS if self.tag_tos == TAG_ANY else self.tag_tos
 
     def tagged_port(self, port: int) -> int:
-        """Return ``port`` if tagged connections may have it, else the first one that they may have."""
+        """Return ``port`` if tagged connections may have it, else the first port that they may have."""
         ranges = self.port_ranges
         return port if not ranges or any(first <= port <= last for first, last in ranges) else ranges[0][0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NicProcess(NicOptions):
-    """What one NIC process is asked."""
+    """The options of one NIC process."""
 
     host: str = option(
         "--host",
-        "The host's device: a TAP, made if it is not there, or the NIC's end of a veth pair",
+        "The host's device: a TAP, which is made if it does not exist, or the NIC's end of a veth pair",
         metavar="KIND:NAME",
-        more="KIND is `tap` or `veth`. A TAP stays behind: see [Restarts](#restarts). The other end of a veth pair, "
-        "the host's, keeps its offloads on (`ethtool -k`), as veth has them when made.",
+        more="KIND is `tap` or `veth`. A TAP outlives the NIC: see [Restarts](#restarts). Leave the offloads of the"
+        " host's end of a veth pair on (`ethtool -k`), as they are by default.",
     )
-    wire: str = option("--wire", "The wire's interface", metavar="NAME", more="Any Ethernet interface will do.")
+    wire: str = option("--wire", "The wire's interface", metavar="NAME", more="It may be any Ethernet interface.")
     host_netns: str | None = option(
         "--host-netns",
         "Network namespace of the host's device",
         None,
         metavar="PATH",
-        more="The NIC opens the device there and stays outside.",
+        more="The NIC opens the device there, but runs in its own namespace.",
     )
     wire_netns: str | None = option("--wire-netns", "Network namespace of the wire", None, metavar="PATH")
     ephemeral: bool = option(
-        "--ephemeral", "A TAP that is made goes with the NIC, and the host's connections too", default=False
+        "--ephemeral", "A TAP that the NIC makes ends with it, and so do the host's connections", default=False
     )
     control: Path | None = option(
         "--control",
         "Unix socket to listen on for counters, flows and stop",
         None,
         metavar="PATH",
-        more="It is root's, mode 0600.",
+        more="It belongs to root, mode 0600.",
     )
     key: Path | None = option(
         "--key",
-        "Add a MAC of this key to every block, and ask for it",
+        "File with a key: add a MAC to every block, and demand one from peers",
         None,
         metavar="FILE",
-        more="Both NICs share the key: see [A key](#a-key).",
+        more="Both NICs need the same key: see [A key](#a-key).",
     )
     flow_table: Path | None = option(
         "--flow-table",
         "Keep the flows in this file, for a restart",
         None,
         metavar="FILE",
-        more="A NIC that was killed then goes on compressing: see [Restarts](#restarts).",
+        more="After a kill the next NIC goes on compressing: see [Restarts](#restarts).",
     )
     metrics_port: int | None = option(
         "--metrics-port",
@@ -264,12 +264,12 @@ class NicProcess(NicOptions):
         None,
         metavar="N",
         check=_check_metrics_port,
-        more="[Monitoring](monitoring.md) lists them.",
+        more="[Monitoring](monitoring.md) lists the metrics.",
     )
     ready_fd: int | None = option(
         "--ready-fd", "Write 'ready' and a newline to this descriptor when forwarding", None, metavar="N"
     )
-    user: str = option("--user", "Who to be once the devices are open; root stays root", USER_DEFAULT, metavar="NAME")
+    user: str = option("--user", "User to become once devices are open; root stays root", USER_DEFAULT, metavar="NAME")
     trace: Path | None = option(
         "--trace",
         "Write the frames that cross to this pcapng file",
@@ -277,10 +277,10 @@ class NicProcess(NicOptions):
         metavar="FILE",
         more="See [Traces](#traces).",
     )
-    trace_side: str = option("--trace-side", "Whose frames are written", "both", choices=TRACE_SIDES)
+    trace_side: str = option("--trace-side", "Side whose frames the trace has", "both", choices=TRACE_SIDES)
 
     def __post_init__(self) -> None:
-        """Refuse what can be refused without opening anything."""
+        """Refuse impossible values, as far as they show without opening anything."""
         super().__post_init__()
         check_bypass(self.bypass, has_faults=False, has_trace=self.trace is not None)
         kind, _, name = self.host.partition(":")
@@ -288,7 +288,7 @@ class NicProcess(NicOptions):
             raise UsageError(f"host device {self.host!r} is not tap:NAME or veth:NAME")
         for device in (name, self.wire):
             if not _DEVICE_NAME.fullmatch(device):
-                raise UsageError(f"{device!r} is not an interface name: 1..15 letters, digits and . _ - @ :")
+                raise UsageError(f"{device!r} is not an interface name: use 1..15 letters, digits and . _ - @ :")
 
     @property
     def host_name(self) -> str:

@@ -1,4 +1,4 @@
-"""What the systemd unit and the docs say about the options."""
+"""The words about options in the systemd unit and in the docs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from netoffload.nic_options.settings import NicProcess
 
 
 def unit_words() -> tuple[str, str]:
-    """Return the environment of the systemd unit with its defaults, and the words that hand it to the NIC."""
+    """Return the systemd unit's environment with its defaults, and the arguments that pass it to the NIC."""
     said = [(field, asked) for field, asked in options_of(NicProcess) if asked.unit_variable]
     environment = " ".join(f"{asked.unit_variable}={field.default}" for field, asked in said)
     return environment, " ".join(f"{asked.flag} ${{{asked.unit_variable}}}" for _, asked in said)

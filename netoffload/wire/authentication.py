@@ -1,7 +1,7 @@
 """The MAC of a block, for NICs that share a key: SipHash-2-4 with 128 bits, in plain Python.
 
-This is the definition. The engine calls OpenSSL's (``netoffload.engine.authentication``), and
-``tests/engine/test_engine_authentication.py`` holds it against this one.
+This is the definition. The engine calls OpenSSL's SipHash (``netoffload.engine.authentication``), and
+``tests/engine/test_engine_authentication.py`` compares the two.
 
 Aumasson and Bernstein: SipHash: a fast short-input PRF (INDOCRYPT 2012); the variant of 128 bits is the authors'
 reference implementation's.
@@ -22,14 +22,14 @@ SIPHASH_KEY_LEN: Final = 16
 """Octets of the key that SipHash takes."""
 
 _PURPOSE: Final = b"no-block"
-"""Personalisation: the same file may one day give other keys for other purposes."""
+"""Personalisation: other purposes can derive other keys from the same file."""
 
 _ALL_ONES: Final = 0xFFFFFFFFFFFFFFFF
 _START: Final = b"somepseudorandomlygeneratedbytes"
 
 
 def siphash_key(key: bytes) -> bytes:
-    """Return SipHash's key of 16 octets, made of the user's key of 32."""
+    """Return SipHash's key of 16 octets, derived from the user's key of 32."""
     return hashlib.blake2s(key, digest_size=SIPHASH_KEY_LEN, person=_PURPOSE).digest()
 
 
@@ -39,7 +39,7 @@ def block_mac(key: bytes, octets: bytes) -> bytes:
 
 
 def siphash128(key: bytes, octets: bytes) -> bytes:
-    """Return SipHash-2-4 of ``octets``, 16 octets, under a key of 16."""
+    """Return SipHash-2-4 of ``octets``, 16 octets, under a key of 16 octets."""
     low, high = (int.from_bytes(key[at : at + 8], "little") for at in (0, 8))
     state = [
         word ^ int.from_bytes(_START[8 * index : 8 * index + 8], "big")

@@ -1,4 +1,4 @@
-"""The capability word: what a NIC tells its peer in the SYN and the SYN/ACK of a tagged connection.
+"""The capability word: in the SYN and the SYN/ACK of a tagged connection a NIC says what it decodes.
 
 ::
 
@@ -6,11 +6,12 @@
     kind 253 | length 12 | ExID 0x4E4F | version | ways | codec bitmap 16 bit | nonce 32 bit
 
 Bit i of the bitmap: this NIC decodes the codec with id i in blocks of that version. Bit 0 of the ways: it takes blocks
-in UDP too (``encapsulation``); IPComp every NIC takes. Bit 1: it takes blocks with a MAC, and no others. The nonce is
-random. Blocks to this NIC carry their CRC combined with it, so nobody can make one who did not see the handshake.
+in UDP too (``encapsulation``); every NIC takes blocks in IPComp. Bit 1: it takes only blocks with a MAC. The nonce is
+random, and blocks to this NIC carry their CRC combined with it. So only a sender that saw the handshake can make valid
+blocks.
 
-The NIC that sends adds the option behind the host's own, the NIC that receives takes it out again, so neither host
-sees it. What is lost on the way means "cannot decode".
+The sending NIC adds the option behind the host's options, and the receiving NIC takes it out again, so neither host
+sees it. If the option is lost on the way, the peer counts as a NIC that cannot decode.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ CODECS_AT: Final = 6
 NONCE_AT: Final = 8
 
 TAKES_UDP: Final = 1
-"""Of the ways: blocks in UDP."""
+"""Bit of the ways: the NIC takes blocks in UDP."""
 WANTS_MAC: Final = 2
-"""Of the ways: every block must end with a MAC of the key that both NICs have."""
+"""Bit of the ways: every block must end with a MAC, made with the key that both NICs share."""
 
 
 class Capability(NamedTuple):
-    """What one option says."""
+    """The fields of one capability option."""
 
     version: int
     codecs: int
@@ -56,7 +57,7 @@ def emit_capability(
 
 
 def parse_capability(octets: bytes) -> Capability:
-    """Return what one option says.
+    """Return the fields of one capability option.
 
     Raises:
         WireError: another option, or another length.

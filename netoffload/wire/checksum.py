@@ -1,7 +1,6 @@
 """The two sums: the Internet checksum (RFC 1071) and CRC32C (RFC 3720, appendix B.4), in plain Python.
 
-These are the definitions. The engine has compiled twins, which ``tests/engine/test_engine_sums.py`` holds against
-these.
+These are the definitions. The engine has compiled versions, and ``tests/engine/test_engine_sums.py`` compares them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ CRC32C_TABLE: Final = _make_table()
 
 
 def crc32c(octets: bytes, crc: int = 0) -> int:
-    """Return the CRC32C of ``octets``, going on from ``crc`` (0 to start)."""
+    """Return the CRC32C of ``octets``, continuing from ``crc`` (0 to start)."""
     crc ^= 0xFFFFFFFF
     for octet in octets:
         crc = crc >> 8 ^ CRC32C_TABLE[(crc ^ octet) & 0xFF]

@@ -1,4 +1,4 @@
-"""Offload blocks in UDP: for paths that know no IPComp, and for a network card that segments UDP.
+"""Offload blocks in UDP: for paths that drop IPComp, and for network cards that segment UDP.
 
 ::
 
@@ -6,17 +6,17 @@
 
     entry:   version 1 octet | 0 1 octet | length of the block 2 octets | IPComp header, block (``offload``)
 
-Many networks drop what is neither TCP, UDP nor ICMP. And a kernel takes up to 64 KiB of equally long UDP datagrams in
-one call (``GSO_UDP_L4``, Linux 6.2) and cuts them apart as late as it can, in the card where it is able to: what it
-does for TCP anyway, and does not do for IPComp. One datagram on the wire holds one block. All datagrams of such a
-*bundle* but the last are filled with zeros up to the same length, and a receiver may be given the bundle uncut. So each
-entry says its length, and the next one begins with the first octet behind it that is not zero.
+Many networks drop all protocols but TCP, UDP and ICMP. Also, a kernel takes up to 64 KiB of equally long UDP datagrams
+in one call (``GSO_UDP_L4``, Linux 6.2) and cuts them apart as late as possible, in the card if the card can. It does so
+for TCP, but not for IPComp. One datagram on the wire holds one block. All datagrams of such a *bundle* but the last are
+filled with zeros up to the same length, and a receiver may get the bundle uncut. So each entry states its block's
+length, and the next entry begins with the first octet behind the block that is not zero.
 
-The block is as in IPComp, octet for octet: its CRC covers the addresses, protocol 108 and its own length. So the
-receiver takes the entry away, puts the IP header before the block, and has what it would have got in IPComp.
+The block is the same as in IPComp, octet for octet: its CRC covers the addresses, protocol 108 and the block's length.
+So the receiver removes the entry's header, puts the IP header before the block, and has the frame in IPComp.
 
-The source port comes from the ports of the flow, so that routers and cards that spread flows over paths and queues can
-tell them apart and keep each one in order.
+The source port is derived from the ports of the flow. So routers and cards that spread flows over paths and queues can
+tell flows apart and keep each one in order.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from netoffload.wire.offload import OVERHEAD
 from netoffload.wire.udp import UDP_LEN
 
 UDP_PORT: Final = 0xF128
-"""61736, of the dynamic ports (RFC 6335, 6) and above the range that Linux gives to clients; the CPI is the same."""
+"""61736: a dynamic port (RFC 6335, 6) above the range that Linux gives to clients; the CPI has the same number."""
 
 SRC_PORT_FIRST: Final = 0xC000
 SRC_PORT_MASK: Final = 0x3FFF
-"""Source ports are 49152..65535, as RFC 7510, 3 has them for the same purpose."""
+"""Source ports are 49152..65535, as in RFC 7510, 3, which uses them for the same purpose."""
 
 ENTRY_VERSION: Final = 1
 ENTRY_LEN: Final = 4
@@ -54,7 +54,7 @@ def emit_entries(blocks: list[bytes], datagram_len: int = 0) -> bytes:
 
     Args:
         blocks: each from its IPComp header on; at least one.
-        datagram_len: what every entry but the last is filled up to, octets.
+        datagram_len: octets to which every entry but the last is filled up.
     """
     entries = [bytes((ENTRY_VERSION, 0)) + len(block).to_bytes(2, "big") + block for block in blocks]
     return b"".join(entry.ljust(datagram_len, b"\0") for entry in entries[:-1]) + entries[-1]
@@ -64,7 +64,7 @@ def parse_entries(octets: bytes) -> list[bytes]:
     """Return the blocks in a UDP payload, of one datagram or a bundle, each from its IPComp header on.
 
     Raises:
-        WireError: no entries of this version, or with lengths that do not fit.
+        WireError: an entry of another version, or lengths that do not fit.
     """
     blocks: list[bytes] = []
     while octets or not blocks:

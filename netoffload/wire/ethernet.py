@@ -1,4 +1,4 @@
-"""Ethernet II: destination 6, source 6, type 2. VLAN tags are another type, and bypass the engine."""
+"""Ethernet II: destination 6, source 6, type 2. Frames with a VLAN tag have another type and cross unchanged."""
 
 from __future__ import annotations
 

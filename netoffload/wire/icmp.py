@@ -1,6 +1,6 @@
 """ICMP (RFC 792) and ICMPv6 (RFC 4443) errors: an 8-octet header, then as much of the datagram as the sender quotes.
 
-Offsets only: a NIC rewrites errors where they lie (``engine.router_errors``), and tests read them with scapy.
+Offsets only: a NIC rewrites errors in place (``engine.router_errors``), and tests read them with scapy.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ TYPE: Final = 0
 CODE: Final = 1
 CHECKSUM: Final = 2
 MTU_V4: Final = 6
-"""16 bits, of "fragmentation needed" (RFC 1191, 4)."""
+"""16 bits, in "fragmentation needed" (RFC 1191, 4)."""
 MTU_V6: Final = 4
-"""32 bits, of "packet too big" (RFC 4443, 3.2)."""
+"""32 bits, in "packet too big" (RFC 4443, 3.2)."""
 
 UNREACHABLE: Final = 3
 PROTOCOL_UNREACHABLE: Final = 2

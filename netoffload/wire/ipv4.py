@@ -1,4 +1,4 @@
-"""IPv4 (RFC 791). Options and fragments are parsed, so that the engine can say why it lets them pass."""
+"""IPv4 (RFC 791). Options and fragments are parsed, though the engine lets such datagrams cross."""
 
 from __future__ import annotations
 

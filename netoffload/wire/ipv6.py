@@ -43,7 +43,7 @@ def parse_ipv6(octets: bytes) -> tuple[Ipv6, bytes]:
         raise WireError("not an IPv6 header")
     end = IPV6_LEN + int.from_bytes(octets[4:6], "big")
     if end > len(octets):
-        raise WireError(f"IPv6 datagram of {len(octets)} octets says that it has {end}")
+        raise WireError(f"IPv6 datagram of {len(octets)} octets states a length of {end}")
     first = int.from_bytes(octets[0:4], "big")
     header = Ipv6(
         traffic_class=first >> 20 & 0xFF,

@@ -1,4 +1,4 @@
-"""The offload block: what a compressed segment looks like between two NICs.
+"""The offload block: the form of a compressed segment between two NICs.
 
 ::
 
@@ -20,21 +20,21 @@
 
     block payload: head octets | codec bursts of (payload length - head - tail) / 4 floats | tail octets [| MAC 16]
 
-Where a burst starts is known when all before it have been read, so one decoder waits for memory most of the time. With
-the middle marked, two work side by side. Whoever reads from front to back need not know; a mark that is not where a
-burst starts makes the payload malformed.
+The place of a burst is known only after all bursts before it are read, so a single decoder mostly waits for memory. The
+header marks the middle of the floats, so that two decoders can work side by side. A decoder may ignore the mark and
+read from front to back. If no burst starts at the mark, the payload is malformed.
 
-An undecoded block must never look like TCP data: a host without the NIC would feed compressed octets to its
-application. Hence a protocol number of its own, which such a host drops. The TCP header is verbatim but for its
-checksum, which is 0: the receiving NIC changes the payload and hands the segment to its host with the checksum still to
-be filled in (virtio-net ``NEEDS_CSUM``), so the CRC protects it instead. It covers the pseudo-header (addresses of 4 or
-16 octets, protocol 108, length from the IPComp header on), the IPComp and block headers, the TCP header and the
-payload. Protocol and length stand where the CRC will be while it is computed, and the addresses of either family end
-where the IPComp header starts, so it is one run of octets. In UDP (``encapsulation``) the block is the same.
+An undecoded block must never look like TCP data: a host without a NIC would pass compressed octets to its application.
+So blocks have another protocol number, which such a host drops. The TCP header is verbatim but for its checksum, which
+is 0: the receiving NIC changes the payload and leaves the checksum to its host's kernel (virtio-net ``NEEDS_CSUM``).
+The CRC protects the segment instead. It covers the pseudo-header (addresses of 4 or 16 octets, protocol 108, length
+from the IPComp header on), the IPComp and block headers, the TCP header and the payload. While the CRC is computed, its
+field holds protocol and length. The addresses of both families end where the IPComp header starts, so the CRC covers
+one run of octets. In UDP (``encapsulation``) the block is the same.
 
 The field holds the CRC combined (exclusive or) with the nonce that the receiving NIC sent in its capability word. A
-block from somebody who did not see the handshake is right once in 2**32 times. Who watches the path can work the nonce
-out; against him helps a key. With one, the MAC covers the same octets as the CRC, and the field with the CRC itself.
+sender that did not see the handshake guesses it once in 2**32 blocks. An attacker on the path can compute the nonce; a
+key protects against that. With a key, the MAC covers the same octets as the CRC, and the field itself.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ PROTO_IPCOMP: Final = 108
 IPCOMP_LEN: Final = 4
 IPCOMP_NEXT_TCP: Final = 6
 CPI_OFFLOAD: Final = 0xF128
-"""Compression parameter index: 61440..65535 is for private agreement (RFC 3173, 3.3); ours ends in the ToS 0x28."""
+"""Compression parameter index, of 61440..65535 for private agreement (RFC 3173, 3.3); it ends in the ToS 0x28."""
 
 BLOCK_VERSION: Final = 3
 BLOCK_LEN: Final = 16
 OVERHEAD: Final = IPCOMP_LEN + BLOCK_LEN
 BURST_FLOATS: Final = 8
-"""Floats in a burst of every codec, which is a whole number of octets."""
+"""Floats in a burst; in every codec a burst is a whole number of octets."""
 
 # Field offsets from the start of the IPComp header.
 NEXT_HEADER: Final = 0
@@ -67,7 +67,7 @@ BOUND_K: Final = 5
 HEAD_TAIL: Final = 6
 FLAGS: Final = 7
 HAS_MAC: Final = 1
-"""Of the flags; every other one is reserved."""
+"""The only flag; all other bits are reserved."""
 MAC_LEN: Final = 16
 PAYLOAD_LEN: Final = 8
 GSO_SIZE: Final = 10
@@ -77,8 +77,8 @@ CRC: Final = 16
 TCP_HEADER: Final = 20
 
 SEGMENT_FLAGS: Final = tcp.ACK_FLAG | tcp.PSH | tcp.FIN | tcp.ECE
-"""TCP flags that a block's segment may have. ECE is on every segment between a congestion mark and its answer; CWR,
-which is on the first one only, SYN, RST and URG bypass, and a block that has one of them is forged."""
+"""TCP flags that a block's segment may have. ECE is on every segment between a congestion mark and its answer.
+Segments with CWR (only the first one after a mark), SYN, RST or URG leave as TCP; a block with one is forged."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def emit_block(block: Block, src: bytes, dst: bytes) -> bytes:
     """Return the octets after the IP header: IPComp header, block header, TCP header, payload.
 
     Args:
-        block: valid values; they are not checked again.
+        block: valid values; they are not checked.
         src: source address, 4 or 16 octets (the CRC covers it).
         dst: destination address.
     """
@@ -134,10 +134,10 @@ def emit_block(block: Block, src: bytes, dst: bytes) -> bytes:
 def parse_block(octets: bytes, src: bytes, dst: bytes, nonce: int = 0) -> Block:
     """Read the octets after an IP header with protocol 108.
 
-    The codec's payload is not looked into; that is the codec's work. ``nonce`` is that of the receiving NIC.
+    The codec's payload is not checked. ``nonce`` is the nonce of the receiving NIC.
 
     Raises:
-        WireError: too short, not ours, another version, a reserved bit set, a bad CRC, or lengths that do not fit.
+        WireError: too short, no block, another version, a reserved bit set, a bad CRC, or lengths that do not fit.
     """
     if len(octets) < OVERHEAD + 20:
         raise WireError(f"offload block of {len(octets)} octets is shorter than its headers")
@@ -186,7 +186,7 @@ def parse_block(octets: bytes, src: bytes, dst: bytes, nonce: int = 0) -> Block:
 
 
 def nonce_of(octets: bytes, src: bytes, dst: bytes) -> int:
-    """Return the nonce of a block from its IPComp header on, as anybody can work it out who sees the block.
+    """Return the nonce of a block from its IPComp header on, which everyone who sees the block can compute.
 
     Args:
         octets: the block, without damage and without MAC.

@@ -8,7 +8,7 @@ from typing import Final
 from netoffload.errors import WireError
 
 PROTO_TCP: Final = 6
-"""In IPv4's protocol and IPv6's next header."""
+"""TCP's number in IPv4's protocol field and IPv6's next header field."""
 
 TCP_MIN_LEN: Final = 20
 TCP_MAX_LEN: Final = 60
@@ -42,12 +42,12 @@ OPTION_WINDOW_SCALE_LEN: Final = 3
 OPTION_MD5: Final = 19
 """RFC 2385: signs the payload, so a segment with it must not be changed."""
 OPTION_AO: Final = 29
-"""RFC 5925: signs the payload likewise."""
+"""RFC 5925: signs the payload too."""
 
 
 @dataclass(frozen=True)
 class Tcp:
-    """One TCP header; ``flags`` are the eight of octet 13."""
+    """One TCP header; ``flags`` are the eight bits of octet 13."""
 
     sport: int
     dport: int

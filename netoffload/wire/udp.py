@@ -19,7 +19,7 @@ UDP_CHECKSUM: Final = 6
 
 @dataclass(frozen=True)
 class Udp:
-    """One UDP header; its length is that of the payload it is emitted with."""
+    """One UDP header; its length field follows from the payload that it is emitted with."""
 
     src_port: int
     dst_port: int
@@ -27,20 +27,20 @@ class Udp:
 
 
 def parse_udp(octets: bytes) -> tuple[Udp, bytes]:
-    """Split the octets after an IP header into header and payload; what follows the datagram is left out.
+    """Split the octets after an IP header into header and payload; octets behind the datagram are left out.
 
     Raises:
-        WireError: shorter than the header, or than it says.
+        WireError: shorter than the header, or shorter than the header's length field.
     """
     if len(octets) < UDP_LEN:
         raise WireError(f"{len(octets)} octets are shorter than a UDP header")
     src, dst, length, checksum = (int.from_bytes(octets[at : at + 2], "big") for at in range(0, UDP_LEN, 2))
     if not UDP_LEN <= length <= len(octets):
-        raise WireError(f"UDP datagram says {length} octets, there are {len(octets)}")
+        raise WireError(f"UDP datagram of {len(octets)} octets states a length of {length}")
     return Udp(src, dst, checksum), octets[UDP_LEN:length]
 
 
 def emit_udp(header: Udp, payload: bytes) -> bytes:
-    """Return header and payload; the checksum is the header's own."""
+    """Return header and payload; the checksum is taken from ``header``."""
     fields = (header.src_port, header.dst_port, UDP_LEN + len(payload), header.checksum)
     return b"".join(field.to_bytes(2, "big") for field in fields) + payload

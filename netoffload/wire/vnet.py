@@ -1,7 +1,8 @@
 """The virtio-net header (Virtio 1.2, 5.1.6) that TAP and packet sockets put before each frame: 10 octets, native order.
 
-It says two things that a frame alone cannot: the checksum is still to be filled in (``NEEDS_CSUM``: sum from
-``csum_start`` on, store at ``csum_start + csum_offset``), and the frame stands for many (``gso_type``, ``gso_size``).
+It says two things that a frame alone cannot. The checksum is still to be filled in (``NEEDS_CSUM``: sum from
+``csum_start`` on, store at ``csum_start + csum_offset``). The frame is to be cut into many (``gso_type``,
+``gso_size``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CSUM_OFFSET: Final = 8
 
 NEEDS_CSUM: Final = 1
 DATA_VALID: Final = 2
-"""The card, or a kernel on the same machine, has found the checksum right."""
+"""The card, or a kernel on the same machine, has checked the checksum: it is right."""
 GSO_NONE: Final = 0
 GSO_TCPV4: Final = 1
 GSO_TCPV6: Final = 4
@@ -48,7 +49,7 @@ class Vnet:
 
 
 def parse_vnet(octets: bytes) -> tuple[Vnet, bytes]:
-    """Split what was read from a device into header and frame.
+    """Split the octets read from a device into header and frame.
 
     Raises:
         WireError: shorter than the header.

@@ -53,7 +53,7 @@ def test_every_way_of_summing_gives_the_sum(tmp_path: Path) -> None:
 
 
 def test_a_broken_reduction_is_refused() -> None:
-    done = ranks(str(Path(__file__).with_name("broken_reductions.py")))
+    done = ranks(str(Path(__file__).with_name("programs") / "broken_reductions.py"))
     assert done.returncode == 0, done.stderr
     verdicts = {tuple(line.split()[:2]): line.split()[2] for line in done.stdout.splitlines()}
     assert len(verdicts) == 4 * 4

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH, ROOT
+from commands import ROOT, python
 
 from netoffload.errors import EXTRAS
 
-WITHOUT = """
-import sys
-sys.modules[sys.argv.pop(1)] = None
-from netoffload.__main__ import main
-main()
-"""
+WITHOUT = str(Path(__file__).with_name("programs") / "without_package.py")
 RUNS = str(ROOT / "docs/lab/hdc-mnist-100mbit.jsonl")
 CASES = [
     ("torch", "train hdc -n 2"),
@@ -40,13 +32,7 @@ CASES = [
 
 @pytest.mark.parametrize(("package", "command"), CASES, ids=[f"{package}: {words[:24]}" for package, words in CASES])
 def test_a_missing_package_is_one_line(package: str, command: str, tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", WITHOUT, package, *command.split()],
-        env={**os.environ, "PYTHONPATH": PYTHONPATH},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    ran = python(WITHOUT, package, *command.split(), folder=tmp_path)
     (line,) = [line for line in ran.stderr.splitlines() if line.startswith("netoffload: ")]
     assert (ran.returncode, ran.stdout) == (2, "")
     assert line.endswith(f"pip install 'netoffload[{EXTRAS[package]}]'")

@@ -10,25 +10,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import PYTHONPATH, netoffload
+from commands import PYTHONPATH, netoffload, python
 
 from netoffload.cli.known import FILE
 from netoffload.nic_options import NicProcess, options_of
 
-IMPORTED = """
-import atexit, sys
-atexit.register(lambda: print(*sys.modules, file=sys.stderr))
-from netoffload.__main__ import main
-main()
-"""
+SAY_IMPORTS = str(Path(__file__).with_name("programs") / "say_imports.py")
 HEAVY = {"numba", "numpy", "pyroute2", "torch", "matplotlib"}
 COMMANDS = json.loads(FILE.read_text())
 
 
 def modules_of(*words: str) -> set[str]:
     """What a command line imports."""
-    env = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    ran = subprocess.run([sys.executable, "-c", IMPORTED, *words], env=env, capture_output=True, text=True)
+    ran = python(SAY_IMPORTS, *words)
     assert ran.returncode == 0
     return set(ran.stderr.split())
 

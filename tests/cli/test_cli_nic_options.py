@@ -33,7 +33,7 @@ docs | `--colour blue\\|red` | Colour of the frames: blue, red. | `blue` |
 
 
 def test_a_new_option_touches_one_file(tmp_path: Path) -> None:
-    assert run_with(NEW_OPTION, tmp_path, str(Path(__file__).with_name("new_option_program.py"))) == KNOWN
+    assert run_with(NEW_OPTION, tmp_path, str(Path(__file__).with_name("programs") / "new_option.py")) == KNOWN
 
 
 def test_what_is_generated_is_up_to_date() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import python
 from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -369,42 +368,25 @@ def test_codecs_without_tags_equal_their_oracles(codec: str, words: list[int], d
         chosen.decode(np.zeros(wrong, np.uint8), values.size, 10)
 
 
-MASKED = """
-import numpy as np
-from netoffload.codec import get
-from netoffload.codec.kernels import KERNEL
-values = np.random.default_rng(5).normal(0, 0.01, 4001).astype(np.float32)
-for codec in map(get, ("inceptionn", "bounded", "sparse", "packed")):
-    payload = codec.encode(values, 10)
-    assert np.array_equal(payload, codec.oracle.encode(values, 10))
-    wanted = codec.oracle.round_trip(values, 10).view(np.uint32)
-    assert np.array_equal(codec.decode(payload, values.size, 10).view(np.uint32), wanted)
-    assert np.array_equal(codec.round_trip(values, 10).view(np.uint32), wanted)
-print(KERNEL)
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(JIT_DISABLED or "avx2" not in usable_kernels(), reason="needs compiled kernels and AVX2")
 @pytest.mark.parametrize(("cpu", "kernel"), [("haswell", "avx2"), ("x86-64", "plain")])
 def test_a_lesser_cpu_gets_lesser_kernels(cpu: str, kernel: str, tmp_path: Path) -> None:
     features = "+avx2,+avx,+bmi,+bmi2,+fma,+popcnt,+sse4.2" if kernel == "avx2" else "-avx2"
     environment = {
-        **os.environ,
         "NUMBA_CPU_NAME": cpu,
         "NUMBA_CPU_FEATURES": features,
         "NETOFFLOAD_KERNEL": "",
         "NUMBA_CACHE_DIR": str((CACHE_DIR or tmp_path) / cpu),  # what others compiled is of no use, and stays apart
     }
-    done = subprocess.run([sys.executable, "-c", MASKED], env=environment, capture_output=True, text=True, check=False)
+    done = python(str(Path(__file__).with_name("programs") / "round_trips.py"), env=environment, timeout_s=120)
     assert (done.stdout, done.stderr) == (f"{kernel}\n", "")
 
 
 @pytest.mark.parametrize(("asked", "said"), [("sse", "'sse' is unknown: choose from"), ("avx512", "needs avx512f")])
 def test_a_kernel_that_cannot_run_is_refused(asked: str, said: str) -> None:
-    environment = {**os.environ, "NETOFFLOAD_KERNEL": asked, "NUMBA_DISABLE_JIT": "1"}
-    command = [sys.executable, "-c", "import netoffload.codec.kernels"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    environment = {"NETOFFLOAD_KERNEL": asked, "NUMBA_DISABLE_JIT": "1"}
+    done = python("-c", "import netoffload.codec.kernels", env=environment)
     assert done.returncode != 0
     assert said in done.stderr
 

@@ -110,7 +110,7 @@ def test_papers_names_are_known() -> None:
         ("qsgd:depth=3", "qsgd has no parameter 'depth': it takes levels, rule"),
         ("none:x=1", "none has no parameter 'x': it takes none"),
         ("qsgd:levels", "'levels' is not parameter=value"),
-        ("qsgd:levels=3,levels=4", "stands there twice"),
+        ("qsgd:levels=3,levels=4", "is given twice"),
         ("qsgd:bucket=many", "bucket='many' is not of type int"),
         ("qsgd:levels=0.5", "levels must be 1 to 32767"),
         ("qsgd:levels=nan", "levels must be 1 to 32767"),

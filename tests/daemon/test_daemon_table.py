@@ -86,7 +86,7 @@ def test_what_is_not_ours_is_refused_and_left_alone(tmp_path: Path, what: str) -
         os.mkfifo(path)
     else:
         path.mkdir()
-    with pytest.raises(DeviceError, match="is no flow table"):
+    with pytest.raises(DeviceError, match="is not a flow table"):
         table.open_table(path)
     assert os.listdir(tmp_path) == ["flows.bin"]
     assert what != "text" or path.read_bytes() == b"my diary"

@@ -147,7 +147,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "too large a half": ("lengths contradict each other", {}, {}, {"half_len": 20000}),
     "no bound": ("bound 0 is unknown", {}, {}, {"bound_k": 0}),
     "bound": ("bound 17 is unknown", {}, {}, {"bound_k": 17}),
-    "nothing": ("a block of no payload", {}, {}, {"payload_len": 0}),
+    "nothing": ("a block without payload", {}, {}, {"payload_len": 0}),
     "SYN": ("a segment with flags SA", {}, {}, {}, {"flags": "SA"}),
     "RST": ("a segment with flags R", {}, {}, {}, {"flags": "R"}),
     "burst beyond the count": ("masks are not those of an encoder", {}, *groups(b"\x02\x01\x05", 8)),

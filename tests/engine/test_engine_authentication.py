@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +22,7 @@ from netoffload.wire.authentication import KEY_LEN, MAC_LEN, block_mac, siphash1
 
 KEY = bytes(range(KEY_LEN))
 OTHER_KEY = bytes(reversed(KEY))
+PROGRAMS = Path(__file__).with_name("programs")
 
 # The authors' reference implementation, vectors.h: the key is 00 01 .. 0f, the octets are 00 01 .. as many as said.
 VECTORS = {
@@ -154,78 +153,26 @@ def test_two_threads_with_an_authenticator_each() -> None:
         assert (together == by_itself).all()
 
 
-KEPT = """
-import sys
-import numpy as np
-from netoffload.compiled.jit import kernel
-from netoffload.engine.authentication import Authenticator, has_mac, is_on, put_mac
-from netoffload.wire.authentication import block_mac
-
-@kernel
-def both(words, octets, length):
-    if not is_on(words):
-        return False
-    put_mac(words, octets, 0, length, length)
-    return has_mac(words, octets, 0, length, length)
-
-if __name__ == "__main__":
-    key = bytes.fromhex(sys.argv[1])
-    octets = np.arange(1016).astype(np.uint8)
-    with Authenticator(key) as authenticator:
-        assert both(authenticator.words, octets, 1000)
-    assert octets[1000:].tobytes() == block_mac(key, octets[:1000].tobytes())
-    print(sum(both.stats.cache_hits.values()), sum(both.stats.cache_misses.values()))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(JIT_DISABLED, reason="needs compiled kernels")
 def test_another_process_takes_the_compiled_code_from_disk(tmp_path: Path) -> None:
-    program = tmp_path / "kept.py"
-    program.write_text(KEPT)
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     said = []
     for key in (KEY, OTHER_KEY):  # each process has its own addresses
-        done = subprocess.run(
-            [sys.executable, str(program), key.hex()], env=environment, capture_output=True, text=True, check=False
-        )
+        done = python(str(PROGRAMS / "authenticate.py"), key.hex(), env=environment, timeout_s=120)
         said.append((done.stdout, done.stderr))
     assert said == [("0 1\n", ""), ("1 0\n", "")]
 
 
-WITHOUT_OPENSSL = """
-from netoffload.engine import libcrypto
-from netoffload.engine.authentication import Authenticator, is_on
-libcrypto.SONAME = "libcrypto.so.none"
-assert not is_on(Authenticator(None).words)
-try:
-    Authenticator(bytes(32))
-except Exception as error:
-    print(type(error).__name__, error.exit_code, error)
-"""
-
-
-FIPS_ONLY = """
-import ctypes
-from netoffload.engine.authentication import Authenticator
-assert ctypes.CDLL("libcrypto.so.3").EVP_set_default_properties(None, b"fips=yes") == 1
-try:
-    Authenticator(bytes(32))
-except Exception as error:
-    print(type(error).__name__, error.exit_code, error)
-"""
-
-
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("why", "said"),
     [
-        (WITHOUT_OPENSSL, "SystemRefusedError 3 --key needs OpenSSL 3 (libcrypto.so.none: cannot open"),
-        (FIPS_ONLY, "SystemRefusedError 3 libcrypto.so.3 offers no SipHash"),
+        ("missing", "SystemRefusedError 3 --key needs OpenSSL 3 (libcrypto.so.none: cannot open"),
+        ("fips", "SystemRefusedError 3 libcrypto.so.3 offers no SipHash"),
     ],
 )
-def test_without_openssls_siphash_a_key_is_refused(code: str, said: str) -> None:
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+def test_without_openssls_siphash_a_key_is_refused(why: str, said: str) -> None:
+    done = python(str(PROGRAMS / "miss_siphash.py"), why, env={"NUMBA_DISABLE_JIT": "1"})
     assert done.stderr == ""
     assert done.stdout.startswith(said)
     assert done.stdout.count("\n") == 1
@@ -233,5 +180,5 @@ def test_without_openssls_siphash_a_key_is_refused(code: str, said: str) -> None
 
 def test_an_openssl_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libcrypto, "siphash128", lambda key, octets: bytes(MAC_LEN))
-    with pytest.raises(SystemRefusedError, match="computes another SipHash"):
+    with pytest.raises(SystemRefusedError, match="computes a wrong SipHash"):
         Authenticator(KEY)

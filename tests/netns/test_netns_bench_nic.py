@@ -61,7 +61,13 @@ def test_every_figure_is_there() -> None:
 
 @pytest.mark.timeout(200)
 def test_an_interrupt_leaves_nothing() -> None:
-    command = [sys.executable, str(Path(__file__).with_name("short_nic_bench.py")), *WORDS, "--size", "1GB"]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("programs") / "short_nic_bench.py"),
+        *WORDS,
+        "--size",
+        "1GB",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     with process:
         assert process.stderr is not None

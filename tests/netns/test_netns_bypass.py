@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transfers import transfer
 
 from netoffload.control import request
 from netoffload.devices.packet import open_packet
@@ -33,65 +34,8 @@ OCTETS = 20_000_000
 RATE_BPS = 200_000_000
 KERNEL = NicSettings(bypass="kernel")
 VLAN_ARP = b"\xff" * 6 + bytes.fromhex("020000000099 8100 0005 0806") + bytes(28)
-FAMILIES = {"10.98.1.2": "AF_INET", "fd00:98::2": "AF_INET6"}
-
-ECHO = """
-import os, select, socket, struct, sys, time
-from netoffload.wire.checksum import internet_checksum
-family, address, count = getattr(socket, sys.argv[1]), sys.argv[2], int(sys.argv[3])
-is_ipv4 = family == socket.AF_INET
-protocol, request, reply = (socket.IPPROTO_ICMP, 8, 0) if is_ipv4 else (socket.IPPROTO_ICMPV6, 128, 129)
-ident, answered = os.getpid() & 0xFFFF, []
-with socket.socket(family, socket.SOCK_RAW, protocol) as icmp:
-    for number in range(count):
-        words = struct.pack("!HH", ident, number)
-        summed = internet_checksum(bytes((request, 0, 0, 0)) + words) if is_ipv4 else 0  # else the kernel does it
-        icmp.sendto(struct.pack("!BBH", request, 0, summed) + words, (address, 0))
-    end_s = time.monotonic() + 10
-    while select.select([icmp], [], [], max(0, end_s - time.monotonic()))[0]:
-        kind, _, _, its_ident, number = struct.unpack_from("!BBHHH", icmp.recv(1500), 20 if is_ipv4 else 0)
-        if (kind, its_ident) == (reply, ident):
-            answered.append(number)
-            if len(answered) == count:
-                end_s = time.monotonic() + 0.2  # for what comes twice
-print(*sorted(answered))
-"""
-"""Print the numbers of the answers to ICMP echo requests."""
-REFUSED = """
-import socket, sys
-with socket.socket(type=socket.SOCK_DGRAM) as sock:
-    sock.settimeout(10)
-    sock.connect((sys.argv[1], 9))
-    sock.send(b"octets")
-    try:
-        sock.recv(1)
-    except ConnectionRefusedError:
-        sys.exit(0)
-sys.exit("nobody refused it")
-"""
-RECEIVE = """
-import socket, sys
-family, address, path = getattr(socket, sys.argv[1]), sys.argv[2], sys.argv[3]
-with socket.socket(family) as listener:
-    listener.bind((address, 5028))
-    listener.listen()
-    print("listening", flush=True)
-    connection, _ = listener.accept()
-    with connection, open(path, "wb") as file:
-        while octets := connection.recv(1 << 20):
-            file.write(octets)
-"""
-SEND = """
-import socket, sys
-family, address, path, tag_from = getattr(socket, sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
-with socket.socket(family) as sock, open(path, "rb") as file:
-    sock.connect((address, 5028))
-    sock.sendall(file.read(tag_from))
-    rest = file.read()
-    if rest:
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x28)
-        sock.sendall(rest)
-"""
+ADDRESSES = ("10.98.1.2", "fd00:98::2")
+PROGRAMS = Path(__file__).with_name("programs")
 
 
 @pytest.fixture(scope="module", params=["tap", "veth"])
@@ -109,10 +53,8 @@ def bed(request: pytest.FixtureRequest, _netns_session: None) -> Iterator[Testbe
 
 
 @pytest.fixture
-def octets(tmp_path: Path) -> bytes:
-    sent = np.random.default_rng(4).integers(0, 256, OCTETS, dtype=np.uint8).tobytes()
-    (tmp_path / "sent.bin").write_bytes(sent)
-    return sent
+def octets() -> bytes:
+    return np.random.default_rng(4).integers(0, 256, OCTETS, dtype=np.uint8).tobytes()
 
 
 def counters(bed: Testbed, node: int) -> dict[str, int]:
@@ -124,29 +66,11 @@ def grown(bed: Testbed, node: int, before: dict[str, int]) -> dict[str, int]:
     return {name: count - before[name] for name, count in counters(bed, node).items() if count != before[name]}
 
 
-@contextlib.contextmanager
-def receiving(bed: Testbed, path: Path, address: str = "10.98.1.2") -> Iterator[None]:
-    words = [sys.executable, "-c", RECEIVE, FAMILIES[address], address, str(path)]
-    with bed.popen(1, words, stdout=subprocess.PIPE, text=True) as receiver:
-        assert receiver.stdout is not None
-        assert receiver.stdout.readline() == "listening\n"
-        yield
-        assert receiver.wait(timeout=60) == 0
-
-
-def send(bed: Testbed, path: Path, tag_from: int = -1, address: str = "10.98.1.2") -> None:
-    words = [sys.executable, "-c", SEND, FAMILIES[address], address, str(path), str(tag_from)]
-    with bed.popen(0, words) as sender:
-        assert sender.wait(timeout=60) == 0
-
-
-@pytest.mark.parametrize("address", list(FAMILIES))
-def test_untagged_octets_cross_past_the_process(bed: Testbed, tmp_path: Path, octets: bytes, address: str) -> None:
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_untagged_octets_cross_past_the_process(bed: Testbed, octets: bytes, address: str) -> None:
     before = [counters(bed, node) for node in (0, 1)]
     wire_before = bed.wire_counters()[0].tx_octets
-    with receiving(bed, tmp_path / "got.bin", address):
-        send(bed, tmp_path / "sent.bin", OCTETS, address)
-    assert (tmp_path / "got.bin").read_bytes() == octets
+    assert transfer(bed, octets, [(0, OCTETS)], address=address) == octets
     sent, got = (grown(bed, node, before[node]) for node in (0, 1))
     assert sent["kernel_tx_octets"] > 0.99 * OCTETS
     assert got["kernel_rx_octets"] > 0.99 * OCTETS
@@ -169,11 +93,9 @@ def test_tagged_floats_are_compressed_as_ever(bed: Testbed) -> None:
     assert {name for name in sent if name.startswith("drop_")} == set()
 
 
-def test_a_flow_tagged_in_the_middle_arrives_whole(bed: Testbed, tmp_path: Path, octets: bytes) -> None:
+def test_a_flow_tagged_in_the_middle_arrives_whole(bed: Testbed, octets: bytes) -> None:
     before = counters(bed, 0)
-    with receiving(bed, tmp_path / "got.bin"):
-        send(bed, tmp_path / "sent.bin", OCTETS // 2)
-    assert (tmp_path / "got.bin").read_bytes() == octets
+    assert transfer(bed, octets, [(0, OCTETS // 2), (0x28, OCTETS // 2)]) == octets
     sent = grown(bed, 0, before)
     assert sent["bypass_unknown_flow"] > 0
     # What waits in the socket when the tag is set gets it too.
@@ -181,7 +103,7 @@ def test_a_flow_tagged_in_the_middle_arrives_whole(bed: Testbed, tmp_path: Path,
     assert sent["tx_host_octets"] > 0.4 * OCTETS
 
 
-@pytest.mark.parametrize("address", list(FAMILIES))
+@pytest.mark.parametrize("address", ADDRESSES)
 def test_each_echo_is_answered_once(bed: Testbed, address: str) -> None:
     subprocess.run(["ip", "-n", bed.plan.nodes[0].netns, "neigh", "flush", "all"], check=True)
     before = counters(bed, 0)
@@ -194,7 +116,7 @@ def test_each_echo_is_answered_once(bed: Testbed, address: str) -> None:
 def test_an_error_of_icmp_stays_with_the_nics(bed: Testbed) -> None:
     """They may be about a block, and then the NIC of the host that they are for translates them."""
     before = [counters(bed, node) for node in (0, 1)]
-    with bed.popen(0, [sys.executable, "-c", REFUSED, "10.98.1.2"]) as asking:
+    with bed.popen(0, [sys.executable, str(PROGRAMS / "be_refused.py"), "10.98.1.2"]) as asking:
         assert asking.wait(timeout=30) == 0
     assert grown(bed, 1, before[1])["bypass_not_tcp"] >= 1
     assert grown(bed, 0, before[0])["rx_bypass"] >= 1
@@ -233,7 +155,7 @@ def test_the_wire_is_shaped_and_a_restart_finds_everything(run_id: str) -> None:
 
 
 def echoes(bed: Testbed, address: str, count: int) -> str:
-    command = [sys.executable, "-c", ECHO, FAMILIES[address], address, str(count)]
+    command = [sys.executable, str(PROGRAMS / "ping.py"), address, str(count)]
     with bed.popen(0, command, stdout=subprocess.PIPE, text=True) as asking:
         return str(asking.communicate(timeout=30)[0])
 

@@ -6,13 +6,12 @@ import contextlib
 import os
 import select
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
+from transfers import transfer
 
 from netoffload.codec import get
 from netoffload.compiled.arrays import Float32Array, Uint32Array
@@ -25,7 +24,6 @@ from netoffload.testbed.plan import NodePlan
 
 pytestmark = pytest.mark.netns
 
-PLAIN_SOCKET = Path(__file__).parents[2] / "docs" / "guide" / "plain_socket.py"
 VALUES = np.random.default_rng(3).normal(0, 2e-3, 500_000).astype(np.float32)
 
 
@@ -35,20 +33,10 @@ def bed(run_id: str) -> Iterator[Testbed]:
         yield built
 
 
-def transfer(bed: Testbed, tmp_path: Path, sender: int, receiver: int, values: Float32Array = VALUES) -> Uint32Array:
-    """Send values with the documented program and return what arrived, as bits."""
-    values.tofile(tmp_path / "sent.bin")
-    script = PLAIN_SOCKET.read_text().replace("sock.listen()", "sock.listen(); print('listening', flush=True)")
-    address = bed.plan.nodes[receiver].address
-    receive = [sys.executable, "-c", script, "receive", str(tmp_path / "got.bin")]
-    with bed.popen(receiver, receive, stdout=subprocess.PIPE, text=True) as listening:
-        assert listening.stdout is not None
-        assert listening.stdout.readline() == "listening\n"
-        send = [sys.executable, "-c", script, "send", address, str(tmp_path / "sent.bin")]
-        with bed.popen(sender, send) as sending:
-            assert sending.wait(timeout=60) == 0
-        assert listening.wait(timeout=60) == 0
-    return np.fromfile(tmp_path / "got.bin", np.uint32)
+def sent(bed: Testbed, sender: int, receiver: int, values: Float32Array = VALUES) -> Uint32Array:
+    """Send values over a tagged connection and return what arrived, as bits."""
+    got = transfer(bed, values.tobytes(), [(0x28, values.nbytes)], nodes=(sender, receiver))
+    return np.frombuffer(got, np.uint32)
 
 
 def nic_counters(bed: Testbed, node: int) -> dict[str, int]:
@@ -122,10 +110,10 @@ def switch_without_blocks(bed: Testbed) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("sender", "receiver"), [(0, 1), (1, 0)])
-def test_a_peer_without_a_nic_gets_every_octet(bed: Testbed, tmp_path: Path, sender: int, receiver: int) -> None:
+def test_a_peer_without_a_nic_gets_every_octet(bed: Testbed, sender: int, receiver: int) -> None:
     stop_nic(bed, 1)
     with dumb_nic(bed.plan.nodes[1]):
-        assert np.array_equal(transfer(bed, tmp_path, sender, receiver), VALUES.view(np.uint32))
+        assert np.array_equal(sent(bed, sender, receiver), VALUES.view(np.uint32))
     counters = nic_counters(bed, 0)
     assert counters["tx_blocks"] == 0
     if sender == 0:
@@ -134,22 +122,22 @@ def test_a_peer_without_a_nic_gets_every_octet(bed: Testbed, tmp_path: Path, sen
         assert [flow["peer_decodes"] for flow in flows] == [False]
 
 
-def test_a_network_that_drops_blocks_puts_the_flow_on_probation(bed: Testbed, tmp_path: Path) -> None:
+def test_a_network_that_drops_blocks_puts_the_flow_on_probation(bed: Testbed) -> None:
     rounded = get("inceptionn").round_trip(VALUES, 10)
     with switch_without_blocks(bed):
-        assert np.array_equal(transfer(bed, tmp_path, 0, 1), rounded.view(np.uint32))
+        assert np.array_equal(sent(bed, 0, 1), rounded.view(np.uint32))
     counters = nic_counters(bed, 0)
     assert (counters["tx_fallbacks"], counters["tx_blocks"] > 0) == (1, True)
     assert request(str(bed.plan.nodes[0].control_path), "flows")["flows"][0]["on_probation"]
 
 
-def test_a_nic_killed_in_the_middle_goes_on_compressing(run_id: str, tmp_path: Path) -> None:
+def test_a_nic_killed_in_the_middle_goes_on_compressing(run_id: str) -> None:
     values = np.random.default_rng(4).normal(0, 2e-3, 6_000_000).astype(np.float32)
     settings = TestbedSettings(2, rate_bps=50_000_000, nic=NicSettings())
     with Testbed(make_plan(settings, run_id), check_rate=False) as bed:
         killer = threading.Thread(target=lambda: kill_after_8_mb(bed, 0))
         killer.start()
-        got = transfer(bed, tmp_path, 0, 1, values)
+        got = sent(bed, 0, 1, values)
         killer.join()
         counters = nic_counters(bed, 0)
     assert np.array_equal(got, get("inceptionn").round_trip(values, 10).view(np.uint32))

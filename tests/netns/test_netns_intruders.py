@@ -52,22 +52,7 @@ STREAM = FlowOptions(
 SEGMENT_OCTETS = 2_000_000
 """What a flow must carry between two looks at it."""
 
-SEND_DATAGRAMS = """
-import os, socket, sys
-os.setgid(65534)
-os.setuid(65534)
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-    sock.bind(("", int(sys.argv[2])))
-    for line in sys.stdin:
-        size, octets = line.split()
-        sock.setsockopt(socket.SOL_UDP, 103, int(size))  # UDP_SEGMENT, linux/udp.h
-        try:
-            sock.sendto(bytes.fromhex(octets), (sys.argv[1], 61736))
-        except OSError as error:
-            print(error, file=sys.stderr)
-"""
-"""A program of somebody without rights: each line of its input becomes a datagram to the NICs' port, or a bundle."""
-
+SEND_DATAGRAMS = str(Path(__file__).with_name("programs") / "send_datagrams.py")
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [PROTO_UDP, PROTO_IPCOMP], ids=["udp", "ipcomp"])
 
@@ -143,7 +128,7 @@ class Scene:
 
         Each is cut into datagrams of the size before it, octets; 0 leaves it whole.
         """
-        words = [sys.executable, "-c", SEND_DATAGRAMS, address, str(port)]
+        words = [sys.executable, SEND_DATAGRAMS, address, str(port)]
         with self.bed.popen(node, words, stdin=subprocess.PIPE, text=True) as user:
             user.communicate("\n".join(f"{size} {payload.hex()}" for size, payload in payloads), timeout=30)
             assert user.returncode == 0

@@ -28,20 +28,7 @@ SSH = shutil.which("ssh")
 PRIVATE_RUN = 'mount -t tmpfs -o size=1m run /run && mkdir -m 755 /run/sshd && exec "$@"'
 """sshd insists on this folder, which the ssh service makes when it starts; the mount is seen on this node only."""
 START_S = 10.0
-
-RANK = """
-import os, socket, sys
-import numpy as np
-from netoffload_mpi import MPI, CompComm
-
-with CompComm(MPI.COMM_WORLD) as comm:
-    values = np.full(250_000, (comm.rank + 1) / 8, np.float32)
-    comm.Allreduce_comp(MPI.IN_PLACE, values)
-    same = len(set(comm.allgather(values.tobytes()))) == 1
-    said = comm.gather((socket.gethostname(), "NETOFFLOAD_ADDRESS" in os.environ, float(values[0]) * 8))
-    if comm.rank == 0:
-        print(same, comm.precision().codec, said)
-"""
+PROGRAM = str(Path(__file__).with_name("programs") / "sum_compressed.py")
 
 
 @contextlib.contextmanager
@@ -139,12 +126,11 @@ def test_mpich_reaches_the_nodes_through_ssh(nic_bed: Testbed, tmp_path: Path, h
     if launcher is None:
         pytest.skip("MPICH is missing")
     (tmp_path / "hosts").write_text("n1:1\nn2:1\nn3:1\n")
-    (tmp_path / "app.py").write_text(RANK)
     before = tx_compressed(nic_bed)
     with hosts(nic_bed, tmp_path) as ssh:
         words = [str(launcher), "-launcher", "ssh", "-launcher-exec", str(ssh), "-iface", "inc0", "-n", "3"]
         words += ["-rmk", "slurm"] if hosts_from == "Slurm" else ["-f", str(tmp_path / "hosts")]
-        words += [sys.executable, "-m", "mpi4py", str(tmp_path / "app.py")]
+        words += [sys.executable, "-m", "mpi4py", PROGRAM]
         said = mpiexec(nic_bed, words, {**OVER_TCP, **(SLURM if hosts_from == "Slurm" else {})})
     assert said.strip() == EXPECTED
     compressed = [now - then for now, then in zip(tx_compressed(nic_bed), before, strict=True)]
@@ -158,11 +144,10 @@ def test_open_mpi_reaches_the_nodes_through_ssh(nic_bed: Testbed, tmp_path: Path
     if prefix is None:
         pytest.skip("Open MPI 5 is missing")
     (tmp_path / "hosts").write_text("n1 slots=1\nn2 slots=1\nn3 slots=1\n")
-    (tmp_path / "app.py").write_text(RANK)
     with hosts(nic_bed, tmp_path) as ssh:
         env = {**OPENMPI_ENV, "MPI4PY_LIBMPI": str(prefix / "lib/libmpi.so.40"), "PRTE_MCA_plm_ssh_agent": str(ssh)}
         env |= {"PRTE_MCA_prte_if_include": "inc0", "OMPI_MCA_btl_tcp_if_include": "inc0"}
         words = [str(prefix / "bin/mpiexec"), "--hostfile", str(tmp_path / "hosts"), "-n", "3", "-x", "MPI4PY_LIBMPI"]
-        words += ["-x", "PYTHONPATH", sys.executable, "-m", "mpi4py", str(tmp_path / "app.py")]
+        words += ["-x", "PYTHONPATH", sys.executable, "-m", "mpi4py", PROGRAM]
         said = mpiexec(nic_bed, words, env)
     assert said.strip() == EXPECTED

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from transfers import transfer
 
 from netoffload.codec import get
 from netoffload.control import request
@@ -19,23 +21,8 @@ pytestmark = pytest.mark.netns
 PLAIN_SOCKET = Path(__file__).parents[2] / "docs" / "guide" / "plain_socket.py"
 UNTAGGED_OCTETS = 200_000_000
 
-SEND_UNEVENLY = """
-import random, socket, sys
-pick = random.Random(7)
-with open(sys.argv[2], "rb") as file:
-    octets = file.read()
-sock = socket.socket()
-sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x28)
-sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-sock.connect((sys.argv[1], 5028))
-while octets:
-    count = pick.choice((1, 2, 3, 5, 64, 1447, 1449, 30001))
-    sock.sendall(octets[:count])
-    octets = octets[count:]
-"""
 
-
-def transfer(bed: Testbed, sent: Path, got: Path, sender: list[str] | None = None, untagged: bool = False) -> None:
+def documented_transfer(bed: Testbed, sent: Path, got: Path, untagged: bool = False) -> None:
     """Send a file from n0 to n1 with the documented script; ``untagged`` takes the mark out of it."""
     script = PLAIN_SOCKET.read_text()
     assert "IP_TOS, 0x28" in script
@@ -47,8 +34,7 @@ def transfer(bed: Testbed, sent: Path, got: Path, sender: list[str] | None = Non
     with bed.popen(1, receive, stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout is not None
         assert receiver.stdout.readline() == "listening\n"
-        send = sender or [sys.executable, "-c", script, "send", address, str(sent)]
-        with bed.popen(0, send) as process:
+        with bed.popen(0, [sys.executable, "-c", script, "send", address, str(sent)]) as process:
             assert process.wait(timeout=60) == 0
         assert receiver.wait(timeout=60) == 0
 
@@ -68,7 +54,7 @@ def gradient(tmp_path: Path) -> np.ndarray:
 
 def test_an_unmodified_program_profits(nic_bed: Testbed, tmp_path: Path, gradient: np.ndarray) -> None:
     before, sent_before = nic_bed.wire_counters(), counters(nic_bed, 0)
-    transfer(nic_bed, tmp_path / "sent.bin", tmp_path / "got.bin")
+    documented_transfer(nic_bed, tmp_path / "sent.bin", tmp_path / "got.bin")
     wire_octets = nic_bed.wire_counters()[0].tx_octets - before[0].tx_octets
     assert wire_octets < gradient.nbytes / 3
     wanted = get("inceptionn").round_trip(gradient, 10)
@@ -86,17 +72,15 @@ def test_untagged_traffic_crosses_bit_exact(nic_bed: Testbed, tmp_path: Path) ->
     octets = np.random.default_rng(4).integers(0, 256, UNTAGGED_OCTETS, dtype=np.uint8)
     octets.tofile(tmp_path / "sent.bin")
     before = counters(nic_bed, 0)
-    transfer(nic_bed, tmp_path / "sent.bin", tmp_path / "got.bin", untagged=True)
+    documented_transfer(nic_bed, tmp_path / "sent.bin", tmp_path / "got.bin", untagged=True)
     assert np.array_equal(np.fromfile(tmp_path / "got.bin", np.uint8), octets)
     assert counters(nic_bed, 0)["tx_blocks"] == before["tx_blocks"]
 
 
-def test_uneven_writes_split_floats_and_lose_none(nic_bed: Testbed, tmp_path: Path, gradient: np.ndarray) -> None:
+def test_uneven_writes_split_floats_and_lose_none(nic_bed: Testbed, gradient: np.ndarray) -> None:
     part = gradient[:300_000]
-    part.tofile(tmp_path / "part.bin")
-    send = [sys.executable, "-c", SEND_UNEVENLY, nic_bed.plan.nodes[1].address, str(tmp_path / "part.bin")]
-    transfer(nic_bed, tmp_path / "part.bin", tmp_path / "got.bin", sender=send)
-    got = np.fromfile(tmp_path / "got.bin", np.uint32)
+    sizes = random.Random(7).choices((1, 2, 3, 5, 64, 1447, 1449, 30001), k=500)
+    got = np.frombuffer(transfer(nic_bed, part.tobytes(), [(0x28, size) for size in sizes]), np.uint32)
     wanted = get("inceptionn").round_trip(part, 10).view(np.uint32)
     # A float that a segment's limit cut, or a segment too small to gain, crossed as it was.
     assert ((got == wanted) | (got == part.view(np.uint32))).all()
@@ -107,7 +91,7 @@ def test_uneven_writes_split_floats_and_lose_none(nic_bed: Testbed, tmp_path: Pa
 def test_per_segment_packing_and_other_mtus(run_id: str, tmp_path: Path, gradient: np.ndarray, mtu: int) -> None:
     settings = TestbedSettings(2, mtu=mtu, nic=NicSettings(bound_k=6, packing="per-segment"))
     with Testbed(make_plan(settings, run_id), check_rate=False) as bed:
-        transfer(bed, tmp_path / "sent.bin", tmp_path / "got.bin")
+        documented_transfer(bed, tmp_path / "sent.bin", tmp_path / "got.bin")
         got = np.fromfile(tmp_path / "got.bin", np.uint32)
         assert np.array_equal(got, get("inceptionn").round_trip(gradient, 6).view(np.uint32))
         sent = counters(bed, 0)
@@ -126,7 +110,7 @@ def test_bundles_arrive_whole_and_cut_apart(
         if cut:  # a wire that takes no bundle: the kernel cuts it apart and fills in the checksums
             link = ["ip", "-n", node.wire_netns, "link", "set", node.wire_device, "gso_max_size", str(mtu)]
             subprocess.run(link, check=True)
-        transfer(bed, tmp_path / "sent.bin", tmp_path / "got.bin")
+        documented_transfer(bed, tmp_path / "sent.bin", tmp_path / "got.bin")
         got = np.fromfile(tmp_path / "got.bin", np.uint32)
         assert np.array_equal(got, get("inceptionn").round_trip(gradient, 10).view(np.uint32))
         sent, received = counters(bed, 0), counters(bed, 1)

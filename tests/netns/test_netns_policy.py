@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transfers import transfer as programs_transfer
 
 from netoffload.codec import get
 from netoffload.control import request
@@ -38,32 +39,6 @@ table inet netoffload {
 }
 """
 """As in docs/guide/nic.md: a user's SYN or SYN/ACK marks the connection, and the connection's segments get the ToS."""
-
-RANKS = """
-import numpy as np
-from mpi4py import MPI
-from netoffload_mpi import CompComm
-
-with CompComm(MPI.COMM_WORLD, require=True) as comm:
-    values = np.full(250_000, 0.01, np.float32)
-    comm.Allreduce_comp(MPI.IN_PLACE, values)
-    if comm.Get_rank() == 0:
-        print(comm.totals().nic.ratio > 2)
-"""
-RECEIVE = """
-import socket, sys
-with socket.create_server(("", int(sys.argv[1]))) as listener:
-    print("listening", file=sys.stderr, flush=True)
-    conn, _ = listener.accept()
-    with conn:
-        while octets := conn.recv(1 << 20):
-            sys.stdout.buffer.write(octets)
-"""
-SEND = """
-import socket, sys
-with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as conn:
-    conn.sendall(sys.stdin.buffer.read())
-"""
 
 
 @contextlib.contextmanager
@@ -174,9 +149,9 @@ def test_any_takes_every_connection_of_its_ports_and_no_other(untagged_bed: Test
 
 
 @pytest.mark.mpi
-def test_ranks_take_the_tag_and_the_ports_from_their_nics(bed: Testbed, tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(RANKS)
-    result = run_ranks(bed, [0, 1], ["python", str(tmp_path / "app.py")], timeout_s=60, capture_stdout=True)
+def test_ranks_take_the_tag_and_the_ports_from_their_nics(bed: Testbed) -> None:
+    words = ["python", str(Path(__file__).with_name("programs") / "sum_or_say_why.py")]
+    result = run_ranks(bed, [0, 1], words, env={"NETOFFLOAD_REQUIRE": "1"}, timeout_s=60, capture_stdout=True)
     assert result.stdout == "True\n"
 
 
@@ -190,7 +165,7 @@ def test_the_kernel_carries_what_has_another_tag() -> None:
         assert counters(bed)["kernel_tx_octets"] - before > 0.9 * len(EXACT)
 
 
-def test_a_users_sockets_are_marked_by_nft(nic_bed: Testbed, tmp_path: Path) -> None:
+def test_a_users_sockets_are_marked_by_nft(nic_bed: Testbed) -> None:
     """Neither end asks for a ToS; nft marks what the user sends, beginning with the SYN and the SYN/ACK."""
     nodes = nic_bed.plan.nodes[:2]
     rules = NFT % USER
@@ -200,27 +175,15 @@ def test_a_users_sockets_are_marked_by_nft(nic_bed: Testbed, tmp_path: Path) -> 
         if done.returncode:
             pytest.skip(f"nft cannot mark a user's connections here: {done.stderr.strip()}")
     try:
-        (tmp_path / "sent.bin").write_bytes(EXACT)
-        assert is_rounded(as_user(nic_bed, USER, 7150, tmp_path))
-        assert as_user(nic_bed, USER + 1, 7151, tmp_path) == EXACT
+        assert is_rounded(as_user(nic_bed, USER, 7150))
+        assert as_user(nic_bed, USER + 1, 7151) == EXACT
     finally:
         for node in nodes:
             words = ["ip", "netns", "exec", node.netns, "nft", "flush", "ruleset"]
             subprocess.run(words, check=True)
 
 
-def as_user(bed: Testbed, uid: int, port: int, folder: Path) -> bytes:
+def as_user(bed: Testbed, uid: int, port: int) -> bytes:
     """Send the values by programs of a user; return what arrived."""
-    program = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable, "-I", "-S", "-c"]
-    pipe = subprocess.PIPE
-    with (
-        (folder / "got.bin").open("wb") as got,
-        (folder / "sent.bin").open("rb") as sent,
-        bed.popen(1, [*program, RECEIVE, str(port)], stdout=got, stderr=pipe, text=True) as receiver,
-    ):
-        assert receiver.stderr is not None
-        assert receiver.stderr.readline() == "listening\n"
-        with bed.popen(0, [*program, SEND, bed.plan.nodes[1].address, str(port)], stdin=sent) as sender:
-            assert sender.wait(timeout=60) == 0
-        assert receiver.wait(timeout=60) == 0
-    return (folder / "got.bin").read_bytes()
+    python = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable, "-I", "-S"]
+    return programs_transfer(bed, EXACT, [(0, len(EXACT))], port=port, python=python)

@@ -23,32 +23,7 @@ pytestmark = [pytest.mark.netns, pytest.mark.mpi]
 
 needs_openmpi = pytest.mark.skipif(find_openmpi() is None, reason=f"needs Open MPI 5: set {ENV_OPENMPI}")
 both = pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=needs_openmpi)])
-
-SUM = """
-import json, os, socket
-import numpy as np
-from mpi4py import MPI
-from netoffload import control
-
-comm = MPI.COMM_WORLD
-
-def sent():
-    comm.Barrier()
-    octets = [node["tx_octets"] for node in control.request(os.environ["NETOFFLOAD_METER"], "wires")["nodes"]]
-    comm.Barrier()
-    return octets
-
-values = np.full(250_000, comm.rank + 1, np.float32)
-total = np.empty_like(values)
-comm.Allreduce(values, total)
-before = sent()
-comm.Allreduce(values, total)
-after = sent()
-said = comm.gather([socket.gethostname(), os.environ["NETOFFLOAD_ADDRESS"], os.environ["MINE"], float(total.max())])
-if comm.rank == 0:
-    library = MPI.Get_library_version()
-    print(json.dumps({"ranks": said, "sent": [now - then for now, then in zip(after, before)], "library": library}))
-"""
+PROGRAMS = Path(__file__).with_name("programs")
 
 
 def netoffload(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -61,12 +36,11 @@ def quietly(_rank: int, _lines: bytes) -> None:
 
 
 @both
-def test_a_sum_crosses_the_wires_under_either_mpi(plain_bed: Testbed, tmp_path: Path, mpi: str) -> None:
-    (tmp_path / "app.py").write_text(SUM)
-    words = ["python", str(tmp_path / "app.py")]
+def test_a_sum_crosses_the_wires_under_either_mpi(plain_bed: Testbed, mpi: str) -> None:
+    words = ["python", str(PROGRAMS / "sum_over_ranks.py"), "NETOFFLOAD_ADDRESS", "MINE"]
     result = run_ranks(plain_bed, [2, 0, 3], words, env={"MINE": "yes"}, timeout_s=60, capture_stdout=True, mpi=mpi)
     said = json.loads(result.stdout)
-    assert said["ranks"] == [[f"n{node}", f"10.98.1.{node + 1}", "yes", 6.0] for node in (2, 0, 3)]
+    assert said["ranks"] == [[f"n{node}", f"10.98.1.{node + 1}", "yes", 6.0, 6.0] for node in (2, 0, 3)]
     assert ("Open MPI v5" if mpi == "openmpi" else "MPICH") in said["library"]
     bound = 2 * 2 / 3 * 1_000_000  # the ring's octets per rank
     assert all(bound < said["sent"][node] < 1.2 * bound for node in (2, 0, 3)), said["sent"]
@@ -74,29 +48,21 @@ def test_a_sum_crosses_the_wires_under_either_mpi(plain_bed: Testbed, tmp_path: 
 
 
 FAILURES = {
-    "exception": ("if comm.rank == 1:\n    raise ValueError('too bad')\ncomm.Barrier()", "rank 1 said: ValueError", 1),
-    "exit": ("if comm.rank == 1:\n    raise SystemExit(7)\ncomm.Barrier()", "exit code 7", 7),
+    "exception": ("rank 1 said: ValueError", 1),
+    "exit": ("exit code 7", 7),
     # Open MPI knows only what it hears first: the signal, or that a rank which lost its peer calls MPI_Abort.
-    "killed": (
-        "import os\nif comm.rank == 1:\n    os.kill(os.getpid(), 9)\ncomm.Barrier()",
-        "rank 1 was killed by signal 9|exit code",
-        None,
-    ),
-    "killed beside no peer": (
-        "import os, time\nif comm.rank == 1:\n    os.kill(os.getpid(), 9)\ntime.sleep(60)",
-        "rank 1 was killed by signal 9",
-        137,
-    ),
+    "killed": ("rank 1 was killed by signal 9|exit code", None),
+    "killed beside no peer": ("rank 1 was killed by signal 9", 137),
 }
 
 
 @needs_openmpi
 @pytest.mark.parametrize("kind", FAILURES)
-def test_a_rank_of_open_mpi_that_fails_ends_all(plain_bed: Testbed, tmp_path: Path, kind: str) -> None:
-    text, message, exit_code = FAILURES[kind]
-    (tmp_path / "app.py").write_text("from mpi4py import MPI\ncomm = MPI.COMM_WORLD\n" + text)
+def test_a_rank_of_open_mpi_that_fails_ends_all(plain_bed: Testbed, kind: str) -> None:
+    message, exit_code = FAILURES[kind]
+    words = [str(PROGRAMS / "fail.py"), "1", kind]
     with pytest.raises(RunError, match=message) as caught:
-        run_ranks(plain_bed, range(3), [str(tmp_path / "app.py")], timeout_s=60, on_stderr=quietly, mpi="openmpi")
+        run_ranks(plain_bed, range(3), words, timeout_s=60, on_stderr=quietly, mpi="openmpi")
     assert exit_code in (None, caught.value.exit_code)
     assert marked(plain_bed.plan.mark) == []
 
@@ -124,22 +90,10 @@ def test_lines_begin_with_their_node_and_the_exit_code_is_the_programs() -> None
     assert "failed with exit code 4" in ran.stderr.splitlines()[-1]
 
 
-TORCH_RANK = """
-import os, sys, time
-names = ("NETOFFLOAD_RUN", "RANK", "WORLD_SIZE", "MASTER_ADDR", "NETOFFLOAD_ADDRESS", "GLOO_SOCKET_IFNAME")
-print(*map(os.environ.get, names), flush=True)
-if os.environ["RANK"] == "0":
-    time.sleep(300)
-print("end", file=sys.stderr)
-sys.exit(7)
-"""
-
-
 def test_torchrun_has_an_agent_on_every_node_and_a_rank_that_fails_ends_all(
-    tmp_path: Path, left_of: Callable[[str], list[str]]
+    left_of: Callable[[str], list[str]],
 ) -> None:
-    (tmp_path / "app.py").write_text(TORCH_RANK)
-    words = ["--launcher", "torchrun", "--prefix", "--", str(tmp_path / "app.py")]
+    words = ["--launcher", "torchrun", "--prefix", "--", str(PROGRAMS / "fail_beside_a_sleeper.py")]
     ran = netoffload("run", "-n", "2", "--no-nic", *words)
     told = dict(line.split(": ") for line in ran.stdout.splitlines())
     run_id = told["n1"].split()[0]

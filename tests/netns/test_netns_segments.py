@@ -8,15 +8,13 @@ import secrets
 import select
 import socket
 import struct
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
+from transfers import transfer
 
 from netoffload.codec import get
 from netoffload.compiled.arrays import Float32Array
@@ -34,52 +32,13 @@ ROUND_TRIP = get("inceptionn").round_trip(VALUES, 10).view(np.uint32)
 VLAN_VALID = 1 << 4
 """TP_STATUS_VLAN_VALID of linux/if_packet.h."""
 
-STREAM = """
-import itertools, socket, sys
-role, address, path, tos, sizes = sys.argv[1:]
-family = socket.AF_INET6 if ":" in address else socket.AF_INET
-sock = socket.socket(family)
-if family == socket.AF_INET6:
-    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, int(tos, 16))
-else:
-    sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, int(tos, 16))
-if role == "send":
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.connect((address, 5029))
-    with open(path, "rb") as file:
-        octets = memoryview(file.read())
-    for size in itertools.cycle(map(int, sizes.split(","))):
-        if not octets:
-            break
-        sock.sendall(octets[:size])
-        octets = octets[size:]
-else:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind((address, 5029))
-    sock.listen()
-    print("listening", flush=True)
-    connection, _ = sock.accept()
-    with open(path, "wb") as file:
-        while octets := connection.recv(1 << 20):
-            file.write(octets)
-"""
-
 
 def stream(
-    bed: Testbed, tmp_path: Path, values: Float32Array, address: str, tos: int = 0x28, sizes: str = "1000000"
+    bed: Testbed, values: Float32Array, address: str, tos: int = 0x28, sizes: Sequence[int] = (1_000_000,)
 ) -> np.ndarray:
     """Send values from n0 to ``address`` on n1 and return what arrived, as bits."""
-    values.tofile(tmp_path / "sent.bin")
-    program = [sys.executable, "-c", STREAM]
-    rest = [f"{tos:x}", sizes]
-    receive = [*program, "receive", address, str(tmp_path / "got.bin"), *rest]
-    with bed.popen(1, receive, stdout=subprocess.PIPE, text=True) as receiver:
-        assert receiver.stdout is not None
-        assert receiver.stdout.readline() == "listening\n"
-        with bed.popen(0, [*program, "send", address, str(tmp_path / "sent.bin"), *rest]) as sender:
-            assert sender.wait(timeout=60) == 0
-        assert receiver.wait(timeout=60) == 0
-    return np.fromfile(tmp_path / "got.bin", np.uint32)
+    got = transfer(bed, values.tobytes(), [(tos, size) for size in sizes], address=address)
+    return np.frombuffer(got, np.uint32)
 
 
 def counters(bed: Testbed, node: int) -> dict[str, int]:
@@ -110,10 +69,10 @@ def addresses(bed: Testbed, *of_nodes: str) -> Iterator[None]:
         yield
 
 
-def test_ipv6_is_compressed_as_ipv4_is(nic_bed: Testbed, tmp_path: Path) -> None:
+def test_ipv6_is_compressed_as_ipv4_is(nic_bed: Testbed) -> None:
     before, wire_before = counters(nic_bed, 0), nic_bed.wire_counters()
     with addresses(nic_bed, "fd98::1", "fd98::2"):
-        got = stream(nic_bed, tmp_path, VALUES, "fd98::2")
+        got = stream(nic_bed, VALUES, "fd98::2")
     assert np.array_equal(got, ROUND_TRIP)
     sent = grown(nic_bed, 0, before)
     assert sent["tx_blocks"] > 0
@@ -123,15 +82,15 @@ def test_ipv6_is_compressed_as_ipv4_is(nic_bed: Testbed, tmp_path: Path) -> None
     assert any(flow["src"] == "fd98::1" and flow["raw_octets"] >= VALUES.nbytes for flow in flows)
 
 
-def test_untagged_ipv6_is_exact(nic_bed: Testbed, tmp_path: Path) -> None:
+def test_untagged_ipv6_is_exact(nic_bed: Testbed) -> None:
     before = counters(nic_bed, 0)
     with addresses(nic_bed, "fd98::1", "fd98::2"):
-        got = stream(nic_bed, tmp_path, VALUES, "fd98::2", tos=0)
+        got = stream(nic_bed, VALUES, "fd98::2", tos=0)
     assert np.array_equal(got, VALUES.view(np.uint32))
     assert "tx_blocks" not in grown(nic_bed, 0, before)
 
 
-def test_jumbo_frames_and_ipv6(run_id: str, tmp_path: Path) -> None:
+def test_jumbo_frames_and_ipv6(run_id: str) -> None:
     settings = TestbedSettings(2, mtu=9000, nic=NicSettings())
     with (
         Testbed(make_plan(settings, run_id), check_rate=False) as bed,
@@ -139,17 +98,17 @@ def test_jumbo_frames_and_ipv6(run_id: str, tmp_path: Path) -> None:
     ):
         for address in ("fd98::2", bed.plan.nodes[1].address):
             before = counters(bed, 0)
-            assert np.array_equal(stream(bed, tmp_path, VALUES, address), ROUND_TRIP)
+            assert np.array_equal(stream(bed, VALUES, address), ROUND_TRIP)
             sent = grown(bed, 0, before)
             assert sent["tx_payload_octets"] / sent["tx_blocks"] > 1500
             assert not any(name.startswith("drop") for name in sent)
 
 
 @pytest.mark.parametrize("address", ["fd98::2", "10.98.1.2"])
-def test_odd_writes_give_the_round_trip_or_the_value_itself(nic_bed: Testbed, tmp_path: Path, address: str) -> None:
+def test_odd_writes_give_the_round_trip_or_the_value_itself(nic_bed: Testbed, address: str) -> None:
     values = VALUES[:200_000]
     with addresses(nic_bed, "fd98::1", "fd98::2"):
-        got = stream(nic_bed, tmp_path, values, address, sizes="1,2,3,4001,30001,70,64")
+        got = stream(nic_bed, values, address, sizes=(1, 2, 3, 4001, 30001, 70, 64))
     wanted = ROUND_TRIP[: values.size]
     assert got.size == values.size
     assert ((got == wanted) | (got == values.view(np.uint32))).all()

@@ -96,7 +96,7 @@ def test_a_connection_outlives_a_kill(place: Place, tmp_path: Path) -> None:
             assert second.communicate(timeout=10)[1] == ""  # the TAP was there
     assert said.splitlines() == [
         "netoffload: made the TAP t0; it stays when this NIC ends, and so do the host's connections; "
-        f"`nsenter --net={place.path(0)} ip link del t0` removes it (--ephemeral makes one that goes)"
+        f"`nsenter --net={place.path(0)} ip link del t0` removes it (with --ephemeral it ends with the NIC)"
     ]
     shown = subprocess.run(
         ["ip", "-n", place.names[0], "address", "show", "t0"], capture_output=True, text=True, check=True

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -30,23 +31,13 @@ from netoffload.testbed.journal import read_run
 pytestmark = pytest.mark.netns
 
 Left = Callable[[str], list[str]]
-
-OWNER = """
-import sys, time
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-nic = NicSettings() if sys.argv[2] == "nic" else None
-with Testbed(make_plan(TestbedSettings(2, nic=nic), sys.argv[1]), check_rate=False) as bed:
-    bed.popen(1, ["/bin/sleep", "300"], start_new_session=True)
-    print("up", flush=True)
-    sys.stdin.read()
-"""
+PROGRAMS = Path(__file__).with_name("programs")
 
 
 def kill_an_owner(run_id: str, kind: str = "plain") -> None:
     """Build a testbed in a process of its own, and kill that process without warning."""
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER, run_id, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as owner:
+    command = [sys.executable, str(PROGRAMS / "own_testbed.py"), run_id, kind]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"up\n"
         owner.send_signal(signal.SIGKILL)
@@ -223,16 +214,7 @@ def test_which_run_is_meant(plain_bed: Testbed, run_id: str) -> None:
 
 
 def test_without_root_one_line_and_nothing_made(run_id: str, left_of: Left) -> None:
-    program = f"""
-import os
-from netoffload.testbed import Testbed, TestbedSettings, make_plan
-from netoffload.errors import SystemRefusedError
-os.seteuid(65534)
-try:
-    Testbed(make_plan(TestbedSettings(2), {run_id!r})).__enter__()
-except SystemRefusedError as error:
-    print(error.exit_code, error)
-"""
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    command = [sys.executable, str(PROGRAMS / "build_without_root.py"), run_id]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
     assert said.stdout.startswith(f"{SystemRefusedError.exit_code} a testbed needs root")
     assert left_of(run_id) == []

@@ -19,30 +19,7 @@ from netoffload.testbed.stream import stream
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi]
 
-SUM = """
-import json, os, socket
-import numpy as np
-from mpi4py import MPI
-from netoffload import control
-
-comm = MPI.COMM_WORLD
-
-def sent():
-    comm.Barrier()
-    octets = [node["tx_octets"] for node in control.request(os.environ["NETOFFLOAD_METER"], "wires")["nodes"]]
-    comm.Barrier()  # nobody sends while another still reads
-    return octets
-
-values = np.full(250_000, comm.rank + 1, np.float32)
-total = np.empty_like(values)
-comm.Allreduce(values, total)
-before = sent()
-comm.Allreduce(values, total)
-after = sent()
-said = comm.gather([socket.gethostname(), os.environ["NETOFFLOAD_ADDRESS"], float(total.min()), float(total.max())])
-if comm.rank == 0:
-    print(json.dumps({"ranks": said, "sent": [now - then for now, then in zip(after, before)]}))
-"""
+PROGRAMS = Path(__file__).with_name("programs")
 
 
 def written(folder: Path, text: str) -> str:
@@ -55,10 +32,9 @@ def quietly(_rank: int, _octets: bytes) -> None:
     pass
 
 
-def test_a_sum_of_four_ranks_crosses_the_wires(plain_bed: Testbed, tmp_path: Path) -> None:
-    result = run_ranks(
-        plain_bed, range(4), ["python", written(tmp_path, SUM)], timeout_s=60, capture_stdout=True, on_stderr=quietly
-    )
+def test_a_sum_of_four_ranks_crosses_the_wires(plain_bed: Testbed) -> None:
+    words = ["python", str(PROGRAMS / "sum_over_ranks.py"), "NETOFFLOAD_ADDRESS"]
+    result = run_ranks(plain_bed, range(4), words, timeout_s=60, capture_stdout=True, on_stderr=quietly)
     said = json.loads(result.stdout)
     assert said["ranks"] == [[f"n{rank}", f"10.98.1.{rank + 1}", 10.0, 10.0] for rank in range(4)]
     bound = 2 * 3 / 4 * 1_000_000  # the ring's octets per rank
@@ -79,19 +55,10 @@ def test_environment_reaches_every_rank(plain_bed: Testbed, tmp_path: Path) -> N
 
 
 FAILURES = {
-    "exception": (
-        "if comm.rank == 2:\n    raise ValueError('too bad')\ncomm.Barrier()",
-        "rank 2 said: ValueError: too bad",
-    ),
-    "exit": ("if comm.rank == 1:\n    raise SystemExit(7)\ncomm.Barrier()", "exit code 7"),
-    "killed": (
-        "import os\nif comm.rank == 0:\n    os.kill(os.getpid(), 9)\ncomm.Barrier()",
-        "failed: rank 0 was killed by signal 9",
-    ),
-    "aborted": (
-        "import os\nif comm.rank == 2:\n    os.abort()\ncomm.Barrier()",
-        "failed: rank 2 was killed by signal 6",
-    ),
+    "exception": (2, "rank 2 said: ValueError: too bad"),
+    "exit": (1, "exit code 7"),
+    "killed": (0, "failed: rank 0 was killed by signal 9"),
+    "aborted": (2, "failed: rank 2 was killed by signal 6"),
 }
 
 
@@ -114,11 +81,11 @@ def test_a_traceback_cut_short_is_not_quoted(written: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-def test_a_rank_that_fails_ends_all(plain_bed: Testbed, tmp_path: Path, kind: str) -> None:
-    text, message = FAILURES[kind]
-    app = written(tmp_path, "from mpi4py import MPI\ncomm = MPI.COMM_WORLD\n" + text)
+def test_a_rank_that_fails_ends_all(plain_bed: Testbed, kind: str) -> None:
+    rank, message = FAILURES[kind]
+    words = ["python", str(PROGRAMS / "fail.py"), str(rank), kind]
     with pytest.raises(RunError, match=message) as caught:
-        run_ranks(plain_bed, range(3), ["python", app], timeout_s=60, on_stderr=quietly)
+        run_ranks(plain_bed, range(3), words, timeout_s=60, on_stderr=quietly)
     if "signal" in message:
         assert caught.value.exit_code == 128 + int(message[-1])
     assert marked(plain_bed.plan.mark) == []
@@ -157,10 +124,10 @@ def test_the_ends_of_a_stream_do_not_hear_a_ctrl_c(plain_bed: Testbed) -> None:
     assert os.getsid(0) not in sessions
 
 
-def test_lines_of_different_ranks_stay_whole(plain_bed: Testbed, tmp_path: Path) -> None:
-    text = "import os\nfor part in (b'one ', b'two ', b'three\\n') * 20:\n    os.write(2, part)\nos.write(2, b'end')\n"
+def test_lines_of_different_ranks_stay_whole(plain_bed: Testbed) -> None:
+    words = [str(PROGRAMS / "say_in_parts.py")]
     heard: list[tuple[int, bytes]] = []
-    run_ranks(plain_bed, [0, 1], [written(tmp_path, text)], timeout_s=60, on_stderr=lambda *said: heard.append(said))
+    run_ranks(plain_bed, [0, 1], words, timeout_s=60, on_stderr=lambda *said: heard.append(said))
     for rank in (0, 1):
         mine = b"".join(octets for said_by, octets in heard if said_by == rank)
         assert mine == b"one two three\n" * 20 + b"end"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -20,29 +21,7 @@ from netoffload.testbed.processes import identify
 pytestmark = pytest.mark.netns
 
 OCTETS = 1_000_000
-
-ECHO = """
-import socket, sys
-with socket.create_server((sys.argv[1], 5001)) as server:
-    server.settimeout(20)
-    print("listening", flush=True)
-    stream = server.accept()[0]
-    with stream:
-        while octets := stream.recv(65536):
-            stream.sendall(octets)
-"""
-
-ASK = """
-import os, socket, sys, threading
-sent, got = os.urandom(int(sys.argv[2])), b""
-with socket.create_connection((sys.argv[1], 5001), timeout=20) as stream:
-    thread = threading.Thread(target=lambda: (stream.sendall(sent), stream.shutdown(socket.SHUT_WR)))
-    thread.start()
-    while octets := stream.recv(65536):
-        got += octets
-    thread.join()
-print("same" if got == sent else f"{len(got)} octets came back")
-"""
+PROGRAMS = Path(__file__).with_name("programs")
 
 
 def test_every_nic_runs_as_asked(nic_bed: Testbed) -> None:
@@ -60,10 +39,12 @@ def test_every_nic_runs_as_asked(nic_bed: Testbed) -> None:
 def test_an_echo_crosses_both_nics_bit_exact_and_is_counted(nic_bed: Testbed) -> None:
     address = nic_bed.plan.nodes[1].address
     before = nic_bed.wire_counters()
-    with nic_bed.popen(1, [sys.executable, "-c", ECHO, address], stdout=subprocess.PIPE, text=True) as echo:
+    words = [sys.executable, str(PROGRAMS / "echo.py"), address]
+    with nic_bed.popen(1, words, stdout=subprocess.PIPE, text=True) as echo:
         assert echo.stdout is not None
         assert echo.stdout.readline() == "listening\n"
-        ask = nic_bed.popen(0, [sys.executable, "-c", ASK, address, str(OCTETS)], stdout=subprocess.PIPE, text=True)
+        words = [sys.executable, str(PROGRAMS / "ask_echo.py"), address, str(OCTETS)]
+        ask = nic_bed.popen(0, words, stdout=subprocess.PIPE, text=True)
         assert ask.communicate(timeout=30)[0] == "same\n"
         assert echo.wait(timeout=10) == 0
     after = nic_bed.wire_counters()

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from transfers import transfer_words
 
 from netoffload import control
 from netoffload.config import TAP_QUEUE_FRAMES
@@ -24,32 +26,8 @@ pytestmark = pytest.mark.netns
 
 START_S = 60
 
-SERVER = """
-import socket, sys
-with socket.socket() as listener:
-    listener.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x28)
-    listener.bind((sys.argv[1], 0))
-    listener.listen()
-    print(listener.getsockname()[1], flush=True)
-    connection, _ = listener.accept()
-    with connection, connection.makefile("rb") as data:
-        print(len(data.read()), flush=True)
-"""
+FLOATS = np.random.default_rng(1).normal(0, 0.002, 100_000).astype(np.float32).tobytes()
 MSS = 1448
-BYTES_RETRANS_AT = 208
-"""In struct tcp_info (linux/tcp.h): octets that TCP has sent again, 64 bits."""
-CLIENT = f"""
-import socket, sys
-import numpy as np
-with socket.socket() as client:
-    client.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x28)
-    client.connect((sys.argv[1], int(sys.argv[2])))
-    client.sendall(np.random.default_rng(1).normal(0, 0.002, 100_000).astype(np.float32).tobytes())
-    client.shutdown(socket.SHUT_WR)
-    client.recv(1)
-    info = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, {BYTES_RETRANS_AT} + 8)
-    print(int.from_bytes(info[{BYTES_RETRANS_AT}:], "little"), flush=True)
-"""
 
 
 def unit(name: str, instance: str) -> dict[str, list[str]]:
@@ -124,20 +102,22 @@ class Host:
     def has_its_card(self) -> bool:
         return subprocess.run(self.argv(f"ip link show dev {self._file['WIRE']}"), capture_output=True).returncode == 0
 
-    def python(self, program: str, *words: str) -> subprocess.Popen[str]:
-        command = ["nsenter", f"--net={self.netns}", sys.executable, "-c", program, *words]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    def transfer(self, way: str, address: str) -> subprocess.Popen[bytes]:
+        words = transfer_words(way, address, [(0x28, len(FLOATS))])
+        pipe = subprocess.PIPE
+        command = ["nsenter", f"--net={self.netns}", sys.executable, *words]
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
 def send_tagged(sender: Host, receiver: Host) -> int:
     """Send 400,000 octets over a tagged connection; return how many octets TCP sent again."""
-    with receiver.python(SERVER, receiver.address) as server:
-        assert server.stdout is not None
-        port = server.stdout.readline().strip()
-        with sender.python(CLIENT, receiver.address, port) as client:
-            again = client.communicate(timeout=30)[0]
+    with receiver.transfer("receive", receiver.address) as server:
+        assert server.stderr is not None
+        assert server.stderr.readline() == b"listening\n"
+        with sender.transfer("send", receiver.address) as client:
+            again = client.communicate(FLOATS, timeout=30)[0]
             assert client.returncode == 0
-        assert server.communicate(timeout=30)[0] == "400000\n"
+        assert len(server.communicate(timeout=30)[0]) == 400_000
     return int(again)
 
 

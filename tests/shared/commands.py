@@ -40,9 +40,16 @@ def started(
     *words: str, env: Mapping[str, str] | None = None, timeout_s: float = 60, module: str = "netoffload"
 ) -> Done:
     """``python -m MODULE WORDS`` as a process that starts from nothing."""
+    return python("-m", module, *words, env=env, timeout_s=timeout_s)
+
+
+def python(
+    *words: str, env: Mapping[str, str] | None = None, timeout_s: float = 60, folder: Path | None = None
+) -> Done:
+    """``python WORDS`` in a folder, as a process that starts from nothing."""
     whole = {**os.environ, "PYTHONPATH": PYTHONPATH, **(env or {})}
-    command = [sys.executable, "-m", module, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=whole, check=False)
+    argv = [sys.executable, *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, env=whole, cwd=folder, check=False)
 
 
 @contextlib.contextmanager

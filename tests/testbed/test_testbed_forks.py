@@ -19,19 +19,8 @@ from netoffload.training.rank_imports import IMPORTED
 
 DEADLINE_S = 20
 OWN_ENV = {"PATH": os.defpath, **RANK_ENV}
-
-SAYS_ALL = """\
-import json, os, sys
-json.dump({"argv": sys.argv, "env": dict(os.environ), "folder": os.getcwd(), "path": sys.path[0],
-           "imported": "decimal" in sys.modules, "server": os.getppid()}, sys.stdout)
-print("also", file=sys.stderr)
-sys.exit(int(os.environ["CODE"]))
-"""
-WAITS = """\
-import os, sys, time
-print(os.getpid(), flush=True)
-time.sleep(60)
-"""
+PROGRAMS = Path(__file__).with_name("programs")
+WAIT = PROGRAMS / "wait.py"
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +62,8 @@ def test_without_a_server_a_rank_is_an_interpreter_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_fork_has_arguments_environment_folder_streams_and_imports(
-    forks: ForkServer, program: Path, code: int
-) -> None:
-
-    program.write_text(SAYS_ALL)
+def test_a_fork_has_arguments_environment_folder_streams_and_imports(forks: ForkServer, code: int) -> None:
+    program = PROGRAMS / "say_all.py"
     client = started(forks, program, CODE=str(code), OWN="yes")
     out, err = client.communicate(timeout=DEADLINE_S)
     said = json.loads(out)
@@ -125,25 +111,22 @@ def test_descriptors_of_the_launcher_keep_their_numbers(forks: ForkServer, progr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_client_that_is_ended_ends_its_fork(forks: ForkServer, program: Path, number: signal.Signals) -> None:
-    program.write_text(WAITS)
-    with started(forks, program) as client:
+def test_a_client_that_is_ended_ends_its_fork(forks: ForkServer, number: signal.Signals) -> None:
+    with started(forks, WAIT) as client:
         pid = pid_of(client)
         client.send_signal(number)
         assert client.wait(DEADLINE_S) == -number
         wait_until_gone(pid)
 
 
-def test_a_fork_that_a_signal_ends_is_said_so(forks: ForkServer, program: Path) -> None:
-    program.write_text(WAITS)
-    with started(forks, program) as client:
+def test_a_fork_that_a_signal_ends_is_said_so(forks: ForkServer) -> None:
+    with started(forks, WAIT) as client:
         os.kill(pid_of(client), signal.SIGSEGV)
         assert client.wait(DEADLINE_S) == -signal.SIGSEGV
 
 
-def test_a_fork_that_ignores_sigterm_ends_with_its_client(forks: ForkServer, program: Path) -> None:
-    program.write_text("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS)
-    with started(forks, program) as client:
+def test_a_fork_that_ignores_sigterm_ends_with_its_client(forks: ForkServer) -> None:
+    with started(forks, WAIT, DEAF="yes") as client:
         pid = pid_of(client)
         client.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
@@ -152,12 +135,11 @@ def test_a_fork_that_ignores_sigterm_ends_with_its_client(forks: ForkServer, pro
         wait_until_gone(pid)
 
 
-def test_with_its_owner_go_forks_and_folder(program: Path) -> None:
-    program.write_text(WAITS)
+def test_with_its_owner_go_forks_and_folder() -> None:
     with contextlib.ExitStack() as stack:
         with ForkServer([], OWN_ENV) as server:
             folder = Path(*server.env.values()).parent
-            client = stack.enter_context(started(server, program))
+            client = stack.enter_context(started(server, WAIT))
             pid = pid_of(client)
         wait_until_gone(pid)
         assert client.wait(DEADLINE_S) != 0
@@ -175,16 +157,14 @@ def test_a_module_that_is_not_there_is_told_by_clients_alone(program: Path, capf
     assert capfd.readouterr().err == ""
 
 
-def test_an_owner_that_is_killed_takes_forks_and_folder_with_it(program: Path) -> None:
-    program.write_text(WAITS)
-    text = "import time\nfrom netoffload.testbed.forks import ForkServer\n"
-    text += "with ForkServer([]) as forks:\n    print(*forks.env.values(), flush=True)\n    time.sleep(60)\n"
+def test_an_owner_that_is_killed_takes_forks_and_folder_with_it() -> None:
     env = {**OWN_ENV, "PYTHONPATH": PYTHONPATH}
-    with subprocess.Popen([sys.executable, "-c", text], env=env, stdout=subprocess.PIPE, text=True) as owner:
+    command = [sys.executable, str(PROGRAMS / "own_forks.py")]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         path = Path(owner.stdout.readline().strip())
         whole = {**env, ENV_FORK_SERVER: str(path)}
-        with subprocess.Popen([*python_argv(whole), str(program)], env=whole, stdout=subprocess.PIPE) as client:
+        with subprocess.Popen([*python_argv(whole), str(WAIT)], env=whole, stdout=subprocess.PIPE) as client:
             pid = pid_of(client)
             owner.kill()
             wait_until_gone(pid)

@@ -112,7 +112,7 @@ def test_refuses_what_no_nic_can_do() -> None:
         NicSettings(bypass="kernel", faults="loss=0.1")
     with pytest.raises(UsageError, match="ECN bits"):
         NicSettings(tag="0x29")
-    with pytest.raises(UsageError, match="are no list"):
+    with pytest.raises(UsageError, match="are not a list"):
         NicSettings(ports="http")
     with pytest.raises(UsageError, match="tag any needs ports"):
         NicSettings(tag="any")

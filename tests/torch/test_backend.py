@@ -43,7 +43,9 @@ def _all_true(found: Any) -> bool:
 
 @pytest.mark.slow
 def test_ranks_order_close_disagree_wait_train_and_die_as_torch_expects() -> None:
-    said = dict(map(json.loads, _run(Path(__file__).with_name("backend_ranks.py"), str(SIZE)).splitlines()))
+    said = dict(
+        map(json.loads, _run(Path(__file__).with_name("programs") / "backend_ranks.py", str(SIZE)).splitlines())
+    )
     assert said.keys() == set(range(SIZE - 1))
     for found in said.values():
         assert {name: what for name, what in found.items() if not _all_true(what)} == {}

@@ -16,7 +16,7 @@ from netoffload.errors import UsageError
 from netoffload.torch import CompressionState, Options
 from netoffload.transport.launchers import set_rank_environment
 
-RANKS = Path(__file__).with_name("doors_ranks.py")
+RANKS = Path(__file__).with_name("programs") / "doors_ranks.py"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

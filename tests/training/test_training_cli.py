@@ -59,8 +59,8 @@ def test_a_wrong_option_of_a_process_is_one_line_and_exit_code_2() -> None:
         (("--checkpoint", "/nonexistent", "--resume"), "/nonexistent holds no checkpoint of these runs"),
         (("--checkpoint", "/nonexistent", "--checkpoint-every", "0"), "every 0 iterations: it must be at least 1"),
         (("--out", "/"), "cannot write /: Is a directory"),
-        (("--out", "/nonexistent/runs.jsonl"), "/nonexistent is no folder"),
-        (("--exchange", "inc", "--capture", "/nonexistent/g.npy"), "/nonexistent is no folder"),
+        (("--out", "/nonexistent/runs.jsonl"), "/nonexistent is not a folder"),
+        (("--exchange", "inc", "--capture", "/nonexistent/g.npy"), "/nonexistent is not a folder"),
         (("--exchange", "inc", "--capture", "/"), "cannot write /: Is a directory"),
     ],
 )

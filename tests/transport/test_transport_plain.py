@@ -20,7 +20,7 @@ def test_processes_without_mpi_sum_talk_and_name_the_one_that_is_killed() -> Non
         port = free.getsockname()[1]
     words = [
         sys.executable,
-        str(Path(__file__).with_name("plain_ranks.py")),
+        str(Path(__file__).with_name("programs") / "plain_ranks.py"),
         str(VICTIM),
         *[f"127.0.0.1:{port}"] * SIZE,
     ]

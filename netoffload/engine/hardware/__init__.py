@@ -1,8 +1,8 @@
 """The codecs as hardware: the compressor and decompressor of INCEPTIONN's NIC, and those of groups, cycle by cycle.
 
-This is a text to read and a model to measure with, not a part of the data path: what the NIC process runs is
-``netoffload.codec``. Both make the same octets; ``tests/engine`` compares every one. Bits are Python integers, bit 0
-first on the stream, so that what is drawn here is what the code says.
+This is a text to read and a model to measure with, not a part of the data path: the NIC process runs
+``netoffload.codec``. Both make the same octets, as ``tests/engine`` checks. Bits are Python integers, bit 0 first on
+the stream, so the code follows the drawings.
 
 **Compressor** (INCEPTIONN, Fig. 9). Eight floats arrive as one 256-bit beat of an AXI stream::
 
@@ -22,7 +22,7 @@ first on the stream, so that what is drawn here is what the code says.
                        └───────────┬───────────┘
                                    ▼                             256-bit beats, the last one shorter
 
-**Decompressor** (Fig. 10). The vectors lie across the beats as they fall::
+**Decompressor** (Fig. 10). Vectors do not begin at the edges of beats::
 
                        ┌───────────────────────┐
             beats ────►│     burst buffer      │                 a vector may begin in one beat and end in another
@@ -33,25 +33,26 @@ first on the stream, so that what is drawn here is what the code says.
                        └─────┬─────┘ └─┬───────────────────────────┘
                   bits to shift away   ▼                         eight floats, one beat
 
-**Timing.** Both of these engines are one register with logic before or behind it, and each cycle has two halves. First
-the output: the beat that the register holds leaves if the sink takes it. Then the input: a beat enters if, after that,
-the *most* that a beat can add would still fit: 272 bits in the compressor, 256 in the decompressor. So "ready" hangs on
-the register's fill and on the sink, never on the data, as a circuit wants it. Pipelining the logic would add some
-cycles to a stream, once; the model leaves them out.
+**Timing.** Each of these engines is one register with logic before or behind it, and each cycle has two halves. First
+the output: the beat that the register holds leaves if the sink takes it. Then the input: a beat enters if the *most*
+that a beat can add still fits: 272 bits in the compressor, 256 in the decompressor. So "ready" depends on the
+register's fill and on the sink, never on the data, as a circuit needs it. Pipelining the logic would add a few cycles
+per stream; the model leaves them out.
 
-Both registers have 520 bits. The paper describes a burst buffer of two beats, 512, that reads when fewer bits than one
-beat are left; but a vector of 272 bits can lie across *three* beats (1 + 32 + 1 octets), and in front of it such a
-buffer would stop for ever with 264 bits held. One octet more is the least that cannot; ``tests/engine`` shows both.
+Both registers have 520 bits. The paper describes a burst buffer of two beats, 512 bits, that reads when less than one
+beat is left. But a vector of 272 bits can lie across *three* beats (1 + 32 + 1 octets): such a buffer would then stop
+for ever with 264 bits held. One octet more is the least size that cannot stop; ``tests/engine`` shows both.
 
-**What limits it.** While bursts become 256 bits or less it is the side of the floats: one burst per cycle, 25.6 Gb/s at
-100 MHz, *however well they compress*. A burst in which nothing can be compressed becomes 272 bits, 16 more than a
-beat; after sixteen of them the compressor must refuse one for a cycle (``alignment_full``) and the decompressor comes
-up short for a cycle (``incomplete_burst``): 16 bursts in 17 cycles, 24.1 Gb/s. Mixed bursts can do worse, because a
-register of about two beats evens out little: 272, 224, 272 bits in turn are a beat on average, and stall both engines
-in every fourth cycle. A third beat would end that.
+**What limits the rate.** While bursts become 256 bits or less, the uncompressed side does: one burst per cycle,
+25.6 Gb/s at 100 MHz, *however well they compress*. A burst in which nothing can be compressed becomes 272 bits, 16 more
+than a beat. After sixteen such bursts the compressor must refuse one for a cycle (``alignment_full``), and the
+decompressor lacks data for a cycle (``incomplete_burst``): 16 bursts in 17 cycles, 24.1 Gb/s. Mixed bursts can be
+slower, because a register of about two beats evens out little. Bursts of 272, 224, 272 bits in turn, a beat on average,
+stall both engines in every fourth cycle. A third beat would end that.
 
-**Groups.** The masked codec (``netoffload.codec``) says first which of 64 floats are not 0, then their codes, then the
-escapes. Nobody knows the masks before the last burst, so a compressor collects a group while the one before it leaves::
+**Groups.** The masked codec (``netoffload.codec``) sends first which of 64 floats are not 0, then their codes, then the
+escapes. The masks are complete only after the last burst, so a compressor collects a group while the one before it
+leaves::
 
     beat     x7 .. x0 ──► eight compression blocks ──► 8 tags, 8 codes
                                      │
@@ -73,28 +74,30 @@ escapes. Nobody knows the masks before the last burst, so a compressor collects 
                     └───────────┬───────────┘
                                 ▼                              256-bit beats, the last one shorter
 
-What a burst adds to a memory may lie across two words, so each octet of a word has an address of its own.
+The octets that a burst adds to a memory may lie across two words, so each octet of a word has a separate address.
 
-The decompressor mirrors this. A register of 504 bits gives off, in a cycle, the masks or up to 32 octets of the part
-that comes next: masks say how many codes there are, and codes how many escapes. Once a group is whole, a burst of it
-leaves per cycle: the rotators and trees run backwards, and each lane finds its code behind those of the lanes before
-it. The block header says how many floats there are, and so where the last group ends.
+The decompressor mirrors this. In each cycle a register of 504 bits delivers the masks or up to 32 octets of the next
+part: masks say how many codes there are, and codes how many escapes. Once a group is complete, one of its bursts leaves
+per cycle: the rotators and trees run backwards, and each lane finds its code behind the codes of the lanes before it.
+The block header says how many floats there are, and so where the last group ends.
 
-A group enters in eight cycles and leaves in one for its masks and one per word that a part begins: 1 + codes / 32 +
-16 bits / 16 + 32 bits / 8, each rounded up. Up to eight words that costs nothing: a burst per cycle, also where every
-float takes 16 bits. Beyond, the next group waits (``group_full``): eleven words, 18.6 Gb/s, if every float takes 32
-bits, and twelve, 17.1 Gb/s, if one in the group takes 16. The decompressor stalls equally (``incomplete_group``).
+A group enters in eight cycles. It leaves in one cycle for its masks and one for each word of a part: 1 + codes / 32 +
+16-bit escapes / 16 + 32-bit escapes / 8, each rounded up. Up to eight words cost no time: one burst per cycle, even if
+every float takes 16 bits. With more words the next group waits (``group_full``). If every float takes 32 bits there are
+eleven words, 18.6 Gb/s; if one of the group's floats takes 16 bits there are twelve, 17.1 Gb/s. The decompressor
+stalls as often (``incomplete_group``).
 
-What a form costs is in ``circuit``. The memories have 7312 bits, where bursts need none, and the compressor has half as
-many multiplexers again. The decompressor has somewhat fewer: rotators bring the codes of a burst to one place, and
-trees spread them. That of bursts selects every lane's code by itself, the last one from 29 places.
+``circuit`` says what each form costs. Groups need memories of 7312 bits, and bursts none; the compressor of groups has
+half as many multiplexers again. The decompressor of groups has somewhat fewer: rotators bring the codes of a burst to
+one place, and trees spread them. The decompressor of bursts selects each lane's code separately, the last one from 29
+places.
 
-Every cycle of every port is accounted for: it moved a beat or waited for one reason (:class:`Wait`).
-Packet headers are not modelled; one gradient is one stream.
+In every cycle each port moves a beat or waits for exactly one reason (:class:`Wait`). Packet headers are not modelled;
+one gradient is one stream.
 
-Files: ``ports`` beats and what ports count; ``blocks`` the logic of one lane; ``engines`` register, cycle, compressor,
-decompressor; ``groups`` those of the masked codec; ``circuit`` what an engine is made of; the functions from arrays to
-arrays are here.
+Files: ``ports``, beats and the counts of a port; ``blocks``, the logic of one lane; ``engines``, register, cycle,
+compressor, decompressor; ``groups``, the engines of the masked codec; ``circuit``, the parts of an engine. This file
+has the functions from arrays to arrays.
 """
 
 from __future__ import annotations
@@ -153,10 +156,10 @@ def compress(
         codec: one of :data:`MODELLED`.
         bound_k: the error bound is 2**-bound_k, 1..16.
         valid: the cycles in which the source has a beat.
-        ready: the cycles in which the sink takes one.
+        ready: the cycles in which the sink takes a beat.
 
     Returns:
-        The payload, octet by octet the codec's, and the engine with its counts.
+        The payload, equal to the codec's, and the engine with its counts.
 
     Raises:
         UsageError: no such codec in hardware, or a bound outside 1..16.
@@ -175,7 +178,7 @@ def decompress(
 
     Raises:
         UsageError: no such codec in hardware, or a bound outside 1..16.
-        CodecError: the payload does not hold ``count`` floats, or no encoder makes it.
+        CodecError: the payload does not hold ``count`` floats, or no encoder makes such a payload.
     """
     blocks = blocks_of(codec, bound_k)
     engine = GroupDecompressor(blocks, count) if has_groups(codec) else Decompressor(blocks)

@@ -1,7 +1,7 @@
 """One lane: the compression block from a float to its tag and code, the decompression block back.
 
-Whole numbers, shifts and comparisons only, as gates have them. A float below 1 is read as a fixed-point fraction: with
-e its exponent and 1.m its significand, |x| = 1.m >> (127 - e), and a code is the first bits of that behind the point.
+It uses only integers, shifts and comparisons, like gates. A float below 1 is read as a fixed-point fraction: with e its
+exponent and 1.m its significand, |x| = 1.m >> (127 - e). A code is the first bits of this fraction behind the point.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CODE_BITS: Final = (0, 8, 16, 32)
 
 MANTISSA_BITS: Final = 23
 BIAS: Final = 127
-"""Exponent of the floats from 1 up, which travel whole."""
+"""Biased exponent of 1.0; floats from there on travel whole."""
 
 
 class Coded(NamedTuple):
@@ -36,7 +36,7 @@ def _fields(word: int) -> tuple[int, int, int]:
 
 
 def compress_inceptionn(word: int, bound_k: int) -> Coded:
-    """Algorithm 2: the exponent chooses the form, and what does not fit into it is cut off."""
+    """Algorithm 2: the exponent chooses the form, and the bits that do not fit into the form are cut off."""
     sign, exponent, significand = _fields(word)
     distance = BIAS - exponent  # from the binary point to the leading 1
     if distance <= 0:
@@ -50,9 +50,9 @@ def compress_inceptionn(word: int, bound_k: int) -> Coded:
 
 
 def compress_bounded(word: int, bound_k: int) -> Coded:
-    """``bounded``: round to the unit of each form, and take the smallest form whose range the result is in.
+    """``bounded``: round to the unit of each form, and take the smallest form whose range holds the result.
 
-    Two rounding adders more than Algorithm 2. Why the ranges are these: ``netoffload.codec.plain.bounded_limits``.
+    It needs two more adders than Algorithm 2. ``netoffload.codec.plain.bounded_limits`` explains the ranges.
     """
     sign, exponent, significand = _fields(word)
     distance = BIAS - exponent
@@ -78,8 +78,8 @@ def _rounded(significand: int, shift: int) -> int:
 def decompress(coded: Coded, places8: int) -> int:
     """Algorithm 3: find the leading 1, which gives the exponent, and move it to the hidden bit.
 
-    ``places8`` says what the 8-bit form's last bit weighs, 2**-places8; it is all that tells the two codecs apart. A
-    magnitude of 0, which the algorithm leaves open, becomes +0.
+    The last bit of the 8-bit form weighs 2**-places8; only this differs between the two codecs. A magnitude of 0, which
+    the algorithm leaves open, becomes +0.
     """
     tag, code = coded
     if tag == 3:
@@ -95,7 +95,7 @@ def decompress(coded: Coded, places8: int) -> int:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The logic of one lane, with the bound wired in."""
+    """The logic of one lane for a fixed error bound."""
 
     compress: Callable[[int], Coded]
     decompress: Callable[[Coded], int]
@@ -109,11 +109,11 @@ MODELLED: Final = {
     for codec_id, spec in SPECS.items()
     if unmasked(codec_id) in _COMPRESS and not isinstance(spec.form, Packed)
 }
-"""The codecs with tags, or with masks and codes of an octet, whose compression block stands here."""
+"""The codecs that are modelled: tags or masks, codes of an octet, and a compression block in this file."""
 
 
 def has_groups(codec: str) -> bool:
-    """Return whether a codec of :data:`MODELLED` has masks and groups, not tags and bursts."""
+    """Return whether a codec of :data:`MODELLED` has masks and groups instead of tags and bursts."""
     return isinstance(SPECS[MODELLED[codec]].form, Masked)
 
 

@@ -1,4 +1,4 @@
-"""What an engine is made of, counted: bits that are kept, bits that are moved, and the multiplexers that move them."""
+"""The parts of an engine, counted: bits that are stored, bits that are moved, and the multiplexers that move them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Shifter(NamedTuple):
-    """Rows of multiplexers with two inputs: row i moves everything by 2^i places, or leaves it.
+    """Rows of multiplexers with two inputs: row i moves all bits by 2^i places, or leaves them.
 
     Attributes:
         what: what it moves.
@@ -27,7 +27,7 @@ class Shifter(NamedTuple):
 
     @property
     def multiplexers(self) -> int:
-        """Multiplexers of one bit. Those at the edges of a row are not all needed, so a circuit has somewhat fewer."""
+        """Multiplexers of one bit. A circuit has somewhat fewer, since some at the edges of a row are not needed."""
         return self.width_bits * (self.places - 1).bit_length()
 
 
@@ -35,8 +35,8 @@ class Circuit(NamedTuple):
     """One engine, without the blocks of its lanes, which are the same in every form.
 
     Attributes:
-        register_bits: of registers that shifters fill or empty at any octet.
-        memory_bits: of memories that are written or read by words.
+        register_bits: bits of registers that shifters fill or empty at any octet.
+        memory_bits: bits of memories that are written or read by words.
         shifters: what moves octets to their places.
     """
 

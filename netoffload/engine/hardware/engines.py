@@ -18,19 +18,19 @@ TAGS_BITS: Final = TAG_BITS * LANES
 LONGEST_VECTOR_BITS: Final = TAGS_BITS + BEAT_BITS
 
 REGISTER_BITS: Final = BEAT_BITS + LONGEST_VECTOR_BITS - 8
-"""520, the least that cannot hang, everything being whole octets. The compressor may hold all but an octet of a beat
-when the longest vector arrives; the decompressor may hold all but an octet of the longest vector when it needs a beat.
+"""520, the least size that cannot hang; lengths are whole octets. The compressor may hold all but an octet of a beat
+when the longest vector arrives. The decompressor may hold all but an octet of the longest vector when it needs a beat.
 """
 
 
 class Vector(NamedTuple):
-    """So many bits, the first one lowest; ``bits`` has nothing above its length."""
+    """A string of ``length`` bits, the first one lowest; the bits of ``bits`` above are 0."""
 
     bits: int
     length: int
 
     def then(self, other: Vector) -> Vector:
-        """Return both, ``other`` shifted to the end of this one: a node of the shifter tree."""
+        """Return this vector with ``other`` behind it: a node of the shifter tree."""
         return Vector(self.bits | other.bits << self.length, self.length + other.length)
 
     def first(self, length: int) -> Vector:
@@ -39,7 +39,7 @@ class Vector(NamedTuple):
         return Vector(self.bits & ((1 << length) - 1), length)
 
     def without(self, length: int) -> Vector:
-        """Return what is behind the first ``length`` bits."""
+        """Return the bits behind the first ``length`` ones."""
         return Vector(self.bits >> length, self.length - length)
 
 
@@ -51,17 +51,17 @@ def joined(level: list[Vector]) -> Vector:
 
 
 class Engine(ABC):
-    """Registers between two ports; subclasses say what enters them and what leaves them.
+    """Registers between two ports; subclasses define what enters and what leaves.
 
     Attributes:
         intake: the port on which beats arrive.
-        outlet: the port on which they leave.
+        outlet: the port on which beats leave.
         held: the shift register at the port with the compressed octets.
     """
 
     capacity_bits: ClassVar[int] = REGISTER_BITS
     circuit: ClassVar[Circuit]
-    """What it is made of."""
+    """The engine's parts."""
 
     when_short: ClassVar[Wait]
 
@@ -73,23 +73,23 @@ class Engine(ABC):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left in it that could leave."""
+        """Whether nothing is left in the engine."""
         return not self.held.length
 
     @abstractmethod
     def leave(self, has_ended: bool) -> tuple[Beat, int] | None:
-        """Return the beat that could leave and the bits of ``held`` it stands for; None if there is too little."""
+        """Return the beat that could leave and how many bits of ``held`` it uses; None if too few are held."""
 
     def release(self, used: int) -> None:
-        """Let go what the beat that left stands for."""
+        """Remove the bits that the beat used."""
         self.held = self.held.without(used)
 
     def move(self, has_ended: bool) -> None:  # noqa: B027 - a single register has nothing to move
-        """Move what moves inside in a cycle, after the output and before the input."""
+        """Move bits inside the engine, after the output and before the input of a cycle."""
 
     @abstractmethod
     def refusal(self) -> Wait | None:
-        """Return why no beat may enter in this cycle; None if one may."""
+        """Return why no beat may enter in this cycle; None if a beat may enter."""
 
     @abstractmethod
     def enter(self, beat: Beat) -> None:
@@ -132,7 +132,7 @@ class Engine(ABC):
 
 
 class Compressor(Engine):
-    """Fig. 9: blocks and shifter tree at the input, the register is the alignment unit."""
+    """Fig. 9: blocks and shifter tree at the input; the register is the alignment unit."""
 
     circuit = Circuit(
         REGISTER_BITS,
@@ -156,12 +156,12 @@ class Compressor(Engine):
         self.held = self.held.then(Vector(tags, TAGS_BITS)).then(codes)
 
     def leave(self, has_ended: bool) -> tuple[Beat, int] | None:
-        """Return 256 bits, or what is left once the input has ended."""
+        """Return 256 bits, or the rest once the input has ended."""
         return beat_of(self.held, is_last=has_ended)
 
 
 class Decompressor(Engine):
-    """Fig. 10: the register is the burst buffer, tag decoder and blocks at its output."""
+    """Fig. 10: the register is the burst buffer; tag decoder and blocks are at its output."""
 
     circuit = Circuit(
         REGISTER_BITS,
@@ -179,14 +179,14 @@ class Decompressor(Engine):
         return Wait.BUFFER_FULL if self.held.length + BEAT_BITS > self.capacity_bits else None
 
     def enter(self, beat: Beat) -> None:
-        """Append a beat as it came."""
+        """Append a beat to the burst buffer."""
         self.held = self.held.then(Vector(beat.bits, 8 * beat.octets))
 
     def leave(self, has_ended: bool) -> tuple[Beat, int] | None:
         """Return eight floats if the buffer holds their whole vector.
 
         Raises:
-            CodecError: the stream ended inside it.
+            CodecError: the stream ended inside a vector.
         """
         tags = [self.held.bits >> TAG_BITS * lane & 3 for lane in range(LANES)]
         used = TAGS_BITS + sum(CODE_BITS[tag] for tag in tags)
@@ -203,7 +203,7 @@ class Decompressor(Engine):
 
 
 def coded_lanes(blocks: Blocks, beat: Beat) -> list[Coded]:
-    """Return what the compression blocks make of eight floats."""
+    """Return the tags and codes that the compression blocks make of eight floats."""
     return [blocks.compress(beat.bits >> FLOAT_BITS * lane & 0xFFFFFFFF) for lane in range(LANES)]
 
 
@@ -219,13 +219,13 @@ def clocked(engine: Engine, beats: Iterable[Beat], valid: Timing = always, ready
     """Clock an engine until the last beat has left it.
 
     Args:
-        engine: a compressor or decompressor; its ports count.
-        beats: what arrives.
+        engine: a compressor or decompressor, whose ports count.
+        beats: the beats that arrive.
         valid: the cycles in which the source has a beat.
-        ready: the cycles in which the sink takes one; like ``valid``, it must become true again and again.
+        ready: the cycles in which the sink takes a beat; like ``valid``, it must become true again and again.
 
     Returns:
-        What left.
+        The beats that left.
 
     Raises:
         CodecError: the stream ends inside a compressed burst.

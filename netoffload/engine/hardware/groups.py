@@ -1,6 +1,6 @@
 """The engines of the masked codec: memories for two groups each, one on its way in and one on its way out.
 
-The order of the octets makes them necessary: the masks come first, and nobody knows them before the last burst.
+The memories are needed because the masks leave first but are complete only after the last burst.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BURSTS: Final = GROUP // LANES
 """Bursts in a group."""
 
 ALIGNMENT_BITS: Final = 2 * BEAT_BITS - 8
-"""504, the least that cannot hang: all but an octet of a beat is held, and a whole word or beat comes."""
+"""504, the least size that cannot hang: a word or beat may come while all but an octet of a beat is held."""
 
 MEMORY_BITS: Final = 2 * (8 * HEAD_MAX + sum(CODE_BITS[1:]) * GROUP)
 """7312: masks, codes, 16-bit and 32-bit escapes of two groups."""
@@ -33,18 +33,18 @@ _PARTS: Final = (
     *(tree("codes", 8, 1) + tree("16 bits", 16, 1) + tree("32 bits", 32, 1)),
     *(Shifter(what, BEAT_BITS, BEAT_BITS // bits) for what, bits in (("codes", 8), ("16 bits", 16), ("32 bits", 32))),
 )
-"""Three trees, and behind them three rotators: what lies where in a word of a memory depends on what came before."""
+"""Three trees, and behind them three rotators, because octets may start anywhere in a word of a memory."""
 
 
 class Group(NamedTuple):
-    """What the memories hold of one group; immutable, so a cycle that changes it makes another.
+    """The parts of one group in the memories; immutable, so a cycle that changes a group makes a new one.
 
     Attributes:
-        bursts: that have come, or have yet to leave.
-        lanes: a bit per float that is not 0, the next one lowest.
-        codes: their octets.
-        sixteens: of those with 16 bits.
-        wholes: of those with 32 bits.
+        bursts: bursts that have come, or that have yet to leave.
+        lanes: a bit per float, 1 if the float is not 0; the next float's bit is lowest.
+        codes: the codes of those floats, an octet each.
+        sixteens: the 16-bit escapes.
+        wholes: the 32-bit escapes.
     """
 
     bursts: int = 0
@@ -54,7 +54,7 @@ class Group(NamedTuple):
     wholes: Vector = EMPTY
 
     def with_burst(self, coded: list[Coded]) -> Group:
-        """Return the group with one burst more: each part is squeezed by a tree of its own."""
+        """Return the group with one burst more: one tree per part squeezes out the lanes without a code."""
         mask = sum((tag != 0) << lane for lane, (tag, _) in enumerate(coded))
         codes = joined([Vector(_CODE_OF_TAG.get(tag, code), 8 if tag else 0) for tag, code in coded])
         sixteens, wholes = (
@@ -70,7 +70,7 @@ class Group(NamedTuple):
         )
 
     def words(self) -> list[Vector]:
-        """Return what leaves, cycle by cycle: the masks, and then every part by words of at most a beat."""
+        """Return the words that leave, one per cycle: the masks, then every part in words of at most a beat."""
         masks = [self.lanes >> LANES * burst & 0xFF for burst in range(BURSTS)]
         words = [Vector(sum((mask != 0) << burst for burst, mask in enumerate(masks)), 8)]
         for mask in filter(None, masks):
@@ -96,7 +96,7 @@ class Group(NamedTuple):
 
 
 class GroupCompressor(Engine):
-    """A group is collected while the one before it leaves, a word per cycle, through the alignment unit."""
+    """Collects a group while the one before it leaves, a word per cycle, through the alignment unit."""
 
     circuit = Circuit(ALIGNMENT_BITS, MEMORY_BITS, (*_PARTS, Shifter("alignment", ALIGNMENT_BITS, BEAT_BITS // 8)))
     when_short = Wait.COLLECTING
@@ -108,15 +108,15 @@ class GroupCompressor(Engine):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the memories and the alignment unit are."""
+        """Whether the memories and the alignment unit are empty."""
         return not (self._coming.bursts or self._leaving or self.held.length)
 
     def leave(self, has_ended: bool) -> tuple[Beat, int] | None:
-        """Return 256 bits, or what is left once everything has ended."""
+        """Return 256 bits, or the rest once the input and the memories have ended."""
         return beat_of(self.held, is_last=has_ended and not self._leaving and not self._coming.bursts)
 
     def move(self, has_ended: bool) -> None:
-        """Exchange the memories once a group is whole and the one before has left; move a word if it surely fits."""
+        """Swap the memories once a group is complete and the one before has left; move a word if one surely fits."""
         is_whole = self._coming.bursts == BURSTS or (has_ended and self._coming.bursts > 0)
         if is_whole and not self._leaving:
             self._leaving, self._coming = self._coming.words(), Group()
@@ -133,11 +133,11 @@ class GroupCompressor(Engine):
 
 
 class GroupDecompressor(Engine):
-    """The parts of a group arrive, at most a word per cycle; a burst of the group before it leaves in each.
+    """Reads the parts of a group, at most a word per cycle, while the bursts of the group before it leave.
 
     Args:
-        blocks: of the lanes.
-        count: floats in the payload, which a block header says.
+        blocks: the logic of a lane.
+        count: floats in the payload, from the block header.
     """
 
     circuit = Circuit(
@@ -159,7 +159,7 @@ class GroupDecompressor(Engine):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the memories and the register are."""
+        """Whether the memories and the register are empty."""
         return not (self._coming or self._leaving.bursts or self.held.length)
 
     def leave(self, has_ended: bool) -> tuple[Beat, int] | None:
@@ -168,15 +168,15 @@ class GroupDecompressor(Engine):
         return (Beat(self._leaving.without_burst(self.blocks)[0]), 0) if self._leaving.bursts else None
 
     def release(self, used: int) -> None:
-        """Let go the burst that left."""
+        """Remove the burst that left."""
         del used
         self._leaving = self._leaving.without_burst(self.blocks)[1]
 
     def move(self, has_ended: bool) -> None:
-        """Read what comes next of a group, and exchange the memories once it is whole and the one before has left.
+        """Read the next part of a group; swap the memories once it is complete and the group before has left.
 
         Raises:
-            CodecError: the stream is no such payload.
+            CodecError: the stream is not a payload of the masked codec.
         """
         wanted = self._wanted_bits()
         if self.held.length and self._coming is None and not self._count:
@@ -191,7 +191,7 @@ class GroupDecompressor(Engine):
             self._leaving, self._coming = self._coming, None
 
     def _wanted_bits(self) -> int:
-        """Return how many bits come next: the masks, or of a part what is missing, at most a word; 0 for nothing."""
+        """Return how many bits to read next: the masks, or at most a word of an incomplete part; 0 if none."""
         coming = self._coming
         if coming is None:
             return 8 + 8 * (self.held.bits & 0xFF).bit_count() if self._count else 0
@@ -202,7 +202,7 @@ class GroupDecompressor(Engine):
 
     @staticmethod
     def _parts(group: Group) -> tuple[tuple[Vector, int], ...]:
-        """Return every part and the bits that it will have, as far as the part before says so."""
+        """Return every part and its full length in bits, as far as the part before it says so."""
         octets = group.codes.bits.to_bytes(group.codes.length // 8, "little")
         return (
             (group.codes, 8 * group.lanes.bit_count()),
@@ -246,5 +246,5 @@ class GroupDecompressor(Engine):
         return Wait.GROUP_FULL if self._coming is not None and not self._wanted_bits() else Wait.PART_SHORT
 
     def enter(self, beat: Beat) -> None:
-        """Append a beat as it came."""
+        """Append a beat to the register."""
         self.held = self.held.then(Vector(beat.bits, 8 * beat.octets))

@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 BEAT_BITS: Final = 256
-"""What an AXI stream of the paper's NIC moves in one cycle (INCEPTIONN, VI-A)."""
+"""Bits that an AXI stream of the paper's NIC moves in one cycle (INCEPTIONN, VI-A)."""
 
 BEAT_OCTETS: Final = BEAT_BITS // 8
 
 Timing = Callable[[int], bool]
-"""Whether the other end of a port is willing in a cycle, counted from 0."""
+"""Whether the other end of a port is ready to move a beat in a cycle; cycles count from 0."""
 
 
 class Beat(NamedTuple):
-    """What crosses a port in one cycle.
+    """The octets that cross a port in one cycle.
 
     Attributes:
         bits: the octets, the first one in the low bits.
-        octets: how many are meant (AXI's TKEEP); only the last beat of a stream has less than 32.
+        octets: how many octets are valid (AXI's TKEEP); only the last beat of a stream has less than 32.
     """
 
     bits: int
@@ -55,7 +55,7 @@ MEANING: Final = {
     Wait.INCOMPLETE_GROUP: "out: no whole group has arrived",
     Wait.SINK_BUSY: "in, out: the sink does not take the beat",
 }
-"""One line per reason; ``tests/engine`` holds it complete."""
+"""One line per reason; ``tests/engine`` checks that no reason is missing."""
 
 
 class Port:
@@ -63,8 +63,8 @@ class Port:
 
     Attributes:
         beats: cycles in which a beat moved.
-        octets: what those beats carried.
-        waits: cycles by reason in which none did.
+        octets: octets in those beats.
+        waits: cycles without a beat, by reason.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Port:
 
     @property
     def cycles(self) -> int:
-        """All cycles this port has seen."""
+        """All cycles that this port has seen."""
         return self.beats + self.waits.total()
 
     def moved(self, beat: Beat) -> None:
@@ -83,7 +83,7 @@ class Port:
         self.octets += beat.octets
 
     def waited(self, reason: Wait) -> None:
-        """Count a cycle without one."""
+        """Count a cycle without a beat."""
         self.waits[reason] += 1
 
     def rate_bps(self, clock_hz: float) -> float:
@@ -98,7 +98,7 @@ def always(cycle: int) -> bool:
 
 
 def paced(beats: int, cycles: int) -> Timing:
-    """Return the timing of a port that is willing in ``beats`` of every ``cycles`` cycles, evenly spread."""
+    """Return the timing of a port that is ready in ``beats`` of every ``cycles`` cycles, evenly spread."""
     return lambda cycle: (cycle + 1) * beats // cycles > cycle * beats // cycles
 
 

@@ -1,0 +1,15 @@
+"""Codecs against their oracles, with the kernels that this CPU gets; prints the kernels' name."""
+
+import numpy as np
+
+from netoffload.codec import get
+from netoffload.codec.kernels import KERNEL
+
+values = np.random.default_rng(5).normal(0, 0.01, 4001).astype(np.float32)
+for codec in map(get, ("inceptionn", "bounded", "sparse", "packed")):
+    payload = codec.encode(values, 10)
+    assert np.array_equal(payload, codec.oracle.encode(values, 10))
+    wanted = codec.oracle.round_trip(values, 10).view(np.uint32)
+    assert np.array_equal(codec.decode(payload, values.size, 10).view(np.uint32), wanted)
+    assert np.array_equal(codec.round_trip(values, 10).view(np.uint32), wanted)
+print(KERNEL)
