@@ -25,18 +25,14 @@ def advise(
     ] = None,
     rate: Annotated[str | None, typer.Option(help="Rate of every link: 100mbit, 1gbit. Default: measured.")] = None,
     delay: Annotated[float, typer.Option(help="Delay of every link, one way, in ms; with --rate.")] = 0.0,
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", help="Number of ranks, if no launcher starts them. Default: 4.")
-    ] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", "-n", help="Ranks, without a launcher. Default: 4.")] = None,
     model: Annotated[str, typer.Option(help="Any of 'netoffload train --list'.")] = "hdc",
     gradients: Annotated[Path | None, typer.Option(help="Gradients from this float32 .npy file, one per row.")] = None,
     compute: Annotated[
         float | None, typer.Option(help="Computing time of a step, in ms. Default: measured; 0 with --gradients.")
     ] = None,
     batch: Annotated[int, typer.Option(help="Samples per rank and step.")] = 25,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Training steps before gradients are taken. Default: 50; 20 of a script.")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps: 50; 20 of a script.")] = None,
     bound: Bound = config.BOUND_K_DEFAULT,
     error: Annotated[float, typer.Option(help="Largest relative error of an exchange to recommend.")] = 0.1,
     is_tried: Annotated[bool, typer.Option("--try", help="Also time the plain ring and the inline rings.")] = False,
