@@ -90,7 +90,7 @@ def test_a_capture_that_cannot_be_is_refused(tmp_path: Path) -> None:
         Capture(tmp_path / "g.npy", 5).check([run, run])
     with pytest.raises(UsageError, match="every 11 of 10 iterations"):
         Capture(tmp_path / "g.npy", 11).check([run])
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         Capture(tmp_path / "none" / "g.npy", 5).check([run])
 
 
