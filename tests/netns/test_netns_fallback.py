@@ -21,6 +21,7 @@ from netoffload.devices.tap import open_tap
 from netoffload.netlink import netns_path
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.testbed.plan import NodePlan
+from netoffload.testbed.soak import kill_nic, start_nic
 
 pytestmark = pytest.mark.netns
 
@@ -148,4 +149,5 @@ def test_a_nic_killed_in_the_middle_goes_on_compressing(run_id: str) -> None:
 def kill_after_8_mb(bed: Testbed, index: int) -> None:
     while nic_counters(bed, index)["tx_raw_octets"] < 8_000_000:
         pass
-    bed.restart_nic(index, kill=True)
+    kill_nic(bed, bed.plan.nodes[index])  # at once: a restart would load its kernels first
+    start_nic(bed, bed.plan.nodes[index])

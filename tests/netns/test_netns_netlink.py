@@ -155,7 +155,7 @@ def test_a_redirect_moves_frames_and_leaves_the_filters_of_others_alone() -> Non
             redirect.remove_redirects(namespace, link)
         assert namespace.call(lambda: has_clsact("a1"))  # the other's filter hangs there
         assert not namespace.call(lambda: has_clsact("b0"))
-        with pytest.raises(NetlinkRefusedError, match="there is none"):
+        with pytest.raises(NetlinkRefusedError, match="it does not exist"):
             redirect.redirected(namespace, way)
 
 
