@@ -74,9 +74,8 @@ def send(sender: socket.socket) -> None:
 
 
 def transfer(bed: Testbed, tos: int, port: int, source_port: int = 0) -> tuple[bytes, int]:
-    """Send the values from n0 to n1; return what arrived, and how many octets n0's NIC compressed meanwhile."""
+    """Send the values from n0 to n1; return what arrived, and how many octets of the flow n0's NIC compressed."""
     n0, n1 = bed.plan.nodes
-    before = compressed(bed)
     with (
         Namespace.open(n1.netns) as there,
         Namespace.open(n0.netns) as here,
@@ -94,7 +93,7 @@ def transfer(bed: Testbed, tos: int, port: int, source_port: int = 0) -> tuple[b
             thread.start()
             got = b"".join(iter(lambda: receiver.recv(1 << 20), b""))
             thread.join()
-    return got, compressed(bed) - before
+        return got, compressed(bed, (sender.getsockname()[1], port))
 
 
 def counters(bed: Testbed) -> dict[str, int]:
@@ -102,8 +101,11 @@ def counters(bed: Testbed) -> dict[str, int]:
     return answer
 
 
-def compressed(bed: Testbed) -> int:
-    return counters(bed)["tx_raw_octets"]
+def compressed(bed: Testbed, ports: tuple[int, int]) -> int:
+    flows = request(str(bed.plan.nodes[0].control_path), "flows")["flows"]
+    return sum(
+        flow["raw_octets"] for flow in flows if flow["direction"] == "tx" and (flow["sport"], flow["dport"]) == ports
+    )
 
 
 def is_rounded(got: bytes) -> bool:
