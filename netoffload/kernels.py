@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Final
@@ -47,6 +48,12 @@ PARTS: Final = {"the NIC's": compile_nic, "the ranks'": compile_ranks, "the code
 """The longest first."""
 
 
+def compile_part(name: str) -> None:
+    """Compile one of :data:`PARTS`, in a process that its parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the parent
+    PARTS[name]()
+
+
 def compile_all(progress: Callable[[str, float], None]) -> None:
     """Compile every part that the cache lacks, on as many cores as there are.
 
@@ -63,7 +70,7 @@ def compile_all(progress: Callable[[str, float], None]) -> None:
         while left or running:
             while left and len(running) < (os.cpu_count() or 1):
                 name = left.pop(0)
-                process = context.Process(target=PARTS[name])
+                process = context.Process(target=compile_part, args=(name,))
                 process.start()
                 running[process.sentinel] = name, process
             progress(" and ".join(name for name, _ in running.values()), 1 - (len(left) + len(running)) / len(PARTS))

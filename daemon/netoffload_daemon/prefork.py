@@ -4,10 +4,10 @@ Loading the kernels takes a second of a core, compiling them minutes. This progr
 and ends when all of them forward. The NICs go on, each a process of its own that runs ``netoffload_daemon``. They share
 the memory of the kernels.
 
-Run as a program: ``python -m netoffload_daemon.prefork``. It loads, says so by the line ``{}``, and reads standard
-input to its end: a JSON list of :class:`Asked`, as objects; nothing, if no NIC is wanted. Standard output gets lines of
-JSON, in which ``nic`` is a place in that list: ``{"nic": 0, "pid": 4711}``, then ``{"nic": 0, "exit_code": null}`` when
-it forwards, or its exit code if it ended instead.
+Run as a program: ``python -m netoffload_daemon.prefork FORMAT``, with the format of its log. It loads, says so by the
+line ``{}``, and reads standard input to its end: a JSON list of :class:`Asked`, as objects; nothing, if no NIC is
+wanted. Standard output gets lines of JSON, in which ``nic`` is a place in that list: ``{"nic": 0, "pid": 4711}``, then
+``{"nic": 0, "exit_code": null}`` when it forwards, or its exit code if it ended instead.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
+from netoffload import log
 from netoffload.compiled.cache import COMPILING
 from netoffload_daemon.__main__ import compile_loop, main, said_if_it_lasts
 
@@ -85,8 +86,9 @@ def fork_all(all_asked: list[Asked]) -> list[str]:
     return []
 
 
-def run() -> int:
+def run(log_format: str) -> int:
     """Load, fork, and in a fork be a NIC; return the exit code."""
+    log.choose(log_format)
     with said_if_it_lasts(COMPILING):
         compile_loop()
     say()
@@ -96,4 +98,4 @@ def run() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run())
+    sys.exit(run(sys.argv[1]))

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from netoffload import config
-from netoffload.cli.app import add_columns, app, console, notes, phases
+from netoffload.cli.app import add_columns, app, console, phases
 from netoffload.cli.nic_parameters import shows_nic_options
 from netoffload.errors import UsageError
 from netoffload.nic_options import NicSettings
@@ -126,16 +126,16 @@ def restart(
     for name in names:
         run, _, node = name.rpartition("/")
         bed = Testbed.attach(build.find_run(run or None).run_id)
-        chosen.append((bed, bed.plan.node(node).index))
+        chosen.append((bed.plan, bed.plan.node(node).index))
     done = []
-    for bed, index in chosen:
-        with notes.status(f"restarting the NIC of {bed.plan.run_id}/n{index}"):
-            restarted = bed.restart_nic(index, kill=kill)
-        done.append({"run": bed.plan.run_id, **asdict(restarted)})
+    for plan, index in chosen:
+        with phases(f"restarting the NIC of {plan.run_id}/n{index}") as say:
+            restarted = Testbed.attach(plan.run_id, say).restart_nic(index, kill=kill)
+        done.append({"run": plan.run_id, **asdict(restarted)})
         if not as_json:
             before = "none ran" if restarted.pid_before is None else f"was pid {restarted.pid_before}"
             console.print(
-                f"{bed.plan.run_id}/{restarted.node}: NIC pid {restarted.pid} ({before}), nobody forwarded for "
+                f"{plan.run_id}/{restarted.node}: NIC pid {restarted.pid} ({before}), nobody forwarded for "
                 f"{restarted.gone_s:.1f} s",
                 highlight=False,
             )

@@ -24,7 +24,6 @@ from netoffload.errors import SystemRefusedError, TestbedError, UsageError
 from netoffload.netlink import Namespace
 from netoffload.testbed import nics, probe
 from netoffload.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_run
-from netoffload.testbed.nic_loader import NicLoader
 from netoffload.testbed.plan import (
     HOST_DEVICE,
     NodePlan,
@@ -94,7 +93,7 @@ class Testbed:
         self._lock = threading.Lock()
 
     @classmethod
-    def attach(cls, run_id: str) -> Testbed:
+    def attach(cls, run_id: str, progress: Progress | None = None) -> Testbed:
         """Return the testbed of a run that is up; leaving its context leaves it up.
 
         Raises:
@@ -103,7 +102,7 @@ class Testbed:
         record = read_run(state_root() / run_id)
         if record is None or not record.ready:
             raise TestbedError(f"run {run_id} is not up: `netoffload status` lists those that are")
-        bed = cls(plan_of_run(record))
+        bed = cls(plan_of_run(record), progress=progress)
         bed.rate_bps_measured = record.rate_bps_measured
         bed._built = True
         bed._undone_on_exit = False
@@ -153,7 +152,7 @@ class Testbed:
 
     def restart_nic(self, node_index: int, *, kill: bool = False) -> nics.Restart:
         """End the NIC of a node, and start another one in its place: see :func:`netoffload.testbed.nics.restart`."""
-        return nics.restart(self.plan, self.plan.nodes[node_index], kill=kill)
+        return nics.restart(self.plan, self.plan.nodes[node_index], self._progress, kill=kill)
 
     def popen(
         self, node_index: int, argv: Sequence[str], env: Mapping[str, str] | None = None, **popen_args: Any
@@ -226,7 +225,7 @@ class Testbed:
         if self.plan.settings.nic is None:
             self._build_network(journal)
         else:
-            with NicLoader(self.plan.mark, nics.log_path_of(self.plan.nodes[0]), self._progress) as loader:
+            with nics.loader_of(self.plan, self.plan.nodes, self._progress) as loader:
                 self._build_network(journal)
                 self._progress(f"starting {len(self.plan.nodes)} NICs")
                 nics.start(loader, self.plan, journal)

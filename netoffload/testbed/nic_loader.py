@@ -30,13 +30,15 @@ class NicLoader:
     Args:
         mark: environment entry (``NAME=value``) of the process and of the NICs.
         log_path: file that gets the process's output before there is a NIC.
+        log_format: one of :data:`netoffload.log.FORMATS`.
         progress: called with :data:`~netoffload.compiled.cache.COMPILING` if a wait takes long.
     """
 
-    def __init__(self, mark: str, log_path: Path, progress: Callable[[str], None]) -> None:
+    def __init__(self, mark: str, log_path: Path, log_format: str, progress: Callable[[str], None]) -> None:
         """Prepare; nothing is started yet."""
         self._mark = mark
         self._log_path = log_path
+        self._log_format = log_format
         self._progress = progress
         self._process: subprocess.Popen[bytes] | None = None
         self._said: Iterator[dict[str, Any]] = iter(())
@@ -51,7 +53,7 @@ class NicLoader:
         try:
             with open(self._log_path, "ab") as log_file:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "netoffload_daemon.prefork"],
+                    [sys.executable, "-m", "netoffload_daemon.prefork", self._log_format],
                     env={**os.environ, name: value},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

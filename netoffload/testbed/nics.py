@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,17 @@ class Restart:
     gone_s: float
 
 
+def loader_of(plan: Plan, nodes: Sequence[NodePlan], progress: Callable[[str], None]) -> NicLoader:
+    """Return what loads the kernels for the NICs of some nodes; it begins when its context is entered.
+
+    Args:
+        plan: a testbed with NICs.
+        nodes: the log of the first one gets what the loader says.
+        progress: called with a phrase if loading takes long.
+    """
+    return NicLoader(plan.mark, _log_path(nodes[0]), _log_format(plan), progress)
+
+
 def start(loader: NicLoader, plan: Plan, journal: Journal) -> None:
     """Start the NIC of every node and return when all of them forward.
 
@@ -60,7 +71,7 @@ def start(loader: NicLoader, plan: Plan, journal: Journal) -> None:
     _become(loader, plan, plan.nodes, journal)
 
 
-def restart(plan: Plan, node: NodePlan, *, kill: bool = False) -> Restart:
+def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill: bool = False) -> Restart:
     """End the NIC of a node, start another one with the same settings in its place, and return when it forwards.
 
     The journal gets the new process, so the run is taken down as before. A NIC that has ended already is replaced too.
@@ -68,6 +79,7 @@ def restart(plan: Plan, node: NodePlan, *, kill: bool = False) -> Restart:
     Args:
         plan: a testbed that is up.
         node: one of its nodes.
+        progress: called with a phrase if loading takes long.
         kill: end the old one with SIGKILL; else it may first send what it holds.
 
     Raises:
@@ -81,7 +93,7 @@ def restart(plan: Plan, node: NodePlan, *, kill: bool = False) -> Restart:
         raise TestbedError(f"run {plan.run_id} is not up: `netoffload status` lists those that are")
     old = _nics(record).get(node.name)
     ended = [old] if old is not None and is_alive(old) else []
-    with NicLoader(plan.mark, log_path_of(node), lambda _phrase: None) as loader:
+    with loader_of(plan, [node], progress) as loader:
         loader.wait()
         end(ended, kill=kill)
         since_s = time.monotonic()
@@ -136,11 +148,11 @@ def _become(loader: NicLoader, plan: Plan, nodes: Sequence[NodePlan], journal: J
                     journal.append("process", name=f"nic {node.name}", pid=identity.pid, start_ticks=ticks)
             elif said["exit_code"] is not None:
                 ended = f"ended with exit code {said['exit_code']} before it was ready"
-                raise TestbedError(f"the NIC of node {node.name} {ended}{tail(log_path_of(node))}")
+                raise TestbedError(f"the NIC of node {node.name} {ended}{tail(_log_path(node))}")
             else:
                 forwarding += 1
         if forwarding < len(nodes):
-            raise TestbedError(f"the NICs of run {plan.run_id} cannot be started{tail(log_path_of(nodes[0]))}")
+            raise TestbedError(f"the NICs of run {plan.run_id} cannot be started{tail(_log_path(nodes[0]))}")
     except BaseException:
         end(started)
         raise
@@ -149,15 +161,18 @@ def _become(loader: NicLoader, plan: Plan, nodes: Sequence[NodePlan], journal: J
 
 def _say_restarted(plan: Plan, node: NodePlan) -> None:
     """Write the line to the log that separates a NIC's output from that of the next NIC."""
-    form = log.FORMATS[0] if plan.settings.nic is None else plan.settings.nic.log_format
     try:
-        with open(log_path_of(node), "a", encoding="utf-8") as file:
-            file.write(log.line(form, "restarted", "this NIC is started again") + "\n")
+        with open(_log_path(node), "a", encoding="utf-8") as file:
+            file.write(log.line(_log_format(plan), "restarted", "this NIC is started again") + "\n")
     except OSError as error:
         raise TestbedError(f"cannot write {node.log_path}: {error.strerror}") from error
 
 
-def log_path_of(node: NodePlan) -> Path:
-    """Return the log of a node's NIC; of a testbed that has NICs."""
+def _log_format(plan: Plan) -> str:
+    assert plan.settings.nic is not None
+    return plan.settings.nic.log_format
+
+
+def _log_path(node: NodePlan) -> Path:
     assert node.log_path is not None
     return node.log_path

@@ -45,7 +45,7 @@ class Observed:
     """What a script did.
 
     Attributes:
-        layer_sizes: floats of each parameter, in the order of the optimizer's groups.
+        layer_sizes: floats of each parameter that learns, in the order of the optimizer's groups.
         times_s: from one optimizer step to the next.
         gradients: the latest, float32[n] each.
     """
@@ -72,8 +72,11 @@ class _Observer:
         now_s = time.perf_counter()
         if self._last_s is not None:
             self.found.times_s.append(now_s - self._last_s)
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        self.found.layer_sizes = tuple(each.numel() for each in parameters)
+        parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
+        sizes = tuple(each.numel() for each in parameters)
+        if sizes != self.found.layer_sizes:  # the first step, or the script has frozen a layer, or added one
+            self.found.layer_sizes = sizes
+            self.found.gradients.clear()
         self.found.gradients.append(np.concatenate([_flat(each) for each in parameters]))
         if len(self.found.times_s) >= self._steps:
             raise _Enough

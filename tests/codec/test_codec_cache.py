@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,11 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import PYTHONPATH
 from typer.testing import CliRunner
 
 from netoffload.cli import app
 from netoffload.compiled import jit
 from netoffload.compiled.cache import IN_USE_S, KEPT_FOLDERS, KEPT_S, make_cache_dir, remove_stale
+from netoffload.testbed.processes import marked
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
@@ -121,3 +124,20 @@ def test_warmup_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     done = CliRunner().invoke(app, ["warmup"])
     assert (done.exit_code, "kernels ready" in done.stderr) == (0, True)
     assert os.listdir(tmp_path) == ["kernels-current"]
+
+
+@pytest.mark.skipif(jit.JIT_DISABLED, reason="needs compiled kernels")
+def test_an_interrupted_warmup_ends_its_processes_without_a_traceback(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "netoffload", "warmup"]
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH, "XDG_CACHE_HOME": str(tmp_path)}
+    env.pop("NUMBA_CACHE_DIR", None)
+    warmup = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
+    with warmup:
+        assert warmup.stderr is not None
+        assert warmup.stderr.readline().startswith("compiling kernels")
+        while not any(tmp_path.rglob("*.nbi")):  # until a process compiles
+            assert warmup.poll() is None
+        os.killpg(warmup.pid, signal.SIGINT)  # as a terminal does
+        assert warmup.wait(timeout=20) == 130
+        assert "Traceback" not in warmup.stderr.read()
+    assert marked(f"XDG_CACHE_HOME={tmp_path}") == []

@@ -54,6 +54,27 @@ def test_gradients_are_the_latest_of_the_optimizer_that_steps_first(tmp_path: Pa
     assert len(ended.times_s) == 3
 
 
+UNFREEZING = """
+import torch
+parts = [torch.nn.Parameter(torch.ones(count), requires_grad=count < 4) for count in (3, 5)]
+optimizer = torch.optim.SGD(parts, 1.0)
+for step in range(9):
+    parts[1].requires_grad_(step > 5)
+    for part in parts:
+        part.grad = torch.full(part.shape, float(step)) if part.requires_grad else None
+    optimizer.step()
+"""
+
+
+def test_a_layer_that_is_frozen_is_not_sent_and_one_that_thaws_begins_anew(tmp_path: Path) -> None:
+    script = tmp_path / "unfreeze.py"
+    script.write_text(UNFREEZING)
+    assert observed.observe([str(script)], steps=4).layer_sizes == (3,)
+    thawed = observed.observe([str(script)], steps=20)
+    assert thawed.layer_sizes == (3, 5)
+    assert [(each.size, each[0]) for each in thawed.gradients] == [(8, 6), (8, 7), (8, 8)]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
