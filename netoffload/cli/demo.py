@@ -13,7 +13,7 @@ from netoffload.cli.app import app, notes, told_anyway
 from netoffload.cli.nic_parameters import shows_nic_options
 from netoffload.cli.report import print_summary
 from netoffload.cli.training_options import AsJson, Baselines, LossScale, Nodes, Rate, Seed
-from netoffload.cli.training_runs import Found, print_missing, run_series, testbed_settings
+from netoffload.cli.training_runs import Found, prepared, print_missing, run_series, testbed_settings
 from netoffload.errors import UsageError
 from netoffload.nic_options import NicSettings
 
@@ -72,7 +72,7 @@ def demo(
             print_missing(found.missing(reason))
         notes.print(f"figure, table, summary.json and records are in {out}", highlight=False)
 
-    with _folder(out), told_anyway(tell):
+    with prepared(), _folder(out), told_anyway(tell):
         run_series(runs, settings, found, records_file, anew=True, baselines=baselines)
 
 

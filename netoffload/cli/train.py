@@ -79,6 +79,9 @@ def train(
 
     Example: netoffload train cnn --exchange terngrad --exchange qsgd:levels=15 --exchange pqasgd:p=8 --rate 100mbit
     """
+    from netoffload.training import models
+
+    models.get(model)  # an unknown one is refused at once: importing torch takes seconds
     with prepared():
         from netoffload.training.config import TrainSettings
         from netoffload.training.plan import parse_seeds

@@ -36,7 +36,13 @@ SPARK_COLUMNS: Final = 24
 
 
 def prepared() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which a fork server imports what ranks need, while this command imports its own modules."""
+    """Return a context in which a fork server imports what ranks need, while this command imports its own modules.
+
+    Raises:
+        UsageError: a package that ranks need is not installed.
+    """
+    for package in ("mpi4py", "torch"):  # at once: torch alone takes seconds to import
+        need(package)
     from netoffload.testbed import prepared_ranks
     from netoffload.training.rank_imports import IMPORTED
 
@@ -149,7 +155,6 @@ def run_series(
     from netoffload.training.plan import NO_OUTPUTS
     from netoffload.training.run import run_all
 
-    need("mpi4py")
     if out is not None:
         results.check_writable(out)
 

@@ -67,13 +67,35 @@ the arrays. Counting takes two locked instructions for every array that a functi
 tuple: a third of the receiving NIC's time (docs/design/data-path.md)."""
 
 
+def _compiled_once_per_type(dispatcher: Any) -> Any:
+    """Make a call with a constant use the code for its type; return the kernel.
+
+    Numba gives the constant 0 a type of its own. So it would compile a kernel, and all kernels that this one hands the
+    argument to, once more for each constant of a caller. LLVM puts constants into what it inlines anyway.
+    """
+    if JIT_DISABLED:
+        return dispatcher
+    call_template = dispatcher.get_call_template
+
+    def without_constants(args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+        plain = {name: numba.types.unliteral(kind) for name, kind in kws.items()}
+        return call_template(tuple(map(numba.types.unliteral, args)), plain)
+
+    dispatcher.get_call_template = without_constants
+    return dispatcher
+
+
+def _compiled(function: F, **options: Any) -> F:
+    return cast(F, _compiled_once_per_type(numba.njit(**_OPTIONS, **options)(function)))
+
+
 def kernel(function: F) -> F:
     """Compile a function that touches no Python object: without the GIL, cached on disk.
 
     ``forceinline=False`` must be explicit: otherwise a callee inherits its caller's option. The constants of the
     codec's loops fill the registers, so these loops must not be inlined into one large function.
     """
-    return cast(F, numba.njit(**_OPTIONS, cache=CACHE_DIR is not None, forceinline=False)(function))
+    return _compiled(function, cache=CACHE_DIR is not None, forceinline=False)
 
 
 def compiled_for(function: F, *examples: Any) -> F:
@@ -89,14 +111,14 @@ def compiled_for(function: F, *examples: Any) -> F:
 
 def inline_kernel(function: F) -> F:
     """Like :func:`kernel`, for the innermost pieces: LLVM is asked to inline them."""
-    return cast(F, numba.njit(**_OPTIONS, cache=CACHE_DIR is not None, forceinline=True)(function))
+    return _compiled(function, cache=CACHE_DIR is not None, forceinline=True)
 
 
 def inlined_with(function: F) -> F:
     """Compile a function that takes another kernel as an argument: inlined into each caller, and cached with it."""
-    return cast(F, numba.njit(**_OPTIONS, forceinline=True)(function))
+    return _compiled(function, forceinline=True)
 
 
 def compiled_with(function: F) -> F:
     """Like :func:`inlined_with`, but the function stays a separate one in the caller's compiled code."""
-    return cast(F, numba.njit(**_OPTIONS, forceinline=False)(function))
+    return _compiled(function, forceinline=False)

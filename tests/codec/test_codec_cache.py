@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from commands import PYTHONPATH
@@ -112,6 +113,22 @@ def test_old_kernels_go_and_those_in_use_stay(tmp_path: Path) -> None:
     remove_stale(tmp_path / "kernels-current")
     left = {path.name.removeprefix("kernels-") for path in tmp_path.iterdir()}
     assert left == {"current", "other", "used0", "used1", *(f"recent{count}" for count in range(KEPT_FOLDERS - 2))}
+
+
+@jit.inline_kernel
+def _half_of(value: int, is_odd: bool) -> int:
+    return value // 2 + is_odd
+
+
+@jit.kernel
+def _sum_of_halves(value: int) -> int:
+    return _half_of(8, False) + _half_of(3, True) + _half_of(value, value % 2 == 1)
+
+
+@pytest.mark.skipif(jit.JIT_DISABLED, reason="needs compiled kernels")
+def test_constants_use_the_code_for_their_type() -> None:
+    assert _sum_of_halves(5) == 4 + 2 + 3
+    assert [str(kinds) for kinds in cast(Any, _half_of).signatures] == ["(int64, bool)"]
 
 
 @pytest.mark.skipif(jit.JIT_DISABLED, reason="needs compiled kernels")
