@@ -281,18 +281,6 @@ def check_bypass(bypass: str, *, has_faults: bool, has_trace: bool = False) -> N
         raise UsageError(f"{needs} and bypass kernel exclude each other: the NIC has to see every frame")
 
 
-def check_nic_loop(threads: int, busy_poll_us: int) -> None:
-    """Refuse numbers of threads and times of busy polling that are not possible.
-
-    Raises:
-        UsageError: not 1 or 2 threads, or not 0..1000000 us.
-    """
-    if threads not in (1, 2):
-        raise UsageError(f"{threads} threads are not possible: use 1, or 2 for one per direction")
-    if not 0 <= busy_poll_us <= BUSY_POLL_US_MAX:
-        raise UsageError(f"busy polling for {busy_poll_us} us is outside 0..{BUSY_POLL_US_MAX}")
-
-
 def check_timeout_s(timeout_s: float) -> None:
     """Refuse a time limit that is not positive.
 

@@ -9,9 +9,11 @@ loads its kernels before the old one ends.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,7 @@ def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill
     """End the NIC of a node, start another one with the same settings in its place, and return when it forwards.
 
     The journal gets the new process, so the run is taken down as before. A NIC that has ended already is replaced too.
+    Restarts of one run wait for each other.
 
     Args:
         plan: a testbed that is up.
@@ -88,19 +91,36 @@ def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill
     """
     if plan.settings.nic is None:
         raise UsageError(f"run {plan.run_id} has no NICs: it was built with --no-nic")
-    record = read_run(plan.state_dir)
-    if record is None or not record.ready:
-        raise TestbedError(f"run {plan.run_id} is not up: `netoffload status` lists those that are")
-    old = _nics(record).get(node.name)
-    ended = [old] if old is not None and is_alive(old) else []
-    with loader_of(plan, [node], progress) as loader:
+    with _alone(plan, progress), loader_of(plan, [node], progress) as loader:
         loader.wait()
+        old = _nics(_up(plan)).get(node.name)
+        ended = [old] if old is not None and is_alive(old) else []
         end(ended, kill=kill)
         since_s = time.monotonic()
         _say_restarted(plan, node)
         [pid] = _become(loader, plan, [node], Journal(plan.state_dir))
         gone_s = time.monotonic() - since_s
     return Restart(node.name, ended[0].pid if ended else None, pid, gone_s)
+
+
+def _up(plan: Plan) -> RunRecord:
+    record = read_run(plan.state_dir)
+    if record is None or not record.ready:
+        raise TestbedError(f"run {plan.run_id} is not up: `netoffload status` lists those that are")
+    return record
+
+
+@contextlib.contextmanager
+def _alone(plan: Plan, progress: Callable[[str], None]) -> Iterator[None]:
+    """Wait until no other process restarts a NIC of this run, and keep others from it."""
+    _up(plan)
+    with (plan.state_dir / "restart.lock").open("w") as lock:  # closing it unlocks it
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another restart of this run")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def states(record: RunRecord) -> dict[str, dict[str, Any]]:

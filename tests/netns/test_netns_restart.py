@@ -130,6 +130,17 @@ def test_a_graceful_restart_and_one_of_a_nic_that_has_ended(bed: Testbed) -> Non
     stream.close()
 
 
+def test_restarts_at_the_same_time_take_turns(bed: Testbed) -> None:
+    [old, _] = nic_pids(bed)
+    words = [sys.executable, "-m", "netoffload", "restart", "n0", "--json"]
+    commands = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [json.loads(command.communicate(timeout=100)[0])["restarted"][0] for command in commands]
+    first, second = sorted(told, key=lambda nic: bool(nic["pid_before"] != old))
+    assert (first["pid_before"], second["pid_before"]) == (old, first["pid"])
+    assert nic_pids(bed)[0] == second["pid"]
+    assert identify(first["pid"]) is None
+
+
 def test_a_nic_that_cannot_start_again_is_one_clear_error(bed: Testbed) -> None:
     node = bed.plan.nodes[0]
     subprocess.run(["ip", "-n", node.wire_netns, "link", "del", node.wire_device], check=True)

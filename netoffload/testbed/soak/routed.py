@@ -55,11 +55,6 @@ class PathResult:
     compressed_octets: int
     wrong: int
 
-    @property
-    def goodput_ratio(self) -> float:
-        """The tagged stream's goodput over that of the untagged one."""
-        return self.untagged_s / self.tagged_s
-
 
 @contextlib.contextmanager
 def routed(bed: Testbed, mtu: int, *, icmp: bool = True) -> Iterator[None]:
