@@ -21,7 +21,8 @@ COLUMNS = 250
 def test_a_split_perceptron_puts_an_octet_per_activation_on_the_wires(tmp_path: Path) -> None:
     if os.geteuid() != 0 or not Path("/dev/net/tun").exists():
         pytest.skip("network namespaces and TAP need root and /dev/net/tun")
-    words = "train hdc --parallel model --activations 8bit-dynamic -n 2 --iterations 3 --rate 400mbit --json".split()
+    words = ["train", "hdc", "--parallel", "model", "--activations", "8bit-dynamic", "--nodes", "2"]
+    words += ["--iterations", "3", "--rate", "400mbit", "--json"]
     env = {**os.environ, "PYTHONPATH": PYTHONPATH, "NETOFFLOAD_STATE_DIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-m", "netoffload", *words], capture_output=True, text=True, env=env, timeout=200
