@@ -33,9 +33,9 @@ IMPORTED: Final = (
     "netoffload.bench.jobs",
     "netoffload.collectives.reference",
     "netoffload.collectives.samples",
-    "netoffload.transport",
+    "netoffload.transport.driver:prepare",
 )
-"""Modules that the ranks of all contenders import; see :mod:`netoffload.testbed.fork_server`."""
+"""What the ranks of all contenders import; see :mod:`netoffload.testbed.fork_server`."""
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,9 @@ from netoffload.codec import get
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import check_choice, format_rate
 from netoffload.errors import NetOffloadError, RunError
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
 from netoffload.testbed.build import check_root
+from netoffload.testbed.forks import NIC_IMPORTS
 
 BLOCK_OCTETS: Final = 4 * 1024 * 1024
 """Length of the block that streams repeat: too long for a compressor of frames to notice, short for the cache."""
@@ -193,9 +194,10 @@ class NicBench:
         for name in self._asked.peers:
             if reason := vpn_peers.missing(vpn_peers.PEERS[name]):
                 progress(f"without {name}: {reason}")
-        self._measured.unshaped = self._run_unshaped(progress)
-        for rate_bps in self._asked.rates_bps:
-            self._measured.shaped.append(self._run_shaped(rate_bps, progress))
+        with prepared_ranks(NIC_IMPORTS):  # there are a dozen testbeds
+            self._measured.unshaped = self._run_unshaped(progress)
+            for rate_bps in self._asked.rates_bps:
+                self._measured.shaped.append(self._run_shaped(rate_bps, progress))
 
     def findings(self, reason: str | None) -> nic_report.Findings | None:
         """Return the findings; None: not even the unshaped stage is finished."""

@@ -1,8 +1,8 @@
-"""Asks a fork server for a rank, and ends as the rank ends: ``python -I -S fork_client.py SOCKET ARGUMENT...``.
+"""Asks a fork server for a process, and ends as it ends: ``python -I -S fork_client.py SOCKET -m MODULE ARGUMENT...``.
 
-The arguments are those of ``python -m mpi4py``. The client imports only the standard library, and starts in some
-milliseconds. See :mod:`~netoffload.testbed.fork_server`. If a variable that imports read differs from the server's
-environment, the client becomes a new interpreter instead.
+The client imports only the standard library, and starts in some milliseconds. See
+:mod:`~netoffload.testbed.fork_server`. If a variable that imports read differs from the server's environment, the
+client becomes a new interpreter instead.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ SERVER_FILE: Final = "server.json"
 """File beside the server's socket: the modules that the server imported, and its environment."""
 ERROR_FILE: Final = "error.txt"
 """File beside the server's socket: why its imports failed."""
+RANK_ENV: Final = {
+    "OMP_NUM_THREADS": "1",  # ranks share this machine's cores
+    "PYTHONUNBUFFERED": "1",
+}
+"""Defaults of every rank's environment, and of the server's; the user's own values win."""
 READ_BY_IMPORTS: Final = ("MKL_", "NETOFFLOAD_KERNEL", "NUMBA_", "OMP_", "PYTHON", "XDG_CACHE_HOME")
 """Prefixes of the names of the variables that imports read."""
 LENGTH: Final = struct.Struct("!I")
@@ -43,7 +48,7 @@ def imports_as_server(path: str, env: Mapping[str, str]) -> bool:
 
 
 def ask(server: socket.socket, argv: list[str], env: Mapping[str, str]) -> None:
-    """Ask for a rank with this process's environment, folder, descriptors and namespaces."""
+    """Ask for a fork with this process's environment, folder, descriptors and namespaces."""
     namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in NAMESPACES]
     kept = [int(env[name]) for name in LAUNCHER_FDS if name in env]
     said = {"argv": argv, "env": dict(env), "folder": os.getcwd(), "namespaces": NAMESPACES, "kept": kept}
@@ -55,7 +60,7 @@ def ask(server: socket.socket, argv: list[str], env: Mapping[str, str]) -> None:
 
 
 def answer(server: socket.socket) -> int:
-    """Return the rank's wait status (waitpid(2)).
+    """Return the fork's wait status (waitpid(2)).
 
     Raises:
         EOFError: the server ended first.
@@ -73,7 +78,7 @@ def why_it_ended(path: str) -> str:
         with open(os.path.join(os.path.dirname(path), ERROR_FILE), encoding="utf-8") as file:
             return file.read().rstrip()
     except OSError:
-        return "the process that ranks are forks of has ended"
+        return "the process that ranks and NICs are forks of has ended"
 
 
 def end_as(status: int) -> None:
@@ -86,11 +91,11 @@ def end_as(status: int) -> None:
 
 
 def main(path: str, argv: list[str]) -> None:
-    """Ask for a rank, wait for its end, and end likewise."""
+    """Ask for a fork, wait for its end, and end likewise."""
     with socket.socket(socket.AF_UNIX) as server:
         try:
-            if not imports_as_server(path, os.environ):
-                os.execv(sys.executable, [sys.executable, "-m", "mpi4py", *argv])
+            if not imports_as_server(path, {**RANK_ENV, **os.environ}):
+                os.execv(sys.executable, [sys.executable, *argv])
             server.connect(path)
             ask(server, argv, os.environ)
             for number in ASKED_TO_END:

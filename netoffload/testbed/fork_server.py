@@ -1,4 +1,4 @@
-"""A process that imports once what all ranks need, and forks into each rank.
+"""A process that imports once what all ranks and NICs need, and forks into each of them.
 
 A rank of ``netoffload train`` needs seconds to import torch and load kernels. This process does it once per command,
 while the testbed is built. A rank is then a fork of it and starts in some ten milliseconds. Every rank is still its own
@@ -12,9 +12,13 @@ environment, working directory, standard streams, the launcher's descriptor and 
 and runs the program. The client ends as the fork ends. A client that gets SIGTERM closes its writing side, and the
 server sends the fork SIGTERM. If the client is gone, the server kills the fork.
 
+``/proc/PID/environ`` shows the environment with which a process was started. A fork writes its own one there, because a
+testbed finds its processes by it.
+
 Run as a program: ``python -P fork_server.py LISTENER FOLDER MODULE...``, with an inherited listening socket, the folder
-to remove at the end, and the modules to import. The server and all forks end when its standard input closes, because
-then its owner has ended. The server itself imports only the standard library.
+to remove at the end, and the modules to import. ``MODULE:FUNCTION`` also calls a function of the module. The server and
+all forks end when its standard input closes, because then its owner has ended. The server itself imports only the
+standard library.
 """
 
 from __future__ import annotations
@@ -50,6 +54,8 @@ HIGH_FD: Final = 256
 STANDARD: Final = 3
 """Standard input, output and error come first among a request's descriptors."""
 PR_SET_PDEATHSIG: Final = 1
+ENVIRONMENT: Final = slice(47, 49)
+"""Fields of /proc/PID/stat behind the name: where the first environment starts and ends (proc(5))."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class Request:
     """What a fork needs to become a rank.
 
     Attributes:
-        argv: arguments of the program: ``-m MODULE ARGUMENT...`` or ``FILE ARGUMENT...``, as for ``python -m mpi4py``.
+        argv: the program: ``-m MODULE ARGUMENT...``, as for ``python``.
         env: the program's whole environment.
         folder: the program's working directory.
         namespaces: kinds of the namespaces whose descriptors follow the three standard ones.
@@ -206,8 +212,20 @@ def become(request: Request) -> None:
     for number, fd in zip(request.kept, high, strict=True):
         os.dup2(fd, number)
         os.close(fd)
-    os.environ.clear()
+    os.environ.clear()  # nothing points into the memory of the first environment any more
     os.environ.update(request.env)
+    _show_environment(request.env)
+
+
+def _show_environment(env: dict[str, str]) -> None:
+    """Let ``/proc/PID/environ`` show an environment, our own variables first; what finds no room is left out."""
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        start, end = map(int, file.read().rpartition(")")[2].split()[ENVIRONMENT])
+    shown = b""
+    for name in sorted(env, key=lambda name: not name.startswith("NETOFFLOAD_")):
+        entry = os.fsencode(f"{name}={env[name]}") + b"\0"
+        shown += entry if len(shown) + len(entry) <= end - start else b""
+    ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
 
 
 def _moved_up(fd: int) -> int:
@@ -220,8 +238,11 @@ def main(arguments: list[str]) -> None:
     """Serve; in a fork, run the program that was asked for."""
     listener = socket.socket(fileno=int(arguments[0]))
     try:
-        for module in arguments[2:]:
-            importlib.import_module(module)
+        for wanted in arguments[2:]:
+            name, _, function = wanted.partition(":")
+            module = importlib.import_module(name)
+            if function:
+                getattr(module, function)()
     except Exception:
         # Clients read this; without a client a failed import is no error.
         with open(os.path.join(arguments[1], ERROR_FILE), "w", encoding="utf-8") as file:
@@ -236,9 +257,10 @@ def main(arguments: list[str]) -> None:
         shutil.rmtree(arguments[1], ignore_errors=True)
         return
     become(request)
-    sys.argv = ["mpi4py", *request.argv]
+    _, module, *arguments = request.argv
+    sys.argv = [module, *arguments]
     sys.path.insert(0, request.folder)  # as Python does for -m
-    runpy.run_module("mpi4py", run_name="__main__", alter_sys=True)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

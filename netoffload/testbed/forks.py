@@ -1,6 +1,6 @@
-"""The owner's side of a fork server: ranks that start with all their imports done.
+"""The owner's side of a fork server: ranks and NICs that start with all their imports done.
 
-A command that starts ranks of the same program several times enters :func:`prepared_ranks` once. The server imports
+A command that starts ranks or testbeds with NICs several times enters :func:`prepared_ranks` once. The server imports
 while the command goes on; ranks that start earlier wait for the imports.
 """
 
@@ -20,15 +20,16 @@ from typing import Final
 
 from netoffload.errors import TestbedError
 from netoffload.testbed import fork_client, fork_server
+from netoffload.testbed.fork_client import RANK_ENV
 
 ENV_FORK_SERVER: Final = "NETOFFLOAD_FORK_SERVER"
 """Variable in a rank's environment: the socket of the server that forks it."""
 
-RANK_ENV: Final = {
-    "OMP_NUM_THREADS": "1",  # ranks share this machine's cores
-    "PYTHONUNBUFFERED": "1",
-}
-"""Defaults of every rank's environment; the user's own values win."""
+NIC_IMPORTS: Final = ("netoffload_daemon.__main__:compile_loop",)
+"""What a server calls so that NICs are forks of it too."""
+
+ROOM: Final = {"NETOFFLOAD_ROOM": 4096 * "-"}
+"""Makes the server's first environment so much longer, in octets, than that of a fork, which takes its place."""
 
 BACKLOG: Final = 1024
 """Most ranks that may wait for the server's imports."""
@@ -45,7 +46,8 @@ class ForkServer:
         """Prepare a server.
 
         Args:
-            modules: modules to import; they must start no threads, and open nothing that ranks must not share.
+            modules: modules to import, or ``MODULE:FUNCTION`` to call; they must start no threads, and open nothing
+                that ranks must not share.
             env: environment of the imports; None: this process's. A rank whose environment would change its imports
                 becomes no fork.
         """
@@ -74,7 +76,7 @@ class ForkServer:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[listener.fileno()],
-                    env=self._environment,
+                    env={**self._environment, **ROOM},
                     start_new_session=True,  # a Ctrl-C is for its owner
                 )
         except OSError as error:
@@ -95,7 +97,8 @@ class ForkServer:
 def prepared_ranks(modules: Collection[str]) -> Iterator[None]:
     """Let all ranks that this process or its children start be forks of a server that has imported some modules.
 
-    If the environment names a server that has imported all of them, that one is used.
+    With :data:`NIC_IMPORTS` the NICs are forks too. If the environment names a server that has imported all of the
+    modules, that one is used.
 
     Args:
         modules: as in :class:`ForkServer`.
@@ -128,6 +131,18 @@ def _imported_by(path: str) -> set[str]:
 
 def python_argv(env: Mapping[str, str]) -> list[str]:
     """Return the command that starts ``python -m mpi4py`` for a rank: a new interpreter, or a client for a fork."""
-    if path := env.get(ENV_FORK_SERVER):
-        return [sys.executable, "-I", "-S", fork_client.__file__, path]
-    return [sys.executable, "-m", "mpi4py"]
+    return [*_interpreter(env.get(ENV_FORK_SERVER)), "-m", "mpi4py"]
+
+
+def interpreter_argv(modules: Collection[str]) -> list[str]:
+    """Return the command that starts ``python`` for a program; ``-m MODULE`` must follow.
+
+    Args:
+        modules: what our environment's server must have imported for the program to become its fork.
+    """
+    path = os.environ.get(ENV_FORK_SERVER)
+    return _interpreter(path if path and set(modules) <= _imported_by(path) else None)
+
+
+def _interpreter(path: str | None) -> list[str]:
+    return [sys.executable, "-I", "-S", fork_client.__file__, path] if path else [sys.executable]

@@ -1,4 +1,7 @@
-"""The owner's side of ``netoffload_daemon.prefork``: a process that loads the kernels, and then forks into NICs."""
+"""The owner's side of ``netoffload_daemon.prefork``: a process that loads the kernels, and then forks into NICs.
+
+Within :func:`~netoffload.testbed.forks.prepared_ranks` with the imports of NICs, the process has the kernels already.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +17,7 @@ from typing import Any, Final
 
 from netoffload.compiled.cache import COMPILING
 from netoffload.errors import TestbedError
+from netoffload.testbed.forks import NIC_IMPORTS, interpreter_argv
 
 READY_TIMEOUT_S: Final = 900.0
 """Time limit for loading. Compiling takes two and a half minutes of a free core, and several times that on a busy
@@ -53,7 +56,7 @@ class NicLoader:
         try:
             with open(self._log_path, "ab") as log_file:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "netoffload_daemon.prefork", self._log_format],
+                    [*interpreter_argv(NIC_IMPORTS), "-m", "netoffload_daemon.prefork", self._log_format],
                     env={**os.environ, name: value},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

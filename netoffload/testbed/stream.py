@@ -24,7 +24,10 @@ from netoffload.codec import Codec, get
 from netoffload.errors import TestbedError
 from netoffload.nic_options import NicSettings
 from netoffload.testbed.build import Testbed
+from netoffload.testbed.forks import interpreter_argv
 
+IMPORTS: Final = ("netoffload.codec", "netoffload.testbed")
+"""What a server of forks must have imported for the two ends to be forks of it."""
 PORT: Final = 5028
 CHUNK_VALUES: Final = 1 << 20
 SIGMA: Final = 2e-3
@@ -68,7 +71,7 @@ def stream(
     plain = bed.plan.settings.nic is None
     nic = bed.plan.settings.nic or NicSettings()
     codec, bound_k = ("none", 1) if plain else (nic.codec, nic.bound_k)
-    command = [sys.executable, "-m", __name__]
+    command = [*interpreter_argv(IMPORTS), "-m", __name__]
     arguments = [bed.plan.nodes[1].address, str(nic.tagged_port(PORT)), str(nic.tos)]
     arguments += [str(octets // 4), str(seed), codec, str(bound_k)]
     with contextlib.ExitStack() as stack:

@@ -9,12 +9,12 @@ IMPORTED: Final = (
     "mpi4py.run",
     "netoffload.collectives",
     "netoffload.methods",
-    "netoffload.transport",
+    "netoffload.transport.driver:prepare",
     "netoffload.training.board",
     "netoffload.training.capture",
     "netoffload.training.checkpoint",
     "netoffload.training.milestones",
     "netoffload.training.parallel",
-    "torch.optim",
+    "torch._dynamo",  # a rank's first optimizer would import it, for a second
 )
-"""These import torch and the kernels, but not MPI, because importing MPI initialises it."""
+"""These import torch and load the kernels, but not MPI, because importing MPI initialises it."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import netoffload
 from forked_ranks import _forks  # noqa: F401
 from mpi4py import MPI
 
@@ -117,7 +118,7 @@ def test_communicators_share_rounds() -> None:
     ],
 )
 def test_what_cannot_be_verified_is_one_clear_line(words: list[str], message: str) -> None:
-    done = verify(*words)
+    done = netoffload("verify", *words)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -125,7 +126,7 @@ def test_what_cannot_be_verified_is_one_clear_line(words: list[str], message: st
 
 @pytest.mark.parametrize("command", ["collectives", "failures", "programs"])
 def test_help_has_an_example(command: str) -> None:
-    assert f"Example: netoffload verify {command}" in verify(command, "--help").stdout
+    assert f"Example: netoffload verify {command}" in netoffload("verify", command, "--help").stdout
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from commands import forked
 from nic_processes import nic_pids
 
 from netoffload.codec import get
@@ -42,10 +42,6 @@ def bed(
     with Testbed(make_plan(TestbedSettings(2, nic=NicSettings()), run_id), check_rate=False) as built:
         yield built
     assert left_of(run_id) == []
-
-
-def netoffload(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "netoffload", *words], capture_output=True, text=True, timeout=100)
 
 
 def socket_on(node: NodePlan) -> socket.socket:
@@ -94,7 +90,7 @@ def test_a_stream_goes_on_compressed(bed: Testbed) -> None:
     stream = Connection(bed)
     stream.check(1)
     old = nic_pids(bed)
-    done = netoffload("restart", "n0", f"{bed.plan.run_id}/n1", "--kill", "--json")
+    done = forked("restart", "n0", f"{bed.plan.run_id}/n1", "--kill", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     restarted = json.loads(done.stdout)["restarted"]
     assert [(nic["run"], nic["node"], nic["pid_before"]) for nic in restarted] == [
@@ -108,7 +104,7 @@ def test_a_stream_goes_on_compressed(bed: Testbed) -> None:
     assert sent["tx_raw_octets"] > 0
     assert sent["bypass_unknown_flow"] == 0
     assert received["rx_blocks"] > 0
-    shown = json.loads(netoffload("status", bed.plan.run_id, "--json").stdout)["runs"][0]
+    shown = json.loads(forked("status", bed.plan.run_id, "--json").stdout)["runs"][0]
     assert [node["nic"] for node in shown["nodes"]] == [{"pid": nic["pid"], "alive": True} for nic in restarted]
     stream.close()
 
@@ -116,7 +112,7 @@ def test_a_stream_goes_on_compressed(bed: Testbed) -> None:
 def test_a_graceful_restart_and_one_of_a_nic_that_has_ended(bed: Testbed) -> None:
     stream = Connection(bed)
     stream.check(3)
-    done = netoffload("restart", "n0")
+    done = forked("restart", "n0")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{bed.plan.run_id}/n0: NIC pid {nic_pids(bed)[0]} (was pid " in done.stdout
     stream.check(4)
@@ -155,5 +151,5 @@ def test_wrong_names_are_one_clear_line(plain_bed: Testbed) -> None:
         ([f"{run}/n0", f"{run}/n9"], f"run {run} has no node 'n9': it has n0..n3"),
         ([f"{run}/n0"], f"run {run} has no NICs: it was built with --no-nic"),
     ):
-        done = netoffload("restart", *words)
+        done = forked("restart", *words)
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"netoffload: {said}\n")

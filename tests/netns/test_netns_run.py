@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import forked
 
 from netoffload.errors import RunError
 from netoffload.netlink import netns_exists
@@ -24,11 +24,6 @@ pytestmark = [pytest.mark.netns, pytest.mark.mpi]
 needs_openmpi = pytest.mark.skipif(find_openmpi() is None, reason=f"needs Open MPI 5: set {ENV_OPENMPI}")
 both = pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=needs_openmpi)])
 PROGRAMS = Path(__file__).with_name("programs")
-
-
-def netoffload(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "netoffload", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, env={**os.environ, **(env or {})})
 
 
 def quietly(_rank: int, _lines: bytes) -> None:
@@ -83,7 +78,7 @@ def test_open_mpi_says_nothing_of_its_own(plain_bed: Testbed) -> None:
 
 def test_lines_begin_with_their_node_and_the_exit_code_is_the_programs() -> None:
     text = "import os,sys; print(os.environ['NETOFFLOAD_ADDRESS']); print('end', file=sys.stderr)"
-    ran = netoffload("run", "-n", "2", "--no-nic", "--prefix", "--", "python", "-c", text + "; sys.exit(4)")
+    ran = forked("run", "-n", "2", "--no-nic", "--prefix", "--", "python", "-c", text + "; sys.exit(4)")
     assert sorted(ran.stdout.splitlines()) == ["n0: 10.98.1.1", "n1: 10.98.1.2"]
     assert {"n0: end", "n1: end"} <= set(ran.stderr.splitlines())
     assert ran.returncode == 4
@@ -94,7 +89,7 @@ def test_torchrun_has_an_agent_on_every_node_and_a_rank_that_fails_ends_all(
     left_of: Callable[[str], list[str]],
 ) -> None:
     words = ["--launcher", "torchrun", "--prefix", "--", str(PROGRAMS / "fail_beside_a_sleeper.py")]
-    ran = netoffload("run", "-n", "2", "--no-nic", *words)
+    ran = forked("run", "-n", "2", "--no-nic", *words)
     told = dict(line.split(": ") for line in ran.stdout.splitlines())
     run_id = told["n1"].split()[0]
     assert told["n1"] == f"{run_id} 1 2 10.98.1.1 10.98.1.2 inc0"
@@ -118,9 +113,9 @@ def test_what_cannot_be_run_is_one_clear_line(what: str, run_id: str) -> None:
     words, exit_code, hint = REFUSED[what]
     with contextlib.ExitStack() as stack:
         if "RUN" in words:
-            assert netoffload("up", "-n", "2", "--no-nic", "--run-id", run_id).returncode == 0
-            stack.callback(netoffload, "down", run_id)
-        refused = netoffload(*(run_id if word == "RUN" else word for word in words), env={ENV_OPENMPI: "/nowhere"})
+            assert forked("up", "-n", "2", "--no-nic", "--run-id", run_id).returncode == 0
+            stack.callback(forked, "down", run_id)
+        refused = forked(*(run_id if word == "RUN" else word for word in words), env={ENV_OPENMPI: "/nowhere"})
     assert refused.returncode == exit_code
     assert refused.stdout == ""
     assert len(refused.stderr.splitlines()) == 1

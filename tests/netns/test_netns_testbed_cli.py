@@ -9,64 +9,61 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from commands import forked, netoffload
 
 from netoffload.netlink import netns_exists
 
 pytestmark = pytest.mark.netns
 
 
-def netoffload(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "netoffload", *words], capture_output=True, text=True, timeout=60)
-
-
 @pytest.fixture
 def up(run_id: str) -> Iterator[dict[str, object]]:
-    made = netoffload("up", "-n", "2", "--no-nic", "--run-id", run_id, "--json")
+    made = forked("up", "-n", "2", "--no-nic", "--run-id", run_id, "--json")
     assert made.returncode == 0, made.stderr
     yield json.loads(made.stdout)
-    netoffload("down", run_id)
+    forked("down", run_id)
 
 
 def test_up_status_exec_down(up: dict[str, object], run_id: str, left_of: Callable[[str], list[str]]) -> None:
     assert up["run"] == run_id
     assert up["nic"] is None
-    shown = json.loads(netoffload("status", run_id, "--json").stdout)["runs"]
+    shown = json.loads(forked("status", run_id, "--json").stdout)["runs"]
     assert [(run["run"], run["state"]) for run in shown] == [(run_id, "up")]
     assert shown[0]["nodes"][0]["wire"]["tx_octets"] > 0  # the rate probe
-    assert run_id in netoffload("status").stdout
-    inside = netoffload("exec", "--run", run_id, "n1", "--", "sh", "-c", "hostname; exit 7")
+    assert run_id in forked("status").stdout
+    inside = forked("exec", "--run", run_id, "n1", "--", "sh", "-c", "hostname; exit 7")
     assert (inside.stdout, inside.returncode) == ("n1\n", 7)
-    ended = netoffload("down", run_id, "--json")
+    ended = forked("down", run_id, "--json")
     assert (json.loads(ended.stdout), ended.returncode) == ({"down": [run_id]}, 0)
     assert left_of(run_id) == []
-    again = netoffload("down", run_id)
+    again = forked("down", run_id)
     assert (again.returncode, again.stdout, again.stderr) == (2, "", f"netoffload: no run {run_id}\n")
 
 
 def test_down_takes_no_testbed_down_that_was_not_named(up: dict[str, object], run_id: str) -> None:
     other = f"{run_id}b"
-    assert netoffload("up", "-n", "2", "--no-nic", "--run-id", other).returncode == 0
+    assert forked("up", "-n", "2", "--no-nic", "--run-id", other).returncode == 0
     try:
-        refused = netoffload("down")
+        refused = forked("down")
         assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (2, "", 1)
         assert run_id in refused.stderr
         assert other in refused.stderr
         assert netns_exists(f"no-{run_id}-sw")
     finally:
-        assert json.loads(netoffload("down", run_id, other, "--json").stdout) == {"down": [run_id, other]}
+        assert json.loads(forked("down", run_id, other, "--json").stdout) == {"down": [run_id, other]}
     assert up["run"] == run_id
 
 
 def test_run_on_a_testbed_that_is_up(up: dict[str, object], run_id: str) -> None:
     text = "from mpi4py import MPI; print(MPI.COMM_WORLD.size)"
-    ran = netoffload("run", "--testbed", run_id, "--", "python", "-c", text)
+    ran = forked("run", "--testbed", run_id, "--", "python", "-c", text)
     assert (ran.stdout.split(), ran.returncode) == (["2", "2"], 0), ran.stderr
     assert up["run"] == run_id
 
 
 def test_run_on_a_testbed_of_its_own_passes_the_exit_code() -> None:
     text = "import sys; from mpi4py import MPI; sys.exit(int(sys.argv[2]) if MPI.COMM_WORLD.rank == 1 else 0)"
-    ran = netoffload("run", "-n", "2", "--no-nic", "python", "-c", text, "--code", "5")
+    ran = forked("run", "-n", "2", "--no-nic", "python", "-c", text, "--code", "5")
     assert ran.returncode == 5
     assert "failed with exit code 5" in ran.stderr.splitlines()[-1]
 
@@ -114,7 +111,7 @@ def test_an_unknown_option_is_not_taken_for_the_program(command: list[str]) -> N
 
 
 def test_unknown_node_is_one_clear_line(up: dict[str, object], run_id: str) -> None:
-    refused = netoffload("exec", "--run", run_id, "n9", "--", "true")
+    refused = forked("exec", "--run", run_id, "n9", "--", "true")
     assert (refused.returncode, refused.stderr) == (
         2,
         f"netoffload: run {run_id} has no node 'n9': it has n0..n1\n",
@@ -136,12 +133,12 @@ def test_a_signal_in_the_middle_leaves_nothing(signal_number: signal.Signals) ->
         assert process.stderr is not None
         assert process.stderr.read().splitlines()[1:] == ["netoffload: interrupted"]
     assert not netns_exists(f"no-{run_id}-sw")
-    assert f"no run {run_id}" in netoffload("down", run_id, "--json").stderr
+    assert f"no run {run_id}" in forked("down", run_id, "--json").stderr
 
 
 def test_doctor_finds_what_these_tests_need() -> None:
-    looked = netoffload("doctor", "--json")
+    looked = forked("doctor", "--json")
     assert looked.returncode == 0, looked.stdout
     found = {check["name"]: check for check in json.loads(looked.stdout)["checks"]}
     assert all(found[name]["ok"] for name in ("root", "veth", "bridge", "tbf", "u32 filter", "/dev/net/tun"))
-    assert "cubic by route" in netoffload("doctor").stdout
+    assert "cubic by route" in forked("doctor").stdout

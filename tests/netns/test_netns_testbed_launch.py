@@ -13,6 +13,7 @@ import pytest
 from netoffload import control
 from netoffload.errors import RunError, UsageError
 from netoffload.testbed import Meter, Testbed, run_ranks
+from netoffload.testbed.forks import ENV_FORK_SERVER
 from netoffload.testbed.launch_output import RanksOutput
 from netoffload.testbed.processes import marked
 from netoffload.testbed.stream import stream
@@ -113,7 +114,8 @@ def test_what_cannot_be_run_is_refused(plain_bed: Testbed) -> None:
         run_ranks(plain_bed, [0], [])
 
 
-def test_the_ends_of_a_stream_do_not_hear_a_ctrl_c(plain_bed: Testbed) -> None:
+def test_the_ends_of_a_stream_do_not_hear_a_ctrl_c(plain_bed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENV_FORK_SERVER)  # each end is one process
     sessions: list[int] = []
     stream(
         plain_bed,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import netoffload
 from transfers import transfer_words
 
 from netoffload import control
@@ -32,9 +33,7 @@ MSS = 1448
 
 def unit(name: str, instance: str) -> dict[str, list[str]]:
     """Print a unit and return its [Service] settings, with the specifier for the instance filled in."""
-    printed = subprocess.run(
-        [sys.executable, "-m", "netoffload", "unit", name], capture_output=True, text=True, check=True
-    ).stdout
+    printed = netoffload("unit", name).stdout
     settings: dict[str, list[str]] = {}
     for key, value in re.findall(r"^(\w+)=(.*)$", printed.replace("%i", instance), re.MULTILINE):
         settings.setdefault(key, []).append(value)
@@ -166,9 +165,7 @@ def test_a_nic_that_ended_is_not_awaited(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
 def test_systemd_understands_the_units(tmp_path: Path) -> None:
     for name in ("nic", "link"):
-        printed = subprocess.run(
-            [sys.executable, "-m", "netoffload", "unit", name], capture_output=True, text=True, check=True
-        ).stdout
+        printed = netoffload("unit", name).stdout
         (tmp_path / f"netoffload-{name}@inc0.service").write_text(printed)
     verified = subprocess.run(
         ["systemd-analyze", "verify", str(tmp_path / "netoffload-nic@inc0.service")], capture_output=True, text=True

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import forked
 from scapy.utils import RawPcapWriter
 
 from netoffload.codec import get
@@ -92,9 +91,7 @@ def send(bed: Testbed, octets: bytes) -> bytes:
 
 
 def stats(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "netoffload", "stats", *words], capture_output=True, text=True, timeout=60
-    )
+    done = forked("stats", *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE_PATHS = [str(ROOT / folder) for folder in ("", "daemon", "mpi_ext")]
 PYTHONPATH = os.pathsep.join(SOURCE_PATHS)
 """For a process of its own, since pytest's ``pythonpath`` is not its."""
+CLI = "netoffload.cli.known:commands_text"
+"""Imports all commands, in a server of forks."""
 
 
 def netoffload(*words: str, env: Mapping[str, str] | None = None) -> Done:
@@ -41,6 +43,15 @@ def started(
 ) -> Done:
     """``python -m MODULE WORDS`` as a process that starts from nothing."""
     return python("-m", module, *words, env=env, timeout_s=timeout_s)
+
+
+def forked(*words: str, env: Mapping[str, str] | None = None, timeout_s: float = 60) -> Done:
+    """``netoffload WORDS`` as a process of its own: a fork where the environment names a server that has ``CLI``."""
+    from netoffload.testbed.forks import interpreter_argv
+
+    command = [*interpreter_argv([CLI]), "-m", "netoffload", *words]
+    whole = {**os.environ, **(env or {})}
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=whole, check=False)
 
 
 def python(

@@ -15,7 +15,7 @@ IMPORTED: Final = (
     "netoffload.collectives.reference",
     "netoffload.collectives.samples",
     "netoffload.methods",
-    "netoffload.transport",
+    "netoffload.transport.driver:prepare",
 )
 
 
