@@ -49,13 +49,14 @@ def imports_as_server(path: str, env: Mapping[str, str]) -> bool:
 
 def ask(server: socket.socket, argv: list[str], env: Mapping[str, str]) -> None:
     """Ask for a fork with this process's environment, folder, descriptors and namespaces."""
+    places = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in ("/", ".")]
     namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in NAMESPACES]
     kept = [int(env[name]) for name in LAUNCHER_FDS if name in env]
     said = {"argv": argv, "env": dict(env), "folder": os.getcwd(), "namespaces": NAMESPACES, "kept": kept}
     request = json.dumps(said).encode()
-    socket.send_fds(server, [LENGTH.pack(len(request))], [0, 1, 2, *namespaces, *kept])
+    socket.send_fds(server, [LENGTH.pack(len(request))], [0, 1, 2, *places, *namespaces, *kept])
     server.sendall(request)
-    for fd in (*namespaces, *kept):
+    for fd in (*places, *namespaces, *kept):
         os.close(fd)
 
 

@@ -53,6 +53,8 @@ HIGH_FD: Final = 256
 """Descriptors are moved to numbers from here on, above all numbers of a launcher's descriptors."""
 STANDARD: Final = 3
 """Standard input, output and error come first among a request's descriptors."""
+PLACES: Final = 2
+"""Then come the root directory, which differs from the server's in a chroot, and the working directory."""
 PR_SET_PDEATHSIG: Final = 1
 ENVIRONMENT: Final = slice(47, 49)
 """Fields of /proc/PID/stat behind the name: where the first environment starts and ends (proc(5))."""
@@ -66,7 +68,7 @@ class Request:
         argv: the program: ``-m MODULE ARGUMENT...``, as for ``python``.
         env: the program's whole environment.
         folder: the program's working directory.
-        namespaces: kinds of the namespaces whose descriptors follow the three standard ones.
+        namespaces: kinds of the namespaces whose descriptors follow those of the directories.
         kept: numbers that the program expects for the launcher's descriptors, which come last.
         fds: the descriptors, in this order.
     """
@@ -193,22 +195,30 @@ def become(request: Request) -> None:
     """Take on everything in a request except the program.
 
     Raises:
-        OSError: a namespace or the folder cannot be entered.
+        OSError: a namespace or a directory cannot be entered.
     """
-    namespaces = dict(zip(request.namespaces, request.fds[STANDARD:], strict=False))
+    root, folder = request.fds[STANDARD : STANDARD + PLACES]
+    others = request.fds[STANDARD + PLACES :]
+    namespaces = dict(zip(request.namespaces, others, strict=False))
     libc = ctypes.CDLL(None, use_errno=True)
     for kind, fd in namespaces.items():
         # Only root may enter a namespace, even the one in which a process already is.
-        if not os.path.sameopenfile(fd, own := os.open(f"/proc/self/ns/{kind}", os.O_RDONLY)) and libc.setns(fd, 0):
-            raise OSError(ctypes.get_errno(), f"cannot enter the {kind} namespace")
+        if not os.path.sameopenfile(fd, own := os.open(f"/proc/self/ns/{kind}", os.O_RDONLY)):
+            if libc.setns(fd, 0):
+                raise OSError(ctypes.get_errno(), f"cannot enter the {kind} namespace")
+            if kind == "mnt":  # this led to the namespace's own root: out of a chroot
+                os.fchdir(root)
+                os.chroot(".")
         os.close(own)
         os.close(fd)
-    os.chdir(request.folder)
+    os.fchdir(folder)
+    os.close(root)
+    os.close(folder)
     for number, fd in enumerate(request.fds[:STANDARD]):
         os.dup2(fd, number)
         os.close(fd)
     # A wanted number may be that of another descriptor in the request: so all are moved up first.
-    high = [_moved_up(fd) for fd in request.fds[STANDARD + len(namespaces) :]]
+    high = [_moved_up(fd) for fd in others[len(namespaces) :]]
     for number, fd in zip(request.kept, high, strict=True):
         os.dup2(fd, number)
         os.close(fd)

@@ -78,6 +78,20 @@ def test_a_fork_has_arguments_environment_folder_streams_and_imports(forks: Fork
     assert err == b"also\n"
 
 
+@pytest.mark.netns
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+def test_a_fork_stays_in_its_clients_chroot(forks: ForkServer, program: Path, tmp_path: Path) -> None:
+    program.write_text("import os\nprint(os.getcwd(), os.listdir('/mnt'))\n")
+    (root := tmp_path / "root").mkdir()
+    words = [*python_argv(forks.env), str(program)]
+    script = f"mount --rbind / {root} && mount -t tmpfs none {root}/mnt && touch {root}/mnt/inside && "
+    script += f"""exec chroot {root} sh -c 'cd {tmp_path} && exec "$@"' sh "$@\""""
+    argv = ["unshare", "--mount", "sh", "-c", script, "sh", *words]
+    env = {**OWN_ENV, **forks.env, "PATH": f"{os.defpath}:/usr/sbin:/sbin"}
+    done = subprocess.run(argv, env=env, capture_output=True, timeout=DEADLINE_S)
+    assert (done.stdout.decode(), done.stderr) == (f"{tmp_path} ['inside']\n", b"")
+
+
 def test_a_rank_whose_imports_differ_is_an_interpreter_of_its_own(forks: ForkServer, program: Path) -> None:
     program.write_text("import sys\nprint('decimal' in sys.modules)\n")
     for env, is_fork in (({}, True), ({"NUMBA_DISABLE_JIT": "1"}, False)):
