@@ -153,6 +153,7 @@ def same_bits(left: Float32Array, right: Float32Array) -> bool:
     return np.array_equal(left.view(np.uint32), right.view(np.uint32))
 
 
+@pytest.mark.covering(1)
 @every_variant
 @pytest.mark.parametrize("bound_k", BOUNDS)
 def test_every_exponent_is_bit_exact(variant: Variant, bound_k: int) -> None:
