@@ -55,9 +55,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def not_in_covering_array(cases: list[Any], strength: int) -> list[Any]:
     """Return the cases beyond some that have every combination of the values of any ``strength`` parameters."""
-    having = {
-        case: set(itertools.combinations(sorted(case.callspec.indices.items()), strength)) for case in reversed(cases)
-    }
+    having = {}
+    for case in reversed(cases):
+        values = ((name, id(value)) for name, value in case.callspec.params.items())
+        having[case] = set(itertools.combinations(values, strength))
     missing = set().union(*having.values())
     while missing:
         most = max(having, key=lambda case: len(having[case] & missing))

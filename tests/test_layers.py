@@ -131,7 +131,7 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def nodes_of(path: Path) -> list[ast.AST]:
-    """All nodes of a module, outer ones first, but for what ``ast.walk`` spends most of its time on: contexts of names."""
+    """All nodes of a module, outer ones first, without contexts of names: ``ast.walk`` takes four times as long."""
     found: list[ast.AST] = [parsed(path)]
     for node in found:
         for name, value in vars(node).items():

@@ -1,7 +1,7 @@
 """``netoffload WORDS`` where a package is not installed, in a fork for every request on standard input.
 
-A request is a line of JSON: ``package``, ``words``, and ``folder``, which is the fork's and gets what it says: ``out`` and
-``err``. The answer is the exit code.
+A request is a line of JSON: ``package``, ``words`` and ``folder``. The fork runs in the folder, and writes ``out`` and
+``err`` there. The answer is the exit code.
 """
 
 import json
