@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import netoffload.codec
+import netoffload.testbed  # noqa: F401  # so that not every fork imports what has no extras
 from netoffload.__main__ import main
 from netoffload.cli.known import commands_text
 
 
 def run(package: str, words: list[str], folder: Path) -> None:
-    """Become the command; it never returns."""
+    """Become the command; never return."""
     os.chdir(folder)
     for name, number in (("out", 1), ("err", 2)):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
