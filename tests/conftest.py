@@ -21,6 +21,9 @@ settings.register_profile("quick", deadline=None, max_examples=10)
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 settings.load_profile("netoffload" if COMPILED else "quick")
 
+# Threads of BLAS wait for one another in a loop, in every worker of xdist.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # MPICH's waiting ranks call sched_yield without pause. With more ranks than cores, Linux 6.18 then starves everything
 # else for minutes ("workqueue lockup"). Ranks that sleep between polls leave the cores to whoever has work.
 os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
@@ -32,6 +35,7 @@ gc.disable()
 def pytest_collection_finish() -> None:
     """Leave everything that the test modules imported out of later garbage collections."""
     gc.freeze()
+    gc.set_threshold(50_000)
     gc.enable()
 
 

@@ -92,7 +92,10 @@ ORACLES[CodecId.COARSE] = tagged(
 """A codec with tags: ``bounded`` that always has the bound 2^-4."""
 
 
-@pytest.mark.parametrize(("changes", "files"), [(ROUNDED, 2), (COARSE, 3)], ids=["untagged", "tagged"])
+@pytest.mark.parametrize(
+    ("changes", "files"),
+    [pytest.param(ROUNDED, 2, id="untagged"), pytest.param(COARSE, 3, id="tagged", marks=pytest.mark.slow)],
+)
 def test_a_codec_of_ones_own_crosses_two_nics(changes: Changes, files: int, tmp_path: Path) -> None:
     name = "rounded" if changes is ROUNDED else "coarse"
     assert len(changes) == files
