@@ -41,7 +41,8 @@ class KnownCommands(TyperGroup):
             for module in self._known[cmd_name]["modules"]:
                 importlib.import_module(f"netoffload.cli.{module}")
             whole = {name for name, said in self._known.items() if _are_imported(said["modules"])}
-            self.commands |= {name: one for name, one in typer.main.get_group(app).commands.items() if name in whole}
+            made = typer.main.get_group(app).commands
+            self.commands.update({name: made[name] for name in whole})
             self._imported |= whole
         return self.commands.get(cmd_name)
 
