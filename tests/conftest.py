@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import secrets
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -16,7 +18,11 @@ from netoffload.netlink import Namespace, netns_path, remove_netns
 settings.register_profile("netoffload", deadline=None)
 # For ./scripts/check, and for kernels that run as plain Python.
 settings.register_profile("quick", deadline=None, max_examples=10)
-settings.load_profile("netoffload" if os.environ.get("NUMBA_DISABLE_JIT", "0") == "0" else "quick")
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+settings.load_profile("netoffload" if COMPILED else "quick")
+
+# Threads of BLAS wait for one another in a loop, in every worker of xdist.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # MPICH's waiting ranks call sched_yield without pause. With more ranks than cores, Linux 6.18 then starves everything
 # else for minutes ("workqueue lockup"). Ranks that sleep between polls leave the cores to whoever has work.
@@ -29,7 +35,39 @@ gc.disable()
 def pytest_collection_finish() -> None:
     """Leave everything that the test modules imported out of later garbage collections."""
     gc.freeze()
+    gc.set_threshold(50_000)
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark cases of a test that its ``covering`` leaves out as slow; as plain Python, they are not run."""
+    grids: dict[tuple[str, int], list[Any]] = {}
+    for item in items:
+        marker = item.get_closest_marker("covering")
+        if marker is not None:
+            grids.setdefault((item.nodeid.partition("[")[0], *marker.args), []).append(item)
+    left_out: set[pytest.Item] = set()
+    for (_, strength), cases in grids.items():
+        left_out.update(not_in_covering_array(cases, strength))
+    for item in left_out:
+        item.add_marker(pytest.mark.slow)
+    if left_out and not COMPILED:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
+
+
+def not_in_covering_array(cases: list[Any], strength: int) -> list[Any]:
+    """Return the cases beyond some that have every combination of the values of any ``strength`` parameters."""
+    having = {}
+    for case in reversed(cases):
+        values = ((name, id(value)) for name, value in case.callspec.params.items())
+        having[case] = set(itertools.combinations(values, strength))
+    missing = set().union(*having.values())
+    while missing:
+        most = max(having, key=lambda case: len(having[case] & missing))
+        missing -= having.pop(most)
+    return list(having)
 
 
 @pytest.fixture

@@ -131,7 +131,15 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def nodes_of(path: Path) -> list[ast.AST]:
-    return list(ast.walk(parsed(path)))
+    """All nodes of a module, outer ones first, without contexts of names: ``ast.walk`` takes four times as long."""
+    found: list[ast.AST] = [parsed(path)]
+    for node in found:
+        for name, value in vars(node).items():
+            if isinstance(value, list):
+                found += [one for one in value if isinstance(one, ast.AST)]
+            elif isinstance(value, ast.AST) and name != "ctx":
+                found.append(value)
+    return found
 
 
 def layer(module: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,8 +40,10 @@ class KnownCommands(TyperGroup):
 
             for module in self._known[cmd_name]["modules"]:
                 importlib.import_module(f"netoffload.cli.{module}")
-            self.commands[cmd_name] = typer.main.get_group(app).commands[cmd_name]
-            self._imported.add(cmd_name)
+            whole = {name for name, said in self._known.items() if _are_imported(said["modules"])}
+            made = typer.main.get_group(app).commands
+            self.commands.update({name: made[name] for name in whole})
+            self._imported |= whole
         return self.commands.get(cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -63,6 +66,10 @@ class KnownCommands(TyperGroup):
             rich_markup_mode=self.rich_markup_mode,
             context_settings=self.context_settings,
         )
+
+
+def _are_imported(modules: list[str]) -> bool:
+    return all(f"netoffload.cli.{module}" in sys.modules for module in modules)
 
 
 def commands_text() -> str:

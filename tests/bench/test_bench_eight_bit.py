@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from commands import netoffload
 
 from netoffload.bench.eight_bit import (
     DISTRIBUTIONS,
@@ -77,8 +76,8 @@ def test_errors_of_zeros_and_of_one_value() -> None:
 
 
 def test_the_command_prints_json_and_nothing_else() -> None:
-    words = [sys.executable, "-m", "netoffload", "bench", "eight-bit", "--sample", "1000", "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    done = netoffload("bench", "eight-bit", "--sample", "1000", "--json")
+    assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["sample"] == 1000
     assert len(report["rows"]) == len(PRINTED)

@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from commands import netoffload
 
 from netoffload.bench import scaling
-from netoffload.cli import app
-from netoffload.errors import UsageError
 
 
 def test_ranges_have_both_ends() -> None:
@@ -25,16 +23,16 @@ def test_ranges_have_both_ends() -> None:
     [("--nodes 1", "1 nodes exchange nothing"), ("--nodes many", "'many'"), ("--rate 2000gbit", "outside 1mbit")],
 )
 def test_what_is_no_cluster_is_refused(words: str, message: str) -> None:
-    result = CliRunner().invoke(app, ["model", "scaling", *words.split()])
-    assert isinstance(result.exception, UsageError)
-    assert message in str(result.exception)
+    done = netoffload("model", "scaling", *words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("netoffload: ")
+    assert message in done.stderr
 
 
 def test_json_and_figure(tmp_path: Path) -> None:
     figure = tmp_path / "scaling.svg"
     words = ["model", "scaling", "--nodes", "4,4096", "--rate", "1gbit,400gbit", "--size", "1MB"]
-    result = CliRunner().invoke(app, [*words, "--json", "--figure", str(figure)])
-    found = json.loads(result.stdout)
+    found = json.loads(netoffload(*words, "--json", "--figure", str(figure)).stdout)
     rows = {(row["rate_bps"], row["nodes"]): row for row in found["rows"]}
     assert rows[10**9, 4096]["times_s"]["ring"] > rows[10**9, 4096]["times_s"]["rings of rings"]
     assert rows[10**9, 4]["nic_gain"] > 5 > 1.2 > rows[4 * 10**11, 4096]["nic_gain"]

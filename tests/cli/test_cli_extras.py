@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import ROOT, python
+from commands import PYTHONPATH, ROOT
 
 from netoffload.errors import EXTRAS
 
@@ -30,14 +35,33 @@ CASES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def without() -> Iterator[subprocess.Popen[str]]:
+    """A process that has imported every command, but no package of an extra."""
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, WITHOUT], env=env, stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(timeout=10) == 0
+
+
 @pytest.mark.parametrize(("package", "command"), CASES, ids=[f"{package}: {words[:24]}" for package, words in CASES])
-def test_a_missing_package_is_one_line(package: str, command: str, tmp_path: Path) -> None:
-    ran = python(WITHOUT, package, *command.split(), folder=tmp_path)
-    (line,) = [line for line in ran.stderr.splitlines() if line.startswith("netoffload: ")]
-    assert (ran.returncode, ran.stdout) == (2, "")
+def test_a_missing_package_is_one_line(
+    package: str, command: str, without: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    assert without.stdin is not None
+    assert without.stdout is not None
+    request = {"package": package, "words": command.split(), "folder": str(tmp_path)}
+    print(json.dumps(request), file=without.stdin, flush=True)
+    exit_code = int(without.stdout.readline())
+    out, err = ((tmp_path / name).read_text() for name in ("out", "err"))
+    (line,) = [line for line in err.splitlines() if line.startswith("netoffload: ")]
+    assert (exit_code, out) == (2, "")
     assert line.endswith(f"pip install 'netoffload[{EXTRAS[package]}]'")
     assert package in line
-    assert "Traceback" not in ran.stderr
+    assert "Traceback" not in err
 
 
 def test_the_extras_are_those_of_the_project() -> None:

@@ -50,18 +50,28 @@ def test_help_has_every_command_and_a_typing_error_gets_a_suggestion() -> None:
     assert "Did you mean 'stats', 'status', " in " ".join(refused.stderr.replace("│", "").split())
 
 
-def tab(tmp_path: Path, *words: str) -> list[str]:
+def tab(folder: Path, *words: str) -> list[str]:
     """What bash offers for the last word, through the script that we give it."""
-    program = tmp_path / "netoffload"
-    program.write_text(f"#!{sys.executable}\nfrom netoffload.__main__ import main\nmain()\n")
-    program.chmod(0o755)
     shell = (
-        'source <(_NETOFFLOAD_COMPLETE=source_bash netoffload); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1));'
+        'source script; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1));'
         '_netoffload_completion netoffload; printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    env = {**os.environ, "PYTHONPATH": PYTHONPATH, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH, "PATH": f"{folder}:{os.environ['PATH']}"}
     command = ["bash", "-c", shell, "bash", "netoffload", *words]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.fixture(scope="module")
+def with_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the program and the script for bash that it prints."""
+    folder = tmp_path_factory.mktemp("tab")
+    program = folder / "netoffload"
+    program.write_text(f"#!{sys.executable}\nfrom netoffload.__main__ import main\nmain()\n")
+    program.chmod(0o755)
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH, "_NETOFFLOAD_COMPLETE": "source_bash"}
+    done = subprocess.run([program], env=env, capture_output=True, text=True, check=True)
+    (folder / "script").write_text(done.stdout)
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -73,8 +83,8 @@ def tab(tmp_path: Path, *words: str) -> list[str]:
         (("nic", "--log"), ["--log-format"]),
     ],
 )
-def test_tab_completes_commands_and_options(words: tuple[str, ...], offered: list[str], tmp_path: Path) -> None:
-    assert tab(tmp_path, *words) == offered
+def test_tab_completes_commands_and_options(words: tuple[str, ...], offered: list[str], with_script: Path) -> None:
+    assert tab(with_script, *words) == offered
 
 
 def test_the_manual_has_a_page_for_every_command_that_troff_reads(tmp_path: Path) -> None:

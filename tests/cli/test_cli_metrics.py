@@ -149,7 +149,7 @@ def test_clients_that_stall_hold_up_nobody(port: int, nic: Nic, monkeypatch: pyt
         said = b""
         while not said:  # the scrape's thread may end before the next one comes, which then stalls too
             last = connect()
-            last.settimeout(0.5)
+            last.settimeout(0.1)
             with contextlib.suppress(TimeoutError):
                 said = last.recv(4096)
         assert said.startswith(b"HTTP/1.0 503 ")
@@ -171,6 +171,7 @@ def test_a_port_in_use_is_one_clear_error(port: int) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/net/tun"), reason="needs root and TUN")
 def test_a_running_nic_is_scraped(wire: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -38,6 +38,7 @@ def test_the_codecs_figures_are_whole(columns: str | None) -> None:
     assert any(line.split()[:4] == ["gaussian:0.001", "0.0655", "inceptionn", "10"] for line in said)
 
 
+@pytest.mark.slow
 def test_the_doctors_lines_are_whole() -> None:
     in_file = [line.split() for line in run("doctor", columns=None)]
     assert ["ok", "Python", platform.python_version()] in in_file

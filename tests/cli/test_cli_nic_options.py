@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from changed_copy import ROOT, Changes, run_with
 
 NEW_OPTION: Changes = {
@@ -32,6 +33,7 @@ docs | `--colour blue\\|red` | Colour of the frames: blue, red. | `blue` |
 """
 
 
+@pytest.mark.slow
 def test_a_new_option_touches_one_file(tmp_path: Path) -> None:
     assert run_with(NEW_OPTION, tmp_path, str(Path(__file__).with_name("programs") / "new_option.py")) == KNOWN
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-COMMANDS = (["--version"], ["status", "--help"], ["doctor", "--json"])
+COMMANDS = (["--version"], ["status", "--help"], pytest.param(["doctor", "--json"], marks=pytest.mark.slow))
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

@@ -153,6 +153,7 @@ def same_bits(left: Float32Array, right: Float32Array) -> bool:
     return np.array_equal(left.view(np.uint32), right.view(np.uint32))
 
 
+@pytest.mark.covering(1)
 @every_variant
 @pytest.mark.parametrize("bound_k", BOUNDS)
 def test_every_exponent_is_bit_exact(variant: Variant, bound_k: int) -> None:
@@ -383,7 +384,11 @@ def test_a_lesser_cpu_gets_lesser_kernels(cpu: str, kernel: str, tmp_path: Path)
     assert (done.stdout, done.stderr) == (f"{kernel}\n", "")
 
 
-@pytest.mark.parametrize(("asked", "said"), [("sse", "'sse' is unknown: choose from"), ("avx512", "needs avx512f")])
+@pytest.mark.skipif(JIT_DISABLED, reason="the process that it starts compiles nothing")
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [("sse", "'sse' is unknown: choose from"), pytest.param("avx512", "needs avx512f", marks=pytest.mark.slow)],
+)
 def test_a_kernel_that_cannot_run_is_refused(asked: str, said: str) -> None:
     environment = {"NETOFFLOAD_KERNEL": asked, "NUMBA_DISABLE_JIT": "1"}
     done = python("-c", "import netoffload.codec.kernels", env=environment)
@@ -409,6 +414,7 @@ def test_the_fastest_kernel_is_the_one_in_use() -> None:
     assert os.environ.get("NETOFFLOAD_KERNEL") or usable_kernels()[0] == KERNEL
 
 
+@pytest.mark.slow  # it compiles one
 def test_kernels_are_made_of_the_arithmetic_of_a_row() -> None:
     made = fixed.made_kernels(Made(12, lambda word, k: (word >> 20) ^ k, lambda code, k: (code ^ k) << 20))
     values = np.random.default_rng(4).normal(0, 1, 37).astype(np.float32)

@@ -42,6 +42,8 @@ CODEC = codec.get("inceptionn")
 by_size = pytest.mark.parametrize("size", SIZES)
 by_count = pytest.mark.parametrize("count", COUNTS)
 by_tag = pytest.mark.parametrize("tagged", [False, True])
+every_value = pytest.mark.covering(1)
+every_pair = pytest.mark.covering(2)
 
 
 def round_trip(values: Float32Array) -> Float32Array:
@@ -68,6 +70,7 @@ def uneven(count: int, size: int) -> list[int]:
     return [(count * rank) // max(size - 1, 1) for rank in range(size)]
 
 
+@every_pair
 @by_size
 @by_count
 @by_tag
@@ -90,6 +93,7 @@ def test_ring_with_every_operation(size: int, count: int, tagged: bool, operatio
     assert run(size, body, tagged) == [expected.tobytes()] * size
 
 
+@every_value
 @by_size
 @by_count
 @by_tag
@@ -108,6 +112,7 @@ def test_reduce_scatter_in_uneven_parts(size: int, count: int, tagged: bool) -> 
     assert run(size, body, tagged) == [block.tobytes() for block in expected]
 
 
+@every_value
 @by_size
 @by_count
 @by_tag
@@ -129,6 +134,7 @@ def test_allgather_of_uneven_parts_with_gaps(size: int, count: int, tagged: bool
     assert run(size, body, tagged) == [expected.tobytes()] * size
 
 
+@every_value
 @by_size
 @by_count
 @by_tag
@@ -153,6 +159,7 @@ def test_broadcast_and_reduce_from_and_to_every_root(size: int, count: int, tagg
         assert run(size, up, tagged)[root] == total.tobytes()
 
 
+@every_value
 @by_size
 @by_count
 @by_tag
@@ -211,6 +218,7 @@ def groupings() -> Iterator[tuple[int, list[list[int]]]]:
     yield 3, [[2], [0], [1]]
 
 
+@every_value
 @pytest.mark.parametrize(("size", "groups"), list(groupings()), ids=str)
 @pytest.mark.parametrize("count", [0, 7, 20_003])
 @by_tag
@@ -227,6 +235,7 @@ def test_hierarchies(size: int, groups: list[list[int]], count: int, tagged: boo
     assert run(size, body, tagged) == [expected.tobytes()] * size
 
 
+@every_value
 @by_size
 @by_count
 @by_tag

@@ -53,6 +53,7 @@ def ring_of(
     return run_ranks(size, body, codec=codec.get("inceptionn"), bound_k=BOUND_K, capacity_octets=capacity, timeout_s=5)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("count", COUNTS)
 def test_untagged_ring_is_the_exact_sum(size: int, count: int) -> None:
@@ -62,6 +63,7 @@ def test_untagged_ring_is_the_exact_sum(size: int, count: int) -> None:
         np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("count", COUNTS)
 def test_tagged_ring_leaves_identical_ranks_close_to_the_sum(size: int, count: int) -> None:
@@ -98,6 +100,7 @@ def test_no_chunk_or_buffer_size_changes_or_blocks_the_ring(size: int, count: in
         assert result.tobytes() == expected.tobytes()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("tagged", [False, True])
 @pytest.mark.parametrize("size", [size for size in SIZES if size > 1])
 @pytest.mark.parametrize("count", COUNTS)
@@ -131,6 +134,7 @@ def test_aggregator_updates_with_the_sum_and_all_get_the_parameters(size: int, c
         assert result.tobytes() == (np.float32(0.5) - total).tobytes()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("tagged", [False, True])
 @pytest.mark.parametrize(("workers", "groups", "count"), [(4, 2, 600_001), (5, 2, 1000), (8, 4, 300_000), (3, 1, 0)])
 def test_a_tree_of_aggregators_has_one_sum_and_no_room_for_whole_vectors(

@@ -50,6 +50,7 @@ def payload_exact(compressor: Threshold, values: Float32Array, layout: Layout) -
     return compressor.thresholds(layout).tobytes() + index + values_exact(compressor.method_id, sent, units)
 
 
+@pytest.mark.covering(1)
 @EVERY
 @pytest.mark.parametrize("threshold", [0.0003, 0.01, 0.02, 0.028, 10.0])
 def test_payload_and_values_are_the_oracles(method: type[Threshold], threshold: float) -> None:
@@ -123,6 +124,7 @@ def test_beyond_4096_thresholds_the_residual_is_the_nearest_float() -> None:
         assert abs(Fraction(left) - exact) <= abs(Fraction(value)) / 2**24
 
 
+@pytest.mark.covering(1)
 @EVERY
 @pytest.mark.parametrize("threshold", [0.002, 0.02, 0.03])
 def test_size_is_known_before(method: type[Threshold], threshold: float) -> None:

@@ -23,6 +23,7 @@ def _this_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
 
 
+@pytest.mark.slow
 def test_nics_that_end_are_reported_by_place_and_write_to_their_own_logs(tmp_path: Path) -> None:
     logs = [tmp_path / f"n{place}.log" for place in range(2)]
     words = [["--host", "tap:t0", "--wire", "lo", "--bound", "17"], ["--host", "tap:", "--wire", "lo"]]
@@ -38,6 +39,7 @@ def test_nics_that_end_are_reported_by_place_and_write_to_their_own_logs(tmp_pat
     assert (tmp_path / "first.log").read_text() == ""
 
 
+@pytest.mark.slow
 def test_a_loader_that_nobody_asks_ends_and_one_that_waits_long_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,6 +50,7 @@ def test_a_loader_that_nobody_asks_ends_and_one_that_waits_long_says_so(
     assert said == [COMPILING]
 
 
+@pytest.mark.slow
 def test_what_the_loader_says_has_the_logs_format(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "netoffload_daemon.prefork", "json"]
     done = subprocess.run(words, input="no request", capture_output=True, text=True, timeout=100)

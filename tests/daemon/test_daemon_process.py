@@ -137,6 +137,7 @@ def test_a_tap_beside_its_wire_is_warned_of(wire: str, tmp_path: Path, host: str
     assert all("tap:t0 and wire w0 share a network namespace" in line for line in said)
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_control_socket_in_use_is_the_systems_refusal(wire: str, tmp_path: Path) -> None:
     from netoffload.control import ControlServer

@@ -215,6 +215,7 @@ def process(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, check=False)
 
 
+@pytest.mark.slow
 def test_without_scapy_it_says_what_to_install(tmp_path: Path, capture: Path) -> None:
     (tmp_path / "scapy.py").write_text("raise ImportError('not here')")
     paths = os.pathsep.join([str(tmp_path), PYTHONPATH])

@@ -9,6 +9,7 @@ from linux_tcp import tcp_of
 from nic_pair import Nic, connect
 
 from netoffload.codec import get
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.wire.checksum import internet_checksum
 
 ISN = 1000
@@ -16,6 +17,8 @@ FIRST = ISN + 1
 VALUES = np.random.default_rng(22).normal(0, 2e-3, 4000).astype(np.float32)
 SENT = VALUES.tobytes()
 ROUNDED = get("inceptionn").round_trip(VALUES, 10).tobytes()
+LONG_MS = 10_000 if JIT_DISABLED else 100_000
+"""Longer than octets are held, and than the first pauses."""
 assert (VALUES.view(np.uint32) != np.frombuffer(ROUNDED, np.uint32)).all()
 
 

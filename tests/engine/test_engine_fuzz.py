@@ -6,9 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from commands import netoffload
 
-from netoffload.cli.app import app
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.config import parse_count
 from netoffload.engine import fuzz
@@ -69,9 +68,9 @@ def test_the_samples_are_of_every_kind() -> None:
 
 def test_the_command_reports_json() -> None:
     count = "40" if JIT_DISABLED else "10k"
-    done = CliRunner().invoke(app, ["verify", "frames", "--count", count, "--jobs", "1", "--json"])
+    done = netoffload("verify", "frames", "--count", count, "--jobs", "1", "--json")
     answer = json.loads(done.stdout)
-    assert (done.exit_code, answer["frames"], answer["seed"]) == (0, parse_count(count), 1)
+    assert (done.returncode, answer["frames"], answer["seed"]) == (0, parse_count(count), 1)
     assert answer["outcomes"]["rx_bypass"] > 0
 
 

@@ -11,7 +11,7 @@ from linux_tcp import tcp_of
 from nic_pair import Nic
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
-from stream_ends import FAMILIES, FIRST, ROUNDED, SENT, Ends
+from stream_ends import FAMILIES, FIRST, LONG_MS, ROUNDED, SENT, Ends
 
 from netoffload.engine.flows import HELD, HELD_FIELDS, SLOTS
 from netoffload.wire.checksum import internet_checksum
@@ -104,7 +104,7 @@ def test_the_end_of_what_was_written_leaves_exact_by_itself(ipv6: bool) -> None:
     assert ends.wait(300) == [(1000, SENT[1000:1002])]
     assert ends.sender.counts()["tx_lent"] == 1
     assert ends.acknowledge(1002) == 1002
-    assert ends.wait(100_000) == []
+    assert ends.wait(LONG_MS) == []
     (row,) = ends.sender.flows()
     assert row["form"] == "exact"
     # What comes next is rounded again from the next float on.
@@ -120,7 +120,7 @@ def test_lent_octets_are_sent_until_they_arrive() -> None:
     sent_ms = [ms for ms in range(0, 2000, 50) if ends.wait(50)]
     assert [after - before for before, after in pairwise(sent_ms)] == [200, 400, 800]
     ends.send(1002, 1400)  # what follows brings them along, and TCP sends it again
-    assert ends.wait(100_000) == []
+    assert ends.wait(LONG_MS) == []
     assert ends.send(1002, 1400) == [(1000, SENT[1000:1400])]
 
 
@@ -180,7 +180,7 @@ def test_a_host_without_window_has_time_to_ask_for_some(has_more: bool) -> None:
     assert ends.wait(1900) == []
     if has_more:
         ends.send(1001, 1001)
-        assert ends.wait(100_000) == []
+        assert ends.wait(LONG_MS) == []
         ends.acknowledge(1000, window=8192)
         assert ends.send(1002, 1400) == [(1000, ROUNDED[1000:1400])]
     else:

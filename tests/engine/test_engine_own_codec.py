@@ -10,6 +10,7 @@ from changed_copy import HERE, Changes, run_with
 from netoffload import codec_specs
 from netoffload.codec import kernels
 from netoffload.codec_specs import SPECS
+from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.errors import UsageError
 
 MEMBER = "    NONE = 0\n"
@@ -92,7 +93,11 @@ ORACLES[CodecId.COARSE] = tagged(
 """A codec with tags: ``bounded`` that always has the bound 2^-4."""
 
 
-@pytest.mark.parametrize(("changes", "files"), [(ROUNDED, 2), (COARSE, 3)], ids=["untagged", "tagged"])
+@pytest.mark.skipif(JIT_DISABLED, reason="the process that it starts compiles nothing")
+@pytest.mark.parametrize(
+    ("changes", "files"),
+    [pytest.param(ROUNDED, 2, id="untagged"), pytest.param(COARSE, 3, id="tagged", marks=pytest.mark.slow)],
+)
 def test_a_codec_of_ones_own_crosses_two_nics(changes: Changes, files: int, tmp_path: Path) -> None:
     name = "rounded" if changes is ROUNDED else "coarse"
     assert len(changes) == files

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from commands import netoffload
 
 from netoffload import papers
-from netoffload.cli import app
 from netoffload.errors import RunError, UsageError
 from netoffload.papers import page, records, web
 from netoffload.papers.claim import Claim, Standing, holds, not_here
@@ -141,7 +140,7 @@ def test_names_are_items_papers_or_all() -> None:
 
 def test_the_command_reproduces_what_takes_no_time(tmp_path: Path) -> None:
     words = ["reproduce", "eightbit-speedups", "--out", str(tmp_path), "--json"]
-    rows = json.loads(CliRunner().invoke(app, words).stdout)["items"]["eightbit-speedups"]
+    rows = json.loads(netoffload(*words).stdout)["items"]["eightbit-speedups"]
     verdicts = {row["claim"]: row["verdict"] for row in rows}
     assert verdicts["4 GPUs, NervanaGPU, 32 bits: speed-up"] == "agrees"
     assert verdicts["4 GPUs, 32 bits: sum of the printed terms"] == "differs"

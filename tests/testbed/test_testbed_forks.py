@@ -203,6 +203,7 @@ def test_a_server_that_has_imported_all_is_taken(monkeypatch: pytest.MonkeyPatch
         assert os.environ[ENV_FORK_SERVER] != outer
 
 
+@pytest.mark.slow
 def test_what_ranks_of_training_share_does_not_start_mpi() -> None:
     text = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name.partition(':')[0])\n"
     text += "print('mpi4py.MPI' in sys.modules, 'torch' in sys.modules)"

@@ -90,6 +90,7 @@ def test_a_mark_finds_children_and_grandchildren_and_no_one_else(sleeper: subpro
     assert sleeper.poll() is None
 
 
+@pytest.mark.slow
 def test_a_process_is_found_in_the_middle_of_an_exec() -> None:
     mark = f"NETOFFLOAD_RUN=t{secrets.token_hex(4)}"
     name, _, value = mark.partition("=")

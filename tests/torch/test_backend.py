@@ -75,6 +75,7 @@ def test_every_call_agrees_with_gloo_and_a_killed_rank_is_named() -> None:
     }
 
 
+@pytest.mark.slow
 def test_torch_knows_the_backend_by_its_entry_point_and_loads_nothing_for_it(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     folder = tmp_path / "entry-1.dist-info"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from quick_cases import with_quick
 
 from netoffload import compressors
 from netoffload.collectives.inprocess import run_ranks
@@ -30,6 +31,7 @@ EXCHANGES = (
     *("qsgd+ef", "qsgd:via=server", "qsgd:via=ring"),
     *("wgt", "bgt", "qgt", "8bit+ef", "half", "half:via=server+ef", "general:library=zstd-1"),
 )
+QUICK = ("inc+c:groups=2,top=wa", "wa", "inc+c", "pqasgd:p=2+ef", "terngrad:via=gather+ef", "qsgd:via=ring")
 # fmt: on
 SHAPE = "synthetic:channels=1,side=8,classes=3,samples=60"
 
@@ -73,7 +75,7 @@ def test_every_method_is_resumed_here() -> None:
     assert tried == {*FAMILIES, *compressors.registry.names()}
 
 
-@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("exchange", with_quick(EXCHANGES, QUICK))
 def test_a_resumed_run_ends_as_an_uninterrupted_one(exchange: str, noise: Dataset, tmp_path: Path) -> None:
     run = a_run(exchange)
     begun = dataclasses.replace(run, iterations=3)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from quick_cases import with_quick
 
 from netoffload import codec
 from netoffload.collectives import Exchange
@@ -104,7 +105,12 @@ def test_replicas_end_bit_identical_and_have_moved(exchange: str, nodes: int, di
 
 
 @pytest.mark.parametrize(
-    ("model", "shape"), [("gpt", "length=8,classes=9"), ("resnet20", "side=8"), ("dettmers-cifar", "side=8")]
+    ("model", "shape"),
+    [
+        pytest.param("gpt", "length=8,classes=9", marks=pytest.mark.slow),
+        pytest.param("resnet20", "side=8", marks=pytest.mark.slow),
+        ("dettmers-cifar", "side=8"),
+    ],
 )
 def test_other_kinds_of_models_train_on_the_ring(model: str, shape: str) -> None:
     """Tokens and shared weights, normalisation, layers of our own; the noise is soon known by heart."""
@@ -125,7 +131,7 @@ def by_ring(digits: Dataset) -> Float32Array:
     return train(TrainSettings("inc", nodes=3, iterations=4, learning_rate=0.05), digits)[0][0]
 
 
-@pytest.mark.parametrize("exchange", ["wa", "none", "none:via=server", "none:via=ring"])
+@pytest.mark.parametrize("exchange", with_quick(["wa", "none", "none:via=server", "none:via=ring"], ["wa"]))
 def test_exact_ways_train_the_same_up_to_rounding(exchange: str, digits: Dataset, by_ring: Float32Array) -> None:
     other = train(TrainSettings(exchange, nodes=3, iterations=4, learning_rate=0.05), digits)[0][0]
     np.testing.assert_allclose(other, by_ring, rtol=1e-3, atol=2e-6)
@@ -166,6 +172,7 @@ def test_compression_changes_what_is_trained_and_the_loss_scale_narrows_it(digit
     assert 0 < scaled < plain / 4
 
 
+@pytest.mark.slow
 def test_training_learns_over_the_compressed_ring(digits: Dataset) -> None:
     settings = TrainSettings("inc+c", nodes=2, iterations=60, learning_rate=0.05, loss_scale=8)
     parameters, timeline = train(settings, digits)[0]
@@ -208,7 +215,7 @@ def test_time_is_split_by_the_clock_that_is_given() -> None:
     assert done == [1, 2]
 
 
-@pytest.mark.parametrize("exchange", GROUPED)
+@pytest.mark.parametrize("exchange", with_quick(GROUPED, ["inc+c:groups=2"]))
 def test_groups_train_the_same_up_to_what_the_codec_rounds(exchange: str, digits: Dataset) -> None:
     settings = TrainSettings(exchange, nodes=4, iterations=2, learning_rate=0.05, loss_scale=64)
     ranks = train(settings, digits)
@@ -221,7 +228,13 @@ def test_groups_train_the_same_up_to_what_the_codec_rounds(exchange: str, digits
 
 @pytest.mark.parametrize(
     ("model", "exchange"),
-    [("hdc", "inc"), ("resnet20", "inc"), ("hdc", "bounded"), ("hdc", "none:via=server"), ("hdc", "none:via=ring")],
+    [
+        ("hdc", "inc"),
+        ("resnet20", "inc"),
+        pytest.param("hdc", "bounded", marks=pytest.mark.slow),
+        pytest.param("hdc", "none:via=server", marks=pytest.mark.slow),
+        pytest.param("hdc", "none:via=ring", marks=pytest.mark.slow),
+    ],
 )
 def test_buckets_leave_the_weights_that_the_whole_leaves(exchange: str, model: str, digits: Dataset) -> None:
     # Two workers: with more, a ring adds in another order. Layers that write their gradients themselves, and torch's.
@@ -314,6 +327,7 @@ def test_a_periodic_method_is_charged_for_its_iterations_alone(digits: Dataset) 
         assert learned.efficiency == pytest.approx(octets, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_ternary_gradients_train_at_their_default_rate(digits: Dataset) -> None:
     # Brighter than photographs of clothes, which diverge sometimes with HDC's own 0.1; this always does.
     def brighter(images: Images) -> Images:
@@ -328,6 +342,7 @@ def test_ternary_gradients_train_at_their_default_rate(digits: Dataset) -> None:
     assert learned.accuracy < 0.2
 
 
+@pytest.mark.slow
 def test_error_feedback_carries_what_was_left_over(digits: Dataset) -> None:
     def distance(error_feedback: bool) -> float:
         # Deterministic and biased towards zero: without a residual small gradients never arrive.

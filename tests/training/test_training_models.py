@@ -98,6 +98,9 @@ def test_the_guide_has_every_model_and_its_parameters() -> None:
 DEEP = ("resnet110", "resnet152")
 """More of the blocks that smaller models have: nothing but time is in running them."""
 
+LONG = ("resnet50", "googlenet", "resnet32", "resnet18")
+"""Many blocks too; ``./scripts/check`` leaves them out."""
+
 SHALLOW = [spec for spec in models.MODELS.values() if spec.name not in DEEP]
 
 
@@ -107,7 +110,14 @@ def test_deep_models_have_the_size_of_the_paper(name: str) -> None:
     assert sum(spec.layer_sizes(spec.usual_shape)) == PARAMETERS[name]
 
 
-@pytest.mark.parametrize("spec", SHALLOW, ids=lambda spec: spec.name)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(spec, marks=pytest.mark.slow if spec.name in LONG else (), id=spec.name)
+        for spec in models.MODELS.values()
+        if spec.name not in DEEP
+    ],
+)
 def test_what_a_model_declares_holds(spec: ModelSpec) -> None:
     assert all(0 < threshold < 1 for threshold in spec.thresholds.values())
     assert spec.printed is None or str(spec).endswith(f"; {spec.printed.octets / 1e6:g} MB in {spec.printed.place}")
@@ -140,7 +150,7 @@ def test_printed_sizes_are_those_of_the_models() -> None:
     assert 8 * weights == 60_719_360  # gradients of eight nodes (Anoosheh et al., section 3)
 
 
-SMALL = [spec for spec in SHALLOW if sum(spec.layer_sizes(spec.usual_shape)) < 4_000_000]
+SMALL = [spec for spec in SHALLOW if PARAMETERS[spec.name] < 4_000_000]
 
 
 @pytest.mark.parametrize("spec", SMALL, ids=lambda spec: spec.name)

@@ -7,18 +7,24 @@ import pytest
 from netoffload.collectives import Exchange
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.collectives.hierarchy import SubExchange
-from netoffload.transport import nearby
+from netoffload.transport import contexts, links, nearby
 from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.lanes import Lane
 from netoffload.transport.local_ranks import run_tcp
 
-__all__ = ["Watched", "die", "part", "run_tcp"]
+__all__ = ["Watched", "die", "part", "run_tcp", "wait_less"]
 
 
 def part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ranks not find each other nearby, like those of different namespaces: they look for names nobody has."""
     connect = nearby.connect
     monkeypatch.setattr(nearby, "connect", lambda token: connect(token[::-1]))
+
+
+def wait_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ranks wait a moment, and not a second, for a reason that nobody gives and for a rank that has closed."""
+    monkeypatch.setattr(contexts, "GRACE_S", 0.1)
+    monkeypatch.setattr(links, "REFUSED_S", 0.1)
 
 
 def die(exchange: TcpExchange) -> None:

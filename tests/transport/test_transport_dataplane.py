@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tcp_ranks import die, part, run_tcp
+from tcp_ranks import die, part, run_tcp, wait_less
 
 from netoffload import codec
 from netoffload.collectives import (
@@ -41,6 +41,7 @@ def values_of(rank: int, count: int) -> Float32Array:
     return np.random.default_rng(rank).normal(0.0, 0.05, count).astype(np.float32)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("tagged", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [0, 3, 1_000_003])
@@ -237,7 +238,8 @@ def test_an_aggregator_that_is_long_in_receiving_is_waited_for() -> None:
     assert run_tcp(3, body, timeout_s=0.4) == [3.0] * 3
 
 
-def test_a_rank_that_never_comes_is_named_after_the_late_limit() -> None:
+def test_a_rank_that_never_comes_is_named_after_the_late_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_less(monkeypatch)
     given_up = threading.Event()
 
     def body(exchange: TcpExchange) -> None:
@@ -254,7 +256,8 @@ def test_a_rank_that_never_comes_is_named_after_the_late_limit() -> None:
     assert "rank 1 lives but did not come to this call within 0.5 s" in str(lost[0])
 
 
-def test_a_rank_that_is_stuck_in_the_call_is_named_on_every_rank() -> None:
+def test_a_rank_that_is_stuck_in_the_call_is_named_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_less(monkeypatch)
     ended = threading.Event()
 
     def body(exchange: TcpExchange) -> None:
@@ -276,7 +279,9 @@ def test_a_rank_that_is_stuck_in_the_call_is_named_on_every_rank() -> None:
         assert "rank 1 lives but neither sent nor took anything for 0.4 s" in str(error)
 
 
-def test_ranks_that_disagree_all_hear_it_and_the_exchange_ends() -> None:
+def test_ranks_that_disagree_all_hear_it_and_the_exchange_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_less(monkeypatch)
+
     def body(exchange: TcpExchange) -> str:
         with pytest.raises(CollectiveError, match=r"ranks disagree: rank .* 100 floats|of 101 floats") as caught:
             ring_allreduce(exchange, np.zeros(100 + (exchange.rank == 2), dtype=np.float32), tagged=True)

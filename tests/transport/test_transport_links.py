@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tcp_ranks import die, part, run_tcp
+from tcp_ranks import die, part, run_tcp, wait_less
 
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
@@ -137,8 +137,9 @@ def test_messages_go_between_all_ranks_also_those_that_are_no_neighbours() -> No
 @pytest.mark.parametrize("source", [None, 3])
 @pytest.mark.parametrize("posted_before", [True, False])
 def test_a_receive_hears_that_ranks_which_are_no_neighbours_have_closed(
-    source: int | None, posted_before: bool
+    source: int | None, posted_before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wait_less(monkeypatch)
     assert 3 not in neighbours(0, SIZE)
 
     def body(exchange: TcpExchange) -> None:
@@ -163,7 +164,8 @@ def test_a_receive_hears_that_ranks_which_are_no_neighbours_have_closed(
     assert ("all other ranks closed" if source is None else "rank 3 closed its communicator") in str(told[0])
 
 
-def test_a_probe_hears_that_a_rank_which_is_no_neighbour_has_closed() -> None:
+def test_a_probe_hears_that_a_rank_which_is_no_neighbour_has_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_less(monkeypatch)
     left = threading.Event()
 
     def body(exchange: TcpExchange) -> None:
@@ -179,7 +181,8 @@ def test_a_probe_hears_that_a_rank_which_is_no_neighbour_has_closed() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_a_message_to_a_rank_that_has_closed_ends(count: int) -> None:
+def test_a_message_to_a_rank_that_has_closed_ends(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_less(monkeypatch)
     left = threading.Event()
 
     def body(exchange: TcpExchange) -> None:

@@ -137,6 +137,7 @@ def test_one_rank_sends_to_itself() -> None:
     assert run_tcp(1, body) == [3.0]
 
 
+@pytest.mark.slow
 def test_a_message_nobody_asked_for_does_not_stand_before_a_collective() -> None:
     big = more_than_buffers_hold()
 

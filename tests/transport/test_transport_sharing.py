@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcp_ranks import die
+from tcp_ranks import die, wait_less
 
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
@@ -117,7 +117,9 @@ def test_a_duplicate_that_closes_leaves_its_siblings_alone() -> None:
     assert run(body) == [True] * SIZE
 
 
-def test_what_ends_one_communicator_is_no_business_of_its_siblings() -> None:
+def test_what_ends_one_communicator_is_no_business_of_its_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_less(monkeypatch)
+
     def body(rank: int, another: MakeOne) -> Any:
         first, second = another(), another()
         waiting = second.watch.receive(None, 1, memoryview(bytearray(4)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcp_ranks import run_tcp
+from tcp_ranks import run_tcp, wait_less
 
 from netoffload.collectives import Operation, ring_allgather, ring_allreduce, ring_reduce_scatter
 from netoffload.collectives.schedule import partition
@@ -43,7 +43,9 @@ def test_rings_of_every_type_are_exact(dtype: str) -> None:
     assert run_tcp(SIZE, body) == [[total, vectors.max(0).tobytes(), vectors.min(0).tobytes(), total]] * SIZE
 
 
-def test_types_that_differ_between_ranks_are_an_error_on_all() -> None:
+def test_types_that_differ_between_ranks_are_an_error_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_less(monkeypatch)
+
     def body(exchange: TcpExchange) -> None:
         ring_allreduce(exchange, drawn(0, "int64" if exchange.rank else "float64"), tagged=False)
 
