@@ -79,10 +79,7 @@ def train(
 
     Example: netoffload train cnn --exchange terngrad --exchange qsgd:levels=15 --exchange pqasgd:p=8 --rate 100mbit
     """
-    from netoffload.training import models
-
-    models.get(model)  # an unknown one is refused at once: importing torch takes seconds
-    with prepared():
+    with prepared(model):
         from netoffload.training.config import TrainSettings
         from netoffload.training.plan import parse_seeds
 

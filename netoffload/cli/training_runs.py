@@ -35,12 +35,16 @@ SPARKS: Final = " ▁▂▃▄▅▆▇█"
 SPARK_COLUMNS: Final = 24
 
 
-def prepared() -> contextlib.AbstractContextManager[None]:
+def prepared(*model_names: str) -> contextlib.AbstractContextManager[None]:
     """Return a context in which a fork server imports what ranks need, while this command imports its own modules.
 
     Raises:
-        UsageError: a package that ranks need is not installed.
+        UsageError: a model is unknown, or a package that ranks need is not installed.
     """
+    from netoffload.training import models
+
+    for name in model_names:
+        models.get(name)
     for package in ("mpi4py", "torch"):  # at once: torch alone takes seconds to import
         need(package)
     from netoffload.testbed import prepared_ranks
