@@ -136,7 +136,7 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path: Path, noise: Dataset) -> N
     def save(exchange: object) -> None:
         Checkpoints(asked(tmp_path, run, resume=True), exchange).save({"bad": lambda: None}, 7, None)  # type: ignore[arg-type]
 
-    with pytest.raises(Exception, match="pickle|local object"):
+    with pytest.raises(Exception, match=r"pickle|local object"):
         run_ranks(2, save)
     assert (tmp_path / "checkpoint.json").read_bytes() == before
     assert sorted(path.name for path in tmp_path.rglob("rank*")) == ["rank0.pt", "rank1.pt"]
