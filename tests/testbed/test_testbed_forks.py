@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from commands import PYTHONPATH
 
-from netoffload.testbed.forks import ENV_FORK_SERVER, RANK_ENV, ForkServer, prepared_ranks, python_argv
+from netoffload.testbed.fork_client import RANK_ENV
+from netoffload.testbed.forks import ENV_FORK_SERVER, ForkServer, prepared_ranks, python_argv
 from netoffload.training.rank_imports import IMPORTED
 
 DEADLINE_S = 20
