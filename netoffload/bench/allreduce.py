@@ -23,6 +23,7 @@ from netoffload.collectives.samples import gradients_from
 from netoffload.errors import UsageError
 from netoffload.results import decode_dataclass
 from netoffload.testbed import Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks, run_ranks
+from netoffload.testbed.forks import NIC_IMPORTS
 
 UNTIMED_CALLS: Final = 2
 """Calls before the timed ones: one is checked, one warms up."""
@@ -34,8 +35,9 @@ IMPORTED: Final = (
     "netoffload.collectives.reference",
     "netoffload.collectives.samples",
     "netoffload.transport.driver:prepare",
+    *NIC_IMPORTS,
 )
-"""What the ranks of all contenders import; see :mod:`netoffload.testbed.fork_server`."""
+"""What the ranks of all contenders import, and NICs; see :mod:`netoffload.testbed.fork_server`."""
 
 
 @dataclass(frozen=True)

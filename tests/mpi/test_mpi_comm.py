@@ -11,7 +11,7 @@ from forked_ranks import forks_of
 
 from netoffload.testbed.fork_client import RANK_ENV
 from netoffload.testbed.forks import python_argv
-from netoffload.testbed.launch_backends import find_openmpi
+from netoffload.testbed.launch_backends import OPENMPI_LOCAL_ENV, find_openmpi
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs")
@@ -32,8 +32,8 @@ def openmpi() -> tuple[list[str], dict[str, str]]:
     if prefix is None:
         pytest.skip("no Open MPI 5 (scripts/setup installs one)")
     homes = dict.fromkeys(("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"), str(prefix))
-    launcher = [str(prefix / "bin/prterun"), "--personality", "ompi", "--allow-run-as-root"]
-    return [*launcher, "--map-by", ":OVERSUBSCRIBE"], {**homes, "MPI4PY_LIBMPI": str(prefix / "lib/libmpi.so.40")}
+    launcher = [str(prefix / "bin/prterun"), "--personality", "ompi", "--map-by", ":OVERSUBSCRIBE"]
+    return launcher, {**OPENMPI_LOCAL_ENV, **homes, "MPI4PY_LIBMPI": str(prefix / "lib/libmpi.so.40")}
 
 
 def run_ranks(size: int, *program: str, timeout_s: float = 110, mpi: str = "mpich") -> subprocess.CompletedProcess[str]:

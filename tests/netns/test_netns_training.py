@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import CLI, PYTHONPATH, forked
+from commands import PYTHONPATH, forked
 from forked_ranks import forks_of
 
 from netoffload import results
@@ -34,7 +34,7 @@ def needs_root() -> None:
 @pytest.fixture(scope="module")
 def _forks() -> Iterator[None]:
     """A command and its ranks are forks of one server."""
-    with forks_of(*IMPORTED, CLI):
+    with forks_of(*IMPORTED):
         yield
 
 
