@@ -34,6 +34,9 @@ SAMPLE_OCTETS: Final = 4_000_000
 
 WARM_RUNS: Final = 3
 
+START: Final = 0
+"""Where vectors and payloads begin. As a literal in a compiled loop it would make Numba compile each kernel anew."""
+
 
 @dataclass(frozen=True)
 class Speed:
@@ -141,10 +144,12 @@ def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_
     tasks: dict[str, Callable[[], object]] = {
         "memcpy": lambda: copy_repeatedly(times, source, octets),
         "compress": lambda: _encode_repeatedly(
-            encode, times, source, count, encode_parameter, payload, capacity, classes
+            encode, times, START, source, count, encode_parameter, payload, capacity, classes
         ),
-        "decompress": lambda: _decode_repeatedly(decode, times, payload, length, count, decode_parameter, octets),
-        "decompress_halves": lambda: _decode_halves_repeatedly(decode_halves, times, halves, *half, octets),
+        "decompress": lambda: _decode_repeatedly(
+            decode, times, START, payload, length, count, decode_parameter, octets
+        ),
+        "decompress_halves": lambda: _decode_halves_repeatedly(decode_halves, times, START, halves, *half, octets),
     }
     return Measurement(**speeds(tasks, times * source.size, repeat), quality=quality)
 
@@ -189,6 +194,7 @@ def errors(values: Float32Array, decoded: Float32Array) -> tuple[float, float]:
 def _encode_repeatedly(
     encode: Callable[..., tuple[int, int]],
     times: int,
+    start: int,
     source: Uint8Array,
     count: int,
     parameter: int | np.float32,
@@ -198,7 +204,7 @@ def _encode_repeatedly(
 ) -> int:
     length = 0
     for _ in range(times):
-        _, length = encode(source, 0, count, parameter, payload, 0, capacity, classes)
+        _, length = encode(source, start, count, parameter, payload, start, capacity, classes)
     return length
 
 
@@ -206,6 +212,7 @@ def _encode_repeatedly(
 def _decode_repeatedly(
     decode: Callable[..., int],
     times: int,
+    start: int,
     payload: Uint8Array,
     length: int,
     count: int,
@@ -214,7 +221,7 @@ def _decode_repeatedly(
 ) -> int:
     read = 0
     for _ in range(times):
-        read = decode(payload, 0, length, count, parameter, target, 0)
+        read = decode(payload, start, length, count, parameter, target, start)
     return read
 
 
@@ -222,6 +229,7 @@ def _decode_repeatedly(
 def _decode_halves_repeatedly(
     decode_halves: Callable[..., int],
     times: int,
+    start: int,
     payload: Uint8Array,
     length: int,
     count: int,
@@ -231,7 +239,7 @@ def _decode_halves_repeatedly(
 ) -> int:
     read = 0
     for _ in range(times):
-        read = decode_halves(payload, 0, length, count, middle, parameter, target, 0)
+        read = decode_halves(payload, start, length, count, middle, parameter, target, start)
     return read
 
 
