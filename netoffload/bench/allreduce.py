@@ -35,9 +35,8 @@ IMPORTED: Final = (
     "netoffload.collectives.reference",
     "netoffload.collectives.samples",
     "netoffload.transport.driver:prepare",
-    *NIC_IMPORTS,
 )
-"""What the ranks of all contenders import, and NICs; see :mod:`netoffload.testbed.fork_server`."""
+"""What the ranks of all contenders import; see :mod:`netoffload.testbed.fork_server`."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,8 @@ class Allreduce:
             TestbedError: a testbed cannot be built as asked for.
             RunError: a contender's ranks failed.
         """
-        with prepared_ranks(IMPORTED):
+        has_nics = any(JOBS[name].through_nic for part in self._parts for name in part.asked.names)
+        with prepared_ranks((*IMPORTED, *(NIC_IMPORTS if has_nics else ()))):
             for part in self._parts:
                 part.load_1min = os.getloadavg()[0]
                 for through_nic in (False, True):

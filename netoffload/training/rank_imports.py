@@ -1,14 +1,11 @@
-"""The modules that ranks and NICs of training runs need, by name; a fork server imports them once for all.
+"""The modules that all ranks of training runs need, by name; a fork server imports them once for all ranks.
 
 This module does not import them, so a command can start the fork server before its own imports.
 """
 
 from typing import Final
 
-from netoffload.testbed.forks import NIC_IMPORTS
-
 IMPORTED: Final = (
-    *NIC_IMPORTS,
     "mpi4py.run",
     "netoffload.collectives",
     "netoffload.methods",

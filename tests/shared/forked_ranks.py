@@ -9,10 +9,11 @@ from typing import Final
 import pytest
 from commands import CLI, PYTHONPATH
 
-from netoffload.bench.allreduce import IMPORTED as OF_RANKS_AND_NICS
+from netoffload.bench.allreduce import IMPORTED as OF_RANKS
 from netoffload.testbed import prepared_ranks, stream
+from netoffload.testbed.forks import NIC_IMPORTS
 
-IMPORTED: Final = (*OF_RANKS_AND_NICS, *stream.IMPORTS, "netoffload.methods", CLI)
+IMPORTED: Final = (*OF_RANKS, *NIC_IMPORTS, *stream.IMPORTS, "netoffload.methods", CLI)
 
 
 @contextlib.contextmanager
