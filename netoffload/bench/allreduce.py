@@ -23,6 +23,7 @@ from netoffload.collectives.samples import gradients_from
 from netoffload.errors import UsageError
 from netoffload.results import decode_dataclass
 from netoffload.testbed import Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks, run_ranks
+from netoffload.testbed.forks import NIC_IMPORTS
 
 UNTIMED_CALLS: Final = 2
 """Calls before the timed ones: one is checked, one warms up."""
@@ -194,7 +195,8 @@ class Allreduce:
             TestbedError: a testbed cannot be built as asked for.
             RunError: a contender's ranks failed.
         """
-        with prepared_ranks(IMPORTED):
+        has_nics = any(JOBS[name].through_nic for part in self._parts for name in part.asked.names)
+        with prepared_ranks((*IMPORTED, *(NIC_IMPORTS if has_nics else ()))):
             for part in self._parts:
                 part.load_1min = os.getloadavg()[0]
                 for through_nic in (False, True):

@@ -140,13 +140,15 @@ def pairs_of(exchange: Exchange) -> list[tuple[Channel, Channel]]:
 def disagreement(rank: int, announcement: Announcement, behind: Channel, heard: bytes) -> CollectiveError:
     """Return the error for a ``rank`` that received another announcement from ``behind`` than its own.
 
-    The peer may have given up the call, and octets of it are left in the stream. Then the error is the peer's reason.
+    The peer may have given up the call, and octets of it are left in the stream. Then the error is the peer's reason,
+    which may take a moment to arrive. A refusal is a reason by itself.
     """
     try:
         theirs = Announcement.from_octets(heard)
     except CollectiveError as error:
         return behind.ending() or error
-    return behind.ending() or CollectiveError(
+    is_refusal = Call.REFUSED in (announcement.call, theirs.call)
+    return (None if is_refusal else behind.ending()) or CollectiveError(
         f"ranks disagree: rank {rank} {announcement.what_is_done()}, rank {behind.peer} "
         f"{theirs.what_is_done()}; all ranks must make the same calls with the same arguments"
     )

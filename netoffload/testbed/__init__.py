@@ -14,7 +14,8 @@ per node with ``nic_loader``, and restarts it; ``controls`` finds NICs by name. 
 with the program ``traffic`` on two nodes. ``meter`` serves the wires' counters to programs on the nodes. ``stream``
 sends a tagged stream between two nodes and compares every value. ``launch`` runs one rank per node
 (``launch_backends``: two MPIs and torchrun; ``launch_agents`` starts torchrun's agents; ``launch_output`` passes on the
-ranks' output). With ``forks`` ranks start with their imports done: ``fork_client`` asks ``fork_server`` for a fork.
+ranks' output). With ``forks`` ranks and NICs start with their imports done: ``fork_client`` asks ``fork_server`` for a
+fork.
 ``doctor`` says what this machine has and lacks.
 """
 

@@ -25,7 +25,8 @@ from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER
 from netoffload.errors import RunError, UsageError
 from netoffload.testbed import nics
 from netoffload.testbed.build import Testbed
-from netoffload.testbed.forks import RANK_ENV, python_argv
+from netoffload.testbed.fork_client import RANK_ENV
+from netoffload.testbed.forks import python_argv
 from netoffload.testbed.launch_backends import REMARKS, TORCHRUN, Launch, RankPlace, make_launch, make_local_launch
 from netoffload.testbed.launch_output import (
     LAUNCHER,

@@ -130,7 +130,7 @@ class RanksOutput:
         said = [line for line in lines if not line.startswith("Abort(")] or lines
         begins = [number for number, line in enumerate(said) if line.startswith("Traceback")]
         if begins:  # the exception follows its indented frames, unless the rank was ended in the middle of them
-            said = [line for line in said[begins[-1] + 1 :] if not line[0].isspace()]
+            said = [line for line in said[begins[-1] + 1 :] if not line[0].isspace()][:1]
         return f"; rank {rank} said: {said[-1].strip()}" if said else ""
 
     def _read_forever(self) -> None:

@@ -10,12 +10,12 @@ subtracted, and the rest is divided by its standard deviation.
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import io
 import math
 import pickle
 import zipfile
 import zlib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.arrays import Float32Array, Int64Array, Uint8Array
 from netoffload.errors import UsageError
 from netoffload.training.dataset import Dataset
 from netoffload.training.model_spec import CLASSES, COLOUR_32, GREY_28
@@ -58,29 +58,32 @@ def load_digits(seed: int) -> Dataset:
     Raises:
         UsageError: scikit-learn is not installed.
     """
-    rows = _digits()
-    small = torch.from_numpy(rows[:, :-1].astype(np.float32).reshape(-1, 8, 8) / np.float32(16))
+    pixels, labels = _digits()
+    small = torch.from_numpy(pixels.reshape(-1, 8, 8) / np.float32(16))
     images = torch.nn.functional.interpolate(small[:, None], size=(SIDE, SIDE), mode="bilinear")
     flat = images.reshape(-1, FEATURES).numpy()
-    labels = rows[:, -1].astype(np.int64)
     order = np.random.default_rng(seed).permutation(len(labels))
     cut = len(labels) * 4 // 5
     train, test = order[:cut], order[cut:]
     return Dataset(flat[train], labels[train], flat[test], labels[test])
 
 
-def _digits() -> npt.NDArray[Any]:
-    """Return 64 pixels of 0..16 and the label of every digit, from the package's file: its import takes a second."""
-    found = importlib.util.find_spec("sklearn")
-    if found is None or found.origin is None:
-        raise UsageError("the digits need scikit-learn: pip install 'netoffload[train]'")
-    path = Path(found.origin).with_name("datasets") / "data" / "digits.csv.gz"
-    if path.exists():
-        return np.loadtxt(path, np.uint8, delimiter=",")
-    from sklearn import datasets  # of a version that keeps them elsewhere
+def _digits() -> tuple[Float32Array, Int64Array]:
+    """Return the pixels of scikit-learn's digits, 0..16, and their labels.
 
-    bunch = datasets.load_digits()
-    return np.column_stack((bunch.data, bunch.target))
+    The file is read where the package keeps it: importing the package takes a second of a core.
+    """
+    package = find_spec("sklearn")
+    if package is None:
+        raise UsageError("the digits need scikit-learn: pip install 'netoffload[train]'")
+    path = Path(*(package.submodule_search_locations or [])[:1], "datasets", "data", "digits.csv.gz")
+    if path.is_file():
+        table = np.loadtxt(path, np.float32, delimiter=",")
+        return table[:, :-1], table[:, -1].astype(np.int64)
+    from sklearn import datasets
+
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    return pixels.astype(np.float32), labels.astype(np.int64)
 
 
 def load_mnist(folder: Path) -> Dataset:

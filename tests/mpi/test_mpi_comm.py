@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from forked_ranks import _forks  # noqa: F401
+from forked_ranks import forks_of
 
-from netoffload.testbed.forks import RANK_ENV, python_argv
-from netoffload.testbed.launch_backends import find_openmpi
+from netoffload.testbed.fork_client import RANK_ENV
+from netoffload.testbed.forks import python_argv
+from netoffload.testbed.launch_backends import OPENMPI_LOCAL_ENV, find_openmpi
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs")
@@ -18,14 +20,20 @@ MPIEXEC = Path(sys.executable).parent / "mpiexec"
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPI launcher in this environment")]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _forks() -> Iterator[None]:
+    with forks_of("torch"):  # the ranks' buffers may be tensors
+        yield
+
+
 def openmpi() -> tuple[list[str], dict[str, str]]:
     """The launcher of an Open MPI 5, and the environment in which mpi4py takes its library."""
     prefix = find_openmpi()
     if prefix is None:
         pytest.skip("no Open MPI 5 (scripts/setup installs one)")
     homes = dict.fromkeys(("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"), str(prefix))
-    launcher = [str(prefix / "bin/prterun"), "--personality", "ompi", "--allow-run-as-root"]
-    return [*launcher, "--map-by", ":OVERSUBSCRIBE"], {**homes, "MPI4PY_LIBMPI": str(prefix / "lib/libmpi.so.40")}
+    launcher = [str(prefix / "bin/prterun"), "--personality", "ompi", "--map-by", ":OVERSUBSCRIBE"]
+    return launcher, {**OPENMPI_LOCAL_ENV, **homes, "MPI4PY_LIBMPI": str(prefix / "lib/libmpi.so.40")}
 
 
 def run_ranks(size: int, *program: str, timeout_s: float = 110, mpi: str = "mpich") -> subprocess.CompletedProcess[str]:

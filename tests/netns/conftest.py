@@ -9,21 +9,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from commands import CLI
-from forked_ranks import IMPORTED
+from forked_ranks import forks_of
 
 from netoffload.errors import SystemRefusedError
 from netoffload.netlink import NETNS_DIR, Namespace
 from netoffload.nic_options import NicSettings
-from netoffload.testbed import Testbed, TestbedSettings, make_plan, prepared_ranks, state_root, stream
+from netoffload.testbed import Testbed, TestbedSettings, make_plan, state_root
 from netoffload.testbed.build import check_root, check_tun
-from netoffload.testbed.forks import NIC_IMPORTS
 from netoffload.testbed.plan import ENV_STATE_DIR
 from netoffload.testbed.processes import marked
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = (*stream.IMPORTS, CLI)
-"""What tests and testbeds start as programs."""
 
 
 def why_not() -> str | None:
@@ -45,10 +41,7 @@ def _netns_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         pytest.skip(reason)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ENV_STATE_DIR, str(tmp_path_factory.mktemp("state")))
-        # NICs and ranks are processes of their own, and pytest's `pythonpath` is not theirs.
-        paths = [str(ROOT / folder) for folder in ("", "daemon", "mpi_ext")]
-        patch.setenv("PYTHONPATH", os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]))
-        with prepared_ranks((*IMPORTED, *NIC_IMPORTS, *PROGRAMS)):
+        with forks_of():
             yield
 
 

@@ -70,6 +70,10 @@ FAILURES = {
             "note\nTraceback (most recent call last):\n  File 'a'\n    f()\nValueError: no\n",
             "rank 0 said: ValueError: no",
         ),
+        (
+            "Traceback (most recent call last):\n    f()\nValueError: no\nwrite_line failure: Broken pipe\n",
+            "rank 0 said: ValueError: no",
+        ),
         ("note\nTraceback (most recent call last):\n  File 'a', line 277, in _hear\n", ""),
         ("one\ntwo\nAbort(3) on node 1\n", "rank 0 said: two"),
     ],

@@ -8,14 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import PYTHONPATH
+from commands import PYTHONPATH, forked
+from forked_ranks import forks_of
 
 from netoffload import results
+from netoffload.testbed.forks import ENV_FORK_SERVER
+from netoffload.testbed.plan import ENV_STATE_DIR
 from netoffload.training.capture import Captured
+from netoffload.training.rank_imports import IMPORTED
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi, pytest.mark.timeout(240)]
 
@@ -26,8 +31,17 @@ def needs_root() -> None:
         pytest.skip("network namespaces and TAP need root and /dev/net/tun")
 
 
+@pytest.fixture(scope="module")
+def _forks() -> Iterator[None]:
+    """A command and its ranks are forks of one server."""
+    with forks_of(*IMPORTED):
+        yield
+
+
 def environment(state: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": PYTHONPATH, "NETOFFLOAD_STATE_DIR": str(state)}
+    """As a user's: the command starts a server of its own."""
+    ours = {name: value for name, value in os.environ.items() if name != ENV_FORK_SERVER}
+    return {**ours, "PYTHONPATH": PYTHONPATH, ENV_STATE_DIR: str(state)}
 
 
 def namespaces_of(run_ids: set[str]) -> list[str]:
@@ -68,10 +82,11 @@ def test_four_exchanges_on_shaped_links(tmp_path: Path) -> None:
     assert records["inc"].rate_bps_measured == pytest.approx(400e6, rel=0.05)
 
 
+@pytest.mark.usefixtures("_forks")
 def test_raw_traffic_is_no_compressed_run_and_the_next_one_is_done(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "netoffload", "train", "hdc", "--nodes", "2", "--iterations", "2", "--json"]
+    words = ["train", "hdc", "--nodes", "2", "--iterations", "2", "--json"]
     words += ["--codec", "none", "--baselines", "nic", "--exchange", "inc+c", "--exchange", "inc"]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment(tmp_path / "state"), timeout=200)
+    done = forked(*words, env={ENV_STATE_DIR: str(tmp_path / "state")}, timeout_s=200)
     assert done.returncode != 0
     told = json.loads(done.stdout)
     assert list(told["exchanges"]) == ["inc via NICs"]
@@ -80,11 +95,12 @@ def test_raw_traffic_is_no_compressed_run_and_the_next_one_is_done(tmp_path: Pat
     assert "1 of 2 runs failed: inc+c: the NIC of n0" in done.stderr
 
 
+@pytest.mark.usefixtures("_forks")
 def test_a_run_keeps_the_gradients_it_sent(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "netoffload", "train", "hdc", "--exchange", "inc+c", "--nodes", "2", "--json"]
+    words = ["train", "hdc", "--exchange", "inc+c", "--nodes", "2", "--json"]
     words += ["--iterations", "4", "--capture", str(tmp_path / "kept.npy"), "--capture-every", "2", "--bound", "1"]
     words += ["--checkpoint", str(tmp_path / "kept"), "--checkpoint-every", "3", "--out", str(tmp_path / "runs.jsonl")]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment(tmp_path / "state"), timeout=200)
+    done = forked(*words, env={ENV_STATE_DIR: str(tmp_path / "state")}, timeout_s=200)
     assert done.returncode == 0, done.stderr
     kept = np.load(tmp_path / "kept.npy")
     assert (kept.shape, kept.dtype) == ((2, 1_149_010), np.float32)
@@ -94,7 +110,7 @@ def test_a_run_keeps_the_gradients_it_sent(tmp_path: Path) -> None:
     assert "inc+c: 4 of 4, loss " in done.stderr
     assert Captured.read(tmp_path / "kept.npy").iterations == (2, 4)
     # The run is over: resuming it builds nothing, tells the same, and adds no second record.
-    again = subprocess.run([*words, "--resume"], capture_output=True, text=True, env=environment(tmp_path), timeout=60)
+    again = forked(*words, "--resume", env={ENV_STATE_DIR: str(tmp_path)})
     assert json.loads(again.stdout) == json.loads(done.stdout)
     assert len(results.read_records(tmp_path / "runs.jsonl")) == 1
 

@@ -1,29 +1,33 @@
-"""Ranks of tests are forks of one process that has done the imports, as with ``netoffload train``."""
+"""Ranks, NICs and commands of tests are forks of a process that has done the imports, as with ``netoffload train``."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from commands import PYTHONPATH
+from commands import CLI, PYTHONPATH
 
-from netoffload.testbed import prepared_ranks
+from netoffload.bench.allreduce import IMPORTED as OF_RANKS
+from netoffload.testbed import prepared_ranks, stream
+from netoffload.testbed.forks import NIC_IMPORTS
 
-IMPORTED: Final = (
-    "mpi4py.run",
-    "netoffload.collectives.reference",
-    "netoffload.collectives.samples",
-    "netoffload.methods",
-    "netoffload.transport.driver:prepare",
-)
+IMPORTED: Final = (*OF_RANKS, *NIC_IMPORTS, *stream.IMPORTS, "netoffload.methods", CLI)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _forks() -> Iterator[None]:
-    """For modules that import it: their ranks are forks."""
+@contextlib.contextmanager
+def forks_of(*modules: str) -> Iterator[None]:
+    """Let processes be forks of a server that has also imported some modules."""
     with pytest.MonkeyPatch.context() as patch:
-        # Ranks are processes of their own, and pytest's `pythonpath` is not theirs.
+        # They are processes of their own, and pytest's `pythonpath` is not theirs.
         patch.setenv("PYTHONPATH", PYTHONPATH)
-        with prepared_ranks(IMPORTED):
+        with prepared_ranks((*IMPORTED, *modules)):
             yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forks() -> Iterator[None]:
+    """For modules that import it; the first one starts the server, which serves all that follow."""
+    with forks_of():
+        yield

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from commands import PYTHONPATH
 
-from netoffload.testbed.forks import ENV_FORK_SERVER, RANK_ENV, ForkServer, prepared_ranks, python_argv
+from netoffload.testbed.fork_client import RANK_ENV
+from netoffload.testbed.forks import ENV_FORK_SERVER, ForkServer, prepared_ranks, python_argv
 from netoffload.training.rank_imports import IMPORTED
 
 DEADLINE_S = 20
@@ -25,7 +26,7 @@ WAIT = PROGRAMS / "wait.py"
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[ForkServer]:
-    with ForkServer(["decimal"], OWN_ENV) as server:
+    with ForkServer(["decimal", "gc:disable"], OWN_ENV) as server:
         yield server
 
 
@@ -72,8 +73,13 @@ def test_a_fork_has_arguments_environment_folder_streams_and_imports(forks: Fork
     assert said["folder"] == str(program.parent)
     assert said["path"] == str(program.parent)
     assert said["imported"]
+    assert said["called"]
     said["env"].pop("LC_CTYPE", None)  # which Python adds where there is no locale
     assert said["env"] == {**OWN_ENV, **forks.env, "CODE": str(code), "OWN": "yes"}
+    assert said["shown"][0].startswith("NETOFFLOAD_")  # testbeds find processes by these, so they come first
+    shown = dict(entry.split("=", 1) for entry in said["shown"])
+    shown.pop("LC_CTYPE", None)
+    assert shown == said["env"]
     assert said["server"] != os.getpid()
     assert err == b"also\n"
 
