@@ -10,6 +10,7 @@ whole, and an error can quote the rank that failed.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import shlex
@@ -47,6 +48,11 @@ PROGRAM_CHARACTERS: Final = 80
 GRACE_S: Final = 1.0
 UNTIL_S: Final = 0.05
 """Time between two calls of ``until``."""
+FAILED_S: Final = 3.0
+"""How long a launcher may take to end the other ranks of one that failed. MPICH's sometimes does not see the end of a
+killed rank, and would wait for ever."""
+FAILED_EVERY_S: Final = 0.5
+"""Time between two looks for a rank that failed."""
 ENV_LAUNCH: Final = "NETOFFLOAD_LAUNCH"
 ENV_MASTER: Final = "MASTER_ADDR"
 """Variable with the address at which torch's ranks meet."""
@@ -171,15 +177,19 @@ def _carry_out(
     """Start the launcher and wait until it ends or ``until`` returns True."""
     with _started(launch.argv, env, output, f"{ENV_LAUNCH}={env[ENV_LAUNCH]}") as mpiexec:
         deadline_s = time.monotonic() + timeout_s
+        failed_s = math.inf
         while mpiexec.poll() is None:
             if until is not None and until():
                 return
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
+            now_s = time.monotonic()
+            failed_s = failed_s if output.failed is None else min(failed_s, now_s)
+            if now_s > failed_s + FAILED_S:
+                raise _failure(program, 1, output)
+            if now_s > deadline_s:
                 took = f"did not end within {timeout_s:g} s"
                 raise RunError(f"{ranks} ranks of `{program}` {took}{output.last_words()}")
             with contextlib.suppress(subprocess.TimeoutExpired):
-                mpiexec.wait(left_s if until is None else min(left_s, UNTIL_S))
+                mpiexec.wait(FAILED_EVERY_S if until is None else UNTIL_S)
     output.drain()
     if mpiexec.returncode != 0:
         raise _failure(program, mpiexec.returncode, output)
