@@ -115,12 +115,12 @@ def test_old_kernels_go_and_those_in_use_stay(tmp_path: Path) -> None:
     assert left == {"current", "other", "used0", "used1", *(f"recent{count}" for count in range(KEPT_FOLDERS - 2))}
 
 
-@jit.inline_kernel
+@jit.inlined_with
 def _half_of(value: int, is_odd: bool) -> int:
     return value // 2 + is_odd
 
 
-@jit.kernel
+@jit.compiled_with  # never taken from the cache
 def _sum_of_halves(value: int) -> int:
     return _half_of(8, False) + _half_of(3, True) + _half_of(value, value % 2 == 1)
 
