@@ -2,9 +2,10 @@
 
 ``launch_backends`` has the launchers (two MPIs and torchrun); ``launch_output`` passes on what ranks write. No octet
 can avoid the wire: each rank has its own ``/dev/shm`` and IPC namespace, and MPI is told that no two ranks share a
-node. No launch hangs: once MPI is imported, ``python -m mpi4py`` makes an uncaught exception end all ranks, and a time
-limit ends the rest. If this process dies, a guard ends its ranks. Each rank writes to its own pipes, so lines stay
-whole, and an error can quote the rank that failed.
+node. No launch hangs: once MPI is imported, ``python -m mpi4py`` makes an uncaught exception end all ranks. If a
+launcher misses the end of a killed rank, the other ranks are ended here, and a time limit ends the rest. If this
+process dies, a guard ends its ranks. Each rank writes to its own pipes, so lines stay whole, and an error can quote the
+rank that failed.
 """
 
 from __future__ import annotations
@@ -182,7 +183,8 @@ def _carry_out(
             if until is not None and until():
                 return
             now_s = time.monotonic()
-            failed_s = failed_s if output.failed is None else min(failed_s, now_s)
+            if output.failed is not None:
+                failed_s = min(failed_s, now_s)
             if now_s > failed_s + FAILED_S:
                 raise _failure(program, 1, output)
             if now_s > deadline_s:

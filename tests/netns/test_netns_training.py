@@ -115,6 +115,21 @@ def test_a_run_keeps_the_gradients_it_sent(tmp_path: Path) -> None:
     assert len(results.read_records(tmp_path / "runs.jsonl")) == 1
 
 
+@pytest.mark.usefixtures("_forks")
+def test_a_split_perceptron_puts_an_octet_per_activation_on_the_wires(tmp_path: Path) -> None:
+    words = ["train", "hdc", "--parallel", "model", "--activations", "8bit-dynamic", "--nodes", "2"]
+    words += ["--iterations", "3", "--rate", "400mbit", "--json"]
+    done = forked(*words, env={ENV_STATE_DIR: str(tmp_path)}, timeout_s=200)
+    assert done.returncode == 0, done.stderr
+    [record] = json.loads(done.stdout)["records"]
+    assert (record["configuration"]["parallel"], record["configuration"]["activations"]) == ("model", "8bit-dynamic")
+    # Four hidden layers' activations and errors, and the ten outputs, cross from each of two ranks to the other one.
+    # A rank has half of the outputs, and all samples of two batches of 25.
+    octets = 2 * record["timed_iterations"] * 50 * (2 * 4 * 250 + 10 // 2)
+    assert 1.0 < sum(node["tx_octets"] for node in record["traffic"]["nodes"]) / octets < 1.2
+    assert 0 < record["learning"]["final_loss"] < 10
+
+
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     state = tmp_path / "state"
     words = [

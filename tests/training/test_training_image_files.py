@@ -45,6 +45,19 @@ def test_digits_are_real_images_split_by_the_seed() -> None:
     assert not np.array_equal(first.test_labels, other.test_labels)
 
 
+@pytest.mark.slow  # importing scikit-learn takes a second
+def test_digits_are_those_of_the_package_wherever_it_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn import datasets
+
+    wanted = datasets.load_digits(return_X_y=True)
+    for is_there in (True, False):
+        monkeypatch.setattr(Path, "is_file", lambda _path, is_there=is_there: is_there)
+        pixels, labels = image_files._digits()
+        assert (str(pixels.dtype), str(labels.dtype)) == ("float32", "int64")
+        np.testing.assert_array_equal(pixels, wanted[0])
+        np.testing.assert_array_equal(labels, wanted[1])
+
+
 def test_mnist_is_read_plain_and_compressed(mnist: Path) -> None:
     settings = TrainSettings("inc", nodes=2, data="mnist", data_dir=str(mnist), batch=10)
     loaded = data.load(settings)
