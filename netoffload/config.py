@@ -51,6 +51,9 @@ PACKINGS: Final = ("coalesced", "per-segment")
 ENCAPSULATIONS: Final = ("udp", "ipcomp")
 """How blocks travel: in UDP to peers that take it, or as IP protocol 108."""
 
+TRUSTS: Final = ("socket", "tag")
+"""Who promises that tagged connections carry float32: each program by its socket, or the operator for all of them."""
+
 BYPASSES: Final = ("user", "kernel")
 """What carries the frames that a NIC leaves unchanged: its process, or tc filters in the kernel."""
 

@@ -147,7 +147,7 @@ class ControlServer:
 
     def _answer(self, line: bytes) -> bytes:
         try:
-            asked = json.loads(line)
+            asked = json.loads(line.decode())  # octets might make json look for another encoding, as a file
         except (ValueError, RecursionError):
             return _encode_error("not a JSON object on one line")
         if not isinstance(asked, dict) or not isinstance(asked.get("command"), str):

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -26,9 +27,10 @@ from netoffload.config import (
 )
 from netoffload.control import ControlServer
 from netoffload.devices.mtu import MtuWatch
-from netoffload.devices.netns import arp_ignore, is_same_netns
+from netoffload.devices.netns import arp_ignore, is_same_netns, reflects_tos
 from netoffload.devices.packet import open_packet, takes_bundles
 from netoffload.devices.qdisc import has_clsact
+from netoffload.devices.sock_diag import open_sock_diag
 from netoffload.devices.tap import Tap, keep, open_tap
 from netoffload.engine import nic as engine_nic
 from netoffload.engine.authentication import Authenticator
@@ -43,9 +45,10 @@ from netoffload_daemon.control import make_handlers
 from netoffload_daemon.key import load_key
 from netoffload_daemon.loop import serve
 from netoffload_daemon.metrics import serve_metrics
+from netoffload_daemon.notices import Notices
 from netoffload_daemon.port import RX, TX, LoopSettings, Port, make_port, make_second, make_settings
 from netoffload_daemon.privileges import ROOT, drop, find_user, forgo
-from netoffload_daemon.table import open_table
+from netoffload_daemon.table import IN_MEMORY, default_path, open_table
 from netoffload_daemon.trace import SIDES, TraceFile
 from netoffload_daemon.trouble import HOST_GONE, STOPPED, WIRE_GONE
 
@@ -93,8 +96,10 @@ def run(settings: NicProcess) -> int:
         key = None if settings.key is None else load_key(settings.key)
         signer, checker = (stack.enter_context(Authenticator(key)) for _ in range(2))
         engine = _engine_settings(settings, mtu, signer, checker)
-        port = make_port(engine, open_table(settings.flow_table), settings.fault_settings, traced=sides != 0)
-        told = make_settings(settings.fault_settings, settings.busy_poll_us, settings.host_is_veth, sides)
+        flows, keeps_table = open_table(_table_path(settings))
+        diag = _open_diag(settings, stack)
+        port = make_port(engine, flows, settings.fault_settings, traced=sides != 0, diag=diag)
+        told = make_settings(settings.fault_settings, settings.busy_poll_us, settings.host_is_veth, sides, keeps_table)
         stack.enter_context(MtuWatch(settings.wire, settings.wire_netns, partial(engine.mtu.__setitem__, 0)))
         if settings.trace is not None:
             names = (settings.host, settings.wire)
@@ -106,6 +111,7 @@ def run(settings: NicProcess) -> int:
             stack.enter_context(serve_metrics(settings.metrics_port, lambda: str(handlers["metrics"]({})["metrics"])))
         if shared:
             _warn_of_arp(settings)
+        stack.enter_context(Notices(port.nic))
         if not stays_root:
             drop(settings.user)
         if new_tap is not None and not settings.ephemeral:
@@ -130,7 +136,33 @@ def _engine_settings(settings: NicProcess, mtu: int, signer: Authenticator, chec
         tag=max(settings.tag_tos, 0),
         tag_mask=0 if settings.tag_tos == TAG_ANY else TOS_MASK,
         ports=np.array(settings.port_ranges, np.int64).reshape(-1, 2),
+        trust=int(not settings.asks_sockets),
     )
+
+
+def _table_path(settings: NicProcess) -> Path:
+    """Return the file of the flow table: the one that is named, or a default for devices that outlive the NIC."""
+    if settings.flow_table is not None:
+        return settings.flow_table
+    if settings.ephemeral:
+        return IN_MEMORY
+    return default_path(settings.host_name, settings.host_netns)
+
+
+def _open_diag(settings: NicProcess, stack: contextlib.ExitStack) -> int:
+    """Return a descriptor on which the loop asks for the ToS of the host's sockets; -1 where the operator promises."""
+    if not settings.asks_sockets:
+        return -1
+    netns = settings.socket_netns or settings.host_netns
+    diag = stack.enter_context(open_sock_diag(netns))
+    if reflects_tos(netns):
+        log.say(
+            "tos_reflected",
+            "the host's sockets take the ToS of a peer's SYN (net.ipv4.tcp_reflect_tos=1), so a tag on an accepting "
+            "socket may be a router's: set it to 0",
+            level="warning",
+        )
+    return diag.fileno()
 
 
 def _warn_of_arp(settings: NicProcess) -> None:

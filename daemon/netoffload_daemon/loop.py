@@ -37,6 +37,7 @@ from netoffload_daemon.port import (
     LoopSettings,
     Port,
 )
+from netoffload_daemon.sockets import answer_questions
 from netoffload_daemon.trouble import BACK_OFF_NS, HOST_GONE, STOPPED, WIRE_GONE, look_again, read_failed, suspect
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
             look_again(host, wire, port)
         elif polled[2, 1] >> 16:
             polled[2, 0], rounds_left = -1, DRAIN_ROUNDS
+            if roles & TX and not settings.keeps_table:
+                engine.release_lent(port.nic)
         if roles & RX and polled[1, 1] >> 16:
             _from_wire(host, wire, settings, port)
         is_known_empty = takes_from_host and polled[0, 1] >> 16 == 0
@@ -109,6 +112,8 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
             if not waits_for_wire and (is_known_empty or rounds_behind > _HOST_QUEUE_FRAMES):
                 _from_clock(settings, port)
             _to_wire(host, wire, takes_from_host, settings, port)
+            if engine.count_questions(port.nic):
+                answer_questions(port.nic, port.diag)
         if settings.busy_ns and ready > 0:
             active_ns = libc.now_ns(port.clock)
     if roles & TX:

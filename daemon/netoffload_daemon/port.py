@@ -25,6 +25,7 @@ from netoffload.wire.tcp import TCP_MIN_LEN
 from netoffload.wire.vnet import VNET_LEN
 from netoffload_daemon import libc, vlan
 from netoffload_daemon.faults import FaultPlan, Held, make_held, make_plan
+from netoffload_daemon.sockets import Diag, make_diag
 from netoffload_daemon.trace import RING_WORDS, TraceRing, make_ring, wall_clock_offset_ns
 
 TX: Final = 1
@@ -64,6 +65,7 @@ class LoopSettings(NamedTuple):
     """The settings of the loop, which do not change.
 
     Attributes:
+        keeps_table: 1 if the flow table outlives the process.
         faults: the faults for frames on their way to the wire.
         busy_ns: how long to look for frames without sleeping after the last one, nanoseconds.
         host_is_packet: 1 if the host's device is read through a packet socket, 0 for a TAP.
@@ -71,6 +73,7 @@ class LoopSettings(NamedTuple):
         wall_offset_ns: added to the loop's time, it gives nanoseconds since 1970.
     """
 
+    keeps_table: int
     faults: FaultPlan
     busy_ns: int
     host_is_packet: int
@@ -83,6 +86,7 @@ class Port(NamedTuple):
 
     Attributes:
         nic: the engine's state and its room.
+        diag: how to ask the host's kernel about sockets.
         host_in: frames from the host, one row each, from ``TAG_LEN`` on.
         host_messages: message headers for ``host_in``, if the host's device is a packet socket.
         host_vectors: addresses and room for ``host_messages``.
@@ -105,6 +109,7 @@ class Port(NamedTuple):
     """
 
     nic: NicState
+    diag: Diag
     host_in: Uint8Array
     host_messages: Uint64Array
     host_vectors: Uint64Array
@@ -131,10 +136,13 @@ def make_settings(
     busy_poll_us: int = 0,
     host_is_packet: bool = False,
     trace_sides: int = 0,
+    keeps_table: bool = False,
 ) -> LoopSettings:
     """Return the loop's settings."""
     plan = make_plan(faults or FaultSettings())
-    return LoopSettings(plan, busy_poll_us * 1000, int(host_is_packet), trace_sides, wall_clock_offset_ns())
+    return LoopSettings(
+        int(keeps_table), plan, busy_poll_us * 1000, int(host_is_packet), trace_sides, wall_clock_offset_ns()
+    )
 
 
 def make_port(
@@ -142,6 +150,7 @@ def make_port(
     flows: Int64Array | None = None,
     faults: FaultSettings | None = None,
     traced: bool = False,
+    diag: int = -1,
 ) -> Port:
     """Return buffers, and counters at zero.
 
@@ -150,6 +159,7 @@ def make_port(
         flows: the flow table; default: an empty one.
         faults: the faults, which decide how many frames the fault stage may hold.
         traced: whether to make room for a trace.
+        diag: descriptor on which the host's kernel is asked about sockets; -1: nobody is asked.
     """
     ring_words = RING_WORDS if traced else 1
     out_messages, out_vectors = libc.make_messages(2 * MAX_WIRE_FRAMES)
@@ -163,6 +173,7 @@ def make_port(
         host_vectors[index] = host_in[index].ctypes.data + TAG_LEN, HOST_BUFFER_LEN
     return Port(
         nic=make_state(engine, flows, _make_rows(REBUILT_ROWS, HOST_SEGMENT_LEN, _PAYLOAD_AT)),
+        diag=make_diag(diag),
         host_in=host_in,
         host_messages=host_messages,
         host_vectors=host_vectors,

@@ -5,6 +5,9 @@ would not know where each flow's floats start and what its peer decodes. The loo
 kernel keeps the pages. All blocks of the file are allocated before it is mapped. Otherwise, on a full file system, the
 first frame of a new flow could end the process with SIGBUS (mmap(2)).
 
+The file belongs to the NIC's user, and nobody else may read or write it: who writes it changes what the NIC does with a
+connection. A file of somebody else, or behind a symbolic link, is refused.
+
 The first page describes the file in one line: the number of this format, the version of the blocks, the table's size,
 and the boot to which its times belong. A file with another line, or of another length, is *set aside*: it is renamed to
 ``NAME.old``, and the NIC starts with an empty table. So an old file neither keeps a NIC from starting nor is misread.
@@ -21,11 +24,13 @@ import numpy as np
 
 from netoffload import log
 from netoffload.compiled.arrays import Int64Array
+from netoffload.devices.netns import netns_inode
 from netoffload.engine.flows import FIELDS, ROWS, SLOTS, make_flows, rekey
+from netoffload.engine.promises import reopen
 from netoffload.errors import DeviceError
 from netoffload.wire.offload import BLOCK_VERSION
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Format of this file. Raise it when a field of a slot changes its meaning but the number of fields stays."""
 HEADER_LEN: Final = 4096
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -35,48 +40,79 @@ _OURS: Final = b"netoffload flow table"
 _FILE_LEN: Final = HEADER_LEN + ROWS * FIELDS * 8
 _OLD_SUFFIX: Final = ".old"
 
+FOLDER: Final = Path("/run/netoffload-flows")
+"""Where the tables of NICs are that name no file."""
+IN_MEMORY: Final = Path("none")
+"""The name that asks for a table in memory."""
 
-def open_table(path: Path | None) -> Int64Array:
-    """Return the flow table, kept in the file at ``path`` (None: in memory only); its hash has a new key.
+
+def default_path(host: str, netns: str | None) -> Path:
+    """Return the file of the NIC of a host's device, which no other NIC of this machine has.
+
+    Args:
+        host: name of the device.
+        netns: path of its network namespace; None: this thread's.
+    """
+    return FOLDER / f"{host}-{netns_inode(netns)}.bin"
+
+
+def open_table(path: Path) -> tuple[Int64Array, bool]:
+    """Return the flow table in the file at ``path`` (``IN_MEMORY``: in no file), and whether it outlives the process.
 
     The table is empty if there is no file, or if the file had to be set aside. It is in memory only if the file cannot
-    be used at all (no room, no such folder, a read-only file system). A line on stderr reports both cases.
+    be used at all (no room, no such folder, a read-only file system). A line on stderr reports both cases. The hash of
+    the table has a new key.
 
     Raises:
-        DeviceError: ``path`` exists and is not a flow table of any version; it is left unchanged.
+        DeviceError: ``path`` exists and is not this user's flow table; it is left unchanged.
     """
-    if path is None:
-        return make_flows()
+    if path == IN_MEMORY:
+        return make_flows(), False
     try:
-        return _open_file(path)
+        if path.parent == FOLDER:
+            FOLDER.mkdir(mode=0o700, exist_ok=True)
+        return _open_file(path), True
     except OSError as error:
         kept = "this NIC keeps its flows in memory and forgets them when it ends"
         _warn("flow_table_unusable", f"flow table {path} cannot be used ({error.strerror}): {kept}", path)
-        return make_flows()
+        return make_flows(), False
 
 
 def _open_file(path: Path) -> Int64Array:
     header = _header()
     if not _is_usable(path, header):
         _make(path, header)
-    with open(path, "r+b") as file:
+    with open(path, "r+b", opener=_open_own) as file:
         os.posix_fallocate(file.fileno(), 0, _FILE_LEN)
         flows = np.asarray(np.memmap(file, np.int64, "r+", offset=HEADER_LEN, shape=(ROWS, FIELDS)))
     rekey(flows)
+    reopen(flows)
     return flows
+
+
+def _open_own(path: str, flags: int) -> int:
+    """Open a file, but no symbolic link."""
+    return os.open(path, flags | os.O_NOFOLLOW)
 
 
 def _is_usable(path: Path, header: bytes) -> bool:
     """Whether the file holds a table of this format and boot; a table of another format or boot is set aside."""
     try:
-        status = path.stat()
+        status = path.lstat()
     except FileNotFoundError:
         return False
-    if stat.S_ISREG(status.st_mode) and status.st_size == 0:
+    if stat.S_ISLNK(status.st_mode):
+        raise DeviceError(f"flow table {path} is a symbolic link: name the file itself, or remove the link")
+    is_file = stat.S_ISREG(status.st_mode)
+    if is_file and (status.st_uid != os.geteuid() or status.st_mode & 0o077):
+        raise DeviceError(
+            f"flow table {path} is open to others than this user: remove it, or chown and chmod 600 it if you trust it"
+        )
+    if is_file and status.st_size == 0:
         return False
     found = b""
-    if stat.S_ISREG(status.st_mode):  # opening a pipe would wait, and some devices act when they are opened
-        with open(path, "rb") as file:
+    if is_file:  # opening a pipe would wait, and some devices act when they are opened
+        with open(path, "rb", opener=_open_own) as file:
             found = file.read(HEADER_LEN)
     if not found.startswith(_OURS):
         raise DeviceError(f"{path} is not a flow table: name another file, or remove this one")
@@ -94,7 +130,7 @@ def _make(path: Path, header: bytes) -> None:
 
     The header is written first, so that a partly written file is recognized as a flow table.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.fchmod(descriptor, 0o600)
         os.pwrite(descriptor, header, 0)

@@ -14,6 +14,7 @@ from netoffload.errors import DeviceError
 
 _CLONE_NEWNET: Final = 0x40000000
 _OWN_NETNS: Final = "/proc/thread-self/ns/net"
+_REFLECT_TOS: Final = Path("/proc/sys/net/ipv4/tcp_reflect_tos")
 _CONF: Final = Path("/proc/sys/net/ipv4/conf")  # shows the namespace of the thread that reads it
 
 
@@ -52,6 +53,17 @@ def arp_ignore(name: str, netns: str | None) -> int:
     with in_netns(netns):
         files = (_CONF / kind / "arp_ignore" for kind in ("all", name))
         return max((int(path.read_text()) for path in files if path.exists()), default=0)
+
+
+def reflects_tos(netns: str | None) -> bool:
+    """Whether a socket that accepts a connection takes the ToS of the peer's SYN (``tcp_reflect_tos``)."""
+    with in_netns(netns):
+        return _REFLECT_TOS.exists() and int(_REFLECT_TOS.read_text()) != 0
+
+
+def netns_inode(path: str | None) -> int:
+    """Return the number by which the kernel knows a namespace; None is this thread's."""
+    return _status(path or _OWN_NETNS).st_ino
 
 
 def _status(path: str) -> os.stat_result:

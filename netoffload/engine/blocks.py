@@ -29,6 +29,7 @@ class EngineSettings(NamedTuple):
         tag: ToS or traffic class of tagged segments, its two ECN bits 0.
         tag_mask: the bits that must equal the tag's; 0: every segment is tagged.
         ports: int64[n, 2], first and last port of ranges; a tagged connection has a port in one of them. Empty: any.
+        trust: 1 if the operator promises that tagged connections carry float32, 0 if their sockets must (``promises``).
         ways: the flags in the capability word (``wire.capability``).
         tx_mac: words of the ``authentication.Authenticator`` that signs blocks.
         rx_mac: words of the ``authentication.Authenticator`` that checks blocks.
@@ -43,6 +44,7 @@ class EngineSettings(NamedTuple):
     tag: int
     tag_mask: int
     ports: Int64Array
+    trust: int
     ways: int
     tx_mac: Int64Array
     rx_mac: Int64Array
@@ -103,6 +105,19 @@ class Piece(NamedTuple):
 
 
 @inline_kernel
+def proof_of(nonce: int, seq: int) -> int:
+    """Return 16 bits that only the path of a connection can know, for the unused checksum of a block's TCP header.
+
+    A router's error about the block quotes them (``router_errors``).
+
+    Args:
+        nonce: what the connection's handshake brought from the peer, 32 bits.
+        seq: sequence number of the block's first octet; only its low 32 bits count.
+    """
+    return (((seq ^ nonce) & 0xFFFFFFFF) * 0x1E3779B1 >> 16) & 0xFFFF
+
+
+@inline_kernel
 def emit_block(
     settings: EngineSettings,
     sending: Sending,
@@ -141,7 +156,7 @@ def emit_block(
     network.put_datagram(wire, wire_at + IP_AT, ip_len, datagram_len, piece.number, offload.PROTO_IPCOMP)
     copy_octets(frame, segment.tcp_at, wire, header_at, tcp_len)
     put_be32(wire, header_at + tcp.SEQ, segment.seq + piece.done)
-    put_be16(wire, header_at + tcp.CHECKSUM, 0)
+    put_be16(wire, header_at + tcp.CHECKSUM, proof_of(sending.nonce, segment.seq + piece.done))
     if piece.done + taken < segment.payload_len:
         wire[header_at + tcp.FLAGS] = u8(wire, header_at + tcp.FLAGS) & ~(tcp.FIN | tcp.PSH)
     put_be16(wire, comp_at + offload.HALF_BURSTS, half_count // LANES)

@@ -33,6 +33,8 @@ class Counter(enum.IntEnum):
     TX_PATH_LIMITS = enum.auto()
     TX_HELD = enum.auto()
     TX_LENT = enum.auto()
+    TX_REJUDGED = enum.auto()
+    TX_RESETS = enum.auto()
     TX_SEGMENTS = enum.auto()
     TX_RAW_OCTETS = enum.auto()
     TX_PAYLOAD_OCTETS = enum.auto()
@@ -49,11 +51,13 @@ class Counter(enum.IntEnum):
     BYPASS_NOT_TCP = enum.auto()
     BYPASS_UNTAGGED = enum.auto()
     BYPASS_SYN = enum.auto()
+    BYPASS_NO_SLOT = enum.auto()
     BYPASS_NO_PAYLOAD = enum.auto()
     BYPASS_SPECIAL = enum.auto()
     BYPASS_UNKNOWN_FLOW = enum.auto()
     BYPASS_PEER = enum.auto()
     BYPASS_BAD_SUM = enum.auto()
+    BYPASS_UNPROMISED = enum.auto()
     BYPASS_UNDECIDED = enum.auto()
     BYPASS_NOT_FLOATS = enum.auto()
     BYPASS_EXACT = enum.auto()
@@ -90,6 +94,8 @@ class Counter(enum.IntEnum):
     DROP_UNSPLIT = enum.auto()
     DROP_HOST_BLOCK = enum.auto()
     DROP_PEER_REFUSES = enum.auto()
+    DROP_PATH_ERROR = enum.auto()
+    DROP_BAD_ERROR = enum.auto()
 
     FAULT_LOST = enum.auto()
     FAULT_DUPLICATED = enum.auto()
@@ -116,6 +122,8 @@ MEANING: Final = {
     Counter.TX_PATH_LIMITS: "times large blocks vanished, so that a flow sends smaller ones",
     Counter.TX_HELD: "segments that are held entirely, because the rest of a float is missing",
     Counter.TX_LENT: "segments that the NIC sent by itself, with octets of a float whose rest did not come",
+    Counter.TX_REJUDGED: "times a flow of floats sent something else, so that it is exact and judged again",
+    Counter.TX_RESETS: "connections that the NIC ended, because octets of theirs were lost with an earlier NIC",
     Counter.TX_SEGMENTS: "segments of the host that were compressed",
     Counter.TX_RAW_OCTETS: "octets of payloads that were compressed, before compression",
     Counter.TX_PAYLOAD_OCTETS: "octets of the same payloads after compression",
@@ -131,12 +139,14 @@ MEANING: Final = {
     Counter.BYPASS_NOT_TCP: "not a whole TCP segment over IPv4 without options, or IPv6 without extension headers",
     Counter.BYPASS_UNTAGGED: "ToS or traffic class is not the tag, or the connection has none of its ports",
     Counter.BYPASS_SYN: "tagged SYN that cannot carry the capability word, or SYN/ACK to a peer that sent no word",
+    Counter.BYPASS_NO_SLOT: "tagged SYN or SYN/ACK for which the flow table is full: its connection stays raw",
     Counter.BYPASS_NO_PAYLOAD: "tagged segment without payload",
     Counter.BYPASS_SPECIAL: "tagged segment with RST, URG, CWR, MD5 or AO",
     Counter.BYPASS_UNKNOWN_FLOW: "tagged segment of a flow whose SYN was not seen",
     Counter.BYPASS_PEER: "tagged segment to a peer that did not say that it decodes this NIC's codec",
     Counter.BYPASS_BAD_SUM: "segment of a known flow with a wrong TCP checksum",
-    Counter.BYPASS_UNDECIDED: "tagged segment of a flow that is still being judged",
+    Counter.BYPASS_UNPROMISED: "tagged segment of a connection whose own socket does not bear the tag",
+    Counter.BYPASS_UNDECIDED: "tagged segment of a flow that is still being judged, or whose socket is being asked",
     Counter.BYPASS_NOT_FLOATS: "tagged segment of a flow whose first kilobyte is not float32",
     Counter.BYPASS_EXACT: "tagged segment with floats that were, or must be, sent exact",
     Counter.BYPASS_PROBATION: "tagged segment of a flow on probation; its floats are rounded too",
@@ -170,6 +180,8 @@ MEANING: Final = {
     Counter.DROP_UNSPLIT: "frame that the fault stage cannot split or hold",
     Counter.DROP_HOST_BLOCK: "frame from the host that a NIC would take for blocks, by its UDP port or by IPComp",
     Counter.DROP_PEER_REFUSES: "ICMP error that says that the peer takes no blocks; its flow goes on probation",
+    Counter.DROP_PATH_ERROR: "ICMP error that a block is too big; its flow sends smaller ones",
+    Counter.DROP_BAD_ERROR: "ICMP error about a block that quotes nothing which only the path knows",
     Counter.FAULT_LOST: "frames lost on purpose",
     Counter.FAULT_DUPLICATED: "frames sent twice on purpose",
     Counter.FAULT_REORDERED: "frames sent behind a later one on purpose",

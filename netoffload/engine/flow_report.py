@@ -10,9 +10,17 @@ import numpy as np
 
 from netoffload.compiled.arrays import Int64Array
 from netoffload.engine import flows as table
-from netoffload.engine import forms, judgement
+from netoffload.engine import forms, judgement, promises
 
 VERDICTS = {judgement.UNDECIDED: "undecided", judgement.FLOATS: "floats", judgement.NOT_FLOATS: "not floats"}
+PROMISES = {
+    promises.UNASKED: "not asked",
+    promises.ASKED: "not answered",
+    promises.REFUSED: "nobody",
+    promises.NO_SOCKET: "no socket",
+    promises.BY_SOCKET: "socket",
+    promises.BY_OPERATOR: "operator",
+}
 FORMS = {forms.EXACT: "exact", forms.ROUNDED: "rounded", forms.CLOSING: "closing"}
 
 
@@ -43,6 +51,7 @@ def _sent(used: Int64Array) -> Iterator[dict[str, Any]]:
             "bypassed_segments": int(row[table.BYPASSED]),
             "peer_decodes": bool(row[table.PEER_CODECS]),
             "peer_takes_udp": bool(row[table.PEER_WAYS] & 1),
+            "promised_by": PROMISES[int(row[table.PROMISE])],
             "verdict": VERDICTS[int(row[table.JUDGED + judgement.JUDGED_VERDICT])],
             "form": FORMS[int(row[table.FORM])],
             "on_probation": bool(row[table.PLAIN_UNTIL_NS]),

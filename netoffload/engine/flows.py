@@ -5,13 +5,21 @@ A slot is one TCP connection, seen from the host: what it sends (fields of the t
 
 ::
 
-    int64[ROWS, FIELDS]    SLOTS slots          hash of the key, then a window of PROBES slots
+    int64[ROWS, FIELDS]    SLOTS slots          hash of the key, then two windows of WINDOW slots
                            CANDIDATES rows      SYNs from the wire that the host has not answered yet
                            1 row                the words that key the hash, drawn anew at every start
 
-**Who gives way.** A new connection takes the first of these in its window: a free slot, the oldest closed connection,
-the oldest whose handshake is not complete, the oldest that was silent for :data:`IDLE_NS`. A connection in use keeps
-its slot. A new connection that finds no slot stays raw.
+A connection is in one of two windows. A new one goes into the emptier window, so a window hardly ever fills up before
+the table does (Mitzenmacher, *The Power of Two Choices*, 2001).
+
+**Who gives way.** A new connection takes the first of these in its windows: a free slot, the oldest connection that is
+over, the oldest whose handshake is not complete, the oldest that its host gave up, the oldest that was silent for
+:data:`IDLE_NS`. Each of them has nothing left to send, so no float is sent again in another form. A connection in use
+keeps its slot. A new connection that finds no slot stays raw, and is counted.
+
+A connection is over if it has a FIN or an RST and the peer has everything. An RST of the peer counts if its sequence
+number is the one that the host waits for; the host's TCP takes no other (RFC 5961, 3.2). A host that gives up a silent
+peer sends nothing: see :func:`_has_given_up`.
 
 **SYNs from the wire** are kept in the candidates' rows. A SYN changes no slot before the host answers it. A SYN/ACK
 of the host that acknowledges the SYN turns the candidate into a slot, or starts the connection's slot anew.
@@ -27,7 +35,7 @@ import numpy as np
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.fields import be32, be64
 from netoffload.compiled.jit import inline_kernel
-from netoffload.engine.judgement import JUDGE_FIELDS
+from netoffload.engine.judgement import JUDGE_FIELDS, JUDGED_SEQ
 from netoffload.engine.network import IP_AT
 from netoffload.wire import ipv4, ipv6
 
@@ -35,11 +43,14 @@ SLOTS: Final = 4096
 """A power of two. A node of a training run has a few connections per peer; a busy host has some thousands."""
 CANDIDATES: Final = 1024
 """A power of two. A host answers a SYN within microseconds; a row is taken over by the next SYN with its hash."""
-PROBES: Final = 16
+WINDOW: Final = 8
 KEY_ROW: Final = SLOTS + CANDIDATES
 ROWS: Final = KEY_ROW + 1
-IDLE_NS: Final = 432_000 * 1_000_000_000
-"""Five days, as Linux' connection tracking keeps an established connection."""
+IDLE_NS: Final = 3600 * 1_000_000_000
+"""An hour without a segment of the host. TCP's keepalive, where it is on, waits two hours (RFC 9293, 3.8.4)."""
+GIVEN_UP_NS: Final = 10 * 1_000_000_000
+GIVEN_UP_NS_MAX: Final = 300 * 1_000_000_000
+"""TCP repeats a segment after two minutes at the latest (RFC 6298, 2.4 and 5.7), within this time in any case."""
 
 # The key: which connection holds the slot. The source is the host, the destination its peer.
 IP_VERSION: Final = 0
@@ -54,7 +65,9 @@ OPENING: Final = 0
 """The handshake is not complete."""
 OPEN: Final = 1
 CLOSED: Final = 2
-"""The host sent FIN or RST. Reports show the connection until another one takes over its slot."""
+"""The host sent FIN or RST, or the peer a valid RST. Reports show the connection until another one takes its slot."""
+ORPHAN: Final = 3
+"""The NIC did not see the connection's handshake; see ``orphans``."""
 LAST_SEEN_NS: Final = 7
 
 # The handshake.
@@ -141,9 +154,20 @@ HEADERS: Final = 63
 HEADER_WORDS: Final = 20
 """Words of six octets: the headers of Ethernet, IPv6 and TCP with all options have 114 octets."""
 
-# What the first kilobyte looks like: see ``judgement``.
+# What the stream looks like: see ``judgement``.
 JUDGED: Final = HEADERS + HEADER_WORDS
-FIELDS: Final = JUDGED + JUDGE_FIELDS
+
+# Who promises that the host sends float32: see ``promises``.
+PROMISE: Final = JUDGED + JUDGE_FIELDS
+
+# When the connection is over.
+HOST_ACK: Final = PROMISE + 1
+"""The host's latest acknowledgement number."""
+RX_NEXT_SEQ: Final = PROMISE + 2
+"""The sequence number behind the newest octet from the peer."""
+UNA_SINCE_NS: Final = PROMISE + 3
+"""When the octet ``UNA`` became the oldest one that the peer lacks."""
+FIELDS: Final = PROMISE + 4
 
 FlowTable = Int64Array
 """int64[ROWS, FIELDS]: a row per connection."""
@@ -152,6 +176,10 @@ KEY_FIELDS: Final = 6
 _KEY_MASK: Final = (1 << 40) - 1
 _MIXED_MASK: Final = (1 << 30) - 1
 """30 bits: the product with another number of 30 bits stays below 2**63."""
+_HALF_BITS: Final = 12
+"""Bits of a hash that choose the first window; the rest choose the second one."""
+_FREE: Final = 5
+"""The rank of a slot that no connection has."""
 NOT_FOUND: Final = -1
 
 
@@ -184,11 +212,16 @@ def rekey(flows: Int64Array) -> None:
     flows[:] = 0
     draw_key(flows)
     for row in known[np.argsort(known[:, STATE] != OPEN, kind="stable")]:
-        first = _hash(flows, FlowKey(*(int(word) for word in row[:KEY_FIELDS]))) & (SLOTS - 1)
-        window = (first + np.arange(PROBES)) & (SLOTS - 1)
-        free = window[flows[window, IP_VERSION] == 0]
-        if free.size:
+        slots = _windows(flows, FlowKey(*(int(word) for word in row[:KEY_FIELDS])))
+        free = [slot for slot in slots if flows[slot, IP_VERSION] == 0]
+        if free:
             flows[free[0]] = row
+
+
+def _windows(flows: FlowTable, key: FlowKey) -> list[int]:
+    """Return the slots that a connection may have."""
+    hashed = _hash(flows, key)
+    return [int(_slot_of(hashed, probe)) for probe in range(2 * WINDOW)]
 
 
 @inline_kernel
@@ -251,11 +284,18 @@ def _holds(flows: FlowTable, slot: int, key: FlowKey) -> bool:
 
 
 @inline_kernel
+def _slot_of(hashed: int, probe: int) -> int:
+    """Return a slot of the two windows of a hash, ``probe`` from 0 to 2 * WINDOW - 1."""
+    first = hashed if probe < WINDOW else (hashed >> _HALF_BITS) - WINDOW
+    return (first + probe) & (SLOTS - 1)
+
+
+@inline_kernel
 def find(flows: FlowTable, key: FlowKey) -> int:
     """Return the slot of a connection, or ``NOT_FOUND``."""
-    first = _hash(flows, key)
-    for probe in range(PROBES):
-        slot = (first + probe) & (SLOTS - 1)
+    hashed = _hash(flows, key)
+    for probe in range(2 * WINDOW):
+        slot = _slot_of(hashed, probe)
         if _holds(flows, slot, key):
             return slot
     return NOT_FOUND
@@ -280,12 +320,29 @@ def make_candidate(flows: FlowTable, key: FlowKey) -> int:
 def _rank(flows: FlowTable, slot: int, now_ns: int) -> int:
     """Return how ready a slot is to be taken over; 0: not at all."""
     if flows[slot, IP_VERSION] == 0:
+        return _FREE
+    silent_ns = now_ns - flows[slot, LAST_SEEN_NS]
+    has_everything = flows[slot, UNA] == flows[slot, NEXT_SEQ]
+    if flows[slot, STATE] == CLOSED and has_everything:
         return 4
-    if flows[slot, STATE] == CLOSED:
+    if flows[slot, STATE] == OPENING or flows[slot, STATE] == ORPHAN:
         return 3
-    if flows[slot, STATE] == OPENING:
-        return 2
-    return 1 if now_ns - flows[slot, LAST_SEEN_NS] > IDLE_NS else 0
+    if has_everything:
+        return 1 if silent_ns > IDLE_NS else 0
+    return 2 if _has_given_up(silent_ns, flows[slot, LAST_SEEN_NS] - flows[slot, UNA_SINCE_NS]) else 0
+
+
+@inline_kernel
+def _has_given_up(silent_ns: int, tried_ns: int) -> bool:
+    """Whether a host that has octets in flight would have repeated them by now.
+
+    TCP doubles its pauses. A host that tried for a time repeats within as long again, if it has not given up.
+
+    Args:
+        silent_ns: time since the host's last segment.
+        tried_ns: time between the moment when the oldest octet became due and the host's last segment.
+    """
+    return silent_ns > min(2 * tried_ns + GIVEN_UP_NS, GIVEN_UP_NS_MAX)
 
 
 @inline_kernel
@@ -296,19 +353,29 @@ def make_slot(flows: FlowTable, key: FlowKey, now_ns: int) -> int:
     """
     slot = find(flows, key)
     if slot == NOT_FOUND:
-        first = _hash(flows, key)
+        hashed = _hash(flows, key)
         best = 0
-        for probe in range(PROBES):
-            candidate = (first + probe) & (SLOTS - 1)
+        is_second_emptier = _count_free(flows, hashed, WINDOW) > _count_free(flows, hashed, 0)
+        for step in range(2 * WINDOW):
+            candidate = _slot_of(hashed, step ^ WINDOW if is_second_emptier else step)
             rank = _rank(flows, candidate, now_ns)
-            is_older = rank == best and rank > 0 and flows[candidate, LAST_SEEN_NS] < flows[slot, LAST_SEEN_NS]
-            if rank > best or is_older:
+            is_older = 0 < rank < _FREE and rank == best
+            if rank > best or (is_older and flows[candidate, LAST_SEEN_NS] < flows[slot, LAST_SEEN_NS]):
                 slot, best = candidate, rank
         if best == 0:
             return NOT_FOUND
     _take(flows, slot, key)
     flows[slot, LAST_SEEN_NS] = now_ns
     return slot
+
+
+@inline_kernel
+def _count_free(flows: FlowTable, hashed: int, first: int) -> int:
+    """Return how many slots of a window are free; ``first`` is its first probe."""
+    free = 0
+    for probe in range(first, first + WINDOW):
+        free += flows[_slot_of(hashed, probe), IP_VERSION] == 0
+    return free
 
 
 @inline_kernel
@@ -332,8 +399,16 @@ def forget(flows: FlowTable, key: FlowKey) -> None:
 
 
 @inline_kernel
+def close(flows: FlowTable, slot: int) -> None:
+    """Note an RST of either end, after which neither sends anything again."""
+    flows[slot, STATE] = CLOSED
+    flows[slot, UNA] = flows[slot, NEXT_SEQ]
+
+
+@inline_kernel
 def begin(flows: FlowTable, slot: int, isn: int) -> None:
     """Note the host's initial sequence number."""
+    first = (isn + 1) & 0xFFFFFFFF
     flows[slot, ISN] = isn
-    flows[slot, NEXT_SEQ] = flows[slot, UNA] = (isn + 1) & 0xFFFFFFFF
+    flows[slot, NEXT_SEQ] = flows[slot, UNA] = flows[slot, JUDGED + JUDGED_SEQ] = first
     flows[slot, WINDOW_EDGE] = NO_EDGE

@@ -6,7 +6,8 @@ values, in a block or in a plain segment. Outside the interval floats are *exact
 
     exact ........ ROUNDED_FROM ═══ rounded ═══ EXACT_FROM ........ exact
                    │                            │
-                   the verdict "floats"         the application stopped inside a float
+                   the verdict "floats"         the application stopped inside a float,
+                                                or took its tag off, or sent something else than floats
 
 The state is ``EXACT`` without such an interval, ``ROUNDED`` while it has no end, and ``CLOSING`` when it has one. When
 the peer has acknowledged all of a closed interval, nobody sends it again, and the next new octets begin another one.
@@ -132,6 +133,16 @@ def end_rounding(flows: FlowTable, slot: int, seq: int) -> None:
 
 
 @inline_kernel
+def end_at_new(flows: FlowTable, slot: int, next_seq: int) -> None:
+    """Send everything from ``next_seq`` on exact, which was never sent, and also the float that it cuts.
+
+    The octets of this float that are held leave with the segment from ``next_seq`` on.
+    """
+    flows[slot, EXACT_FROM] = advance(next_seq, -cut_of(flows, slot, next_seq))
+    flows[slot, FORM] = CLOSING
+
+
+@inline_kernel
 def fit(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int, is_last: bool, gives_up: bool) -> Fit:
     """Return which octets leave now (:class:`Fit`), and hold the segment's octets that do not.
 
@@ -150,12 +161,12 @@ def fit(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int, is_las
     if head:
         at = advance(seq, -head)
         own = min(4 - head, payload_len)
-        word, mask = _known(flows, slot, at)
+        word, mask = known(flows, slot, at)
         has_lead = mask & ((1 << head) - 1) == (1 << head) - 1
         for octet in range(own):
             word |= u8(frame, segment.payload_at + octet) << 8 * (head + octet)
             mask |= 1 << head + octet
-        if has_lead and (is_rounded(flows, slot, at) or _is_lent(flows, slot, at)):
+        if has_lead:
             lead, lead_word = head, word
         if is_rounded(flows, slot, at):
             if not has_lead:
@@ -172,7 +183,7 @@ def fit(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int, is_las
     tail = (head + payload_len) & 3
     at = advance(seq, payload_len - tail)
     if tail and keep >= tail and is_rounded(flows, slot, at):
-        word, mask = _known(flows, slot, at)
+        word, mask = known(flows, slot, at)
         for octet in range(tail):
             word |= u8(frame, segment.payload_at + payload_len - tail + octet) << 8 * octet
             mask |= 1 << octet
@@ -208,7 +219,7 @@ def _hold_nothing(flows: FlowTable, slot: int) -> None:
 
 
 @inline_kernel
-def _known(flows: FlowTable, slot: int, at: int) -> tuple[int, int]:
+def known(flows: FlowTable, slot: int, at: int) -> tuple[int, int]:
     """Return the known octets of the float at ``at`` as a word, and a mask that says which ones they are."""
     word = mask = 0
     place = _place_of(flows, slot, at)
@@ -263,7 +274,7 @@ def ends_at_held(flows: FlowTable, slot: int, seq: int) -> bool:
     cut = cut_of(flows, slot, seq)
     if cut == 0:
         return False
-    _, mask = _known(flows, slot, advance(seq, -cut))
+    _, mask = known(flows, slot, advance(seq, -cut))
     return mask == (1 << cut) - 1
 
 

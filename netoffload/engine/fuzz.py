@@ -47,7 +47,7 @@ from netoffload.engine.encapsulation import (
     HEADERS_LEN,
     is_bundle,
 )
-from netoffload.engine.flows import FIELDS, JUDGED, KEY_ROW, ROWS, SLOTS
+from netoffload.engine.flows import FIELDS, JUDGED, KEY_ROW, PROMISE, ROWS, SLOTS
 from netoffload.engine.judgement import FLOATS, JUDGED_VERDICT, NOT_FLOATS, UNDECIDED
 from netoffload.engine.lent import AGENDA_FIELDS, REST_WAIT_NS, WINDOW_WAIT_NS
 from netoffload.engine.network import IP_AT
@@ -67,6 +67,7 @@ from netoffload.engine.nic import (
     row_of,
 )
 from netoffload.engine.pack import MAX_WIRE_FRAMES
+from netoffload.engine.promises import BY_SOCKET, NO_SOCKET, QUESTIONS_LEN, REFUSED, UNASKED
 from netoffload.engine.receive import HOST_SEGMENT_LEN, PENDING_FIELDS, PENDING_LEN
 from netoffload.engine.samples import FROM_PEER, HANDSHAKE_STEPS, Samples, make_handshakes, make_samples
 from netoffload.engine.transmit import FORWARD, HOST_BUFFER_LEN, RANDOM_WORDS, WIRE_BUFFER_LEN
@@ -82,6 +83,8 @@ BATCHES_PER_TASK: Final = 32
 _MTUS: Final = (68, 576, 1280, 1500, 1500, 9000)
 _VERDICTS: Final = (UNDECIDED, NOT_FLOATS, *[FLOATS] * 14)
 """The verdicts that connections get, in turn."""
+_PROMISES: Final = (REFUSED, NO_SOCKET, *[BY_SOCKET] * 14, *[UNASKED] * 13)
+"""Who promises floats on them, in turn."""
 _CLOCK_EVERY: Final = 512
 """Frames between two checks of the segments that the NIC sends by itself; a check goes through the whole table."""
 _OWN_FRAME_MAX: Final = IP_AT + 40 + 60 + 3
@@ -168,6 +171,7 @@ def make_memory() -> Memory:
         lock=octets(8 * MUTEX_WORDS).view(np.uint64),
         random=words(1 + RANDOM_WORDS),
         agenda=words(AGENDA_FIELDS),
+        questions=words(QUESTIONS_LEN),
         spans=words(MAX_WIRE_FRAMES, 2),
         cursor=words(CURSOR_FIELDS),
         headers=octets(HEADERS_LEN),
@@ -220,7 +224,8 @@ def _send_all(
     """Make and send every frame, into both directions; return the number of the first failure, or -1."""
     for index in range(recipes.shape[0]):
         if index % FRAMES_PER_CONNECTION == 0:
-            _connect(handshakes, _VERDICTS[index // FRAMES_PER_CONNECTION % 16], outcome, memory)
+            number = index // FRAMES_PER_CONNECTION
+            _connect(handshakes, _VERDICTS[number % 16], _PROMISES[number % 29], outcome, memory)
         recipe = recipes[index]
         length = recipe[LENGTH]
         frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length :]
@@ -252,10 +257,11 @@ def _sends_possible_segments(memory: Memory) -> bool:
 
 
 @inline_kernel
-def _connect(handshakes: Uint8Array, verdict: int, outcome: BoolArray, memory: Memory) -> None:
+def _connect(handshakes: Uint8Array, verdict: int, promise: int, outcome: BoolArray, memory: Memory) -> None:
     """Forget all flows and let the host connect, over both families, to a peer that decodes every codec.
 
-    All nonces are 0, in the samples' blocks and in those that come back. The stream has its ``verdict`` already. A SYN
+    All nonces are 0, in the samples' blocks and in those that come back. The stream has its ``verdict`` already, and
+    its ``promise``. A SYN
     of the peer makes the connection known in the other direction too, so that the NIC accepts its own blocks.
     """
     memory.nic.flows[:KEY_ROW] = 0
@@ -270,6 +276,7 @@ def _connect(handshakes: Uint8Array, verdict: int, outcome: BoolArray, memory: M
             else:
                 from_host(memory.nic, frame, length, 0, memory.wire)
     memory.nic.flows[:SLOTS, JUDGED + JUDGED_VERDICT] = verdict
+    memory.nic.flows[:SLOTS, PROMISE] = promise
 
 
 @inline_kernel

@@ -49,7 +49,11 @@ if TYPE_CHECKING:
 OFFERS_MAX: Final = 2
 """A lost SYN is sent again after 1 s, then 2, then 4 (RFC 6298): where options are dropped, connecting takes 3 s."""
 
+NO_SLOT: Final = -1
+"""Result of :func:`offer`: the table is full."""
+
 NO_SHIFT: Final = -1
+_FULL: Final = -2
 _SHIFT_MAX: Final = 14
 _MSS_MIN: Final = 8
 
@@ -59,7 +63,7 @@ def offer(frame: Uint8Array, ip_len: int, ways: int, flows: FlowTable, now_ns: i
     """Note a tagged SYN from the host; if it may carry the word, write it with the word into ``room.wire``.
 
     Returns:
-        The length of the frame in ``room.wire``; 0 where the SYN crosses as it is.
+        The length of the frame in ``room.wire``; 0 where the SYN crosses as it is, ``NO_SLOT`` if the table is full.
     """
     tcp_at = IP_AT + ip_len
     tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
@@ -72,8 +76,8 @@ def offer(frame: Uint8Array, ip_len: int, ways: int, flows: FlowTable, now_ns: i
         flow_table.forget(flows, key)
         return 0
     slot = _learn(frame, tcp_at, key, flows, now_ns, room.random)
-    if slot == NOT_FOUND:
-        return 0
+    if slot < 0:
+        return NO_SLOT if slot == _FULL else 0
     flows[slot, flow_table.SYNS_SENT] += 1
     if flows[slot, flow_table.SYNS_SENT] > OFFERS_MAX:
         return 0
@@ -83,7 +87,10 @@ def offer(frame: Uint8Array, ip_len: int, ways: int, flows: FlowTable, now_ns: i
 
 @inline_kernel
 def _learn(frame: Uint8Array, tcp_at: int, key: FlowKey, flows: FlowTable, now_ns: int, random: Int64Array) -> int:
-    """Return the slot of the connection that a SYN or SYN/ACK of the host begins; ``NOT_FOUND``: it gets no word."""
+    """Return the slot of the connection that a SYN or SYN/ACK of the host begins.
+
+    ``NOT_FOUND``: a SYN/ACK to a peer that sent no word. ``_FULL``: there is no slot.
+    """
     isn = be32(frame, tcp_at + tcp.SEQ)
     is_answer = u8(frame, tcp_at + tcp.FLAGS) & tcp.ACK_FLAG != 0
     peer_isn = (be32(frame, tcp_at + tcp.ACK) - 1) & 0xFFFFFFFF
@@ -105,7 +112,7 @@ def _learn(frame: Uint8Array, tcp_at: int, key: FlowKey, flows: FlowTable, now_n
         return NOT_FOUND
     slot = flow_table.make_slot(flows, key, now_ns)
     if slot == NOT_FOUND:
-        return NOT_FOUND
+        return _FULL
     flow_table.begin(flows, slot, isn)
     flows[slot, flow_table.OWN_NONCE] = random[1 + random[0] % (random.size - 1)]
     random[0] += 1
@@ -127,7 +134,15 @@ def _adopt(flows: FlowTable, slot: int, candidate: int, peer_shift: int) -> None
         flow_table.PEER_NONCE,
     ):
         flows[slot, field] = flows[candidate, field]
+    _await(flows, slot)
     _settle_shift(flows, slot, peer_shift)
+
+
+@inline_kernel
+def _await(flows: FlowTable, slot: int) -> None:
+    """Note what the host waits for: the octet behind the peer's SYN."""
+    first = (flows[slot, flow_table.PEER_ISN] + 1) & 0xFFFFFFFF
+    flows[slot, flow_table.HOST_ACK] = flows[slot, flow_table.RX_NEXT_SEQ] = first
 
 
 @inline_kernel
@@ -241,6 +256,7 @@ def _take_answer(
         return
     flows[slot, flow_table.STATE] = flow_table.OPEN
     flows[slot, flow_table.PEER_ISN] = be32(frame, tcp_at + tcp.SEQ)
+    _await(flows, slot)
     _settle_shift(flows, slot, _read_shift(frame, tcp_at, tcp_len))
     if word_at != NO_OPTION:
         _read_word(frame, word_at, ways, flows, slot)

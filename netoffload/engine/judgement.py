@@ -1,7 +1,8 @@
-"""The verdict whether a tagged stream is an array of little-endian float32, taken from its first kilobyte.
+"""The verdict whether a promised stream is an array of little-endian float32: its first kilobyte, and what follows.
 
-ToS 0x28 is DSCP AF11 (RFC 2597), which QoS policies also put on backups. A codec that rounds a file destroys it, while
-floats that travel exact only travel slower. So a flow counts as floats only on good evidence.
+A program that tags its socket promises float32 (``promises``). This is the second line of defence, for programs that
+break the promise: a codec that rounds a file destroys it, while floats that travel exact only travel slower. So a flow
+counts as floats only on good evidence.
 
 Words are the stream's 32-bit little-endian words. Each kind of word is evidence:
 
@@ -19,16 +20,33 @@ drift      exponents jump from word to word: records, or patterns of another per
 
 The NIC judges at least :data:`WORDS` words, from the first that is not neutral. A word is *fresh* if it is not neutral
 and differs from the last word that was not neutral. A flow is undecided until it has :data:`FRESH_MIN` fresh words or
-:data:`EQUAL_MIN` that are not neutral. It can become :data:`NOT_FLOATS` at any word. How TCP cuts the stream does not
-change the verdict.
+:data:`EQUAL_MIN` that are not neutral. It can become :data:`NOT_FLOATS` at any word: an integer among these words is a
+header, and refutes floats by itself. How TCP cuts the stream does not change the verdict; a word that two segments
+share is put together first.
+
+**After the verdict** the NIC looks at every new segment before it rounds the segment (:func:`is_implausible`), in
+windows of a kilobyte. A stream of floats may end in text or in a header. Such a segment leaves exact, and so does the
+rest of the flow until a kilobyte looks like floats again (:func:`judge_again`). This look allows more than the verdict
+does, because gradients of a trained model may be tiny. It counts only words that are not 0:
+
+=========  ============================================================================================================
+integers   subnormals; more than two and a sixteenth of the words, or one at either end of the segment
+tiny       below 2^-62; more than eight and a half
+text       four visible characters of ASCII or blanks; more than two and a half
+=========  ============================================================================================================
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
 from netoffload.compiled.arrays import Int64Array, Uint8Array
-from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
+from netoffload.compiled.jit import JIT_DISABLED, inline_kernel, kernel
 from netoffload.compiled.octets import load_u32, u8
 
 # Fields of a flow's accumulators.
@@ -50,7 +68,13 @@ JUDGED_TINY: Final = 8
 JUDGED_DRIFT: Final = 9
 """Sum over fresh words of the distance between a word's exponent and the last one's, at most :data:`DRIFT_CAP` each."""
 JUDGED_VERDICT: Final = 10
-JUDGE_FIELDS: Final = 11
+JUDGED_PART: Final = 11
+"""The first octets of a word that a segment's end cuts, as a word; :data:`_LOST`: some of them were not seen."""
+JUDGED_SEQ: Final = 12
+"""The sequence number behind the last octet that was judged."""
+JUDGED_AGAIN: Final = 13
+"""Whether the flow counted as floats before; then :data:`NOT_FLOATS` is not final, and judging begins anew."""
+JUDGE_FIELDS: Final = 14
 
 UNDECIDED: Final = 0
 FLOATS: Final = 1
@@ -75,14 +99,16 @@ DRIFT_CAP: Final = 32
 DRIFT_MAX: Final = 16
 """The most drift per fresh word. Normal values have 1.6; values spread evenly over 10^-12 to 10^-4 have nine."""
 
-FIRST_WORDS: Final = 16
-"""Integers among this many first words are a header, which rounding would destroy; later ones may be tiny floats."""
+HEADER_WORDS: Final = 3
+"""As many words of text in front are a header; three random floats look like text once in 30,000 times."""
 
 HALVES_DIFFER: Final = 0x800
 """Halves whose magnitudes are closer than this are alike: 2 exponents of float16, 16 of bfloat16."""
 
 OCTETS_DIFFER: Final = 0x20
 """Four octets that are all closer than this count as text."""
+
+_LOST: Final = -1
 
 _SHORT_MASK: Final = 0x3FFF
 """Low halves without these bits belong to floats of few digits, which resemble many high halves by chance."""
@@ -142,7 +168,7 @@ def is_alike(word: int) -> bool:
 def _is_refuted(row: Int64Array, word: int) -> bool:
     """Whether the words up to ``word``, the last one, cannot be floats."""
     told = row[JUDGED_WORDS] - row[JUDGED_ZEROS]
-    if is_odd(word) and (told == 1 or (told <= FIRST_WORDS and is_integer(word))):
+    if is_integer(word) or (told == 1 and is_odd(word)) or (told == HEADER_WORDS == row[JUDGED_TEXT]):
         return True
     return row[JUDGED_ODD] > 2 + told // 16 or row[JUDGED_TEXT] > 6 + told // 2
 
@@ -165,12 +191,20 @@ def _final(row: Int64Array) -> int:
 
 @inline_kernel
 def _weigh_word(row: Int64Array, word: int) -> None:
-    if is_neutral(word):
-        if row[JUDGED_WORDS] > 0:
-            row[JUDGED_WORDS] += 1
-            row[JUDGED_ZEROS] += 1
-            row[JUDGED_VERDICT] = _final(row)
-        return
+    if not is_neutral(word):
+        _add_evidence(row, word)
+        row[JUDGED_VERDICT] = NOT_FLOATS if _is_refuted(row, word) else _final(row)
+    elif row[JUDGED_WORDS] > 0:
+        row[JUDGED_WORDS] += 1
+        row[JUDGED_ZEROS] += 1
+        row[JUDGED_VERDICT] = _final(row)
+    if row[JUDGED_VERDICT] == NOT_FLOATS and row[JUDGED_AGAIN]:
+        judge_again(row, row[JUDGED_SEQ])
+
+
+@inline_kernel
+def _add_evidence(row: Int64Array, word: int) -> None:
+    """Count a word that is not neutral."""
     row[JUDGED_ODD_INDEX] += row[JUDGED_WORDS] & 1
     row[JUDGED_WORDS] += 1
     row[JUDGED_ODD] += is_odd(word)
@@ -182,29 +216,166 @@ def _weigh_word(row: Int64Array, word: int) -> None:
         row[JUDGED_LAST] = word
         row[JUDGED_FRESH] += 1
         row[JUDGED_ALIKE] += is_alike(word)
-    row[JUDGED_VERDICT] = NOT_FLOATS if _is_refuted(row, word) else _final(row)
 
 
 @kernel
-def weigh(row: Int64Array, octets: Uint8Array, at: int, words: int) -> None:
-    """Judge the next words of a flow, until there is a verdict.
+def weigh(row: Int64Array, octets: Uint8Array, at: int, length: int, seq: int, cut: int) -> None:
+    """Judge the next octets of a flow, until there is a verdict.
 
     Args:
-        row: int64[JUDGE_FIELDS], the flow's accumulators, zeros at first.
-        octets: uint8; the caller has checked that the words are in it.
-        at: index of the first word's first octet.
-        words: number of words, each of four octets.
+        row: int64[JUDGE_FIELDS], the flow's accumulators; zeros at first, but for ``JUDGED_SEQ``.
+        octets: uint8; the caller has checked that the octets are in it.
+        at: index of the first octet.
+        length: number of octets.
+        seq: sequence number of the first octet.
+        cut: how many octets into a word it is, 0..3.
     """
+    end = at + length
+    if row[JUDGED_SEQ] != seq and cut:
+        row[JUDGED_PART] = _LOST
+    row[JUDGED_SEQ] = (seq + length) & 0xFFFFFFFF
+    while cut > 0 and at < end:
+        if row[JUDGED_PART] != _LOST:
+            row[JUDGED_PART] |= u8(octets, at) << 8 * cut
+        at += 1
+        cut = cut + 1 & 3
+        if cut == 0 and row[JUDGED_PART] != _LOST and row[JUDGED_VERDICT] == UNDECIDED:
+            _weigh_word(row, row[JUDGED_PART])
+    if cut:
+        return
+    words = (end - at) // 4
     for index in range(words):
         if row[JUDGED_VERDICT] != UNDECIDED:
-            break
+            return
         _weigh_word(row, load_u32(octets, at + 4 * index))
+    row[JUDGED_PART] = 0
+    for octet in range(at + 4 * words, end):
+        row[JUDGED_PART] |= u8(octets, octet) << 8 * (octet - at - 4 * words)
 
 
 @inline_kernel
 def verdict(row: Int64Array) -> int:
-    """Return ``UNDECIDED``, ``FLOATS`` or ``NOT_FLOATS``; the last two are final."""
+    """Return ``UNDECIDED``, ``FLOATS`` or ``NOT_FLOATS``."""
     return row[JUDGED_VERDICT]
+
+
+@inline_kernel
+def judge_again(row: Int64Array, seq: int) -> None:
+    """Judge a flow anew from ``seq`` on, which counted as floats so far."""
+    for field in range(JUDGE_FIELDS):
+        row[field] = 0
+    row[JUDGED_SEQ] = seq
+    row[JUDGED_AGAIN] = 1
+
+
+# Evidence about one word or several: four counts in one number.
+_COUNT_BITS: Final = 16
+_COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
+_INTEGERS: Final = _COUNT_BITS
+_TINY: Final = 2 * _COUNT_BITS
+_TEXT: Final = 3 * _COUNT_BITS
+_LANES: Final = 16
+"""Words that are weighed at once."""
+
+_MAGNITUDE: Final = 0x7FFFFFFF
+_NORMAL_MIN: Final = 1 << 23
+_TINY_MAX: Final = EXPONENT_MIN << 23
+_SHOWN_MIN: Final = 0x20
+_SHOWN_COUNT: Final = 0x5F
+
+
+@inline_kernel
+def _is_shown(octet: int) -> bool:
+    """Whether an octet is a blank or a visible character of ASCII."""
+    return _SHOWN_MIN <= octet < _SHOWN_MIN + _SHOWN_COUNT
+
+
+@inline_kernel
+def evidence_of(word: int) -> int:
+    """Return the counts for one word: whether it is not 0, an integer, tiny, text."""
+    magnitude = word & _MAGNITUDE
+    text = _is_shown(word & 0xFF) and _is_shown(word >> 8 & 0xFF)
+    text = text and _is_shown(word >> 16 & 0xFF) and _is_shown(word >> 24)
+    counts = int(magnitude != 0) | int(0 < magnitude < _NORMAL_MIN) << _INTEGERS
+    return counts | int(0 < magnitude < _TINY_MAX) << _TINY | int(text) << _TEXT
+
+
+if JIT_DISABLED:
+
+    def evidence_of_lanes(octets: Uint8Array, at: int) -> int:
+        """Return the counts for the 16 words at ``at``."""
+        return sum(evidence_of(load_u32(octets, at + 4 * lane)) for lane in range(_LANES))
+
+else:
+
+    def _emit_evidence(builder: Builder, pointer: Value) -> Value:
+        """Emit :func:`evidence_of` for 16 words side by side; return the sum of their counts."""
+        lanes, wide = ir.VectorType(ir.IntType(32), _LANES), ir.IntType(64)
+        quarters = ir.VectorType(ir.IntType(8), 4 * _LANES)
+
+        def every(number: int, vector: ir.VectorType = lanes) -> Value:
+            return ir.Constant(vector, [number] * vector.count)
+
+        def count(flags: Value, shift: int) -> Value:
+            number = builder.ctpop(builder.bitcast(flags, ir.IntType(_LANES)))
+            return builder.shl(builder.zext(number, wide), ir.Constant(wide, shift))
+
+        words = builder.load(builder.bitcast(pointer, lanes.as_pointer()), align=1)
+        magnitudes = builder.and_(words, every(_MAGNITUDE))
+        below = builder.sub(magnitudes, every(1))  # a 0 becomes the largest number
+        integers = builder.icmp_unsigned("<", below, every(_NORMAL_MIN - 1))
+        tiny = builder.icmp_unsigned("<", below, every(_TINY_MAX - 1))
+        nonzero = builder.icmp_unsigned("!=", magnitudes, every(0))
+        characters = builder.sub(builder.bitcast(words, quarters), every(_SHOWN_MIN, quarters))
+        shown = builder.sext(builder.icmp_unsigned("<", characters, every(_SHOWN_COUNT, quarters)), quarters)
+        text = builder.icmp_signed("==", builder.bitcast(shown, lanes), every(-1))
+        total = builder.add(count(nonzero, 0), count(integers, _INTEGERS))
+        return builder.add(total, builder.add(count(tiny, _TINY), count(text, _TEXT)))
+
+    @intrinsic
+    def evidence_of_lanes(typing_context: TypingContext, octets: NumbaType, at: NumbaType) -> Intrinsic:
+        """Return the counts for the 16 words at ``at``."""
+
+        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
+            data = context.make_array(signature.args[0])(context, builder, args[0]).data
+            return _emit_evidence(builder, builder.gep(data, [args[1]]))
+
+        return types.int64(octets, types.int64), codegen
+
+
+@inline_kernel
+def _speaks_against(counts: int) -> bool:
+    """Whether the words that were counted cannot all be floats."""
+    nonzero, integers = counts & _COUNT_MASK, counts >> _INTEGERS & _COUNT_MASK
+    tiny, text = counts >> _TINY & _COUNT_MASK, counts >> _TEXT & _COUNT_MASK
+    return integers > 2 + nonzero // 16 or tiny > 8 + nonzero // 2 or text > 2 + nonzero // 2
+
+
+@kernel
+def is_implausible(octets: Uint8Array, at: int, words: int) -> bool:
+    """Whether words that follow floats cannot be floats: a window of them speaks against it, or the first or last word.
+
+    Args:
+        octets: uint8; the caller has checked that the words are in it.
+        at: index of the first word's first octet.
+        words: number of words, each of four octets.
+    """
+    if words <= 0:
+        return False
+    ends = evidence_of(load_u32(octets, at)) | evidence_of(load_u32(octets, at + 4 * (words - 1)))
+    if ends >> _INTEGERS & 1:
+        return True
+    for first in range(0, words, WORDS):
+        counts = 0
+        end = min(first + WORDS, words)
+        whole = first + (end - first) // _LANES * _LANES
+        for word in range(first, whole, _LANES):
+            counts += evidence_of_lanes(octets, at + 4 * word)
+        for word in range(whole, end):
+            counts += evidence_of(load_u32(octets, at + 4 * word))
+        if _speaks_against(counts):
+            return True
+    return False
 
 
 @inline_kernel

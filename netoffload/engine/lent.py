@@ -127,6 +127,15 @@ def find_due(agenda: Int64Array, flows: FlowTable, now_ns: int) -> int:
 
 
 @inline_kernel
+def release(agenda: Int64Array, flows: FlowTable) -> None:
+    """Make all lent octets due now."""
+    for slot in range(SLOTS):
+        if flows[slot, IP_VERSION] and flows[slot, STATE] == flow_table.OPEN and flows[slot, LENT_LEN]:
+            flows[slot, DUE_NS] = agenda[LOOK_AT_NS] = 1
+    agenda[NEXT_SLOT] = 0
+
+
+@inline_kernel
 def _is_due(flows: FlowTable, slot: int, now_ns: int) -> bool:
     due_ns = flows[slot, DUE_NS]
     end_seq = advance(flows[slot, LENT_SEQ], flows[slot, LENT_LEN])

@@ -6,6 +6,7 @@
     from_wire   a frame of the wire    -> segments that are rebuilt for the host, or the frame itself
     flush       the wire is empty      -> completes the segment that is being rebuilt
     from_clock  is_due returns true    -> a segment that the NIC makes itself, in the room for the wire
+    answer      count_questions > 0    -> the ToS of a connection's socket, which the caller asks the host's kernel
 
 The daemon's loop, the fuzzers and :mod:`netoffload.engine.pair` call these and nothing below them. Each rebuilt segment
 takes the next row of ``NicState.rebuilt``. The caller hands complete rows to the host (:func:`count_rebuilt`,
@@ -27,7 +28,7 @@ from netoffload.compiled.arrays import Int64Array, Uint8Array, Uint64Array
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.syscalls import MUTEX_WORDS, mutex_lock, mutex_unlock
 from netoffload.config import BOUND_K_DEFAULT, TOS_COMPRESS, TOS_MASK
-from netoffload.engine import lent, network
+from netoffload.engine import lent, network, promises
 from netoffload.engine.authentication import Authenticator
 from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.counters import make_counters
@@ -80,6 +81,7 @@ class NicState(NamedTuple):
         lock: a pthread mutex around ``flows``, uint64[MUTEX_WORDS].
         random: int64[1 + RANDOM_WORDS]: how many words are used, then the random words for handshakes.
         agenda: when to send lent octets, int64[AGENDA_FIELDS] of ``lent``.
+        questions: the slots whose sockets the caller is to ask, int64[QUESTIONS_LEN] of ``promises``.
         spans: start and length of each wire frame of one segment, int64[MAX_WIRE_FRAMES, 2].
         cursor: which block of a frame from the wire is next, int64[CURSOR_FIELDS].
         headers: the headers of that frame, uint8[HEADERS_LEN].
@@ -95,6 +97,7 @@ class NicState(NamedTuple):
     lock: Uint64Array
     random: Int64Array
     agenda: Int64Array
+    questions: Int64Array
     spans: Int64Array
     cursor: Int64Array
     headers: Uint8Array
@@ -107,7 +110,7 @@ class NicState(NamedTuple):
 def make_settings(
     codec_id: int = CodecId.INCEPTIONN, bound_k: int = BOUND_K_DEFAULT, mtu: int = 1500, key: Keyed | None = None
 ) -> EngineSettings:
-    """Return a NIC's default settings: coalesced blocks in IPComp for segments of ToS 0x28, whatever their ports.
+    """Return settings: coalesced blocks in IPComp for segments of ToS 0x28, whatever their ports and sockets.
 
     ``_replace`` changes the rest.
 
@@ -128,6 +131,7 @@ def make_settings(
         tag=TOS_COMPRESS,
         tag_mask=TOS_MASK,
         ports=np.zeros((0, 2), np.int64),
+        trust=1,
         ways=capability.TAKES_UDP | (capability.WANTS_MAC if key else 0),
         tx_mac=signer.words,
         rx_mac=checker.words,
@@ -155,6 +159,7 @@ def make_state(
         lock=np.zeros(MUTEX_WORDS, np.uint64),
         random=_draw_random() if random is None else random,
         agenda=_make_agenda(),
+        questions=np.zeros(promises.QUESTIONS_LEN, np.int64),
         spans=np.zeros((MAX_WIRE_FRAMES, 2), np.int64),
         cursor=np.zeros(CURSOR_FIELDS, np.int64),
         headers=np.zeros(HEADERS_LEN, np.uint8),
@@ -189,7 +194,7 @@ def from_host(nic: NicState, frame: Uint8Array, length: int, now_ns: int, wire: 
         now_ns: the time.
         wire: uint8[WIRE_BUFFER_LEN], room for the wire frames.
     """
-    room = Room(wire, nic.spans, nic.random, nic.agenda)
+    room = Room(wire, nic.spans, nic.random, nic.agenda, nic.questions)
     mutex_lock(nic.lock.ctypes.data)
     frames = transmit(nic.settings, frame, length, now_ns, nic.flows, nic.counters, room)
     mutex_unlock(nic.lock.ctypes.data)
@@ -224,6 +229,44 @@ def from_clock(nic: NicState, now_ns: int, wire: Uint8Array) -> int:
         nic.spans[0, 1] = lent.send(nic.flows, slot, now_ns, nic.counters, wire)
     mutex_unlock(nic.lock.ctypes.data)
     return int(slot != NOT_FOUND)
+
+
+@inline_kernel
+def release_lent(nic: NicState) -> None:
+    """Let :func:`from_clock` send all lent octets now: no other NIC will know them."""
+    mutex_lock(nic.lock.ctypes.data)
+    lent.release(nic.agenda, nic.flows)
+    mutex_unlock(nic.lock.ctypes.data)
+
+
+@inline_kernel
+def count_questions(nic: NicState) -> int:
+    """Return about how many connections the caller must ask the host's kernel before the next :func:`from_host`."""
+    return nic.questions[0]
+
+
+@inline_kernel
+def slot_in_question(nic: NicState, index: int) -> int:
+    """Return the slot that a question is about."""
+    return nic.questions[1 + index]
+
+
+@inline_kernel
+def answer(nic: NicState, index: int, tos: int) -> None:
+    """Answer a question by the ToS or traffic class of the connection's socket; -1 where there is no such socket."""
+    promises.answer(nic.settings, nic.flows, slot_in_question(nic, index), tos)
+
+
+@inline_kernel
+def forget_question(nic: NicState, index: int) -> None:
+    """Note that the kernel could not be asked."""
+    promises.forget_question(nic.flows, slot_in_question(nic, index))
+
+
+@inline_kernel
+def forget_questions(nic: NicState) -> None:
+    """Note that every question has its answer."""
+    nic.questions[0] = 0
 
 
 @inline_kernel

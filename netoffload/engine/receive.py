@@ -29,12 +29,12 @@ from netoffload.compiled.fields import be16, be32, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import copy_octets, store_u16, u8
 from netoffload.engine import flows as flow_table
-from netoffload.engine import forms, handshake, network, path, plain, probation, router_errors
+from netoffload.engine import forms, handshake, network, orphans, path, plain, probation, router_errors
 from netoffload.engine.block_view import check, find_block, is_ours
 from netoffload.engine.counters import Counter
 from netoffload.engine.flows import NOT_FOUND, key_of, reversed_key
 from netoffload.engine.network import IP_AT
-from netoffload.engine.sequence import distance
+from netoffload.engine.sequence import advance, distance, is_before
 from netoffload.wire import ethernet, offload, tcp, vnet
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def inspect(
         counters[Counter.DROP_RUNT] += 1
         return DROPPED
     slot = flow_table.find(flows, reversed_key(key_of(frame, ip_len, comp_at + offload.TCP_HEADER)))
-    if slot == NOT_FOUND:
+    if slot == NOT_FOUND or flows[slot, flow_table.STATE] == flow_table.ORPHAN:
         counters[Counter.DROP_UNKNOWN_FLOW] += 1
         return DROPPED
     reason = check(mac, frame, ip_len, block_len, flows[slot, flow_table.OWN_NONCE])
@@ -132,7 +132,10 @@ def note(
     """
     slot = pending[FOUND_SLOT]
     if is_ours(frame, length, ip_len):
-        _heed(frame, IP_AT + ip_len + offload.TCP_HEADER, flows, slot, counters, True)
+        tcp_at = IP_AT + ip_len + offload.TCP_HEADER
+        payload_len = be16(frame, IP_AT + ip_len + offload.PAYLOAD_LEN)
+        _note_arrival(frame, tcp_at, payload_len, flows, slot)
+        _heed(frame, tcp_at, now_ns, flows, slot, counters, True)
         return length
     if not network.is_tcp(frame, length, ip_len):
         left = router_errors.translate(frame, length, ip_len, now_ns, flows, counters)
@@ -146,14 +149,36 @@ def note(
         counters[Counter.RX_OFFERS] += int(shorter != length)
         return int(shorter)
     if slot != NOT_FOUND and plain.has_right_sum(frame, ip_len):
-        if flags & (tcp.FIN | tcp.RST):
-            flows[slot, flow_table.RX_IS_CLOSED] = 1
-        _heed(frame, tcp_at, flows, slot, counters, False)
+        if flows[slot, flow_table.STATE] == flow_table.ORPHAN:
+            if flags & tcp.ACK_FLAG:
+                orphans.hear(flows, slot, be32(frame, tcp_at + tcp.ACK))
+            return length
+        payload_len = network.get_datagram_len(frame, ip_len) - ip_len - (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+        _note_arrival(frame, tcp_at, payload_len, flows, slot)
+        _heed(frame, tcp_at, now_ns, flows, slot, counters, False)
     return length
 
 
 @inline_kernel
-def _heed(frame: Uint8Array, tcp_at: int, flows: FlowTable, slot: int, counters: Counters, is_block: bool) -> None:
+def _note_arrival(frame: Uint8Array, tcp_at: int, payload_len: int, flows: FlowTable, slot: int) -> None:
+    """Note how far the peer's stream has come, and whether the segment ends it."""
+    seq, flags = be32(frame, tcp_at + tcp.SEQ), u8(frame, tcp_at + tcp.FLAGS)
+    if flags & tcp.RST:
+        if seq == flows[slot, flow_table.RX_NEXT_SEQ] or seq == flows[slot, flow_table.HOST_ACK]:
+            flows[slot, flow_table.RX_IS_CLOSED] = 1
+            flow_table.close(flows, slot)
+        return
+    end_seq = advance(seq, payload_len + (flags & tcp.FIN))
+    if is_before(flows[slot, flow_table.RX_NEXT_SEQ], end_seq):
+        flows[slot, flow_table.RX_NEXT_SEQ] = end_seq
+    if flags & tcp.FIN:
+        flows[slot, flow_table.RX_IS_CLOSED] = 1
+
+
+@inline_kernel
+def _heed(
+    frame: Uint8Array, tcp_at: int, now_ns: int, flows: FlowTable, slot: int, counters: Counters, is_block: bool
+) -> None:
     """Take the acknowledgement of a segment, and replace it by the one for the host."""
     if u8(frame, tcp_at + tcp.FLAGS) & tcp.ACK_FLAG == 0:
         return
@@ -163,6 +188,8 @@ def _heed(frame: Uint8Array, tcp_at: int, flows: FlowTable, slot: int, counters:
         flows[slot, flow_table.STATE] = flow_table.OPEN
     window = be16(frame, tcp_at + tcp.WINDOW)
     told = forms.acknowledge(flows, slot, ack, window)
+    if flows[slot, flow_table.UNA] != una:
+        flows[slot, flow_table.UNA_SINCE_NS] = now_ns
     probation.note_progress(flows, slot)
     path.note_progress(flows, slot)
     if told != ack:

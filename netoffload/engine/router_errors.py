@@ -1,33 +1,38 @@
-"""ICMP errors of routers and peers about blocks, translated into errors about the host's TCP segments.
+"""ICMP errors of routers and peers about blocks: which ones count, and what they become.
 
 A router that cannot forward a block sends an ICMP or ICMPv6 error that quotes the block: UDP to the NIC's port, or
-protocol 108. No socket of the host knows either. So the NIC replaces the quoted header by the TCP header in the block,
-as far as it is quoted, and the host's TCP takes the error for one about its own segment::
+protocol 108. No socket of the host knows either, so the NIC handles these errors itself::
 
     outer IP | ICMP 8 | quoted IP, protocol 17 or 108 | UDP 8, entry 4 | IPComp 4, block header 16 | TCP header ...
     outer IP | ICMP 8 | quoted IP, protocol 6         | TCP header, 8 to 20 octets
 
-If a router quotes only the 8 octets that RFC 792 demands, the NIC finds the connection by addresses and source port,
-and takes its oldest unacknowledged octet as the sequence number. An error about octets that are not in flight crosses
-unchanged: the host's TCP ignores it too (RFC 5927, 4.1).
+**Whom to believe.** Any host can send such an error, from any address (RFC 5927). An error counts if it quotes what
+only the path can know: a sequence number in flight, and the 16 bits that the NIC makes of it and of the handshake's
+nonce (``blocks.proof_of``). A router that quotes only 8 octets (RFC 792) cannot do so; where blocks vanish because of
+their size, ``path`` finds out. All other errors about blocks end here.
 
-"Too big" also limits the connection's blocks at once (``path``). The NIC rounds the MTU in it down to whole floats, so
-that TCP goes on cutting between floats. "Port unreachable" and "protocol unreachable" mean that the peer's NIC is gone:
-the NIC puts the connection on probation and drops the error.
+"Too big" limits the connection's blocks at once (``path``) and ends here. The host's TCP would lower the MTU of the
+route, for all its programs. "Port unreachable" and "protocol unreachable" mean that the peer's NIC is gone: the NIC
+puts the connection on probation. In any other error the NIC replaces the quoted header by the TCP header in the block,
+so that the host's TCP takes the error for one about its own segment.
+
+An error about a plain segment is the host's. The NIC rounds the MTU in it down to whole floats, so that TCP goes on
+cutting between floats.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from netoffload.compiled.arrays import Int64Array, Uint8Array
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.fields import be16, be32, be64, put_be16, put_be32
 from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import store_u16, u8
 from netoffload.engine import flows as flow_table
 from netoffload.engine import network, path, probation
+from netoffload.engine.blocks import proof_of
 from netoffload.engine.counters import Counter
-from netoffload.engine.flows import NOT_FOUND, SLOTS, FlowKey
+from netoffload.engine.flows import NOT_FOUND, FlowKey
 from netoffload.engine.network import IP_AT
 from netoffload.engine.sequence import is_before
 from netoffload.engine.sums import ones_sum
@@ -43,10 +48,13 @@ ENDS: Final = -1
 _TCP_QUOTED_MIN: Final = 8
 """Ports and sequence number, which every error quotes (RFC 792)."""
 
+_PROOF_END: Final = tcp.CHECKSUM + 2
+"""Octets of the TCP header up to the end of the proof."""
+
 
 @inline_kernel
 def translate(frame: Uint8Array, length: int, ip_len: int, now_ns: int, flows: FlowTable, counters: Counters) -> int:
-    """Rewrite an error about a block in place; return the length of the frame, or ``ENDS``.
+    """Handle an error about a block; return the length of the frame, which may be rewritten in place, or ``ENDS``.
 
     Other frames stay as they are, but for the MTU in a "too big" about a plain segment.
     """
@@ -58,28 +66,41 @@ def translate(frame: Uint8Array, length: int, ip_len: int, now_ns: int, flows: F
     tcp_at = _find_tcp(frame, quoted_at + ip_len, end, protocol)
     if tcp_at == 0:
         return length
-    quoted_len = max(min(end - tcp_at, tcp.TCP_MIN_LEN), 0)
-    if quoted_len < _TCP_QUOTED_MIN:
-        slot = _search(frame, quoted_at, ip_len, protocol, flows)
-    else:
+    is_block = protocol != tcp.PROTO_TCP
+    slot = NOT_FOUND
+    if end >= tcp_at + (_PROOF_END if is_block else _TCP_QUOTED_MIN):
         slot = flow_table.find(flows, _quoted_key(frame, quoted_at, ip_len, be32(frame, tcp_at)))
-        seq = be32(frame, tcp_at + tcp.SEQ)
-        if slot != NOT_FOUND and (
-            is_before(seq, flows[slot, flow_table.UNA]) or not is_before(seq, flows[slot, flow_table.NEXT_SEQ])
-        ):
-            slot = NOT_FOUND
-    if slot == NOT_FOUND:
+    if slot != NOT_FOUND and not _is_known(frame, tcp_at, flows, slot, is_block):
+        slot = NOT_FOUND
+    if not is_block:
+        if slot != NOT_FOUND and _too_big_at(frame, ip_len):
+            _round_mtu(frame, ip_len)
+            _put_sums(frame, ip_len, end)
         return length
-    if protocol != tcp.PROTO_TCP:
-        if _is_refusal(frame, ip_len):
-            counters[Counter.DROP_PEER_REFUSES] += 1
-            probation.put_on_probation(flows, slot, now_ns)
-            return ENDS
-        end = _quote_tcp(frame, quoted_at, ip_len, tcp_at, quoted_len, flows[slot])
-        counters[Counter.RX_ERRORS_TRANSLATED] += 1
-    _round_mtu(frame, ip_len, now_ns, flows, slot)
+    if slot == NOT_FOUND:
+        counters[Counter.DROP_BAD_ERROR] += 1
+        return ENDS
+    if _too_big_at(frame, ip_len):
+        counters[Counter.DROP_PATH_ERROR] += 1
+        path.limit(flows, slot, _read_mtu(frame, ip_len), now_ns)
+        return ENDS
+    if _is_refusal(frame, ip_len):
+        counters[Counter.DROP_PEER_REFUSES] += 1
+        probation.put_on_probation(flows, slot, now_ns)
+        return ENDS
+    end = _quote_tcp(frame, quoted_at, ip_len, tcp_at, min(end - tcp_at, tcp.TCP_MIN_LEN))
+    counters[Counter.RX_ERRORS_TRANSLATED] += 1
     _put_sums(frame, ip_len, end)
     return end
+
+
+@inline_kernel
+def _is_known(frame: Uint8Array, tcp_at: int, flows: FlowTable, slot: int, is_block: bool) -> bool:
+    """Whether a quoted TCP header is of octets in flight; that of a block must also prove that its path knows it."""
+    seq = be32(frame, tcp_at + tcp.SEQ)
+    if is_before(seq, flows[slot, flow_table.UNA]) or not is_before(seq, flows[slot, flow_table.NEXT_SEQ]):
+        return False
+    return not is_block or be16(frame, tcp_at + tcp.CHECKSUM) == proof_of(flows[slot, flow_table.PEER_NONCE], seq)
 
 
 @inline_kernel
@@ -143,28 +164,6 @@ def _quoted_key(frame: Uint8Array, at: int, ip_len: int, ports: int) -> FlowKey:
 
 
 @inline_kernel
-def _search(frame: Uint8Array, quoted_at: int, ip_len: int, protocol: int, flows: FlowTable) -> int:
-    """Return the first connection that fits an error without a quoted TCP header, by addresses and UDP source port."""
-    wanted = _quoted_key(frame, quoted_at, ip_len, 0)
-    for slot in range(SLOTS):
-        if (
-            flows[slot, flow_table.IP_VERSION] != wanted.ip_version
-            or flows[slot, flow_table.SRC_LOW] != wanted.src_low
-            or flows[slot, flow_table.DST_LOW] != wanted.dst_low
-            or flows[slot, flow_table.SRC_HIGH] != wanted.src_high
-            or flows[slot, flow_table.DST_HIGH] != wanted.dst_high
-            or flows[slot, flow_table.UNA] == flows[slot, flow_table.NEXT_SEQ]
-        ):
-            continue
-        ports = flows[slot, flow_table.PORTS]
-        spread = ((ports >> 16) * 31 ^ ports & 0xFFFF) & encapsulation.SRC_PORT_MASK
-        src_port = be16(frame, quoted_at + ip_len + udp.SRC_PORT)
-        if protocol == offload.PROTO_IPCOMP or src_port == encapsulation.SRC_PORT_FIRST | spread:
-            return slot
-    return NOT_FOUND
-
-
-@inline_kernel
 def _is_refusal(frame: Uint8Array, ip_len: int) -> bool:
     """Whether the error says that the peer does not know the protocol or port of blocks."""
     kind, code = u8(frame, IP_AT + ip_len + icmp.TYPE), u8(frame, IP_AT + ip_len + icmp.CODE)
@@ -176,16 +175,11 @@ def _is_refusal(frame: Uint8Array, ip_len: int) -> bool:
 
 
 @inline_kernel
-def _quote_tcp(frame: Uint8Array, quoted_at: int, ip_len: int, tcp_at: int, quoted_len: int, flow: Int64Array) -> int:
+def _quote_tcp(frame: Uint8Array, quoted_at: int, ip_len: int, tcp_at: int, quoted_len: int) -> int:
     """Move the TCP header right behind the quoted IP header; return the new end of the frame."""
     at = quoted_at + ip_len
-    if quoted_len >= _TCP_QUOTED_MIN:
-        for octet in range(quoted_len):
-            frame[at + octet] = frame[tcp_at + octet]
-    else:
-        quoted_len = _TCP_QUOTED_MIN
-        put_be32(frame, at, flow[flow_table.PORTS])
-        put_be32(frame, at + tcp.SEQ, flow[flow_table.UNA])
+    for octet in range(quoted_len):
+        frame[at + octet] = frame[tcp_at + octet]
     if ip_len == ipv4.IPV4_MIN_LEN:
         total_len = be16(frame, quoted_at + ipv4.TOTAL_LEN)
     else:
@@ -195,19 +189,30 @@ def _quote_tcp(frame: Uint8Array, quoted_at: int, ip_len: int, tcp_at: int, quot
 
 
 @inline_kernel
-def _round_mtu(frame: Uint8Array, ip_len: int, now_ns: int, flows: FlowTable, slot: int) -> None:
-    """Limit the connection's blocks to the MTU in a "too big", and round this MTU down for the host."""
+def _too_big_at(frame: Uint8Array, ip_len: int) -> int:
+    """Return where the MTU of a "too big" is; 0 for every other error."""
     at = IP_AT + ip_len
     kind, code = u8(frame, at + icmp.TYPE), u8(frame, at + icmp.CODE)
     if ip_len == ipv4.IPV4_MIN_LEN:
-        if kind == icmp.UNREACHABLE and code == icmp.FRAGMENTATION_NEEDED:
-            mtu = be16(frame, at + icmp.MTU_V4)
-            put_be16(frame, at + icmp.MTU_V4, mtu & ~3)
-            path.limit(flows, slot, mtu, now_ns)
-    elif kind == icmp.V6_TOO_BIG:
-        mtu = be32(frame, at + icmp.MTU_V6)
-        put_be32(frame, at + icmp.MTU_V6, mtu & ~3)
-        path.limit(flows, slot, mtu, now_ns)
+        return at + icmp.MTU_V4 if kind == icmp.UNREACHABLE and code == icmp.FRAGMENTATION_NEEDED else 0
+    return at + icmp.MTU_V6 if kind == icmp.V6_TOO_BIG else 0
+
+
+@inline_kernel
+def _read_mtu(frame: Uint8Array, ip_len: int) -> int:
+    """Return the MTU in a "too big"."""
+    at = _too_big_at(frame, ip_len)
+    return be16(frame, at) if ip_len == ipv4.IPV4_MIN_LEN else be32(frame, at)
+
+
+@inline_kernel
+def _round_mtu(frame: Uint8Array, ip_len: int) -> None:
+    """Round the MTU in a "too big" down to whole floats."""
+    at = _too_big_at(frame, ip_len)
+    if ip_len == ipv4.IPV4_MIN_LEN:
+        put_be16(frame, at, be16(frame, at) & ~3)
+    else:
+        put_be32(frame, at, be32(frame, at) & ~3)
 
 
 @inline_kernel

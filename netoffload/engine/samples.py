@@ -10,6 +10,7 @@ import numpy as np
 from netoffload.codec import CODECS, CodecId
 from netoffload.compiled.arrays import Float64Array, Int64Array, Uint8Array
 from netoffload.config import TOS_COMPRESS
+from netoffload.engine.blocks import proof_of
 from netoffload.wire import capability, encapsulation, ethernet, icmp, ipv4, ipv6, offload, tcp, udp, vnet
 from netoffload.wire.checksum import internet_checksum
 
@@ -159,7 +160,7 @@ def _blocks(version: int) -> Iterator[bytes]:
                 tail=tail,
                 payload_len=head + 4 * count + tail,
                 gso_size=gso_size,
-                tcp_header=tcp.emit_tcp(_header(tcp.ACK_FLAG | flags, ISN + 1, _TIMESTAMPS), b""),
+                tcp_header=_proved(_header(tcp.ACK_FLAG | flags, ISN + 1, _TIMESTAMPS)),
                 payload=bytes(head) + bursts + bytes(tail),
                 half_bursts=half,
                 half_len=codec.oracle.encode(_VALUES[: offload.BURST_FLOATS * half], 10).size,
@@ -176,7 +177,7 @@ def _blocks(version: int) -> Iterator[bytes]:
                 tail=0,
                 payload_len=4 * count,
                 gso_size=_MSS,
-                tcp_header=tcp.emit_tcp(_header(tcp.ACK_FLAG, seq), b""),
+                tcp_header=_proved(_header(tcp.ACK_FLAG, seq)),
                 payload=_VALUES[:count].tobytes(),
             ),
             src,
@@ -197,6 +198,13 @@ def _in_udp(version: int, blocks: list[bytes], datagram_len: int) -> bytes:
     return vnet.emit_vnet(
         vnet.Vnet(vnet.NEEDS_CSUM, gso_type, start + udp.UDP_LEN, datagram_len, start, udp.UDP_CHECKSUM), frame
     )
+
+
+def _proved(header: tcp.Tcp) -> bytes:
+    """Return the TCP header of a block to a peer whose nonce is 0, so that errors about the block count."""
+    octets = bytearray(tcp.emit_tcp(header, b""))
+    octets[tcp.CHECKSUM : tcp.CHECKSUM + 2] = int(proof_of(0, header.seq)).to_bytes(2, "big")
+    return bytes(octets)
 
 
 def _header(

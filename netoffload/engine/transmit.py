@@ -1,9 +1,9 @@
 """Host to wire: what a frame of the host becomes.
 
 The functions stand in the order in which a segment meets them. :func:`transmit` finds out what the frame is, and to
-which connection it belongs. :func:`_send` handles segments of connections that the table knows. There :func:`_open`
-decides whether rounding begins, ``forms`` trims the segment to whole floats, and ``pack`` makes blocks. A segment that
-blocks would not make smaller leaves ``plain``.
+which connection it belongs. :func:`_send` handles segments of connections that the table knows. There
+:func:`_end_rounding` and :func:`_open` decide whether rounding ends or begins, ``forms`` trims the segment to whole
+floats, and ``pack`` makes blocks. A segment that blocks would not make smaller leaves ``plain``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from netoffload.compiled.fields import be32, put_be32
 from netoffload.compiled.jit import inline_kernel, kernel
 from netoffload.compiled.octets import load_u16, u8
 from netoffload.engine import flows as flow_table
-from netoffload.engine import forms, handshake, judgement, lent, network, path, plain, probation
+from netoffload.engine import forms, handshake, judgement, lent, network, orphans, path, plain, probation, promises
 from netoffload.engine.blocks import Segment
 from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import bundle, is_block
@@ -24,7 +24,7 @@ from netoffload.engine.flows import NOT_FOUND, key_of
 from netoffload.engine.network import IP_AT
 from netoffload.engine.options import has_signature
 from netoffload.engine.pack import BLOCKS_ROOM, account, find_sending, pack
-from netoffload.engine.sequence import advance, is_before
+from netoffload.engine.sequence import advance, distance, is_before
 from netoffload.wire import offload, tcp, vnet
 from netoffload.wire.ethernet import ETHERNET_LEN
 
@@ -58,12 +58,14 @@ class Room(NamedTuple):
             (``encapsulation.is_bundle``), start and length of each of its pieces.
         random: int64[1 + RANDOM_WORDS]: how many are used, then random words of 32 bits.
         agenda: int64[AGENDA_FIELDS] of ``lent``.
+        questions: int64[QUESTIONS_LEN] of ``promises``.
     """
 
     wire: Uint8Array
     spans: Int64Array
     random: Int64Array
     agenda: Int64Array
+    questions: Int64Array
 
 
 class Known(NamedTuple):
@@ -79,12 +81,12 @@ class Sent(NamedTuple):
     Attributes:
         again: some of its octets were sent before.
         is_last: no octet behind it was sent.
-        is_next: it begins where the stream ended.
+        next_seq: where the stream ended before.
     """
 
     again: bool
     is_last: bool
-    is_next: bool
+    next_seq: int
 
 
 @kernel
@@ -125,18 +127,28 @@ def transmit(
         if is_tagged:
             room.spans[0, 0] = 0
             room.spans[0, 1] = handshake.offer(frame, ip_len, settings.ways, flows, now_ns, room)
-            if room.spans[0, 1]:
+            if room.spans[0, 1] > 0:
                 counters[Counter.TX_OFFERS] += 1
                 return 1
-        else:
-            flow_table.forget(flows, key)
-        counters[Counter.BYPASS_SYN.value if is_tagged else Counter.BYPASS_UNTAGGED.value] += 1
+            is_full = room.spans[0, 1] == handshake.NO_SLOT
+            counters[Counter.BYPASS_NO_SLOT.value if is_full else Counter.BYPASS_SYN.value] += 1
+            return FORWARD
+        flow_table.forget(flows, key)
+        counters[Counter.BYPASS_UNTAGGED] += 1
         return FORWARD
     slot = flow_table.find(flows, key)
     segment = _find_segment(frame, ip_len)
-    if slot == NOT_FOUND:
+    if slot == NOT_FOUND or flows[slot, flow_table.STATE] == flow_table.ORPHAN:
         reason = Counter.BYPASS_UNKNOWN_FLOW.value if segment.payload_len else Counter.BYPASS_NO_PAYLOAD.value
         counters[reason if is_tagged else Counter.BYPASS_UNTAGGED.value] += 1
+        if slot == NOT_FOUND:
+            if is_tagged and segment.payload_len:
+                orphans.adopt(flows, key, segment, now_ns)
+        elif orphans.is_stuck(segment, now_ns, flows, slot):
+            room.spans[0, 0] = 0
+            room.spans[0, 1] = orphans.reset(frame, segment, flows, slot, room.wire)
+            counters[Counter.TX_RESETS] += 1
+            return 1
         return FORWARD
     return int(_send(settings, frame, segment, Known(slot, is_tagged), now_ns, flows, counters, room))
 
@@ -175,9 +187,12 @@ def _send(
 ) -> int:
     """Send a segment of a known connection; the result is the one of :func:`transmit`."""
     slot = known.slot
-    sent = _note(segment, now_ns, flows, slot)
+    sent = _note(frame, segment, now_ns, flows, slot)
     plain.align_window(frame, segment, flows, slot)
-    reason = _refuse(settings, frame, segment, known, flows) or _open(frame, segment, known, sent, flows)
+    reason = _refuse(settings, frame, segment, known, flows)
+    if reason == 0:
+        _end_rounding(frame, segment, known, sent, flows, counters)
+        reason = _open(settings, frame, segment, known, sent, flows, room.questions)
     is_zeros = reason == Counter.BYPASS_UNDECIDED.value and _is_zeros(frame, segment, flows, slot)
     if reason != 0 and not is_zeros and not forms.needs_lead(flows, slot, segment.seq):
         lent.note_segment(frame, segment, sent.again, now_ns, flows, slot, room.agenda)
@@ -224,18 +239,24 @@ def _send(
 
 
 @inline_kernel
-def _note(segment: Segment, now_ns: int, flows: FlowTable, slot: int) -> Sent:
+def _note(frame: Uint8Array, segment: Segment, now_ns: int, flows: FlowTable, slot: int) -> Sent:
     """Note in its connection that a segment is about to be sent; return where it stands in the stream."""
     next_seq = flows[slot, flow_table.NEXT_SEQ]
     end_seq = advance(segment.seq, segment.payload_len + (segment.flags & tcp.FIN))
     if is_before(next_seq, end_seq):
+        if flows[slot, flow_table.UNA] == next_seq:
+            flows[slot, flow_table.UNA_SINCE_NS] = now_ns
         flows[slot, flow_table.NEXT_SEQ] = end_seq
+    if segment.flags & tcp.ACK_FLAG:
+        flows[slot, flow_table.HOST_ACK] = be32(frame, segment.tcp_at + tcp.ACK)
     flows[slot, flow_table.LAST_SEEN_NS] = now_ns
-    if segment.flags & (tcp.FIN | tcp.RST):
+    if segment.flags & tcp.FIN:
         flows[slot, flow_table.STATE] = flow_table.CLOSED
+    if segment.flags & tcp.RST:
+        flow_table.close(flows, slot)
     again = segment.payload_len > 0 and is_before(segment.seq, next_seq)
     is_last = not is_before(end_seq, flows[slot, flow_table.NEXT_SEQ])
-    return Sent(again, is_last, segment.seq == next_seq)
+    return Sent(again, is_last, next_seq)
 
 
 @inline_kernel
@@ -257,28 +278,86 @@ def _refuse(settings: EngineSettings, frame: Uint8Array, segment: Segment, known
 
 
 @inline_kernel
-def _open(frame: Uint8Array, segment: Segment, known: Known, sent: Sent, flows: FlowTable) -> int:
+def _end_rounding(
+    frame: Uint8Array, segment: Segment, known: Known, sent: Sent, flows: FlowTable, counters: Counters
+) -> None:
+    """Send new octets exact from now on if the program took its tag off, or if they cannot be floats."""
+    slot = known.slot
+    new = _new_part(segment, sent)
+    if flows[slot, flow_table.FORM] != forms.ROUNDED or new.payload_len <= 0:
+        return
+    if known.is_tagged:
+        if not _is_implausible(frame, new, flows, slot):
+            return
+        counters[Counter.TX_REJUDGED] += 1
+    forms.end_at_new(flows, slot, new.seq)
+    judgement.judge_again(flows[slot, flow_table.JUDGED :], new.seq)
+
+
+@inline_kernel
+def _new_part(segment: Segment, sent: Sent) -> Segment:
+    """Return the part of a segment that was never sent; its length is 0 or negative where there is none."""
+    skip = max(distance(segment.seq, sent.next_seq), 0)
+    return Segment(
+        segment.ip_len,
+        segment.tcp_at,
+        segment.payload_at + skip,
+        segment.payload_len - skip,
+        advance(segment.seq, skip),
+        segment.gso_size,
+        segment.flags,
+    )
+
+
+@inline_kernel
+def _is_implausible(frame: Uint8Array, new: Segment, flows: FlowTable, slot: int) -> bool:
+    """Whether new octets of a connection that sent floats so far cannot be floats."""
+    cut = forms.cut_of(flows, slot, new.seq)
+    first = -cut & 3
+    if cut and new.payload_len >= first:
+        word, mask = forms.known(flows, slot, advance(new.seq, -cut))
+        for octet in range(first):
+            word |= u8(frame, new.payload_at + octet) << 8 * (cut + octet)
+        if mask == (1 << cut) - 1 and judgement.is_integer(word) and not judgement.is_neutral(word):
+            return True
+    return judgement.is_implausible(frame, new.payload_at + first, (new.payload_len - first) // 4)
+
+
+@inline_kernel
+def _open(
+    settings: EngineSettings,
+    frame: Uint8Array,
+    segment: Segment,
+    known: Known,
+    sent: Sent,
+    flows: FlowTable,
+    questions: Int64Array,
+) -> int:
     """Begin to round floats with this segment if it may; return 0, or the counter that says why it may not.
 
     If the connection's floats are rounded already, the result is 0.
     """
-    if flows[known.slot, flow_table.FORM] != forms.EXACT:
+    slot = known.slot
+    if flows[slot, flow_table.FORM] != forms.EXACT:
         return 0
-    row = flows[known.slot, flow_table.JUDGED :]
+    row = flows[slot, flow_table.JUDGED :]
     if not known.is_tagged:
         return Counter.BYPASS_UNTAGGED.value
     if segment.payload_len == 0 or segment.flags & ~offload.SEGMENT_FLAGS:
         return Counter.BYPASS_SPECIAL.value
-    if judgement.verdict(row) == judgement.UNDECIDED and sent.is_next:
-        first = -forms.cut_of(flows, known.slot, segment.seq) & 3
-        judgement.weigh(row, frame, segment.payload_at + first, (segment.payload_len - first) // 4)
-    if judgement.verdict(row) == judgement.UNDECIDED:
-        return Counter.BYPASS_UNDECIDED.value
+    promise = promises.promise_of(settings, flows, slot, questions)
+    if promise == promises.REFUSED or promise == promises.NO_SOCKET:
+        return Counter.BYPASS_UNPROMISED.value
+    new = _new_part(segment, sent)
+    if judgement.verdict(row) == judgement.UNDECIDED and new.payload_len > 0:
+        judgement.weigh(row, frame, new.payload_at, new.payload_len, new.seq, forms.cut_of(flows, slot, new.seq))
     if judgement.verdict(row) == judgement.NOT_FLOATS:
         return Counter.BYPASS_NOT_FLOATS.value
+    if judgement.verdict(row) == judgement.UNDECIDED or promise < promises.BY_SOCKET:
+        return Counter.BYPASS_UNDECIDED.value
     if sent.again:
         return Counter.BYPASS_EXACT.value
-    forms.begin_rounding(flows, known.slot, segment.seq)
+    forms.begin_rounding(flows, slot, segment.seq)
     return 0
 
 

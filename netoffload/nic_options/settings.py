@@ -18,6 +18,7 @@ from netoffload.config import (
     PORT_MAX,
     TAG_ANY,
     TOS_COMPRESS,
+    TRUSTS,
     Ports,
     check_bound_k,
     check_bypass,
@@ -142,6 +143,14 @@ class NicOptions:
     ports: str = option(
         "--ports", "Tag only connections from or to these ports: 5000-5999,7000", "", metavar="LIST", check=parse_ports
     )
+    trust: str = option(
+        "--trust",
+        "Who promises that a tagged connection carries float32, its own socket or the operator for every tag",
+        TRUSTS[0],
+        choices=TRUSTS,
+        unit_variable="TRUST",
+        more="With `--ports` the operator promises it. See [Who promises floats](#who-promises-floats).",
+    )
     log_format: str = option(
         "--log-format",
         "Form of the log on standard error, lines for people or one JSON object per line",
@@ -176,6 +185,11 @@ class NicOptions:
     def port_ranges(self) -> Ports:
         """Tagged connections have a port in one of these ranges; empty: any."""
         return parse_ports(self.ports)
+
+    @property
+    def asks_sockets(self) -> bool:
+        """Whether a connection's own socket must bear the tag; else the operator promises float32."""
+        return self.trust == "socket" and not self.port_ranges
 
     def shared(self) -> dict[str, Any]:
         """Return the values of the options of :class:`NicOptions`, by field."""
@@ -234,6 +248,13 @@ class NicProcess(NicOptions):
         more="The NIC opens the device there, but runs in its own namespace.",
     )
     wire_netns: str | None = option("--wire-netns", "Network namespace of the wire", None, metavar="PATH")
+    socket_netns: str | None = option(
+        "--socket-netns",
+        "Network namespace of the host's programs",
+        None,
+        metavar="PATH",
+        more="The default is that of the host's device. A veth pair needs it if its other end is in another namespace.",
+    )
     ephemeral: bool = option(
         "--ephemeral", "A TAP that the NIC makes ends with it, and so do the host's connections", default=False
     )
@@ -253,10 +274,10 @@ class NicProcess(NicOptions):
     )
     flow_table: Path | None = option(
         "--flow-table",
-        "Keep the flows in this file, for a restart",
+        "Keep the flows in this file, for a restart; none: in memory",
         None,
         metavar="FILE",
-        more="After a kill the next NIC goes on compressing: see [Restarts](#restarts).",
+        more="The default is a file in `/run/netoffload-flows`; with `--ephemeral`, memory. See [Restarts](#restarts).",
     )
     metrics_port: int | None = option(
         "--metrics-port",

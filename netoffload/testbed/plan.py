@@ -230,6 +230,7 @@ def nic_argv(plan: Plan, node: NodePlan, ready_fd: int | None = None) -> list[st
         **nic.shared() | {"faults": replace(faults, seed=faults.seed + node.index).text()},
         host=f"{nic.host}:{HOST_DEVICE if is_veth else node.device}",
         host_netns=str(netns_path(node.wire_netns if is_veth else node.netns)),
+        socket_netns=str(netns_path(node.netns)) if is_veth else None,
         wire=node.wire_device,
         wire_netns=str(netns_path(node.wire_netns)),
         control=node.control_path,

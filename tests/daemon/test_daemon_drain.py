@@ -12,12 +12,12 @@ import pytest
 from nic_pair import Nic
 
 from netoffload.engine.counters import Counter
+from netoffload.engine.flows import make_flows
 from netoffload.faults import FaultSettings
 from netoffload.wire.vnet import VNET_LEN
 from netoffload_daemon.__main__ import compile_loop
 from netoffload_daemon.loop import serve
 from netoffload_daemon.port import RX, TX, Port, make_port, make_settings
-from netoffload_daemon.table import open_table
 from netoffload_daemon.trouble import STOPPED
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the loop calls libc from compiled code")
@@ -30,7 +30,7 @@ class Bench:
     """A host with frames to send, a wire whose far end is ours, and a stop that has been given already."""
 
     def __init__(self, faults: FaultSettings) -> None:
-        self.port: Port = make_port(ENGINE, open_table(None), faults)
+        self.port: Port = make_port(ENGINE, make_flows(), faults)
         self.settings = make_settings(faults)
         self.host, self.hosts_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.wire, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)

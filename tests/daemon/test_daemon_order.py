@@ -14,12 +14,12 @@ from frames import make_segment
 from nic_pair import Nic, connect
 
 from netoffload.engine.counters import Counter
+from netoffload.engine.flows import make_flows
 from netoffload.engine.nic import REBUILT_BATCH
 from netoffload.faults import FaultSettings
 from netoffload_daemon.__main__ import compile_loop
 from netoffload_daemon.loop import serve
 from netoffload_daemon.port import RX, TX, make_port, make_settings
-from netoffload_daemon.table import open_table
 from netoffload_daemon.trouble import STOPPED
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the loop calls libc from compiled code")
@@ -43,7 +43,7 @@ class Bench:
         chosen = {"mtu": 1500, "per_segment": 0, "in_udp": 0, "bundles": 0} | engine
         per_segment, in_udp, bundles = (bool(chosen[name]) for name in ("per_segment", "in_udp", "bundles"))
         self.nic = Nic(10, chosen["mtu"], per_segment, in_udp, bundles)
-        self.port = make_port(self.nic.settings, open_table(None), faults)
+        self.port = make_port(self.nic.settings, make_flows(), faults)
         self.settings = make_settings(faults)
         self.host, self.hosts_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.wire, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -28,13 +28,13 @@ def learn(flow_table: Int64Array, key: flows.FlowKey, isn: int) -> int:
 
 def test_flows_outlive_their_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "flows.bin"
-    first = table.open_table(path)
+    first = table.open_table(path)[0]
     words = first[flows.KEY_ROW].copy()
     learn(first, FIRST, 4711)
     learn(first, SECOND, 9)
     rows = {key: first[flows.find(first, key)].copy() for key in (FIRST, SECOND)}
     del first
-    again = table.open_table(path)
+    again = table.open_table(path)[0]
     assert not np.array_equal(again[flows.KEY_ROW], words)  # nobody can use what he learned of the last hash
     for key, row in rows.items():
         assert np.array_equal(again[flows.find(again, key)], row)
@@ -53,7 +53,7 @@ def test_the_table_has_all_its_blocks(tmp_path: Path) -> None:
 def test_another_table_of_ours_is_set_aside(tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
     path, old = tmp_path / "flows.bin", tmp_path / "flows.bin.old"
     old.write_bytes(b"of an earlier start")
-    found = table.open_table(path)
+    found = table.open_table(path)[0]
     learn(found, FIRST, 4)
     del found
     octets = path.read_bytes()
@@ -67,7 +67,7 @@ def test_another_table_of_ours_is_set_aside(tmp_path: Path, damage: str, capsys:
         "header": begin,
     }[damage]
     path.write_bytes(wrong)
-    found = table.open_table(path)
+    found = table.open_table(path)[0]
     assert flows.find(found, FIRST) == flows.NOT_FOUND
     assert old.read_bytes() == wrong
     said = capsys.readouterr().err
@@ -102,17 +102,17 @@ def test_an_empty_file_becomes_a_table(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_table_from_before_the_last_boot_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "flows.bin"
-    found = table.open_table(path)
+    found = table.open_table(path)[0]
     learn(found, FIRST, 4)
     other_boot = tmp_path / "boot_id"
     other_boot.write_text("another boot")
     monkeypatch.setattr(table, "BOOT_ID", other_boot)
-    found = table.open_table(path)
+    found = table.open_table(path)[0]
     assert flows.find(found, FIRST) == flows.NOT_FOUND
 
 
 def test_a_place_that_cannot_be_written_means_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = table.open_table(tmp_path / "none" / "flows.bin")
+    found = table.open_table(tmp_path / "none" / "flows.bin")[0]
     learn(found, FIRST, 4)
     said = capsys.readouterr().err
     assert said.count("\n") == 1
@@ -133,7 +133,7 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
 
 @needs_root
 def test_a_full_file_system_means_memory(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table.open_table(tiny / "flows.bin")[:] = np.arange(
+    table.open_table(tiny / "flows.bin")[0][:] = np.arange(
         flows.FIELDS
     )  # every page: one that is not there would end this process
     assert "(No space left on device): this NIC keeps its flows in memory" in capsys.readouterr().err
@@ -147,4 +147,4 @@ def test_a_table_with_holes_on_a_full_file_system_means_memory(tiny: Path, tmp_p
     with open(tiny / "flows.bin", "wb") as file:
         file.write(whole[: table.HEADER_LEN])
         file.truncate(len(whole))
-    table.open_table(tiny / "flows.bin")[:] = np.arange(flows.FIELDS)
+    table.open_table(tiny / "flows.bin")[0][:] = np.arange(flows.FIELDS)

@@ -28,9 +28,11 @@ def judge(octets: bytes) -> int:
 def _verdict(quads: list[bytes]) -> int:
     telling = [quad for quad in quads if quad not in NEUTRAL]
     if quads[-1] not in NEUTRAL:
-        integers = [quad for quad in telling[:16] if exponent(quad) in (0, 255)]
+        integers = [quad for quad in telling if exponent(quad) in (0, 255)]
         odd, text = sum(map(is_odd, telling)), sum(map(is_text, telling))
-        if is_odd(telling[0]) or integers or odd > 2 + len(telling) // 16 or text > 6 + len(telling) // 2:
+        if is_odd(telling[0]) or integers or (len(telling) == text == 3):
+            return NOT_FLOATS
+        if odd > 2 + len(telling) // 16 or text > 6 + len(telling) // 2:
             return NOT_FLOATS
     fresh = [quad for before, quad in zip([b"", *telling], telling, strict=False) if quad != before]
     if len(quads) < 256 or (len(fresh) < 32 and len(telling) < 128):

@@ -95,7 +95,7 @@ def test_the_order_in_which_they_give_way() -> None:
     table = flows.make_flows()
     wanted = key(7)
     window = window_of(table, wanted)
-    assert len(window) == flows.PROBES
+    assert len(window) == 2 * flows.WINDOW
     now_ns = 10**9 + flows.IDLE_NS
     table[window, flows.LAST_SEEN_NS] = now_ns
     order = {

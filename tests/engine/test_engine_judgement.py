@@ -44,13 +44,13 @@ WORDS_OF_INTEREST = (
 
 
 def judge(octets: bytes | Octets, start: int = 0, cuts: tuple[int, ...] = ()) -> int:
-    """Return the verdict on what follows ``start``, in segments that end after so many words."""
+    """Return the verdict on what follows ``start``, in segments that end after so many octets."""
     array = np.frombuffer(octets, np.uint8)
     row = np.zeros(JUDGE_FIELDS, np.int64)
-    words = (len(array) - start) // 4
+    length = len(array) - start
     begin = 0
-    for end in (*sorted(min(cut, words) for cut in cuts), words):
-        judgement.weigh(row, array, start + 4 * begin, end - begin)
+    for end in (*sorted(min(cut, length) for cut in cuts), length):
+        judgement.weigh(row, array, start + begin, end - begin, begin, begin & 3)
         begin = end
     return int(judgement.verdict(row))
 

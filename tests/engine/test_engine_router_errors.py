@@ -1,4 +1,4 @@
-"""ICMP errors about blocks: the host gets an error about its own TCP segment, which scapy parses, or nothing."""
+"""ICMP errors about blocks: which ones count, and what the host gets of them, which scapy parses."""
 
 from __future__ import annotations
 
@@ -108,13 +108,17 @@ def seq_of(packet: Packet) -> int:
     return int.from_bytes(bytes(quoted.payload)[4:8], "big")
 
 
+def proof_end(ipv6: bool, in_udp: bool) -> int:
+    """Return how many octets behind the IP header an error must quote to count: up to the TCP header's checksum."""
+    return (12 if in_udp else 0) + 20 + 18
+
+
 @FAMILIES
 @WAYS
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_quoted_block_becomes_the_segment_it_stands_for(ipv6: bool, in_udp: bool, number: int) -> None:
     path = Path(ipv6, in_udp)
     for message, layer in (
-        (path.too_big(1397), ICMPv6PacketTooBig if ipv6 else ICMP),
         (ICMPv6TimeExceeded() if ipv6 else ICMP(type=11), ICMPv6TimeExceeded if ipv6 else ICMP),
         (ICMPv6DestUnreach(code=1) if ipv6 else ICMP(type=3, code=1), ICMPv6DestUnreach if ipv6 else ICMP),
     ):
@@ -126,44 +130,61 @@ def test_a_quoted_block_becomes_the_segment_it_stands_for(ipv6: bool, in_udp: bo
         assert seq >= FIRST + (1 if number else 0)
         assert seq_of(packet) == seq
         assert bytes(packet[TCPerror])[:20] == path.blocks[number][tcp_at : tcp_at + 20]
-    assert path.count("rx_errors_translated") == 3
+    assert path.count("rx_errors_translated") == 2
     assert not path.nic.flows()[0]["on_probation"]
 
 
 @FAMILIES
 @WAYS
-def test_what_is_quoted_in_eight_octets_is_the_oldest_segment(ipv6: bool, in_udp: bool) -> None:
+@pytest.mark.parametrize("extra", [-18, -1, 0, 1, 2, 14, None])
+def test_an_error_counts_if_it_quotes_the_proof(ipv6: bool, in_udp: bool, extra: int | None) -> None:
+    path = Path(ipv6, in_udp)
+    quoted_len = None if extra is None else proof_end(ipv6, in_udp) + extra
+    counts = extra is None or extra >= 0
+    for block in path.blocks:
+        assert path.nic.from_wire([path.error(path.too_big(1300), block, quoted_len)]) == []
+    assert path.limit == (1300 if counts else None)
+    assert path.count("drop_path_error" if counts else "drop_bad_error") == len(path.blocks)
+    unreachable = path.error(ICMPv6TimeExceeded() if ipv6 else ICMP(type=11), path.blocks[0], quoted_len)
+    assert len(path.nic.from_wire([unreachable])) == counts
+
+
+@FAMILIES
+@WAYS
+def test_what_is_quoted_in_eight_octets_does_not_count(ipv6: bool, in_udp: bool) -> None:
     path = Path(ipv6, in_udp)
     path.acknowledge(400)
-    packet = path.translated(path.error(path.too_big(1300), path.blocks[-1], 8))
-    assert seq_of(packet) == FIRST + 400
-    assert path.limit == 1300
-    assert path.count("rx_errors_translated") == 1
+    dropped(path, path.error(path.too_big(1300), path.blocks[-1], 8))
 
 
 @FAMILIES
 @WAYS
-@pytest.mark.parametrize("quoted_len", [9, 28, 30, 40, 44, 52, 60])
-def test_any_length_may_be_quoted(ipv6: bool, in_udp: bool, quoted_len: int) -> None:
+def test_a_guessed_sequence_number_in_flight_does_not_count(ipv6: bool, in_udp: bool) -> None:
     path = Path(ipv6, in_udp)
-    packet = path.translated(path.error(path.too_big(1400), path.blocks[0], quoted_len))
-    assert seq_of(packet) == FIRST
-    assert path.limit == 1400
+    tcp_at = (40 if ipv6 else 20) + (12 if in_udp else 0) + 20
+    seq = int.from_bytes(path.blocks[0][tcp_at + 4 : tcp_at + 8], "big")
+    believed = 0
+    for guess in range(512):
+        forged = bytearray(path.blocks[0])
+        forged[tcp_at + 4 : tcp_at + 8] = (seq + 1 + guess).to_bytes(4, "big")
+        path.nic.from_wire([path.error(path.too_big(1300), bytes(forged))])
+        believed += path.limit is not None
+    assert believed == 0
+    assert path.count("drop_bad_error") == 512
 
 
 @FAMILIES
 @WAYS
-def test_the_mtu_is_rounded_down_and_the_blocks_shrink_at_once(ipv6: bool, in_udp: bool) -> None:
+def test_too_big_about_a_block_shrinks_blocks_at_once_and_never_reaches_the_host(ipv6: bool, in_udp: bool) -> None:
     path = Path(ipv6, in_udp)
-    packet = path.translated(path.error(path.too_big(1399), path.blocks[0]))
-    assert (packet[ICMPv6PacketTooBig].mtu if ipv6 else packet[ICMP].nexthopmtu) == 1396
+    assert path.nic.from_wire([path.error(path.too_big(1399), path.blocks[0])]) == []
     assert path.limit == 1399
     assert 1300 < max(len(frame) - 24 for frame in path.send(SENT_LEN, 2 * SENT_LEN)) <= 1399
 
 
 def test_an_mtu_that_cannot_be_is_not_believed() -> None:
     path = Path(False)
-    path.translated(path.error(path.too_big(68), path.blocks[0]))
+    assert path.nic.from_wire([path.error(path.too_big(68), path.blocks[0])]) == []
     assert path.limit == SMALL
 
 
@@ -175,25 +196,20 @@ def test_the_one_of_several_connections_that_is_quoted(ipv6: bool) -> None:
     connect(path.nic, Nic(), ISN, sport=40_007, ipv6=ipv6)
     path.nic.judge()
     blocks = [frame[24:] for frame in other.send(0, SENT_LEN)]
-    for quoted_len in (None, 8):
-        packet = other.translated(path.error(path.too_big(1300), blocks[0], quoted_len))
-        assert packet[TCPerror].sport == 40_007
+    assert path.nic.from_wire([path.error(path.too_big(1300), blocks[0])]) == []
     limits = {row["sport"]: row["datagram_max_octets"] for row in path.nic.flows()}
     assert limits == {40_000: None, 40_007: 1300}
 
 
 @FAMILIES
 @WAYS
-@pytest.mark.parametrize("quoted_len", [None, 8])
-def test_a_peer_that_knows_no_blocks_puts_the_connection_on_probation(
-    ipv6: bool, in_udp: bool, quoted_len: int | None
-) -> None:
+def test_a_peer_that_knows_no_blocks_puts_the_connection_on_probation(ipv6: bool, in_udp: bool) -> None:
     path = Path(ipv6, in_udp)
     if ipv6:
         message = ICMPv6DestUnreach(code=4) if in_udp else ICMPv6ParamProblem(code=1, ptr=6)
     else:
         message = ICMP(type=3, code=3 if in_udp else 2)
-    assert path.nic.from_wire([path.error(message, path.blocks[0], quoted_len)]) == []
+    assert path.nic.from_wire([path.error(message, path.blocks[0])]) == []
     assert path.count("drop_peer_refuses") == 1
     assert path.count("rx_errors_translated") == 0
     assert path.nic.flows()[0]["on_probation"]
@@ -202,15 +218,22 @@ def test_a_peer_that_knows_no_blocks_puts_the_connection_on_probation(
 
 
 @FAMILIES
-def test_too_big_about_a_plain_segment_is_rounded_and_heeded(ipv6: bool) -> None:
+def test_too_big_about_a_plain_segment_is_the_hosts_and_is_rounded(ipv6: bool) -> None:
     path = Path(ipv6)
     (plain,) = path.send(SENT_LEN, SENT_LEN + 1000, flags="CA", needs_csum=False)
-    frame = path.error(path.too_big(1399), plain[24:])
-    packet = path.translated(frame)
+    packet = path.translated(path.error(path.too_big(1399), plain[24:]))
     assert (packet[ICMPv6PacketTooBig].mtu if ipv6 else packet[ICMP].nexthopmtu) == 1396
     assert seq_of(packet) == FIRST + SENT_LEN
-    assert path.limit == 1399
+    assert path.limit is None
     assert path.count("rx_errors_translated") == 0
+
+
+def dropped(path: Path, frame: bytes) -> None:
+    """Check that an error ends here and changes nothing."""
+    before, count = path.nic.table.copy(), path.count("drop_bad_error")
+    assert path.nic.from_wire([frame]) == []
+    assert np.array_equal(path.nic.table, before)
+    assert path.count("drop_bad_error") == count + 1
 
 
 def untouched(path: Path, frame: bytes) -> None:
@@ -239,7 +262,7 @@ def test_an_error_with_a_wrong_ip_checksum_is_not_touched() -> None:
 
 @FAMILIES
 @WAYS
-def test_errors_about_others_are_not_touched(ipv6: bool, in_udp: bool) -> None:
+def test_errors_about_other_connections_blocks_end_and_other_errors_cross(ipv6: bool, in_udp: bool) -> None:
     path = Path(ipv6, in_udp)
     headers_len = 40 if ipv6 else 20
     ports_at = headers_len + (12 if in_udp else 0) + 20
@@ -248,34 +271,30 @@ def test_errors_about_others_are_not_touched(ipv6: bool, in_udp: bool) -> None:
         for change_at in (headers_len - 1, headers_len - (17 if ipv6 else 5), ports_at + 1, ports_at + 3):
             foreign = bytearray(path.blocks[0])
             foreign[change_at] ^= 1
-            untouched(path, path.error(message, bytes(foreign)))
+            dropped(path, path.error(message, bytes(foreign)))
         other = bytearray(path.blocks[0])
         other[headers_len + 3] ^= 1  # another port, or another CPI
         untouched(path, path.error(message, bytes(other)))
         untouched(path, path.error(message, bytes(other), 8))
         untouched(path, path.error(message, path.blocks[0], 7))
-        if in_udp:
-            other = bytearray(path.blocks[0])
-            other[headers_len + 1] ^= 1  # sent from another port, so by another connection
-            untouched(path, path.error(message, bytes(other), 8))
     echo = ICMPv6EchoRequest() if ipv6 else ICMP(type=8)
     untouched(path, path.error(echo, path.blocks[0]))
 
 
 @FAMILIES
 @WAYS
-def test_errors_about_what_is_not_on_its_way_are_not_touched(ipv6: bool, in_udp: bool) -> None:
+def test_errors_about_what_is_not_on_its_way_end(ipv6: bool, in_udp: bool) -> None:
     path = Path(ipv6, in_udp)
     seq_at = (40 if ipv6 else 20) + (12 if in_udp else 0) + 20 + 4
     messages = [path.too_big(1300), ICMPv6DestUnreach(code=4) if ipv6 else ICMP(type=3, code=3)]
     for message in messages:
         for seq in (FIRST - 1, FIRST + SENT_LEN, FIRST + 2**31 - 1, FIRST - 2**30):
             old = path.blocks[0][:seq_at] + (seq % 2**32).to_bytes(4, "big") + path.blocks[0][seq_at + 4 :]
-            untouched(path, path.error(message, old))
+            dropped(path, path.error(message, old))
     path.acknowledge(SENT_LEN)
     for message in messages:
-        untouched(path, path.error(message, path.blocks[0]))
-        untouched(path, path.error(message, path.blocks[0], 8))
+        dropped(path, path.error(message, path.blocks[0]))
+        dropped(path, path.error(message, path.blocks[0], 8))
 
 
 def test_errors_in_pieces_or_cut_short_are_not_touched() -> None:

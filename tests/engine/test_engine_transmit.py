@@ -16,6 +16,7 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from netoffload.codec import CodecId, get
 from netoffload.codec.bursts import LANES, MAX_BURST_PAYLOAD
 from netoffload.compiled.jit import JIT_DISABLED
+from netoffload.engine.blocks import proof_of
 from netoffload.engine.counters import Counter
 from netoffload.engine.flows import IP_VERSION
 from netoffload.engine.pack import MAX_WIRE_FRAMES
@@ -69,7 +70,7 @@ def test_a_large_segment_becomes_blocks_that_hold_it(per_segment: bool) -> None:
         assert (tcp.ack, tcp.window, tcp.checksum, tcp.options) == (
             6,
             8192,
-            0,
+            proof_of(FIRST_NONCE, tcp.seq),
             bytes.fromhex("0101080a0000303900010932"),
         )
         assert tcp.flags == (0x18 if index == len(frames) - 1 else 0x10)

@@ -343,7 +343,7 @@ def test_a_hello_is_floats_that_a_nic_takes_for_floats_and_leaves_exact(lane: La
     assert Hello.from_octets(octets) == hello
     floats = np.frombuffer(octets, np.float32)
     judged = np.zeros(judgement.JUDGE_FIELDS, np.int64)
-    judgement.weigh(judged, floats.view(np.uint8), 0, floats.size)
+    judgement.weigh(judged, floats.view(np.uint8), 0, floats.nbytes, 0, 0)
     assert judged[judgement.JUDGED_VERDICT] == judgement.FLOATS
     for each in codec.CODECS.values():
         after = floats.copy()

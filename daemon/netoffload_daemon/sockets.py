@@ -1,0 +1,108 @@
+"""Which ToS the host's sockets have: the answers to the engine's questions (``netoffload.engine.promises``).
+
+The loop asks after it has sent the segments that raised the questions. The kernel answers within the call, so nothing
+waits. ``netoffload.devices.sock_diag`` has the format and a plain twin.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from netoffload.compiled.arrays import Int64Array, Uint8Array
+from netoffload.compiled.fields import put_be16, put_be32
+from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.octets import load_u16, load_u32, store_u32, u8
+from netoffload.devices import sock_diag
+from netoffload.engine import flows as flow_table
+from netoffload.engine import nic as engine
+from netoffload_daemon import libc
+
+AF_INET: Final = 2
+AF_INET6: Final = 10
+NO_SOCKET: Final = -1
+"""There is no such socket in the host's namespace, or only one that listens."""
+_NO_ANSWER: Final = -2
+
+
+class Diag(NamedTuple):
+    """How to ask the host's kernel.
+
+    Attributes:
+        descriptor: int64[1], from ``sock_diag.open_sock_diag``.
+        request: uint8[REQUEST_LEN], filled in for each question.
+        answer: uint8[ANSWER_ROOM].
+    """
+
+    descriptor: Int64Array
+    request: Uint8Array
+    answer: Uint8Array
+
+
+def make_diag(descriptor: int = -1) -> Diag:
+    """Return the memory for questions; without a descriptor every question stays open."""
+    answer = np.zeros(sock_diag.ANSWER_ROOM, np.uint8)
+    return Diag(np.array([descriptor], np.int64), sock_diag.make_request(), answer)
+
+
+@kernel
+def answer_questions(nic: engine.NicState, diag: Diag) -> None:
+    """Ask the kernel about every connection in question, and tell the engine."""
+    for index in range(engine.count_questions(nic)):
+        slot = engine.slot_in_question(nic, index)
+        tos = _ask(nic.flows[slot], slot, diag)
+        if tos == _NO_ANSWER:
+            engine.forget_question(nic, index)
+        else:
+            engine.answer(nic, index, tos)
+    engine.forget_questions(nic)
+
+
+@inline_kernel
+def _ask(flow: Int64Array, number: int, diag: Diag) -> int:
+    """Return the ToS or traffic class of a connection's socket, ``NO_SOCKET`` or ``_NO_ANSWER``."""
+    request, answer = diag.request, diag.answer
+    is_ipv4 = flow[flow_table.IP_VERSION] == 4
+    request[sock_diag.FAMILY_AT] = AF_INET if is_ipv4 else AF_INET6
+    store_u32(request, sock_diag.NUMBER_AT, number)
+    ports = flow[flow_table.PORTS]
+    put_be16(request, sock_diag.SPORT_AT, ports >> 16)
+    put_be16(request, sock_diag.DPORT_AT, ports & 0xFFFF)
+    _put_address(request, sock_diag.SRC_AT, flow[flow_table.SRC_HIGH], flow[flow_table.SRC_LOW], is_ipv4)
+    _put_address(request, sock_diag.DST_AT, flow[flow_table.DST_HIGH], flow[flow_table.DST_LOW], is_ipv4)
+    if libc.write(diag.descriptor[0], request.ctypes.data, sock_diag.REQUEST_LEN) < 0:
+        return _NO_ANSWER
+    while True:
+        length = libc.read(diag.descriptor[0], answer.ctypes.data, sock_diag.ANSWER_ROOM)
+        if length < sock_diag.FAMILY_AT:
+            return _NO_ANSWER
+        if load_u32(answer, sock_diag.NUMBER_AT) == number:  # else the answer to an earlier question
+            return _read_tos(answer, length, is_ipv4)
+
+
+@inline_kernel
+def _put_address(request: Uint8Array, at: int, high: int, low: int, is_ipv4: bool) -> None:
+    if is_ipv4:
+        put_be32(request, at, low)
+        for octet in range(4, 16):
+            request[at + octet] = 0
+    else:
+        for octet in range(8):
+            request[at + octet] = high >> 56 - 8 * octet & 0xFF
+            request[at + 8 + octet] = low >> 56 - 8 * octet & 0xFF
+
+
+@inline_kernel
+def _read_tos(answer: Uint8Array, length: int, is_ipv4: bool) -> int:
+    if load_u16(answer, sock_diag.TYPE_AT) != sock_diag.SOCK_DIAG_BY_FAMILY:
+        return NO_SOCKET
+    if u8(answer, sock_diag.STATE_AT) == sock_diag.TCP_LISTEN:
+        return NO_SOCKET  # the kernel found no connection, and took the listener of its port
+    wanted = sock_diag.INET_DIAG_TOS if is_ipv4 else sock_diag.INET_DIAG_TCLASS
+    at = sock_diag.ATTRIBUTES_AT
+    while at + 4 < length:
+        if load_u16(answer, at + 2) == wanted:
+            return u8(answer, at + 4)
+        at += max(load_u16(answer, at) + 3 & ~3, 4)
+    return NO_SOCKET

@@ -1,0 +1,95 @@
+"""Connections whose handshake this NIC did not see: they cross unchanged, and end if octets of theirs are gone.
+
+An earlier NIC may have lent octets (``forms``): the host has an acknowledgement of them, the peer does not have them,
+and their only copy was in that NIC's flow table. Without the table nobody can send them, and the connection would hang
+for ever. Its signs are clear. The host repeats its oldest octet again and again, while the peer asks for one to three
+octets before it, which no host with them would leave out. Then the NIC sends the peer an RST. The peer's kernel answers
+the host's next segment with an RST of its own, so both programs get an error.
+
+An orphan's slot gives way to every connection with a handshake.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from netoffload.compiled.arrays import Uint8Array
+from netoffload.compiled.fields import put_be32
+from netoffload.compiled.jit import inline_kernel
+from netoffload.compiled.octets import copy_octets
+from netoffload.engine import flows as flow_table
+from netoffload.engine import plain
+from netoffload.engine.blocks import Segment
+from netoffload.engine.flows import (
+    CLOSED,
+    LAST_SEEN_NS,
+    LENT_LEN,
+    NEXT_SEQ,
+    NOT_FOUND,
+    ORPHAN,
+    RETRIES,
+    RETRY_NS,
+    STATE,
+    UNA,
+)
+from netoffload.engine.sequence import advance, distance, is_before
+from netoffload.wire import tcp
+
+if TYPE_CHECKING:
+    from netoffload.engine.flows import FlowKey, FlowTable
+
+RETRIES_MAX: Final = 4
+SPACING_NS: Final = 100_000_000
+"""Half of Linux' smallest time-out. Copies that are closer together than this count as one try."""
+
+_LENT_MAX: Final = 3
+
+
+@inline_kernel
+def adopt(flows: FlowTable, key: FlowKey, segment: Segment, now_ns: int) -> None:
+    """Keep a slot for the connection of a segment that no slot knows, if there is one to have."""
+    slot = flow_table.make_slot(flows, key, now_ns)
+    if slot != NOT_FOUND:
+        flow_table.begin(flows, slot, advance(segment.seq, -1))
+        flows[slot, STATE] = ORPHAN
+
+
+@inline_kernel
+def hear(flows: FlowTable, slot: int, ack: int) -> None:
+    """Take an acknowledgement of the peer; ``LENT_LEN`` says how many octets it lacks before the host's oldest one."""
+    missing = distance(ack, flows[slot, UNA])
+    if missing <= 0:
+        flows[slot, UNA] = ack
+        flows[slot, RETRIES] = 0
+    flows[slot, LENT_LEN] = missing if 0 < missing <= _LENT_MAX else 0
+
+
+@inline_kernel
+def is_stuck(segment: Segment, now_ns: int, flows: FlowTable, slot: int) -> bool:
+    """Note a segment of the host; return whether octets before it are gone for good."""
+    flows[slot, LAST_SEEN_NS] = now_ns
+    if segment.flags & tcp.RST:
+        flows[slot, STATE] = CLOSED
+    if is_before(segment.seq, flows[slot, UNA]):
+        flows[slot, UNA] = segment.seq
+        flows[slot, RETRIES] = flows[slot, LENT_LEN] = 0
+    end_seq = advance(segment.seq, segment.payload_len)
+    if is_before(flows[slot, NEXT_SEQ], end_seq):
+        flows[slot, NEXT_SEQ] = end_seq
+    is_again = segment.seq == flows[slot, UNA] and segment.payload_len > 0
+    if is_again and flows[slot, LENT_LEN] and now_ns - flows[slot, RETRY_NS] >= SPACING_NS:
+        flows[slot, RETRY_NS] = now_ns
+        flows[slot, RETRIES] += 1
+    return flows[slot, RETRIES] > RETRIES_MAX
+
+
+@inline_kernel
+def reset(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int, target: Uint8Array) -> int:
+    """Write an RST for the peer of a stuck connection into ``target``; return its length."""
+    flows[slot, STATE] = CLOSED
+    seq = advance(flows[slot, UNA], -flows[slot, LENT_LEN])
+    copy_octets(frame, 0, target, 0, segment.payload_at)
+    put_be32(target, segment.tcp_at + tcp.SEQ, seq)
+    flags = tcp.RST | tcp.ACK_FLAG
+    target[segment.tcp_at + tcp.FLAGS] = flags
+    return plain.finish_headers(target, Segment(segment.ip_len, segment.tcp_at, segment.payload_at, 0, seq, 0, flags))

@@ -1,0 +1,78 @@
+"""Who promises that a host's connection carries float32: its program by the socket, or the operator.
+
+A policy marks packets: a router, nftables or a QoS class may give anybody's packets the tag. A program marks its
+socket (``setsockopt(IP_TOS)``), and so promises float32. Only the sender's socket tells the two apart, so the NIC asks
+the host's kernel for it::
+
+    first payload of a connection ─► promise_of ─► questions ─► the caller asks (sock_diag) ─► answer ─► PROMISE
+
+The caller asks after the segment has left, once per connection. Until then the stream crosses exact. SYNs ask nothing,
+so a flood of them costs nothing. Where the operator promises (``EngineSettings.trust``), nobody is asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from netoffload.compiled.arrays import Int64Array
+from netoffload.compiled.jit import inline_kernel
+from netoffload.engine.flows import PROMISE
+
+if TYPE_CHECKING:
+    from netoffload.engine.blocks import EngineSettings
+    from netoffload.engine.flows import FlowTable
+
+UNASKED: Final = 0
+ASKED: Final = 1
+REFUSED: Final = 2
+"""The socket does not bear the tag."""
+NO_SOCKET: Final = 3
+"""The kernel knows no such socket: the program is in another network namespace, or on another machine."""
+BY_SOCKET: Final = 4
+BY_OPERATOR: Final = 5
+
+QUESTIONS_MAX: Final = 63
+"""More than a batch of frames from the host can raise."""
+QUESTIONS_LEN: Final = 1 + QUESTIONS_MAX
+"""How many questions are open, then the slots that they are about."""
+
+
+@inline_kernel
+def promise_of(settings: EngineSettings, flows: FlowTable, slot: int, questions: Int64Array) -> int:
+    """Return the state of a connection's promise, and raise the question if nobody has done so.
+
+    Args:
+        settings: :class:`~netoffload.engine.blocks.EngineSettings`.
+        flows: the table.
+        slot: of the connection.
+        questions: int64[QUESTIONS_LEN].
+    """
+    if flows[slot, PROMISE] == UNASKED:
+        if settings.trust:
+            flows[slot, PROMISE] = BY_OPERATOR
+        elif questions[0] < QUESTIONS_MAX:
+            questions[0] += 1
+            questions[questions[0]] = slot
+            flows[slot, PROMISE] = ASKED
+    return flows[slot, PROMISE]
+
+
+@inline_kernel
+def answer(settings: EngineSettings, flows: FlowTable, slot: int, tos: int) -> None:
+    """Note the ToS or traffic class of a connection's socket; a negative one: there is no such socket."""
+    if tos < 0:
+        flows[slot, PROMISE] = NO_SOCKET
+    else:
+        is_tagged = tos & settings.tag_mask == settings.tag & settings.tag_mask
+        flows[slot, PROMISE] = BY_SOCKET if is_tagged else REFUSED
+
+
+def reopen(flows: Int64Array) -> None:
+    """Raise anew, with the next payload, the questions that an earlier process left without an answer."""
+    flows[flows[:, PROMISE] == ASKED, PROMISE] = UNASKED
+
+
+@inline_kernel
+def forget_question(flows: FlowTable, slot: int) -> None:
+    """Note that nobody could ask: the connection's next payload raises the question again."""
+    flows[slot, PROMISE] = UNASKED
