@@ -26,7 +26,7 @@ PORT = 6950
 CODEC, BOUND_K = "inceptionn", 10
 
 
-def connect(bed: Testbed, tos: int, port: int, octets: int, pause_s: float, seed: int) -> Transfer:
+def connect(bed: Testbed, tos: int, port: int, args: argparse.Namespace, seed: int) -> Transfer:
     """Return a connection from n0 to n1."""
     source, sink = bed.plan.nodes[:2]
     with socket_on(sink, tos) as listening:
@@ -37,8 +37,9 @@ def connect(bed: Testbed, tos: int, port: int, octets: int, pause_s: float, seed
         near.connect((sink.address, port))
         listening.settimeout(60)
         far = listening.accept()[0]
-    values = gradient(octets // 4, seed).tobytes()
-    return Transfer(near, far, values, [4096, *draw_writes(len(values) - 4096, random.Random(seed))], pause_s)
+    values = gradient(args.octets // 4, seed).tobytes()
+    writes = [4096, *draw_writes(len(values) - 4096, random.Random(seed), args.longest)]
+    return Transfer(near, far, values, writes, args.pause_s)
 
 
 def measure(bed: Testbed, args: argparse.Namespace) -> Iterator[dict[str, object]]:
@@ -48,7 +49,7 @@ def measure(bed: Testbed, args: argparse.Namespace) -> Iterator[dict[str, object
         numbers = range(first, min(first + args.parallel, args.count))
         # Both of a pair have the same values and the same writes.
         tos = [(number, tos) for number in numbers for tos in (TAGGED, 0)]
-        transfers = [connect(bed, t, next(ports), args.octets, args.pause_s, args.seed + n) for n, t in tos]
+        transfers = [connect(bed, t, next(ports), args, args.seed + n) for n, t in tos]
         try:
             run_transfers(transfers, args.limit_s)
             for (number, mark), transfer in zip(tos, transfers, strict=True):
@@ -74,10 +75,10 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=1, help="pairs of transfers at a time")
     parser.add_argument("--loss", type=float, default=0.15)
     parser.add_argument("--octets", type=int, default=100_000)
-    parser.add_argument("--pause-s", type=float, default=0.0, help="between two writes")
+    parser.add_argument("--longest", type=int, default=1449, help="write, octets: 64 at least")
+    parser.add_argument("--pause-s", type=float, default=0.002, help="between two writes")
     parser.add_argument("--limit-s", type=float, default=180.0, help="for each transfer")
     parser.add_argument("--ratio-max", type=float, default=1.5)
-    parser.add_argument("--codec", default=CODEC, choices=["inceptionn"])
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     settings = TestbedSettings(2, nic=NicSettings(faults=f"loss={args.loss},seed={args.seed}"))

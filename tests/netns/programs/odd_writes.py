@@ -24,12 +24,13 @@ LARGE_WRITES: Final = (64, 300, 1447, 1449, 4001, 9000)
 SLICE_S: Final = 0.05
 
 
-def draw_writes(octets: int, draw: random.Random) -> list[int]:
+def draw_writes(octets: int, draw: random.Random, longest: int = LARGE_WRITES[-1]) -> list[int]:
     """Return lengths of writes: most have 1 to 7 octets, the others carry nearly all octets."""
+    large_writes = [size for size in LARGE_WRITES if size <= longest]
     writes: list[int] = []
     left = octets
     while left:
-        size = min(draw.randint(1, 7) if draw.random() < 0.6 else draw.choice(LARGE_WRITES), left)
+        size = min(draw.randint(1, 7) if draw.random() < 0.6 else draw.choice(large_writes), left)
         writes.append(size)
         left -= size
     return writes
