@@ -71,14 +71,11 @@ class NicByHand:
 
 
 @contextlib.contextmanager
-def nics_by_hand(
-    bed: Testbed, folder: Path, options: Sequence[str] = (), nodes: Sequence[int] = (0, 1)
-) -> Iterator[list[NicByHand]]:
-    """End the testbed's own NICs of some nodes, and start others in their place."""
+def nics_by_hand(bed: Testbed, folder: Path, options: Sequence[Sequence[str]] = ((), ())) -> Iterator[list[NicByHand]]:
+    """End the testbed's own NICs, and start others in their place, each with its further options."""
     with contextlib.ExitStack() as stack:
         made = []
-        for index in nodes:
-            node = bed.plan.nodes[index]
+        for node, words in zip(bed.plan.nodes, options, strict=True):
             kill_nic(bed, node)
-            made.append(stack.enter_context(NicByHand(bed, node, folder / f"{node.name}.log", options)))
+            made.append(stack.enter_context(NicByHand(bed, node, folder / f"{node.name}.log", words)))
         yield made
