@@ -118,6 +118,19 @@ def test_each_direction_needs_its_own_senders_tag(policed: Testbed, tagged_node:
     assert changed_octets(stream.octets, policed_only) == 0
 
 
+def test_a_tagged_sender_that_closes_at_once_is_compressed(bed: Testbed) -> None:
+    """The program is gone long before its octets are: the NIC may see a socket without an owner."""
+    stream = Stream(gradient(1_000_000).tobytes())
+    with connected(bed, next(PORTS), (TAGGED, TAGGED)) as (near, far):
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(stream.octets))
+        near.setblocking(False)
+        sent = near.send(stream.octets) & ~3
+        near.close()
+        got = read_exactly(far, sent)
+    assert sent > 1_000_000
+    assert is_compressed(got, Stream(stream.octets[:sent]))
+
+
 @pytest.mark.parametrize("after_octets", [2048, 100_000])
 def test_text_after_the_tag_was_taken_off_is_exact(bed: Testbed, after_octets: int) -> None:
     floats = gradient(after_octets // 4).tobytes()

@@ -63,7 +63,8 @@ QUEUED: Final = 1 << 19
 RATE_BPS: Final = 50_000_000
 PORT: Final = 7600
 TCPI_PMTU: Final = slice(60, 64)
-"""``tcpi_pmtu`` in ``struct tcp_info`` (linux/tcp.h)."""
+TCPI_BYTES_ACKED: Final = slice(120, 128)
+"""``tcpi_pmtu`` and ``tcpi_bytes_acked`` in ``struct tcp_info`` (linux/tcp.h)."""
 LOOK_S: Final = 1.5
 SETTLE_S: Final = 1.5
 
@@ -191,7 +192,6 @@ class Scene:
     def __init__(self, bed: Testbed, third_netns: str, version: int) -> None:
         self.bed, self._version = bed, version
         self._stack = contextlib.ExitStack()
-        self._delivered = 0
         self._n0 = bed.plan.nodes[0]
         with in_netns(str(netns_path(third_netns))):
             self._forger = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -209,7 +209,7 @@ class Scene:
         self._plain, self._plain_far = self._stack.enter_context(connected(self.bed, PORT + 1, (0, 0), ipv6=ipv6))
         family = socket.AF_INET6 if ipv6 else socket.AF_INET
         addresses = [socket.inet_pton(family, end.getpeername()[0]) for end in (far, near)]
-        sport = near.getsockname()[1]
+        self._near, sport = near, near.getsockname()[1]
         self.victim = Victim(self._version, addresses[0], addresses[1], sport, PORT)
         self._stop = threading.Event()
         values = gradient(250_000).tobytes()
@@ -221,8 +221,8 @@ class Scene:
 
         def receive() -> None:
             with contextlib.suppress(OSError):
-                while octets := far.recv(1 << 20):
-                    self._delivered += len(octets)
+                while far.recv(1 << 20):
+                    pass
 
         threads = [threading.Thread(target=send), threading.Thread(target=receive)]
         for thread in threads:
@@ -255,10 +255,10 @@ class Scene:
             self._forger.send(forged_frame(self.victim, error, quoted, self._macs))
 
     def share_on_wire(self, seconds: float) -> float:
-        """Return octets on n0's wire per octet that the reader gets."""
-        before = self.bed.wire_counters()[0].tx_octets, self._delivered
+        """Return octets on n0's wire per octet of the tagged flow that n1 acknowledges."""
+        before = self.bed.wire_counters()[0].tx_octets, self._acked_octets()
         time.sleep(seconds)
-        after = self.bed.wire_counters()[0].tx_octets, self._delivered
+        after = self.bed.wire_counters()[0].tx_octets, self._acked_octets()
         return (after[0] - before[0]) / max(after[1] - before[1], 1)
 
     def state(self) -> dict[str, object]:
@@ -291,6 +291,10 @@ class Scene:
         self._plain.sendall(b"x")
         info = self._plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         return int.from_bytes(info[TCPI_PMTU], sys.byteorder)
+
+    def _acked_octets(self) -> int:
+        info = self._near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCPI_BYTES_ACKED.stop)
+        return int.from_bytes(info[TCPI_BYTES_ACKED], sys.byteorder)
 
     def _flows(self) -> list[dict[str, Any]]:
         flows: list[dict[str, Any]] = request(str(self._n0.control_path), "flows")["flows"]
