@@ -1,0 +1,168 @@
+"""One connection between two nodes of a testbed that carries a stream both ways, and a policy that marks all of TCP.
+
+The sockets are made in the nodes' namespaces by threads of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from foreign_streams import Stream, writes_of
+
+from netoffload.config import TOS_COMPRESS
+from netoffload.devices.netns import in_netns
+from netoffload.netlink import netns_path
+from netoffload.testbed import NodePlan, Testbed
+from netoffload.testbed.soak import nft_path, run_nft
+
+TAGGED: Final = TOS_COMPRESS
+TIMEOUT_S: Final = 20.0
+
+POLICY: Final = """
+add table inet marking
+add chain inet marking out { type filter hook output priority mangle; }
+add rule inet marking out meta l4proto tcp meta nfproto ipv4 ip dscp set af11 counter
+add rule inet marking out meta l4proto tcp meta nfproto ipv6 ip6 dscp set af11 counter
+"""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What arrived over one connection that carried a stream both ways.
+
+    Attributes:
+        forth: at the node that listens.
+        back: at the node that connects.
+        wire_octets: what left through both wires meanwhile.
+        elapsed_s: from the first octet to the end of both streams.
+        error: the first error of a socket; empty without one.
+    """
+
+    forth: bytes
+    back: bytes
+    wire_octets: int
+    elapsed_s: float
+    error: str
+
+
+def ipv6_of(node: NodePlan) -> str:
+    """Return the address that ``add_ipv6`` of the soak gives a node."""
+    return f"fd98::{node.index + 1}"
+
+
+def socket_on(node: NodePlan, tos: int, *, ipv6: bool = False) -> socket.socket:
+    """Return a TCP socket of a node that bears a ToS, or traffic class; 0: none."""
+    with in_netns(str(netns_path(node.netns))):
+        sock = socket.socket(socket.AF_INET6 if ipv6 else socket.AF_INET)
+    sock.settimeout(TIMEOUT_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    mark(sock, tos)
+    return sock
+
+
+def mark(sock: socket.socket, tos: int) -> None:
+    """Set the ToS, or traffic class, of a socket."""
+    if sock.family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
+    else:
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+
+
+@contextlib.contextmanager
+def connected(
+    bed: Testbed, port: int, tos: tuple[int, int], *, ipv6: bool = False
+) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A connection from n0 to n1, whose sockets bear these ToS."""
+    source, sink = bed.plan.nodes[:2]
+    address = ipv6_of(sink) if ipv6 else sink.address
+    with socket_on(sink, tos[1], ipv6=ipv6) as listening, socket_on(source, tos[0], ipv6=ipv6) as near:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((address, port))
+        listening.listen()
+        near.connect((address, port))
+        far, _ = listening.accept()
+        with far:
+            far.settimeout(TIMEOUT_S)
+            far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            yield near, far
+
+
+def carry_both_ways(bed: Testbed, stream: Stream, tos: tuple[int, int], *, port: int, ipv6: bool = False) -> Arrived:
+    """Let both ends write a stream, and return what arrived; ``tos`` is of n0's socket and of n1's."""
+    errors: list[str] = []
+    got: dict[str, bytearray] = {"forth": bytearray(), "back": bytearray()}
+
+    def send(sock: socket.socket) -> None:
+        try:
+            for octets in writes_of(stream):
+                sock.sendall(octets)
+            sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            errors.append(f"send: {error}")
+
+    def receive(sock: socket.socket, name: str) -> None:
+        try:
+            while octets := sock.recv(262_144):
+                got[name] += octets
+        except OSError as error:
+            errors.append(f"{name}: {error}")
+
+    with connected(bed, port, tos, ipv6=ipv6) as (near, far):
+        before, since_s = _wire_octets(bed), time.monotonic()
+        threads = [
+            threading.Thread(target=send, args=(near,)),
+            threading.Thread(target=send, args=(far,)),
+            threading.Thread(target=receive, args=(far, "forth")),
+            threading.Thread(target=receive, args=(near, "back")),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        elapsed_s = time.monotonic() - since_s
+        wire_octets = _wire_octets(bed) - before
+    return Arrived(bytes(got["forth"]), bytes(got["back"]), wire_octets, elapsed_s, "; ".join(errors))
+
+
+def changed_octets(sent: bytes, got: bytes) -> int:
+    """Return how many octets did not arrive as they were sent; missing and further ones count."""
+    both = min(len(sent), len(got))
+    same = np.count_nonzero(np.frombuffer(sent, np.uint8)[:both] == np.frombuffer(got, np.uint8)[:both])
+    return max(len(sent), len(got)) - int(same)
+
+
+@contextlib.contextmanager
+def policy(bed: Testbed, nodes: tuple[int, ...] = (0, 1)) -> Iterator[None]:
+    """Mark every TCP packet that a node sends with AF11, by nftables in its namespace, the handshake's too."""
+    marking = [bed.plan.nodes[index] for index in nodes]
+    try:
+        for node in marking:
+            run_nft(node.netns, POLICY)
+        yield
+    finally:
+        for node in marking:
+            with contextlib.suppress(Exception):
+                run_nft(node.netns, "delete table inet marking\n")
+
+
+def packets_marked(node: NodePlan) -> int:
+    """Return how many packets of a node the policy has marked."""
+    program = nft_path()
+    assert program is not None
+    command = ["ip", "netns", "exec", node.netns, program, "-j", "list", "table", "inet", "marking"]
+    answer = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    rules = [entry["rule"]["expr"] for entry in answer["nftables"] if "rule" in entry]
+    return sum(part["counter"]["packets"] for rule in rules for part in rule if "counter" in part)
+
+
+def _wire_octets(bed: Testbed) -> int:
+    return sum(wire.tx_octets for wire in bed.wire_counters())

@@ -1,0 +1,216 @@
+"""Who promised floats: a policy marks packets, a program marks its socket, and only the socket's mark is a promise."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from both_ways import TAGGED, carry_both_ways, changed_octets, connected, mark, packets_marked, policy, socket_on
+from foreign_streams import GRADIENTS, REDIS_OCTETS, STREAMS, Stream, gradient
+
+from netoffload.codec import get
+from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.testbed.soak import add_ipv6, nft_path
+
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.skipif(nft_path() is None, reason="nft is not installed: no policy can mark packets"),
+]
+
+CODEC = get("inceptionn")
+PORTS = itertools.count(6200)
+REDIS_SERVER = shutil.which("redis-server")
+RESP_SERVER = str(Path(__file__).with_name("programs") / "resp_server.py")
+SERVERS = [
+    pytest.param(
+        "redis-server",
+        marks=pytest.mark.skipif(REDIS_SERVER is None, reason="redis-server is not installed"),
+    ),
+    "python",
+]
+START_S = 10.0
+
+
+@pytest.fixture(scope="module", params=["user", "kernel"])
+def bed(_netns_session: None, request: pytest.FixtureRequest) -> Iterator[Testbed]:
+    """Two nodes with NICs, with each kind of bypass."""
+    settings = TestbedSettings(2, nic=NicSettings(bypass=request.param))
+    with Testbed(make_plan(settings, f"t{secrets.token_hex(3)}"), check_rate=False) as built:
+        yield built
+
+
+@pytest.fixture
+def policed(bed: Testbed) -> Iterator[Testbed]:
+    """Nodes whose policy marks every TCP packet."""
+    with policy(bed):
+        yield bed
+        assert all(packets_marked(node) > 0 for node in bed.plan.nodes)
+
+
+def rounded(stream: Stream) -> np.ndarray:
+    return CODEC.round_trip(np.frombuffer(stream.octets, np.float32), 10).view(np.uint32)
+
+
+def is_compressed(got: bytes, stream: Stream) -> bool:
+    """Whether values arrived as the codec makes them; those before the NIC's verdict and answer may be exact."""
+    if len(got) != len(stream.octets):
+        return False
+    words, exact, wanted = np.frombuffer(got, np.uint32), np.frombuffer(stream.octets, np.uint32), rounded(stream)
+    half = words.size // 2
+    return bool(((words == exact) | (words == wanted)).all()) and np.array_equal(words[half:], wanted[half:])
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_no_octet_changes_that_only_a_policy_marked(policed: Testbed, name: str) -> None:
+    stream = STREAMS[name]()
+    arrived = carry_both_ways(policed, stream, (0, 0), port=next(PORTS))
+    assert arrived.error == ""
+    assert changed_octets(stream.octets, arrived.forth) == 0
+    assert changed_octets(stream.octets, arrived.back) == 0
+
+
+@pytest.mark.parametrize("name", [GRADIENTS, "redis 10000", "pfm", "text after floats"])
+def test_no_octet_changes_over_ipv6_that_only_a_policy_marked(policed: Testbed, name: str) -> None:
+    if not add_ipv6_once(policed):
+        pytest.skip("this kernel has no IPv6")
+    stream = STREAMS[name]()
+    arrived = carry_both_ways(policed, stream, (0, 0), port=next(PORTS), ipv6=True)
+    assert arrived.error == ""
+    assert changed_octets(stream.octets, arrived.forth) == changed_octets(stream.octets, arrived.back) == 0
+
+
+@pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
+def test_sockets_that_bear_the_tag_are_compressed(bed: Testbed, ipv6: bool) -> None:
+    if ipv6 and not add_ipv6_once(bed):
+        pytest.skip("this kernel has no IPv6")
+    stream = Stream(gradient(500_000).tobytes())
+    arrived = carry_both_ways(bed, stream, (TAGGED, TAGGED), port=next(PORTS), ipv6=ipv6)
+    assert arrived.error == ""
+    assert is_compressed(arrived.forth, stream)
+    assert is_compressed(arrived.back, stream)
+    assert arrived.wire_octets < 2 * len(stream.octets) / 3
+
+
+def test_sockets_that_bear_the_tag_are_compressed_beside_a_policy(policed: Testbed) -> None:
+    stream = Stream(gradient(500_000).tobytes())
+    arrived = carry_both_ways(policed, stream, (TAGGED, TAGGED), port=next(PORTS))
+    assert is_compressed(arrived.forth, stream)
+    assert is_compressed(arrived.back, stream)
+
+
+@pytest.mark.parametrize("tagged_node", [0, 1])
+def test_each_direction_needs_its_own_senders_tag(policed: Testbed, tagged_node: int) -> None:
+    stream = Stream(gradient(200_000).tobytes())
+    tos = (TAGGED, 0) if tagged_node == 0 else (0, TAGGED)
+    arrived = carry_both_ways(policed, stream, tos, port=next(PORTS))
+    promised, policed_only = (arrived.forth, arrived.back)[:: 1 - 2 * tagged_node]
+    assert is_compressed(promised, stream)
+    assert changed_octets(stream.octets, policed_only) == 0
+
+
+def test_a_tagged_sender_that_closes_at_once_is_compressed(bed: Testbed) -> None:
+    """The program is gone long before its octets are: the NIC may see a socket without an owner."""
+    stream = Stream(gradient(1_000_000).tobytes())
+    with connected(bed, next(PORTS), (TAGGED, TAGGED)) as (near, far):
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(stream.octets))
+        near.setblocking(False)
+        sent = near.send(stream.octets) & ~3
+        near.close()
+        got = read_exactly(far, sent)
+    assert sent > 1_000_000
+    assert is_compressed(got, Stream(stream.octets[:sent]))
+
+
+@pytest.mark.parametrize("after_octets", [2048, 100_000])
+def test_text_after_the_tag_was_taken_off_is_exact(bed: Testbed, after_octets: int) -> None:
+    floats = gradient(after_octets // 4).tobytes()
+    text = b"".join(b"%d: no float at all, and no tag\n" % line for line in range(3000))
+    with connected(bed, next(PORTS), (TAGGED, TAGGED)) as (near, far):
+        near.sendall(floats)
+        got = read_exactly(far, len(floats))
+        mark(near, 0)
+        near.sendall(text)
+        got_text = read_exactly(far, len(text))
+    assert len(got) == len(floats)
+    assert changed_octets(text, got_text) == 0
+
+
+def read_exactly(sock: socket.socket, octets: int) -> bytes:
+    got = bytearray()
+    while len(got) < octets:
+        part = sock.recv(octets - len(got))
+        assert part, f"the connection ended after {len(got)} of {octets} octets"
+        got += part
+    return bytes(got)
+
+
+_WITH_IPV6: dict[str, bool] = {}
+
+
+def add_ipv6_once(bed: Testbed) -> bool:
+    if bed.plan.run_id not in _WITH_IPV6:
+        _WITH_IPV6[bed.plan.run_id] = add_ipv6(bed)
+    return _WITH_IPV6[bed.plan.run_id]
+
+
+@contextlib.contextmanager
+def running(bed: Testbed, server: str, port: int, folder: Path) -> Iterator[str]:
+    """A server of n1, whose address is returned."""
+    address = bed.plan.nodes[1].address
+    command = [sys.executable, RESP_SERVER, address, str(port)]
+    if server == "redis-server":
+        command = ["redis-server", "--bind", address, "--port", str(port), "--protected-mode", "no"]
+        command += ["--save", "", "--appendonly", "no", "--dir", str(folder), "--daemonize", "no"]
+    with bed.popen(1, command, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield address
+        finally:
+            process.kill()
+
+
+def connection_to(bed: Testbed, address: str, port: int) -> socket.socket:
+    """Return an untagged connection of n0, as soon as the server listens."""
+    deadline_s = time.monotonic() + START_S
+    while True:
+        sock = socket_on(bed.plan.nodes[0], 0)
+        try:
+            sock.connect((address, port))
+        except ConnectionRefusedError:
+            sock.close()
+            assert time.monotonic() < deadline_s, "the server does not listen"
+            time.sleep(0.02)
+        else:
+            return sock
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("octets", REDIS_OCTETS)
+def test_redis_keeps_vectors_while_a_policy_marks(policed: Testbed, tmp_path: Path, server: str, octets: int) -> None:
+    """One connection writes vectors; the replies on the other one are nothing but vectors and their lengths."""
+    vectors = [gradient(-(-octets // 4), seed).tobytes()[:octets] for seed in range(10)]
+    port = next(PORTS)
+    with (
+        running(policed, server, port, tmp_path) as address,
+        connection_to(policed, address, port) as writer,
+        connection_to(policed, address, port) as reader,
+        writer.makefile("rb") as written,
+        reader.makefile("rb") as replies,
+    ):
+        for number, vector in enumerate(vectors):
+            writer.sendall(b"*3\r\n$3\r\nSET\r\n$2\r\nk%d\r\n$%d\r\n%s\r\n" % (number, octets, vector))
+            assert written.readline() == b"+OK\r\n"
+        for vector_number in [*range(10), *range(10)]:
+            reader.sendall(b"*2\r\n$3\r\nGET\r\n$2\r\nk%d\r\n" % vector_number)
+            assert replies.readline() == b"$%d\r\n" % octets
+            assert changed_octets(vectors[vector_number], replies.read(octets)) == 0
+            assert replies.read(2) == b"\r\n"

@@ -1,0 +1,32 @@
+"""A NIC without any option ends and starts again while connections write cut floats: none hangs, no value is torn."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.netns, pytest.mark.slow]
+
+PROGRAM = str(Path(__file__).with_name("programs") / "restart_cut.py")
+CASES = [
+    pytest.param(number, node, count, id=f"{number}-{node}-{count}")
+    for count, numbers, nodes in ((20, ("TERM", "KILL"), ("0", "both")), (100, ("TERM", "KILL"), ("0",)))
+    for number in numbers
+    for node in nodes
+]
+LIMIT_S = 60
+
+
+@pytest.mark.parametrize(("number", "node", "count"), CASES)
+def test_no_connection_hangs_after_a_restart_without_options(number: str, node: str, count: int) -> None:
+    command = [sys.executable, PROGRAM, "--signal", number, "--node", node, "--count", str(count)]
+    done = subprocess.run([*command, "--limit-s", str(LIMIT_S)], capture_output=True, text=True, timeout=110)
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    assert found["hung"] == found["torn_values"] == found["short"] == 0, found
+    assert found["finished"] + found["reset"] == count
+    assert done.returncode == 0, done.stderr
