@@ -44,6 +44,7 @@ SLOTS: Final = 4096
 CANDIDATES: Final = 1024
 """A power of two. A host answers a SYN within microseconds; a row is taken over by the next SYN with its hash."""
 WINDOW: Final = 8
+"""A power of two."""
 KEY_ROW: Final = SLOTS + CANDIDATES
 ROWS: Final = KEY_ROW + 1
 IDLE_NS: Final = 3600 * 1_000_000_000
@@ -285,9 +286,9 @@ def _holds(flows: FlowTable, slot: int, key: FlowKey) -> bool:
 
 @inline_kernel
 def _slot_of(hashed: int, probe: int) -> int:
-    """Return a slot of the two windows of a hash, ``probe`` from 0 to 2 * WINDOW - 1."""
-    first = hashed if probe < WINDOW else (hashed >> _HALF_BITS) - WINDOW
-    return (first + probe) & (SLOTS - 1)
+    """Return a slot of the two windows of a hash, ``probe`` from 0 to 2 * WINDOW - 1; windows do not overlap."""
+    base = hashed if probe < WINDOW else hashed >> _HALF_BITS
+    return (base & (SLOTS - WINDOW)) | (probe & (WINDOW - 1))
 
 
 @inline_kernel

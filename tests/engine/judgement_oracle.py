@@ -70,3 +70,24 @@ def is_text(quad: bytes) -> bool:
 def is_alike(quad: bytes) -> bool:
     low, high = int.from_bytes(quad[:2], "little"), int.from_bytes(quad[2:], "little")
     return low % 0x4000 != 0 and abs(low % 0x8000 - high % 0x8000) < 0x800
+
+
+def is_implausible(octets: bytes) -> bool:
+    """Whether whole words that follow floats cannot be floats."""
+    quads = [octets[at : at + 4] for at in range(0, len(octets), 4)]
+    if any(is_subnormal(quad) for quad in (*quads[:1], *quads[-1:])):
+        return True
+    windows = [quads[at : at + 256] for at in range(0, len(quads), 256)]
+    return any(_speaks_against([quad for quad in window if struct.unpack("<f", quad)[0] != 0]) for window in windows)
+
+
+def _speaks_against(quads: list[bytes]) -> bool:
+    tiny = [quad for quad in quads if math.fabs(struct.unpack("<f", quad)[0]) < 2.0**-62]
+    text = [quad for quad in quads if all(0x20 <= octet <= 0x7E for octet in quad)]
+    integers = [quad for quad in quads if is_subnormal(quad)]
+    count = len(quads)
+    return len(integers) > 2 + count // 16 or len(tiny) > 8 + count // 2 or len(text) > 2 + count // 2
+
+
+def is_subnormal(quad: bytes) -> bool:
+    return 0 < math.fabs(struct.unpack("<f", quad)[0]) < 2.0**-126

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from frames import make_segment
 from nic_pair import Nic
 
+from netoffload.config import TOS_COMPRESS
 from netoffload.wire import vnet
 from netoffload.wire.ethernet import ETHERTYPE_IPV6, parse_ethernet
 from netoffload.wire.ipv4 import parse_ipv4
@@ -88,6 +89,9 @@ class Sender:
     write_ends: set[int] = field(default_factory=set)
     has_closed: bool = False
     fin_sent: bool = False
+    tos: int = TOS_COMPRESS
+    untagged: list[tuple[int, int]] = field(default_factory=list)
+    """Parts of the stream that left without the tag when they were sent first."""
 
     def write(self, octets: int) -> None:
         """Write to the socket."""
@@ -101,6 +105,8 @@ class Sender:
             return []
         start, self.next = self.next, max(end, self.next)
         self.cuts |= {start, self.next}
+        if self.tos != TOS_COMPRESS:
+            self.untagged.append((start, self.next))
         return self._emit(start, self.next)
 
     def ask_for_window(self) -> list[bytes]:
@@ -129,6 +135,7 @@ class Sender:
                 ack=PEER_ISN + 1,
                 gso_size=self.mss if end - start > self.mss else 0,
                 flags=flags,
+                tos=self.tos,
                 ipv6=self.ipv6,
             )
         )

@@ -63,7 +63,7 @@ def test_a_new_life_begins_with_an_empty_slot() -> None:
     assert np.delete(table[slot], [*range(flows.KEY_FIELDS), flows.LAST_SEEN_NS]).sum() == 0
 
 
-def test_a_connection_gives_way_to_nobody_before_it_was_silent_for_days() -> None:
+def test_a_connection_gives_way_to_nobody_before_it_was_silent_for_an_hour() -> None:
     table = flows.make_flows()
     fill(table, OPEN)
     taken = table[:SLOTS, flows.IP_VERSION] != 0
@@ -117,6 +117,43 @@ def test_the_order_in_which_they_give_way() -> None:
         assert flows.make_slot(table, wanted, now_ns) == slot
         table[slot, flows.PORTS], table[slot, flows.STATE] = 8, OPEN
     assert flows.make_slot(table, wanted, now_ns) == flows.NOT_FOUND
+
+
+def test_a_connection_that_is_over_keeps_its_slot_while_octets_are_in_flight() -> None:
+    table = flows.make_flows()
+    fill(table, CLOSED)
+    taken = table[:SLOTS, flows.IP_VERSION] != 0
+    table[:SLOTS][taken, flows.NEXT_SEQ] += 1
+    seen_ns = table[:SLOTS, flows.LAST_SEEN_NS].max()
+    table[:SLOTS, flows.LAST_SEEN_NS] = seen_ns
+    assert not taken[new_ones(table, int(seen_ns) + flows.GIVEN_UP_NS)].any()
+    assert taken[new_ones(table, int(seen_ns) + 2 * flows.GIVEN_UP_NS + FILL * SLOTS, 2 << 20)].any()
+
+
+@pytest.mark.parametrize(
+    ("tried_s", "silent_s", "gave_up"),
+    [(0, 9, False), (0, 11, True), (60, 120, False), (60, 131, True), (10**6, 299, False), (10**6, 301, True)],
+)
+def test_a_host_has_given_up_that_is_silent_for_longer_than_it_tried(
+    tried_s: int, silent_s: int, gave_up: bool
+) -> None:
+    table = flows.make_flows()
+    slot = flows.make_slot(table, key(1), 0)
+    flows.begin(table, slot, 7)
+    table[slot, flows.STATE] = OPEN
+    table[slot, flows.NEXT_SEQ] += 100
+    table[slot, flows.LAST_SEEN_NS] = seen_ns = (5 + tried_s) * 10**9
+    table[slot, flows.UNA_SINCE_NS] = 5 * 10**9
+    assert (flows._rank(table, slot, seen_ns + silent_s * 10**9) == 2) == gave_up
+
+
+def test_a_table_is_nearly_full_before_a_connection_finds_no_slot() -> None:
+    table = flows.make_flows()
+    count = 0
+    while (slot := flows.make_slot(table, key(count), count)) != flows.NOT_FOUND:
+        table[slot, flows.STATE] = OPEN
+        count += 1
+    assert count > 0.8 * SLOTS
 
 
 @pytest.mark.parametrize("word", [1 << 12, (1 << 27) + 5, (1 << 28) // 3, 1 << 39])

@@ -26,6 +26,11 @@ ODD_END = b"\x11\x22"
 CODEC = get("bounded")
 ROUND_TRIP = CODEC.round_trip(VALUES, 10)
 assert (ROUND_TRIP.view(np.uint32) != VALUES.view(np.uint32)).mean() > 0.9
+STRAYS = VALUES.copy()
+"""Floats with text and integers between them."""
+for _at in range(500, FLOATS - 500, 1200):
+    STRAYS[_at : _at + 300] = np.frombuffer(b"1200 octets that are no float at all. " * 32, np.float32)[:300]
+    STRAYS[_at + 700] = np.uint32(4000).view(np.float32)
 
 MSS = st.sampled_from([536, 989, 1001, 1396, 1398, 1447, 1448, 1449, 8948])
 
@@ -46,12 +51,14 @@ class Stream(RuleBasedStateMachine):
         window=st.sampled_from([2100, 6001, 20_000, 65_535]),
         mtu=st.sampled_from([576, 1500, 9000]),
         in_udp=st.booleans(),
+        has_strays=st.booleans(),
     )
-    def start(self, whole: bool, ipv6: bool, mss: int, window: int, mtu: int, in_udp: bool) -> None:
+    def start(self, whole: bool, ipv6: bool, mss: int, window: int, mtu: int, in_udp: bool, has_strays: bool) -> None:
         self.whole = whole
+        self.values = STRAYS if has_strays else VALUES
         nics = [Nic(mtu=mtu, in_udp=in_udp, codec=CodecId.BOUNDED) for _ in range(2)]
         connect(nics[0], nics[1], ISN, ipv6=ipv6)
-        stream = VALUES.tobytes() + (b"" if whole else ODD_END)
+        stream = self.values.tobytes() + (b"" if whole else ODD_END)
         self.sender = Sender(stream, nics[0], ISN, ipv6, mss, window & ~3)
         self.receiver_nic = nics[1]
         self.receiver = Receiver(ISN, window)
@@ -74,6 +81,10 @@ class Stream(RuleBasedStateMachine):
     @rule(mss=MSS)
     def change_mss(self, mss: int) -> None:
         self.sender.mss = mss
+
+    @rule(tos=st.sampled_from([0, 0x28]))
+    def change_tag(self, tos: int) -> None:
+        self.sender.tos = tos
 
     @rule(where=st.floats(0, 1), segments=st.integers(1, 3))
     def send_again(self, where: float, segments: int) -> None:
@@ -137,9 +148,15 @@ class Stream(RuleBasedStateMachine):
         assert len(got) == len(self.sender.stream)
         assert got[4 * FLOATS :] == self.sender.stream[4 * FLOATS :]
         words = np.frombuffer(got[: 4 * FLOATS], np.uint32)
-        is_exact, is_rounded = words == VALUES.view(np.uint32), words == ROUND_TRIP.view(np.uint32)
+        rounded = CODEC.round_trip(self.values, 10).view(np.uint32)
+        is_exact, is_rounded = words == self.values.view(np.uint32), words == rounded
         assert (is_exact | is_rounded).all(), f"torn at {np.flatnonzero(~(is_exact | is_rounded))[:5]}"
-        if self.whole:
+        for start, end in self.sender.untagged:
+            part = slice(start // 4, -(-end // 4))
+            assert is_exact[part].all(), (
+                f"rounded without the tag at {start // 4 + np.flatnonzero(~is_exact[part])[:5]}"
+            )
+        if self.whole and not self.sender.untagged and self.values is VALUES:
             assert is_rounded.all(), f"exact at {np.flatnonzero(~is_rounded)[:5]}"
 
     def _pass_time(self, milliseconds: int) -> None:

@@ -238,3 +238,84 @@ def test_is_all_zero(length: int) -> None:
             octets[at + index] = 0x80
             assert not judgement.is_all_zero(octets, at, length)
             octets[at + index] = 0
+
+
+def is_implausible(octets: bytes | Octets, at: int = 0) -> bool:
+    array = np.frombuffer(octets, np.uint8)
+    return bool(judgement.is_implausible(array, at, (len(array) - at) // 4))
+
+
+def strays() -> Iterator[bytes]:
+    """What follows floats: 0 to 600 words of every sort, and mixtures at the limits."""
+    rng = np.random.default_rng(12)
+    words = np.array(WORDS_OF_INTEREST, np.uint32)
+    normal = rng.normal(0, 0.01, 600).astype("<f4")
+    yield b""
+    for word in words:
+        for count in (1, 2, 3, 4, 15, 16, 17, 255, 256, 257, 600):
+            yield word.tobytes() * count
+        for share in (1, 2, 3, 17, 18, 19, 128, 130, 131, 135, 137, 138):
+            mixed = normal[:256].copy()
+            mixed[1 : 1 + share] = word.view("<f4")
+            yield np.append(mixed, normal[:100]).tobytes()
+            yield np.append(normal[:300], mixed).tobytes()
+    for _ in range(200):
+        yield rng.choice(words, int(rng.integers(0, 600))).tobytes()
+
+
+def test_what_follows_floats_agrees_with_the_oracle() -> None:
+    said = set()
+    for stream in strays():
+        expected = oracle.is_implausible(stream)
+        assert is_implausible(stream) == expected, stream[:80].hex(" ", 4)
+        assert is_implausible(bytes(3) + stream, 3) == expected
+        said.add(expected)
+    assert said == {False, True}
+
+
+@given(st.binary(max_size=2000).map(lambda octets: octets[: len(octets) & ~3]))
+def test_any_octets_that_follow_floats_agree_with_the_oracle(octets: bytes) -> None:
+    assert is_implausible(octets) == oracle.is_implausible(octets)
+
+
+@real_data
+def test_arrays_of_floats_stay_plausible_in_segments_of_any_length() -> None:
+    for name, values in corpus.floats().items():
+        octets = np.asarray(values, "<f4").tobytes()
+        for length in (16, 64, 1448, 4000, 61_440):
+            parts = range(0, min(len(octets), 200 * length) - length + 1, length)
+            wrong = sum(is_implausible(octets[at : at + length]) for at in parts)
+            assert wrong <= len(parts) // 1000, (name, length, wrong)
+
+
+@real_data
+@pytest.mark.parametrize(
+    "name", ["en utf-8", "json", "csv of zeros", "Python", "HTTP", "int32 ids", "int16 small", "tar"]
+)
+def test_other_octets_behind_floats_are_noticed(name: str) -> None:
+    octets = corpus.others()[name]
+    assert all(is_implausible(octets[at : at + 1448]) for at in range(0, 30 * 1448, 1448) if len(octets) > at + 1448)
+
+
+def test_a_flow_that_counts_as_floats_no_more_may_do_so_again() -> None:
+    floats = np.random.default_rng(8).normal(0, 0.01, 600).astype("<f4").tobytes()
+    text = b"Some text in between, which no codec may touch. " * 20
+    row = np.zeros(JUDGE_FIELDS, np.int64)
+    judgement.judge_again(row, 100)
+    array = np.frombuffer(text + floats, np.uint8)
+    judgement.weigh(row, array, 0, len(text), 100, 0)
+    assert judgement.verdict(row) == UNDECIDED, "text is not final any more"
+    judgement.weigh(row, array, len(text), 1000, 100 + len(text), 0)
+    assert judgement.verdict(row) == UNDECIDED, "less than a kilobyte of floats"
+    judgement.weigh(row, array, len(text) + 1000, 600, 100 + len(text) + 1000, 0)
+    assert judgement.verdict(row) == FLOATS
+
+
+def test_octets_that_were_not_seen_are_not_put_into_words() -> None:
+    floats = np.full(400, 0.3, "<f4").tobytes()
+    row = np.zeros(JUDGE_FIELDS, np.int64)
+    array = np.frombuffer(floats, np.uint8)
+    judgement.weigh(row, array, 0, 402, 0, 0)
+    judgement.weigh(row, array, 405, 1195, 405, 1)  # three octets are missing
+    assert judgement.verdict(row) == FLOATS
+    assert row[judgement.JUDGED_WORDS] == 256

@@ -1,0 +1,123 @@
+"""Who promises floats: questions about sockets, their answers, and what the NIC does with a connection until then."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from frames import make_segment
+from nic_pair import Nic, connect
+
+from netoffload.engine import nic as engine
+from netoffload.engine import promises
+from netoffload.engine.flows import PROMISE, SLOTS
+
+ISN = 1000
+VALUES = np.random.default_rng(5).normal(0, 0.01, 8000).astype(np.float32)
+OCTETS = VALUES.tobytes()
+
+
+def asking_pair(count: int = 1) -> tuple[Nic, Nic]:
+    """Return two NICs with tagged connections; the first one must ask for the promise of each."""
+    client, server = Nic(), Nic()
+    client.settings = client.settings._replace(trust=0)
+    for number in range(count):
+        connect(client, server, ISN, sport=40_000 + number, judged=False)
+    return client, server
+
+
+def send(nic: Nic, start: int, end: int, **how: int | str) -> list[bytes]:
+    return nic.from_host(make_segment(OCTETS[start:end], seq=ISN + 1 + start, **how))  # type: ignore[arg-type]
+
+
+def is_exact(frames: list[bytes], start: int, end: int) -> bool:
+    return frames == [make_segment(OCTETS[start:end], seq=ISN + 1 + start)]
+
+
+def test_the_first_payload_raises_the_question_and_the_answer_begins_rounding() -> None:
+    client, _ = asking_pair()
+    assert engine.count_questions(client.state) == 0, "handshakes ask nothing"
+    assert is_exact(send(client, 0, 4096), 0, 4096)
+    assert is_exact(send(client, 4096, 8192), 4096, 8192)
+    assert engine.count_questions(client.state) == 1, "one question per connection"
+    slot = engine.slot_in_question(client.state, 0)
+    assert client.table[slot, PROMISE] == promises.ASKED
+    engine.answer(client.state, 0, 0x28)
+    engine.forget_questions(client.state)
+    assert client.flows()[0]["promised_by"] == "socket"
+    assert not is_exact(send(client, 8192, 12_288), 8192, 12_288)
+    assert client.counts()["tx_segments"] == 1
+    assert engine.count_questions(client.state) == 0
+
+
+@pytest.mark.parametrize(
+    ("tos", "promised_by"), [(0, "nobody"), (0x20, "nobody"), (-1, "no socket"), (0x2A, "socket"), (0x2B, "socket")]
+)
+def test_the_socket_decides_but_for_its_ecn_bits(tos: int, promised_by: str) -> None:
+    client, _ = asking_pair()
+    send(client, 0, 4096)
+    engine.answer(client.state, 0, tos)
+    engine.forget_questions(client.state)
+    sent = send(client, 4096, 8192)
+    assert client.flows()[0]["promised_by"] == promised_by
+    if promised_by == "socket":
+        assert client.counts()["tx_segments"] == 1
+    else:
+        assert is_exact(sent, 4096, 8192)
+        assert is_exact(send(client, 0, 4096), 0, 4096)
+        assert client.counts()["bypass_unpromised"] == 2
+
+
+def test_zeros_of_a_connection_that_nobody_promised_stay_raw() -> None:
+    client, _ = asking_pair()
+    zeros = make_segment(bytes(4000), seq=ISN + 1)
+    client.from_host(zeros)
+    engine.answer(client.state, 0, 0)
+    later = make_segment(bytes(4000), seq=ISN + 4001)
+    assert client.from_host(later) == [later]
+
+
+def test_a_question_that_could_not_be_asked_comes_again() -> None:
+    client, _ = asking_pair()
+    send(client, 0, 4096)
+    engine.forget_question(client.state, 0)
+    engine.forget_questions(client.state)
+    send(client, 4096, 8192)
+    assert engine.count_questions(client.state) == 1
+
+
+def test_untagged_payload_and_acknowledgements_ask_nothing() -> None:
+    client, _ = asking_pair()
+    send(client, 0, 4096, tos=0)
+    client.from_host(make_segment(seq=ISN + 4097))
+    assert engine.count_questions(client.state) == 0
+
+
+def test_a_batch_cannot_raise_more_questions_than_there_is_room_for() -> None:
+    count = promises.QUESTIONS_MAX + 5
+    client, _ = asking_pair(count)
+    for number in range(count):
+        send(client, 0, 4000, sport=40_000 + number)
+    assert engine.count_questions(client.state) == promises.QUESTIONS_MAX
+    for index in range(promises.QUESTIONS_MAX):
+        engine.answer(client.state, index, 0x28)
+    engine.forget_questions(client.state)
+    for number in range(count):
+        send(client, 4000, 8000, sport=40_000 + number)
+    assert engine.count_questions(client.state) == 5
+
+
+def test_questions_that_an_earlier_process_left_open_are_raised_again() -> None:
+    client, _ = asking_pair()
+    send(client, 0, 4096)
+    promises.reopen(client.table)
+    assert not (client.table[:SLOTS, PROMISE] == promises.ASKED).any()
+    send(client, 4096, 8192)
+    assert engine.count_questions(client.state) == 2
+
+
+def test_the_operator_promises_for_every_tag() -> None:
+    client, server = Nic(), Nic()
+    connect(client, server, ISN, judged=False)
+    send(client, 0, 4096)
+    assert client.flows()[0]["promised_by"] == "operator"
+    assert client.counts()["tx_segments"] == 1
