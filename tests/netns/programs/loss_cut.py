@@ -75,7 +75,7 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=1, help="pairs of transfers at a time")
     parser.add_argument("--loss", type=float, default=0.15)
     parser.add_argument("--octets", type=int, default=100_000)
-    parser.add_argument("--longest", type=int, default=1449, help="write, octets: 64 at least")
+    parser.add_argument("--longest", type=int, default=64, help="write, octets: 64 at least")
     parser.add_argument("--pause-s", type=float, default=0.002, help="between two writes")
     parser.add_argument("--limit-s", type=float, default=180.0, help="for each transfer")
     parser.add_argument("--ratio-max", type=float, default=1.5)

@@ -59,6 +59,11 @@ def restart(nics: list[NicByHand], numbers: list[int], number: signal.Signals, a
         nics[index].start()
 
 
+def options_of(args: argparse.Namespace, folder: Path) -> list[list[str]]:
+    """Return the NICs' options: none, or a flow table each."""
+    return [["--flow-table", str(folder / f"n{index}.bin")] if args.with_tables else [] for index in range(2)]
+
+
 def measure(args: argparse.Namespace) -> dict[str, object]:
     """Return what became of the connections of one restart."""
     settings = TestbedSettings(2, nic=NicSettings())
@@ -66,7 +71,7 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
     with (
         tempfile.TemporaryDirectory(prefix="restart-cut-") as folder,
         Testbed(make_plan(settings, f"h{secrets.token_hex(3)}"), check_rate=False) as bed,
-        nics_by_hand(bed, Path(folder)) as nics,
+        nics_by_hand(bed, Path(folder), options_of(args, Path(folder))) as nics,
     ):
         transfers = connect(bed, args.count, args.octets, args.pause_s, args.seed)
         try:
@@ -106,6 +111,7 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=60.0, help="when a connection counts as hung")
     parser.add_argument("--signal", choices=["TERM", "KILL", "none"], default="TERM")
     parser.add_argument("--node", choices=["0", "1", "both"], default="0")
+    parser.add_argument("--with-tables", action="store_true", help="give each NIC a --flow-table, for comparison")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
