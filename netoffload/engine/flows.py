@@ -6,7 +6,7 @@ A slot is one TCP connection, seen from the host: what it sends (fields of the t
 ::
 
     int64[ROWS, FIELDS]    SLOTS slots          hash of the key, then two windows of WINDOW slots
-                           CANDIDATES rows      SYNs from the wire that the host has not answered yet
+                           CANDIDATES rows      SYNs from the wire that the host has not answered yet, likewise
                            1 row                the words that key the hash, drawn anew at every start
 
 A connection is in one of two windows. A new one goes into the emptier window, so a window hardly ever fills up before
@@ -41,8 +41,8 @@ from netoffload.wire import ipv4, ipv6
 
 SLOTS: Final = 4096
 """A power of two. A node of a training run has a few connections per peer; a busy host has some thousands."""
-CANDIDATES: Final = 1024
-"""A power of two. A host answers a SYN within microseconds; a row is taken over by the next SYN with its hash."""
+CANDIDATES: Final = SLOTS
+"""A host answers a SYN within microseconds, but thousands of connections may begin at once."""
 WINDOW: Final = 8
 """A power of two."""
 KEY_ROW: Final = SLOTS + CANDIDATES
@@ -292,34 +292,31 @@ def _slot_of(hashed: int, probe: int) -> int:
 
 
 @inline_kernel
-def find(flows: FlowTable, key: FlowKey) -> int:
-    """Return the slot of a connection, or ``NOT_FOUND``."""
+def _find_behind(flows: FlowTable, first_row: int, key: FlowKey) -> int:
+    """Return the row of a connection in one half of the table, or ``NOT_FOUND``."""
     hashed = _hash(flows, key)
     for probe in range(2 * WINDOW):
-        slot = _slot_of(hashed, probe)
-        if _holds(flows, slot, key):
-            return slot
+        row = first_row + _slot_of(hashed, probe)
+        if _holds(flows, row, key):
+            return row
     return NOT_FOUND
+
+
+@inline_kernel
+def find(flows: FlowTable, key: FlowKey) -> int:
+    """Return the slot of a connection, or ``NOT_FOUND``."""
+    return _find_behind(flows, 0, key)
 
 
 @inline_kernel
 def find_candidate(flows: FlowTable, key: FlowKey) -> int:
     """Return the row of a SYN from the wire, or ``NOT_FOUND``."""
-    row = SLOTS + (_hash(flows, key) & (CANDIDATES - 1))
-    return row if _holds(flows, row, key) else NOT_FOUND
-
-
-@inline_kernel
-def make_candidate(flows: FlowTable, key: FlowKey) -> int:
-    """Return the row of a SYN from the wire, empty but for the key."""
-    row = SLOTS + (_hash(flows, key) & (CANDIDATES - 1))
-    _take(flows, row, key)
-    return row
+    return _find_behind(flows, SLOTS, key)
 
 
 @inline_kernel
 def _rank(flows: FlowTable, slot: int, now_ns: int) -> int:
-    """Return how ready a slot is to be taken over; 0: not at all."""
+    """Return how ready a row is to be taken over; 0: not at all. A candidate counts as ``OPENING``."""
     if flows[slot, IP_VERSION] == 0:
         return _FREE
     silent_ns = now_ns - flows[slot, LAST_SEEN_NS]
@@ -352,30 +349,48 @@ def make_slot(flows: FlowTable, key: FlowKey, now_ns: int) -> int:
 
     An earlier connection with the same addresses and ports may have a slot; then that slot is emptied and returned.
     """
-    slot = find(flows, key)
-    if slot == NOT_FOUND:
-        hashed = _hash(flows, key)
-        best = 0
-        is_second_emptier = _count_free(flows, hashed, WINDOW) > _count_free(flows, hashed, 0)
-        for step in range(2 * WINDOW):
-            candidate = _slot_of(hashed, step ^ WINDOW if is_second_emptier else step)
-            rank = _rank(flows, candidate, now_ns)
-            is_older = 0 < rank < _FREE and rank == best
-            if rank > best or (is_older and flows[candidate, LAST_SEEN_NS] < flows[slot, LAST_SEEN_NS]):
-                slot, best = candidate, rank
-        if best == 0:
-            return NOT_FOUND
-    _take(flows, slot, key)
-    flows[slot, LAST_SEEN_NS] = now_ns
-    return slot
+    return _make_behind(flows, 0, key, now_ns)
 
 
 @inline_kernel
-def _count_free(flows: FlowTable, hashed: int, first: int) -> int:
-    """Return how many slots of a window are free; ``first`` is its first probe."""
+def make_candidate(flows: FlowTable, key: FlowKey, now_ns: int) -> int:
+    """Return the row of a SYN from the wire, empty but for the key; the oldest other SYN may give way."""
+    return _make_behind(flows, SLOTS, key, now_ns)
+
+
+@inline_kernel
+def note_answered(flows: FlowTable, row: int) -> None:
+    """Let the SYN of a row, which the host has answered, give way first."""
+    flows[row, LAST_SEEN_NS] = 0
+
+
+@inline_kernel
+def _make_behind(flows: FlowTable, first_row: int, key: FlowKey, now_ns: int) -> int:
+    """Return an empty row in one half of the table, or ``NOT_FOUND``."""
+    row = _find_behind(flows, first_row, key)
+    if row == NOT_FOUND:
+        hashed = _hash(flows, key)
+        best = 0
+        is_second_emptier = _count_free(flows, first_row, hashed, WINDOW) > _count_free(flows, first_row, hashed, 0)
+        for step in range(2 * WINDOW):
+            other = first_row + _slot_of(hashed, step ^ WINDOW if is_second_emptier else step)
+            rank = _rank(flows, other, now_ns)
+            is_older = 0 < rank < _FREE and rank == best
+            if rank > best or (is_older and flows[other, LAST_SEEN_NS] < flows[row, LAST_SEEN_NS]):
+                row, best = other, rank
+        if best == 0:
+            return NOT_FOUND
+    _take(flows, row, key)
+    flows[row, LAST_SEEN_NS] = now_ns
+    return row
+
+
+@inline_kernel
+def _count_free(flows: FlowTable, first_row: int, hashed: int, first: int) -> int:
+    """Return how many rows of a window are free; ``first`` is its first probe."""
     free = 0
     for probe in range(first, first + WINDOW):
-        free += flows[_slot_of(hashed, probe), IP_VERSION] == 0
+        free += flows[first_row + _slot_of(hashed, probe), IP_VERSION] == 0
     return free
 
 

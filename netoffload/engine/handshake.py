@@ -134,6 +134,7 @@ def _adopt(flows: FlowTable, slot: int, candidate: int, peer_shift: int) -> None
         flow_table.PEER_NONCE,
     ):
         flows[slot, field] = flows[candidate, field]
+    flow_table.note_answered(flows, candidate)
     _await(flows, slot)
     _settle_shift(flows, slot, peer_shift)
 
@@ -200,7 +201,7 @@ def _write(frame: Uint8Array, ip_len: int, tcp_len: int, ways: int, nonce: int, 
 
 
 @inline_kernel
-def accept(frame: Uint8Array, ip_len: int, length: int, ways: int, flows: FlowTable) -> int:
+def accept(frame: Uint8Array, ip_len: int, length: int, ways: int, now_ns: int, flows: FlowTable) -> int:
     """Note what a SYN from the wire says about its sender, and take the word out of it.
 
     Returns:
@@ -219,7 +220,7 @@ def accept(frame: Uint8Array, ip_len: int, length: int, ways: int, flows: FlowTa
             most = flows[slot, flow_table.OWN_MSS]
             _take_answer(frame, tcp_at, tcp_len, at, ways, flows, slot)
     else:
-        _take_offer(frame, tcp_at, tcp_len, at, ways, flows, key)
+        _take_offer(frame, tcp_at, tcp_len, at, ways, now_ns, flows, key)
     if at == NO_OPTION:
         return length
     _limit_mss(frame, tcp_at, tcp_len, most)
@@ -232,14 +233,14 @@ def accept(frame: Uint8Array, ip_len: int, length: int, ways: int, flows: FlowTa
 
 @inline_kernel
 def _take_offer(
-    frame: Uint8Array, tcp_at: int, tcp_len: int, word_at: int, ways: int, flows: FlowTable, key: FlowKey
+    frame: Uint8Array, tcp_at: int, tcp_len: int, word_at: int, ways: int, now_ns: int, flows: FlowTable, key: FlowKey
 ) -> None:
     """Keep what a SYN says until the host answers it; a repeated SYN without the word does not revoke the word."""
     peer_isn = be32(frame, tcp_at + tcp.SEQ)
     row = flow_table.find_candidate(flows, key)
     if word_at == NO_OPTION and (row == NOT_FOUND or flows[row, flow_table.PEER_ISN] == peer_isn):
         return
-    row = flow_table.make_candidate(flows, key)
+    row = flow_table.make_candidate(flows, key, now_ns)
     flows[row, flow_table.PEER_ISN] = peer_isn
     flows[row, flow_table.WINDOW_SHIFT] = _read_shift(frame, tcp_at, tcp_len)
     if word_at != NO_OPTION:

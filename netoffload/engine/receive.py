@@ -34,6 +34,7 @@ from netoffload.engine.block_view import check, find_block, is_ours
 from netoffload.engine.counters import Counter
 from netoffload.engine.flows import NOT_FOUND, key_of, reversed_key
 from netoffload.engine.network import IP_AT
+from netoffload.engine.options import NO_OPTION, find_option
 from netoffload.engine.sequence import advance, distance, is_before
 from netoffload.wire import ethernet, offload, tcp, vnet
 
@@ -145,7 +146,7 @@ def note(
     tcp_at = IP_AT + ip_len
     flags = u8(frame, tcp_at + tcp.FLAGS)
     if flags & tcp.SYN:
-        shorter = handshake.accept(frame, ip_len, length, ways, flows)
+        shorter = handshake.accept(frame, ip_len, length, ways, now_ns, flows)
         counters[Counter.RX_OFFERS] += int(shorter != length)
         return int(shorter)
     if slot != NOT_FOUND and plain.has_right_sum(frame, ip_len):
@@ -202,6 +203,26 @@ def _heed(
             plain.replace_u16(frame, tcp_at, tcp.WINDOW, window)
             plain.replace_u16(frame, tcp_at, tcp.ACK, told >> 16)
             plain.replace_u16(frame, tcp_at, tcp.ACK + 2, told & 0xFFFF)
+        if is_before(ack, told):
+            _clear_echo(frame, tcp_at, is_block)
+
+
+@inline_kernel
+def _clear_echo(frame: Uint8Array, tcp_at: int, is_block: bool) -> None:
+    """Set the timestamp echo reply to 0, so that TCP measures no round trip by an acknowledgement of lent octets.
+
+    The peer's segment may be a repeated acknowledgement, whose echo is as old as the last octet in order (RFC 7323,
+    4.3). It would make the host's retransmission timeout as long as a loss lasts, and longer with every loss.
+    """
+    tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
+    at = find_option(frame, tcp_at, tcp_len, tcp.OPTION_TIMESTAMPS)
+    if at <= NO_OPTION or u8(frame, at + 1) != tcp.OPTION_TIMESTAMPS_LEN or (at - tcp_at) & 1:
+        return
+    if is_block:
+        put_be32(frame, at + tcp.TSECR, 0)
+    else:
+        plain.replace_u16(frame, tcp_at, at + tcp.TSECR - tcp_at, 0)
+        plain.replace_u16(frame, tcp_at, at + tcp.TSECR + 2 - tcp_at, 0)
 
 
 @inline_kernel

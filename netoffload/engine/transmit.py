@@ -371,14 +371,14 @@ def _is_zeros(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int) 
 
 @inline_kernel
 def _send_nothing(source: Uint8Array, part: Segment, sent: Sent, flows: FlowTable, slot: int, room: Room) -> int:
-    """Send the header of a segment whose octets are all held; if it is a repeated one, with an octet that the peer has.
+    """Send the header of a segment whose octets are all held, with an octet that the peer has if an answer is needed.
 
-    The host may wait for an acknowledgement of the held octets before it sends more. An old octet makes the peer
-    acknowledge at once (RFC 1122, 4.2.3.6), and ``forms.acknowledge`` turns its answer into the one that the host waits
-    for. A header without payload is not enough: Linux answers at most two of them a second
-    (``net.ipv4.tcp_invalid_ratelimit``).
+    The host may wait for an acknowledgement of the held octets before it sends more (Nagle's algorithm, RFC 9293,
+    3.7.4). Where the peer has everything else, nothing else would bring one. An old octet makes the peer acknowledge at
+    once (RFC 1122, 4.2.3.6), and ``forms.acknowledge`` turns its answer into the one that the host waits for. A header
+    without payload is not enough: Linux answers at most two of them a second (``net.ipv4.tcp_invalid_ratelimit``).
     """
-    if sent.again or not sent.is_last:
+    if sent.again or not sent.is_last or flows[slot, flow_table.LENT_LEN] > 0:
         seq = advance(flows[slot, flow_table.UNA], -1)
         put_be32(source, part.tcp_at + tcp.SEQ, seq)
         source[part.payload_at] = 0
