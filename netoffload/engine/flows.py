@@ -168,7 +168,11 @@ RX_NEXT_SEQ: Final = PROMISE + 2
 """The sequence number behind the newest octet from the peer."""
 UNA_SINCE_NS: Final = PROMISE + 3
 """When the octet ``UNA`` became the oldest one that the peer lacks."""
-FIELDS: Final = PROMISE + 4
+REPEATED_END: Final = PROMISE + 4
+"""How far the stream had come when the host last sent octets again."""
+HOST_TSVAL: Final = PROMISE + 5
+"""The timestamp in the host's latest segment; 0 without timestamps."""
+FIELDS: Final = PROMISE + 6
 
 FlowTable = Int64Array
 """int64[ROWS, FIELDS]: a row per connection."""
@@ -426,5 +430,5 @@ def begin(flows: FlowTable, slot: int, isn: int) -> None:
     """Note the host's initial sequence number."""
     first = (isn + 1) & 0xFFFFFFFF
     flows[slot, ISN] = isn
-    flows[slot, NEXT_SEQ] = flows[slot, UNA] = flows[slot, JUDGED + JUDGED_SEQ] = first
+    flows[slot, NEXT_SEQ] = flows[slot, UNA] = flows[slot, REPEATED_END] = flows[slot, JUDGED + JUDGED_SEQ] = first
     flows[slot, WINDOW_EDGE] = NO_EDGE

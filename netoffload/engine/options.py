@@ -42,6 +42,13 @@ def find_option(frame: Uint8Array, tcp_at: int, tcp_len: int, wanted: int) -> in
 
 
 @inline_kernel
+def find_timestamps(frame: Uint8Array, tcp_at: int, tcp_len: int) -> int:
+    """Return where the option for timestamps is (RFC 7323), or ``NO_OPTION``."""
+    at = find_option(frame, tcp_at, tcp_len, tcp.OPTION_TIMESTAMPS)
+    return at if at > NO_OPTION and u8(frame, at + 1) == tcp.OPTION_TIMESTAMPS_LEN else NO_OPTION
+
+
+@inline_kernel
 def has_signature(frame: Uint8Array, tcp_at: int, tcp_len: int) -> bool:
     """Whether an option signs the segment (TCP-MD5, TCP-AO), or the options cannot be read."""
     return (

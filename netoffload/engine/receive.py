@@ -34,7 +34,7 @@ from netoffload.engine.block_view import check, find_block, is_ours
 from netoffload.engine.counters import Counter
 from netoffload.engine.flows import NOT_FOUND, key_of, reversed_key
 from netoffload.engine.network import IP_AT
-from netoffload.engine.options import NO_OPTION, find_option
+from netoffload.engine.options import NO_OPTION, find_timestamps
 from netoffload.engine.sequence import advance, distance, is_before
 from netoffload.wire import ethernet, offload, tcp, vnet
 
@@ -203,26 +203,29 @@ def _heed(
             plain.replace_u16(frame, tcp_at, tcp.WINDOW, window)
             plain.replace_u16(frame, tcp_at, tcp.ACK, told >> 16)
             plain.replace_u16(frame, tcp_at, tcp.ACK + 2, told & 0xFFFF)
-        if is_before(ack, told):
-            _clear_echo(frame, tcp_at, is_block)
+    is_repeated = is_before(una, flows[slot, flow_table.REPEATED_END]) and flows[slot, flow_table.FORM] != forms.EXACT
+    if is_before(ack, told) or (told != una and is_repeated):
+        _put_echo(frame, tcp_at, flows[slot, flow_table.HOST_TSVAL], is_block)
 
 
 @inline_kernel
-def _clear_echo(frame: Uint8Array, tcp_at: int, is_block: bool) -> None:
-    """Set the timestamp echo reply to 0, so that TCP measures no round trip by an acknowledgement of lent octets.
+def _put_echo(frame: Uint8Array, tcp_at: int, tsval: int, is_block: bool) -> None:
+    """Let an acknowledgement echo the time of the host's latest segment.
 
-    The peer's segment may be a repeated acknowledgement, whose echo is as old as the last octet in order (RFC 7323,
-    4.3). It would make the host's retransmission timeout as long as a loss lasts, and longer with every loss.
+    An acknowledgement of lent octets, or one that follows a repetition, may echo the time of the last octet that came
+    in order (RFC 7323, 4.3). The NIC makes both more frequent: the host repeats the two octets of a cut float, and the
+    peer has had them for long. The host's TCP would take the length of a loss for a round trip, and wait for longer
+    after every loss. Without an echo it would take no measurement, and its timeout would stay doubled.
     """
     tcp_len = (u8(frame, tcp_at + tcp.DATA_OFFSET) >> 4) * 4
-    at = find_option(frame, tcp_at, tcp_len, tcp.OPTION_TIMESTAMPS)
-    if at <= NO_OPTION or u8(frame, at + 1) != tcp.OPTION_TIMESTAMPS_LEN or (at - tcp_at) & 1:
+    at = find_timestamps(frame, tcp_at, tcp_len)
+    if tsval == 0 or at <= NO_OPTION or (at - tcp_at) & 1:
         return
     if is_block:
-        put_be32(frame, at + tcp.TSECR, 0)
+        put_be32(frame, at + tcp.TSECR, tsval)
     else:
-        plain.replace_u16(frame, tcp_at, at + tcp.TSECR - tcp_at, 0)
-        plain.replace_u16(frame, tcp_at, at + tcp.TSECR + 2 - tcp_at, 0)
+        plain.replace_u16(frame, tcp_at, at + tcp.TSECR - tcp_at, tsval >> 16)
+        plain.replace_u16(frame, tcp_at, at + tcp.TSECR + 2 - tcp_at, tsval & 0xFFFF)
 
 
 @inline_kernel

@@ -22,7 +22,7 @@ from netoffload.engine.counters import Counter
 from netoffload.engine.encapsulation import bundle, is_block
 from netoffload.engine.flows import NOT_FOUND, key_of
 from netoffload.engine.network import IP_AT
-from netoffload.engine.options import has_signature
+from netoffload.engine.options import NO_OPTION, find_timestamps, has_signature
 from netoffload.engine.pack import BLOCKS_ROOM, account, find_sending, pack
 from netoffload.engine.sequence import advance, distance, is_before
 from netoffload.wire import offload, tcp, vnet
@@ -249,12 +249,17 @@ def _note(frame: Uint8Array, segment: Segment, now_ns: int, flows: FlowTable, sl
         flows[slot, flow_table.NEXT_SEQ] = end_seq
     if segment.flags & tcp.ACK_FLAG:
         flows[slot, flow_table.HOST_ACK] = be32(frame, segment.tcp_at + tcp.ACK)
+    if flows[slot, flow_table.FORM] != forms.EXACT:
+        at = find_timestamps(frame, segment.tcp_at, segment.payload_at - segment.tcp_at)
+        flows[slot, flow_table.HOST_TSVAL] = be32(frame, at + tcp.TSVAL) if at > NO_OPTION else 0
     flows[slot, flow_table.LAST_SEEN_NS] = now_ns
     if segment.flags & tcp.FIN:
         flows[slot, flow_table.STATE] = flow_table.CLOSED
     if segment.flags & tcp.RST:
         flow_table.close(flows, slot)
     again = segment.payload_len > 0 and is_before(segment.seq, next_seq)
+    if again:
+        flows[slot, flow_table.REPEATED_END] = flows[slot, flow_table.NEXT_SEQ]
     is_last = not is_before(end_seq, flows[slot, flow_table.NEXT_SEQ])
     return Sent(again, is_last, next_seq)
 

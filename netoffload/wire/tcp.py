@@ -41,8 +41,9 @@ OPTION_WINDOW_SCALE: Final = 3
 OPTION_WINDOW_SCALE_LEN: Final = 3
 OPTION_TIMESTAMPS: Final = 8
 OPTION_TIMESTAMPS_LEN: Final = 10
+TSVAL: Final = 2
 TSECR: Final = 6
-"""Where the echo reply is in the option for timestamps (RFC 7323, 3.2)."""
+"""Where value and echo reply are in the option for timestamps (RFC 7323, 3.2)."""
 OPTION_MD5: Final = 19
 """RFC 2385: signs the payload, so a segment with it must not be changed."""
 OPTION_AO: Final = 29
