@@ -27,7 +27,7 @@ from rich.table import Table
 
 import netoffload
 from netoffload.cli.known import KnownCommands
-from netoffload.compiled.cache import COMPILING
+from netoffload.compiled.progress import COMPILING
 from netoffload.errors import EXTRAS, NetOffloadError, SystemRefusedError, missing_package
 from netoffload.programs import end_at_once
 
@@ -130,7 +130,7 @@ def phases(first: str) -> Iterator[Callable[[str], None]]:
 
     def say(phrase: str) -> None:
         line.update(phrase)
-        if phrase == COMPILING and not notes.is_terminal:
+        if phrase.startswith(COMPILING) and not notes.is_terminal:
             notes.print(phrase, highlight=False, markup=False)
 
     with notes.status("") as line:

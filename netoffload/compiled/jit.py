@@ -15,8 +15,10 @@ from typing import Any, Final, TypeVar, cast
 import llvmlite.binding
 import numba
 from numba.core import config as numba_config
+from numba.core import event
 
 from netoffload.compiled.cache import make_cache_dir
+from netoffload.compiled.progress import PROGRESS
 
 ENV_KERNEL: Final = "NETOFFLOAD_KERNEL"
 """Environment variable that forces a kernel variant (see ``netoffload.codec.kernels``)."""
@@ -60,6 +62,19 @@ if not os.environ.get("NUMBA_CACHE_DIR"):
 CACHE_DIR: Final = Path(numba_config.CACHE_DIR) if numba_config.CACHE_DIR else None
 """Where compiled kernels are kept: ``$NUMBA_CACHE_DIR``, else the folder from ``cache``; None: nowhere."""
 
+
+class _ProgressListener(event.Listener):  # type: ignore[misc]  # numba is untyped
+    """Hears of every kernel that is compiled because the cache lacks it."""
+
+    def on_start(self, event: Any) -> None:
+        PROGRESS.begin(event.data["dispatcher"].py_func.__name__)
+
+    def on_end(self, event: Any) -> None:
+        PROGRESS.end()
+
+
+PROGRESS.folder = CACHE_DIR
+event.register("numba:compile", _ProgressListener())
 
 _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 """Without Numba's run time (``_nrt``) a kernel cannot make an array, and does not count references: its caller holds

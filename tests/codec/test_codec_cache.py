@@ -151,7 +151,7 @@ def test_an_interrupted_warmup_ends_its_processes_without_a_traceback(tmp_path: 
     warmup = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
     with warmup:
         assert warmup.stderr is not None
-        assert warmup.stderr.readline().startswith("compiling kernels")
+        assert warmup.stderr.readline().startswith("netoffload: compiling kernels: ")
         while not any(tmp_path.rglob("*.nbi")):  # until a process compiles
             assert warmup.poll() is None
         os.killpg(warmup.pid, signal.SIGINT)  # as a terminal does
