@@ -32,7 +32,7 @@ def probabilities(weights: np.ndarray, some: np.ndarray) -> np.ndarray:
     return powers / powers.sum(1, keepdims=True)
 
 
-with CompComm(MPI.COMM_WORLD, codec="bounded", bound_k=10, offload=asked.offload) as comm:
+with CompComm(MPI.COMM_WORLD, codec="packed", bound_k=10, offload=asked.offload) as comm:
     rng = np.random.default_rng(comm.rank)
     mine = np.arange(comm.rank, 1500, comm.size)  # the last 297 are for the test
     weights = np.zeros((1024, 10), np.float32)

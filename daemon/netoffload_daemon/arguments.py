@@ -15,8 +15,8 @@ from netoffload.nic_options import NicProcess, options_of, types_of
 EXAMPLES: Final = """\
 examples:
   netoffload nic --host tap:inc0 --host-netns /run/netns/n0 --wire wire0 --wire-netns /run/netns/n0w \\
-                 --bound 8 --packing per-segment --control /run/nic-n0.sock
-  netoffload nic --host veth:host0 --wire eth1 --threads 2 --trace frames.pcapng --trace-side wire
+                 --codec packed --bound 8 --control /run/nic-n0.sock
+  netoffload nic --host veth:host0 --wire eth1 --codec packed --threads 2 --trace frames.pcapng --trace-side wire
 
 The host's programs mark a socket with setsockopt(IPPROTO_IP, IP_TOS, 0x28) before connecting, on both ends,
 and send only float32 on it. All other traffic crosses unchanged. --tag chooses another mark, --ports narrows it.
