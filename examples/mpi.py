@@ -13,7 +13,7 @@ from netoffload_mpi import CompComm
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=200)
-parser.add_argument("--offload", default="inline", help="nic, inline, auto or off")
+parser.add_argument("--offload", help="nic, inline, auto (the default) or off")
 asked = parser.parse_args()
 
 SCALE = np.float32(16)  # brings the gradient into the codec's range
