@@ -26,6 +26,7 @@ from rich.progress import (
 from rich.table import Table
 
 import netoffload
+from netoffload.cli.help_tables import keep_whole
 from netoffload.cli.known import KnownCommands
 from netoffload.compiled.progress import COMPILING
 from netoffload.errors import EXTRAS, NetOffloadError, SystemRefusedError, missing_package
@@ -169,6 +170,7 @@ def _raise_interrupted(_signal: int, _frame: FrameType | None) -> None:
 @functools.cache
 def _command() -> Callable[..., object]:
     """Return the commands. They are put together once, because that takes longer than most tests of an error."""
+    keep_whole()
     return typer.main.get_command(app)
 
 

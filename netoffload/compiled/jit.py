@@ -6,6 +6,7 @@ changes, Numba would still use the old code. So the name of the cache folder has
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import numba
 from numba.core import config as numba_config
 from numba.core import event
 
+from netoffload import log
 from netoffload.compiled.cache import make_cache_dir
 from netoffload.compiled.progress import PROGRESS
 
@@ -101,7 +103,28 @@ def _compiled_once_per_type(dispatcher: Any) -> Any:
 
 
 def _compiled(function: F, **options: Any) -> F:
-    return cast(F, _compiled_once_per_type(numba.njit(**_OPTIONS, **options)(function)))
+    return cast(F, _kept_if_possible(_compiled_once_per_type(numba.njit(**_OPTIONS, **options)(function))))
+
+
+def _kept_if_possible(dispatcher: Any) -> Any:
+    """Let a kernel serve this process also if the disk is full and cannot keep it; return the kernel."""
+    if JIT_DISABLED:
+        return dispatcher
+    save = dispatcher._cache.save_overload
+
+    def save_or_warn(signature: Any, compiled: Any) -> None:
+        try:
+            save(signature, compiled)
+        except OSError as error:
+            _warn_that_nothing_is_kept(str(error.strerror))
+
+    dispatcher._cache.save_overload = save_or_warn
+    return dispatcher
+
+
+@functools.cache
+def _warn_that_nothing_is_kept(reason: str) -> None:
+    log.say("kernels_not_kept", f"compiled kernels cannot be kept in {CACHE_DIR}: {reason}", level="warning")
 
 
 def kernel(function: F) -> F:
