@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from netoffload import config, results
+from netoffload import config
 from netoffload.cli.app import app, told_anyway
 from netoffload.cli.data_options import Data, DataDir, Sharing
 from netoffload.cli.grouped import shows_fields
@@ -97,8 +97,6 @@ def train(
     each = _one_per_exchange(first, exchange or [], error_feedback=error_feedback, bucket_mb=bucket_mb)
     runs = [dataclasses.replace(run, seed=one) for one in parse_seeds(seeds or str(seed)) for run in each]
     testbed, found, kept = testbed_settings(runs, rate, nic, mtu), Found.of(runs, baselines), outputs_of(outputs)
-    if outputs.out is not None:
-        results.check_writable(outputs.out)
     # Every option has been checked: importing torch takes seconds.
     with prepared(model), told_anyway(lambda reason: tell(found, reason, as_json=as_json)):
         run_series(runs, testbed, found, outputs.out, kept, baselines=baselines)
