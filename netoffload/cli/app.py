@@ -132,7 +132,7 @@ def phases(first: str) -> Iterator[Callable[[str], None]]:
     def say(phrase: str) -> None:
         line.update(phrase)
         if phrase.startswith(COMPILING) and not notes.is_terminal:
-            notes.print(phrase, highlight=False, markup=False)
+            notes.print(phrase, highlight=False, markup=False, soft_wrap=True)
 
     with notes.status("") as line:
         say(first)
