@@ -1,6 +1,6 @@
 """DistributedDataParallel over netoffload's backend, gradients compressed; no NIC and no privileges are needed.
 
-torchrun --nproc-per-node 4 examples/backend.py --codec bounded --bound 10
+torchrun --nproc-per-node 4 examples/backend.py --codec packed --bound 10
 """
 
 from __future__ import annotations

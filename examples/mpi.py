@@ -13,7 +13,7 @@ from netoffload_mpi import CompComm
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=200)
-parser.add_argument("--offload", default="inline", help="nic, inline, auto or off")
+parser.add_argument("--offload", help="nic, inline, auto (the default) or off")
 asked = parser.parse_args()
 
 SCALE = np.float32(16)  # brings the gradient into the codec's range
@@ -32,7 +32,7 @@ def probabilities(weights: np.ndarray, some: np.ndarray) -> np.ndarray:
     return powers / powers.sum(1, keepdims=True)
 
 
-with CompComm(MPI.COMM_WORLD, codec="bounded", bound_k=10, offload=asked.offload) as comm:
+with CompComm(MPI.COMM_WORLD, codec="packed", bound_k=10, offload=asked.offload) as comm:
     rng = np.random.default_rng(comm.rank)
     mine = np.arange(comm.rank, 1500, comm.size)  # the last 297 are for the test
     weights = np.zeros((1024, 10), np.float32)

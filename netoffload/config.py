@@ -9,6 +9,7 @@ sizes and error bounds, and numbers on which several layers must agree. A value 
 from __future__ import annotations
 
 import enum
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -174,6 +175,20 @@ def parse_offload(text: str) -> Offload:
         return Offload(text.strip().lower())
     except ValueError:
         raise UsageError(f"offload {text!r} is unknown: choose from {', '.join(Offload)}") from None
+
+
+def chosen_offload(asked: str | None, env: Mapping[str, str] = os.environ) -> Offload:
+    """Return who compresses: as the caller asks, else as ``$NETOFFLOAD_OFFLOAD`` of an environment does, else ``auto``.
+
+    Raises:
+        UsageError: an unknown name; the message says whose it is.
+    """
+    if asked:
+        return parse_offload(asked)
+    try:
+        return parse_offload(env.get(ENV_OFFLOAD) or Offload.AUTO)
+    except UsageError as error:
+        raise UsageError(f"${ENV_OFFLOAD}: {error}") from None
 
 
 def parse_count(text: str) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Final
 
@@ -54,11 +53,8 @@ def compile_part(name: str) -> None:
     PARTS[name]()
 
 
-def compile_all(progress: Callable[[str, float], None]) -> None:
+def compile_all() -> None:
     """Compile every part that the cache lacks, on as many cores as there are.
-
-    Args:
-        progress: called with what is being compiled and the share of parts that are ready.
 
     Raises:
         SystemRefusedError: a part could not be compiled; it has said why.
@@ -73,7 +69,6 @@ def compile_all(progress: Callable[[str, float], None]) -> None:
                 process = context.Process(target=compile_part, args=(name,))
                 process.start()
                 running[process.sentinel] = name, process
-            progress(" and ".join(name for name, _ in running.values()), 1 - (len(left) + len(running)) / len(PARTS))
             for sentinel in connection.wait(list(running)):
                 assert isinstance(sentinel, int)
                 name, process = running.pop(sentinel)

@@ -47,6 +47,12 @@ def say(event: str, message: str, *, level: str = "info", **fields: Any) -> None
     print(line(_chosen["form"], event, message, level=level, **fields), file=sys.stderr, flush=True)
 
 
+def is_terminal() -> bool:
+    """Return whether a log line may be written over: text on a terminal, on which no other program draws."""
+    has_terminal = sys.stderr.isatty() and sys.stdout.isatty()
+    return _chosen["form"] == "text" and sys.stderr is sys.__stderr__ and has_terminal
+
+
 def note(event: str, message: str, **fields: Any) -> None:
     """Log an ordinary event, which only a log in JSON has."""
     if _chosen["form"] == "json":

@@ -32,6 +32,7 @@ API: Final = {
 
 _SOURCE_LINK: Final = re.compile(r"\]\((?:\.\./)+(examples|netoffload|mpi_ext/netoffload_mpi)/([\w/]+)\.(?:py|ipynb)\)")
 _README_LINK: Final = re.compile(r"\]\(\.\./\.\./README\.md")
+_RICH_TAG: Final = re.compile(r"\[(?:/|/?bold)\]")
 _ROLE: Final = re.compile(r":(?:class|func|mod|data|meth|attr):<code>~?(?:[\w.]*\.)?(\w+)</code>")
 
 
@@ -73,8 +74,21 @@ def _commands() -> str:
     from netoffload.cli import app
 
     command = typer.main.get_command(app)
+    _keep_summaries_whole(command, typer.Context(command))
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="netoffload", title="Commands")
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    return "\n".join(_RICH_TAG.sub("", line).rstrip() for line in text.splitlines()) + "\n"
+
+
+def _keep_summaries_whole(group: Any, context: Any) -> None:
+    """Give each command of a group its first paragraph as its summary, which typer would cut after 45 letters."""
+    names = group.list_commands(context)
+    for name in names:
+        group.get_command(context, name)  # imports it, and makes others of the group anew
+    for name in names:
+        command = group.get_command(context, name)
+        command.short_help = " ".join((command.help or "").split("\n\n")[0].split())
+        if hasattr(command, "list_commands"):
+            _keep_summaries_whole(command, context)
 
 
 def _examples() -> str:

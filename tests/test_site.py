@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -36,9 +37,28 @@ def test_the_site_builds_and_its_made_pages_are_whole(tmp_path: Path) -> None:
     assert re.search(r":(func|class|mod):", api) is None
     for example in (*(ROOT / "examples").glob("*.py"), *(ROOT / "examples").glob("*.ipynb")):
         assert f'id="{example.stem}"' in (tmp_path / "reference/examples.html").read_text()
+    cut = re.findall(r"<li><code>[\w-]+</code>: [^<]*\.\.\.</li>", commands)
+    assert re.search(r"<li><code>up</code>: Build a testbed that stays up until netoffload down\.</li>", commands)
+    assert cut == []
+    first = (tmp_path / "index.html").read_text()
+    assert 'src="lab/figures/demo.png"' in first
+    assert "Machines that train one model together" in first
     torch = (tmp_path / "guide/torch.html").read_text()
     assert 'href="../reference/examples.html#ddp"' in torch
-    assert re.search(r'<(script|link|img)[^>]*(src|href)="(https?:)?//', torch) is None  # all of it comes from here
+    for page in (first, torch, commands):
+        assert re.search(r'<(script|link|img)[^>]*(src|href)="(https?:)?//', page) is None  # all of it comes from here
+
+
+def test_the_search_works_in_a_folder(tmp_path: Path) -> None:
+    assert build(ROOT / "mkdocs.yml", tmp_path).returncode == 0
+    index = (tmp_path / "search/search_index.js").read_text()
+    assert index.startswith("var __index = {")
+    assert any("oss scale" in entry["title"] for entry in json.loads(index.removeprefix("var __index = "))["docs"])
+    for name in ("index.html", "guide/torch.html"):
+        scripts = re.findall(r'<script src="([^"]*)"', (tmp_path / name).read_text())
+        worker, bundle = (next(one for one in scripts if word in one) for word in ("iframe-worker", "bundle"))
+        assert scripts.index(worker) < scripts.index(bundle)  # the bundle starts the search
+        assert ((tmp_path / name).parent / worker).exists()
 
 
 def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,6 @@ import numpy as np
 
 from netoffload import log
 from netoffload.codec import get
-from netoffload.compiled.cache import COMPILING
 from netoffload.config import (
     TAG_ANY,
     TOS_MASK,
@@ -56,9 +55,6 @@ EXIT_FAILED: Final = 1
 EXIT_HOST_GONE: Final = 4
 EXIT_WIRE_GONE: Final = 5
 
-LASTS_S: Final = 3.0
-"""If compiling takes longer than this, the NIC says so."""
-
 FAILED: Final = 3
 """Outcome beside the results of :func:`~netoffload_daemon.loop.serve`: the loop raised an exception, which is a bug."""
 
@@ -90,8 +86,7 @@ def run(settings: NicProcess) -> int:
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         stack.callback(os.close, event)
         sides = SIDES[settings.trace_side] if settings.trace else 0
-        with said_if_it_lasts(COMPILING):
-            compile_loop()
+        compile_loop()
         # Two, because each direction may have a thread; the stack closes them after the loop's threads have ended.
         key = None if settings.key is None else load_key(settings.key)
         signer, checker = (stack.enter_context(Authenticator(key)) for _ in range(2))
@@ -283,19 +278,6 @@ def _say_ready(settings: NicProcess) -> None:
         os.close(settings.ready_fd)
     except OSError as error:
         raise _nobody_told(settings.ready_fd, error) from error
-
-
-@contextlib.contextmanager
-def said_if_it_lasts(phrase: str) -> Iterator[None]:
-    """Log a phrase if the body takes longer than :data:`LASTS_S`."""
-    timer = threading.Timer(LASTS_S, log.say, ("compiling", phrase))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()  # this process may fork
 
 
 def compile_loop() -> None:

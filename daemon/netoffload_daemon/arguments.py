@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING
 from typing import Any, Final, NoReturn
 
@@ -14,8 +15,8 @@ from netoffload.nic_options import NicProcess, options_of, types_of
 EXAMPLES: Final = """\
 examples:
   netoffload nic --host tap:inc0 --host-netns /run/netns/n0 --wire wire0 --wire-netns /run/netns/n0w \\
-                 --bound 8 --packing per-segment --control /run/nic-n0.sock
-  netoffload nic --host veth:host0 --wire eth1 --threads 2 --trace frames.pcapng --trace-side wire
+                 --codec packed --bound 8 --control /run/nic-n0.sock
+  netoffload nic --host veth:host0 --wire eth1 --codec packed --threads 2 --trace frames.pcapng --trace-side wire
 
 The host's programs mark a socket with setsockopt(IPPROTO_IP, IP_TOS, 0x28) before connecting, on both ends,
 and send only float32 on it. All other traffic crosses unchanged. --tag chooses another mark, --ports narrows it.
@@ -62,7 +63,8 @@ def parse_arguments(
         if kinds[field.name] is bool:
             how["action"] = "store_true"
         else:
-            how |= {"type": kinds[field.name], "metavar": asked.value}
+            kind = kinds[field.name]
+            how |= {"type": _or_none(kind) if field.default is None else kind, "metavar": asked.value}
             if field.default is MISSING:
                 how["required"] = True
             else:
@@ -70,3 +72,13 @@ def parse_arguments(
                 how["help"] += " (default %(default)s)" if field.default not in (None, "") else ""
         parser.add_argument(asked.flag, **how)
     return settings(**vars(parser.parse_args(arguments)))
+
+
+def _or_none(kind: type) -> Callable[[str], Any]:
+    """Return a parser of values for which an empty text is no value: so the systemd unit leaves an option out."""
+
+    @functools.wraps(kind, updated=())
+    def parse(text: str) -> Any:
+        return kind(text) if text else None
+
+    return parse

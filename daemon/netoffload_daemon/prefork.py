@@ -7,7 +7,8 @@ the memory of the kernels.
 Run as a program: ``python -m netoffload_daemon.prefork FORMAT``, with the format of its log. It loads, says so by the
 line ``{}``, and reads standard input to its end: a JSON list of :class:`Asked`, as objects; nothing, if no NIC is
 wanted. Standard output gets lines of JSON, in which ``nic`` is a place in that list: ``{"nic": 0, "pid": 4711}``, then
-``{"nic": 0, "exit_code": null}`` when it forwards, or its exit code if it ended instead.
+``{"nic": 0, "exit_code": null}`` when it forwards, or its exit code if it ended instead. While kernels are compiled,
+lines like ``{"compiling": "compiling kernels: 13 s"}`` come before.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from netoffload import log
-from netoffload.compiled.cache import COMPILING
-from netoffload_daemon.__main__ import compile_loop, main, said_if_it_lasts
+from netoffload.compiled.progress import PROGRESS
+from netoffload_daemon.__main__ import compile_loop, main
 
 STDIN: Final = 0
 OUTPUTS: Final = (1, 2)
@@ -58,7 +59,7 @@ def become(nic: Asked) -> None:
         os.close(opened)
 
 
-def say(**fields: int | None) -> None:
+def say(**fields: int | str | None) -> None:
     """Write a line for the process that started this one."""
     print(json.dumps(fields), flush=True)
 
@@ -89,8 +90,8 @@ def fork_all(all_asked: list[Asked]) -> list[str]:
 def run(log_format: str) -> int:
     """Load, fork, and in a fork be a NIC; return the exit code."""
     log.choose(log_format)
-    with said_if_it_lasts(COMPILING):
-        compile_loop()
+    PROGRESS.report_to(lambda line: say(compiling=line))
+    compile_loop()
     say()
     gc.freeze()  # a collection in a fork would copy every page that it looks at
     argv = fork_all([Asked(**words) for words in json.loads(sys.stdin.read() or "[]")])

@@ -1,4 +1,4 @@
-"""Sum a gradient over all ranks, compressed if there are NICs; print the time and the relative error.
+"""Sum a gradient over all ranks, compressed by NICs or by the ranks themselves; print the time and the relative error.
 
 netoffload run -n 4 --rate 1gbit -- python docs/guide/allreduce.py
 mpiexec -n 4 python -m mpi4py docs/guide/allreduce.py
@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from netoffload_mpi import CompComm
 
-SCALE = np.float32(64)  # the default codec turns values below 2^-7 into 0: most of this gradient, if it is not scaled
+SCALE = np.float32(64)  # the default codec of NICs turns values below 2^-7 into 0: most of this gradient, unscaled
 
 with CompComm(MPI.COMM_WORLD) as comm:
     gradient = np.random.default_rng(comm.rank).normal(0, 0.002, 1_000_000).astype(np.float32)

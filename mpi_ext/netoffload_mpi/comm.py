@@ -39,7 +39,7 @@ class CompComm(Allreduces, Reductions, Movements):
 
     Args:
         comm: the communicator to extend; default COMM_NULL, as in mpi4py.
-        codec: codec that rounds; None: the codec of the NIC at ``$NETOFFLOAD_CONTROL``, exact without a NIC.
+        codec: codec that rounds; None: the codec of the NIC at ``$NETOFFLOAD_CONTROL``, else ``inline``'s default.
         bound_k: error bound 2**-bound_k; give it with ``codec``.
         timeout_s: silence of a process, host, link or NIC after which its rank is lost.
         late_s: how long a living rank may keep the others waiting before it comes to a call.
@@ -49,8 +49,9 @@ class CompComm(Allreduces, Reductions, Movements):
             connections, so that every rank hears of it; also ``NETOFFLOAD_REQUIRE=1``.
         per_call: ask the NIC after every call, so that ``last_info`` has the NIC's part; ``require`` implies it.
         offload: who compresses: ``nic``, ``inline`` (each rank in its own process), ``auto`` (the NICs if every rank
-            has one with the same codec, else inline) or ``off``; None: ``$NETOFFLOAD_OFFLOAD``, else ``nic``. The
-            default codec of ``inline`` is ``packed`` with bound 10.
+            has one with the same codec, else inline) or ``off``; None: ``$NETOFFLOAD_OFFLOAD``, else ``auto``. The
+            default codec of ``inline`` is ``packed`` with bound 10. With ``nic`` and without NICs all values arrive
+            exact, and rank 0 says so.
     """
 
     def Send_comp(self, buf: Any, dest: int, tag: int = 0) -> None:

@@ -26,8 +26,9 @@ from rich.progress import (
 from rich.table import Table
 
 import netoffload
+from netoffload.cli.help_tables import keep_whole
 from netoffload.cli.known import KnownCommands
-from netoffload.compiled.cache import COMPILING
+from netoffload.compiled.progress import COMPILING
 from netoffload.errors import EXTRAS, NetOffloadError, SystemRefusedError, missing_package
 from netoffload.programs import end_at_once
 
@@ -130,8 +131,8 @@ def phases(first: str) -> Iterator[Callable[[str], None]]:
 
     def say(phrase: str) -> None:
         line.update(phrase)
-        if phrase == COMPILING and not notes.is_terminal:
-            notes.print(phrase, highlight=False, markup=False)
+        if phrase.startswith(COMPILING) and not notes.is_terminal:
+            notes.print(phrase, highlight=False, markup=False, soft_wrap=True)
 
     with notes.status("") as line:
         say(first)
@@ -169,6 +170,7 @@ def _raise_interrupted(_signal: int, _frame: FrameType | None) -> None:
 @functools.cache
 def _command() -> Callable[..., object]:
     """Return the commands. They are put together once, because that takes longer than most tests of an error."""
+    keep_whole()
     return typer.main.get_command(app)
 
 

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from netoffload import config
-from netoffload.cli.app import app, notes, phases
+from netoffload.cli.app import app, notes
 from netoffload.errors import SystemRefusedError
 from netoffload.nic_options import NicProcess, options_of, unit_words
 
@@ -49,7 +49,7 @@ def warmup() -> None:
 
     Example: netoffload warmup
     """
-    from netoffload.compiled.cache import COMPILING, remove_stale
+    from netoffload.compiled.cache import remove_stale
     from netoffload.compiled.jit import CACHE_DIR
     from netoffload.kernels import compile_all
 
@@ -58,8 +58,7 @@ def warmup() -> None:
             "no folder for compiled kernels belongs to this user alone: set XDG_CACHE_HOME to one that does"
         )
     start_s = time.monotonic()
-    with phases(COMPILING) as say:
-        compile_all(lambda parts, share: say(f"compiling {parts} kernels; {share:.0%} are ready"))
+    compile_all()
     if "NUMBA_CACHE_DIR" not in os.environ:
         remove_stale(CACHE_DIR)
     notes.print(f"kernels ready in {time.monotonic() - start_s:.1f} s ({CACHE_DIR})", soft_wrap=True)

@@ -28,7 +28,7 @@ Offload = Annotated[
     config.Offload | None,
     typer.Option(
         help="Who compresses what the ranks send: inline needs no NICs, so none are built. "
-        f"Default: ${config.ENV_OFFLOAD}, else nic."
+        f"Default: ${config.ENV_OFFLOAD}, else auto."
     ),
 ]
 
@@ -74,6 +74,7 @@ def run(
 
     launch_backends.check_launcher(launcher)
     config.check_timeout_s(timeout)
+    config.chosen_offload(offload)
     _check_script(program)
     if testbed is not None:
         _refuse_options_of_up(context, testbed)

@@ -79,27 +79,27 @@ def train(
 
     Example: netoffload train cnn --exchange terngrad --exchange qsgd:levels=15 --exchange pqasgd:p=8 --rate 100mbit
     """
-    with prepared(model):
-        from netoffload.training.config import TrainSettings
-        from netoffload.training.plan import parse_seeds
+    from netoffload.training.config import TrainSettings
+    from netoffload.training.plan import parse_seeds
 
-        first = TrainSettings(
-            method="inc",
-            model=model,
-            nodes=nodes,
-            iterations=iterations,
-            data=data,
-            data_dir=str(data_dir) if data_dir else None,
-            batch=batch,
-            sharing=sharing,
-            offload=offload.value,
-            **vars(learning),
-        )
-        each = _one_per_exchange(first, exchange or [], error_feedback=error_feedback, bucket_mb=bucket_mb)
-        runs = [dataclasses.replace(run, seed=one) for one in parse_seeds(seeds or str(seed)) for run in each]
-        testbed, found = testbed_settings(runs, rate, nic, mtu), Found.of(runs, baselines)
-        with told_anyway(lambda reason: tell(found, reason, as_json=as_json)):
-            run_series(runs, testbed, found, outputs.out, outputs_of(outputs), baselines=baselines)
+    first = TrainSettings(
+        method="inc",
+        model=model,
+        nodes=nodes,
+        iterations=iterations,
+        data=data,
+        data_dir=str(data_dir) if data_dir else None,
+        batch=batch,
+        sharing=sharing,
+        offload=offload.value,
+        **vars(learning),
+    )
+    each = _one_per_exchange(first, exchange or [], error_feedback=error_feedback, bucket_mb=bucket_mb)
+    runs = [dataclasses.replace(run, seed=one) for one in parse_seeds(seeds or str(seed)) for run in each]
+    testbed, found, kept = testbed_settings(runs, rate, nic, mtu), Found.of(runs, baselines), outputs_of(outputs)
+    # Every option has been checked: importing torch takes seconds.
+    with prepared(model), told_anyway(lambda reason: tell(found, reason, as_json=as_json)):
+        run_series(runs, testbed, found, outputs.out, kept, baselines=baselines)
 
 
 def _one_per_exchange(

@@ -134,9 +134,15 @@ def testbed_settings(runs: Sequence[TrainSettings], rate: str, nic: NicSettings,
 
 
 def outputs_of(asked: OutputOptions) -> Outputs:
-    """Return what to keep of the runs beside their records."""
+    """Return what to keep of the runs beside their records.
+
+    Raises:
+        UsageError: the file for records cannot be written, or runs are to go on without checkpoints.
+    """
     from netoffload.training.plan import Capture, Outputs
 
+    if asked.out is not None:
+        results.check_writable(asked.out)
     capture = Capture(asked.capture, asked.capture_every) if asked.capture else None
     return Outputs(capture, asked.checkpoint, asked.checkpoint_every, asked.resume, asked.tensorboard)
 

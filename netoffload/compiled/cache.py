@@ -17,9 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-COMPILING: Final = "compiling kernels, once per version and CPU: 1 to 3 minutes"
-"""The message to print during compilation."""
-
 KEPT_FOLDERS: Final = 4
 """How many folders of other versions are kept, for checkouts that are used side by side."""
 

@@ -6,6 +6,7 @@ changes, Numba would still use the old code. So the name of the cache folder has
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable
@@ -15,8 +16,11 @@ from typing import Any, Final, TypeVar, cast
 import llvmlite.binding
 import numba
 from numba.core import config as numba_config
+from numba.core import event
 
+from netoffload import log
 from netoffload.compiled.cache import make_cache_dir
+from netoffload.compiled.progress import PROGRESS
 
 ENV_KERNEL: Final = "NETOFFLOAD_KERNEL"
 """Environment variable that forces a kernel variant (see ``netoffload.codec.kernels``)."""
@@ -61,6 +65,19 @@ CACHE_DIR: Final = Path(numba_config.CACHE_DIR) if numba_config.CACHE_DIR else N
 """Where compiled kernels are kept: ``$NUMBA_CACHE_DIR``, else the folder from ``cache``; None: nowhere."""
 
 
+class _ProgressListener(event.Listener):  # type: ignore[misc]  # numba is untyped
+    """Hears of every kernel that is compiled because the cache lacks it."""
+
+    def on_start(self, event: Any) -> None:
+        PROGRESS.begin(event.data["dispatcher"].py_func.__name__)
+
+    def on_end(self, event: Any) -> None:
+        PROGRESS.end()
+
+
+PROGRESS.folder = CACHE_DIR
+event.register("numba:compile", _ProgressListener())
+
 _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 """Without Numba's run time (``_nrt``) a kernel cannot make an array, and does not count references: its caller holds
 the arrays. Counting takes two locked instructions for every array that a function passes on or takes out of a named
@@ -86,7 +103,28 @@ def _compiled_once_per_type(dispatcher: Any) -> Any:
 
 
 def _compiled(function: F, **options: Any) -> F:
-    return cast(F, _compiled_once_per_type(numba.njit(**_OPTIONS, **options)(function)))
+    return cast(F, _kept_if_possible(_compiled_once_per_type(numba.njit(**_OPTIONS, **options)(function))))
+
+
+def _kept_if_possible(dispatcher: Any) -> Any:
+    """Let a kernel serve this process also if the disk is full and cannot keep it; return the kernel."""
+    if JIT_DISABLED:
+        return dispatcher
+    save = dispatcher._cache.save_overload
+
+    def save_or_warn(signature: Any, compiled: Any) -> None:
+        try:
+            save(signature, compiled)
+        except OSError as error:
+            _warn_that_nothing_is_kept(str(error.strerror))
+
+    dispatcher._cache.save_overload = save_or_warn
+    return dispatcher
+
+
+@functools.cache
+def _warn_that_nothing_is_kept(reason: str) -> None:
+    log.say("kernels_not_kept", f"compiled kernels cannot be kept in {CACHE_DIR}: {reason}", level="warning")
 
 
 def kernel(function: F) -> F:

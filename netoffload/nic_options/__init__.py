@@ -2,8 +2,9 @@
 
 Everything else is made from these fields: the NIC's command line (``netoffload_daemon.arguments``), the options of
 ``netoffload up``, ``run``, ``train`` and ``demo`` (``netoffload.cli.nic_parameters``), the arguments that a testbed
-gives to its NICs (:meth:`NicOptions.argv`), the variables of the systemd unit (:func:`unit_words`) and the table in
-``docs/guide/nic.md`` (:func:`option_table`). A new option is a new field here; the engine or the daemon implements it.
+gives to its NICs (:meth:`NicOptions.argv`), the variables of the systemd unit (:func:`unit_words`) and tables of the
+docs (:func:`option_table`, :func:`unit_table`). A new option is a new field here; the engine or the daemon implements
+it.
 
 =====================  ==========================================================================================
 :class:`NicOptions`    the options of any NIC; values are as people write them, so they can be kept as JSON
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from netoffload.nic_options.option import Option, options_of, types_of
 from netoffload.nic_options.settings import NicOptions, NicProcess, NicSettings
-from netoffload.nic_options.texts import option_table, unit_words
+from netoffload.nic_options.texts import option_table, unit_options, unit_table, unit_words
 
 __all__ = [
     "NicOptions",
@@ -29,5 +30,7 @@ __all__ = [
     "option_table",
     "options_of",
     "types_of",
+    "unit_options",
+    "unit_table",
     "unit_words",
 ]

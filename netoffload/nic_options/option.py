@@ -23,7 +23,8 @@ class Option:
         metavar: placeholder of the value in help texts; empty: the choices.
         choices: the allowed values; empty: any value.
         check: raises ``UsageError`` for an impossible value.
-        unit_variable: environment variable of the systemd unit; empty: the unit does not set the option.
+        unit_variable: environment variable of the systemd unit; None: the flag's name, as in METRICS_PORT; empty: the
+            unit itself decides about the option.
         commands: the commands of ``netoffload`` that show a field of
             :class:`~netoffload.nic_options.settings.NicSettings`; ``nic`` shows all of
             :class:`~netoffload.nic_options.settings.NicProcess`.
@@ -35,9 +36,14 @@ class Option:
     metavar: str = ""
     choices: tuple[str, ...] = ()
     check: Callable[[Any], object] | None = None
-    unit_variable: str = ""
+    unit_variable: str | None = None
     commands: tuple[str, ...] = BUILDING
     more: str = ""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable of the systemd unit; empty: none."""
+        return self.flag.lstrip("-").upper().replace("-", "_") if self.unit_variable is None else self.unit_variable
 
     @property
     def value(self) -> str:

@@ -70,7 +70,6 @@ class NicOptions:
         CODECS[0],
         metavar="NAME",
         choices=CODECS,
-        unit_variable="CODEC",
         commands=(*BUILDING, "train"),
         more="[Codecs](../design/codecs.md) describes them.",
     )
@@ -80,7 +79,6 @@ class NicOptions:
         BOUND_K_DEFAULT,
         metavar="K",
         check=check_bound_k,
-        unit_variable="BOUND",
         commands=(*BUILDING, "train", "demo"),
     )
     packing: str = option(
@@ -88,7 +86,6 @@ class NicOptions:
         "How frames are filled",
         PACKINGS[0],
         choices=PACKINGS,
-        unit_variable="PACKING",
         commands=(*BUILDING, "train", "demo"),
         more="`coalesced` fills frames up to the MTU; `per-segment` makes one frame per segment, as the paper's NIC.",
     )
@@ -129,7 +126,6 @@ class NicOptions:
         "What carries frames that stay unchanged, this process or tc filters",
         BYPASSES[0],
         choices=BYPASSES,
-        unit_variable="BYPASS",
         more="See [Bypass in the kernel](#bypass-in-the-kernel).",
     )
     tag: str = option(
@@ -148,7 +144,6 @@ class NicOptions:
         "Who promises that a tagged connection carries float32, its own socket or the operator for every tag",
         TRUSTS[0],
         choices=TRUSTS,
-        unit_variable="TRUST",
         more="With `--ports` the operator promises it. See [Who promises floats](#who-promises-floats).",
     )
     log_format: str = option(
@@ -156,7 +151,6 @@ class NicOptions:
         "Form of the log on standard error, lines for people or one JSON object per line",
         log.FORMATS[0],
         choices=log.FORMATS,
-        unit_variable="LOG_FORMAT",
         more="See [Logs](monitoring.md#logs).",
     )
 
@@ -236,18 +230,28 @@ class NicProcess(NicOptions):
         "--host",
         "The host's device: a TAP, which is made if it does not exist, or the NIC's end of a veth pair",
         metavar="KIND:NAME",
+        unit_variable="",
         more="KIND is `tap` or `veth`. A TAP outlives the NIC: see [Restarts](#restarts). Leave the offloads of the"
         " host's end of a veth pair on (`ethtool -k`), as they are by default.",
     )
-    wire: str = option("--wire", "The wire's interface", metavar="NAME", more="It may be any Ethernet interface.")
+    wire: str = option(
+        "--wire",
+        "The wire's interface",
+        metavar="NAME",
+        unit_variable="",
+        more="It may be any Ethernet interface.",
+    )
     host_netns: str | None = option(
         "--host-netns",
         "Network namespace of the host's device",
         None,
         metavar="PATH",
+        unit_variable="",
         more="The NIC opens the device there, but runs in its own namespace.",
     )
-    wire_netns: str | None = option("--wire-netns", "Network namespace of the wire", None, metavar="PATH")
+    wire_netns: str | None = option(
+        "--wire-netns", "Network namespace of the wire", None, metavar="PATH", unit_variable=""
+    )
     socket_netns: str | None = option(
         "--socket-netns",
         "Network namespace of the host's programs",
@@ -256,13 +260,17 @@ class NicProcess(NicOptions):
         more="The default is that of the host's device. A veth pair needs it if its other end is in another namespace.",
     )
     ephemeral: bool = option(
-        "--ephemeral", "A TAP that the NIC makes ends with it, and so do the host's connections", default=False
+        "--ephemeral",
+        "A TAP that the NIC makes ends with it, and so do the host's connections",
+        default=False,
+        unit_variable="",
     )
     control: Path | None = option(
         "--control",
         "Unix socket to listen on for counters, flows and stop",
         None,
         metavar="PATH",
+        unit_variable="",
         more="It belongs to root, mode 0600.",
     )
     key: Path | None = option(
@@ -277,6 +285,7 @@ class NicProcess(NicOptions):
         "Keep the flows in this file, for a restart; none: in memory",
         None,
         metavar="FILE",
+        unit_variable="",
         more="The default is a file in `/run/netoffload-flows`; with `--ephemeral`, memory. See [Restarts](#restarts).",
     )
     metrics_port: int | None = option(
@@ -288,9 +297,19 @@ class NicProcess(NicOptions):
         more="[Monitoring](monitoring.md) lists the metrics.",
     )
     ready_fd: int | None = option(
-        "--ready-fd", "Write 'ready' and a newline to this descriptor when forwarding", None, metavar="N"
+        "--ready-fd",
+        "Write 'ready' and a newline to this descriptor when forwarding",
+        None,
+        metavar="N",
+        unit_variable="",
     )
-    user: str = option("--user", "User to become once devices are open; root stays root", USER_DEFAULT, metavar="NAME")
+    user: str = option(
+        "--user",
+        "User to become once devices are open; root stays root",
+        USER_DEFAULT,
+        metavar="NAME",
+        unit_variable="RUN_AS",  # systemd sets USER
+    )
     trace: Path | None = option(
         "--trace",
         "Write the frames that cross to this pcapng file",

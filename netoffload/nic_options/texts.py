@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import MISSING
+from typing import Any
 
-from netoffload.nic_options.option import options_of
+from netoffload.nic_options.option import Option, options_of
 from netoffload.nic_options.settings import NicProcess
 
 
 def unit_words() -> tuple[str, str]:
     """Return the systemd unit's environment with its defaults, and the arguments that pass it to the NIC."""
-    said = [(field, asked) for field, asked in options_of(NicProcess) if asked.unit_variable]
-    environment = " ".join(f"{asked.unit_variable}={field.default}" for field, asked in said)
-    return environment, " ".join(f"{asked.flag} ${{{asked.unit_variable}}}" for _, asked in said)
+    said = unit_options()
+    environment = " ".join(f"{asked.variable}={_default(field)}" for field, asked in said)
+    return environment, " ".join(f"{asked.flag} ${{{asked.variable}}}" for _, asked in said)
+
+
+def unit_options() -> list[tuple[dataclasses.Field[Any], Option]]:
+    """Return the options that the systemd unit takes from variables. A switch is none: it has no value."""
+    return [(field, asked) for field, asked in options_of(NicProcess) if asked.variable and field.default is not False]
+
+
+def unit_table() -> str:
+    """Return the rows of the table of the systemd unit's variables in the docs, in Markdown."""
+    rows = ["| in the file | default | option of `netoffload nic` |", "| --- | --- | --- |"]
+    for field, asked in unit_options():
+        default = f"`{_default(field)}`" if _default(field) else ""
+        rows.append(f"| `{asked.variable}` | {default} | `{asked.flag}`: {asked.help_text} |")
+    return "\n".join(rows) + "\n"
 
 
 def option_table() -> str:
@@ -20,8 +36,12 @@ def option_table() -> str:
     rows = ["| option | meaning | default |", "| --- | --- | --- |"]
     for field, asked in options_of(NicProcess):
         words = " ".join(filter(None, (asked.flag, asked.value.replace("|", "\\|"))))
-        has_default = field.default is not MISSING and str(field.default) not in ("", "None", "False")
-        default = f"`{field.default}`" if has_default else ""
+        default = f"`{_default(field)}`" if _default(field) else ""
         meaning = " ".join(filter(None, (asked.help_text, asked.more)))
         rows.append(f"| `{words}` | {meaning} | {default} |")
     return "\n".join(rows) + "\n"
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    """Return an option's default as text; empty: it has none, or is not set."""
+    return "" if any(field.default is no_value for no_value in (MISSING, None, False)) else str(field.default)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER
+from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, chosen_offload
 from netoffload.errors import RunError, UsageError
 from netoffload.testbed import nics
 from netoffload.testbed.build import Testbed
@@ -176,6 +176,7 @@ def _carry_out(
     until: Callable[[], bool] | None = None,
 ) -> None:
     """Start the launcher and wait until it ends or ``until`` returns True."""
+    chosen_offload(None, env)  # here, or every rank would print a traceback
     with _started(launch.argv, env, output, f"{ENV_LAUNCH}={env[ENV_LAUNCH]}") as mpiexec:
         deadline_s = time.monotonic() + timeout_s
         failed_s = math.inf

@@ -10,20 +10,18 @@ import json
 import os
 import select
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from netoffload.compiled.cache import COMPILING
 from netoffload.errors import TestbedError
 from netoffload.testbed.forks import NIC_IMPORTS, interpreter_argv
 
 READY_TIMEOUT_S: Final = 900.0
 """Time limit for loading. Compiling takes two and a half minutes of a free core, and several times that on a busy
 one."""
-COMPILING_AFTER_S: Final = 5.0
-"""A NIC that takes longer compiles kernels: with compiled ones it is ready sooner, even on a busy machine."""
 LOG_TAIL_CHARACTERS: Final = 400
 
 
@@ -34,7 +32,7 @@ class NicLoader:
         mark: environment entry (``NAME=value``) of the process and of the NICs.
         log_path: file that gets the process's output before there is a NIC.
         log_format: one of :data:`netoffload.log.FORMATS`.
-        progress: called with :data:`~netoffload.compiled.cache.COMPILING` if a wait takes long.
+        progress: called with each line of :mod:`netoffload.compiled.progress` while the process compiles.
     """
 
     def __init__(self, mark: str, log_path: Path, log_format: str, progress: Callable[[str], None]) -> None:
@@ -102,18 +100,17 @@ class NicLoader:
 
     def _lines(self, process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
         assert process.stdout is not None
-        said, limit_s = b"", COMPILING_AFTER_S
-        while True:
-            if not select.select([process.stdout], [], [], limit_s)[0]:
-                if limit_s == READY_TIMEOUT_S:
-                    raise TestbedError(f"NICs were not ready after {READY_TIMEOUT_S:.0f} s{tail(self._log_path)}")
-                self._progress(COMPILING)
-                limit_s = READY_TIMEOUT_S
-                continue
+        said, end_s = b"", time.monotonic() + READY_TIMEOUT_S
+        while select.select([process.stdout], [], [], max(end_s - time.monotonic(), 0))[0]:
             if not (octets := os.read(process.stdout.fileno(), 4096)):
                 return
             *lines, said = (said + octets).split(b"\n")
-            yield from map(json.loads, lines)
+            for report in map(json.loads, lines):
+                if "compiling" in report:
+                    self._progress(report["compiling"])
+                else:
+                    yield report
+        raise TestbedError(f"NICs were not ready after {READY_TIMEOUT_S:.0f} s{tail(self._log_path)}")
 
 
 def tail(log_path: Path) -> str:

@@ -28,7 +28,7 @@ from netoffload.transport.agreement import asked_precision
 from netoffload.transport.dataplane import TIMEOUT_S_DEFAULT
 
 ENV_BACKEND: Final = "NETOFFLOAD_BACKEND"
-"""Environment variable with the codec for groups without options: ``bounded:10`` or ``bounded:10:64KiB``."""
+"""Environment variable with the codec for groups without options: ``packed:10`` or ``packed:10:64KiB``."""
 
 MIN_OCTETS: Final = 64 * 1024
 """Shorter vectors stay exact by default: a fast network carries them in the time of a few hops."""
@@ -76,7 +76,7 @@ class BackendOptions:
         bound, _, size = rest.partition(":")
         if not bound.isdecimal():
             raise UsageError(
-                f"${ENV_BACKEND} is {text!r}: write codec:bound or codec:bound:size, as in bounded:10:64KiB"
+                f"${ENV_BACKEND} is {text!r}: write codec:bound or codec:bound:size, as in packed:10:64KiB"
             )
         return cls(codec, int(bound), min_octets=parse_size_octets(size) if size else MIN_OCTETS)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
-from netoffload.config import ENV_OFFLOAD, INLINE_BOUND_K, INLINE_CODEC, Offload, parse_offload
+from netoffload.config import INLINE_BOUND_K, INLINE_CODEC, Offload, chosen_offload
 from netoffload.errors import UsageError
 from netoffload.methods import GradientReducer, MethodSpec, parse
 from netoffload.methods.selective import AUTO, checked_scale
@@ -79,8 +78,7 @@ class Options:
         Raises:
             UsageError: an unknown codec or offload, or a bound out of range.
         """
-        asked = self.offload or os.environ.get(ENV_OFFLOAD) or Offload.AUTO
-        offload = Offload.OFF if self.compressor is not None else parse_offload(asked)
+        offload = Offload.OFF if self.compressor is not None else chosen_offload(self.offload)
         codec, bound = self.codec, self.bound
         if offload is Offload.OFF:
             codec = bound = None

@@ -23,8 +23,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-import torch
-
 from netoffload.collectives import Exchange, barrier
 from netoffload.errors import UsageError
 from netoffload.results import decode_dataclass
@@ -102,6 +100,8 @@ class Checkpoints:
         Raises:
             UsageError: it cannot be written.
         """
+        import torch  # only ranks need it; the command that starts them refuses wrong options without it
+
         inner = self._folder / f"iteration{done}"
         write_whole(inner / f"rank{self._exchange.rank}.pt", lambda file: torch.save(state, file))
         barrier(self._exchange)
@@ -120,6 +120,8 @@ class Checkpoints:
         Raises:
             UsageError: the checkpoint cannot be read, or belongs to another run.
         """
+        import torch
+
         found = find(self._asked)
         if found is None:
             return None

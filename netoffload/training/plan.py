@@ -139,6 +139,15 @@ class Outputs:
     resume: bool = False
     tensorboard: Path | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse to resume without checkpoints.
+
+        Raises:
+            UsageError: no folder with checkpoints.
+        """
+        if self.resume and self.checkpoint is None:
+            raise UsageError("--resume needs --checkpoint DIR, where the checkpoints are")
+
     def check(self, runs: Sequence[Planned], nic: NicSettings | None) -> None:
         """Refuse before anything is built.
 
@@ -151,8 +160,6 @@ class Outputs:
             check_tensorboard()
             _check_folder(self.tensorboard)
         if self.checkpoint is None:
-            if self.resume:
-                raise UsageError("--resume needs --checkpoint DIR, where the checkpoints are")
             return
         if self.checkpoint_every < 1:
             raise UsageError(f"a checkpoint every {self.checkpoint_every} iterations: it must be at least 1")

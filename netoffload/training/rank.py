@@ -25,7 +25,7 @@ from netoffload.collectives import barrier
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import Offload
 from netoffload.environment import cpu_model
-from netoffload.errors import UsageError
+from netoffload.errors import NetOffloadError, UsageError
 from netoffload.methods import Method
 from netoffload.programs import end_at_once
 from netoffload.results import ClassCounts, Versions
@@ -209,7 +209,7 @@ def main(arguments: list[str]) -> None:
     """Train as this process's rank of MPI's world.
 
     Raises:
-        UsageError: not two arguments, or a job that cannot be read.
+        NetOffloadError: not two arguments, a job that cannot be read, or what ended the training.
     """
     if len(arguments) != 2:
         raise UsageError("usage: python -m mpi4py -m netoffload.training.rank JOB.json RESULT_DIR")
@@ -221,4 +221,8 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except NetOffloadError as found:
+        print(f"netoffload: rank {MPI.COMM_WORLD.rank}: {found}", file=sys.stderr, flush=True)
+        sys.exit(found.exit_code)

@@ -19,11 +19,12 @@ octet.
 
 **Agreement.** Every rank must round by the same codec and bound, or their results would differ
 (``netoffload.collectives``). At set-up each rank names both: its NIC's, asked over ``$NETOFFLOAD_CONTROL``, or those in
-its ``Settings``. If ranks differ, all of them raise an error. Without a NIC and without a codec nothing is rounded.
+its ``Settings``. If ranks differ, all of them raise an error.
 
-**Offload.** The ranks also agree who compresses (``config.Offload``). If the ranks do it by themselves, or no one does,
-the tagged lanes of the picture have no tag. Coding is a property of a connection: a ``CodedSocket`` takes and gives
-float32, and sends and receives chunks. So values are rounded where NICs would round them, and no call needs to know.
+**Offload.** The ranks also agree who compresses (``config.Offload``): by default the NICs, or the ranks by themselves
+if not all have the same NIC. If the ranks do it, or no one does, the tagged lanes of the picture have no tag. Coding is
+a property of a connection: a ``CodedSocket`` takes and gives float32, and sends and receives chunks. So values are
+rounded where NICs would round them, and no call needs to know.
 
 **Liveness.** A thread per rank, the watch, sends heartbeats. It tells a late rank from a lost one. When a rank is lost,
 every other rank raises an error that names it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,11 +11,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from netoffload import log
 from netoffload.collectives import CHUNK_FLOATS, Operation, Quantise, ShortAllreduce
 from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_network
 from netoffload.collectives.ring import chunk_for
 from netoffload.compiled.arrays import Float32Array
-from netoffload.config import ENV_OFFLOAD, Offload, parse_offload, parse_size_octets
+from netoffload.config import ENV_CONTROL, Offload, chosen_offload, parse_size_octets
 from netoffload.errors import NetOffloadError, UsageError
 from netoffload.transport.agreement import (
     Agreement,
@@ -88,7 +90,7 @@ class Settings:
             chunk_octets=chunk,
             require=require,
             per_call=self.per_call or require,
-            offload=parse_offload(self.offload or os.environ.get(ENV_OFFLOAD) or Offload.NIC),
+            offload=chosen_offload(self.offload),
         )
 
 
@@ -210,6 +212,8 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
         if failure is not None and not isinstance(failure, OSError):
             raise failure  # its message is clearer than that of agree(), which the other ranks raise
         agreed = agree(offers)
+        if rendezvous.rank == 0 and (warning := what_stays_raw(agreed, offers)):
+            warn_once(warning)
         if shared is not None:
             exchange = enter(shared.watch, offers[0].context, settings.timeout_s, settings.late_s)
         else:
@@ -232,3 +236,21 @@ def _plane_of(
         account = NicAccount.of_environment(exchange.tagged_connections)
     addresses, hops = [offer.address for offer in offers], agreed.rounded_hops(offers)
     return kind(exchange, agreed.precision, quantise, addresses, account, settings, hops, agreed.offload)
+
+
+def what_stays_raw(agreed: Agreement, offers: Sequence[Offer]) -> str:
+    """Return a line about ranks that rely on NICs and know none; empty: there are none, or they know how NICs round."""
+    without = [rank for rank, offer in enumerate(offers) if offer.marking is None]
+    if agreed.offload is not Offload.NIC or not without or len(offers) == 1:
+        return ""
+    remedy = f"${ENV_CONTROL} names a NIC's socket; with offload auto the ranks compress by themselves"
+    if len(without) < len(offers):
+        ranks = ", ".join(map(str, without))
+        return f"rank {ranks} knows no NIC, so what it sends and receives is not compressed: {remedy}"
+    return f"no rank knows a NIC, so nothing is compressed: {remedy}" if agreed.precision is None else ""
+
+
+@functools.cache
+def warn_once(warning: str) -> None:
+    """Log a warning, however many communicators it holds for."""
+    log.say("uncompressed", warning, level="warning")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 from commands import PYTHONPATH, netoffload, python
+from typer.core import TyperGroup
 
+from netoffload.cli import app
 from netoffload.cli.known import FILE
 from netoffload.nic_options import NicProcess, options_of
 
@@ -32,6 +36,7 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
     assert not modules & HEAVY
     assert {name for name in modules if name.startswith("netoffload.cli.")} == {
         "netoffload.cli.app",
+        "netoffload.cli.help_tables",
         "netoffload.cli.known",
     }
 
@@ -48,6 +53,31 @@ def test_help_has_every_command_and_a_typing_error_gets_a_suggestion() -> None:
     refused = netoffload("statsu")
     assert refused.returncode == 2
     assert "Did you mean 'stats', 'status', " in " ".join(refused.stderr.replace("│", "").split())
+
+
+@pytest.mark.parametrize(
+    "words", [("--exchange", "star"), ("--optimizer", "adamm"), ("--seeds", "x"), ("--resume",), ("--rate", "5")]
+)
+def test_a_wrong_option_of_train_is_refused_before_torch_is_imported(words: tuple[str, ...]) -> None:
+    ran = python(SAY_IMPORTS, "train", "hdc", *words)
+    said, modules = ran.stderr.splitlines()
+    assert (ran.returncode, said.startswith("netoffload: ")) == (2, True)
+    assert "netoffload.training.config" in modules.split()
+    assert "torch" not in modules.split()
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "nic"])
+def test_help_in_a_narrow_terminal_is_whole(name: str) -> None:
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperGroup)
+    named = command.get_command(typer.Context(command), name)
+    commands = [((name,), named), *(((name, part), one) for part, one in getattr(named, "commands", {}).items())]
+    for words, found in commands:
+        shown = netoffload(*words, "--help", env={"COLUMNS": "80"}).stdout
+        assert "…" not in shown
+        for parameter in found.params:
+            for flag in parameter.opts if parameter.param_type_name == "option" else ():
+                assert re.search(rf"{flag}[ ,]", shown), flag
 
 
 def tab(folder: Path, *words: str) -> list[str]:

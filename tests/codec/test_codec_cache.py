@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from commands import PYTHONPATH
+from commands import PYTHONPATH, python
 from typer.testing import CliRunner
 
 from netoffload.cli import app
@@ -151,10 +151,27 @@ def test_an_interrupted_warmup_ends_its_processes_without_a_traceback(tmp_path: 
     warmup = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
     with warmup:
         assert warmup.stderr is not None
-        assert warmup.stderr.readline().startswith("compiling kernels")
+        assert warmup.stderr.readline().startswith("netoffload: compiling kernels: ")
         while not any(tmp_path.rglob("*.nbi")):  # until a process compiles
             assert warmup.poll() is None
         os.killpg(warmup.pid, signal.SIGINT)  # as a terminal does
         assert warmup.wait(timeout=20) == 130
         assert "Traceback" not in warmup.stderr.read()
     assert marked(f"XDG_CACHE_HOME={tmp_path}") == []
+
+
+@pytest.mark.skipif(jit.JIT_DISABLED, reason="needs compiled kernels")
+def test_kernels_that_a_full_disk_cannot_keep_run_all_the_same(tmp_path: Path) -> None:
+    program = tmp_path / "twice.py"
+    program.write_text(
+        "import resource, signal\n"
+        "from netoffload.compiled.jit import kernel\n"
+        "@kernel\ndef once(value):\n    return value + 1\n"
+        "@kernel\ndef twice(value):\n    return once(value) + value\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # each write fails, as on a full disk\n"
+        "print(twice(20))\n"
+    )
+    done = python(str(program), env={"NUMBA_CACHE_DIR": str(tmp_path / "kernels")})
+    said = f"netoffload: warning: compiled kernels cannot be kept in {tmp_path}/kernels: File too large\n"
+    assert (done.stdout, done.stderr) == ("41\n", said)

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from commands import PYTHONPATH
 
-from netoffload.compiled.cache import COMPILING
 from netoffload.errors import TestbedError
-from netoffload.testbed import nic_loader
 from netoffload.testbed.nic_loader import NicLoader
 
 MARK = "NETOFFLOAD_TEST=prefork"
@@ -40,14 +38,24 @@ def test_nics_that_end_are_reported_by_place_and_write_to_their_own_logs(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_loader_that_nobody_asks_ends_and_one_that_waits_long_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nic_loader, "COMPILING_AFTER_S", 0.0)
+def test_a_loader_that_nobody_asks_ends(tmp_path: Path) -> None:
+    with NicLoader(MARK, tmp_path / "n0.log", "text", lambda _line: None) as loader:
+        loader.wait()
+
+
+def test_lines_of_a_loader_that_compiles_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "python"
+    compiler.write_text("""#!/bin/sh
+        echo '{"compiling": "compiling kernels: 3 s"}'
+        echo '{"compiling": "compiling kernels: 8 s"}'
+        echo '{}'
+    """)
+    compiler.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(compiler))
     said: list[str] = []
     with NicLoader(MARK, tmp_path / "n0.log", "text", said.append) as loader:
         loader.wait()
-    assert said == [COMPILING]
+    assert said == ["compiling kernels: 3 s", "compiling kernels: 8 s"]
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def test_every_call_through_nics_is_the_codecs_arithmetic(nic_bed: Testbed) -> N
 
 def test_compression_that_is_required_and_missing_is_an_error(plain_bed: Testbed) -> None:
     words = ["python", str(PROGRAMS / "sum_or_say_why.py")]
-    required = {"NETOFFLOAD_REQUIRE": "1"}
+    required = {"NETOFFLOAD_REQUIRE": "1", "NETOFFLOAD_OFFLOAD": "nic"}
     result = run_ranks(plain_bed, range(2), words, env=required, timeout_s=60, capture_stdout=True)
     assert result.stdout.count("compression is required, but this rank has no NIC") == 2
 

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -43,14 +43,14 @@ def unit(name: str, instance: str) -> dict[str, list[str]]:
 class Host:
     """A namespace with a card called inc0, as a systemd that starts our units would see it."""
 
-    def __init__(self, node: NodePlan, folder: Path) -> None:
+    def __init__(self, node: NodePlan, folder: Path, asked: Mapping[str, str]) -> None:
         self.netns = str(netns_path(node.netns))
         self.name = node.netns
         self.instance = f"t{secrets.token_hex(4)}"
         self.address = node.address
         self.control = folder / "control.sock"
         self._file = {"WIRE": node.device, "ADDRESS": f"{node.address}/24", "RUNTIME_DIRECTORY": str(folder)}
-        self._file["BYPASS"] = "kernel" if node.index else "user"
+        self._file |= asked
 
     def argv(self, line: str) -> list[str]:
         return ["nsenter", f"--net={self.netns}", "sh", "-c", f"exec {line.replace('$$', '$')}"]
@@ -86,6 +86,7 @@ class Host:
         for line in settings["ExecStartPre"]:
             subprocess.run(self.bounded_argv(settings, line.removeprefix("-")), env=env, check=True)
         (line,) = settings["ExecStart"]
+        line = re.sub(r"(\$\{\w+\})", r'"\1"', line)  # one argument each, also of an empty one, as systemd does
         with subprocess.Popen(self.bounded_argv(settings, line), env=env) as process:
             try:
                 env["MAINPID"] = str(process.pid)
@@ -101,19 +102,19 @@ class Host:
     def has_its_card(self) -> bool:
         return subprocess.run(self.argv(f"ip link show dev {self._file['WIRE']}"), capture_output=True).returncode == 0
 
-    def transfer(self, way: str, address: str) -> subprocess.Popen[bytes]:
-        words = transfer_words(way, address, [(0x28, len(FLOATS))])
+    def transfer(self, way: str, address: str, tos: int) -> subprocess.Popen[bytes]:
+        words = transfer_words(way, address, [(tos, len(FLOATS))])
         pipe = subprocess.PIPE
         command = ["nsenter", f"--net={self.netns}", sys.executable, *words]
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
-def send_tagged(sender: Host, receiver: Host) -> int:
+def send_tagged(sender: Host, receiver: Host, tos: int = 0x28) -> int:
     """Send 400,000 octets over a tagged connection; return how many octets TCP sent again."""
-    with receiver.transfer("receive", receiver.address) as server:
+    with receiver.transfer("receive", receiver.address, tos) as server:
         assert server.stderr is not None
         assert server.stderr.readline() == b"listening\n"
-        with sender.transfer("send", receiver.address) as client:
+        with sender.transfer("send", receiver.address, tos) as client:
             again = client.communicate(FLOATS, timeout=30)[0]
             assert client.returncode == 0
         assert len(server.communicate(timeout=30)[0]) == 400_000
@@ -127,7 +128,7 @@ def test_two_hosts_with_the_units_compress(tmp_path: Path, run_id: str) -> None:
         for node in bed.plan.nodes:
             folder = tmp_path / node.name
             folder.mkdir()
-            hosts.append(Host(node, folder))
+            hosts.append(Host(node, folder, {"BYPASS": "kernel" if node.index else "user"}))
             stack.enter_context(hosts[-1].links())
             shown = subprocess.run(hosts[-1].argv("ip link show"), capture_output=True, text=True, check=True).stdout
             (tap,) = [line for line in shown.splitlines() if hosts[-1].instance in line]
@@ -152,6 +153,34 @@ def test_two_hosts_with_the_units_compress(tmp_path: Path, run_id: str) -> None:
         for host in hosts:
             assert not netns_exists(f"netoffload-{host.instance}")
             assert host.has_its_card()
+
+
+def test_what_the_file_sets_reaches_the_nics(tmp_path: Path, run_id: str) -> None:
+    key = tmp_path / "inc0.key"
+    key.write_text(f"{secrets.token_hex(32)}\n")
+    key.chmod(0o600)
+    asked = {"KEY": str(key), "TAG": "AF12", "PORTS": "5028", "THREADS": "2", "ENCAPSULATION": "ipcomp"}
+    asked |= {"CODEC": "packed", "BUSY_POLL": "20", "METRICS_PORT": "9107"}
+    with Testbed(make_plan(TestbedSettings(2, nic=None), run_id), check_rate=False) as bed:
+        with contextlib.ExitStack() as stack:
+            hosts = []
+            for node in bed.plan.nodes:
+                folder = tmp_path / node.name
+                folder.mkdir()
+                hosts.append(Host(node, folder, asked | {"TRACE": str(folder / "frames.pcapng")}))
+                stack.enter_context(hosts[-1].links())
+                stack.enter_context(hosts[-1].nic())
+            send_tagged(hosts[0], hosts[1], tos=0x30)
+            said = control.request(hosts[0].control, "info")
+            shown = {"encapsulation": "ipcomp", "tag": "0x30", "ports": "5028", "codec": "packed", "bypass": "user"}
+            assert {name: said[name] for name in shown} == shown
+            counters = control.request(hosts[0].control, "counters")["counters"]
+            assert counters["tx_payload_octets"] < counters["tx_raw_octets"] / 5
+            get = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9107/metrics').read().decode())"
+            argv = ["nsenter", f"--net={hosts[0].netns}", sys.executable, "-c", get]
+            scraped = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout
+            assert 'encapsulation="ipcomp",tag="0x30",ports="5028"' in scraped
+        assert hosts[0].control.with_name("frames.pcapng").stat().st_size > 0
 
 
 def test_a_nic_that_ended_is_not_awaited(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -35,14 +35,15 @@ from netoffload.collectives.schedule import consecutive, partition
 from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compiled.jit import JIT_DISABLED
-from netoffload.config import ENV_CONTROL, INLINE_BOUND_K, INLINE_CODEC, Offload
-from netoffload.errors import CollectiveError
+from netoffload.config import ENV_CONTROL, ENV_OFFLOAD, INLINE_BOUND_K, INLINE_CODEC, Offload
+from netoffload.errors import CollectiveError, UsageError
 from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Settings, TcpExchange, wait_all
 from netoffload.transport.agreement import UNTAGGED, Agreement, Marking, Offer, Precision, Quantiser, agree, own_offer
 from netoffload.transport.chunks import CODED_FLOATS, HEADER_OCTETS
 from netoffload.transport.info import NicAccount
 from netoffload.transport.joining import Listeners
 from netoffload.transport.lanes import HELLO_OCTETS, Hello
+from netoffload.transport.plane import what_stays_raw
 from netoffload.transport.wiring import wire_up
 
 ROUNDED = Quantiser(CodecId.BOUNDED, 10)
@@ -260,3 +261,36 @@ def test_auto_takes_nics_only_if_every_rank_has_the_same() -> None:
     assert agree([offer(NIC, INCEPTIONN), offer(None, None)]) == inline
     assert agree([offer(NIC, INCEPTIONN), offer(NIC, Precision("inceptionn", 8))]) == inline
     assert agree([offer(NIC, INCEPTIONN), offer(Marking(0x48), INCEPTIONN)]) == inline
+
+
+def test_who_compresses_is_auto_unless_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENV_OFFLOAD, raising=False)
+    assert Settings().with_environment().offload is Offload.AUTO
+    monkeypatch.setenv(ENV_OFFLOAD, "off")
+    assert Settings().with_environment().offload is Offload.OFF
+    assert Settings(offload=Offload.NIC).with_environment().offload is Offload.NIC
+    monkeypatch.setenv(ENV_OFFLOAD, "nick")
+    with pytest.raises(
+        UsageError, match=r"\$NETOFFLOAD_OFFLOAD: offload 'nick' is unknown: choose from nic, inline, a"
+    ):
+        Settings().with_environment()
+
+
+@pytest.mark.parametrize(
+    ("offload", "markings", "precision", "said"),
+    [
+        (Offload.NIC, (None, None), None, "no rank knows a NIC, so nothing is compressed: "),
+        (Offload.NIC, (NIC, None, None), INCEPTIONN, "rank 1, 2 knows no NIC, so what it sends and receives is not "),
+        (Offload.NIC, (None, None), INCEPTIONN, ""),  # the caller knows what the NICs do
+        (Offload.NIC, (NIC, NIC), INCEPTIONN, ""),
+        (Offload.NIC, (None,), None, ""),
+        (Offload.INLINE, (None, None), BOUNDED, ""),
+        (Offload.OFF, (None, None), None, ""),
+    ],
+)
+def test_what_stays_raw_is_said(
+    offload: Offload, markings: Sequence[Marking | None], precision: Precision | None, said: str
+) -> None:
+    warning = what_stays_raw(Agreement(precision, UNTAGGED, offload), [Offer(marking=one) for one in markings])
+    assert warning.startswith(said)
+    assert bool(warning) is bool(said)

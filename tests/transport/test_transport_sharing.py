@@ -14,8 +14,19 @@ from tcp_ranks import die, wait_less
 
 from netoffload.collectives import barrier, ring_allreduce
 from netoffload.collectives.transfer import octets_of
+from netoffload.config import ENV_CONTROL, ENV_OFFLOAD
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport import Address, AddressRendezvous, DataPlane, Lane, Settings, TcpExchange, set_up, wait_all
+from netoffload.transport import (
+    Address,
+    AddressRendezvous,
+    DataPlane,
+    Lane,
+    Settings,
+    TcpExchange,
+    plane,
+    set_up,
+    wait_all,
+)
 from netoffload.transport.driver import prepare
 from netoffload.transport.frames import Frame, Kind
 from netoffload.transport.requests import Request
@@ -235,3 +246,24 @@ def test_one_that_is_forgotten_in_the_middle_of_a_change_closes_later() -> None:
         thread.join(10)
     assert left not in watch._contexts
     second.close()
+
+
+def test_ranks_without_nics_compress_by_themselves_and_a_wish_for_nics_is_answered_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (ENV_CONTROL, ENV_OFFLOAD):
+        monkeypatch.delenv(name, raising=False)
+    plane.warn_once.cache_clear()
+
+    def compressed(_rank: int, another: MakeOne) -> list[bool]:
+        return [another(**settings).watch.shared.links._coding is not None for settings in ({}, {"offload": "off"})]
+
+    assert run(compressed) == [[True, False]] * SIZE
+    assert capsys.readouterr().err == ""
+
+    def raw(_rank: int, another: MakeOne) -> list[bool]:
+        return [another(offload="nic").watch.shared.links._coding is not None for _ in range(2)]
+
+    assert run(raw) == [[False, False]] * SIZE
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("netoffload: warning: no rank knows a NIC, so nothing is compressed: $NETOFFLOAD_CONTROL ")

@@ -191,7 +191,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--offload",
         type=parse_offload,
         choices=list(Offload),
-        help=f"who compresses; default: ${ENV_OFFLOAD}, else nic",
+        help=f"who compresses; default: ${ENV_OFFLOAD}, else auto",
     )
     parser.add_argument("--seed", type=int, default=1, help="decides all values")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="silence after which a rank is lost")

@@ -149,7 +149,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--strike", choices=STRIKES, default="kill")
     parser.add_argument("--family", choices=FAMILIES, action="append", help="default: all; repeat for several")
     parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="silence after which a rank is lost")
-    parser.add_argument("--offload", choices=list(Offload), help=f"who compresses; default: ${ENV_OFFLOAD}, else nic")
+    parser.add_argument("--offload", choices=list(Offload), help=f"who compresses; default: ${ENV_OFFLOAD}, else auto")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args(arguments)
     run(CompComm(MPI.COMM_WORLD, timeout_s=asked.timeout, offload=asked.offload), asked)

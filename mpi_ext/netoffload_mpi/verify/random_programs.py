@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from netoffload.config import parse_count
+from netoffload.config import Offload, parse_count
 from netoffload.errors import CollectiveError
 from netoffload.programs import end_at_once
 from netoffload.transport.dataplane import TcpExchange
@@ -203,7 +203,7 @@ def main(arguments: list[str]) -> None:
     if size == 1:
         wrong = on_threads(series, show)
     else:
-        with CompComm(MPI.COMM_WORLD) as world:
+        with CompComm(MPI.COMM_WORLD, offload=Offload.NIC) as world:
             wrong = on_ranks(world, series, show)
     record: dict[str, Any] = {
         "programs": series.count,

@@ -8,7 +8,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from netoffload.cli import app
-from netoffload.nic_options import option_table, unit_words
+from netoffload.nic_options import option_table, unit_table, unit_words
 from netoffload.testbed import NicSettings, TestbedSettings, make_plan
 from netoffload.testbed.plan import nic_argv
 from netoffload_daemon.arguments import parse_arguments
@@ -21,4 +21,5 @@ words = nic_argv(plan, plan.nodes[0], 9)
 print("argv", words[words.index("--colour") + 1])
 print("nic", *(vars(parse_arguments(said))["colour"] for said in (words, ["--host", "tap:a", "--wire", "b"])))
 print("unit", *(word for text in unit_words() for word in text.split() if "colour" in word.lower()))
+print("unit", next(row.removeprefix("| ") for row in unit_table().splitlines() if "--colour" in row))
 print("docs", next(row for row in option_table().splitlines() if "--colour" in row))

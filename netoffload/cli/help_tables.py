@@ -1,0 +1,36 @@
+"""The tables of ``--help``: in a narrow terminal typer's would end names of options, and long words, in "…"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from typer import rich_utils
+
+NAMES: Final = -2
+"""A row has names of the option, and then two cells that may take several lines: the placeholder and the help."""
+
+
+class HelpTable(Table):
+    """A table whose names stay whole, and whose other words are folded instead of cut."""
+
+    def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
+        """Add a row."""
+        super().add_row(*cells, **more)
+        for column in self.columns:
+            column.overflow = "fold"
+        for column in self.columns[:NAMES]:
+            column.no_wrap = True
+
+
+def stacked(parts: Iterable[RenderableType]) -> Group:
+    """Return the parts of an option's help, one below the other."""
+    return Group(*parts)
+
+
+def keep_whole() -> None:
+    """Let typer make such tables; it has no setting for this."""
+    rich_utils.Table = HelpTable  # type: ignore[attr-defined]
+    rich_utils.Columns = stacked  # type: ignore[attr-defined, assignment]
