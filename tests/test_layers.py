@@ -91,7 +91,8 @@ HOMES = {
     "subprocess": {"netoffload.bench", "netoffload.testbed"},
 }
 
-MAX_FILE_LINES = 399
+MAX_FILE_LINES = 700
+"""A file follows an idea; a longer one has two."""
 MAX_FUNCTION_LINES = 59
 MAX_PARAMETERS = 8
 

@@ -91,10 +91,7 @@ def run(settings: NicProcess) -> int:
         key = None if settings.key is None else load_key(settings.key)
         signer, checker = (stack.enter_context(Authenticator(key)) for _ in range(2))
         engine = _engine_settings(settings, mtu, signer, checker)
-        flows, keeps_table = open_table(_table_path(settings))
-        diag = _open_diag(settings, stack)
-        port = make_port(engine, flows, settings.fault_settings, traced=sides != 0, diag=diag)
-        told = make_settings(settings.fault_settings, settings.busy_poll_us, settings.host_is_veth, sides, keeps_table)
+        port, loop_settings = _make_memory(settings, engine, sides, stack)
         stack.enter_context(MtuWatch(settings.wire, settings.wire_netns, partial(engine.mtu.__setitem__, 0)))
         if settings.trace is not None:
             names = (settings.host, settings.wire)
@@ -113,7 +110,7 @@ def run(settings: NicProcess) -> int:
             _keep(new_tap, settings)  # only now, so that a failed start leaves no TAP behind
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os.eventfd_write(event, 1))
-        loop = Loop(host, wire.fileno(), event, told, port)
+        loop = Loop(host, wire.fileno(), event, loop_settings, port)
         stack.callback(loop.stop)  # the stack stops the loop before it closes a device
         loop.start(settings.threads)
         _say_ready(settings)
@@ -133,6 +130,17 @@ def _engine_settings(settings: NicProcess, mtu: int, signer: Authenticator, chec
         ports=np.array(settings.port_ranges, np.int64).reshape(-1, 2),
         trust=int(not settings.asks_sockets),
     )
+
+
+def _make_memory(
+    settings: NicProcess, engine: EngineSettings, sides: int, stack: contextlib.ExitStack
+) -> tuple[Port, LoopSettings]:
+    """Return the memory and the settings of the loop, with the flow table and the descriptor for questions."""
+    flows, keeps_table = open_table(_table_path(settings))
+    diag = _open_diag(settings, stack)
+    port = make_port(engine, flows, settings.fault_settings, traced=sides != 0, diag=diag)
+    host_is_veth = settings.host_is_veth
+    return port, make_settings(settings.fault_settings, settings.busy_poll_us, host_is_veth, sides, keeps_table)
 
 
 def _table_path(settings: NicProcess) -> Path:

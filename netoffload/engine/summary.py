@@ -21,6 +21,7 @@ KERNEL_COUNTERS: Final = ("tx_frames", "tx_octets", "rx_frames", "rx_octets")
 
 STATE_COMPRESSED: Final = "compressed"
 STATE_PEER_CANNOT: Final = "peer cannot"
+STATE_NOT_PROMISED: Final = "not promised"
 STATE_NOT_FLOATS: Final = "not floats"
 STATE_PROBATION: Final = "probation"
 STATE_RAW: Final = "raw"
@@ -123,6 +124,8 @@ def flow_state(flow: Mapping[str, Any]) -> str:
     """Return a short name for what a NIC does with a flow; ``flow`` is one of the control socket's ``flows``."""
     if flow["direction"] == "tx" and not flow["peer_decodes"]:
         return STATE_PEER_CANNOT
+    if flow.get("promised_by") in ("nobody", "no socket"):
+        return STATE_NOT_PROMISED
     if flow.get("verdict") == STATE_NOT_FLOATS:
         return STATE_NOT_FLOATS
     if flow.get("on_probation"):

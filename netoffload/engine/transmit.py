@@ -31,7 +31,7 @@ from netoffload.wire.ethernet import ETHERNET_LEN
 if TYPE_CHECKING:
     from netoffload.engine.blocks import EngineSettings, Sending
     from netoffload.engine.counters import Counters
-    from netoffload.engine.flows import FlowTable
+    from netoffload.engine.flows import FlowKey, FlowTable
 
 FORWARD: Final = -1
 """Result of :func:`transmit`: the frame crosses, as it lies in its buffer."""
@@ -139,18 +139,33 @@ def transmit(
     slot = flow_table.find(flows, key)
     segment = _find_segment(frame, ip_len)
     if slot == NOT_FOUND or flows[slot, flow_table.STATE] == flow_table.ORPHAN:
-        reason = Counter.BYPASS_UNKNOWN_FLOW.value if segment.payload_len else Counter.BYPASS_NO_PAYLOAD.value
-        counters[reason if is_tagged else Counter.BYPASS_UNTAGGED.value] += 1
-        if slot == NOT_FOUND:
-            if is_tagged and segment.payload_len:
-                orphans.adopt(flows, key, segment, now_ns)
-        elif orphans.is_stuck(segment, now_ns, flows, slot):
-            room.spans[0, 0] = 0
-            room.spans[0, 1] = orphans.reset(frame, segment, flows, slot, room.wire)
-            counters[Counter.TX_RESETS] += 1
-            return 1
-        return FORWARD
+        return int(_cross_unknown(frame, segment, key, Known(slot, is_tagged), now_ns, flows, counters, room))
     return int(_send(settings, frame, segment, Known(slot, is_tagged), now_ns, flows, counters, room))
+
+
+@inline_kernel
+def _cross_unknown(
+    frame: Uint8Array,
+    segment: Segment,
+    key: FlowKey,
+    known: Known,
+    now_ns: int,
+    flows: FlowTable,
+    counters: Counters,
+    room: Room,
+) -> int:
+    """Let a segment of a connection cross whose handshake was not seen, or end the connection (``orphans``)."""
+    reason = Counter.BYPASS_UNKNOWN_FLOW.value if segment.payload_len else Counter.BYPASS_NO_PAYLOAD.value
+    counters[reason if known.is_tagged else Counter.BYPASS_UNTAGGED.value] += 1
+    if known.slot == NOT_FOUND:
+        if known.is_tagged and segment.payload_len:
+            orphans.adopt(flows, key, segment, now_ns)
+    elif orphans.is_stuck(segment, now_ns, flows, known.slot):
+        room.spans[0, 0] = 0
+        room.spans[0, 1] = orphans.reset(frame, segment, flows, known.slot, room.wire)
+        counters[Counter.TX_RESETS] += 1
+        return 1
+    return FORWARD
 
 
 @inline_kernel
