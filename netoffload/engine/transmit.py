@@ -2,8 +2,8 @@
 
 The functions stand in the order in which a segment meets them. :func:`transmit` finds out what the frame is, and to
 which connection it belongs. :func:`_send` handles segments of connections that the table knows. There
-:func:`_end_rounding` and :func:`_open` decide whether rounding ends or begins, ``forms`` trims the segment to whole
-floats, and ``pack`` makes blocks. A segment that blocks would not make smaller leaves ``plain``.
+:func:`_open` decides whether rounding begins or ends, ``forms`` trims the segment to whole floats, and ``pack`` makes
+blocks. A segment that blocks would not make smaller leaves ``plain``.
 """
 
 from __future__ import annotations
@@ -204,10 +204,9 @@ def _send(
     slot = known.slot
     sent = _note(frame, segment, now_ns, flows, slot)
     plain.align_window(frame, segment, flows, slot)
-    reason = _refuse(settings, frame, segment, known, flows)
-    if reason == 0:
-        _end_rounding(frame, segment, known, sent, flows, counters)
-        reason = _open(settings, frame, segment, known, sent, flows, room.questions)
+    reason = _refuse(settings, frame, segment, known, flows) or _open(
+        settings, frame, segment, known, sent, flows, counters, room.questions
+    )
     is_zeros = reason == Counter.BYPASS_UNDECIDED.value and _is_zeros(frame, segment, flows, slot)
     if reason != 0 and not is_zeros and not forms.needs_lead(flows, slot, segment.seq):
         lent.note_segment(frame, segment, sent.again, now_ns, flows, slot, room.agenda)
@@ -351,13 +350,17 @@ def _open(
     known: Known,
     sent: Sent,
     flows: FlowTable,
+    counters: Counters,
     questions: Int64Array,
 ) -> int:
-    """Begin to round floats with this segment if it may; return 0, or the counter that says why it may not.
+    """Begin to round floats with this segment if it may, or end it if it must.
 
-    If the connection's floats are rounded already, the result is 0.
+    Returns:
+        0 if floats of the connection are rounded, also if only earlier ones are; otherwise the counter that says why
+        they are not.
     """
     slot = known.slot
+    _end_rounding(frame, segment, known, sent, flows, counters)
     if flows[slot, flow_table.FORM] != forms.EXACT:
         return 0
     row = flows[slot, flow_table.JUDGED :]
