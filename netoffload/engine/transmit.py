@@ -204,9 +204,8 @@ def _send(
     slot = known.slot
     sent = _note(frame, segment, now_ns, flows, slot)
     plain.align_window(frame, segment, flows, slot)
-    reason = _refuse(settings, frame, segment, known, flows) or _open(
-        settings, frame, segment, known, sent, flows, counters, room.questions
-    )
+    reason = _refuse(settings, frame, segment, known, flows)
+    reason = reason or _open(settings, frame, segment, known, sent, flows, counters, room.questions)
     is_zeros = reason == Counter.BYPASS_UNDECIDED.value and _is_zeros(frame, segment, flows, slot)
     if reason != 0 and not is_zeros and not forms.needs_lead(flows, slot, segment.seq):
         lent.note_segment(frame, segment, sent.again, now_ns, flows, slot, room.agenda)
