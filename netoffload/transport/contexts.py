@@ -81,15 +81,24 @@ class Context:
                 if key.lane in lanes and key.context in (EVERY, self.number)
             ]
 
-    def send(self, peer: int, tag: int, data: memoryview) -> Request:
-        """Post a message of float32 to ``peer``, which may be this rank. It cannot be cancelled."""
+    def send(self, peer: int, tag: int, data: memoryview, words: str = "") -> Request:
+        """Post a message of float32 to ``peer``, which may be this rank. It cannot be cancelled.
+
+        Args:
+            peer: the receiver.
+            tag: the message's tag.
+            data: its octets.
+            words: what it is, for the receiver.
+        """
         request = Request()
         with self._lock:
             if self._refused(request):
                 return request
             if peer == self._rank:
                 own = memoryview(bytearray(data))
-                self._mailbox.arrive(Message(peer, tag, len(own), own=own, got=len(own), context=self.number))
+                self._mailbox.arrive(
+                    Message(peer, tag, len(own), own=own, got=len(own), context=self.number, words=words)
+                )
                 self._changed.notify_all()
                 request.complete()
                 return request
@@ -101,7 +110,7 @@ class Context:
                 )
                 return request
             # Announced at once, though messages before it have yet to leave: the receiver may ask for this one first.
-            frame = Frame(Kind.MESSAGE, tag=tag, count=len(data) // FLOAT_OCTETS, context=self.number)
+            frame = Frame(Kind.MESSAGE, words, tag, count=len(data) // FLOAT_OCTETS, context=self.number)
             to.outgoing += frame.to_octets()
             if data:
                 to.outbox.append(Send(data, request, self.number))

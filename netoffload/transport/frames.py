@@ -43,7 +43,7 @@ class Frame:
 
     Attributes:
         kind: what the frame says.
-        text: reason, in LOST and ERROR.
+        text: reason, in LOST and ERROR; what the message is, in MESSAGE.
         tag: tag of the message in MESSAGE; lane in CONNECT.
         count: floats of the message in MESSAGE.
         context: number of the context that the frame concerns.

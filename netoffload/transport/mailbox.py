@@ -43,6 +43,8 @@ class Message:
     own: memoryview | None = None
     got: int = 0
     context: int = 0
+    words: str = ""
+    """What it is, as its sender says."""
     is_unwanted: bool = False
     """Its context has ended: it is dropped, but first read, because others follow it in the stream."""
 
@@ -69,10 +71,11 @@ class Message:
             return
         into, request = self.receive.into, self.receive.request
         if len(into) < self.octets:
+            sent = self.words or f"{self.octets // FLOAT_OCTETS} floats"
             request.fail(
                 CollectiveError(
-                    f"message truncated: rank {self.source} sent {self.octets // FLOAT_OCTETS} floats with tag "
-                    f"{self.tag} to a buffer of {len(into) // FLOAT_OCTETS}"
+                    f"message truncated: rank {self.source} sent {sent} with tag {self.tag} to a buffer of "
+                    f"{len(into) // FLOAT_OCTETS} floats"
                 )
             )
             return
@@ -82,7 +85,7 @@ class Message:
 
     def arrival(self) -> Arrival:
         """Return source, tag and length, as a receive or a probe reports them."""
-        return Arrival(self.source, self.tag, self.octets // FLOAT_OCTETS)
+        return Arrival(self.source, self.tag, self.octets // FLOAT_OCTETS, self.words)
 
 
 @dataclass

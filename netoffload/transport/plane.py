@@ -119,7 +119,7 @@ class DataPlane:
     """Rate of the latest long call. (The kernel's estimate per connection is the rate of short bursts: on a path of
     50 Mb/s it was gigabits.)"""
     _work: Float32Array = field(default_factory=lambda: np.empty(0, np.float32))
-    _short: dict[tuple[int, bool, Operation, int], ShortAllreduce] = field(default_factory=dict)
+    _short: dict[tuple[int, bool, Operation, str], ShortAllreduce] = field(default_factory=dict)
 
     def chunk_floats(self) -> int:
         """Return the floats added and forwarded at a time: as set, else from the path's rate and round-trip time."""
@@ -141,9 +141,9 @@ class DataPlane:
             self._work = np.empty(count, np.float32)
         return self._work[:count]
 
-    def short_allreduce(self, count: int, operation: Operation, *, tagged: bool, agreed: int) -> ShortAllreduce:
+    def short_allreduce(self, count: int, operation: Operation, *, tagged: bool) -> ShortAllreduce:
         """Return what reduces ``count`` floats, kept between calls; arguments as for ``ring_allreduce``."""
-        key = count, tagged, operation, agreed
+        key = count, tagged, operation, self.exchange.calling
         found = self._short.get(key)
         if found is None:
             if len(self._short) >= SHORT_KEPT:
@@ -155,7 +155,6 @@ class DataPlane:
                 operation=operation,
                 quantise=self.quantise if tagged else None,
                 rounded_hops=self.rounded_hops if tagged else (),
-                agreed=agreed,
             )
         return found
 

@@ -218,7 +218,9 @@ class Watch:
         peer.incoming += octets
         for frame in take_frames(peer.incoming):
             if frame.kind is Kind.MESSAGE:
-                self._announced(Message(rank, frame.tag, frame.count * FLOAT_OCTETS, context=frame.context))
+                self._announced(
+                    Message(rank, frame.tag, frame.count * FLOAT_OCTETS, context=frame.context, words=frame.text)
+                )
             elif frame.kind is Kind.CONNECT:
                 if frame.context not in self.links.ended:
                     self.links.want(rank, Lane(frame.tag), frame.context)

@@ -150,9 +150,16 @@ def functional() -> Any:
     return [float(one.sum()) for one in (summed, gathered, scattered, swapped)] == [3 * size, 3 * size, 2 * size, size]
 
 
+def options(op: Any) -> Any:
+    made = dist.AllreduceOptions()  # type: ignore[attr-defined]
+    made.reduceOp = op
+    return made
+
+
 def types() -> Any:
     """What gloo refuses: other types are moved, and int16 is added."""
     rank, size, said = dist.get_rank(), dist.get_world_size(), []
+    group = dist.new_group()
     for dtype in (torch.int16, torch.uint32, torch.float8_e4m3fn, torch.complex64):
         into = [torch.zeros(5, dtype=dtype) for _ in range(size)]
         dist.all_gather(into, torch.full((5,), rank).to(dtype))
@@ -161,8 +168,27 @@ def types() -> Any:
         value = torch.full((5,), rank).to(dtype)
         dist.all_reduce(value)
         said.append(value.real.tolist() == [sum(range(size))] * 5)
-    text = error_of(lambda: dist.all_reduce(torch.ones(2, dtype=torch.int64), dist.ReduceOp.AVG), UsageError)
-    return [*said, text.startswith("there is no AVG of torch.int64 tensors")]
+    for dtype, each in ((torch.int64, -5), (torch.int8, -128), (torch.uint8, 200), (torch.float32, 0.5)):
+        for rest in (0, 1):  # sums of integers are divided as NCCL divides them, towards zero
+            value = torch.full((3,), each).to(dtype) + (rest if rank == 0 else 0)
+            dist.all_reduce(value, dist.ReduceOp.AVG)
+            said.append(value.tolist() == [(int if each != 0.5 else float)((each * size + rest) / size)] * 3)
+    value = torch.full((2, 3), 1 + 2j) * rank
+    dist.reduce(value, size - 1)
+    said.append(rank < size - 1 or value.tolist() == [[sum(range(size)) * (1 + 2j)] * 3] * 2)
+    into = torch.zeros(4, dtype=torch.complex64)
+    dist.reduce_scatter_tensor(into, torch.arange(4 * size) * (1 - 1j * rank), op=dist.ReduceOp.AVG)
+    said.append(into.tolist() == [(4 * rank + one) * (1 - 1j * (size - 1) / 2) for one in range(4)])
+    conjugated = torch.full((3,), rank * 1j).conj()
+    dist.all_reduce(conjugated)
+    said.append(conjugated.tolist() == [-1j * sum(range(size))] * 3)
+    for dtype in (torch.bool, torch.complex64):
+        op = dist.ReduceOp.AVG if dtype is torch.bool else dist.ReduceOp.PRODUCT
+        text = error_of(
+            lambda op=op, dtype=dtype: group.allreduce([torch.ones(2, dtype=dtype)], options(op)), UsageError
+        )
+        said.append(text.startswith("there is no "))
+    return said
 
 
 def lateness() -> Any:
