@@ -19,15 +19,15 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup, ReduceOp, Store  # type: ignore[attr-defined]  # Store is not declared public
+from torch.distributed import ReduceOp, Store  # type: ignore[attr-defined]  # Store is not declared public
 
 from netoffload import collectives
 from netoffload.collectives import Operation, barrier, ring_allgather
 from netoffload.collectives.schedule import Span
-from netoffload.collectives.transfer import octets_of
 from netoffload.compiled.arrays import Float32Array
-from netoffload.errors import CollectiveError, PeerLostError, UsageError
+from netoffload.errors import UsageError
 from netoffload.torch.backend_announcements import lengths_of, types_of
+from netoffload.torch.backend_messages import MessageGroup
 from netoffload.torch.backend_reductions import (
     Reduction,
     all_reduce,
@@ -36,19 +36,20 @@ from netoffload.torch.backend_reductions import (
     compressed_all_reduce,
     reduce_scatter,
 )
+from netoffload.torch.backend_uncompiled import uncompiled
 from netoffload.torch.backend_words import Numbers, Words
-from netoffload.torch.backend_work import CallWork, explain, explained
-from netoffload.torch_plugin import NAME
+from netoffload.torch.backend_work import CallWork, explained
 from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Request
 
 Body = Callable[[DataPlane], None]
 
 
-class NetOffloadGroup(ProcessGroup):
+@uncompiled
+class NetOffloadGroup(MessageGroup):
     """The ranks of a group, connected.
 
     Args:
-        store: the store that the ranks share; :meth:`get_group_store` returns it.
+        store: the store that the ranks share.
         exact: the calls of the exact data plane; :meth:`shutdown` closes them.
         compressed: the calls of the compressed one, for long float32 sums; None: there is none. Closed likewise.
         min_octets: shortest vector that is compressed.
@@ -64,38 +65,9 @@ class NetOffloadGroup(ProcessGroup):
         ranks: Sequence[int],
     ) -> None:
         """Take over the connections."""
-        exchange = exact.plane.exchange
-        super().__init__(exchange.rank, exchange.size)  # type: ignore[call-arg]  # the form for subclasses
-        self._store = store
-        self._exact = exact
+        super().__init__(store, exact, ranks)
         self._compressed = compressed
         self._min_octets = min_octets
-        self._name = self._description = ""
-        self._ranks = tuple(ranks)
-
-    def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """Return the backend's name in ``init_process_group``."""
-        return NAME
-
-    def getGroupName(self) -> str:  # noqa: N802 - torch's name
-        """Return this group's name in torch's registry; torch's own class would ask a C++ backend."""
-        return self._name
-
-    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
-        """Return the description that the group was made with."""
-        return self._description
-
-    def get_group_store(self) -> Store:
-        """Return the store that the ranks share."""
-        return self._store
-
-    group_name, group_desc = property(getGroupName), property(getGroupDesc)
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    def _set_group_desc(self, description: str) -> None:
-        self._description = description
 
     def compressed_totals(self) -> CommInfo:
         """Return what all compressed calls did: their number, octets before and after; empty without a second plane."""
@@ -325,40 +297,6 @@ class NetOffloadGroup(ProcessGroup):
         """Wait until all ranks have come."""
         return self._carry_out(lambda plane: barrier(plane.exchange), [], opts, "barrier")
 
-    # Messages.
-
-    def send(self, tensors: list[Tensor], peer: int, tag: int) -> CallWork:
-        """Send a tensor to a rank."""
-        words = Words(tensors)
-        request = self._exact.plane.exchange.watch.send(peer, tag, octets_of(words.load()), lengths_of(tensors))
-        return CallWork(request, tensors, self._explain)
-
-    def recv(self, tensors: list[Tensor], peer: int | None, tag: int) -> CallWork:
-        """Receive a tensor from a rank; None: from any rank. Another tensor than was sent ends the group."""
-        words, ended, expected = Words(tensors), Request(), lengths_of(tensors)
-
-        def finish(request: Request) -> None:
-            arrival, error = request.arrival, request.error
-            if arrival is not None and arrival.words != expected:
-                error = CollectiveError(
-                    f"ranks disagree: rank {arrival.source} sends {arrival.words} with tag {arrival.tag}, "
-                    f"rank {self.rank()} receives {expected}"
-                )
-            if error is None and arrival is not None:
-                words.store()
-                ended.complete(arrival)
-                return
-            ended.fail(error or CollectiveError("the receive was cancelled"))
-            if error is not None and not isinstance(error, PeerLostError):
-                self._exact.give_up(error)
-
-        self._exact.plane.exchange.watch.receive(peer, tag, octets_of(words.values)).add_done_callback(finish)
-        return CallWork(ended, tensors, self._explain)
-
-    def recv_anysource(self, tensors: list[Tensor], tag: int) -> CallWork:
-        """Receive a tensor from any rank."""
-        return self.recv(tensors, None, tag)
-
     # Shared by the calls.
 
     def _carry_out(self, call: Body, tensors: Sequence[Tensor], opts: Any, calling: str) -> CallWork:
@@ -376,9 +314,6 @@ class NetOffloadGroup(ProcessGroup):
         with explained(self._ranks):
             self._exact.run(call, lanes, calling)
         return CallWork(Request.done(), tensors, self._explain)
-
-    def _explain(self, error: BaseException) -> BaseException:
-        return explain(error, self._ranks)
 
     @contextlib.contextmanager
     def _arguments(self) -> Iterator[None]:

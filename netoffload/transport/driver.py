@@ -78,8 +78,10 @@ def standstill(peers: Sequence[int], limit_s: float, may_be_late: bool) -> PeerL
     """Return the error for living peers that did nothing for the time limit."""
     names = ", ".join(str(peer) for peer in sorted(set(peers)))
     if may_be_late:
-        return PeerLostError(f"rank {names} lives but did not come to this call within {limit_s:g} s (late_s)")
-    return PeerLostError(f"rank {names} lives but neither sent nor took anything for {limit_s:g} s")
+        return PeerLostError(
+            f"rank {names} lives but did not come to this call within the timeout of {limit_s:g} s (late_s)"
+        )
+    return PeerLostError(f"rank {names} lives but neither sent nor took anything for the timeout of {limit_s:g} s")
 
 
 class Driver:

@@ -253,7 +253,7 @@ def test_a_rank_that_never_comes_is_named_after_the_late_limit(monkeypatch: pyte
 
     lost = run_tcp(2, body, timeout_s=0.2, late_s=0.5)
     assert isinstance(lost[0], PeerLostError)
-    assert "rank 1 lives but did not come to this call within 0.5 s" in str(lost[0])
+    assert "rank 1 lives but did not come to this call within the timeout of 0.5 s" in str(lost[0])
 
 
 def test_a_rank_that_is_stuck_in_the_call_is_named_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +276,7 @@ def test_a_rank_that_is_stuck_in_the_call_is_named_on_every_rank(monkeypatch: py
     lost = run_tcp(2, body, timeout_s=0.4)
     for error in lost:
         assert isinstance(error, PeerLostError)
-        assert "rank 1 lives but neither sent nor took anything for 0.4 s" in str(error)
+        assert "rank 1 lives but neither sent nor took anything for the timeout of 0.4 s" in str(error)
 
 
 def test_ranks_that_disagree_all_hear_it_and_the_exchange_ends(monkeypatch: pytest.MonkeyPatch) -> None:
