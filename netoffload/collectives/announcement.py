@@ -126,7 +126,7 @@ class Announcement:
             words += [f" {self.operation.name}"] if self.operation else []
             words += [f" of {self.count} floats"] if self.call not in (Call.BARRIER, Call.CONFIRM) else []
             words += [f" with root {self.root}"] if self.root != NO_ROOT else []
-        words += [f", {self.details}"] if self.details else []
+            words += [f", {self.details}"] if self.details else []
         words += [" and more"] if self.digest else []
         return "".join(words)
 
@@ -167,7 +167,7 @@ def disagreement(rank: int, announcement: Announcement, behind: Channel, heard: 
     which may take a moment to arrive. A refusal is a reason by itself.
     """
     try:
-        theirs = Announcement.from_octets(heard)
+        announcement, theirs = map(Announcement.from_octets, (announcement.to_octets(), heard))  # both cut
     except CollectiveError as error:
         return behind.ending() or error
     is_refusal = Call.REFUSED in (announcement.call, theirs.call)

@@ -124,7 +124,7 @@ def ring_reduce_scatter(
     Raises:
         UsageError, CollectiveError, PeerLostError: as in :func:`ring_allreduce`.
     """
-    details = f"{_type_in_words(values, tagged=tagged)}parts {_in_words(spans)}"
+    details = f"{_type_in_words(values, tagged=tagged)} parts {_in_words(spans)}".lstrip()
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, details=details))
         reduce_scatter_round(exchange, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
@@ -150,7 +150,7 @@ def ring_allgather(
     Raises:
         UsageError, CollectiveError, PeerLostError: as in :func:`ring_allreduce`.
     """
-    details = f"{_type_in_words(values, tagged=tagged)}counts {counts_in_words(map(len, spans))}"
+    details = f"{_type_in_words(values, tagged=tagged)} counts {counts_in_words(map(len, spans))}".lstrip()
     with aborting_on_error(exchange):
         count = sum(len(span) for span in spans)
         meet(exchange, Announcement(Call.ALLGATHER, count, tagged, details=details))
@@ -327,7 +327,7 @@ class _Round:
 def _type_in_words(values: Vector, *, tagged: bool) -> str:
     """Refuse a vector that cannot travel; name its type if it is not float32."""
     octets_of(values, "f" if tagged else EXACT_TYPES)
-    return "" if values.dtype.char == "f" else f"{values.dtype} "
+    return "" if values.dtype.char == "f" else f"{values.dtype}"
 
 
 def _floats(values: Vector) -> Float32Array:

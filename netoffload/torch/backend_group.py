@@ -36,6 +36,7 @@ from netoffload.torch.backend_reductions import (
     compressed_all_reduce,
     reduce_scatter,
 )
+from netoffload.torch.backend_sparse import sparse_sum
 from netoffload.torch.backend_uncompiled import uncompiled
 from netoffload.torch.backend_words import Numbers, Words
 from netoffload.torch.backend_work import CallWork, explained
@@ -84,10 +85,22 @@ class NetOffloadGroup(MessageGroup):
     # Reductions.
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> CallWork:
-        """Replace tensors on all ranks by their reduction; several are reduced as one vector."""
+        """Replace tensors on all ranks by their reduction; several are reduced as one vector.
+
+        A sparse tensor is reduced by itself, by SUM only.
+        """
+        if len(tensors) == 1 and tensors[0].layout is torch.sparse_coo:
+            return self._sum_sparse(tensors, opts)
         return self._reduce_everywhere("all_reduce", tensors, opts)
 
     allreduce_coalesced = allreduce
+
+    def _sum_sparse(self, tensors: list[Tensor], opts: Any) -> CallWork:
+        with self._arguments():
+            if opts is not None and opts.reduceOp != ReduceOp.SUM:
+                raise UsageError("sparse tensors can be summed only: call .to_dense() first")
+            calling = f"all_reduce SUM of sparse {lengths_of(tensors)}"
+        return self._carry_out(lambda plane: sparse_sum(plane, tensors[0]), tensors, opts, calling)
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> CallWork:
         """Do :meth:`allreduce` for one rank; the tensors of other ranks stay as they are."""

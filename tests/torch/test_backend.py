@@ -42,6 +42,15 @@ def _all_true(found: Any) -> bool:
 
 
 @pytest.mark.slow
+def test_what_libraries_do_with_a_group_works(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("programs") / "backend_doors.py"
+    said = dict(map(json.loads, _run(program, "2", tmp_path / "checkpoint").splitlines()))
+    assert said.keys() == {0, 1}
+    for found in said.values():
+        assert {name: what for name, what in found.items() if not _all_true(what)} == {}
+
+
+@pytest.mark.slow
 def test_ranks_order_close_disagree_wait_train_and_die_as_torch_expects() -> None:
     said = dict(
         map(json.loads, _run(Path(__file__).with_name("programs") / "backend_ranks.py", str(SIZE)).splitlines())

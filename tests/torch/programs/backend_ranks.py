@@ -5,15 +5,10 @@ They are forked from one process, which has loaded everything once. The last ran
 
 from __future__ import annotations
 
-import faulthandler
-import json
 import os
 import signal
-import socket
 import sys
 import threading
-import traceback
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -21,32 +16,15 @@ import torch
 import torch._dynamo  # DDP would import it in every rank
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functions
+from forked_group import error_of, everywhere, run_ranks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from netoffload.errors import UsageError
 from netoffload.torch import BackendOptions
 from netoffload.torch.backend_group import NetOffloadGroup
-from netoffload.transport.driver import prepare
 
 SHORT = timedelta(seconds=3)
 CALLS = 30
-STUCK_S = 90
-"""Ranks that take longer say where they are."""
-
-
-def error_of(call: Callable[[], Any], kind: type[BaseException] = dist.DistBackendError) -> str:
-    try:
-        call()
-    except kind as error:
-        return str(error)
-    return "no error"
-
-
-def everywhere(value: Any, group: Any = None) -> list[Any]:
-    found: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(found, value, group)
-    return found
 
 
 def train(group: Any, hook: bool = False) -> torch.Tensor:
@@ -133,7 +111,8 @@ def disagreement() -> Any:
     dist.destroy_process_group(group)
     group = dist.new_group()
     sparse = torch.ones(3).to_sparse() if rank == 1 else torch.ones(3)
-    text = error_of(lambda: dist.all_reduce(sparse, group=group), ValueError if rank == 1 else dist.DistBackendError)
+    kind = ValueError if rank == 1 else dist.DistBackendError
+    text = error_of(lambda: dist.broadcast(sparse, 0, group), kind)
     said.append("dense CPU tensors" in text if rank == 1 else "refuses its arguments" in text)
     dist.barrier()  # a rank that leaves at once takes its refusal back
     dist.destroy_process_group(group)
@@ -150,16 +129,9 @@ def functional() -> Any:
     return [float(one.sum()) for one in (summed, gathered, scattered, swapped)] == [3 * size, 3 * size, 2 * size, size]
 
 
-def options(op: Any) -> Any:
-    made = dist.AllreduceOptions()  # type: ignore[attr-defined]
-    made.reduceOp = op
-    return made
-
-
 def types() -> Any:
     """What gloo refuses: other types are moved, and int16 is added."""
     rank, size, said = dist.get_rank(), dist.get_world_size(), []
-    group = dist.new_group()
     for dtype in (torch.int16, torch.uint32, torch.float8_e4m3fn, torch.complex64):
         into = [torch.zeros(5, dtype=dtype) for _ in range(size)]
         dist.all_gather(into, torch.full((5,), rank).to(dtype))
@@ -168,26 +140,6 @@ def types() -> Any:
         value = torch.full((5,), rank).to(dtype)
         dist.all_reduce(value)
         said.append(value.real.tolist() == [sum(range(size))] * 5)
-    for dtype, each in ((torch.int64, -5), (torch.int8, -128), (torch.uint8, 200), (torch.float32, 0.5)):
-        for rest in (0, 1):  # sums of integers are divided as NCCL divides them, towards zero
-            value = torch.full((3,), each).to(dtype) + (rest if rank == 0 else 0)
-            dist.all_reduce(value, dist.ReduceOp.AVG)
-            said.append(value.tolist() == [(int if each != 0.5 else float)((each * size + rest) / size)] * 3)
-    value = torch.full((2, 3), 1 + 2j) * rank
-    dist.reduce(value, size - 1)
-    said.append(rank < size - 1 or value.tolist() == [[sum(range(size)) * (1 + 2j)] * 3] * 2)
-    into = torch.zeros(4, dtype=torch.complex64)
-    dist.reduce_scatter_tensor(into, torch.arange(4 * size) * (1 - 1j * rank), op=dist.ReduceOp.AVG)
-    said.append(into.tolist() == [(4 * rank + one) * (1 - 1j * (size - 1) / 2) for one in range(4)])
-    conjugated = torch.full((3,), rank * 1j).conj()
-    dist.reduce(conjugated, 0)
-    said.append(rank > 0 or conjugated.tolist() == [-1j * sum(range(size))] * 3)
-    for dtype in (torch.bool, torch.complex64):
-        op = dist.ReduceOp.AVG if dtype is torch.bool else dist.ReduceOp.PRODUCT
-        text = error_of(
-            lambda op=op, dtype=dtype: group.allreduce([torch.ones(2, dtype=dtype)], options(op)), UsageError
-        )
-        said.append(text.startswith("there is no "))
     return said
 
 
@@ -225,9 +177,7 @@ def death(victim: int) -> Any:
 
 
 def take_part(rank: int, size: int, port: int) -> dict[str, Any]:
-    faulthandler.dump_traceback_later(STUCK_S)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it starts in the background
-    torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, size, is_master=rank == 0)  # type: ignore[attr-defined]
     dist.init_process_group("netoffload", store=store, rank=rank, world_size=size)
     dist.barrier()
@@ -246,24 +196,5 @@ def take_part(rank: int, size: int, port: int) -> dict[str, Any]:
     return found
 
 
-def main(size: int) -> int:
-    prepare()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    pids = []
-    for rank in range(size):
-        if (pid := os.fork()) == 0:
-            try:
-                os.write(1, f"{json.dumps([rank, take_part(rank, size, port)])}\n".encode())
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(0)
-        pids.append(pid)
-    for pid in reversed(pids):  # rank 0 has the store
-        os.waitpid(pid, 0)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(run_ranks(int(sys.argv[1]), take_part))
