@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -48,6 +49,28 @@ def test_what_libraries_do_with_a_group_works(tmp_path: Path) -> None:
     assert said.keys() == {0, 1}
     for found in said.values():
         assert {name: what for name, what in found.items() if not _all_true(what)} == {}
+
+
+@pytest.mark.slow
+def test_calls_that_differ_are_an_error_on_all_ranks_that_names_both_calls() -> None:
+    """A quarter of all pairs; ``backend_differences.py 0 1`` tries all."""
+    program = Path(__file__).with_name("programs") / "backend_differences.py"
+    said = dict(map(json.loads, _run(program, "0", "4").splitlines()))
+    assert said.keys() == {0, 1, 2}
+    assert len(said[0]) > 200
+    named = re.compile(
+        r"(ranks|counts) disagree.*: rank \d (calls|sends) .*rank \d,? (calls|which expects|receives)"
+        r"|message truncated: rank 0 sent float32.10. with tag 5 to a buffer of 9 floats"
+    )
+    for found in said.values():
+        assert [one for one in found if not named.search(one[2])] == []
+    by_pair = {(one, other): text for one, other, text in said[1]}
+    assert re.search(
+        r"rank \d calls scatter of float32 from root [01], rank \d calls scatter of float32 from root [01];",
+        by_pair["scatter", "scatter from 1"],
+    )
+    sent = "rank 0 sends int8[5] with tag 5, rank 1 receives int8[6]"
+    assert sent in by_pair["message", "torch.int8[5] as torch.int8[6]"]
 
 
 @pytest.mark.slow

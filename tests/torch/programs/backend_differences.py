@@ -110,6 +110,30 @@ def try_pairs(pairs: Sequence[tuple[str, str]]) -> list[str]:
     return texts
 
 
+MESSAGES = (
+    (made(), made(torch.int32)),
+    (made(), made(torch.int8, 4 * 96)),
+    (made(torch.int8, 383), made()),
+    (made(torch.int8, 5), made(torch.int8, 6)),
+    (made(count=9), made(count=10)),
+    (made(count=10), made(count=9)),
+    (made(torch.float16), made(torch.bfloat16)),
+)
+"""What rank 0 sends, and what rank 1 receives."""
+
+
+def try_message(sent: torch.Tensor, into: torch.Tensor) -> list[str]:
+    """Return the kind of a message, and the error that this rank gets, the sender in its next call."""
+    group = dist.new_group()
+    if dist.get_rank() == 0:
+        dist.send(sent, 1, group, 5)
+    call = {1: lambda: dist.recv(into, 0, group, 5)}.get(dist.get_rank(), lambda: dist.barrier(group))
+    text = error_of(call)
+    dist.barrier()
+    dist.destroy_process_group(group)
+    return ["message", f"{sent.dtype}[{len(sent)}] as {into.dtype}[{len(into)}]", text]
+
+
 def take_part(rank: int, size: int, port: int) -> Any:
     warnings.simplefilter("ignore")
     join(rank, size, port, LIMIT_S)
@@ -117,8 +141,9 @@ def take_part(rank: int, size: int, port: int) -> Any:
     pairs = [pair for pair in itertools.combinations(CALLS, 2) if pair not in SAME][first::every]
     batches = [pairs[start : start + BATCH] for start in range(0, len(pairs), BATCH)]
     texts = [text for batch in batches for text in try_pairs(batch)]
+    messages = [try_message(*one) for one in MESSAGES]
     dist.destroy_process_group()
-    return [[*pair, text] for pair, text in zip(pairs, texts, strict=True)]
+    return [*([*pair, text] for pair, text in zip(pairs, texts, strict=True)), *messages]
 
 
 if __name__ == "__main__":
