@@ -47,6 +47,7 @@ class Calls(Generic[Plane]):
         Raises:
             CollectiveError: what went wrong with the call.
         """
+        self.plane.exchange.watch.refuse_in_fork()
         if self._queue.is_idle:
             self._carry_out(call, lanes, calling)
         else:
@@ -54,11 +55,13 @@ class Calls(Generic[Plane]):
 
     def start(self, call: Callable[[Plane], None], lanes: Sequence[Lane], calling: str = "") -> Request:
         """Carry out a call in the background, after those under way; arguments as for :meth:`run`."""
+        self.plane.exchange.watch.refuse_in_fork()
         return self._queue.start(lambda: self._carry_out(call, lanes, calling))
 
     def refuse(self) -> Request:
         """Tell the other ranks, in their meeting, that this rank does not make the call that they make."""
         exchange = self.plane.exchange
+        exchange.watch.refuse_in_fork()
         return self._queue.start(lambda: refuse(exchange))
 
     def give_up(self, error: BaseException) -> None:

@@ -8,13 +8,14 @@ its communicator is closed or gives up because of an error; the other contexts g
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
-from netoffload.errors import CollectiveError, PeerLostError
+from netoffload.errors import CollectiveError, PeerLostError, UsageError
 from netoffload.transport.frames import EVERY, Frame, Kind, farewell, reason_of
 from netoffload.transport.joining import Connection
 from netoffload.transport.lanes import CALL_LANES, Key, Lane
@@ -48,6 +49,15 @@ class Context:
         self._lock, self._changed = watch.lock, watch.changed
         self._links, self._mailbox = watch.links, watch.mailbox
         self._is_closed = False
+        self._owner = os.getpid()
+
+    def refuse_in_fork(self) -> None:
+        """Raise UsageError in a child of the process that connected: the connections are its parent's."""
+        if os.getpid() != self._owner:
+            raise UsageError(
+                f"process {os.getpid()} is a fork of the process that connected, and its parent uses the connections: "
+                "let it set up a communicator of its own"
+            )
 
     def connection(self, peer: int, lane: Lane) -> Connection:
         """Return the connection to ``peer``, and make it if there is none.
@@ -90,6 +100,7 @@ class Context:
             data: its octets.
             words: what it is, for the receiver.
         """
+        self.refuse_in_fork()
         request = Request()
         with self._lock:
             if self._refused(request):
@@ -126,6 +137,7 @@ class Context:
 
         It fails when every rank that could satisfy it has closed its communicator.
         """
+        self.refuse_in_fork()
         request = Request(self._withdraw)
         with self._lock:
             if not self._refused(request):
@@ -146,6 +158,7 @@ class Context:
         Raises:
             CollectiveError: the context ended, or no such message can come.
         """
+        self.refuse_in_fork()
         with self._changed:
             links = self._links
             while (reason := self._why_not()) is None:

@@ -206,9 +206,14 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
         except (NetOffloadError, OSError) as error:
             offer, failure = failure_of(error), error
         offers = [Offer.from_words(words) for words in rendezvous(offer.to_words())]
-        if failure is not None and not isinstance(failure, OSError):
-            raise failure  # its message is clearer than that of agree(), which the other ranks raise
-        agreed = agree(offers)
+        try:
+            if failure is not None and not isinstance(failure, OSError):
+                raise failure  # its message is clearer than that of agree(), which the other ranks raise
+            agreed = agree(offers)
+        except NetOffloadError:
+            with contextlib.suppress(NetOffloadError):
+                rendezvous(None)  # no rank ends, and the store with it, before all ranks have read the offers
+            raise
         if shared is not None:
             exchange = enter(shared.watch, offers[0].context, settings.timeout_s, settings.late_s)
         else:

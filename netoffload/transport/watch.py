@@ -24,7 +24,7 @@ import threading
 import time
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
-from netoffload.errors import CollectiveError, PeerLostError
+from netoffload.errors import CollectiveError
 from netoffload.transport.contexts import GRACE_S, Context
 from netoffload.transport.frames import EVERY, Frame, Kind, farewell, reason_of, take_frames
 from netoffload.transport.lanes import Lane
@@ -189,7 +189,7 @@ class Watch:
                 try:
                     peer.write_messages()
                 except OSError as error:
-                    self._fail(PeerLostError(f"rank {rank} is gone: {error.strerror or error}"))
+                    self._fail(self.links.lost(rank, error.strerror or str(error)))
 
     def _connect(self, ready: set[int]) -> None:
         """Go on with connections that are being made."""
@@ -213,7 +213,7 @@ class Watch:
             return
         except OSError as error:
             peer.has_left = True
-            raise PeerLostError(f"rank {rank} died: {error.strerror or error}") from error
+            raise self.links.lost(rank, error.strerror or str(error)) from error
         peer.heard_s = time.monotonic()
         peer.incoming += octets
         for frame in take_frames(peer.incoming):
@@ -228,7 +228,7 @@ class Watch:
                 self._farewell(peer, frame)
         if not octets and not peer.has_left:
             peer.has_left = True
-            raise PeerLostError(f"rank {rank} died: its connections closed without a farewell")
+            raise self.links.lost(rank, "its connections closed without a farewell")
 
     def _announced(self, message: Message) -> None:
         if message.context in self.links.ended or self._context(message.context).failure is not None:
@@ -296,4 +296,4 @@ class Watch:
                         self._fail(reason)
                     else:
                         if not peer.has_left:
-                            self._fail(PeerLostError(f"rank {rank} died: {error.strerror or error}"))
+                            self._fail(self.links.lost(rank, error.strerror or str(error)))

@@ -74,6 +74,17 @@ def test_calls_that_differ_are_an_error_on_all_ranks_that_names_both_calls() -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("refusing", [0, 2])
+def test_all_ranks_hear_why_one_cannot_set_up_though_the_store_may_end_with_it(refusing: int) -> None:
+    program = Path(__file__).with_name("programs") / "backend_refused.py"
+    said = dict(map(json.loads, _run(program, str(refusing), "3").splitlines()))
+    reason = "a chunk of 1 octets is less than one float32: give at least 4"
+    assert said.pop(refusing) == reason
+    assert len(said) == 2
+    assert all(text.endswith(reason) and f"rank {refusing}" in text for text in said.values())
+
+
+@pytest.mark.slow
 def test_ranks_order_close_disagree_wait_train_and_die_as_torch_expects() -> None:
     said = dict(
         map(json.loads, _run(Path(__file__).with_name("programs") / "backend_ranks.py", str(SIZE)).splitlines())

@@ -1,6 +1,7 @@
 """The TCP exchange over real sockets on loopback, one thread per rank."""
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -32,9 +33,12 @@ from netoffload.control import ControlServer
 from netoffload.engine import judgement
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
 from netoffload.transport.agreement import Agreement, Marking, Offer, Precision, agree, own_address, own_nic
+from netoffload.transport.calls import Calls
 from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.info import NicAccount
 from netoffload.transport.joining import Listeners
 from netoffload.transport.lanes import Hello, Lane
+from netoffload.transport.plane import DataPlane, Settings
 
 
 def values_of(rank: int, count: int) -> Float32Array:
@@ -154,6 +158,48 @@ def test_a_rank_that_dies_without_a_farewell_is_named_on_every_rank() -> None:
     for rank in (0, 1, 3, 4):
         assert isinstance(lost[rank], PeerLostError)
         assert "rank 2 died" in str(lost[rank])
+
+
+def test_a_cut_connection_of_two_living_ranks_is_called_that_on_all_ranks() -> None:
+    def body(exchange: TcpExchange) -> str:
+        barrier(exchange)
+        if exchange.rank == 1:
+            with exchange.watch._lock:
+                connection = exchange.watch._links.peers[2].control
+                assert connection is not None
+                connection.shutdown(socket.SHUT_RDWR)
+        try:
+            while True:
+                barrier(exchange)
+        except PeerLostError as error:
+            return str(error)
+
+    cut = "the connection between rank 1 and rank 2 was cut, though both live"
+    assert run_tcp(4, body) == [cut] * 4
+
+
+def test_a_fork_of_a_rank_may_not_use_its_connections() -> None:
+    def body(exchange: TcpExchange) -> list[str]:
+        calls = Calls(DataPlane(exchange, None, None, [], NicAccount(None, list), Settings()))
+        if exchange.rank == 0 and (child := os.fork()) == 0:
+            refused = 0
+            for call in (
+                lambda: calls.run(lambda plane: barrier(plane.exchange), [Lane.UNTAGGED]),
+                lambda: calls.start(lambda plane: barrier(plane.exchange), [Lane.UNTAGGED]),
+                lambda: exchange.watch.send(1, 0, memoryview(b"")),
+                lambda: exchange.watch.receive(1, 0, memoryview(b"")),
+                lambda: exchange.watch.probe(1, 0, wait=False),
+            ):
+                try:
+                    call()
+                except UsageError as error:
+                    refused += "is a fork of the process that connected" in str(error)
+            os._exit(refused)
+        said = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if exchange.rank == 0 else 5
+        calls.run(lambda plane: barrier(plane.exchange), [Lane.UNTAGGED])  # the parent's connections still work
+        return [str(said)]
+
+    assert run_tcp(2, body) == [["5"], ["5"]]
 
 
 def test_a_late_rank_is_waited_for_beyond_the_time_limit() -> None:

@@ -93,7 +93,9 @@ BATCH = 24
 
 
 def make_group(pair: tuple[str, str]) -> Group:
-    group = dist.new_group(pg_options=BackendOptions("bounded", 10, offload="inline") if "long" in pair[0] else None)
+    group: Group | None = dist.new_group(
+        pg_options=BackendOptions("bounded", 10, offload="inline") if "long" in pair[0] else None
+    )
     assert group is not None
     return group
 

@@ -72,12 +72,13 @@ def borrowed() -> Any:
 
 def batched_powersgd() -> Any:
     """Torch's hook resizes the bucket. (Its own call of _orthogonalize fails in torch 2.13, with gloo as well.)"""
-    plain = powerSGD_hook._orthogonalize
+    plain: Any = powerSGD_hook._orthogonalize
     in_batch: Any = mock.patch.object(
         powerSGD_hook, "_orthogonalize", lambda one, epsilon=0: plain(one if one.dim() == 3 else one[None], epsilon)
     )
     wrapped = DistributedDataParallel(model())
-    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+    make_state: Any = powerSGD_hook.PowerSGDState
+    state = make_state(None, start_powerSGD_iter=2)
     wrapped.register_comm_hook(state, powerSGD_hook.batched_powerSGD_hook)
     with in_batch:
         ours = trained(wrapped)

@@ -53,7 +53,7 @@ def run_ranks(size: int, take_part: Callable[[int, int, int], Any]) -> int:
             finally:
                 os._exit(0)
         pids.append(pid)
-    for pid in reversed(pids):  # rank 0 has the store
+    for pid in reversed(pids):
         os.waitpid(pid, 0)
     return 0
 
