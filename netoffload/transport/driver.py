@@ -14,11 +14,14 @@ for the descriptors again; a closed socket has -1.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, cast
 
+import numba
 import numpy as np
 
 from netoffload.collectives import Stopwatch
@@ -52,8 +55,26 @@ Sides = tuple[TcpChannel, TcpChannel]
 
 def prepare() -> None:
     """Compile what rounds run, or load it from the cache, so that no call makes a peer wait for it."""
-    if JIT_DISABLED:
-        return
+    if not JIT_DISABLED:
+        with numba_found():
+            _prepare()
+
+
+@contextlib.contextmanager
+def numba_found() -> Iterator[None]:
+    """Let Numba find itself: it imports itself when it loads a kernel, and a program may have hidden it meanwhile.
+
+    mpi4py's tests do so, by ``sys.modules["numba"] = None``.
+    """
+    hidden = {name: module for name, module in sys.modules.items() if name == "numba" and module is not numba}
+    sys.modules["numba"] = numba
+    try:
+        yield
+    finally:
+        sys.modules.update(hidden)
+
+
+def _prepare() -> None:
     nothing = np.empty(0, np.float32)
     no_steps = np.zeros((1, 2), np.int64)
     plan = RingPlan(nothing, nothing.view(np.uint32), nothing, no_steps, 0, 0, loop_port.NOT_ROUNDED, 0)

@@ -28,7 +28,7 @@ from netoffload.transport.agreement import (
     own_offer,
 )
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload.transport.driver import prepare
+from netoffload.transport.driver import numba_found, prepare
 from netoffload.transport.info import NicAccount
 from netoffload.transport.joining import Listeners
 from netoffload.transport.rendezvous import Rendezvous
@@ -164,6 +164,7 @@ class DataPlane:
         return by_network if len(by_network) > 1 else default_groups(self.exchange.size)
 
 
+@numba_found()
 def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Plane]) -> Plane:
     """Agree with all ranks and connect; collective. A rank that has failed still takes part in every gather.
 
