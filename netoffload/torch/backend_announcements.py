@@ -17,7 +17,7 @@ from torch import Tensor
 
 def lengths_of(tensors: Iterable[Tensor]) -> str:
     """Return types and lengths: ``float32[100], int8[3] (4 times)``."""
-    return _joined(tuple((one.dtype, one.numel()) for one in tensors))
+    return _joined(tuple([(one.dtype, one.numel()) for one in tensors]))
 
 
 def types_of(tensors: Iterable[Tensor]) -> str:

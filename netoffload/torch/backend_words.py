@@ -10,6 +10,7 @@ PowerSGD hook resize theirs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -109,22 +110,31 @@ class Numbers:
 
     def __init__(self, tensors: Sequence[Tensor], *, is_kept: bool = False, is_averaged: bool = False) -> None:
         """Find the memory, or copy."""
-        if any(tensor.dtype is not tensors[0].dtype for tensor in tensors):
+        one = checked(tensors[0])
+        self.dtype = one.dtype
+        """Type of the tensors; of complex ones, that of their parts."""
+        self._is_shared = len(tensors) == 1 and not is_kept and _is_plain(one)
+        if self._is_shared and not (is_averaged and self.dtype is torch.uint8):  # a fast way for short calls
+            self._tensors = [one]
+            self.values: Vector = octets_of_tensor(one).view(_NUMPY_TYPES[self.dtype])
+            return
+        self._is_shared = False
+        if any(tensor.dtype is not self.dtype for tensor in tensors):
             names = ", ".join(sorted({str(tensor.dtype) for tensor in tensors}))
             raise UsageError(f"reductions take tensors of one type, not {names}")
         self._tensors = [checked(tensor).detach() for tensor in tensors]
         reals = [_real(tensor) for tensor in self._tensors]
         self.dtype = reals[0].dtype
-        """Type of the tensors; of complex ones, that of their parts."""
         if self.dtype not in ADDED_AS:
             raise UsageError(f"tensors of {self.dtype} cannot be added: convert them first")
-        self.spans = consecutive([real.numel() for real in reals])
-        """Where each tensor is in :attr:`values`."""
         added_as = torch.int32 if is_averaged and self.dtype is torch.uint8 else ADDED_AS[self.dtype]
-        self._is_shared = not is_kept and len(reals) == 1 and _is_plain(self._tensors[0], added_as)
-        flat = reals[0].reshape(-1) if self._is_shared else torch.cat([real.reshape(-1) for real in reals])
-        flat = flat.to(added_as)
-        self.values: Vector = octets_of_tensor(flat).view(_NUMPY_TYPES[flat.dtype])
+        flat = torch.cat([real.reshape(-1) for real in reals]).to(added_as)
+        self.values = octets_of_tensor(flat).view(_NUMPY_TYPES[added_as])
+
+    @functools.cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """Where each tensor is in :attr:`values`."""
+        return consecutive([tensor.numel() * (2 if tensor.is_complex() else 1) for tensor in self._tensors])
 
     def store(self) -> None:
         """Copy the numbers to the tensors, in their type, unless they share memory."""
@@ -170,7 +180,7 @@ def checked(tensor: Tensor) -> Tensor:
     Raises:
         UsageError: the tensor is not on the CPU, or not dense.
     """
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise UsageError(
             f"the netoffload backend takes dense CPU tensors, not {tensor.layout} on {tensor.device}: "
             "call .to_dense().cpu() first"
@@ -198,9 +208,9 @@ def _is_whole(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and tensor.nbytes % FLOAT_OCTETS == 0 and not (tensor.is_conj() or tensor.is_neg())
 
 
-def _is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Return whether a tensor's memory holds its values, or the parts of its complex values, in the given type."""
-    return tensor.is_contiguous() and _real(tensor).dtype is dtype and not (tensor.is_conj() or tensor.is_neg())
+def _is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor's memory holds its values, in a type that is reduced as it is."""
+    return tensor.dtype in _NUMPY_TYPES and tensor.is_contiguous() and not tensor.is_neg()
 
 
 def _resolved(tensor: Tensor) -> Tensor:

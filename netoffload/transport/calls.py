@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Generic
@@ -27,6 +28,7 @@ class Calls(Generic[Plane]):
     def __init__(self, plane: Plane) -> None:
         """Begin a new account."""
         self.plane = plane
+        self._owner = os.getpid()
         self.totals = CommInfo()
         """What all calls did, without the NIC's part."""
         self.last_info = CommInfo()
@@ -47,7 +49,8 @@ class Calls(Generic[Plane]):
         Raises:
             CollectiveError: what went wrong with the call.
         """
-        self.plane.exchange.watch.refuse_in_fork()
+        if os.getpid() != self._owner:
+            self.plane.exchange.watch.refuse_in_fork()
         if self._queue.is_idle:
             self._carry_out(call, lanes, calling)
         else:

@@ -4,8 +4,8 @@
 
 The tests are those of the installed wheel (``torch.testing._internal.distributed``) and are not kept here. Ranks are
 forks of one process. The tests ask for the backend's name and skip what only other backends can do. To them this
-backend is gloo as well, and MPI where only MPI moves CPU tensors all to all. ``--quick`` leaves out what ``SLOW``
-names, and what needs more ranks. The command prints what became of each test. It fails if a test fails for which
+backend is gloo as well, and MPI where only MPI moves CPU tensors all to all. ``--quick`` leaves out what
+``NOT_QUICK`` names. The command prints what became of each test. It fails if a test fails for which
 ``REASONS`` has no reason, or passes though it has one.
 """
 
@@ -18,6 +18,7 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 import tempfile
 import time
@@ -41,8 +42,8 @@ REASONS: dict[str, str] = {
 }
 """Tests that fail, and why; ``docs/guide/torch.md`` has the same table."""
 
-SLOW: tuple[str, ...] = ()
-"""Tests that take many seconds each."""
+NOT_QUICK = re.compile(r"[dD]dp|DDP|Distributed|cuda|nccl|[sS]ync|averager|localSGD|graph|logger|subgroups_|output_")
+"""Names of tests that train models, which is slow, or want GPUs, which they find out when all ranks have started."""
 
 LIMIT_S = 60
 """Time limit of a test."""
@@ -77,7 +78,7 @@ def main() -> int:
         os.environ |= {"WORLD_SIZE": str(options.ranks), "TEMP_DIR": folder, "OMP_NUM_THREADS": "1"}
         prepare(options.backend)
         names = [name for name in test_names(options.backend) if options.words in name]
-        names = [name for name in names if not (options.quick and name in SLOW)]
+        names = [name for name in names if not (options.quick and NOT_QUICK.search(name))]
         found = {name: run_test(options.backend, name, not options.json) for name in names}
     return report(found, options.json)
 
