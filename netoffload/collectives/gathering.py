@@ -107,7 +107,7 @@ class ShortAllreduce:
             self._own[...] = source  # takes half as long as np.copyto
             if not self._exchange.drive(round_):
                 _gather(self._exchange, round_)
-            if round_.pairs and self._heard != self._word:
+            if round_.pairs and self._heard.tobytes() != self._word:  # quicker than to compare a memoryview
                 behind = round_.pairs[round_.done - 1][1]
                 raise disagreement(self._exchange.rank, self._announcement, behind, bytes(self._heard))
         except BaseException as error:

@@ -17,6 +17,17 @@ from netoffload.transport.plane import Plane
 from netoffload.transport.progress import CallQueue
 from netoffload.transport.requests import Request
 
+_forks = 0
+"""How often this process is a fork of a fork: 0 in the first one that imports this."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
 
 class Calls(Generic[Plane]):
     """The calls of one communicator. :meth:`start` may be called from any thread.
@@ -28,7 +39,7 @@ class Calls(Generic[Plane]):
     def __init__(self, plane: Plane) -> None:
         """Begin a new account."""
         self.plane = plane
-        self._owner = os.getpid()
+        self._forks = _forks
         self.totals = CommInfo()
         """What all calls did, without the NIC's part."""
         self.last_info = CommInfo()
@@ -49,7 +60,7 @@ class Calls(Generic[Plane]):
         Raises:
             CollectiveError: what went wrong with the call.
         """
-        if os.getpid() != self._owner:
+        if self._forks != _forks:  # takes a tenth of os.getpid()
             self.plane.exchange.watch.refuse_in_fork()
         if self._queue.is_idle:
             self._carry_out(call, lanes, calling)
@@ -108,11 +119,13 @@ class Calls(Generic[Plane]):
         late_s, aside = watch.late_s, watch.aside_octets
         try:
             reserved = exchange.begin_call()
-            exchange.calling = calling
             try:
+                if calling:
+                    exchange.calling = calling
                 call(plane)
             finally:
-                exchange.calling = ""
+                if calling:
+                    exchange.calling = ""
                 reserved.release()
         except (UsageError, MemoryError):  # raised before the meeting, or inside a call that closed the connections
             with contextlib.suppress(NetOffloadError):
