@@ -53,9 +53,9 @@ def test_what_libraries_do_with_a_group_works(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_calls_that_differ_are_an_error_on_all_ranks_that_names_both_calls() -> None:
-    """A quarter of all pairs; ``backend_differences.py 0 1`` tries all."""
+    """Some 230 of 944 pairs; ``backend_differences.py 0 1`` tries all."""
     program = Path(__file__).with_name("programs") / "backend_differences.py"
-    said = dict(map(json.loads, _run(program, "0", "4").splitlines()))
+    said = dict(map(json.loads, _run(program, "0", "8").splitlines()))
     assert said.keys() == {0, 1, 2}
     assert len(said[0]) > 200
     named = re.compile(

@@ -1,7 +1,7 @@
 """Calls that differ: ``backend_differences.py FIRST EVERY``; each pair in a group of three ranks.
 
-Rank 1 makes one call of a pair, the others make the other one. Pairs ``FIRST``, ``FIRST + EVERY``, ... are tried. Each
-rank prints what it heard. ``SAME`` lists the calls that may meet.
+Rank 1 makes one call of a pair, the others make the other one. Tried are all pairs of the same call, and of the others
+``FIRST``, ``FIRST + EVERY``, ... Each rank prints what it heard. ``SAME`` lists the calls that may meet.
 """
 
 from __future__ import annotations
@@ -140,7 +140,9 @@ def take_part(rank: int, size: int, port: int) -> Any:
     warnings.simplefilter("ignore")
     join(rank, size, port, LIMIT_S)
     first, every = map(int, sys.argv[1:])
-    pairs = [pair for pair in itertools.combinations(CALLS, 2) if pair not in SAME][first::every]
+    every_pair = [pair for pair in itertools.combinations(CALLS, 2) if pair not in SAME]
+    near = [pair for pair in every_pair if pair[0].split()[0].rstrip(",") == pair[1].split()[0].rstrip(",")]
+    pairs = near + [pair for pair in every_pair if pair not in near][first::every]
     batches = [pairs[start : start + BATCH] for start in range(0, len(pairs), BATCH)]
     texts = [text for batch in batches for text in try_pairs(batch)]
     messages = [try_message(*one) for one in MESSAGES]
