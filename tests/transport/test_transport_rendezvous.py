@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
+from netoffload.transport.address_rendezvous import Address, AddressRendezvous, parse_addresses, read_addresses
 from netoffload.transport.agreement import VERSION, Marking, Offer, Precision
-from netoffload.transport.rendezvous import Address, AddressRendezvous, StoreRendezvous, parse_addresses, read_addresses
+from netoffload.transport.store_rendezvous import StoreRendezvous
 
 
 def on_threads(ranks: range, body: Callable[[int], Any]) -> list[Any]:
@@ -52,6 +53,9 @@ class MemoryStore:
     def get(self, key: str) -> bytes:
         return self._values[key]
 
+    def check(self, keys: list[str]) -> bool:
+        return self._values.keys() >= set(keys)
+
     def wait(self, keys: list[str], timeout: timedelta) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: self._values.keys() >= set(keys), timeout.total_seconds()):
@@ -59,6 +63,9 @@ class MemoryStore:
 
 
 class BrokenStore(MemoryStore):
+    def check(self, keys: list[str]) -> bool:
+        raise RuntimeError("Connection reset by peer")
+
     def wait(self, keys: list[str], timeout: timedelta) -> None:
         raise RuntimeError("Connection reset by peer")
 
