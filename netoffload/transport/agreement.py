@@ -34,7 +34,7 @@ from netoffload.config import (
 from netoffload.control import request
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 
-VERSION = 9
+VERSION = 10
 """Version of the data plane: ranks with different versions do not connect."""
 
 Gather = Callable[[Any], Sequence[Any]]
@@ -95,7 +95,7 @@ class Offer:
         version: version of the data plane.
         address: IPv4 address where the rank listens.
         ports: ports of its listeners, by whether their connections are tagged.
-        token: secret that a rank which connects must say.
+        token: its part of the meeting's secret (``hello``).
         marking: what its NIC takes for tagged; None: the rank uses no NIC.
         precision: what its NIC, or its caller, says that tagged data is rounded by; None: exact.
         failure: why it cannot take part; None: it can.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.frames import EVERY, Frame, Kind, farewell, reason_of
-from netoffload.transport.joining import Connection
 from netoffload.transport.lanes import CALL_LANES, Key, Lane
+from netoffload.transport.listening import Connection
 from netoffload.transport.mailbox import Message, Receive, hopeless
 from netoffload.transport.peers import Send
 from netoffload.transport.requests import Arrival, Request

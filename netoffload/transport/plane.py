@@ -30,7 +30,7 @@ from netoffload.transport.agreement import (
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload.transport.driver import prepare
 from netoffload.transport.info import NicAccount
-from netoffload.transport.joining import Listeners
+from netoffload.transport.listening import Listeners
 from netoffload.transport.rendezvous import Rendezvous
 from netoffload.transport.sharing import Shared, held, keep, key_of
 from netoffload.transport.wiring import enter, wire_up

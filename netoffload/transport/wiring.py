@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from netoffload.collectives import barrier
 from netoffload.transport.agreement import Marking, Offer, Quantiser
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload.transport.joining import Listeners
 from netoffload.transport.links import Links
+from netoffload.transport.listening import Listeners
 from netoffload.transport.watch import FIRST_CONTEXT, Watch
 
 

@@ -20,9 +20,9 @@ from netoffload.collectives.transfer import octets_of
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.agreement import Offer
 from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.joining import Listeners
 from netoffload.transport.lanes import Lane
 from netoffload.transport.links import neighbours
+from netoffload.transport.listening import Listeners
 from netoffload.transport.requests import wait_all
 from netoffload.transport.wiring import wire_up
 
