@@ -27,8 +27,7 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.transport.frames import EVERY
-from netoffload.transport.lanes import CALL_LANES, Lane
+from netoffload.transport.lanes import CALL_LANES, EVERY, Lane
 
 HELLO_FLOATS: Final = 320
 HELLO_OCTETS: Final = 4 * HELLO_FLOATS

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from netoffload.transport.frames import EVERY
+EVERY: Final = 0
+"""In place of a context number: all contexts, or a connection that they share."""
 
 
 class Lane(enum.IntEnum):
