@@ -7,6 +7,7 @@ errors: a rank that cannot take part says why in its offer, and all ranks raise.
 from __future__ import annotations
 
 import os
+import reprlib
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -158,7 +159,7 @@ class Offer:
 
 def _number(word: Any, least: int, most: int) -> int:
     if type(word) is not int or not least <= word <= most:
-        raise ValueError(f"{word!r:.40} is not a number between {least} and {most}")
+        raise ValueError(f"{reprlib.repr(word)} is not a number between {least} and {most}")
     return word
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -231,7 +232,7 @@ def _hosts_and_names(gathered: Sequence[Any]) -> tuple[list[str], list[str | Non
         is_pair = isinstance(words, list) and len(words) == 2 and isinstance(words[0], str)
         if not is_pair or not isinstance(words[1], str | None):
             raise MalformedError(
-                f"rank {rank} sent {words!r:.40} where a host belongs: install the same version everywhere"
+                f"rank {rank} sent {reprlib.repr(words)} where a host belongs: install the same version everywhere"
             )
     return [host for host, _ in gathered], [name for _, name in gathered]
 

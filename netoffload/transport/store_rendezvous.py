@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 import secrets
 import time
 from collections.abc import Hashable
@@ -241,5 +242,7 @@ def _checked_nonce(words: Any) -> str:
 
 def _text(words: Any) -> str:
     if not isinstance(words, str):
-        raise MalformedError(f"a store holds {words!r:.40} where a text belongs: install the same version everywhere")
+        raise MalformedError(
+            f"a store holds {reprlib.repr(words)} where a text belongs: install the same version everywhere"
+        )
     return words
