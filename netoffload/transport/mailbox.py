@@ -52,7 +52,7 @@ class Message:
     got: int = 0
     context: int = 0
     is_unwanted: bool = False
-    """Its context has ended: it is dropped, but first read, because others follow it in the stream."""
+    """Its context has ended, or its receive is too small: it is read, because others follow it, and dropped."""
 
     def suits(self, source: int | None, tag: int | None, context: int) -> bool:
         """Return whether a receive with these arguments takes this message; None matches any."""
@@ -65,7 +65,7 @@ class Message:
 
     def target(self) -> memoryview:
         """Return where the next octets go; drop the view before the next call."""
-        if self.is_unwanted or (self.receive is not None and len(self.receive.into) < self.octets):
+        if self.is_unwanted:
             return _DROPPED[: self.octets - self.got]
         if self.own is None and self.receive is not None:
             return self.receive.into[self.got : self.octets]
@@ -79,18 +79,18 @@ class Message:
         """Complete the receive, if the message is whole and has one."""
         if self.receive is None or self.got < self.octets:
             return
-        into, request = self.receive.into, self.receive.request
-        if len(into) < self.octets:
-            request.fail(
-                CollectiveError(
-                    f"message truncated: rank {self.source} sent {self.octets // FLOAT_OCTETS} floats with tag "
-                    f"{self.tag} to a buffer of {len(into) // FLOAT_OCTETS}"
-                )
-            )
-            return
         if self.own is not None:
-            into[: self.octets] = self.own
-        request.complete(self.arrival())
+            self.receive.into[: self.octets] = self.own
+        self.receive.request.complete(self.arrival())
+
+    def truncation(self, into: memoryview) -> CollectiveError | None:
+        """Return the error if this message does not fit into a receive's room; None if it does."""
+        if self.octets <= len(into):
+            return None
+        return CollectiveError(
+            f"message truncated: rank {self.source} sent {self.octets // FLOAT_OCTETS} floats with tag {self.tag} to a "
+            f"buffer of {len(into) // FLOAT_OCTETS}"
+        )
 
     def arrival(self) -> Arrival:
         """Return source, tag and length, as a receive or a probe reports them."""
@@ -232,7 +232,11 @@ class Mailbox:
             self.streams.setdefault(message.source, deque()).append(message)
 
     def _match(self, message: Message, receive: Receive) -> None:
-        message.receive = receive
+        if (error := message.truncation(receive.into)) is None:
+            message.receive = receive
+        else:
+            receive.request.fail(error)
+            message.own, message.is_unwanted = None, True
         if message.got < message.octets:
             self.asked[message.source] = self.asked.get(message.source, 0) + 1
 

@@ -45,6 +45,7 @@ def wire_up(
     """
     for peer, offer in enumerate(offers):
         if len(offers) > 1 and not (offer.address and offer.ports):
+            listeners.close()
             raise MalformedError(f"rank {peer} offered no address: install the same version everywhere")
     watch = Watch(Links(rank, offers, listeners, tos, timeout_s, coding), timeout_s)
     return enter(watch, FIRST_CONTEXT, timeout_s, late_s)
