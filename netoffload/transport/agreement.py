@@ -153,7 +153,7 @@ class Offer:
                 failure=None if failure is None else "".join(one if one.isprintable() else "?" for one in failure),
                 context=_number(words["context"], 1, 2**32 - 1),
             )
-        except (LookupError, TypeError, ValueError, OverflowError, UsageError) as error:
+        except (LookupError, TypeError, ValueError, OverflowError, OSError, UsageError) as error:
             return cls(failure=f"its offer cannot be read: {error!r:.200}")
 
 
@@ -264,8 +264,10 @@ def own_address(gather: Gather, host: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((others[0], 9))  # sends nothing: asks the routing table
-        except OSError as error:
-            raise UsageError(f"no route to host {others[0]} ({error}): set ${ENV_ADDRESS} on every rank") from error
+        except (OSError, ValueError) as error:  # a name may have a form that no host's name has
+            raise UsageError(
+                f"no route to host {reprlib.repr(others[0])} ({error}): set ${ENV_ADDRESS} on every rank"
+            ) from error
         return str(probe.getsockname()[0])
 
 

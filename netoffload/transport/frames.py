@@ -101,8 +101,8 @@ def take_frames(octets: bytearray) -> list[Frame]:
 def _check(frame: Frame) -> None:
     """Refuse a field that no frame of its kind has."""
     kind = frame.kind
-    if frame.text and kind not in (Kind.LOST, Kind.ERROR):
-        raise _malformed(f"a {kind.name} with a text")
+    if bool(frame.text) is not (kind in (Kind.LOST, Kind.ERROR)):
+        raise _malformed(f"a {kind.name} with a text of {len(frame.text)} characters")
     if kind is Kind.MESSAGE:
         if frame.context == EVERY or frame.count > MESSAGE_FLOATS_MAX:
             raise _malformed(f"a message of {frame.count} floats in context {frame.context}")

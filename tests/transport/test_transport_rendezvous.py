@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import MemoryStore
 
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
 from netoffload.transport.address_rendezvous import Address, AddressRendezvous, parse_addresses, read_addresses
@@ -36,30 +36,6 @@ def on_threads(ranks: range, body: Callable[[int], Any]) -> list[Any]:
 def free_address() -> Address:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return Address(*free.getsockname())
-
-
-class MemoryStore:
-    """What torch's HashStore is, which takes four seconds to import."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-
-    def set(self, key: str, value: str) -> None:
-        with self._changed:
-            self._values[key] = value.encode()
-            self._changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        return self._values[key]
-
-    def check(self, keys: list[str]) -> bool:
-        return self._values.keys() >= set(keys)
-
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._values.keys() >= set(keys), timeout.total_seconds()):
-                raise RuntimeError("Wait timeout")
 
 
 class BrokenStore(MemoryStore):
