@@ -22,6 +22,7 @@ import select
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -259,6 +260,7 @@ class _Line:
         self.conn = conn
         self.source = source
         self._heard = bytearray()
+        self._came: deque[Any] = deque()
 
     def send(self, words: Any, deadline_s: float) -> None:
         """Send a frame.
@@ -272,12 +274,12 @@ class _Line:
 
     def receive(self, deadline_s: float) -> Any:
         """Return the next frame; errors are those of :meth:`take`, and TimeoutError."""
-        while True:
-            self.conn.settimeout(max(deadline_s - time.monotonic(), 0.001))
-            for words in self.take(0):
-                return words
+        while not self._came:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(errno.ETIMEDOUT, "timed out")
+            self.conn.settimeout(max(deadline_s - time.monotonic(), 0.001))
+            self._came += self.take(0)
+        return self._came.popleft()
 
     def take(self, flags: int = socket.MSG_DONTWAIT) -> list[Any]:
         """Read once, and return the frames that are whole.

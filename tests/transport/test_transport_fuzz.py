@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frame_fuzz import fuzz
+from frame_fuzz import a_frame, fuzz
 from stores import MemoryStore
 from tcp_ranks import run_tcp
 
@@ -74,6 +74,16 @@ def test_a_malformed_frame_is_an_error_on_all_ranks_that_names_its_sender(name: 
 def test_a_malformed_frame_is_refused_by_its_reader(name: str) -> None:
     with pytest.raises(MalformedError):
         take_frames(bytearray(MALFORMED[name]))
+
+
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 60), marks=pytest.mark.slow)], ids=["few", "many"])
+def test_fuzzed_frames_after_a_right_hello_are_an_error_on_all_ranks(seeds: range) -> None:
+    for seed in seeds:
+        rng = random.Random(seed)
+        frames = [a_frame(rng) for _ in range(20)]
+        for error in after_frames(b"".join(frames) + MALFORMED["another version"] * 60):
+            assert isinstance(error, CollectiveError), seed
+    assert not [one for one in threading.enumerate() if one.name.startswith("watch")]
 
 
 def test_any_exception_in_the_watchs_thread_is_an_error_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
