@@ -35,9 +35,9 @@ from netoffload.errors import CollectiveError, MalformedError, PeerLostError
 from netoffload.transport.launchers import Attempt
 from netoffload.transport.rendezvous import GRACE_S, missing, parse
 
-PAUSE_S_MIN: Final = 0.0005
+PAUSE_S_MIN: Final = 0.0002
 PAUSE_S_MAX: Final = 0.05
-"""Shortest and longest pause between two looks of rank 0 at asks and joins; each is twice the one before."""
+"""Shortest and longest pause between two looks of rank 0; each is twice the one before while nothing changes."""
 
 SLACK_S: Final = 0.05
 """A store's wait may end so much before its time limit."""
@@ -123,15 +123,17 @@ class StoreRendezvous:
 
     def _convene(self, deadline_s: float) -> str:
         """Draw a meeting's nonce, and begin the meeting when all ranks have joined; on rank 0."""
-        meeting, pause_s = _nonce(), PAUSE_S_MIN
+        meeting, pause_s, stood = _nonce(), PAUSE_S_MIN, None
         asks = {rank: _Ask() for rank in range(1, self.size)}
         try:
             while waiting := [rank for rank, ask in asks.items() if not self._has_joined(rank, ask, meeting)]:
                 if time.monotonic() > deadline_s:
                     remarks = [f"; {asks[rank].stale}" for rank in waiting if asks[rank].stale]
                     raise missing(waiting, self.limit_s, "".join(remarks))
+                stands = waiting, [ask.nonce for ask in asks.values()]
+                pause_s = min(2 * pause_s, PAUSE_S_MAX) if stands == stood else PAUSE_S_MIN
+                stood = stands
                 time.sleep(pause_s)
-                pause_s = min(2 * pause_s, PAUSE_S_MAX)
         except CollectiveError as error:
             refusal = json.dumps({"error": str(error)})
             for key in [self._roster(meeting), *(self._answer(ask.nonce) for ask in asks.values() if ask.nonce)]:
