@@ -56,7 +56,7 @@ def after_frames(octets: bytes) -> list[Any]:
             with exchange.watch._lock:
                 exchange.watch._links.peers[0].outgoing += octets
                 exchange.watch.shared.wake()
-        exchange.watch.receive(None, 77, octets_of(np.zeros(4, np.float32))).wait()
+        exchange.watch.receive(None, 77, octets_of(np.zeros(4, np.float32))).wait(10)
 
     return run_tcp(SIZE, body)
 

@@ -111,6 +111,18 @@ def test_of_two_processes_of_a_rank_the_later_one_counts() -> None:
         assert "another process has taken the place of rank 1 (attempt 0)" in str(older.result())
 
 
+def test_a_process_that_asked_and_ended_is_not_taken_for_the_one_that_joined_before() -> None:
+    store = MemoryStore()
+    with ThreadPoolExecutor(SIZE) as threads:
+        [first] = start(threads, store, range(1), FIRST, 0.5, "")
+        start(threads, store, range(1, 2), FIRST, 0.5, "")
+        with store._changed:
+            assert store._changed.wait_for(lambda: any("/join/1" in key for key in store._values), 10)
+        store.set("netoffload/ask/1", json.dumps({"nonce": "0" * 32, "attempt": FIRST}))
+        start(threads, store, range(2, 3), FIRST, 0.5, "")
+        assert str(first.result()).startswith("rank 1 did not come")
+
+
 def test_two_groups_meet_over_one_store_at_the_same_time() -> None:
     store = MemoryStore()
 
