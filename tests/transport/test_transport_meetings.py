@@ -121,6 +121,7 @@ def test_a_process_that_asked_and_ended_is_not_taken_for_the_one_that_joined_bef
         store.set("netoffload/ask/1", json.dumps({"nonce": "0" * 32, "attempt": FIRST}))
         start(threads, store, range(2, 3), FIRST, 0.5, "")
         assert str(first.result()).startswith("rank 1 did not come")
+        assert b"error" in next(value for key, value in store._values.items() if key.endswith("/roster"))
 
 
 def test_two_groups_meet_over_one_store_at_the_same_time() -> None:
