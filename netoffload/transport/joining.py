@@ -338,12 +338,12 @@ class Joiner:
         is_rank = hello.rank < len(self._offers) and hello.rank != self._rank == hello.to
         if hello.step is not Step.CALL or not is_rank or not hello.is_sealed(self._secret):
             raise ConnectionRefusedError(errno.ECONNREFUSED, "another program connected")
+        one.key = Key(hello.rank, hello.lane, hello.context)  # no stranger: it is not dropped to make room
         address = self._offers[hello.rank].address
         is_near = one.source == nearby.HERE and hello.lane is Lane.UNTAGGED
         is_there = one.source == address or (is_near and self._with_room(lambda: nearby.is_here(address)))
         if not is_there or (hello.rank < self._rank and hello.lane is not Lane.CONTROL):
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"that is not rank {hello.rank}")
-        one.key = Key(hello.rank, hello.lane, hello.context)
         self._say(one, Hello(Step.ANSWER, self._rank, hello.rank, hello.lane, hello.context), hello.nonce)
 
     def _prove(self, one: _Opening, hello: Hello, said: Hello) -> None:
@@ -377,5 +377,5 @@ class Joiner:
         self._events.append(Joined(one.key, Connection.of(one.conn)))
 
     def _drop(self, one: _Opening) -> None:
-        del self._opening[one.conn.fileno()]
+        self._opening.pop(one.conn.fileno(), None)  # it may have been dropped to make room
         one.conn.close()
