@@ -33,6 +33,7 @@ from netoffload.torch.hook import compress_hook
 from netoffload.torch.optimizer import DistributedOptimizer, broadcast_parameters
 from netoffload.torch.options import Options
 from netoffload.torch.periodic import Periodic
+from netoffload.torch.ranks import fresh_store
 from netoffload.torch.state import CompressionState, Report
 from netoffload.transport.launchers import set_rank_environment
 
@@ -46,5 +47,6 @@ __all__ = [
     "Report",
     "broadcast_parameters",
     "compress_hook",
+    "fresh_store",
     "set_rank_environment",
 ]

@@ -11,9 +11,7 @@ Files: ``backend_group`` (the calls), ``backend_work`` (calls under way), ``back
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,9 +30,6 @@ ENV_BACKEND: Final = "NETOFFLOAD_BACKEND"
 
 MIN_OCTETS: Final = 64 * 1024
 """Shorter vectors stay exact by default: a fast network carries them in the time of a few hops."""
-
-_made: Final[defaultdict[tuple[str, tuple[int, ...]], itertools.count[int]]] = defaultdict(itertools.count)
-"""Counters of groups by name and ranks, so that a new group does not read what an older one left in the store."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +93,10 @@ def create(options: Any, asked: Any) -> NetOffloadGroup:
     rank, size, late_s = options.group_rank, options.group_size, options.timeout.total_seconds()
     ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
     timeout_s = min(TIMEOUT_S_DEFAULT, late_s)
-    number = next(_made[options.group_id, ranks])
     host = own_host(options.store)
 
     def plane(name: str, settings: Settings) -> Calls[DataPlane]:
-        prefix = f"{NAME}/{number}/{name}"
-        rendezvous = StoreRendezvous(options.store, rank, size, late_s, prefix, (NAME, name, ranks))
+        rendezvous = StoreRendezvous(options.store, rank, size, late_s, f"{NAME}/{name}", (NAME, name, ranks))
         return Calls(set_up(rendezvous, host, settings, DataPlane))
 
     with explained(ranks), contextlib.ExitStack() as stack:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
-from netoffload.transport.frames import EVERY, Frame, Kind, farewell, reason_of
-from netoffload.transport.joining import Connection
-from netoffload.transport.lanes import CALL_LANES, Key, Lane
+from netoffload.transport.frames import Frame, Kind, farewell, reason_of
+from netoffload.transport.lanes import CALL_LANES, EVERY, Key, Lane
+from netoffload.transport.listening import Connection
 from netoffload.transport.mailbox import Message, Receive, hopeless
 from netoffload.transport.peers import Send
 from netoffload.transport.requests import Arrival, Request
@@ -106,7 +106,7 @@ class Context:
             if self._refused(request):
                 return request
             if peer == self._rank:
-                own = memoryview(bytearray(data))
+                own = bytearray(data)
                 self._mailbox.arrive(
                     Message(peer, tag, len(own), own=own, got=len(own), context=self.number, words=words)
                 )

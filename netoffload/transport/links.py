@@ -24,9 +24,10 @@ from dataclasses import replace
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.agreement import Marking, Offer, Quantiser
 from netoffload.transport.coded_socket import CodedSocket
-from netoffload.transport.frames import EVERY, Frame, Kind
-from netoffload.transport.joining import Connection, Failed, Joined, Joiner, Listeners
-from netoffload.transport.lanes import CALL_LANES, TAGGED_LANES, Key, Lane
+from netoffload.transport.frames import Frame, Kind
+from netoffload.transport.joining import Failed, Joined, Joiner
+from netoffload.transport.lanes import CALL_LANES, EVERY, TAGGED_LANES, Key, Lane
+from netoffload.transport.listening import Connection, Listeners
 from netoffload.transport.mailbox import Mailbox
 from netoffload.transport.peers import Peer, silence
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_n
 from netoffload.collectives.ring import chunk_for
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import ENV_OFFLOAD, Offload, parse_offload, parse_size_octets
-from netoffload.errors import NetOffloadError, UsageError
+from netoffload.errors import MalformedError, NetOffloadError, UsageError
 from netoffload.transport.agreement import (
     Agreement,
     Marking,
@@ -30,7 +31,7 @@ from netoffload.transport.agreement import (
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
 from netoffload.transport.driver import numba_found, prepare
 from netoffload.transport.info import NicAccount
-from netoffload.transport.joining import Listeners
+from netoffload.transport.listening import Listeners
 from netoffload.transport.rendezvous import Rendezvous
 from netoffload.transport.sharing import Shared, held, keep, key_of
 from netoffload.transport.wiring import enter, wire_up
@@ -190,7 +191,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
     asked = settings.timeout_s, settings.offload, settings.codec, settings.bound_k
     key = key_of(rendezvous.group, rendezvous.rank, *asked)
     with held(key, own.marking) as found, contextlib.ExitStack() as stack:
-        hosts, names = zip(*rendezvous([host, found and found.name]), strict=True)
+        hosts, names = _hosts_and_names(rendezvous([host, found and found.name]))
         shared = found if len(set(names)) == 1 else None
         offer, listeners = Offer(), None
         try:
@@ -224,6 +225,21 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
             exchange = wire_up(rendezvous.rank, offers, listeners, agreed.marking.tos, *limits, agreed.coding)
             keep(key, Shared(exchange.watch.shared, offers, own.marking))
     return _plane_of(kind, exchange, agreed, offers, settings)
+
+
+def _hosts_and_names(gathered: Sequence[Any]) -> tuple[list[str], list[str | None]]:
+    """Return what the first gather brought: each rank's host, and the name of the connections that it could share.
+
+    Raises:
+        MalformedError: a rank sent something else.
+    """
+    for rank, words in enumerate(gathered):
+        is_pair = isinstance(words, list) and len(words) == 2 and isinstance(words[0], str)
+        if not is_pair or not isinstance(words[1], str | None):
+            raise MalformedError(
+                f"rank {rank} sent {reprlib.repr(words)} where a host belongs: install the same version everywhere"
+            )
+    return [host for host, _ in gathered], [name for _, name in gathered]
 
 
 def _plane_of(

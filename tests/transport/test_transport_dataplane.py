@@ -35,9 +35,10 @@ from netoffload.errors import CollectiveError, PeerLostError, UsageError
 from netoffload.transport.agreement import Agreement, Marking, Offer, Precision, agree, own_address, own_nic
 from netoffload.transport.calls import Calls
 from netoffload.transport.dataplane import TcpExchange
+from netoffload.transport.hello import Hello, Step
 from netoffload.transport.info import NicAccount
-from netoffload.transport.joining import Listeners
-from netoffload.transport.lanes import Hello, Lane
+from netoffload.transport.lanes import CALL_LANES, Lane
+from netoffload.transport.listening import Listeners
 from netoffload.transport.plane import DataPlane, Settings
 
 
@@ -369,10 +370,9 @@ def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
         if exchange.rank == 0:
             joiner = exchange.watch._links._joiner
             port = joiner._doors[1].getsockname()[1]
-            token = joiner._offers[0].token
-            for source, said in (("127.0.0.2", token), ("127.0.0.1", bytes(16))):
+            for source, secret in (("127.0.0.2", joiner._secret), ("127.0.0.1", bytes(16))):
                 with socket.create_connection(("127.0.0.1", port), 10, (source, 0)) as stranger:
-                    stranger.sendall(Hello(said, 1, Lane.TAGGED).to_octets())
+                    stranger.sendall(Hello(Step.CALL, 1, 0, Lane.TAGGED, 1).sealed(secret).to_octets())
                     with contextlib.suppress(ConnectionResetError):
                         assert stranger.recv(1) == b""
         values = np.ones(3, np.float32)
@@ -384,7 +384,7 @@ def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
 
 @pytest.mark.parametrize("lane", Lane)
 def test_a_hello_is_floats_that_a_nic_takes_for_floats_and_leaves_exact(lane: Lane) -> None:
-    hello = Hello(bytes(range(240, 256)), 1_000_000, lane)
+    hello = Hello(Step.CALL, 1_000_000, 3, lane, 7 * (lane in CALL_LANES), bytes(range(240, 256)), bytes(range(16)))
     octets = hello.to_octets()
     assert Hello.from_octets(octets) == hello
     floats = np.frombuffer(octets, np.float32)
