@@ -125,11 +125,17 @@ MESSAGES = (
 
 
 def try_message(sent: torch.Tensor, into: torch.Tensor) -> list[str]:
-    """Return the kind of a message, and the error that this rank gets, the sender in its next call."""
+    """Return the kind of a message, and the error that this rank gets, the sender at once or in its next call."""
     group = dist.new_group()
-    if dist.get_rank() == 0:
-        dist.send(sent, 1, group, 5)
-    call = {1: lambda: dist.recv(into, 0, group, 5)}.get(dist.get_rank(), lambda: dist.barrier(group))
+
+    def call() -> None:
+        if dist.get_rank() == 1:
+            dist.recv(into, 0, group, 5)
+            return
+        if dist.get_rank() == 0:
+            dist.send(sent, 1, group, 5)
+        dist.barrier(group)
+
     text = error_of(call)
     dist.barrier()
     dist.destroy_process_group(group)
