@@ -263,6 +263,10 @@ class GradientReducer(Method):
     def rescale(self, factors: Mapping[int, float]) -> None:
         """Multiply the residuals of layers by factors, because from here on their values come in another scale."""
 
+    def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
+        """Return the residuals of some layers, and forget them; empty if there are none."""
+        return {}
+
 
 class GradientServer(Method):
     """The server of a reducer: it has no gradient and no weights."""

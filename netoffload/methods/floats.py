@@ -80,6 +80,10 @@ class RingReducer(GradientReducer):
         """See :meth:`GradientReducer.rescale`."""
         self._unsent.rescale(factors)
 
+    def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
+        """See :meth:`GradientReducer.take_unsent`."""
+        return self._unsent.take(layers, self._member.layout)
+
     def _feed_back(self, gradient: Float32Array, bucket: Bucket | None) -> None:
         """Add the residual, round the sum in place, and keep the rounding error as the next residual."""
         assert self._quantise is not None

@@ -8,7 +8,7 @@ import os
 from netoffload.config import ENV_OFFLOAD, INLINE_BOUND_K, INLINE_CODEC, Offload, parse_offload
 from netoffload.errors import UsageError
 from netoffload.methods import GradientReducer, MethodSpec, parse
-from netoffload.methods.selective import AUTO, checked_scale
+from netoffload.methods.scales import AUTO, checked_scale
 from netoffload.transport import Settings
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT
 

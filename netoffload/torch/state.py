@@ -13,7 +13,7 @@ import torch.distributed as dist
 from netoffload.errors import UsageError
 from netoffload.methods import Bucket, Member, Memory, Selection, SelectiveReducer, parse
 from netoffload.methods.floats import RingReducer, ring_octets
-from netoffload.methods.selective import auto_rms
+from netoffload.methods.scales import auto_rms
 from netoffload.torch.layers import Layers
 from netoffload.torch.options import Options
 from netoffload.torch.ranks import connect

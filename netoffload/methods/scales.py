@@ -1,0 +1,146 @@
+"""Scales: powers of two that bring a vector to where a codec with an absolute error bound rounds well.
+
+The relative error of such a codec depends on the size of the values. With ``AUTO`` the loudest rank's root mean square
+is brought to :data:`AUTO_RMS`, or down to half of it, before anything is rounded. All ranks must take the same power.
+So they exchange one float, and take the largest::
+
+    values of this rank ──► root mean square ──┐
+                                               ├─ maximum over all ranks ──► 2^e, the same on every rank
+    values of the others ──► likewise ─────────┘
+
+The scale follows from the very values that it multiplies, and nothing is remembered. So a spike costs no later step
+anything, and the first gradient that is not 0 is as good as the hundredth. No rank's arithmetic must equal another's:
+only the maximum decides.
+
+Because all n squares are added, the root mean square is at least the largest value divided by sqrt(n). So no value is
+scaled beyond :data:`AUTO_RMS` sqrt(n), and no finite value becomes infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from netoffload.compiled.arrays import Float32Array
+from netoffload.compressors.halves import Half
+from netoffload.compressors.nic import Nic
+from netoffload.errors import UsageError
+from netoffload.methods.base import MethodSpec
+
+AUTO: Final = "auto"
+
+AUTO_RMS: Final = 2.0**-6
+"""Sixteen times the bound 2^-10: eight bits hold eight times this root mean square with the codec ``bounded``."""
+
+AUTO_RMS_INCEPTIONN: Final = 2.0**-4
+"""``inceptionn`` keeps nothing below 2^-7."""
+
+EXPONENT_MAX: Final = 120
+"""Largest absolute exponent of a scale: 2^120 and 2^-120 are normal float32."""
+
+POWERS_SAFE: Final = (2.0**-80, 2.0**126)
+"""Sums of squares between these lost nothing that matters to underflow in float32, and did not overflow."""
+
+Maximum = Callable[[Float32Array, Float32Array], None]
+"""Collective: replaces float32[1], the second, by the maximum of every rank's first; NaN if one is NaN."""
+
+
+def checked_scale(scale: float | str | None) -> float | str | None:
+    """Return ``scale`` if it is ``auto``, a power of two, or None.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if scale in (None, AUTO):
+        return scale
+    is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    if not is_number or not (0 < scale < math.inf and math.frexp(scale)[0] == 0.5):  # type: ignore[operator,arg-type]
+        raise UsageError(f"scale {scale!r} is not a power of two: write 64, auto or None")
+    return float(scale)
+
+
+def auto_rms(spec: MethodSpec, codec: str) -> float | None:
+    """Return the root mean square to which ``auto`` scales; None: the method takes any size, or has its own threshold.
+
+    Args:
+        spec: the method.
+        codec: name of the codec that rounds tagged floats.
+    """
+    compressor = spec.compressor
+    if isinstance(compressor, Nic):
+        codec = compressor.codec
+    elif not spec.tagged and not isinstance(compressor, Half):
+        return None
+    return codec_rms(codec)
+
+
+def codec_rms(codec: str) -> float:
+    """Return the root mean square to which ``auto`` scales for a codec."""
+    return AUTO_RMS_INCEPTIONN if codec == "inceptionn" else AUTO_RMS
+
+
+def fixed_exponent(scale: float | str | None) -> int:
+    """Return the exponent of a scale that :func:`checked_scale` returned; 0 for ``auto`` and None."""
+    return math.frexp(scale)[1] - 1 if isinstance(scale, float) else 0
+
+
+def root_mean_square(values: Float32Array) -> float:
+    """Return the root mean square of float32[n]: 0 only if all values are 0, infinite or NaN only if one is."""
+    if not values.size:
+        return 0.0
+    power = _power(values)
+    if POWERS_SAFE[0] < power < POWERS_SAFE[1]:
+        return math.sqrt(power / values.size)
+    largest = max(float(values.max()), -float(values.min()))
+    if largest == 0 or not math.isfinite(largest):
+        return largest
+    exponent = max(-126, min(math.frexp(largest)[1], 126))
+    near_one = np.ldexp(values, -exponent)
+    return math.ldexp(math.sqrt(_power(near_one) / values.size), exponent)
+
+
+def loudest(values: Float32Array, maximum: Maximum) -> float:
+    """Return the largest root mean square of all ranks' vectors; collective, the same bits on every rank.
+
+    Args:
+        values: this rank's vector.
+        maximum: reduces over the ranks.
+
+    Returns:
+        At least 0, a float32. Infinite or NaN: a value of some rank is not finite.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        own = np.float32(root_mean_square(values))
+    if own == 0 and values.size and values.any():
+        own = np.finfo(np.float32).smallest_subnormal
+    word = np.array([own], np.float32)
+    maximum(word, word)
+    return float(word[0])
+
+
+def exponent_for(rms: float, loudness: float) -> int | None:
+    """Return the exponent of the largest scale that brings ``loudness`` to at most ``rms``; 0 for 0.
+
+    Returns:
+        None: no scale does, because the vector is not finite, or its values are below the normal float32.
+    """
+    if loudness == 0:
+        return 0
+    if not math.isfinite(loudness):
+        return None
+    exponent = math.frexp(rms / loudness)[1] - 1  # exact: a logarithm is not the same on every machine
+    return max(exponent, -EXPONENT_MAX) if exponent <= EXPONENT_MAX else None
+
+
+def multiply(values: Float32Array, exponent: int) -> Float32Array:
+    """Multiply by a power of two, in place; return ``values``."""
+    return np.multiply(values, np.float32(2.0**exponent), out=values) if exponent else values
+
+
+def _power(values: Float32Array) -> float:
+    """Return the sum of the squares, in float32 and in one pass; infinite if it overflows."""
+    with np.errstate(all="ignore"):
+        return float(np.einsum("i,i", values, values))
