@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch.distributed import ProcessGroup, ReduceOp, Store  # type: ignore[attr
 from netoffload import collectives
 from netoffload.collectives import Operation, ring_allgather
 from netoffload.collectives.transfer import octets_of
+from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import CollectiveError, UsageError
 from netoffload.torch.backend_reductions import (
     Reduction,
@@ -32,8 +33,10 @@ from netoffload.torch.backend_reductions import (
     bitwise_reduce_scatter,
     reduce_scatter,
 )
+from netoffload.torch.backend_scale import ScaledSum
 from netoffload.torch.backend_words import Numbers, Words
 from netoffload.torch.backend_work import CallWork, explain, explained
+from netoffload.torch.options import Options
 from netoffload.torch_plugin import NAME
 from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Request
 
@@ -47,7 +50,7 @@ class NetOffloadGroup(ProcessGroup):
         store: the store that the ranks share; :meth:`get_group_store` returns it.
         exact: the calls of the exact data plane; :meth:`shutdown` closes them.
         compressed: the calls of the compressed one, for long float32 sums; None: there is none. Closed likewise.
-        min_octets: shortest vector that is compressed.
+        options: which vectors are compressed, and in what scale.
         ranks: the group's ranks, counted in the world.
     """
 
@@ -56,7 +59,7 @@ class NetOffloadGroup(ProcessGroup):
         store: Store,
         exact: Calls[DataPlane],
         compressed: Calls[DataPlane] | None,
-        min_octets: int,
+        options: Options,
         ranks: Sequence[int],
     ) -> None:
         """Take over the connections."""
@@ -65,7 +68,8 @@ class NetOffloadGroup(ProcessGroup):
         self._store = store
         self._exact = exact
         self._compressed = compressed
-        self._min_octets = min_octets
+        self._min_octets = options.min_octets
+        self._scaled_sum = ScaledSum(options.scale)
         self._name = self._description = ""
         self._ranks = tuple(ranks)
 
@@ -133,7 +137,8 @@ class NetOffloadGroup(ProcessGroup):
             if compressed is None:
                 all_reduce(plane, values, reduction)
             else:
-                compressed.run(lambda other: all_reduce(other, values, reduction, tagged=True), (Lane.TAGGED,))
+                floats = cast("Float32Array", values)
+                compressed.run(lambda other: self._scaled_sum(other, floats, reduction), (Lane.TAGGED,))
             numbers.store()
 
         return add

@@ -19,9 +19,10 @@ import collections
 import itertools
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch.distributed as dist
 from torch.distributed import (  # type: ignore[attr-defined]  # public, but not declared so
@@ -32,6 +33,7 @@ from torch.distributed import (  # type: ignore[attr-defined]  # public, but not
     rendezvous,
 )
 
+from netoffload.torch.options import compare
 from netoffload.transport import Calls, DataPlane, Settings, StoreRendezvous, set_up
 from netoffload.transport.agreement import own_address
 from netoffload.transport.driver import prepare
@@ -45,16 +47,19 @@ _stores: dict[int, Store] = {}
 """By the number of ranks that share it."""
 
 
-def connect(group: dist.ProcessGroup | None, settings: Settings) -> Calls[DataPlane]:
+def connect(
+    group: dist.ProcessGroup | None, settings: Settings, options: Mapping[str, Any] = MappingProxyType({})
+) -> Calls[DataPlane]:
     """Connect all ranks; collective.
 
     Args:
         group: the ranks; None: those of the default group, or without one all that the launcher started.
         settings: settings of the connections.
+        options: further options that must be the same on all ranks (:func:`~netoffload.torch.options.compare`).
 
     Raises:
         UsageError: a setting of this rank is wrong.
-        CollectiveError: a rank did not come or could not set up.
+        CollectiveError: a rank did not come or could not set up, or has other options.
     """
     prepare()  # before the other ranks wait for this one: it may compile for a minute
     if group is None and not dist.is_initialized():
@@ -66,7 +71,7 @@ def connect(group: dist.ProcessGroup | None, settings: Settings) -> Calls[DataPl
         store, rank, size = group.get_group_store(), group.rank(), group.size()
         ranks = tuple(dist.get_process_group_ranks(group))
     prefix, known_as = f"netoffload/{next(_made[ranks])}", ("torch", ranks)
-    StoreRendezvous(store, rank, size, settings.late_s, f"{prefix}/compiled")(None)
+    compare(StoreRendezvous(store, rank, size, settings.late_s, f"{prefix}/compiled")(dict(options)))
     gather = StoreRendezvous(store, rank, size, SET_UP_TIMEOUTS * settings.timeout_s, prefix, known_as)
     return Calls(set_up(gather, own_host(store), settings, DataPlane))
 
