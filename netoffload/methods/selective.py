@@ -5,8 +5,8 @@ Three kinds of buckets travel exact instead, so that a scale never makes a gradi
 - A bucket with an infinite or NaN value. The caller sees it, as a loss scaler must, and nothing remembers it.
 - With ``auto``, a bucket whose last sum was rounded to nothing although a gradient was not 0.
 
-- With error feedback, a bucket that is much smaller than the last one. Its residuals, perhaps as large as an earlier
-  spike, go with it. Else they would hide the gradient until the codec has sent them.
+- With error feedback, a bucket that is much larger or smaller than the last one. Its residuals go with it. Else a spike
+  would leave a residual as large as many gradients, which would be the next step's.
 
 With error feedback residuals are kept in the scale of their layers, so a new scale multiplies them.
 """
@@ -29,8 +29,8 @@ from netoffload.methods.floats import RingReducer
 from netoffload.methods.registry import FAMILIES, method_for
 from netoffload.methods.scales import AUTO, exponent_for, fixed_exponent, loudest, multiply
 
-RISE_MAX: Final = 3
-"""Most by which an exponent rises before residuals are sent exact. Gradients seldom shrink to an eighth in a step."""
+JUMP_MAX: Final = 3
+"""Most by which an exponent changes before a bucket with residuals travels exact. Few steps change gradients eightfold."""
 
 FIRST: Final = 1024
 """A vector with a value other than 0 mostly has one among its first ones."""
@@ -156,10 +156,8 @@ class SelectiveReducer(GradientReducer):
         exponent, has_values = self._exponent(values, layers)
         if exponent is None:
             return self._plain.reduce(values, layers)
-        lowest = min((self._exponents.get(layer, exponent) for layer in layers), default=exponent)
-        if self._auto_rms is not None and exponent > lowest + RISE_MAX and (unsent := self._inner.take_unsent(layers)):
-            for layer, part in self._parts(values, layers).items():
-                np.add(part, multiply(unsent[layer], -self._exponents.get(layer, 0)), out=part)
+        if self._has_jumped(layers, exponent):
+            self._add_unsent(self._parts(values, layers))
             self._exponents.update(dict.fromkeys(layers, exponent))
             return self._plain.reduce(values, layers)
         self._move(layers, exponent)
@@ -180,6 +178,16 @@ class SelectiveReducer(GradientReducer):
         loudness = loudest(values, self._maximum)
         exponent = self._exponents.get(layers[0], 0) if loudness == 0 else exponent_for(self._auto_rms, loudness)
         return exponent, loudness != 0
+
+    def _has_jumped(self, layers: Bucket, exponent: int) -> bool:
+        if self._auto_rms is None or not self._member.error_feedback:
+            return False
+        return any(abs(exponent - self._exponents.get(layer, exponent)) > JUMP_MAX for layer in layers)
+
+    def _add_unsent(self, parts: Mapping[int, Float32Array]) -> None:
+        """Add the residuals of some layers to their values, and forget them."""
+        for layer, residual in self._inner.take_unsent(tuple(parts)).items():
+            np.add(parts[layer], multiply(residual, -self._exponents.get(layer, 0)), out=parts[layer])
 
     def _move(self, layers: Bucket, exponent: int) -> None:
         """Take over an exponent for some layers, and bring their residuals to it."""
