@@ -30,7 +30,7 @@ from netoffload.methods.registry import FAMILIES, method_for
 from netoffload.methods.scales import AUTO, exponent_for, fixed_exponent, loudest, multiply
 
 JUMP_MAX: Final = 3
-"""Most by which an exponent changes before a bucket with residuals travels exact. Few steps change gradients eightfold."""
+"""Most by which an exponent changes before a bucket with residuals travels exact. Gradients seldom change eightfold."""
 
 FIRST: Final = 1024
 """A vector with a value other than 0 mostly has one among its first ones."""
