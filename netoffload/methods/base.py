@@ -234,6 +234,10 @@ class GradientReducer(Method):
             float32[n], the same bits on every worker; it may share ``gradient``'s memory.
         """
 
+    def reduce_met(self, gradient: Float32Array, bucket: Bucket) -> Float32Array:
+        """Do :meth:`reduce` for ranks that know by another meeting that all make this call, with equal lengths."""
+        return self.reduce(gradient, bucket)
+
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`Method.step`."""
         if not self.buckets:

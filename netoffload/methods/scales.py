@@ -2,7 +2,7 @@
 
 The relative error of such a codec depends on the size of the values. With ``AUTO`` the loudest rank's root mean square
 is brought to :data:`AUTO_RMS`, or down to half of it, before anything is rounded. All ranks must take the same power.
-So they exchange one float, and take the largest::
+So they exchange it with their meeting, and take the largest::
 
     values of this rank ──► root mean square ──┐
                                                ├─ maximum over all ranks ──► 2^e, the same on every rank
@@ -44,8 +44,14 @@ EXPONENT_MAX: Final = 120
 POWERS_SAFE: Final = (2.0**-80, 2.0**126)
 """Sums of squares between these lost nothing that matters to underflow in float32, and did not overflow."""
 
+MEETING_FLOATS: Final = 5
+"""A root mean square, and a vector's length as two digits: their maximum, and that of their negatives."""
+
+LENGTH_BASE: Final = 2**20
+"""Float32 has integers up to 2^24."""
+
 Maximum = Callable[[Float32Array, Float32Array], None]
-"""Collective: replaces float32[1], the second, by the maximum of every rank's first; NaN if one is NaN."""
+"""Collective: replaces the second vector by the maxima of every rank's first; NaN where one is NaN."""
 
 
 def checked_scale(scale: float | str | None) -> float | str | None:
@@ -102,23 +108,27 @@ def root_mean_square(values: Float32Array) -> float:
     return math.ldexp(math.sqrt(_power(near_one) / values.size), exponent)
 
 
-def loudest(values: Float32Array, maximum: Maximum) -> float:
-    """Return the largest root mean square of all ranks' vectors; collective, the same bits on every rank.
+def meet_loudest(values: Float32Array, maximum: Maximum) -> tuple[float, bool]:
+    """Return the largest root mean square of all ranks' vectors, and whether all are equally long; collective.
+
+    The exchange is a meeting, too: ranks that know their lengths to be equal need no other one before they sum.
 
     Args:
         values: this rank's vector.
-        maximum: reduces over the ranks.
+        maximum: reduces :data:`MEETING_FLOATS` floats over the ranks.
 
     Returns:
-        At least 0, a float32. Infinite or NaN: a value of some rank is not finite.
+        The same on every rank. The first is at least 0, a float32. Infinite or NaN: a value of some rank is not finite.
     """
     with np.errstate(over="ignore", under="ignore"):
         own = np.float32(root_mean_square(values))
-    if own == 0 and values.size and values.any():
+    if own == 0 and values.any():
         own = np.finfo(np.float32).smallest_subnormal
-    word = np.array([own], np.float32)
-    maximum(word, word)
-    return float(word[0])
+    high, low = divmod(values.size, LENGTH_BASE)
+    words = np.array([own, high, low, -high, -low], np.float32)
+    maximum(words, words)
+    loudness, *most, less_high, less_low = words.tolist()
+    return loudness, most == [-less_high, -less_low]
 
 
 def exponent_for(rms: float, loudness: float) -> int | None:

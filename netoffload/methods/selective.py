@@ -27,13 +27,17 @@ from netoffload.methods.base import Bucket, GradientReducer, Member, Memory, Met
 from netoffload.methods.buckets import layout_of
 from netoffload.methods.floats import RingReducer
 from netoffload.methods.registry import FAMILIES, method_for
-from netoffload.methods.scales import AUTO, exponent_for, fixed_exponent, loudest, multiply
+from netoffload.methods.scales import AUTO, MEETING_FLOATS, exponent_for, fixed_exponent, meet_loudest, multiply
 
 JUMP_MAX: Final = 3
 """Most by which an exponent changes before a bucket with residuals travels exact. Gradients seldom change eightfold."""
 
 FIRST: Final = 1024
 """A vector with a value other than 0 mostly has one among its first ones."""
+
+
+Reduce = Callable[[Float32Array, Bucket], Float32Array]
+"""Sums a bucket over all ranks; collective."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,36 +157,40 @@ class SelectiveReducer(GradientReducer):
 
     def _scaled(self, values: Float32Array, layers: Bucket) -> Float32Array:
         """Sum by the inner method, in the scale of these values."""
-        exponent, has_values = self._exponent(values, layers)
+        if self._auto_rms is None:
+            return self._sum_in(self._fixed, values, layers, self._inner.reduce, has_values=_has_values(values))
+        if self._maximum is None:
+            count = MEETING_FLOATS
+            self._maximum = ShortAllreduce(self._exchange, count, tagged=False, operation=Operation.MAX)
+        loudness, have_met = meet_loudest(values, self._maximum)
+        reduce, reduce_exact = (
+            (self._inner.reduce_met, self._plain.reduce_met)
+            if have_met
+            else (self._inner.reduce, self._plain.reduce)  # the meeting of either raises the error
+        )
+        exponent = self._exponents.get(layers[0], 0) if loudness == 0 else exponent_for(self._auto_rms, loudness)
         if exponent is None:
-            return self._plain.reduce(values, layers)
+            return reduce_exact(values, layers)
         if self._has_jumped(layers, exponent):
             self._add_unsent(self._parts(values, layers))
             self._exponents.update(dict.fromkeys(layers, exponent))
-            return self._plain.reduce(values, layers)
+            return reduce_exact(values, layers)
+        return self._sum_in(exponent, values, layers, reduce, has_values=loudness != 0)
+
+    def _sum_in(
+        self, exponent: int, values: Float32Array, layers: Bucket, reduce: Reduce, *, has_values: bool
+    ) -> Float32Array:
+        """Sum in a scale; notice if nothing is left of what a rank has."""
         self._move(layers, exponent)
-        total = self._inner.reduce(multiply(values, exponent), layers)
+        total = reduce(multiply(values, exponent), layers)
         if has_values and not _has_values(total):
             self._note_vanished(layers)
         return multiply(total, -exponent)
 
-    def _exponent(self, values: Float32Array, layers: Bucket) -> tuple[int | None, bool]:
-        """Return the exponent of a bucket's scale (None: the bucket must travel exact), and whether it is not all 0.
-
-        With ``auto`` this is collective, and both are the same on every rank; else the second is this rank's.
-        """
-        if self._auto_rms is None:
-            return self._fixed, _has_values(values)
-        if self._maximum is None:
-            self._maximum = ShortAllreduce(self._exchange, 1, tagged=False, operation=Operation.MAX)
-        loudness = loudest(values, self._maximum)
-        exponent = self._exponents.get(layers[0], 0) if loudness == 0 else exponent_for(self._auto_rms, loudness)
-        return exponent, loudness != 0
-
     def _has_jumped(self, layers: Bucket, exponent: int) -> bool:
-        if self._auto_rms is None or not self._member.error_feedback:
-            return False
-        return any(abs(exponent - self._exponents.get(layer, exponent)) > JUMP_MAX for layer in layers)
+        return self._member.error_feedback and any(
+            abs(exponent - self._exponents.get(layer, exponent)) > JUMP_MAX for layer in layers
+        )
 
     def _add_unsent(self, parts: Mapping[int, Float32Array]) -> None:
         """Add the residuals of some layers to their values, and forget them."""

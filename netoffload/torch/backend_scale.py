@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from netoffload.collectives import Operation, ShortAllreduce
 from netoffload.compiled.arrays import Float32Array
-from netoffload.methods.scales import AUTO, codec_rms, exponent_for, fixed_exponent, loudest, multiply
+from netoffload.methods.scales import (
+    AUTO,
+    MEETING_FLOATS,
+    codec_rms,
+    exponent_for,
+    fixed_exponent,
+    meet_loudest,
+    multiply,
+)
 from netoffload.torch.backend_reductions import Reduction, all_reduce
 from netoffload.transport import DataPlane
 
@@ -37,5 +45,7 @@ class ScaledSum:
         if not self._is_auto or plane.precision is None:
             return self._fixed
         if self._maximum is None:
-            self._maximum = ShortAllreduce(plane.exchange, 1, tagged=False, operation=Operation.MAX)
-        return exponent_for(codec_rms(plane.precision.codec), loudest(values, self._maximum))
+            count = MEETING_FLOATS
+            self._maximum = ShortAllreduce(plane.exchange, count, tagged=False, operation=Operation.MAX)
+        loudness, _ = meet_loudest(values, self._maximum)
+        return exponent_for(codec_rms(plane.precision.codec), loudness)

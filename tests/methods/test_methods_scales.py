@@ -17,9 +17,9 @@ from netoffload.collectives import Exchange
 from netoffload.collectives.inprocess import run_ranks
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout
-from netoffload.errors import UsageError
+from netoffload.errors import CollectiveError, UsageError
 from netoffload.methods import Member, Selection, SelectiveReducer, parse
-from netoffload.methods.scales import auto_rms, checked_scale, exponent_for, loudest, root_mean_square
+from netoffload.methods.scales import auto_rms, checked_scale, exponent_for, meet_loudest, root_mean_square
 
 LAYOUT = Layout((150, 50))
 BOUND_K = 10
@@ -183,7 +183,36 @@ def test_a_scale_of_nothing_is_one_and_none_fits_what_is_not_finite() -> None:
     assert exponent_for(2.0**-6, math.inf) is exponent_for(2.0**-6, math.nan) is None
     assert exponent_for(2.0**-6, 2.0**-140) is None
     smallest = np.full(4, 2.0**-149, np.float32)
-    assert loudest(smallest / np.float32(1), lambda source, target: np.copyto(target, source)) > 0
+    assert meet_loudest(smallest, lambda source, target: np.copyto(target, source))[0] > 0
+
+
+@given(st.lists(st.integers(0, 2**34), min_size=1, max_size=4))
+def test_ranks_notice_that_their_lengths_differ(lengths: list[int]) -> None:
+    def words_of(length: int) -> Float32Array:
+        heard: list[Float32Array] = []
+        vector = np.broadcast_to(np.float32(0), (length,))  # takes no memory
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("netoffload.methods.scales.root_mean_square", lambda _: 1.0)
+            meet_loudest(vector, lambda source, _: heard.append(source.copy()))
+        return heard[0]
+
+    together = np.max([words_of(length) for length in lengths], axis=0)
+    for _ in lengths:
+        vector = np.zeros(1, np.float32)
+        found = meet_loudest(vector, lambda _, target: np.copyto(target, together))
+        assert found == (1.0, len(set(lengths)) == 1)
+
+
+def test_buckets_of_different_lengths_are_an_error_that_names_both() -> None:
+    def one_rank(exchange: Exchange) -> None:
+        layout = Layout((100 + exchange.rank,))
+        spec = parse("inc+c", batch=1)
+        member = Member(exchange, lambda _: None, layout)
+        reducer = SelectiveReducer(spec, member, Selection(scale="auto", auto_rms=auto_rms(spec, "packed")))
+        reducer.reduce(np.ones(layout.count, np.float32))
+
+    with pytest.raises(CollectiveError, match=r"of 100 floats.* of 101 floats|of 101 floats.* of 100 floats"):
+        run_ranks(2, one_rank, codec=codec.get("packed"), bound_k=BOUND_K)
 
 
 @pytest.mark.parametrize("scale", [0, -2.0, 3, 100.0, "64", "automatic", math.inf, math.nan, True, [1]])
