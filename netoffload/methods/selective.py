@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -27,17 +28,21 @@ from netoffload.methods.base import Bucket, GradientReducer, Member, Memory, Met
 from netoffload.methods.buckets import layout_of
 from netoffload.methods.floats import RingReducer
 from netoffload.methods.registry import FAMILIES, method_for
-from netoffload.methods.scales import AUTO, MEETING_FLOATS, exponent_for, fixed_exponent, meet_loudest, multiply
+from netoffload.methods.scales import (
+    AUTO,
+    EXPONENT_MAX,
+    MEETING_FLOATS,
+    exponent_for,
+    fixed_exponent,
+    meet_loudest,
+    multiply,
+)
 
 JUMP_MAX: Final = 3
 """Most by which an exponent changes before a bucket with residuals travels exact. Gradients seldom change eightfold."""
 
 FIRST: Final = 1024
 """A vector with a value other than 0 mostly has one among its first ones."""
-
-
-Reduce = Callable[[Float32Array, Bucket], Float32Array]
-"""Sums a bucket over all ranks; collective."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,33 +95,36 @@ class SelectiveReducer(GradientReducer):
         *,
         exact: bool = False,
         pieces: Sequence[Bucket] = (),
+        divisor: int = 1,
     ) -> Float32Array:
-        """Return the sum over all workers, in ``gradient``'s memory.
+        """Return the sum over all workers, divided by a number, in ``gradient``'s memory.
 
         Args:
             gradient: float32[n], this worker's gradient.
             bucket: the layers in it; None: all.
             exact: all layers of the bucket travel exact this time.
             pieces: sum the bucket as if it came in these buckets; empty: as it is.
+            divisor: 1, or the number of workers for their mean. That saves a pass over a scaled sum.
         """
         layers = tuple(range(len(self._member.layout.sizes))) if bucket is None else bucket
         parts = self._parts(gradient, layers)
         if pieces and list(pieces) != [layers]:
             for piece in pieces:
-                self._sum(parts, piece, lambda values, piece=piece: self.reduce(values, piece, exact=exact))  # type: ignore[misc]
+                reduce = partial(self.reduce, bucket=piece, exact=exact, divisor=divisor)
+                self._sum(parts, piece, reduce)
             return gradient
         exact_layers = self._exact | self._again
         chosen = () if exact else tuple(layer for layer in layers if layer not in exact_layers)
         self._again.difference_update(layers)
         if chosen == layers:
-            if (total := self._scaled(gradient, layers)) is not gradient:
+            if (total := self._scaled(gradient, layers, divisor)) is not gradient:
                 gradient[:] = total
         elif not chosen:
-            self._plain.reduce(gradient, layers)
+            _divided(self._plain.reduce(gradient, layers), 0, divisor)
         else:
             others = tuple(layer for layer in layers if layer not in set(chosen))
-            self._sum(parts, chosen, lambda values: self._scaled(values, chosen))
-            self._sum(parts, others, lambda values: self._plain.reduce(values, others))
+            self._sum(parts, chosen, lambda values: self._scaled(values, chosen, divisor))
+            self._sum(parts, others, lambda values: _divided(self._plain.reduce(values, others), 0, divisor))
         return gradient
 
     def scales(self) -> dict[int, float]:
@@ -155,37 +163,37 @@ class SelectiveReducer(GradientReducer):
         for layer, values in self._parts(total, some).items():
             parts[layer][:] = values
 
-    def _scaled(self, values: Float32Array, layers: Bucket) -> Float32Array:
-        """Sum by the inner method, in the scale of these values."""
-        if self._auto_rms is None:
-            return self._sum_in(self._fixed, values, layers, self._inner.reduce, has_values=_has_values(values))
-        if self._maximum is None:
-            count = MEETING_FLOATS
-            self._maximum = ShortAllreduce(self._exchange, count, tagged=False, operation=Operation.MAX)
-        loudness, have_met = meet_loudest(values, self._maximum)
-        reduce, reduce_exact = (
-            (self._inner.reduce_met, self._plain.reduce_met)
-            if have_met
-            else (self._inner.reduce, self._plain.reduce)  # the meeting of either raises the error
-        )
-        exponent = self._exponents.get(layers[0], 0) if loudness == 0 else exponent_for(self._auto_rms, loudness)
+    def _scaled(self, values: Float32Array, layers: Bucket, divisor: int) -> Float32Array:
+        """Sum by the inner method, in the scale of these values, and divide."""
+        has_values, exponent, have_met = self._agreed(values, layers)
+        method = self._plain if exponent is None else self._inner
+        reduce = method.reduce_met if have_met else method.reduce
         if exponent is None:
-            return reduce_exact(values, layers)
-        if self._has_jumped(layers, exponent):
-            self._add_unsent(self._parts(values, layers))
-            self._exponents.update(dict.fromkeys(layers, exponent))
-            return reduce_exact(values, layers)
-        return self._sum_in(exponent, values, layers, reduce, has_values=loudness != 0)
-
-    def _sum_in(
-        self, exponent: int, values: Float32Array, layers: Bucket, reduce: Reduce, *, has_values: bool
-    ) -> Float32Array:
-        """Sum in a scale; notice if nothing is left of what a rank has."""
+            return _divided(reduce(values, layers), 0, divisor)
         self._move(layers, exponent)
         total = reduce(multiply(values, exponent), layers)
         if has_values and not _has_values(total):
             self._note_vanished(layers)
-        return multiply(total, -exponent)
+        return _divided(total, exponent, divisor)
+
+    def _agreed(self, values: Float32Array, layers: Bucket) -> tuple[bool, int | None, bool]:
+        """Return whether a bucket is not all 0, the exponent of its scale (None: it travels exact), and if ranks met.
+
+        With ``auto`` this is collective, and the same on every rank. If the bucket travels exact because its size
+        jumped, the residuals are added. Ranks with buckets of different lengths have not met: the next meeting fails.
+        """
+        if self._auto_rms is None:
+            return _has_values(values), self._fixed, False
+        if self._maximum is None:
+            count = MEETING_FLOATS
+            self._maximum = ShortAllreduce(self._exchange, count, tagged=False, operation=Operation.MAX)
+        loudness, have_met = meet_loudest(values, self._maximum)
+        exponent = self._exponents.get(layers[0], 0) if loudness == 0 else exponent_for(self._auto_rms, loudness)
+        if exponent is not None and self._has_jumped(layers, exponent):
+            self._add_unsent(self._parts(values, layers))
+            self._exponents.update(dict.fromkeys(layers, exponent))
+            exponent = None
+        return loudness != 0, exponent, have_met
 
     def _has_jumped(self, layers: Bucket, exponent: int) -> bool:
         return self._member.error_feedback and any(
@@ -221,6 +229,13 @@ class SelectiveReducer(GradientReducer):
                 level="warning",
                 layers=list(layers),
             )
+
+
+def _divided(total: Float32Array, exponent: int, divisor: int) -> Float32Array:
+    """Divide a sum by its scale 2^exponent and a number, in one pass and in place."""
+    if divisor == 1 or exponent > EXPONENT_MAX // 2:  # the product below could overflow
+        total, exponent = multiply(total, -exponent), 0
+    return total if divisor == 1 else np.divide(total, np.float32(divisor * 2.0**exponent), out=total)
 
 
 def _has_values(values: Float32Array) -> bool:

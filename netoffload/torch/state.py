@@ -138,12 +138,12 @@ class CompressionState:
             if isinstance(staged, StagedSparse):
                 staged.average(allgather_payloads(plane.exchange, staged.payload()))
                 return
-            values = staged.values()
+            values, size = staged.values(), plane.exchange.size
             if reducer is None or values.dtype != np.float32:
                 RingReducer(parse("inc", batch=1), Member(plane.exchange)).reduce(values)
+                np.divide(values, np.float32(size), out=values)
             else:
-                reducer.reduce(values, layers, exact=is_exact, pieces=pieces)
-            np.divide(values, np.float32(plane.exchange.size), out=values)
+                reducer.reduce(values, layers, exact=is_exact, pieces=pieces, divisor=size)
 
         return calls.start(average, LANES)
 

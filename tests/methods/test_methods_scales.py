@@ -203,6 +203,29 @@ def test_ranks_notice_that_their_lengths_differ(lengths: list[int]) -> None:
         assert found == (1.0, len(set(lengths)) == 1)
 
 
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("selection", [Selection(), Selection(scale=64.0), "auto"])
+@pytest.mark.parametrize("magnitude", [-100, -20, 0, 90])
+def test_a_mean_has_the_bits_of_a_divided_sum(size: int, selection: Selection | str, magnitude: int) -> None:
+    spec = parse("inc+c", batch=1)
+    chosen = Selection(frozenset({1}), "auto", auto_rms(spec, "packed")) if isinstance(selection, str) else selection
+
+    def one_rank(exchange: Exchange) -> list[Float32Array]:
+        means = []
+        for exact in (False, True):
+            for pieces in ((), ((1,), (0,))):
+                found = []
+                for divisor in (1, size):
+                    reducer = SelectiveReducer(spec, Member(exchange, lambda _: None, LAYOUT), chosen)
+                    values = gradient(exchange.rank, 0, magnitude)
+                    found.append(reducer.reduce(values, exact=exact, pieces=pieces, divisor=divisor))
+                np.testing.assert_array_equal(found[0] / np.float32(size), found[1])
+                means.append(found[1])
+        return means
+
+    run_ranks(size, one_rank)
+
+
 def test_buckets_of_different_lengths_are_an_error_that_names_both() -> None:
     def one_rank(exchange: Exchange) -> None:
         layout = Layout((100 + exchange.rank,))
