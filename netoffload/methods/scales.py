@@ -1,8 +1,9 @@
 """Scales: powers of two that bring a vector to where a codec with an absolute error bound rounds well.
 
-The relative error of such a codec depends on the size of the values. With ``AUTO`` the loudest rank's root mean square
-is brought to :data:`AUTO_RMS`, or down to half of it, before anything is rounded. All ranks must take the same power.
-So they exchange it with their meeting, and take the largest::
+The relative error of such a codec depends on the size of the values. With ``AUTO`` each layer of a bucket has its own
+scale, because a layer may have gradients of a thousandth of another's. The loudest rank's root mean square is brought
+to :data:`AUTO_RMS`, or down to half of it, before anything is rounded. All ranks must take the same power. So they
+exchange it with their meeting, and take the largest::
 
     values of this rank ──► root mean square ──┐
                                                ├─ maximum over all ranks ──► 2^e, the same on every rank
@@ -19,7 +20,7 @@ scaled beyond :data:`AUTO_RMS` sqrt(n), and no finite value becomes infinite.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -43,9 +44,6 @@ EXPONENT_MAX: Final = 120
 
 POWERS_SAFE: Final = (2.0**-80, 2.0**126)
 """Sums of squares between these lost nothing that matters to underflow in float32, and did not overflow."""
-
-MEETING_FLOATS: Final = 5
-"""A root mean square, and a vector's length as two digits: their maximum, and that of their negatives."""
 
 LENGTH_BASE: Final = 2**20
 """Float32 has integers up to 2^24."""
@@ -108,41 +106,50 @@ def root_mean_square(values: Float32Array) -> float:
     return math.ldexp(math.sqrt(_power(near_one) / values.size), exponent)
 
 
-def meet_loudest(values: Float32Array, maximum: Maximum) -> tuple[float, bool]:
-    """Return the largest root mean square of all ranks' vectors, and whether all are equally long; collective.
+def meet_loudest(parts: Sequence[Float32Array], maximum: Maximum) -> tuple[list[float], bool]:
+    """Return, by part of a vector, the largest root mean square of all ranks, and whether all vectors are equally long.
 
     The exchange is a meeting, too: ranks that know their lengths to be equal need no other one before they sum.
 
     Args:
-        values: this rank's vector.
-        maximum: reduces :data:`MEETING_FLOATS` floats over the ranks.
+        parts: this rank's vector, for example by layers; as many on every rank.
+        maximum: reduces :func:`meeting_floats` floats over the ranks; collective.
 
     Returns:
-        The same on every rank. The first is at least 0, a float32. Infinite or NaN: a value of some rank is not finite.
+        The same on every rank. A root mean square is at least 0, a float32. Infinite or NaN: a value of some rank is
+        not finite.
     """
+    high, low = divmod(sum(part.size for part in parts), LENGTH_BASE)
     with np.errstate(over="ignore", under="ignore"):
-        own = np.float32(root_mean_square(values))
-    if own == 0 and values.any():
-        own = np.finfo(np.float32).smallest_subnormal
-    high, low = divmod(values.size, LENGTH_BASE)
-    words = np.array([own, high, low, -high, -low], np.float32)
+        words = np.array([*map(root_mean_square, parts), high, low, -high, -low], np.float32)
+    for at, part in enumerate(parts):
+        if words[at] == 0 and part.any():
+            words[at] = np.finfo(np.float32).smallest_subnormal
     maximum(words, words)
-    loudness, *most, less_high, less_low = words.tolist()
-    return loudness, most == [-less_high, -less_low]
+    *loudness, most_high, most_low, less_high, less_low = words.tolist()
+    return loudness, (most_high, most_low) == (-less_high, -less_low)
+
+
+def meeting_floats(parts: int) -> int:
+    """Return how many floats ranks exchange: by part a root mean square; the length as two digits, and their negatives.
+
+    The maximum of a number and of its negative are equal but for the sign if all ranks have the same number.
+    """
+    return parts + 4
 
 
 def exponent_for(rms: float, loudness: float) -> int | None:
     """Return the exponent of the largest scale that brings ``loudness`` to at most ``rms``; 0 for 0.
 
     Returns:
-        None: no scale does, because the vector is not finite, or its values are below the normal float32.
+        At most :data:`EXPONENT_MAX`, either way. None: the values are not finite.
     """
     if loudness == 0:
         return 0
     if not math.isfinite(loudness):
         return None
     exponent = math.frexp(rms / loudness)[1] - 1  # exact: a logarithm is not the same on every machine
-    return max(exponent, -EXPONENT_MAX) if exponent <= EXPONENT_MAX else None
+    return max(-EXPONENT_MAX, min(exponent, EXPONENT_MAX))
 
 
 def multiply(values: Float32Array, exponent: int) -> Float32Array:

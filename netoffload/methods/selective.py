@@ -8,7 +8,7 @@ Three kinds of buckets travel exact instead, so that a scale never makes a gradi
 - With error feedback, a bucket that is much larger or smaller than the last one. Its residuals go with it. Else a spike
   would leave a residual as large as many gradients, which would be the next step's.
 
-With error feedback residuals are kept in the scale of their layers, so a new scale multiplies them.
+Each layer has its scale. With error feedback its residual is kept in that scale, so a new scale multiplies it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ from netoffload.methods.registry import FAMILIES, method_for
 from netoffload.methods.scales import (
     AUTO,
     EXPONENT_MAX,
-    MEETING_FLOATS,
     exponent_for,
     fixed_exponent,
     meet_loudest,
+    meeting_floats,
     multiply,
 )
 
 JUMP_MAX: Final = 3
 """Most by which an exponent changes before a bucket with residuals travels exact. Gradients seldom change eightfold."""
+
+RISE_MAX: Final = 64
+"""Most by which the exponent of one layer rises before its bucket travels exact: residuals multiplied stay finite."""
 
 FIRST: Final = 1024
 """A vector with a value other than 0 mostly has one among its first ones."""
@@ -84,7 +87,7 @@ class SelectiveReducer(GradientReducer):
         self._exponents: dict[int, int] = {}
         self._again: set[int] = set()
         """Layers that travel exact the next time."""
-        self._maximum: ShortAllreduce | None = None
+        self._maxima: dict[int, ShortAllreduce] = {}
         self.vanished = 0
         """Number of buckets whose sum was rounded to nothing."""
 
@@ -164,54 +167,73 @@ class SelectiveReducer(GradientReducer):
             parts[layer][:] = values
 
     def _scaled(self, values: Float32Array, layers: Bucket, divisor: int) -> Float32Array:
-        """Sum by the inner method, in the scale of these values, and divide."""
-        has_values, exponent, have_met = self._agreed(values, layers)
-        method = self._plain if exponent is None else self._inner
+        """Sum by the inner method, each layer in its scale, and divide."""
+        parts = self._parts(values, layers)
+        has_values, exponents, have_met = self._agreed(values, parts)
+        method = self._plain if exponents is None else self._inner
         reduce = method.reduce_met if have_met else method.reduce
-        if exponent is None:
+        if exponents is None:
             return _divided(reduce(values, layers), 0, divisor)
-        self._move(layers, exponent)
-        total = reduce(multiply(values, exponent), layers)
+        self._move(exponents)
+        for layer, part in parts.items():
+            multiply(part, exponents[layer])
+        total = reduce(values, layers)
         if has_values and not _has_values(total):
             self._note_vanished(layers)
-        return _divided(total, exponent, divisor)
+        for layer, part in self._parts(total, layers).items():
+            _divided(part, exponents[layer], divisor)
+        return total
 
-    def _agreed(self, values: Float32Array, layers: Bucket) -> tuple[bool, int | None, bool]:
-        """Return whether a bucket is not all 0, the exponent of its scale (None: it travels exact), and if ranks met.
+    def _agreed(
+        self, values: Float32Array, parts: Mapping[int, Float32Array]
+    ) -> tuple[bool, dict[int, int] | None, bool]:
+        """Return whether a bucket is not all 0, the exponent of each layer's scale, and whether the ranks have met.
 
-        With ``auto`` this is collective, and the same on every rank. If the bucket travels exact because its size
-        jumped, the residuals are added. Ranks with buckets of different lengths have not met: the next meeting fails.
+        No exponents: the bucket travels exact. If it does because its size jumped, the residuals are added here. With
+        ``auto`` this is collective, and the same on every rank. Ranks with buckets of different lengths have not met,
+        and the next meeting fails.
         """
         if self._auto_rms is None:
-            return _has_values(values), self._fixed, False
-        if self._maximum is None:
-            count = MEETING_FLOATS
-            self._maximum = ShortAllreduce(self._exchange, count, tagged=False, operation=Operation.MAX)
-        loudness, have_met = meet_loudest(values, self._maximum)
-        exponent = self._exponents.get(layers[0], 0) if loudness == 0 else exponent_for(self._auto_rms, loudness)
-        if exponent is not None and self._has_jumped(layers, exponent):
-            self._add_unsent(self._parts(values, layers))
-            self._exponents.update(dict.fromkeys(layers, exponent))
-            exponent = None
-        return loudness != 0, exponent, have_met
+            return _has_values(values), dict.fromkeys(parts, self._fixed), False
+        if (count := meeting_floats(len(parts))) not in self._maxima:
+            self._maxima[count] = ShortAllreduce(self._exchange, count, tagged=False, operation=Operation.MAX)
+        loudness, have_met = meet_loudest(list(parts.values()), self._maxima[count])
+        exponents: dict[int, int] = {}
+        for layer, one in zip(parts, loudness, strict=True):
+            exponent = exponent_for(self._auto_rms, one)
+            if exponent is None:
+                return True, None, have_met
+            exponents[layer] = exponent if one else self._exponents.get(layer, 0)
+        if self._member.error_feedback and self._has_jumped(exponents):
+            self._add_unsent(parts)
+            self._exponents.update(exponents)
+            return True, None, have_met
+        return any(loudness), exponents, have_met
 
-    def _has_jumped(self, layers: Bucket, exponent: int) -> bool:
-        return self._member.error_feedback and any(
-            abs(exponent - self._exponents.get(layer, exponent)) > JUMP_MAX for layer in layers
+    def _has_jumped(self, exponents: Mapping[int, int]) -> bool:
+        """Return whether a bucket is much larger or smaller than the last one, or one of its layers vastly smaller."""
+        known = {layer: self._exponents.get(layer, exponent) for layer, exponent in exponents.items()}
+        sizes = self._member.layout.sizes
+        power, before = (
+            sum(sizes[layer] * 4.0**-exponent for layer, exponent in one.items()) for one in (exponents, known)
         )
+        rise = max(exponent - known[layer] for layer, exponent in exponents.items())
+        return rise > RISE_MAX or not 4.0**-JUMP_MAX <= power / before <= 4.0**JUMP_MAX
 
     def _add_unsent(self, parts: Mapping[int, Float32Array]) -> None:
         """Add the residuals of some layers to their values, and forget them."""
         for layer, residual in self._inner.take_unsent(tuple(parts)).items():
             np.add(parts[layer], multiply(residual, -self._exponents.get(layer, 0)), out=parts[layer])
 
-    def _move(self, layers: Bucket, exponent: int) -> None:
-        """Take over an exponent for some layers, and bring their residuals to it."""
-        known = {layer: self._exponents.get(layer, exponent) for layer in layers}
-        factors = {layer: 2.0 ** (exponent - before) for layer, before in known.items() if before != exponent}
+    def _move(self, exponents: Mapping[int, int]) -> None:
+        """Take over the exponents of some layers, and bring their residuals to them."""
+        known = {layer: self._exponents.get(layer, exponent) for layer, exponent in exponents.items()}
+        factors = {
+            layer: 2.0 ** (exponents[layer] - before) for layer, before in known.items() if before != exponents[layer]
+        }
         if factors:
             self._inner.rescale(factors)
-        self._exponents.update(dict.fromkeys(layers, exponent))
+        self._exponents.update(exponents)
 
     def _note_vanished(self, layers: Bucket) -> None:
         """Count a bucket that was rounded to nothing; report the first one."""

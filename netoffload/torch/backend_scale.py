@@ -1,20 +1,32 @@
-"""The scale of a compressed sum over the backend. A tensor has no name and no history: the scale follows from it."""
+"""The scales of a compressed sum over the backend.
+
+A tensor has no layers, no name and no history. So it is cut into segments, and each has a scale that follows from it.
+DDP's buckets are such tensors, in which layers lie one after the other.
+"""
 
 from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
 
 from netoffload.collectives import Operation, ShortAllreduce
 from netoffload.compiled.arrays import Float32Array
 from netoffload.methods.scales import (
     AUTO,
-    MEETING_FLOATS,
     codec_rms,
     exponent_for,
     fixed_exponent,
     meet_loudest,
+    meeting_floats,
     multiply,
 )
 from netoffload.torch.backend_reductions import Reduction, all_reduce
 from netoffload.transport import DataPlane
+
+SEGMENT_FLOATS: Final = 4096
+SEGMENTS_MAX: Final = 256
+"""Longer tensors have longer segments: the ranks exchange a float for each."""
 
 
 class ScaledSum:
@@ -25,27 +37,41 @@ class ScaledSum:
     """
 
     def __init__(self, scale: float | str | None) -> None:
-        """Make the plan of the exchange with the first tensor."""
+        """Exchange nothing yet."""
         self._is_auto, self._fixed = scale == AUTO, fixed_exponent(scale)
-        self._maximum: ShortAllreduce | None = None
+        self._maxima: dict[int, ShortAllreduce] = {}
 
     def __call__(self, plane: DataPlane, values: Float32Array, reduction: Reduction) -> None:
-        """Do :func:`~netoffload.torch.backend_reductions.all_reduce` in a scale; collective.
+        """Do :func:`~netoffload.torch.backend_reductions.all_reduce` in these scales; collective.
 
-        With ``auto`` values travel exact if one is not finite, or if no scale brings them to where the codec works.
+        With ``auto`` values travel exact if one is not finite.
         """
-        exponent = self._exponent(plane, values)
-        if exponent is None:
+        parts = _segments(values)
+        exponents = self._exponents(plane, parts)
+        if exponents is None:
             all_reduce(plane, values, reduction)
             return
-        all_reduce(plane, multiply(values, exponent), reduction, tagged=True)
-        multiply(values, -exponent)
+        for part, exponent in zip(parts, exponents, strict=True):
+            multiply(part, exponent)
+        all_reduce(plane, values, reduction, tagged=True)
+        for part, exponent in zip(parts, exponents, strict=True):
+            multiply(part, -exponent)
 
-    def _exponent(self, plane: DataPlane, values: Float32Array) -> int | None:
+    def _exponents(self, plane: DataPlane, parts: list[Float32Array]) -> list[int] | None:
         if not self._is_auto or plane.precision is None:
-            return self._fixed
-        if self._maximum is None:
-            count = MEETING_FLOATS
-            self._maximum = ShortAllreduce(plane.exchange, count, tagged=False, operation=Operation.MAX)
-        loudness, _ = meet_loudest(values, self._maximum)
-        return exponent_for(codec_rms(plane.precision.codec), loudness)
+            return [self._fixed] * len(parts)
+        if (count := meeting_floats(len(parts))) not in self._maxima:
+            self._maxima[count] = ShortAllreduce(plane.exchange, count, tagged=False, operation=Operation.MAX)
+        loudness, _ = meet_loudest(parts, self._maxima[count])
+        rms, exponents = codec_rms(plane.precision.codec), []
+        for one in loudness:
+            if (exponent := exponent_for(rms, one)) is None:
+                return None
+            exponents.append(exponent)
+        return exponents
+
+
+def _segments(values: Float32Array) -> list[Float32Array]:
+    """Return views of a vector's segments; they depend on its length only, and so are the same on every rank."""
+    length = max(SEGMENT_FLOATS, -(-values.size // SEGMENTS_MAX))
+    return np.split(values, range(length, values.size, length))

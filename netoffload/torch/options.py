@@ -38,7 +38,7 @@ class Options:
         codec: the codec by which NICs or this process compress; None: the NIC's, or without a NIC ``inline``'s default.
         bound: k of the codec's error bound 2^-k; None: likewise.
         offload: who applies the codec: ``nic``, ``inline``, ``auto`` or ``off``; None: $NETOFFLOAD_OFFLOAD, else auto.
-        scale: a power of two; or ``auto``: a power of two per bucket or tensor, from its root mean square; None: 1.
+        scale: a power of two; or ``auto``: one per layer or segment, from its root mean square; None: 1.
         compressor: used instead of a codec; a name that :func:`netoffload.methods.parse` knows:
             ``terngrad``, ``qsgd:levels=15``, ``wgt:threshold=0.002``, ``8bit-dynamic``, ``fp16``.
         error_feedback: add the residual to the next gradient.

@@ -69,6 +69,17 @@ def test_doubles_and_sparse_gradients_are_means_and_a_state_has_one_model() -> N
 
 
 @pytest.mark.slow
+def test_no_spike_and_no_gradient_of_zero_is_a_step_lost() -> None:
+    by_rank = found_by("spike")["spike"]
+    assert by_rank[0] == by_rank[1] == by_rank[2]
+    worst = {(name, feedback): error for name, feedback, error, _ in by_rank[0]}
+    assert len(worst) == 14
+    for (name, feedback), error in worst.items():
+        # With feedback a mean has the rounding errors of two steps.
+        assert 0 < error < (0.005 if name in ("fp16", "bf16") else 0.1) * (1 + feedback), name
+
+
+@pytest.mark.slow
 def test_ranks_with_other_options_are_an_error_on_all_ranks_that_names_both_in_words() -> None:
     by_rank = found_by("differing")["differing"]
     assert by_rank[0] == by_rank[1] == by_rank[2]

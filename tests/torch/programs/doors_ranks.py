@@ -243,6 +243,60 @@ def kinds(rank: int) -> Any:
     return found
 
 
+class ReZero(nn.Module):
+    """A block that is skipped at first, so that its weights have a gradient of exactly 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.alpha = nn.Linear(FEATURES, FEATURES), nn.Parameter(torch.zeros(()))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values + self.alpha * torch.relu(self.inner(values))
+
+
+def spike(rank: int) -> Any:
+    """By codec, with and without feedback: the worst error of a parameter's mean gradient, by the loudest rank's.
+
+    In steps 3 and 7 a batch is 10,000 times too large.
+    """
+    found = []
+    names = ("packed", "bounded", "inceptionn", "sparse", "fp16", "bf16", "backend")
+    for name, feedback in [(name, feedback) for name in names for feedback in (False, True)]:
+        ours = nn.Sequential(ReZero(), model())
+        group = None
+        if name == "backend":
+            options = BackendOptions("packed", 10, offload="inline", min_octets=4)
+            group = dist.new_group(backend="netoffload", pg_options=options)
+        forward = DistributedDataParallel(ours, process_group=group)
+        codec = {"compressor": name} if name in ("fp16", "bf16") else {"offload": "inline", "codec": name, "bound": 10}
+        state = CompressionState(**({} if name == "backend" else codec), error_feedback=feedback)
+        if name != "backend":
+            forward.register_comm_hook(state, compress_hook)
+        optimizer, worst = torch.optim.SGD(ours.parameters(), 0.1), 0.0
+        for step in range(12):
+            images, labels = batch(rank, step)
+            images = images * (1e4 if step in (3, 7) else 1)
+            optimizer.zero_grad()
+            F.cross_entropy(ours(images), labels).backward()  # type: ignore[no-untyped-call]
+            right = [one.grad.clone() for one in ours.parameters() if one.grad is not None]
+            optimizer.zero_grad()
+            F.cross_entropy(forward(images), labels).backward()  # type: ignore[no-untyped-call]
+            means = [one.grad for one in ours.parameters() if one.grad is not None]
+            if name == "backend":  # it sees no parameters
+                right, means = ([torch.cat([one.flatten() for one in grads])] for grads in (right, means))
+            for mean, true in zip(means, right, strict=True):
+                loudest = true.norm()
+                dist.all_reduce(loudest, dist.ReduceOp.MAX)
+                dist.all_reduce(true)
+                if loudest:
+                    worst = max(worst, float((mean - true / SIZE).norm() / loudest))
+            nn.utils.clip_grad_norm_(ours.parameters(), 1.0)
+            optimizer.step()
+        found.append([name, feedback, worst, digest(ours)])
+        state.close()
+    return found
+
+
 def two_models(rank: int) -> Any:
     """One state for two models."""
     state = CompressionState(offload="inline")
@@ -383,7 +437,7 @@ def accumulated(rank: int) -> Any:
     return found
 
 
-ALL = (doors, pickled, half, death, refusal, kinds, two_models, differing, wrapped, scaler, accumulated)
+ALL = (doors, pickled, half, death, refusal, kinds, spike, two_models, differing, wrapped, scaler, accumulated)
 SCENARIOS: dict[str, Callable[[int], Any]] = {one.__name__: one for one in ALL}
 
 
