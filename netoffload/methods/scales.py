@@ -146,15 +146,38 @@ def exponent_for(rms: float, loudness: float) -> int | None:
     """
     if loudness == 0:
         return 0
-    if not math.isfinite(loudness):
+    return _exponent(rms, loudness) if math.isfinite(loudness) else None
+
+
+def exponents_for(rms: float, loudness: Sequence[float], sizes: Sequence[int]) -> list[int] | None:
+    """Return the exponents of the scales of a vector's parts.
+
+    No part gets a smaller scale than the vector as a whole would get. So loud parts, which are short (or they would
+    make the vector loud), are rounded finer than they need, for few octets.
+
+    Args:
+        rms: the root mean square to reach.
+        loudness: what :func:`meet_loudest` returned.
+        sizes: length of each part.
+
+    Returns:
+        None: values of a part are not finite.
+    """
+    power = sum(size * one**2 for size, one in zip(sizes, loudness, strict=True))
+    whole = exponent_for(rms, math.sqrt(power / max(sum(sizes), 1)) if math.isfinite(power) else math.inf)
+    if whole is None:
         return None
-    exponent = math.frexp(rms / loudness)[1] - 1  # exact: a logarithm is not the same on every machine
-    return max(-EXPONENT_MAX, min(exponent, EXPONENT_MAX))
+    return [whole if one == 0 else max(whole, _exponent(rms, one)) for one in loudness]
 
 
 def multiply(values: Float32Array, exponent: int) -> Float32Array:
     """Multiply by a power of two, in place; return ``values``."""
     return np.multiply(values, np.float32(2.0**exponent), out=values) if exponent else values
+
+
+def _exponent(rms: float, loudness: float) -> int:
+    exponent = math.frexp(rms / loudness)[1] - 1  # exact: a logarithm is not the same on every machine
+    return max(-EXPONENT_MAX, min(exponent, EXPONENT_MAX))
 
 
 def _power(values: Float32Array) -> float:

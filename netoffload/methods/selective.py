@@ -31,7 +31,7 @@ from netoffload.methods.registry import FAMILIES, method_for
 from netoffload.methods.scales import (
     AUTO,
     EXPONENT_MAX,
-    exponent_for,
+    exponents_for,
     fixed_exponent,
     meet_loudest,
     meeting_floats,
@@ -198,12 +198,13 @@ class SelectiveReducer(GradientReducer):
         if (count := meeting_floats(len(parts))) not in self._maxima:
             self._maxima[count] = ShortAllreduce(self._exchange, count, tagged=False, operation=Operation.MAX)
         loudness, have_met = meet_loudest(list(parts.values()), self._maxima[count])
-        exponents: dict[int, int] = {}
-        for layer, one in zip(parts, loudness, strict=True):
-            exponent = exponent_for(self._auto_rms, one)
-            if exponent is None:
-                return True, None, have_met
-            exponents[layer] = exponent if one else self._exponents.get(layer, 0)
+        found = exponents_for(self._auto_rms, loudness, [part.size for part in parts.values()])
+        if found is None:
+            return True, None, have_met
+        exponents = {
+            layer: exponent if one else self._exponents.get(layer, exponent)
+            for layer, one, exponent in zip(parts, loudness, found, strict=True)
+        }
         if self._member.error_feedback and self._has_jumped(exponents):
             self._add_unsent(parts)
             self._exponents.update(exponents)

@@ -15,7 +15,7 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.methods.scales import (
     AUTO,
     codec_rms,
-    exponent_for,
+    exponents_for,
     fixed_exponent,
     meet_loudest,
     meeting_floats,
@@ -63,12 +63,7 @@ class ScaledSum:
         if (count := meeting_floats(len(parts))) not in self._maxima:
             self._maxima[count] = ShortAllreduce(plane.exchange, count, tagged=False, operation=Operation.MAX)
         loudness, _ = meet_loudest(parts, self._maxima[count])
-        rms, exponents = codec_rms(plane.precision.codec), []
-        for one in loudness:
-            if (exponent := exponent_for(rms, one)) is None:
-                return None
-            exponents.append(exponent)
-        return exponents
+        return exponents_for(codec_rms(plane.precision.codec), loudness, [part.size for part in parts])
 
 
 def _segments(values: Float32Array) -> list[Float32Array]:

@@ -19,7 +19,14 @@ from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout
 from netoffload.errors import CollectiveError, UsageError
 from netoffload.methods import Member, Selection, SelectiveReducer, parse
-from netoffload.methods.scales import auto_rms, checked_scale, exponent_for, meet_loudest, root_mean_square
+from netoffload.methods.scales import (
+    auto_rms,
+    checked_scale,
+    exponent_for,
+    exponents_for,
+    meet_loudest,
+    root_mean_square,
+)
 
 LAYOUT = Layout((150, 50))
 BOUND_K = 10
@@ -237,6 +244,15 @@ def test_buckets_of_different_lengths_are_an_error_that_names_both() -> None:
 
     with pytest.raises(CollectiveError, match=r"of 100 floats.* of 101 floats|of 101 floats.* of 100 floats"):
         run_ranks(2, one_rank, codec=codec.get("packed"), bound_k=BOUND_K)
+
+
+def test_no_part_has_a_smaller_scale_than_the_whole() -> None:
+    rms, sizes = 2.0**-6, [1000, 10, 1000, 5]
+    assert exponents_for(rms, [1.0] * 4, sizes) == [-6] * 4
+    assert exponents_for(rms, [2.0**-20, 8.0, 2.0**-10, 0.0], sizes) == [14, -6, 4, -6]
+    assert exponents_for(rms, [2.0**-6, 1.0, 2.0**-6, 1.0], sizes) == [0, -3, 0, -3]
+    assert exponents_for(rms, [0.0] * 4, sizes) == [0] * 4
+    assert exponents_for(rms, [1.0, math.nan, 1.0, 1.0], sizes) is None
 
 
 @pytest.mark.parametrize("scale", [0, -2.0, 3, 100.0, "64", "automatic", math.inf, math.nan, True, [1]])
