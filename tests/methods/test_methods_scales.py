@@ -97,6 +97,21 @@ def test_after_any_history_a_steady_gradient_is_as_exact_as_in_a_fresh_start(
         np.testing.assert_array_equal(sums[-1], fresh)
 
 
+@pytest.mark.parametrize("magnitudes", [(0, -10), (-10, 0, -10)])
+@pytest.mark.parametrize("name", ["inc+c", "packed"])
+def test_a_bucket_that_shrinks_takes_what_is_left_unsent_along(name: str, magnitudes: tuple[int, ...]) -> None:
+    given = [gradient(0, step, magnitude) for step, magnitude in enumerate(magnitudes)]
+
+    def one_rank(exchange: Exchange) -> list[Float32Array]:
+        own = given if exchange.rank == 0 else [np.zeros(LAYOUT.count, np.float32)] * len(given)
+        return steps_of(exchange, name, "packed", own, feedback=True)[0]
+
+    for sums in run_ranks(2, one_rank, codec=codec.get("packed"), bound_k=BOUND_K):
+        assert (sums[0] != given[0]).any()
+        np.testing.assert_array_equal(sums[-1] == given[-1], magnitudes[0] < 0)  # a spike leaves nothing unsent
+        np.testing.assert_allclose(np.sum(sums, axis=0), np.sum(given, axis=0), atol=2.0**-22)
+
+
 def test_a_gradient_that_is_not_finite_passes_and_is_forgotten() -> None:
     """What a loss scaler must see: all ranks get the infinity, and the next step is that of a fresh start."""
     good, bad = gradient(0, 0, -20), gradient(0, 1, -20)
