@@ -33,13 +33,14 @@ from netoffload.torch.backend_reductions import (
     all_reduce,
     bitwise_all_reduce,
     bitwise_reduce_scatter,
-    compressed_all_reduce,
     reduce_scatter,
 )
+from netoffload.torch.backend_scale import ScaledSum
 from netoffload.torch.backend_sparse import sparse_sum
 from netoffload.torch.backend_uncompiled import uncompiled
 from netoffload.torch.backend_words import Numbers, Words
 from netoffload.torch.backend_work import CallWork, explained
+from netoffload.torch.options import Options
 from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Request
 
 Body = Callable[[DataPlane], None]
@@ -53,7 +54,7 @@ class NetOffloadGroup(MessageGroup):
         store: the store that the ranks share.
         exact: the calls of the exact data plane; :meth:`shutdown` closes them.
         compressed: the calls of the compressed one, for long float32 sums; None: there is none. Closed likewise.
-        min_octets: shortest vector that is compressed.
+        options: which vectors are compressed, and in what scale.
         ranks: the group's ranks, counted in the world.
     """
 
@@ -62,13 +63,14 @@ class NetOffloadGroup(MessageGroup):
         store: Store,
         exact: Calls[DataPlane],
         compressed: Calls[DataPlane] | None,
-        min_octets: int,
+        options: Options,
         ranks: Sequence[int],
     ) -> None:
         """Take over the connections."""
         super().__init__(store, exact, ranks)
         self._compressed = compressed
-        self._min_octets = min_octets
+        self._min_octets = options.min_octets
+        self._scaled_sum = None if compressed is None else ScaledSum(options.scale, compressed)
 
     def compressed_totals(self) -> CommInfo:
         """Return what all compressed calls did: their number, octets before and after; empty without a second plane."""
@@ -116,26 +118,16 @@ class NetOffloadGroup(MessageGroup):
             if reduction.bitwise is not None:
                 return self._carry_out(_combining(Words(tensors), reduction.bitwise), tensors, opts, calling)
             numbers = Numbers(tensors, is_averaged=reduction.is_average)
-        if self._compressed is not None and self._admits(numbers, reduction):
-            return self._carry_out(self._compressing(numbers, reduction), tensors, opts, f"{calling}, compressed")
+        scaled_sum = self._scaled_sum if self._admits(numbers, reduction) else None
 
         def add(plane: DataPlane) -> None:
-            all_reduce(plane, numbers.values, reduction)
+            if scaled_sum is None:
+                all_reduce(plane, numbers.values, reduction)
+            else:
+                scaled_sum(plane, cast("Float32Array", numbers.values), reduction)
             numbers.store()
 
-        return self._carry_out(add, tensors, opts, calling)
-
-    def _compressing(self, numbers: Numbers, reduction: Reduction) -> Body:
-        """Return the call that meets on the exact plane, as all calls do, and reduces over the compressed one."""
-
-        def add(plane: DataPlane) -> None:
-            assert self._compressed is not None
-            values = cast("Float32Array", numbers.values)
-            barrier(plane.exchange)
-            self._compressed.run(lambda other: compressed_all_reduce(other, values, reduction), (Lane.TAGGED,))
-            numbers.store()
-
-        return add
+        return self._carry_out(add, tensors, opts, calling if scaled_sum is None else f"{calling}, compressed")
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> CallWork:
         """Leave on rank r the reduction of the r-th tensor of all ranks' lists."""

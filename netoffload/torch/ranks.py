@@ -18,8 +18,10 @@ from __future__ import annotations
 import os
 import platform
 import secrets
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch.distributed as dist
 from torch.distributed import (  # type: ignore[attr-defined]  # public, but not declared so
@@ -30,6 +32,7 @@ from torch.distributed import (  # type: ignore[attr-defined]  # public, but not
     rendezvous,
 )
 
+from netoffload.torch.options import compare
 from netoffload.transport import Calls, DataPlane, Settings, StoreRendezvous, set_up
 from netoffload.transport.agreement import own_address
 from netoffload.transport.dataplane import LATE_S_DEFAULT
@@ -43,16 +46,19 @@ _stores: dict[int, Store] = {}
 """By the number of ranks that share it."""
 
 
-def connect(group: dist.ProcessGroup | None, settings: Settings) -> Calls[DataPlane]:
+def connect(
+    group: dist.ProcessGroup | None, settings: Settings, options: Mapping[str, Any] = MappingProxyType({})
+) -> Calls[DataPlane]:
     """Connect all ranks; collective.
 
     Args:
         group: the ranks; None: those of the default group, or without one all that the launcher started.
         settings: settings of the connections.
+        options: further options that must be the same on all ranks (:func:`~netoffload.torch.options.compare`).
 
     Raises:
         UsageError: a setting of this rank is wrong.
-        CollectiveError: a rank did not come or could not set up.
+        CollectiveError: a rank did not come or could not set up, or has other options.
     """
     prepare()  # before the other ranks wait for this one: it may compile for a minute
     if group is None and not dist.is_initialized():
@@ -64,7 +70,7 @@ def connect(group: dist.ProcessGroup | None, settings: Settings) -> Calls[DataPl
         store, rank, size = group.get_group_store(), group.rank(), group.size()
         ranks = tuple(dist.get_process_group_ranks(group))
     gather = StoreRendezvous(store, rank, size, settings.late_s, _prefix(), ("torch", ranks))
-    gather(None)  # all ranks have compiled
+    compare(gather(dict(options)))  # when this returns, all ranks have compiled
     gather.limit_s = SET_UP_TIMEOUTS * settings.timeout_s
     return Calls(set_up(gather, own_host(store), settings, DataPlane))
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from netoffload.errors import UsageError
+from netoffload.errors import MalformedError, UsageError
 from netoffload.torch import BackendOptions
-from netoffload.torch.backend import ENV_BACKEND
+from netoffload.torch.backend import create
+from netoffload.torch.options import BACKEND, ENV_BACKEND, compare
 
 ROOT = Path(__file__).parents[2]
 SIZE = 4
@@ -163,8 +164,17 @@ def test_what_cannot_be_compressed_by_is_refused_by_name(text: str, monkeypatch:
         BackendOptions.of_environment()
 
 
-def test_options_that_say_half_are_refused() -> None:
-    with pytest.raises(UsageError, match="codec"):
-        BackendOptions(codec="bounded")
+@pytest.mark.parametrize("words", ["nonsense", None, [1], 3.5])
+def test_a_rank_that_sends_no_options_is_named(words: Any) -> None:
+    with pytest.raises(MalformedError, match="rank 1 sent .* where options belong"):
+        compare([{"scale": "auto"}, words])
+
+
+def test_options_that_the_backend_does_not_have_are_refused() -> None:
     with pytest.raises(UsageError, match="offload"):
         BackendOptions(offload="gpu")
+    for options in (BackendOptions(error_feedback=True), BackendOptions(compressor="fp16"), BackendOptions(seed=1)):
+        with pytest.raises(UsageError, match=r"the backend has no .*: .* use CompressionState"):
+            options.refuse_all_but(BACKEND, "the backend", "it sees no layers or steps; use CompressionState")
+    with pytest.raises(UsageError, match="must be BackendOptions, not dict"):
+        create(None, {"codec": "packed"})

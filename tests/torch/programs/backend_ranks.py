@@ -63,21 +63,29 @@ def order() -> Any:
 
 
 def compressed() -> Any:
-    group = dist.new_group(pg_options=BackendOptions("bounded", 10, min_octets=4000))
+    group = dist.new_group(pg_options=BackendOptions("bounded", 10, scale=None, min_octets=4000))
+    scaled = dist.new_group(pg_options=BackendOptions("bounded", 10))
     size = dist.get_world_size()
-    short, long = torch.full((999,), 0.1), torch.linspace(-0.4, 0.4, 10_000)
-    numbers, exact = torch.arange(10_000), size * long
+    short, long = torch.full((999,), 0.1), torch.linspace(-0.4, 0.4, 20_000)
+    tiny, spoilt = 1e-9 * long, torch.where(torch.arange(20_000) == 7, torch.inf, long)
+    numbers, exact, mean = torch.arange(10_000), size * long, tiny.clone()
     for one in (short, long, numbers):
         dist.all_reduce(one, group=group)
+    for one, op in ((tiny, dist.ReduceOp.AVG), (spoilt, dist.ReduceOp.SUM)):
+        dist.all_reduce(one, op, group=scaled)
     error = float((long - exact).abs().max())
-    same = [torch.equal(long, one) for one in everywhere(long)]
+    same = [torch.equal(long, one) for one in everywhere(long)] + [torch.equal(tiny, one) for one in everywhere(tiny)]
     assert isinstance(group, NetOffloadGroup)
-    calls = group.compressed_totals().calls
+    assert isinstance(scaled, NetOffloadGroup)
+    calls = group.compressed_totals().calls, scaled.compressed_totals().calls
     dist.destroy_process_group(group)
+    dist.destroy_process_group(scaled)
     is_short_exact = torch.equal(short, torch.full((size, 999), 0.1).sum(0))
     return [
         0 < error <= (2 * size - 1) * 2.0**-10,
-        calls == 1,
+        0 < float((tiny - mean).norm() / mean.norm()) < 2.0**-4,  # nothing would be left of it without a scale
+        bool(torch.isinf(spoilt[7])) and torch.allclose(spoilt[8:], exact[8:]),
+        calls == (1, 1),  # what is not finite travels exact
         same,
         torch.equal(numbers, size * torch.arange(10_000)),
         is_short_exact,

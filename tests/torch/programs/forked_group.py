@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import json
 import os
 import socket
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -42,17 +44,20 @@ def run_ranks(size: int, take_part: Callable[[int, int, int], Any]) -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     pids = []
-    for rank in range(size):
-        if (pid := os.fork()) == 0:
-            try:
-                faulthandler.dump_traceback_later(STUCK_S)
-                torch.set_num_threads(1)
-                os.write(1, f"{json.dumps([rank, take_part(rank, size, port)])}\n".encode())
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(0)
-        pids.append(pid)
+    with tempfile.TemporaryFile() as turns:
+        for rank in range(size):
+            if (pid := os.fork()) == 0:
+                try:
+                    faulthandler.dump_traceback_later(STUCK_S)
+                    torch.set_num_threads(1)
+                    line = f"{json.dumps([rank, take_part(rank, size, port)])}\n"
+                    fcntl.lockf(turns, fcntl.LOCK_EX)  # a pipe keeps only short lines whole
+                    os.write(1, line.encode())
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(0)
+            pids.append(pid)
     for pid in reversed(pids):
         os.waitpid(pid, 0)
     return 0
