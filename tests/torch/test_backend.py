@@ -166,7 +166,7 @@ def test_what_cannot_be_compressed_by_is_refused_by_name(text: str, monkeypatch:
 
 @pytest.mark.parametrize("words", ["nonsense", None, [1], 3.5])
 def test_a_rank_that_sends_no_options_is_named(words: Any) -> None:
-    with pytest.raises(MalformedError, match="rank 1 sent .* where options belong"):
+    with pytest.raises(MalformedError, match=r"rank 1 sent .* where options belong"):
         compare([{"scale": "auto"}, words])
 
 
