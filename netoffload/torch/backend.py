@@ -58,7 +58,8 @@ def create(options: Any, asked: Any) -> NetOffloadGroup:
     with explained(ranks), contextlib.ExitStack() as stack:
         own = {} if asked is None else {name: asked.compared()[name] for name in ("scale", "min_octets")}
         words = {"compression": "none" if asked is None else "options", **own}
-        compare((gather := rendezvous("exact"))(words))
+        gather = rendezvous("exact")
+        compare(gather, words)
         exact = plane(gather, Settings(timeout_s=timeout_s, late_s=late_s, offload=Offload.OFF))
         stack.callback(exact.close)
         compressed = None

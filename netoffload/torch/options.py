@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import reprlib
@@ -13,6 +14,7 @@ from netoffload.errors import CollectiveError, MalformedError, UsageError
 from netoffload.methods import GradientReducer, MethodSpec, parse
 from netoffload.methods.scales import AUTO, checked_scale
 from netoffload.transport import Settings
+from netoffload.transport.agreement import Gather
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT
 
 ENV_BACKEND: Final = "NETOFFLOAD_BACKEND"
@@ -160,16 +162,27 @@ class Options:
         return spec
 
 
-def compare(by_rank: Sequence[Mapping[str, Any]]) -> None:
-    """Raise an error if ranks have different options; every rank with the same list raises the same.
+def compare(gather: Gather, options: Mapping[str, Any]) -> None:
+    """Raise an error on all ranks if they have different options; collective.
 
     Args:
-        by_rank: each rank's options by their names; a rank that lacks an option has None.
+        gather: gathers a value of each rank.
+        options: this rank's options by their names, as JSON values; one that it lacks counts as None.
 
     Raises:
         CollectiveError: two ranks differ; the message names both.
         MalformedError: a rank sent something else.
     """
+    by_rank = gather(dict(options))
+    try:
+        _check_equal(by_rank)
+    except CollectiveError:
+        with contextlib.suppress(CollectiveError):
+            gather(None)  # no rank ends, and the store with it, before all ranks have read the options
+        raise
+
+
+def _check_equal(by_rank: Sequence[Any]) -> None:
     for rank, options in enumerate(by_rank):
         if not isinstance(options, Mapping):
             raise MalformedError(

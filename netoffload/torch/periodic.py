@@ -152,8 +152,7 @@ class Periodic:
         """Call the method, and take over the weights that it leaves."""
         if self._method is None:
             # Not with the options that a state compares when it connects: it may be connected already.
-            by_rank = self.state.run(lambda plane: allgather_payloads(plane.exchange, _as_payload(self._asked)))
-            compare([json.loads(octets.tobytes()) for octets in by_rank])
+            compare(self._allgather, self._asked)
             self._method = self._made(self.state.connected().plane)
             if self._memory is not None:
                 self._method.remember(self._memory)
@@ -165,6 +164,11 @@ class Periodic:
             for one in self._parameters:
                 one.copy_(flat[offset : offset + one.numel()].view_as(one))
                 offset += one.numel()
+
+    def _allgather(self, value: Any) -> list[Any]:
+        """Return every rank's JSON value."""
+        payloads = self.state.run(lambda plane: allgather_payloads(plane.exchange, _as_payload(value)))
+        return [json.loads(octets.tobytes()) for octets in payloads]
 
     def _made(self, plane: DataPlane) -> WeightExchange:
         """Return the method. Except for rsgd its period is 1, because :meth:`step` calls it only when it is time."""

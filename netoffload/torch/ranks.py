@@ -70,7 +70,7 @@ def connect(
         store, rank, size = group.get_group_store(), group.rank(), group.size()
         ranks = tuple(dist.get_process_group_ranks(group))
     gather = StoreRendezvous(store, rank, size, settings.late_s, _prefix(), ("torch", ranks))
-    compare(gather(dict(options)))  # when this returns, all ranks have compiled
+    compare(gather, options)  # when this returns, all ranks have compiled
     gather.limit_s = SET_UP_TIMEOUTS * settings.timeout_s
     return Calls(set_up(gather, own_host(store), settings, DataPlane))
 

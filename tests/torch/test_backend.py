@@ -166,8 +166,15 @@ def test_what_cannot_be_compressed_by_is_refused_by_name(text: str, monkeypatch:
 
 @pytest.mark.parametrize("words", ["nonsense", None, [1], 3.5])
 def test_a_rank_that_sends_no_options_is_named(words: Any) -> None:
+    given: list[Any] = []
+
+    def gather(value: Any) -> list[Any]:
+        given.append(value)
+        return [value, words]
+
     with pytest.raises(MalformedError, match=r"rank 1 sent .* where options belong"):
-        compare([{"scale": "auto"}, words])
+        compare(gather, {"scale": "auto"})
+    assert given == [{"scale": "auto"}, None]  # rank 0, which may have the store, stays until all have read
 
 
 def test_options_that_the_backend_does_not_have_are_refused() -> None:
