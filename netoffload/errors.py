@@ -83,6 +83,10 @@ class PeerLostError(CollectiveError):
     """A peer closed its connection or was silent for longer than the time limit."""
 
 
+class MalformedError(CollectiveError, WireError):
+    """A rank, or somebody in its place, sent what no rank of this version sends."""
+
+
 class ReplicaError(NetOffloadError):
     """Replicas that must be bit-identical are not."""
 

@@ -99,7 +99,6 @@ MAX_PARAMETERS = 8
 MANY_PARAMETERS = {
     "avx2.encode_burst",
     "avx2_decode.decode_burst",
-    "hierarchy.hierarchical_allreduce",
     "launch.run_ranks",
     "lifecycle.__init__",
 }

@@ -190,7 +190,7 @@ class PlaneComm(MPI.Intracomm):
         except Exception:
             self._refuse(wait=True)
             raise
-        self._connected().run(plan.run, plan.lanes)
+        self._connected().run(*plan)
 
     def _start(self, make: Callable[..., Plan], arguments: Sequence[Any], options: Mapping[str, Any]) -> CompRequest:
         """Plan a call and carry it out in the background; arguments as for :meth:`_run`."""
@@ -200,7 +200,7 @@ class PlaneComm(MPI.Intracomm):
             self._refuse(wait=False)
             raise
         # The set-up happens in the caller's thread, because it is collective and calls MPI.
-        return CompRequest(self._connected().start(plan.run, plan.lanes))
+        return CompRequest(self._connected().start(*plan))
 
     def _refuse(self, *, wait: bool) -> None:
         """Tell the other ranks, in their meeting, that this rank does not make the call that they make."""

@@ -33,10 +33,12 @@ class Plan(NamedTuple):
     Attributes:
         run: carries the call out.
         lanes: the lanes that carry its data.
+        calling: the call in words, if the algorithm's name does not say all that must be the same on all ranks.
     """
 
     run: Callable[[MpiPlane], None]
     lanes: tuple[Lane, ...] = (Lane.TAGGED,)
+    calling: str = ""
 
 
 class Place(NamedTuple):

@@ -19,8 +19,7 @@ from netoffload.bench.compressor_quality import SHORTEST_S, quality, speeds
 from netoffload.codec.bursts import LANES
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
-from netoffload.methods import parse
-from netoffload.methods.selective import auto_rms, doubled_exponent, mean_square
+from netoffload.methods.scales import codec_rms, exponent_for, root_mean_square
 from netoffload.transport import chunks
 from netoffload.transport.agreement import Precision
 
@@ -67,9 +66,8 @@ def coding_by(name: str, values: Float32Array, layout: Layout) -> Coding:
 
 def auto_factor(values: Float32Array, precision: Precision | None) -> np.float32:
     """Return the factor by which ``scale="auto"`` multiplies a gradient like this one."""
-    rms = None if precision is None else auto_rms(parse("inc+c", batch=1), precision.codec)
-    square = mean_square(values)
-    return np.float32(2.0 ** (doubled_exponent(rms, square) // 2) if rms and 0 < square < math.inf else 1)
+    exponent = None if precision is None else exponent_for(codec_rms(precision.codec), root_mean_square(values))
+    return np.float32(2.0 ** (exponent or 0))
 
 
 def _coded(values: Float32Array, precision: Precision) -> tuple[float, float, int, Float32Array]:

@@ -6,6 +6,10 @@ has finished knows, through a chain of equal announcements, that all ranks enter
 arguments. A rank that receives another announcement aborts the exchange with an error that names both sides. The error
 reaches every rank that is still in its meeting: no rank moves data, returns garbage or hangs.
 
+An announcement has a fixed length. It holds what the algorithms need as numbers, and the rest in words: what the caller
+is doing (``Exchange.calling``), and lists of counts or groups. So the error says in words how two calls differ. Words
+that are too long are cut, and a checksum stands for all of them.
+
 A meeting costs ceil(log2 p) small messages on the untagged channels before the first octet of data (about 50 us each
 between namespaces of one machine). It makes every collective synchronising, which MPI allows. Short vectors travel with
 the announcement (``gathering``). If ranks do not know each other's counts (gatherv, scatterv, alltoallv), the counts
@@ -15,12 +19,11 @@ travel pairwise, and a second meeting, ``CONFIRM``, tells all ranks whether a pa
 from __future__ import annotations
 
 import enum
+import itertools
 import struct
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from netoffload.collectives.exchange import Channel, Exchange, Meeting
 from netoffload.collectives.operations import Operation
@@ -54,9 +57,15 @@ class Call(enum.IntEnum):
 
 NO_ROOT = -1
 
-_WORD = struct.Struct("!4sBBBxiIQ")
-_MAGIC = b"NOF2"
+_TEXT_OCTETS = 104
+_WORD = struct.Struct(f"!4sBBBxiIQ{_TEXT_OCTETS}s")
+_MAGIC = b"NOF3"
 _PAIR = struct.Struct("!Q")
+_BETWEEN = "\n"
+"""Stands between the caller's words and the algorithm's."""
+
+ANNOUNCEMENT_OCTETS = _WORD.size
+"""128: what follows in a message of ``gathering`` begins at a cache line."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +74,13 @@ class Announcement:
 
     Attributes:
         call: the call.
-        count: number of floats if it is the same on every rank; else 0.
+        count: number of elements if it is the same on every rank; else 0.
         tagged: whether data goes over the tagged channels.
         operation: operation of a reduction; else None.
         root: root of a rooted call; else ``NO_ROOT``.
-        digest: digest of further arguments (:func:`digest_of`); else 0.
+        details: further arguments of the algorithm in words, such as counts or groups.
+        calling: what the caller is doing, in words; empty: the algorithm's call says enough.
+        digest: checksum of ``details`` and ``calling`` as they were before a peer's were cut; 0: they are whole.
     """
 
     call: Call
@@ -77,11 +88,15 @@ class Announcement:
     tagged: bool = False
     operation: Operation | None = None
     root: int = NO_ROOT
+    details: str = ""
+    calling: str = ""
     digest: int = 0
 
     def to_octets(self) -> bytes:
-        """Return the announcement's 24 octets."""
-        return _WORD.pack(_MAGIC, self.call, self.tagged, self.operation or 0, self.root, self.digest, self.count)
+        """Return the announcement's ``ANNOUNCEMENT_OCTETS`` octets."""
+        text = f"{self.calling}{_BETWEEN}{self.details}".encode() if self.calling or self.details else b""
+        digest = zlib.crc32(text) if len(text) > _TEXT_OCTETS else 0
+        return _WORD.pack(_MAGIC, self.call, self.tagged, self.operation or 0, self.root, digest, self.count, text)
 
     @classmethod
     def from_octets(cls, octets: bytes) -> Announcement:
@@ -90,10 +105,12 @@ class Announcement:
         Raises:
             CollectiveError: the octets are not an announcement of this version.
         """
-        magic, call, tagged, operation, root, digest, count = _WORD.unpack(octets)
+        magic, call, tagged, operation, root, digest, count, text = _WORD.unpack(octets)
         if magic != _MAGIC or call not in tuple(Call) or operation not in (0, *Operation):
             raise CollectiveError("a rank sent something that is no announcement: install the same version everywhere")
-        return cls(Call(call), count, bool(tagged), Operation(operation) if operation else None, root, digest)
+        calling, _, details = text.rstrip(b"\0").decode(errors="replace").partition(_BETWEEN)
+        done = Operation(operation) if operation else None
+        return cls(Call(call), count, bool(tagged), done, root, details, calling, digest)
 
     def what_is_done(self) -> str:
         """Say what a rank with this announcement does, for an error."""
@@ -101,18 +118,23 @@ class Announcement:
 
     def __str__(self) -> str:
         """Describe the call, for an error."""
-        words = ["" if self.call in (Call.BARRIER, Call.CONFIRM) else "tagged " if self.tagged else "untagged "]
-        words.append(self.call.name.lower().replace("_", "-"))
-        words += [f" {self.operation.name}"] if self.operation else []
-        words += [f" of {self.count} floats"] if self.call not in (Call.BARRIER, Call.CONFIRM) else []
-        words += [f" with root {self.root}"] if self.root != NO_ROOT else []
-        words += [f" (counts, groups or options {self.digest:08x})"] if self.digest else []
+        if self.calling:
+            words = [self.calling]
+        else:
+            words = ["" if self.call in (Call.BARRIER, Call.CONFIRM) else "tagged " if self.tagged else "untagged "]
+            words.append(self.call.name.lower().replace("_", "-"))
+            words += [f" {self.operation.name}"] if self.operation else []
+            words += [f" of {self.count} floats"] if self.call not in (Call.BARRIER, Call.CONFIRM) else []
+            words += [f" with root {self.root}"] if self.root != NO_ROOT else []
+            words += [f", {self.details}"] if self.details else []
+        words += [" and more"] if self.digest else []
         return "".join(words)
 
 
-def digest_of(numbers: Iterable[int]) -> int:
-    """Return 32 bits that stand for a list of integers, so that lists can be compared; never 0."""
-    return zlib.crc32(np.array(list(numbers), np.int64).tobytes()) or 1
+def counts_in_words(counts: Iterable[int]) -> str:
+    """Return numbers as ``3, 4 (5 times), 3``."""
+    runs = [(number, len(list(run))) for number, run in itertools.groupby(counts)]
+    return ", ".join(f"{number}" if times == 1 else f"{number} ({times} times)" for number, times in runs)
 
 
 def meet(exchange: Exchange, announcement: Announcement) -> None:
@@ -122,6 +144,7 @@ def meet(exchange: Exchange, announcement: Announcement) -> None:
         CollectiveError: ranks disagree; the message names two of them.
         PeerLostError: a rank is lost, or later than the exchange's limit.
     """
+    announcement = replace(announcement, calling=exchange.calling) if exchange.calling else announcement
     ours = announcement.to_octets()
     pairs = pairs_of(exchange)
     meeting = Meeting(ours, pairs, bytearray(len(ours)))
@@ -144,14 +167,24 @@ def disagreement(rank: int, announcement: Announcement, behind: Channel, heard: 
     which may take a moment to arrive. A refusal is a reason by itself.
     """
     try:
-        theirs = Announcement.from_octets(heard)
+        announcement, theirs = map(Announcement.from_octets, (announcement.to_octets(), heard))  # both cut
     except CollectiveError as error:
         return behind.ending() or error
     is_refusal = Call.REFUSED in (announcement.call, theirs.call)
     return (None if is_refusal else behind.ending()) or CollectiveError(
         f"ranks disagree: rank {rank} {announcement.what_is_done()}, rank {behind.peer} "
-        f"{theirs.what_is_done()}; all ranks must make the same calls with the same arguments"
+        f"{_unlike(theirs, announcement)}; all ranks must make the same calls with the same arguments"
     )
+
+
+def _unlike(theirs: Announcement, ours: Announcement) -> str:
+    """Say what a peer does that does something else than this rank, also if their words are the same."""
+    done = theirs.what_is_done()
+    if done != ours.what_is_done():
+        return done
+    if replace(theirs, details="", calling="", digest=0) == replace(ours, details="", calling="", digest=0):
+        return f"{done}, but its list goes on in another way"
+    return f"{done} as {replace(theirs, calling='')} instead of {replace(ours, calling='')}"
 
 
 def _untagged(exchange: Exchange, distance: int) -> Channel:
@@ -192,13 +225,16 @@ def refuse(exchange: Exchange) -> None:
         meet(exchange, Announcement(Call.REFUSED))
 
 
-def check_pair_counts(exchange: Exchange, sending: dict[int, int], expecting: dict[int, int]) -> None:
-    """Tell each peer how many floats it will get, hear how many it will send, and meet.
+def check_pair_counts(
+    exchange: Exchange, sending: dict[int, int], expecting: dict[int, int], unit: str = "floats"
+) -> None:
+    """Tell each peer how many elements it will get, hear how many it will send, and meet.
 
     Args:
         exchange: the ranks; all of them make this call.
-        sending: peer -> floats that it will get from this rank.
-        expecting: peer -> floats that this rank has room for.
+        sending: peer -> elements that it will get from this rank.
+        expecting: peer -> elements that this rank has room for.
+        unit: the name of an element, in the plural.
 
     Raises:
         CollectiveError: a peer's number differs; on every rank.
@@ -211,8 +247,9 @@ def check_pair_counts(exchange: Exchange, sending: dict[int, int], expecting: di
     for peer, word in heard.items():
         (count,) = _PAIR.unpack(word)
         if count != expecting[peer]:
+            calling = f" in {exchange.calling}" if exchange.calling else ""
             raise CollectiveError(
-                f"counts disagree: rank {peer} sends {count} floats to rank {exchange.rank}, which expects "
+                f"counts disagree{calling}: rank {peer} sends {count} {unit} to rank {exchange.rank}, which expects "
                 f"{expecting[peer]}"
             )
     meet(exchange, Announcement(Call.CONFIRM))

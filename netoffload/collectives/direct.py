@@ -15,17 +15,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from netoffload.collectives.announcement import Announcement, Call, check_pair_counts, check_root, meet
-from netoffload.collectives.exchange import Exchange
+from netoffload.collectives.exchange import Exchange, Vector
 from netoffload.collectives.schedule import Span
-from netoffload.collectives.transfer import aborting_on_error, move_all, octets_of
-from netoffload.compiled.arrays import Float32Array
+from netoffload.collectives.transfer import EXACT_TYPES, aborting_on_error, move_all, octets_of
 from netoffload.errors import UsageError
 
 
 def gather(
     exchange: Exchange,
-    own: Float32Array,
-    all_blocks: Float32Array | None,
+    own: Vector,
+    all_blocks: Vector | None,
     spans: Sequence[Span] | None,
     *,
     root: int,
@@ -35,7 +34,7 @@ def gather(
 
     Args:
         exchange: the ranks; all of them make this call.
-        own: contiguous float32 vector.
+        own: contiguous vector; tagged: float32, untagged: any of ``EXACT_TYPES``, the same on all ranks.
         all_blocks: on the root, where the blocks go; not used on other ranks.
         spans: on the root, the place of each rank's block in ``all_blocks``; the root's own block is copied unless
             ``own`` is this place already.
@@ -43,33 +42,37 @@ def gather(
         tagged: send over the tagged channels, where a NIC may compress.
 
     Raises:
-        UsageError: a vector is not contiguous float32, there is no such root, or spans do not fit.
+        UsageError: a vector is not contiguous or cannot travel, there is no such root, or spans do not fit.
         CollectiveError: ranks disagree on root or call, or a block is not as long as the root expects.
         PeerLostError: a rank is lost.
     """
-    data = octets_of(own)
+    data = octets_of(own, _types(tagged))
     check_root(exchange, root)
     others = [peer for peer in range(exchange.size) if peer != root]
     if exchange.rank == root:
-        blocks = _blocks(exchange, all_blocks, spans)
+        blocks = _blocks(exchange, all_blocks, spans, tagged)
         _keep(blocks[root], own)
         sending, expecting = {}, {peer: blocks[peer].size for peer in others}
     else:
         sending, expecting = {root: own.size}, {}
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.GATHER, tagged=tagged, root=root))
-        check_pair_counts(exchange, sending, expecting)
+        check_pair_counts(exchange, sending, expecting, _unit(own))
         if exchange.rank == root:
-            move_all(exchange, [], [(exchange.channel(one, tagged=tagged), octets_of(blocks[one])) for one in others])
+            move_all(
+                exchange,
+                [],
+                [(exchange.channel(one, tagged=tagged), octets_of(blocks[one], _types(tagged))) for one in others],
+            )
         else:
             move_all(exchange, [(exchange.channel(root, tagged=tagged), data)], [])
 
 
 def scatter(
     exchange: Exchange,
-    all_blocks: Float32Array | None,
+    all_blocks: Vector | None,
     spans: Sequence[Span] | None,
-    own: Float32Array,
+    own: Vector,
     *,
     root: int,
     tagged: bool,
@@ -79,29 +82,33 @@ def scatter(
     Raises:
         UsageError, CollectiveError, PeerLostError: as in :func:`gather`.
     """
-    data = octets_of(own)
+    data = octets_of(own, _types(tagged))
     check_root(exchange, root)
     others = [peer for peer in range(exchange.size) if peer != root]
     if exchange.rank == root:
-        blocks = _blocks(exchange, all_blocks, spans)
+        blocks = _blocks(exchange, all_blocks, spans, tagged)
         _keep(own, blocks[root])
         sending, expecting = {peer: blocks[peer].size for peer in others}, {}
     else:
         sending, expecting = {}, {root: own.size}
     with aborting_on_error(exchange):
         meet(exchange, Announcement(Call.SCATTER, tagged=tagged, root=root))
-        check_pair_counts(exchange, sending, expecting)
+        check_pair_counts(exchange, sending, expecting, _unit(own))
         if exchange.rank == root:
-            move_all(exchange, [(exchange.channel(one, tagged=tagged), octets_of(blocks[one])) for one in others], [])
+            move_all(
+                exchange,
+                [(exchange.channel(one, tagged=tagged), octets_of(blocks[one], _types(tagged))) for one in others],
+                [],
+            )
         else:
             move_all(exchange, [], [(exchange.channel(root, tagged=tagged), data)])
 
 
 def alltoall(
     exchange: Exchange,
-    source: Float32Array,
+    source: Vector,
     source_spans: Sequence[Span],
-    target: Float32Array,
+    target: Vector,
     target_spans: Sequence[Span],
     *,
     tagged: bool,
@@ -110,9 +117,9 @@ def alltoall(
 
     Args:
         exchange: the ranks; all of them make this call.
-        source: contiguous float32 vector.
+        source: contiguous vector; tagged: float32, untagged: any of ``EXACT_TYPES``, the same on all ranks.
         source_spans: one per rank.
-        target: contiguous float32 vector that does not overlap ``source``.
+        target: contiguous vector of this type that does not overlap ``source``.
         target_spans: one per rank, not overlapping.
         tagged: send over the tagged channels, where a NIC may compress.
 
@@ -120,9 +127,13 @@ def alltoall(
         UsageError, CollectiveError, PeerLostError: as in :func:`gather`.
     """
     rank, size = exchange.rank, exchange.size
-    outgoing, incoming = _blocks(exchange, source, source_spans), _blocks(exchange, target, target_spans)
+    outgoing, incoming = (
+        _blocks(exchange, values, spans, tagged) for values, spans in ((source, source_spans), (target, target_spans))
+    )
     if outgoing[rank].size != incoming[rank].size:
-        raise UsageError(f"rank {rank} sends {outgoing[rank].size} floats to itself but expects {incoming[rank].size}")
+        raise UsageError(
+            f"rank {rank} sends {outgoing[rank].size} {_unit(source)} to itself but expects {incoming[rank].size}"
+        )
     _keep(incoming[rank], outgoing[rank])
     others = [peer for peer in range(size) if peer != rank]
     with aborting_on_error(exchange):
@@ -131,30 +142,41 @@ def alltoall(
             exchange,
             {peer: outgoing[peer].size for peer in others},
             {peer: incoming[peer].size for peer in others},
+            _unit(target),
         )
         for step in range(1, size):
             to, start = (rank + step) % size, (rank - step) % size
             move_all(
                 exchange,
-                [(exchange.channel(to, tagged=tagged), octets_of(outgoing[to]))],
-                [(exchange.channel(start, tagged=tagged), octets_of(incoming[start]))],
+                [(exchange.channel(to, tagged=tagged), octets_of(outgoing[to], _types(tagged)))],
+                [(exchange.channel(start, tagged=tagged), octets_of(incoming[start], _types(tagged)))],
                 may_be_late=True,
             )
 
 
-def _blocks(exchange: Exchange, values: Float32Array | None, spans: Sequence[Span] | None) -> list[Float32Array]:
+def _blocks(exchange: Exchange, values: Vector | None, spans: Sequence[Span] | None, tagged: bool) -> list[Vector]:
     if values is None or spans is None:
         raise UsageError("the root of a gather or scatter needs a buffer for the blocks of all ranks")
-    octets_of(values)
+    octets_of(values, _types(tagged))
     if len(spans) != exchange.size:
         raise UsageError(f"{len(spans)} counts for {exchange.size} ranks: give one per rank")
     if any(not 0 <= span.start <= span.stop <= values.size for span in spans):
-        raise UsageError(f"counts and displacements reach beyond the {values.size} floats of the buffer")
+        raise UsageError(f"counts and displacements reach beyond the {values.size} {_unit(values)} of the buffer")
     return [values[span.start : span.stop] for span in spans]
 
 
-def _keep(target: Float32Array, source: Float32Array) -> None:
+def _keep(target: Vector, source: Vector) -> None:
     if target.size != source.size:
-        raise UsageError(f"the root's own block has {source.size} floats where {target.size} are expected")
+        unit = _unit(source)
+        raise UsageError(f"the root's own block has {source.size} {unit} where {target.size} are expected")
     if target.size and target.ctypes.data != source.ctypes.data:
         np.copyto(target, source)
+
+
+def _types(tagged: bool) -> str:
+    return "f" if tagged else EXACT_TYPES
+
+
+def _unit(values: Vector) -> str:
+    """Return the name of the elements, for an error."""
+    return {"f": "floats", "B": "octets"}.get(values.dtype.char, f"{values.dtype}s")

@@ -173,6 +173,11 @@ class Exchange(Protocol):
     """One rank's view of all ranks."""
 
     @property
+    def calling(self) -> str:
+        """What this rank's caller is doing, in words; announced in meetings. Empty: the algorithm's name says it."""
+        ...
+
+    @property
     def rank(self) -> int:
         """This rank, 0 .. size - 1."""
         ...

@@ -51,7 +51,6 @@ class ShortAllreduce:
         quantise: as in ``ring_allreduce``.
         rounded_hops: per rank, whether NICs round by ``quantise`` what it sends to its right neighbour on the tagged
             channel; empty: nowhere.
-        agreed: as in ``ring_allreduce``.
 
     Raises:
         PeerLostError: the exchange is closed, or a rank that it needs is lost.
@@ -66,13 +65,12 @@ class ShortAllreduce:
         operation: Operation = Operation.SUM,
         quantise: Quantise | None = None,
         rounded_hops: Sequence[bool] = (),
-        agreed: int = 0,
     ) -> None:
         """Make the plan."""
         size = exchange.size
         quantise = quantise if size > 1 else None  # with one rank nothing travels, so nothing is rounded
         self._exchange = exchange
-        self._announcement = Announcement(Call.RING_ALLREDUCE, count, tagged, operation, digest=agreed)
+        self._announcement = Announcement(Call.RING_ALLREDUCE, count, tagged, operation, calling=exchange.calling)
         self._word = self._announcement.to_octets()
         places = np.zeros(size * count * FLOAT_OCTETS, np.uint8)
         said = np.concatenate([np.frombuffer(self._word, np.uint8), places])
@@ -109,7 +107,7 @@ class ShortAllreduce:
             self._own[...] = source  # takes half as long as np.copyto
             if not self._exchange.drive(round_):
                 _gather(self._exchange, round_)
-            if round_.pairs and self._heard != self._word:
+            if round_.pairs and self._heard.tobytes() != self._word:  # quicker than to compare a memoryview
                 behind = round_.pairs[round_.done - 1][1]
                 raise disagreement(self._exchange.rank, self._announcement, behind, bytes(self._heard))
         except BaseException as error:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from netoffload.collectives.announcement import Announcement, Call, digest_of, meet
+from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.exchange import Channel, Exchange, Gathering, Meeting, Quantise, RingRound, Stopwatch
 from netoffload.collectives.operations import Operation, quantise_own
 from netoffload.collectives.ring import CHUNK_FLOATS, allgather_round, allreduce_round, reduce_scatter_round
@@ -53,6 +53,11 @@ class SubExchange:
         self._members = tuple(members)
         self.rank = self._members.index(whole.rank)
         self.size = len(self._members)
+
+    @property
+    def calling(self) -> str:
+        """The words of the whole exchange."""
+        return self._whole.calling
 
     @property
     def stopwatch(self) -> Stopwatch:
@@ -107,7 +112,6 @@ def check_groups(groups: Groups, size: int) -> None:
         )
 
 
-# Nine parameters: those of ring_allreduce, so that calls look alike, and two for the groups.
 def hierarchical_allreduce(
     exchange: Exchange,
     values: Float32Array,
@@ -118,7 +122,6 @@ def hierarchical_allreduce(
     operation: Operation = Operation.SUM,
     quantise: Quantise | None = None,
     chunk_floats: int = CHUNK_FLOATS,
-    agreed: int = 0,
 ) -> None:
     """Replace ``values`` on every rank by the reduction over all ranks, group by group.
 
@@ -131,7 +134,6 @@ def hierarchical_allreduce(
         operation: how two values are combined.
         quantise: as in :func:`~netoffload.collectives.ring.ring_allreduce`.
         chunk_floats: likewise.
-        agreed: likewise.
 
     Raises:
         UsageError: not a contiguous float32 vector, groups that do not hold each rank once, or an unknown top.
@@ -142,8 +144,8 @@ def hierarchical_allreduce(
     check_groups(groups, exchange.size)
     check_choice("top", top, TOPS)
     with aborting_on_error(exchange):
-        digest = digest_of([agreed, TOPS.index(top), *(number for group in groups for number in (len(group), *group))])
-        meet(exchange, Announcement(Call.HIERARCHICAL_ALLREDUCE, values.size, tagged, operation, digest=digest))
+        details = f"top {top}, groups {' | '.join(','.join(map(str, group)) for group in groups)}"
+        meet(exchange, Announcement(Call.HIERARCHICAL_ALLREDUCE, values.size, tagged, operation, details=details))
         _three_rounds(exchange, values, groups, tagged, top, operation, quantise, chunk_floats)
 
 

@@ -180,6 +180,7 @@ class InProcessExchange:
         """Join all other ranks of ``fabric``."""
         self.rank = rank
         self.size = size
+        self.calling = ""
         self._fabric = fabric
         self.stopwatch = Stopwatch(time.perf_counter)
         self._timeout_s = timeout_s

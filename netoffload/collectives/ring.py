@@ -21,10 +21,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from netoffload.collectives.announcement import Announcement, Call, digest_of, meet
+from netoffload.collectives.announcement import Announcement, Call, counts_in_words, meet
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange, Quantise, RingRound, Vector
 from netoffload.collectives.operations import Operation, combine, quantise_own
-from netoffload.collectives.schedule import Span, allgather_walk, allreduce_walk, partition, reduce_scatter_walk
+from netoffload.collectives.schedule import (
+    Span,
+    allgather_walk,
+    allreduce_walk,
+    consecutive,
+    partition,
+    reduce_scatter_walk,
+)
 from netoffload.collectives.transfer import EXACT_TYPES, aborting_on_error, octets_of
 from netoffload.compiled.arrays import Float32Array
 
@@ -67,7 +74,6 @@ def ring_allreduce(
     operation: Operation = Operation.SUM,
     quantise: Quantise | None = None,
     chunk_floats: int = CHUNK_FLOATS,
-    agreed: int = 0,
 ) -> None:
     """Replace ``values`` on every rank by the reduction over all ranks, in place.
 
@@ -80,16 +86,15 @@ def ring_allreduce(
             block travels. Needed for bit-identical ranks when the channels are lossy. With one rank nothing travels
             and nothing is quantised.
         chunk_floats: floats that are added and forwarded at a time; need not be the same on all ranks.
-        agreed: digest of further arguments that must be the same on all ranks; 0: none.
 
     Raises:
         UsageError: the vector is not contiguous, or has a type that cannot travel.
         CollectiveError: ranks disagree on length or call.
         PeerLostError: a rank is lost.
     """
-    agreed = _check_type(values, agreed, tagged=tagged)
+    details = _type_in_words(values, tagged=tagged)
     with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.RING_ALLREDUCE, values.size, tagged, operation, digest=agreed))
+        meet(exchange, Announcement(Call.RING_ALLREDUCE, values.size, tagged, operation, details=details))
         allreduce_round(
             exchange, values, tagged=tagged, operation=operation, quantise=quantise, chunk_floats=chunk_floats
         )
@@ -119,9 +124,9 @@ def ring_reduce_scatter(
     Raises:
         UsageError, CollectiveError, PeerLostError: as in :func:`ring_allreduce`.
     """
-    agreed = _check_type(values, _digest(spans), tagged=tagged)
+    details = f"{_type_in_words(values, tagged=tagged)} parts {_in_words(spans)}".lstrip()
     with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, digest=agreed))
+        meet(exchange, Announcement(Call.REDUCE_SCATTER, values.size, tagged, operation, details=details))
         reduce_scatter_round(exchange, values, spans, tagged=tagged, operation=operation, chunk_floats=chunk_floats)
 
 
@@ -145,10 +150,10 @@ def ring_allgather(
     Raises:
         UsageError, CollectiveError, PeerLostError: as in :func:`ring_allreduce`.
     """
-    lengths = _check_type(values, digest_of(len(span) for span in spans), tagged=tagged)
+    details = f"{_type_in_words(values, tagged=tagged)} counts {counts_in_words(map(len, spans))}".lstrip()
     with aborting_on_error(exchange):
         count = sum(len(span) for span in spans)
-        meet(exchange, Announcement(Call.ALLGATHER, count, tagged, digest=lengths))
+        meet(exchange, Announcement(Call.ALLGATHER, count, tagged, details=details))
         allgather_round(exchange, values, spans, tagged=tagged, quantise=quantise)
 
 
@@ -319,10 +324,10 @@ class _Round:
         return count
 
 
-def _check_type(values: Vector, agreed: int, *, tagged: bool) -> int:
-    """Refuse a vector that cannot travel; return ``agreed``, with the type mixed in if it is not float32."""
+def _type_in_words(values: Vector, *, tagged: bool) -> str:
+    """Refuse a vector that cannot travel; name its type if it is not float32."""
     octets_of(values, "f" if tagged else EXACT_TYPES)
-    return agreed if values.dtype.char == "f" else digest_of([agreed, EXACT_TYPES.index(values.dtype.char)])
+    return "" if values.dtype.char == "f" else f"{values.dtype}"
 
 
 def _floats(values: Vector) -> Float32Array:
@@ -330,5 +335,9 @@ def _floats(values: Vector) -> Float32Array:
     return cast("Float32Array", values)
 
 
-def _digest(spans: Sequence[Span]) -> int:
-    return digest_of(limit for span in spans for limit in (span.start, span.stop))
+def _in_words(spans: Sequence[Span]) -> str:
+    """Return the lengths of spans, or their limits if they do not follow one another from 0."""
+    lengths = [len(span) for span in spans]
+    if tuple(spans) == consecutive(lengths):
+        return counts_in_words(lengths)
+    return ", ".join(f"{span.start}-{span.stop}" for span in spans)

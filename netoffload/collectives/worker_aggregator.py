@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from netoffload.collectives.announcement import Announcement, Call, check_root, digest_of, meet
+from netoffload.collectives.announcement import Announcement, Call, check_root, counts_in_words, meet
 from netoffload.collectives.exchange import FLOAT_OCTETS, Exchange
 from netoffload.collectives.operations import Operation, combine
 from netoffload.collectives.schedule import Branch
@@ -114,8 +114,8 @@ def tree_exchange(
     if gradient.size or not tree[exchange.rank].children:
         _check_lengths(gradient, parameters)
     above = [-1 if branch.parent is None else branch.parent for branch in tree]
-    top, digest = above.index(-1), digest_of(above)
-    announced = Announcement(Call.WORKER_AGGREGATOR, parameters.size, tagged, root=top, digest=digest)
+    top, details = above.index(-1), f"parents {counts_in_words(above)}"
+    announced = Announcement(Call.WORKER_AGGREGATOR, parameters.size, tagged, root=top, details=details)
     _exchange(exchange, announced, tree[exchange.rank], gradient, parameters, update)
 
 
@@ -169,7 +169,6 @@ def aggregator_allreduce(
     tagged: bool,
     aggregator: int = 0,
     operation: Operation = Operation.SUM,
-    agreed: int = 0,
 ) -> None:
     """Replace ``values`` on every rank by the reduction over all ranks, which ``aggregator``, a worker too, computes.
 
@@ -179,7 +178,6 @@ def aggregator_allreduce(
         tagged: send values up over the tagged channels. The result comes down untagged, so all ranks end identical.
         aggregator: the rank that computes: its own values first, then those of the others in rank order.
         operation: how two values are combined.
-        agreed: as in :func:`~netoffload.collectives.ring.ring_allreduce`.
 
     Raises:
         UsageError: not a contiguous float32 vector, or no such rank.
@@ -189,7 +187,7 @@ def aggregator_allreduce(
     octets_of(values)
     check_root(exchange, aggregator)
     with aborting_on_error(exchange):
-        meet(exchange, Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator, agreed))
+        meet(exchange, Announcement(Call.AGGREGATOR_ALLREDUCE, values.size, tagged, operation, aggregator))
         aggregator_round(exchange, values, aggregator=aggregator, tagged=tagged, operation=operation)
 
 

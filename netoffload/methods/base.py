@@ -234,6 +234,10 @@ class GradientReducer(Method):
             float32[n], the same bits on every worker; it may share ``gradient``'s memory.
         """
 
+    def reduce_met(self, gradient: Float32Array, bucket: Bucket) -> Float32Array:
+        """Do :meth:`reduce` for ranks that know by another meeting that all make this call, with equal lengths."""
+        return self.reduce(gradient, bucket)
+
     def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
         """See :meth:`Method.step`."""
         if not self.buckets:
@@ -262,6 +266,10 @@ class GradientReducer(Method):
 
     def rescale(self, factors: Mapping[int, float]) -> None:
         """Multiply the residuals of layers by factors, because from here on their values come in another scale."""
+
+    def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
+        """Return the residuals of some layers, and forget them; empty if there are none."""
+        return {}
 
 
 class GradientServer(Method):

@@ -56,6 +56,12 @@ class Unsent(dict[int, Float32Array]):
         self.clear()
         self.update({layer: np.frombuffer(octets, np.float32).copy() for layer, octets in memory})
 
+    def take(self, layers: Bucket, layout: Layout) -> dict[int, Float32Array]:
+        """Return the residuals of some layers of a model, zeros where there is none, and forget them; or nothing."""
+        if self.keys().isdisjoint(layers):
+            return {}
+        return {layer: self.pop(layer, np.zeros(layout.sizes[layer], np.float32)) for layer in layers}
+
     def rescale(self, factors: Mapping[int, float]) -> None:
         """Multiply the residuals of these layers."""
         for layer in self.keys() & factors.keys():
@@ -107,6 +113,12 @@ class BucketStates:
                 for layer, part in zip(bucket, np.split(state.residual, state.layout.offsets[1:-1]), strict=True):
                     np.multiply(part, np.float32(factors.get(layer, 1.0)), out=part)
         self._unsent.rescale(factors)
+
+    def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
+        """See :meth:`~netoffload.methods.base.GradientReducer.take_unsent`."""
+        for bucket in [known for known in self._states if not set(known).isdisjoint(layers)]:
+            self._dissolve(bucket)
+        return self._unsent.take(layers, self._member.layout)
 
     def _made(self, layers: Bucket) -> State:
         member = self._member

@@ -24,9 +24,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from netoffload.collectives import hierarchical_allreduce, ring_allreduce, tree_exchange
+from netoffload.collectives import CHUNK_FLOATS, Operation, hierarchical_allreduce, ring_allreduce, tree_exchange
 from netoffload.collectives.exchange import FLOAT_OCTETS
+from netoffload.collectives.ring import allreduce_round
 from netoffload.collectives.schedule import aggregator_tree
+from netoffload.collectives.transfer import aborting_on_error
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.methods.base import Bucket, GradientReducer, Member, Memory, MethodSpec, Update, WeightExchange
@@ -51,11 +53,29 @@ class RingReducer(GradientReducer):
 
     def reduce(self, gradient: Float32Array, bucket: Bucket | None = None) -> Float32Array:
         """See :meth:`GradientReducer.reduce`."""
+        return self._reduced(gradient, bucket, has_met=False)
+
+    def reduce_met(self, gradient: Float32Array, bucket: Bucket) -> Float32Array:
+        """See :meth:`GradientReducer.reduce_met`; groups meet all the same."""
+        return self._reduced(gradient, bucket, has_met=True)
+
+    def _reduced(self, gradient: Float32Array, bucket: Bucket | None, *, has_met: bool) -> Float32Array:
         tagged = self._spec.tagged
         if tagged and self._member.error_feedback:
             self._feed_back(gradient, bucket)
         if len(self._groups) == 1:
-            ring_allreduce(self._exchange, gradient, tagged=tagged, quantise=self._quantise)
+            if has_met:
+                with aborting_on_error(self._exchange):
+                    allreduce_round(
+                        self._exchange,
+                        gradient,
+                        tagged=tagged,
+                        operation=Operation.SUM,
+                        quantise=self._quantise,
+                        chunk_floats=CHUNK_FLOATS,
+                    )
+            else:
+                ring_allreduce(self._exchange, gradient, tagged=tagged, quantise=self._quantise)
             self.sent.count(ring_octets(gradient.nbytes, self._exchange.size), tagged=tagged)
         else:
             top = self._spec.top
@@ -79,6 +99,10 @@ class RingReducer(GradientReducer):
     def rescale(self, factors: Mapping[int, float]) -> None:
         """See :meth:`GradientReducer.rescale`."""
         self._unsent.rescale(factors)
+
+    def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
+        """See :meth:`GradientReducer.take_unsent`."""
+        return self._unsent.take(layers, self._member.layout)
 
     def _feed_back(self, gradient: Float32Array, bucket: Bucket | None) -> None:
         """Add the residual, round the sum in place, and keep the rounding error as the next residual."""

@@ -52,6 +52,10 @@ class PayloadReducer(GradientReducer):
         """See :meth:`GradientReducer.rescale`."""
         self._states.rescale(factors)
 
+    def take_unsent(self, layers: Bucket) -> dict[int, Float32Array]:
+        """See :meth:`GradientReducer.take_unsent`."""
+        return self._states.take_unsent(layers)
+
 
 class GatherReducer(PayloadReducer):
     """Every worker sends its payload to all others, and adds all payloads."""

@@ -1,45 +1,51 @@
-"""A reducer around another one: some layers stay exact, and values are scaled to where the codec works.
+"""A reducer around another one: some layers stay exact, and values are scaled to where the codec works (``scales``).
 
-The NIC's codecs have an absolute error bound, so the relative error depends on the size of the gradient. With ``AUTO``
-each bucket is multiplied by a power of two that brings its root mean square to about :data:`AUTO_RMS`. All ranks must
-take the same power. So each rank computes it from values that are bit-identical on all ranks: the latest sums of the
-same layers. A layer without a sum travels exact the first time::
+Three kinds of buckets travel exact instead, so that a scale never makes a gradient worse than no compression:
 
-    sum of step t  ──►  mean square of each layer  ──►  2^e of step t + 1, the same on every rank
+- A bucket with an infinite or NaN value. The caller sees it, as a loss scaler must, and nothing remembers it.
+- With ``auto``, a bucket whose last sum was rounded to nothing although a gradient was not 0.
 
-The mean square is taken over at most :data:`SAMPLE` values. They are added one by one, in the same order on every
-machine.
+- With error feedback, a bucket that is much larger or smaller than the last one. Its residuals go with it. Else a spike
+  would leave a residual as large as many gradients, which would be the next step's.
+
+Each layer has its scale. With error feedback its residual is kept in that scale, so a new scale multiplies it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
 
+from netoffload import log
+from netoffload.collectives import Operation, ShortAllreduce
 from netoffload.compiled.arrays import Float32Array
-from netoffload.compressors.halves import Half
-from netoffload.compressors.nic import Nic
 from netoffload.errors import UsageError
 from netoffload.methods.base import Bucket, GradientReducer, Member, Memory, MethodSpec
 from netoffload.methods.buckets import layout_of
 from netoffload.methods.floats import RingReducer
 from netoffload.methods.registry import FAMILIES, method_for
+from netoffload.methods.scales import (
+    AUTO,
+    EXPONENT_MAX,
+    exponents_for,
+    fixed_exponent,
+    meet_loudest,
+    meeting_floats,
+    multiply,
+)
 
-AUTO: Final = "auto"
+JUMP_MAX: Final = 3
+"""Most by which an exponent changes before a bucket with residuals travels exact. Gradients seldom change eightfold."""
 
-AUTO_RMS: Final = 2.0**-6
-"""Sixteen times the bound 2^-10: eight bits hold eight times this root mean square with the codec ``bounded``."""
+RISE_MAX: Final = 64
+"""Most by which the exponent of one layer rises before its bucket travels exact: residuals multiplied stay finite."""
 
-AUTO_RMS_INCEPTIONN: Final = 2.0**-4
-"""``inceptionn`` keeps nothing below 2^-7."""
-
-SAMPLE: Final = 4096
-EXPONENT_MAX: Final = 60
-"""Largest absolute exponent of a scale: 2^60 and 2^-60 are well within the range of float32."""
+FIRST: Final = 1024
+"""A vector with a value other than 0 mostly has one among its first ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +83,13 @@ class SelectiveReducer(GradientReducer):
         self.sent = self._plain.sent = inner.sent
         self._exact = selection.exact
         self._auto_rms = selection.auto_rms if selection.scale == AUTO else None
-        self._fixed = math.frexp(selection.scale)[1] - 1 if isinstance(selection.scale, float) else 0
+        self._fixed = fixed_exponent(selection.scale)
         self._exponents: dict[int, int] = {}
-        self._squares: dict[int, float] = {}
+        self._again: set[int] = set()
+        """Layers that travel exact the next time."""
+        self._maxima: dict[int, ShortAllreduce] = {}
+        self.vanished = 0
+        """Number of buckets whose sum was rounded to nothing."""
 
     def reduce(
         self,
@@ -88,33 +98,36 @@ class SelectiveReducer(GradientReducer):
         *,
         exact: bool = False,
         pieces: Sequence[Bucket] = (),
+        divisor: int = 1,
     ) -> Float32Array:
-        """Return the sum over all workers, in ``gradient``'s memory.
+        """Return the sum over all workers, divided by a number, in ``gradient``'s memory.
 
         Args:
             gradient: float32[n], this worker's gradient.
             bucket: the layers in it; None: all.
             exact: all layers of the bucket travel exact this time.
             pieces: sum the bucket as if it came in these buckets; empty: as it is.
+            divisor: 1, or the number of workers for their mean. That saves a pass over a scaled sum.
         """
         layers = tuple(range(len(self._member.layout.sizes))) if bucket is None else bucket
         parts = self._parts(gradient, layers)
         if pieces and list(pieces) != [layers]:
             for piece in pieces:
-                self._sum(parts, piece, lambda values, piece=piece: self.reduce(values, piece, exact=exact))  # type: ignore[misc]
+                reduce = partial(self.reduce, bucket=piece, exact=exact, divisor=divisor)
+                self._sum(parts, piece, reduce)
             return gradient
-        chosen = () if exact else tuple(layer for layer in layers if self._is_compressed(layer))
+        exact_layers = self._exact | self._again
+        chosen = () if exact else tuple(layer for layer in layers if layer not in exact_layers)
+        self._again.difference_update(layers)
         if chosen == layers:
-            if (total := self._scaled(gradient, layers)) is not gradient:
+            if (total := self._scaled(gradient, layers, divisor)) is not gradient:
                 gradient[:] = total
         elif not chosen:
-            self._plain.reduce(gradient, layers)
+            _divided(self._plain.reduce(gradient, layers), 0, divisor)
         else:
             others = tuple(layer for layer in layers if layer not in set(chosen))
-            self._sum(parts, chosen, lambda values: self._scaled(values, chosen))
-            self._sum(parts, others, lambda values: self._plain.reduce(values, others))
-        if self._auto_rms is not None:
-            self._observe(parts)
+            self._sum(parts, chosen, lambda values: self._scaled(values, chosen, divisor))
+            self._sum(parts, others, lambda values: _divided(self._plain.reduce(values, others), 0, divisor))
         return gradient
 
     def scales(self) -> dict[int, float]:
@@ -126,13 +139,15 @@ class SelectiveReducer(GradientReducer):
         return {
             "inner": self._inner.memory(),
             "exponents": dict(self._exponents),
-            "squares": dict(self._squares),
+            "again": sorted(self._again),
+            "vanished": self.vanished,
         }
 
     def remember(self, memory: Memory) -> None:
         """See :meth:`~netoffload.methods.base.Method.remember`."""
         self._inner.remember(memory["inner"])
-        self._exponents, self._squares = dict(memory["exponents"]), dict(memory["squares"])
+        self._exponents = dict(memory["exponents"])
+        self._again, self.vanished = set(memory.get("again", ())), memory.get("vanished", 0)
 
     def rescale(self, factors: Mapping[int, float]) -> None:
         """See :meth:`~netoffload.methods.base.GradientReducer.rescale`."""
@@ -151,93 +166,101 @@ class SelectiveReducer(GradientReducer):
         for layer, values in self._parts(total, some).items():
             parts[layer][:] = values
 
-    def _is_compressed(self, layer: int) -> bool:
-        return layer not in self._exact and (self._auto_rms is None or layer in self._squares)
+    def _scaled(self, values: Float32Array, layers: Bucket, divisor: int) -> Float32Array:
+        """Sum by the inner method, each layer in its scale, and divide."""
+        parts = self._parts(values, layers)
+        has_values, exponents, have_met = self._agreed(values, parts)
+        method = self._plain if exponents is None else self._inner
+        reduce = method.reduce_met if have_met else method.reduce
+        if exponents is None:
+            return _divided(reduce(values, layers), 0, divisor)
+        self._move(exponents)
+        for layer, part in parts.items():
+            multiply(part, exponents[layer])
+        total = reduce(values, layers)
+        if has_values and not _has_values(total):
+            self._note_vanished(layers)
+        for layer, part in self._parts(total, layers).items():
+            _divided(part, exponents[layer], divisor)
+        return total
 
-    def _scaled(self, values: Float32Array, layers: Bucket) -> Float32Array:
-        """Sum by the inner method, in the scale of these layers."""
-        exponent = self._exponent(layers)
-        known = {layer: self._exponents.get(layer, exponent) for layer in layers}
-        factors = {layer: 2.0 ** (exponent - before) for layer, before in known.items() if before != exponent}
+    def _agreed(
+        self, values: Float32Array, parts: Mapping[int, Float32Array]
+    ) -> tuple[bool, dict[int, int] | None, bool]:
+        """Return whether a bucket is not all 0, the exponent of each layer's scale, and whether the ranks have met.
+
+        No exponents: the bucket travels exact. If it does because its size jumped, the residuals are added here. With
+        ``auto`` this is collective, and the same on every rank. Ranks with buckets of different lengths have not met,
+        and the next meeting fails.
+        """
+        if self._auto_rms is None:
+            return _has_values(values), dict.fromkeys(parts, self._fixed), False
+        if (count := meeting_floats(len(parts))) not in self._maxima:
+            self._maxima[count] = ShortAllreduce(self._exchange, count, tagged=False, operation=Operation.MAX)
+        loudness, have_met = meet_loudest(list(parts.values()), self._maxima[count])
+        found = exponents_for(self._auto_rms, loudness, [part.size for part in parts.values()])
+        if found is None:
+            return True, None, have_met
+        exponents = {
+            layer: exponent if one else self._exponents.get(layer, exponent)
+            for layer, one, exponent in zip(parts, loudness, found, strict=True)
+        }
+        if self._member.error_feedback and self._has_jumped(exponents):
+            self._add_unsent(parts)
+            self._exponents.update(exponents)
+            return True, None, have_met
+        return any(loudness), exponents, have_met
+
+    def _has_jumped(self, exponents: Mapping[int, int]) -> bool:
+        """Return whether a bucket is much larger or smaller than the last one, or one of its layers vastly smaller."""
+        known = {layer: self._exponents.get(layer, exponent) for layer, exponent in exponents.items()}
+        sizes = self._member.layout.sizes
+        power, before = (
+            sum(sizes[layer] * 4.0**-exponent for layer, exponent in one.items()) for one in (exponents, known)
+        )
+        rise = max(exponent - known[layer] for layer, exponent in exponents.items())
+        return rise > RISE_MAX or not 4.0**-JUMP_MAX <= power / before <= 4.0**JUMP_MAX
+
+    def _add_unsent(self, parts: Mapping[int, Float32Array]) -> None:
+        """Add the residuals of some layers to their values, and forget them."""
+        for layer, residual in self._inner.take_unsent(tuple(parts)).items():
+            np.add(parts[layer], multiply(residual, -self._exponents.get(layer, 0)), out=parts[layer])
+
+    def _move(self, exponents: Mapping[int, int]) -> None:
+        """Take over the exponents of some layers, and bring their residuals to them."""
+        known = {layer: self._exponents.get(layer, exponent) for layer, exponent in exponents.items()}
+        factors = {
+            layer: 2.0 ** (exponents[layer] - before) for layer, before in known.items() if before != exponents[layer]
+        }
         if factors:
             self._inner.rescale(factors)
-        self._exponents.update(dict.fromkeys(layers, exponent))
-        if exponent == 0:
-            return self._inner.reduce(values, layers)
-        total = self._inner.reduce(np.multiply(values, np.float32(2.0**exponent), out=values), layers)
-        return np.multiply(total, np.float32(2.0**-exponent), out=total)
+        self._exponents.update(exponents)
 
-    def _exponent(self, layers: Bucket) -> int:
-        """Return the exponent of a bucket's scale; it stays while it is right within a factor of two."""
-        if self._auto_rms is None:
-            return self._fixed
-        sizes = self._member.layout.sizes
-        known = self._exponents.get(layers[0], 0)
-        power = sum(sizes[layer] * self._squares[layer] for layer in layers)
-        if not 0 < power < math.inf:
-            return known
-        doubled = doubled_exponent(self._auto_rms, power, sum(sizes[layer] for layer in layers))
-        if layers[0] in self._exponents and -2 < doubled - 2 * known < 2:
-            return known
-        return max(-EXPONENT_MAX, min(doubled // 2, EXPONENT_MAX))
-
-    def _observe(self, sums: Mapping[int, Float32Array]) -> None:
-        """Keep the mean square of each layer's mean gradient."""
-        workers = self._exchange.size
-        for layer, values in sums.items():
-            square = mean_square(values) / workers**2
-            if math.isfinite(square):
-                self._squares[layer] = square
+    def _note_vanished(self, layers: Bucket) -> None:
+        """Count a bucket that was rounded to nothing; report the first one."""
+        self.vanished += 1
+        if self._auto_rms is not None:
+            self._again.update(layers)
+        if self.vanished == 1:
+            cure = (
+                "it travels exact the next time" if self._auto_rms is not None else 'set scale="auto", or a larger one'
+            )
+            log.say(
+                "vanished",
+                f"the gradient of layers {', '.join(map(str, layers[:4]))}{', ...' * (len(layers) > 4)} was rounded to "
+                f"nothing: {cure}; later ones are only counted",
+                level="warning",
+                layers=list(layers),
+            )
 
 
-def checked_scale(scale: float | str | None) -> float | str | None:
-    """Return ``scale`` if it is ``auto``, a power of two, or None.
-
-    Raises:
-        UsageError: it is something else.
-    """
-    if scale in (None, AUTO):
-        return scale
-    if isinstance(scale, str) or not (0 < scale < math.inf and math.frexp(scale)[0] == 0.5):
-        raise UsageError(f"scale {scale!r} is not a power of two: write 64, auto or None")
-    return float(scale)
+def _divided(total: Float32Array, exponent: int, divisor: int) -> Float32Array:
+    """Divide a sum by its scale 2^exponent and a number, in one pass and in place."""
+    if divisor == 1 or exponent > EXPONENT_MAX // 2:  # the product below could overflow
+        total, exponent = multiply(total, -exponent), 0
+    return total if divisor == 1 else np.divide(total, np.float32(divisor * 2.0**exponent), out=total)
 
 
-def auto_rms(spec: MethodSpec, codec: str) -> float | None:
-    """Return the root mean square to which ``auto`` scales; None: the method takes any size, or has its own threshold.
-
-    Args:
-        spec: the method.
-        codec: name of the codec that rounds tagged floats.
-    """
-    compressor = spec.compressor
-    if isinstance(compressor, Nic):
-        codec = compressor.codec
-    elif not spec.tagged and not isinstance(compressor, Half):
-        return None
-    return AUTO_RMS_INCEPTIONN if codec == "inceptionn" else AUTO_RMS
-
-
-def doubled_exponent(rms: float, power: float, count: int = 1) -> int:
-    """Return twice the exponent e for which values times 2^e have a root mean square of about ``rms``.
-
-    Args:
-        rms: the root mean square that is wanted.
-        power: sum of the squares of the values, or their mean with a count of 1; more than 0.
-        count: number of values.
-    """
-    return math.frexp(rms**2 * count / power)[1] - 1  # exact: a logarithm is not the same on every machine
-
-
-def mean_square(values: Float32Array) -> float:
-    """Return the mean of the squares of at most :data:`SAMPLE` values, the same on every machine; 0 for no values.
-
-    The distance between two samples has no common divisor with the vector's length, so no row or column is left out.
-    """
-    distance = max(1, values.size // SAMPLE)
-    while math.gcd(distance, values.size) > 1 and distance < values.size:
-        distance += 1
-    sample = values[::distance].astype(np.float64)
-    if not sample.size:
-        return 0.0
-    return float(np.cumsum(np.square(sample, out=sample))[-1]) / sample.size
+def _has_values(values: Float32Array) -> bool:
+    """Return whether a value is not 0."""
+    return bool(values[:FIRST].any() or values.any())

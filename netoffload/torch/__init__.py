@@ -16,8 +16,7 @@ What a method remembers (residuals, scales, steps of random streams) belongs to 
 builds its buckets anew after the first iteration. Each rank saves its state with the checkpoint. A run that loads it
 goes on bit for bit.
 
-Replicas stay bit-identical: every rank adds the same octets in the same order, and computes its scales from sums that
-are the same on all ranks.
+Replicas stay bit-identical: every rank adds the same octets in the same order, and the ranks agree on each scale.
 
 Ranks find each other over the store of the process group, or over the one that the launcher's environment names
 (``ranks``). If a rank dies, all others raise an error that names it.
@@ -30,9 +29,10 @@ host and back), ``layers`` (a model's parameters by index), ``state`` (what (a),
 from netoffload.methods import Outer
 from netoffload.torch.backend import BackendOptions
 from netoffload.torch.hook import compress_hook
-from netoffload.torch.optimizer import DistributedOptimizer, broadcast_parameters
+from netoffload.torch.optimizer import DistributedOptimizer, broadcast_optimizer_state, broadcast_parameters
 from netoffload.torch.options import Options
 from netoffload.torch.periodic import Periodic
+from netoffload.torch.ranks import fresh_store
 from netoffload.torch.state import CompressionState, Report
 from netoffload.transport.launchers import set_rank_environment
 
@@ -44,7 +44,9 @@ __all__ = [
     "Outer",
     "Periodic",
     "Report",
+    "broadcast_optimizer_state",
     "broadcast_parameters",
     "compress_hook",
+    "fresh_store",
     "set_rank_environment",
 ]

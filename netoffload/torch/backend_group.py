@@ -14,17 +14,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup, ReduceOp, Store  # type: ignore[attr-defined]  # Store is not declared public
+from torch.distributed import ReduceOp, Store  # type: ignore[attr-defined]  # Store is not declared public
 
 from netoffload import collectives
-from netoffload.collectives import Operation, ring_allgather
-from netoffload.collectives.transfer import octets_of
-from netoffload.errors import CollectiveError, UsageError
+from netoffload.collectives import Operation, barrier, ring_allgather
+from netoffload.collectives.schedule import Span
+from netoffload.compiled.arrays import Float32Array
+from netoffload.errors import UsageError
+from netoffload.torch.backend_announcements import lengths_of, types_of
+from netoffload.torch.backend_messages import MessageGroup
 from netoffload.torch.backend_reductions import (
     Reduction,
     all_reduce,
@@ -32,22 +35,26 @@ from netoffload.torch.backend_reductions import (
     bitwise_reduce_scatter,
     reduce_scatter,
 )
+from netoffload.torch.backend_scale import ScaledSum
+from netoffload.torch.backend_sparse import sparse_sum
+from netoffload.torch.backend_uncompiled import uncompiled
 from netoffload.torch.backend_words import Numbers, Words
-from netoffload.torch.backend_work import CallWork, explain, explained
-from netoffload.torch_plugin import NAME
+from netoffload.torch.backend_work import CallWork, explained
+from netoffload.torch.options import Options
 from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Request
 
 Body = Callable[[DataPlane], None]
 
 
-class NetOffloadGroup(ProcessGroup):
+@uncompiled
+class NetOffloadGroup(MessageGroup):
     """The ranks of a group, connected.
 
     Args:
-        store: the store that the ranks share; :meth:`get_group_store` returns it.
+        store: the store that the ranks share.
         exact: the calls of the exact data plane; :meth:`shutdown` closes them.
         compressed: the calls of the compressed one, for long float32 sums; None: there is none. Closed likewise.
-        min_octets: shortest vector that is compressed.
+        options: which vectors are compressed, and in what scale.
         ranks: the group's ranks, counted in the world.
     """
 
@@ -56,42 +63,14 @@ class NetOffloadGroup(ProcessGroup):
         store: Store,
         exact: Calls[DataPlane],
         compressed: Calls[DataPlane] | None,
-        min_octets: int,
+        options: Options,
         ranks: Sequence[int],
     ) -> None:
         """Take over the connections."""
-        exchange = exact.plane.exchange
-        super().__init__(exchange.rank, exchange.size)  # type: ignore[call-arg]  # the form for subclasses
-        self._store = store
-        self._exact = exact
+        super().__init__(store, exact, ranks)
         self._compressed = compressed
-        self._min_octets = min_octets
-        self._name = self._description = ""
-        self._ranks = tuple(ranks)
-
-    def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """Return the backend's name in ``init_process_group``."""
-        return NAME
-
-    def getGroupName(self) -> str:  # noqa: N802 - torch's name
-        """Return this group's name in torch's registry; torch's own class would ask a C++ backend."""
-        return self._name
-
-    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
-        """Return the description that the group was made with."""
-        return self._description
-
-    def get_group_store(self) -> Store:
-        """Return the store that the ranks share."""
-        return self._store
-
-    group_name, group_desc = property(getGroupName), property(getGroupDesc)
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    def _set_group_desc(self, description: str) -> None:
-        self._description = description
+        self._min_octets = options.min_octets
+        self._scaled_sum = None if compressed is None else ScaledSum(options.scale, compressed)
 
     def compressed_totals(self) -> CommInfo:
         """Return what all compressed calls did: their number, octets before and after; empty without a second plane."""
@@ -108,46 +87,52 @@ class NetOffloadGroup(ProcessGroup):
     # Reductions.
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> CallWork:
-        """Replace tensors on all ranks by their reduction; several are reduced as one vector."""
-        with self._arguments():
-            reduction = Reduction.of(ReduceOp.SUM if opts is None else opts.reduceOp, tensors[0].dtype)
-            call = self._allreduce_call(tensors, reduction)
-        return self._carry_out(call, tensors, opts)
+        """Replace tensors on all ranks by their reduction; several are reduced as one vector.
+
+        A sparse tensor is reduced by itself, by SUM only.
+        """
+        if len(tensors) == 1 and tensors[0].layout is torch.sparse_coo:
+            return self._sum_sparse(tensors, opts)
+        return self._reduce_everywhere("all_reduce", tensors, opts)
 
     allreduce_coalesced = allreduce
 
-    def _allreduce_call(self, tensors: list[Tensor], reduction: Reduction) -> Body:
-        if (ufunc := reduction.bitwise) is not None:
-            words = Words(tensors)
-
-            def combine(plane: DataPlane) -> None:
-                bitwise_all_reduce(plane, words.load(), ufunc)
-                words.store()
-
-            return combine
-        numbers = Numbers(tensors)
-        compressed = self._compressed if self._admits(numbers, reduction) else None
-
-        def add(plane: DataPlane) -> None:
-            values = numbers.values
-            if compressed is None:
-                all_reduce(plane, values, reduction)
-            else:
-                compressed.run(lambda other: all_reduce(other, values, reduction, tagged=True), (Lane.TAGGED,))
-            numbers.store()
-
-        return add
+    def _sum_sparse(self, tensors: list[Tensor], opts: Any) -> CallWork:
+        with self._arguments():
+            if opts is not None and opts.reduceOp != ReduceOp.SUM:
+                raise UsageError("sparse tensors can be summed only: call .to_dense() first")
+            calling = f"all_reduce SUM of sparse {lengths_of(tensors)}"
+        return self._carry_out(lambda plane: sparse_sum(plane, tensors[0]), tensors, opts, calling)
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> CallWork:
         """Do :meth:`allreduce` for one rank; the tensors of other ranks stay as they are."""
         with self._arguments():
             is_root = self._check_root(opts.rootRank)
-        return self.allreduce(tensors if is_root else [tensor.clone() for tensor in tensors], opts)
+        copies = tensors if is_root else [tensor.clone() for tensor in tensors]
+        return self._reduce_everywhere("reduce", copies, opts, f" to root {opts.rootRank}")
+
+    def _reduce_everywhere(self, name: str, tensors: list[Tensor], opts: Any, to: str = "") -> CallWork:
+        with self._arguments():
+            reduction = Reduction.of(ReduceOp.SUM if opts is None else opts.reduceOp, tensors[0].dtype)
+            calling = f"{name} {reduction.name} of {lengths_of(tensors)}{to}"
+            if reduction.bitwise is not None:
+                return self._carry_out(_combining(Words(tensors), reduction.bitwise), tensors, opts, calling)
+            numbers = Numbers(tensors, is_averaged=reduction.is_average)
+        scaled_sum = self._scaled_sum if self._admits(numbers, reduction) else None
+
+        def add(plane: DataPlane) -> None:
+            if scaled_sum is None:
+                all_reduce(plane, numbers.values, reduction)
+            else:
+                scaled_sum(plane, cast("Float32Array", numbers.values), reduction)
+            numbers.store()
+
+        return self._carry_out(add, tensors, opts, calling if scaled_sum is None else f"{calling}, compressed")
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> CallWork:
         """Leave on rank r the reduction of the r-th tensor of all ranks' lists."""
-        calls = [self._reduce_scatter_call(*pair, opts) for pair in zip(outputs, inputs, strict=True)]
-        return self._carry_out(_one_by_one(calls), outputs, opts)
+        calls, words = zip(*[self._scattering(*pair, opts) for pair in zip(outputs, inputs, strict=True)], strict=True)
+        return self._carry_out(_one_by_one(calls), outputs, opts, f"reduce_scatter {'; '.join(words)}")
 
     def _reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> CallWork:
         """Do :meth:`reduce_scatter` with one tensor, which is cut into one part per rank."""
@@ -163,10 +148,12 @@ class NetOffloadGroup(ProcessGroup):
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced = _reduce_scatter_singles
 
-    def _reduce_scatter_call(self, output: Tensor, inputs: list[Tensor], opts: Any) -> Body:
+    def _scattering(self, output: Tensor, inputs: list[Tensor], opts: Any) -> tuple[Body, str]:
+        """Return a reduce-scatter, and its words."""
         with self._arguments():
             reduction = Reduction.of(ReduceOp.SUM if opts is None else opts.reduceOp, output.dtype)
             self._check_parts("inputs", inputs, output)
+            calling = f"{reduction.name} of {lengths_of(inputs)}"
             if (ufunc := reduction.bitwise) is not None:
                 words, own = Words([tensor.clone() for tensor in inputs]), Words([output])
 
@@ -176,15 +163,15 @@ class NetOffloadGroup(ProcessGroup):
                     np.copyto(own.values, words.values[span.start : span.stop])
                     own.store()
 
-                return combine
-            numbers = Numbers(inputs, is_kept=True)
+                return combine, calling
+            numbers = Numbers(inputs, is_kept=True, is_averaged=reduction.is_average)
 
         def add(plane: DataPlane) -> None:
             reduce_scatter(plane, numbers.values, numbers.spans, reduction)
             span = numbers.spans[plane.exchange.rank]
             numbers.store_part(output, span.start, span.stop)
 
-        return add
+        return add, calling
 
     # Movements.
 
@@ -200,14 +187,40 @@ class NetOffloadGroup(ProcessGroup):
             if not is_root:
                 words.store()
 
-        return self._carry_out(call, tensors, opts)
+        return self._carry_out(call, tensors, opts, f"broadcast of {lengths_of(tensors)} from root {root}")
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> CallWork:
-        """Send every rank's tensor to all ranks; tensors of different ranks may differ in size."""
-        calls = [self._allgather_call(*pair) for pair in zip(outputs, inputs, strict=True)]
-        return self._carry_out(_one_by_one(calls), [one for row in outputs for one in row], opts)
+        """Send every rank's tensors to all ranks: ``outputs[i][rank]`` gets ``inputs[i]`` of a rank.
 
-    allgather_coalesced = allgather
+        Tensors of different ranks may differ in size.
+        """
+        with self._arguments():
+            for row, source in zip(outputs, inputs, strict=True):
+                self._check_parts("outputs", row, source)
+        return self.allgather_coalesced([list(column) for column in zip(*outputs, strict=True)], inputs, opts)
+
+    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> CallWork:
+        """Do :meth:`allgather` into ``outputs[rank][i]``."""
+        with self._arguments():
+            if len(outputs) != self.size():
+                raise UsageError(f"{len(outputs)} lists of outputs for {self.size()} ranks: give one list per rank")
+            for row in outputs:
+                if len(row) != len(inputs):
+                    raise UsageError(f"{len(row)} outputs for {len(inputs)} inputs of a rank: give one for each")
+            flat = [one for row in outputs for one in row]
+            for output, source in zip(outputs[self.rank()], inputs, strict=True):
+                _check_alike(output, source)
+            words, own, count = Words(flat), Words(inputs), len(inputs)
+
+        def call(plane: DataPlane) -> None:
+            rows = [words.spans[rank * count : (rank + 1) * count] for rank in range(self.size())]
+            spans = [Span(row[0].start, row[-1].stop) if row else Span(0, 0) for row in rows]
+            span = spans[plane.exchange.rank]
+            np.copyto(words.values[span.start : span.stop], own.load())
+            ring_allgather(plane.exchange, words.values, spans, tagged=False)
+            words.store()
+
+        return self._carry_out(call, flat, opts, f"all_gather of {lengths_of(flat)}")
 
     def _allgather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> CallWork:
         """Do :meth:`allgather` into one tensor, one part after the other."""
@@ -223,19 +236,6 @@ class NetOffloadGroup(ProcessGroup):
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced = _allgather_singles
 
-    def _allgather_call(self, outputs: list[Tensor], source: Tensor) -> Body:
-        with self._arguments():
-            self._check_parts("outputs", outputs, source)
-            words, own = Words(outputs), Words([source])
-
-        def call(plane: DataPlane) -> None:
-            span = words.spans[plane.exchange.rank]
-            np.copyto(words.values[span.start : span.stop], own.load())
-            ring_allgather(plane.exchange, words.values, words.spans, tagged=False)
-            words.store()
-
-        return call
-
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> CallWork:
         """Collect every rank's tensor on the root; the other ranks pass no outputs."""
         with self._arguments():
@@ -245,12 +245,14 @@ class NetOffloadGroup(ProcessGroup):
                 self._check_parts("outputs", outputs[0], inputs[0])
 
         def call(plane: DataPlane) -> None:
-            blocks, spans = (None, None) if words is None else (words.values, words.spans)
-            collectives.gather(plane.exchange, own.load(), blocks, spans, root=root, tagged=False)
+            own.load()
+            blocks, spans = (None, None) if words is None else (words.octets, words.octet_spans)
+            collectives.gather(plane.exchange, own.own_octets, blocks, spans, root=root, tagged=False)
             if words is not None:
                 words.store()
 
-        return self._carry_out(call, outputs[0] if is_root else [], opts)
+        results = outputs[0] if is_root else []
+        return self._carry_out(call, results, opts, f"gather of {types_of(inputs)} to root {root}")
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> CallWork:
         """Send every rank its tensor of the root's list; the other ranks pass no inputs."""
@@ -261,11 +263,13 @@ class NetOffloadGroup(ProcessGroup):
                 self._check_parts("inputs", inputs[0], outputs[0])
 
         def call(plane: DataPlane) -> None:
-            blocks, spans = (None, None) if words is None else (words.load(), words.spans)
-            collectives.scatter(plane.exchange, blocks, spans, own.values, root=root, tagged=False)
+            if words is not None:
+                words.load()
+            blocks, spans = (None, None) if words is None else (words.octets, words.octet_spans)
+            collectives.scatter(plane.exchange, blocks, spans, own.own_octets, root=root, tagged=False)
             own.store()
 
-        return self._carry_out(call, outputs, opts)
+        return self._carry_out(call, outputs, opts, f"scatter of {types_of(outputs)} from root {root}")
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> CallWork:
         """Send to each rank r the r-th tensor of this rank's list."""
@@ -275,12 +279,14 @@ class NetOffloadGroup(ProcessGroup):
             going, coming = Words(inputs), Words(outputs)
 
         def call(plane: DataPlane) -> None:
-            source, target = going.load(), coming.values
+            going.load()
+            source, target = going.octets, coming.octets
             source = source.copy() if np.may_share_memory(source, target) else source
-            collectives.alltoall(plane.exchange, source, going.spans, target, coming.spans, tagged=False)
+            spans = going.octet_spans, coming.octet_spans
+            collectives.alltoall(plane.exchange, source, spans[0], target, spans[1], tagged=False)
             coming.store()
 
-        return self._carry_out(call, outputs, opts)
+        return self._carry_out(call, outputs, opts, f"all_to_all of {types_of([*inputs, *outputs])}")
 
     def _alltoall_single(
         self, output: Tensor, source: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
@@ -294,51 +300,25 @@ class NetOffloadGroup(ProcessGroup):
 
     def barrier(self, opts: Any = None) -> CallWork:
         """Wait until all ranks have come."""
-        return self._carry_out(lambda plane: collectives.barrier(plane.exchange), [], opts)
-
-    # Messages.
-
-    def send(self, tensors: list[Tensor], peer: int, tag: int) -> CallWork:
-        """Send a tensor to a rank."""
-        words = Words(tensors)
-        request = self._exact.plane.exchange.watch.send(peer, tag, octets_of(words.load()))
-        return CallWork(request, tensors, self._explain)
-
-    def recv(self, tensors: list[Tensor], peer: int | None, tag: int) -> CallWork:
-        """Receive a tensor from a rank; None: from any rank."""
-        words, ended = Words(tensors), Request()
-
-        def finish(request: Request) -> None:
-            arrival, error = request.arrival, request.error
-            if arrival is None:
-                ended.fail(error or CollectiveError("the receive was cancelled"))
-            elif arrival.count != words.values.size:
-                octets = words.values.nbytes
-                ended.fail(CollectiveError(f"rank {arrival.source} sent {4 * arrival.count} octets, not {octets}"))
-            else:
-                words.store()
-                ended.complete(arrival)
-
-        self._exact.plane.exchange.watch.receive(peer, tag, octets_of(words.values)).add_done_callback(finish)
-        return CallWork(ended, tensors, self._explain)
-
-    def recv_anysource(self, tensors: list[Tensor], tag: int) -> CallWork:
-        """Receive a tensor from any rank."""
-        return self.recv(tensors, None, tag)
+        return self._carry_out(lambda plane: barrier(plane.exchange), [], opts, "barrier")
 
     # Shared by the calls.
 
-    def _carry_out(self, call: Body, tensors: Sequence[Tensor], opts: Any) -> CallWork:
-        """Carry a call out after those under way: in this thread if torch waits for it, else in the background."""
+    def _carry_out(self, call: Body, tensors: Sequence[Tensor], opts: Any, calling: str) -> CallWork:
+        """Carry a call out after those under way: in this thread if torch waits for it, else in the background.
+
+        Args:
+            call: the call.
+            tensors: its result.
+            opts: torch's options.
+            calling: the call in words; ranks whose words differ get an error.
+        """
         lanes = (Lane.UNTAGGED,)
         if opts is None or getattr(opts, "asyncOp", True):
-            return CallWork(self._exact.start(call, lanes), tensors, self._explain)
+            return CallWork(self._exact.start(call, lanes, calling), tensors, self._explain)
         with explained(self._ranks):
-            self._exact.run(call, lanes)
+            self._exact.run(call, lanes, calling)
         return CallWork(Request.done(), tensors, self._explain)
-
-    def _explain(self, error: BaseException) -> BaseException:
-        return explain(error, self._ranks)
 
     @contextlib.contextmanager
     def _arguments(self) -> Iterator[None]:
@@ -363,10 +343,8 @@ class NetOffloadGroup(ProcessGroup):
         """Refuse lists without one tensor per rank, or whose tensor for this rank does not match ``own``."""
         if len(parts) != self.size():
             raise UsageError(f"{len(parts)} {name} for {self.size()} ranks: give one tensor per rank")
-        mine = parts[self.rank()]
-        if own is not None and (mine.dtype is not own.dtype or mine.numel() != own.numel()):
-            theirs = f"{own.numel()} of {own.dtype}"
-            raise UsageError(f"this rank's own part has {mine.numel()} elements of {mine.dtype}, not {theirs}")
+        if own is not None:
+            _check_alike(parts[self.rank()], own)
 
     def _parts(self, whole: Tensor, sizes: Sequence[int] = ()) -> list[Tensor]:
         """Cut a tensor into the given numbers of rows, or without sizes into equal parts of its elements."""
@@ -379,6 +357,23 @@ class NetOffloadGroup(ProcessGroup):
         if not whole.is_contiguous():
             raise UsageError("a tensor that is cut into equal parts must be contiguous: call .contiguous()")
         return list(whole.detach().view(self.size(), -1).unbind()) if whole.numel() else [whole.detach()] * self.size()
+
+
+def _combining(words: Words, ufunc: np.ufunc) -> Body:
+    """Return the call that combines octets on all ranks."""
+
+    def combine(plane: DataPlane) -> None:
+        bitwise_all_reduce(plane, words.load(), ufunc)
+        words.store()
+
+    return combine
+
+
+def _check_alike(mine: Tensor, own: Tensor) -> None:
+    """Refuse a part for this rank that does not match what the rank itself contributes."""
+    if mine.dtype is not own.dtype or mine.numel() != own.numel():
+        theirs = f"{own.numel()} of {own.dtype}"
+        raise UsageError(f"this rank's own part has {mine.numel()} elements of {mine.dtype}, not {theirs}")
 
 
 def _one_by_one(calls: Sequence[Body]) -> Body:

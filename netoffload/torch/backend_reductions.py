@@ -24,9 +24,10 @@ from netoffload.collectives import (
     ring_allreduce,
     ring_reduce_scatter,
 )
-from netoffload.collectives.announcement import digest_of
 from netoffload.collectives.exchange import Vector
+from netoffload.collectives.ring import allreduce_round
 from netoffload.collectives.schedule import Span, consecutive, partition
+from netoffload.collectives.transfer import aborting_on_error
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
 from netoffload.torch.backend_words import ADDED_AS
@@ -43,7 +44,6 @@ _KINDS: Final[Sequence[tuple[Any, Operation, np.ufunc | None]]] = (
     (ReduceOp.BXOR, Operation.SUM, np.bitwise_xor),
 )
 """Torch's operations, and ours. (A list, because a ``ReduceOp`` equals its ``RedOpType`` but has another hash.)"""
-_DTYPES: Final = tuple(ADDED_AS)
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class Reduction:
         operation: how two values are combined.
         bitwise: used instead of ``operation`` if octets are combined; else None.
         is_average: the sum is divided by the number of ranks.
-        agreed: digest of type and operation; ranks that differ in it get an error.
+        name: torch's name of the reduction.
     """
 
     operation: Operation
     bitwise: np.ufunc | None
     is_average: bool
-    agreed: int
+    name: str
 
     @classmethod
     def of(cls, op: Any, dtype: torch.dtype) -> Reduction:
@@ -72,13 +72,16 @@ class Reduction:
         for index, (one, _, _) in enumerate(_KINDS):
             if op == one and (found := _reduction(index, dtype)) is not None:
                 return found
-        name = next((str(one).rpartition(".")[2] for one, _, _ in _KINDS if op == one), "such reduction")
+        name = next((_name(one) for one, _, _ in _KINDS if op == one), "such reduction")
         raise UsageError(f"there is no {name} of {dtype} tensors: convert them first")
 
     def finish(self, values: Vector, size: int) -> None:
-        """Turn sums into averages if ``is_average``."""
-        if self.is_average:
+        """Turn sums into averages if ``is_average``; those of integers are cut towards zero."""
+        if self.is_average and values.dtype.kind == "f":
             np.divide(values, values.dtype.type(size), out=values)
+        elif self.is_average:
+            wide = values.astype(np.int64)
+            np.copyto(values, wide // size + ((wide < 0) & (wide % size != 0)), casting="unsafe")
 
 
 @functools.cache
@@ -86,38 +89,54 @@ def _reduction(index: int, dtype: torch.dtype) -> Reduction | None:
     """Return the reduction in a row of ``_KINDS`` for a type; None: the type has no such operation."""
     one, operation, ufunc = _KINDS[index]
     is_average = one is ReduceOp.AVG
-    if dtype not in _DTYPES or (is_average if not dtype.is_floating_point else ufunc is not None):
-        return None
-    return Reduction(operation, ufunc, is_average, digest_of([_DTYPES.index(dtype), index]))
+    if dtype.is_complex:
+        has_operation = operation is Operation.SUM and ufunc is None
+    else:
+        is_float, is_bool = dtype.is_floating_point, dtype is torch.bool
+        has_operation = dtype in ADDED_AS and not (is_float and ufunc is not None) and not (is_bool and is_average)
+    return Reduction(operation, ufunc, is_average, _name(one)) if has_operation else None
 
 
-def all_reduce(plane: DataPlane, values: Vector, reduction: Reduction, *, tagged: bool = False) -> None:
+def _name(op: Any) -> str:
+    return str(op).rpartition(".")[2]
+
+
+def all_reduce(plane: DataPlane, values: Vector, reduction: Reduction) -> None:
     """Replace ``values`` on every rank by the reduction over all ranks, in place; collective.
 
     Args:
         plane: the ranks.
-        values: contiguous vector, equally long and of the same type on all ranks; float32 if tagged.
+        values: contiguous vector, equally long and of the same type on all ranks.
         reduction: how they are reduced; not a bitwise one.
-        tagged: use the tagged channels, which the plane compresses.
 
     Raises:
         CollectiveError: ranks disagree on length, type or operation.
         PeerLostError: a rank is lost.
     """
-    exchange, operation, agreed = plane.exchange, reduction.operation, reduction.agreed
+    exchange, operation = plane.exchange, reduction.operation
     if values.dtype.char == "f" and is_short(values.size, exchange.size):
         floats = cast("Float32Array", values)
-        plane.short_allreduce(values.size, operation, tagged=tagged, agreed=agreed)(floats, floats)
+        plane.short_allreduce(values.size, operation, tagged=False)(floats, floats)
     else:
-        ring_allreduce(
-            exchange,
-            values,
-            tagged=tagged,
-            operation=operation,
-            quantise=plane.quantise if tagged else None,
-            chunk_floats=plane.chunk_floats(),
-            agreed=agreed,
-        )
+        ring_allreduce(exchange, values, tagged=False, operation=operation, chunk_floats=plane.chunk_floats())
+    reduction.finish(values, exchange.size)
+
+
+def compressed_all_reduce(plane: DataPlane, values: Float32Array, reduction: Reduction) -> None:
+    """Do :func:`all_reduce` over the channels that a plane compresses, for ranks that have met on another plane."""
+    exchange, operation = plane.exchange, reduction.operation
+    if is_short(values.size, exchange.size):
+        plane.short_allreduce(values.size, operation, tagged=True)(values, values)
+    else:
+        with aborting_on_error(exchange):
+            allreduce_round(
+                exchange,
+                values,
+                tagged=True,
+                operation=operation,
+                quantise=plane.quantise,
+                chunk_floats=plane.chunk_floats(),
+            )
     reduction.finish(values, exchange.size)
 
 

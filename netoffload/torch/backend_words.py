@@ -3,20 +3,24 @@
 Untagged connections deliver octets as they were sent. So tensors that are only moved travel as *words*: their octets,
 of any type, filled up to whole float32. Tensors that are added become vectors of a type that rings add
 (``transfer.EXACT_TYPES``). Half-precision floats are added as float32 and rounded once, at the end.
+
+Memory is borrowed by its address. ``Tensor.numpy`` would make the storage unresizable for good, and FSDP1 and torch's
+PowerSGD hook resize theirs.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from netoffload.collectives.exchange import FLOAT_OCTETS, Vector
-from netoffload.collectives.schedule import consecutive
-from netoffload.compiled.arrays import Float32Array
+from netoffload.collectives.schedule import Span, consecutive
+from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.errors import UsageError
 
 ADDED_AS: Final = {
@@ -32,7 +36,9 @@ ADDED_AS: Final = {
     torch.int64: torch.int64,
 }
 """The type in which each type is reduced. The low octets of a sum or a product of integers do not depend on the high
-ones. A sum of booleans is a number of ranks, which is true unless it is 0."""
+ones. A sum of booleans is a number of ranks, which is true unless it is 0. A complex number is two real ones."""
+
+_NUMPY_TYPES: Final = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtype in set(ADDED_AS.values())}
 
 
 class Words:
@@ -58,23 +64,36 @@ class Words:
         count = self.spans[-1].stop if self.spans else 0
         self.values: Float32Array = np.zeros(count, np.float32) if shared is None else shared
 
+    @property
+    def octets(self) -> Uint8Array:
+        """The memory of :attr:`values`."""
+        return self.values.view(np.uint8)
+
+    @property
+    def octet_spans(self) -> list[Span]:
+        """Where each tensor is in :attr:`octets`, without what fills up its last word."""
+        starts = [span.start * FLOAT_OCTETS for span in self.spans]
+        return [Span(start, start + one.nbytes) for start, one in zip(starts, self._tensors, strict=True)]
+
+    @property
+    def own_octets(self) -> Uint8Array:
+        """The octets of the only tensor."""
+        return self.octets[: self._tensors[0].nbytes]
+
     def load(self) -> Float32Array:
         """Copy the tensors to the words, unless they share memory, and return the words."""
         if not self._is_shared:
-            octets = self.values.view(np.uint8)
-            for tensor, span in zip(self._tensors, self.spans, strict=True):
-                start = span.start * FLOAT_OCTETS
-                octets[start : start + tensor.nbytes] = _octets(tensor.contiguous())
+            for tensor, span in zip(self._tensors, self.octet_spans, strict=True):
+                self.octets[span.start : span.stop] = octets_of_tensor(_resolved(tensor).contiguous())
         return self.values
 
     def store(self) -> None:
         """Copy the words to the tensors, unless they share memory."""
         if self._is_shared:
             return
-        octets = torch.from_numpy(self.values.view(np.uint8))
-        for tensor, span in zip(self._tensors, self.spans, strict=True):
-            start = span.start * FLOAT_OCTETS
-            tensor.copy_(octets[start : start + tensor.nbytes].clone().view(tensor.dtype).view(tensor.shape))
+        octets = torch.from_numpy(self.octets)
+        for tensor, span in zip(self._tensors, self.octet_spans, strict=True):
+            tensor.copy_(octets[span.start : span.stop].clone().view(tensor.dtype).view(tensor.shape))
 
 
 class Numbers:
@@ -83,26 +102,39 @@ class Numbers:
     Args:
         tensors: dense tensors on the CPU.
         is_kept: changes of :attr:`values` must not change the tensors.
+        is_averaged: sums are divided, so octets are added in a type in which their sums do not overflow.
 
     Raises:
         UsageError: a tensor is not on the CPU, sparse, or of a type that cannot be added.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], *, is_kept: bool = False) -> None:
+    def __init__(self, tensors: Sequence[Tensor], *, is_kept: bool = False, is_averaged: bool = False) -> None:
         """Find the memory, or copy."""
-        self._tensors = [checked(tensor).detach() for tensor in tensors]
-        self.dtype = tensors[0].dtype
-        if self.dtype not in ADDED_AS or any(tensor.dtype is not self.dtype for tensor in tensors):
+        one = checked(tensors[0])
+        self.dtype = one.dtype
+        """Type of the tensors; of complex ones, that of their parts."""
+        self._is_shared = len(tensors) == 1 and not is_kept and _is_plain(one)
+        if self._is_shared and not (is_averaged and self.dtype is torch.uint8):  # a fast way for short calls
+            self._tensors = [one]
+            self.values: Vector = octets_of_tensor(one).view(_NUMPY_TYPES[self.dtype])
+            return
+        self._is_shared = False
+        if any(tensor.dtype is not self.dtype for tensor in tensors):
             names = ", ".join(sorted({str(tensor.dtype) for tensor in tensors}))
-            raise UsageError(f"reductions take tensors of one type that can be added, not {names}")
-        self.spans = consecutive([tensor.numel() for tensor in self._tensors])
+            raise UsageError(f"reductions take tensors of one type, not {names}")
+        self._tensors = [checked(tensor).detach() for tensor in tensors]
+        reals = [_real(tensor) for tensor in self._tensors]
+        self.dtype = reals[0].dtype
+        if self.dtype not in ADDED_AS:
+            raise UsageError(f"tensors of {self.dtype} cannot be added: convert them first")
+        added_as = torch.int32 if is_averaged and self.dtype is torch.uint8 else ADDED_AS[self.dtype]
+        flat = torch.cat([real.reshape(-1) for real in reals]).to(added_as)
+        self.values = octets_of_tensor(flat).view(_NUMPY_TYPES[added_as])
+
+    @functools.cached_property
+    def spans(self) -> tuple[Span, ...]:
         """Where each tensor is in :attr:`values`."""
-        one = self._tensors[0]
-        is_plain = len(tensors) == 1 and one.is_contiguous() and ADDED_AS[self.dtype] is self.dtype
-        self._is_shared = is_plain and not is_kept
-        flats = [tensor.reshape(-1) for tensor in self._tensors]
-        flat = flats[0] if self._is_shared else torch.cat(flats).to(ADDED_AS[self.dtype])
-        self.values: Vector = flat.numpy()
+        return consecutive([tensor.numel() * (2 if tensor.is_complex() else 1) for tensor in self._tensors])
 
     def store(self) -> None:
         """Copy the numbers to the tensors, in their type, unless they share memory."""
@@ -112,26 +144,53 @@ class Numbers:
 
     def store_part(self, into: Tensor, start: int, stop: int) -> None:
         """Copy the numbers ``start`` to ``stop - 1`` to one tensor."""
-        into.detach().copy_(torch.from_numpy(self.values[start:stop]).view(into.shape))
+        part = torch.from_numpy(self.values[start:stop])
+        if into.is_complex():
+            part = torch.view_as_complex(part.view(-1, 2))
+        into.detach().copy_(part.view(into.shape))
+
+
+class _Memory:
+    """A tensor's memory in the form that NumPy takes; the array that NumPy makes of it keeps the tensor."""
+
+    def __init__(self, tensor: Tensor, len_octets: int) -> None:
+        self._tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (len_octets,),
+            "data": (tensor.data_ptr(), False),
+        }
+
+
+def octets_of_tensor(tensor: Tensor, len_octets: int | None = None) -> Uint8Array:
+    """Return the memory of a contiguous tensor; its storage stays resizable, but must not be resized meanwhile.
+
+    Args:
+        tensor: the tensor.
+        len_octets: octets from its beginning; None: its own.
+    """
+    len_octets = tensor.nbytes if len_octets is None else len_octets
+    return np.asarray(_Memory(tensor, len_octets)) if len_octets else np.empty(0, np.uint8)
 
 
 def checked(tensor: Tensor) -> Tensor:
-    """Return a tensor whose memory can be sent.
+    """Return the tensor.
 
     Raises:
         UsageError: the tensor is not on the CPU, or not dense.
     """
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise UsageError(
             f"the netoffload backend takes dense CPU tensors, not {tensor.layout} on {tensor.device}: "
             "call .to_dense().cpu() first"
         )
-    return tensor.resolve_conj().resolve_neg()
+    return tensor
 
 
 def _shared(tensors: Sequence[Tensor]) -> Float32Array | None:
     """Return the memory of all tensors as one vector; None if they do not lie one after the other in whole words."""
-    if not tensors or any(not tensor.is_contiguous() or tensor.nbytes % FLOAT_OCTETS for tensor in tensors):
+    if not tensors or not all(map(_is_whole, tensors)):
         return None
     first, storage = tensors[0], tensors[0].untyped_storage()
     place = first.data_ptr()
@@ -141,10 +200,23 @@ def _shared(tensors: Sequence[Tensor]) -> Float32Array | None:
         if tensor.data_ptr() != place or tensor.untyped_storage().data_ptr() != storage.data_ptr():
             return None
         place += tensor.nbytes
-    start = first.data_ptr() - storage.data_ptr()
-    octets = torch.empty(0, dtype=torch.uint8).set_(storage, start, (place - first.data_ptr(),))  # type: ignore[call-overload]
-    return cast("Float32Array", octets.numpy().view(np.float32))
+    return octets_of_tensor(first, place - first.data_ptr()).view(np.float32)
 
 
-def _octets(flat: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return cast("np.ndarray[Any, np.dtype[np.uint8]]", flat.reshape(-1).view(torch.uint8).numpy())
+def _is_whole(tensor: Tensor) -> bool:
+    """Return whether a tensor's memory holds its values, one after the other, in whole words."""
+    return tensor.is_contiguous() and tensor.nbytes % FLOAT_OCTETS == 0 and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor's memory holds its values, in a type that is reduced as it is."""
+    return tensor.dtype in _NUMPY_TYPES and tensor.is_contiguous() and not tensor.is_neg()
+
+
+def _resolved(tensor: Tensor) -> Tensor:
+    return tensor.resolve_conj().resolve_neg()
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """Return the parts of a complex tensor, in the same memory if it holds them; another tensor as it is."""
+    return torch.view_as_real(_resolved(tensor)) if tensor.is_complex() else _resolved(tensor)

@@ -19,6 +19,7 @@ from torch.distributed.distributed_c10d import Work
 from torch.futures import Future
 
 from netoffload.errors import NetOffloadError, UsageError
+from netoffload.torch.backend_uncompiled import uncompiled
 from netoffload.transport import Request
 
 MAX_SETTLING: Final = 64
@@ -30,6 +31,7 @@ Explain = Callable[[BaseException], BaseException]
 """Takes the error of a request, returns the error that torch's users get."""
 
 
+@uncompiled
 class CallWork(Work):
     """A call under way.
 
@@ -71,7 +73,7 @@ class CallWork(Work):
         """
         limit_s = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
         if not self._request.join(limit_s):
-            raise DistBackendError(f"the call is not over after {limit_s:g} s")
+            raise DistBackendError(f"the call is not over within the timeout of {limit_s:g} s")
         if (error := self._request.error) is not None:
             raise self._explain(error) from error
         return True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -29,6 +31,7 @@ class Layers:
         self._parameters: list[torch.Tensor] = []
         self._index: dict[int, int] = {}
         self.are_named = named_parameters is not None
+        self._is_closed = False
         for name, parameter in named_parameters or ():
             if parameter.requires_grad:
                 self._add(parameter, name)
@@ -37,7 +40,8 @@ class Layers:
         """Return the indices of parameters.
 
         Raises:
-            UsageError: ``named_parameters`` lacks one, or the model is not the one that was saved.
+            UsageError: ``named_parameters`` lacks one, it belongs to another model, or the model is not the one that
+                was saved.
         """
         if self._names and not self.names and len(parameters) != len(self._names):
             raise UsageError(
@@ -48,9 +52,18 @@ class Layers:
             if id(parameter) not in self._index:
                 if self.are_named:
                     raise UsageError("a parameter is not in named_parameters: give those of the whole model")
+                if self._is_closed:
+                    raise UsageError(
+                        "a parameter comes that the first step did not have: a state belongs to one model; make a "
+                        "CompressionState for each"
+                    )
                 at = len(self.names)
                 self._add(parameter, self._names[at] if at < len(self._names) else f"parameter {at}")
         return tuple(self._index[id(parameter)] for parameter in parameters)
+
+    def close(self) -> None:
+        """Let no further parameter come."""
+        self._is_closed = True
 
     def expect(self, sizes: Sequence[int]) -> None:
         """Expect a model with parameters of these sizes.
@@ -78,6 +91,15 @@ class Layers:
             or any(fnmatch.fnmatch(name, pattern) for pattern in options.exact_names)
             or name.rpartition(".")[0] == last
         )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Layers:
+        """Return the same names with the copied parameters."""
+        parameters = copy.deepcopy(self._parameters, memo)
+        copied = Layers(None, self._names)
+        for name, parameter in zip(self.names, parameters, strict=True):
+            copied._add(parameter, name)
+        copied.are_named = self.are_named
+        return copied
 
     def _check(self, at: int, name: str, parameter: torch.Tensor) -> None:
         if self._sizes and (at >= len(self._sizes) or self._sizes[at] != parameter.numel()):

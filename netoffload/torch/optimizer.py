@@ -1,9 +1,21 @@
-"""Door (c): an optimizer that averages gradients over all ranks before it steps, with Horovod's interface."""
+"""Door (c): an optimizer that averages gradients over all ranks before it steps, with Horovod's interface.
+
+::
+
+    backward   ── gradient arrives ── bucket complete: it travels ── ... ── end of backward: every grad is the mean
+    step                                                                    the wrapped optimizer's
+
+When backward ends, nothing is under way. So whatever stands between backward and step sees means: clipping, a loss
+scaler, a log. All ranks then find the same infinities.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -11,16 +23,17 @@ import torch
 import torch.distributed as dist
 
 from netoffload.collectives import broadcast
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.torch.staging import Staged
 from netoffload.torch.state import CompressionState
-from netoffload.transport import Request
+from netoffload.transport import DataPlane, Request
 
 BUCKET_OCTETS: Final = 25 * 1024 * 1024
 """Octets of float32 gradients that travel together: DDP's default."""
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
-    """Wraps any optimizer: gradients are averaged while backward goes on, and ``step()`` waits for them.
+    """Wraps any optimizer: gradients are averaged while backward goes on, and are means when it ends.
 
     ::
 
@@ -29,7 +42,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         broadcast_parameters(model.state_dict(), state=state)
 
     Buckets are cut once, from the last parameter to the first, and travel in this order on all ranks. A parameter that
-    a rank did not use has a gradient of zeros there, and gets the mean like any other.
+    a rank did not use has a gradient of zeros there, and gets the mean like any other. Sparse gradients become dense.
+
+    Hooks, state and ``state_dict()`` are the wrapped optimizer's. What this rank remembers of its gradients is in
+    ``compression.state_dict()``. A deep copy of model and optimizer together goes on by itself, with connections of its
+    own.
 
     Args:
         optimizer: the optimizer to wrap.
@@ -56,12 +73,31 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._bucket_of = {one: at for at, bucket in enumerate(self._buckets) for one in bucket}
         self.compression.layers.bucket(parameters)  # makes all parameters known before the first one travels
         self._passes = backward_passes_per_step
+        self._bucket_octets = bucket_octets
+        self.compression.declared.update(
+            door="DistributedOptimizer", bucket_octets=bucket_octets, backward_passes_per_step=backward_passes_per_step
+        )
         self._is_synchronised = False
         self._begin()
         for one in parameters:
             one.register_post_accumulate_grad_hook(self._arrived)
 
-    # Optimizer.__init__ would make these attributes; schedulers read them.
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the wrapped optimizer, such as its hooks: ``Optimizer.__init__`` did not run here."""
+        if name == "optimizer":  # not set yet
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DistributedOptimizer:
+        """Return a copy that wraps a copy of the optimizer, for the parameters' copies."""
+        return type(self)(
+            copy.deepcopy(self.optimizer, memo),
+            copy.deepcopy(self.compression, memo),
+            backward_passes_per_step=self._passes,
+            bucket_octets=self._bucket_octets,
+        )
+
+    # ``Optimizer`` has these as plain attributes, which schedulers read.
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The wrapped optimizer's groups."""
@@ -77,18 +113,24 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """The wrapped optimizer's defaults."""
         return self.optimizer.defaults
 
+    @torch.no_grad()
     def synchronize(self) -> None:
-        """Wait until every ``grad`` is the mean, for example to clip it; the next :meth:`step` does not wait again.
+        """Make every ``grad`` the mean, unless the end of backward has done so.
+
+        Only needed after fewer backward passes than ``backward_passes_per_step``, before gradients are clipped or
+        unscaled; :meth:`step` calls it.
 
         Raises:
             CollectiveError: a rank is lost, or ranks disagree.
         """
+        if self._is_synchronised:
+            return
         self._start(len(self._buckets))
         for bucket, (staged, request) in zip(self._buckets, self._under_way, strict=True):
             request.wait()
             mean = staged.put_back()
             for one, part in zip(bucket, torch.split(mean, [one.numel() for one in bucket]), strict=True):
-                if one.grad is None:
+                if one.grad is None or one.grad.is_sparse:
                     one.grad = torch.empty_like(one)
                 one.grad.copy_(part.view_as(one))
         self._begin()
@@ -107,8 +149,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self._is_synchronised:
-            self.synchronize()
+        self.synchronize()
         self._is_synchronised = False
         self.optimizer.step()
         return loss
@@ -118,13 +159,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the wrapped optimizer's state, and what this rank remembers of its gradients."""
-        return {"optimizer": self.optimizer.state_dict(), "compression": self.compression.state_dict()}
+        """Return the wrapped optimizer's state, which an optimizer of its class can load."""
+        return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned on this rank."""
-        self.optimizer.load_state_dict(state_dict["optimizer"])
-        self.compression.load_state_dict(state_dict["compression"])
+        """Take over the state of an optimizer of the wrapped one's class, wrapped or not.
+
+        A state with this rank's compression state in it, as older versions made it, is loaded with that.
+        """
+        if state_dict.keys() == {"optimizer", "compression"}:
+            self.compression.load_state_dict(state_dict["compression"])
+            state_dict = state_dict["optimizer"]
+        self.optimizer.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse, because the buckets are cut already.
@@ -136,21 +182,34 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _begin(self) -> None:
         self._missing = [len(bucket) * self._passes for bucket in self._buckets]
+        self._passed = 0
+        self._is_in_backward = False
         self._under_way: list[tuple[Staged, Request]] = []
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         """Start the buckets that are complete; called in autograd's thread."""
+        self._is_synchronised = False
+        if not self._is_in_backward:
+            self._is_in_backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
         self._missing[self._bucket_of[parameter]] -= 1
         ready = len(self._under_way)
         while ready < len(self._buckets) and self._missing[ready] <= 0:
             ready += 1
         self._start(ready)
 
+    def _backward_ended(self) -> None:
+        """Wait for the means after the last pass, also of parameters that had no part in it."""
+        self._is_in_backward = False
+        self._passed += 1
+        if self._passed >= self._passes:
+            self.synchronize()
+
     def _start(self, until: int) -> None:
         """Start the buckets before number ``until``, in their order."""
         for at in range(len(self._under_way), until):
             bucket = self._buckets[at]
-            parts = [torch.zeros_like(one) if one.grad is None else one.grad for one in bucket]
+            parts = [torch.zeros_like(one) if one.grad is None else one.grad.to_dense() for one in bucket]
             staged = Staged(torch.cat([part.reshape(-1) for part in parts]))
             layers = self.compression.layers.bucket(bucket)
             request = self.compression.submit(staged, layers, is_last=at == len(self._buckets) - 1)
@@ -180,13 +239,65 @@ def broadcast_parameters(
     tensors = [value.detach() for _, value in named if isinstance(value, torch.Tensor)]
     octets = [tensor.cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
     whole = torch.cat([*octets, torch.zeros(-sum(map(len, octets)) % 4, dtype=torch.uint8)])
-    values = whole.numpy().view(np.float32)
-    one = state or CompressionState(group, offload="off")
-    one.run(lambda plane: broadcast(plane.exchange, values, root=root, tagged=False))
+    with _connected(state, group) as one:
+        one.run(lambda plane: _broadcast(plane, whole.numpy(), root))
     for tensor, own, end in zip(tensors, octets, itertools.accumulate(map(len, octets)), strict=True):
         tensor.copy_(whole[end - len(own) : end].view(tensor.dtype).reshape(tensor.shape))
-    if state is None:
-        one.close()
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root: int = 0,
+    *,
+    state: CompressionState | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Give all ranks the root's optimizer state (momentum, steps, learning rates), for example of a checkpoint.
+
+    Collective. The other ranks' optimizers may be new.
+
+    Args:
+        optimizer: an optimizer of the same class and parameters on all ranks, wrapped or not.
+        root: the rank whose state all ranks get.
+        state: the state whose connections to use; None: connect for this call.
+        group: the ranks, if ``state`` is None.
+
+    Raises:
+        CollectiveError: ranks disagree on the root, or a rank is lost.
+    """
+    saved = io.BytesIO()
+    torch.save(optimizer.state_dict(), saved)
+
+    def exchange(plane: DataPlane) -> bytes:
+        is_root = plane.exchange.rank == root
+        own = saved.getvalue() if is_root else b""
+        length = np.array([len(own)], np.uint64)
+        _broadcast(plane, length.view(np.uint8), root)
+        whole = np.zeros(int(length[0]) + -int(length[0]) % 4, np.uint8)
+        whole[: len(own)] = np.frombuffer(own, np.uint8)
+        _broadcast(plane, whole, root)
+        return whole[: int(length[0])].tobytes()
+
+    with _connected(state, group) as one:
+        theirs = one.run(exchange)
+        is_root = one.connected().plane.exchange.rank == root
+    if not is_root:
+        optimizer.load_state_dict(torch.load(io.BytesIO(theirs), weights_only=True))
+
+
+@contextlib.contextmanager
+def _connected(state: CompressionState | None, group: dist.ProcessGroup | None) -> Iterator[CompressionState]:
+    """Give the caller's state, or one for as long as the body runs."""
+    if state is not None:
+        yield state
+        return
+    with contextlib.closing(CompressionState(group, offload="off")) as own:
+        yield own
+
+
+def _broadcast(plane: DataPlane, octets: Uint8Array, root: int) -> None:
+    """Replace uint8[4 n] by the root's."""
+    broadcast(plane.exchange, octets.view(np.float32), root=root, tagged=False)
 
 
 def _cut(parameters: list[torch.Tensor], limit_octets: int) -> list[list[torch.Tensor]]:

@@ -1,29 +1,50 @@
-"""The options of a :class:`~netoffload.torch.state.CompressionState`."""
+"""The options of all doors: how values travel between ranks."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from netoffload.config import INLINE_BOUND_K, INLINE_CODEC, Offload, chosen_offload
-from netoffload.errors import UsageError
+from netoffload.config import INLINE_BOUND_K, INLINE_CODEC, Offload, chosen_offload, parse_size_octets
+from netoffload.errors import CollectiveError, MalformedError, UsageError
 from netoffload.methods import GradientReducer, MethodSpec, parse
-from netoffload.methods.selective import AUTO, checked_scale
+from netoffload.methods.scales import AUTO, checked_scale
 from netoffload.transport import Settings
+from netoffload.transport.agreement import Gather
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT
+
+ENV_BACKEND: Final = "NETOFFLOAD_BACKEND"
+"""Environment variable with the codec for groups without options: ``packed:10`` or ``packed:10:64KiB``."""
+
+MIN_OCTETS: Final = 64 * 1024
+"""Shorter vectors stay exact by default: a fast network carries them in the time of a few hops."""
+
+BACKEND: Final = ("codec", "bound", "offload", "scale", "min_octets", "timeout_s")
+"""The options that a group of the backend has. It sees tensors, not layers or steps."""
+
+OF_TRANSPORT: Final = ("codec", "bound", "offload", "timeout_s", "late_s")
+"""The options that the connections compare by themselves, or that change no bits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """How gradients travel; the same on all ranks.
 
+    A :class:`~netoffload.torch.state.CompressionState` takes all of them but ``min_octets``; ``DistributedOptimizer``
+    and ``Periodic`` have their state's. A group of the backend takes those of :data:`BACKEND`.
+
     Attributes:
-        offload: who applies the codec: ``nic``, ``inline``, ``auto`` or ``off``; None: $NETOFFLOAD_OFFLOAD, else auto.
         codec: the codec by which NICs or this process compress; None: the NIC's, or without a NIC ``inline``'s default.
         bound: k of the codec's error bound 2^-k; None: likewise.
+        offload: who applies the codec: ``nic``, ``inline``, ``auto`` or ``off``; None: $NETOFFLOAD_OFFLOAD, else auto.
+        scale: a power of two; or ``auto``: one per layer or segment, from its root mean square; None: 1.
         compressor: used instead of a codec; a name that :func:`netoffload.methods.parse` knows:
             ``terngrad``, ``qsgd:levels=15``, ``wgt:threshold=0.002``, ``8bit-dynamic``, ``fp16``.
         error_feedback: add the residual to the next gradient.
-        scale: a power of two; or ``auto``: a power of two per bucket, from its root mean square; None: 1.
         start_step: number of first steps that travel exact; at least 1, because DDP shows its parameters in the first.
         seed: seed of the compressors' random numbers.
         batch: samples per rank and step; some rules of ``qsgd`` and ``pqasgd`` need it.
@@ -31,19 +52,20 @@ class Options:
         exact_names: parameters whose names match one of these patterns (``*.embedding.*``) travel exact.
         exact_vectors: parameters of one dimension (biases, norms) travel exact.
         exact_last: the last layer travels exact.
+        min_octets: the backend leaves shorter vectors exact.
         timeout_s: silence after which a rank is lost.
-        late_s: how long a rank that lives may keep the others waiting.
+        late_s: how long a rank that lives may keep the others waiting; a group of the backend has its ``timeout``.
 
     Raises:
         UsageError: an impossible value, or a method that moves weights.
     """
 
-    offload: str | None = None
     codec: str | None = None
     bound: int | None = None
+    offload: Offload | str | None = None
+    scale: float | str | None = AUTO
     compressor: str | None = None
     error_feedback: bool = False
-    scale: float | str | None = AUTO
     start_step: int = 1
     seed: int = 0
     batch: int = 1
@@ -51,6 +73,7 @@ class Options:
     exact_names: tuple[str, ...] = ()
     exact_vectors: bool = False
     exact_last: bool = False
+    min_octets: int = MIN_OCTETS
     timeout_s: float = TIMEOUT_S_DEFAULT
     late_s: float = LATE_S_DEFAULT
 
@@ -67,10 +90,43 @@ class Options:
         self.settings()
         self.spec()
 
+    @classmethod
+    def of_environment(cls) -> Options | None:
+        """Return the options in ``$NETOFFLOAD_BACKEND``, None if it is not set.
+
+        Raises:
+            UsageError: the variable has another form.
+        """
+        text = os.environ.get(ENV_BACKEND)
+        if not text:
+            return None
+        codec, _, rest = text.partition(":")
+        bound, _, size = rest.partition(":")
+        if not bound.isdecimal():
+            raise UsageError(
+                f"${ENV_BACKEND} is {text!r}: write codec:bound or codec:bound:size, as in packed:10:64KiB"
+            )
+        return cls(codec, int(bound), min_octets=parse_size_octets(size) if size else MIN_OCTETS)
+
     @property
     def needs_names(self) -> bool:
         """Whether parameters must be known by their names."""
         return bool(self.exact_names) or self.exact_last
+
+    def refuse_all_but(self, names: Sequence[str], door: str, cure: str) -> None:
+        """Refuse options that a door does not have.
+
+        Raises:
+            UsageError: another option than ``names`` differs from its default.
+        """
+        for field in dataclasses.fields(self):
+            if field.name not in names and getattr(self, field.name) != field.default:
+                raise UsageError(f"{door} has no {field.name}: {cure}")
+
+    def compared(self) -> dict[str, Any]:
+        """Return the options that ranks compare before they connect (:func:`compare`), as JSON values."""
+        names = [field.name for field in dataclasses.fields(self) if field.name not in OF_TRANSPORT]
+        return {name: list(value) if isinstance(value := getattr(self, name), tuple) else value for name in names}
 
     def settings(self) -> Settings:
         """Return the transport's settings.
@@ -103,3 +159,37 @@ class Options:
         if spec.has_server:
             raise UsageError(f"{name} needs a server, one rank more than the workers: write via=gather or via=ring")
         return spec
+
+
+def compare(gather: Gather, options: Mapping[str, Any]) -> None:
+    """Raise an error on all ranks if they have different options; collective.
+
+    Args:
+        gather: gathers a value of each rank.
+        options: this rank's options by their names, as JSON values; one that it lacks counts as None.
+
+    Raises:
+        CollectiveError: two ranks differ; the message names both.
+        MalformedError: a rank sent something else.
+    """
+    by_rank = gather(dict(options))
+    try:
+        _check_equal(by_rank)
+    except CollectiveError:
+        with contextlib.suppress(CollectiveError):
+            gather(None)  # no rank ends, and the store with it, before all ranks have read the options
+        raise
+
+
+def _check_equal(by_rank: Sequence[Any]) -> None:
+    for rank, options in enumerate(by_rank):
+        if not isinstance(options, Mapping):
+            raise MalformedError(
+                f"rank {rank} sent {reprlib.repr(options)} where options belong: install the same version everywhere"
+            )
+        names = [name for name in {**by_rank[0], **options} if options.get(name) != by_rank[0].get(name)]
+        if names:
+            theirs, first = (" and ".join(f"{name} {one.get(name)}" for name in names) for one in (options, by_rank[0]))
+            raise CollectiveError(
+                f"ranks have different options: rank {rank} has {theirs}, rank 0 has {first}; give all ranks the same"
+            )

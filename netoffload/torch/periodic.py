@@ -15,6 +15,7 @@ Sources: Jiang and Agrawal, "A Linear Speedup Analysis ...", Algorithms 1 and 2 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -22,7 +23,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from netoffload.compiled.arrays import Float32Array
+from netoffload.collectives import allgather_payloads
+from netoffload.compiled.arrays import Float32Array, Uint8Array
 from netoffload.config import check_choice
 from netoffload.errors import UsageError
 from netoffload.methods import (
@@ -36,6 +38,7 @@ from netoffload.methods import (
     parse,
 )
 from netoffload.methods.floats import RingReducer
+from netoffload.torch.options import compare
 from netoffload.torch.state import CompressionState
 from netoffload.transport import DataPlane
 
@@ -100,6 +103,7 @@ class Periodic:
         self._method: WeightExchange | None = None
         self._memory: dict[str, Any] | None = None
         self._steps = 0
+        self._asked = {"every": every, "method": method, "outer": None if outer is None else str(outer)}
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the optimizer's step, and average if it is time; all ranks call it together.
@@ -147,6 +151,8 @@ class Periodic:
     def _exchange(self, call: Callable[[WeightExchange], None]) -> None:
         """Call the method, and take over the weights that it leaves."""
         if self._method is None:
+            # Not with the options that a state compares when it connects: it may be connected already.
+            compare(self._allgather, self._asked)
             self._method = self._made(self.state.connected().plane)
             if self._memory is not None:
                 self._method.remember(self._memory)
@@ -158,6 +164,11 @@ class Periodic:
             for one in self._parameters:
                 one.copy_(flat[offset : offset + one.numel()].view_as(one))
                 offset += one.numel()
+
+    def _allgather(self, value: Any) -> list[Any]:
+        """Return every rank's JSON value."""
+        payloads = self.state.run(lambda plane: allgather_payloads(plane.exchange, _as_payload(value)))
+        return [json.loads(octets.tobytes()) for octets in payloads]
 
     def _made(self, plane: DataPlane) -> WeightExchange:
         """Return the method. Except for rsgd its period is 1, because :meth:`step` calls it only when it is time."""
@@ -179,6 +190,10 @@ class Periodic:
 
     def _gather(self) -> None:
         self._flat[:] = self._gathered()
+
+
+def _as_payload(value: Any) -> Uint8Array:
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
 def _weights(spec: MethodSpec, member: Member) -> WeightExchange:

@@ -15,13 +15,13 @@ Under ``mpiexec`` $MASTER_ADDR is 127.0.0.1 unless you set it to rank 0's host; 
 
 from __future__ import annotations
 
-import collections
-import itertools
 import os
 import platform
-from collections.abc import Iterator
+import secrets
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch.distributed as dist
 from torch.distributed import (  # type: ignore[attr-defined]  # public, but not declared so
@@ -32,29 +32,33 @@ from torch.distributed import (  # type: ignore[attr-defined]  # public, but not
     rendezvous,
 )
 
+from netoffload.torch.options import compare
 from netoffload.transport import Calls, DataPlane, Settings, StoreRendezvous, set_up
 from netoffload.transport.agreement import own_address
+from netoffload.transport.dataplane import LATE_S_DEFAULT
 from netoffload.transport.driver import prepare
 from netoffload.transport.launchers import set_rank_environment
 
 SET_UP_TIMEOUTS: Final = 2
 """How many times ``timeout_s`` a gather of the set-up may take."""
 
-_made: collections.defaultdict[tuple[int, ...], Iterator[int]] = collections.defaultdict(itertools.count)
 _stores: dict[int, Store] = {}
 """By the number of ranks that share it."""
 
 
-def connect(group: dist.ProcessGroup | None, settings: Settings) -> Calls[DataPlane]:
+def connect(
+    group: dist.ProcessGroup | None, settings: Settings, options: Mapping[str, Any] = MappingProxyType({})
+) -> Calls[DataPlane]:
     """Connect all ranks; collective.
 
     Args:
         group: the ranks; None: those of the default group, or without one all that the launcher started.
         settings: settings of the connections.
+        options: further options that must be the same on all ranks (:func:`~netoffload.torch.options.compare`).
 
     Raises:
         UsageError: a setting of this rank is wrong.
-        CollectiveError: a rank did not come or could not set up.
+        CollectiveError: a rank did not come or could not set up, or has other options.
     """
     prepare()  # before the other ranks wait for this one: it may compile for a minute
     if group is None and not dist.is_initialized():
@@ -65,10 +69,35 @@ def connect(group: dist.ProcessGroup | None, settings: Settings) -> Calls[DataPl
         assert group is not None
         store, rank, size = group.get_group_store(), group.rank(), group.size()
         ranks = tuple(dist.get_process_group_ranks(group))
-    prefix, known_as = f"netoffload/{next(_made[ranks])}", ("torch", ranks)
-    StoreRendezvous(store, rank, size, settings.late_s, f"{prefix}/compiled")(None)
-    gather = StoreRendezvous(store, rank, size, SET_UP_TIMEOUTS * settings.timeout_s, prefix, known_as)
+    gather = StoreRendezvous(store, rank, size, settings.late_s, _prefix(), ("torch", ranks))
+    compare(gather, options)  # when this returns, all ranks have compiled
+    gather.limit_s = SET_UP_TIMEOUTS * settings.timeout_s
     return Calls(set_up(gather, own_host(store), settings, DataPlane))
+
+
+def fresh_store() -> tuple[Store, int, int]:
+    """Return an empty store that all ranks of the launcher share, this rank, and the number of ranks; collective.
+
+    ::
+
+        store, rank, size = fresh_store()
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+
+    ``torchrun`` keeps its store when it starts the ranks again. A backend that reads there what the attempt before
+    left, as gloo does, connects with ranks that have ended.
+
+    Raises:
+        CollectiveError: a rank did not come.
+    """
+    store, rank, size = _launched(LATE_S_DEFAULT)
+    gather = StoreRendezvous(store, rank, size, LATE_S_DEFAULT, f"{_prefix()}/fresh")
+    (name, *_) = gather(secrets.token_hex(16))
+    return PrefixStore(f"{_prefix()}/{name}", store), rank, size
+
+
+def _prefix() -> str:
+    """Return the prefix of keys: jobs that share a store have different ones."""
+    return f"netoffload/{os.environ.get('TORCHELASTIC_RUN_ID', '')}"
 
 
 def own_host(store: Store) -> str:

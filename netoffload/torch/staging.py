@@ -3,18 +3,21 @@
 A float32 tensor on the CPU is summed in its own memory. float16 and bfloat16 are summed in float32 and rounded once, at
 the end, which is better than rounding on every hop. A CUDA tensor goes through pinned memory. Both copies are
 asynchronous, so the training thread never waits for them. **The CUDA path has not been run on a GPU.**
+
+float64 stays float64. A sparse tensor travels as its indices and values, to all ranks, which add up by themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 
-from netoffload.compiled.arrays import Float32Array
-from netoffload.errors import UsageError
+from netoffload.compiled.arrays import Float32Array, Uint8Array
+from netoffload.errors import CollectiveError, UsageError
 
-TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
+TYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class Staged:
@@ -29,21 +32,20 @@ class Staged:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         """Begin to copy, if there is something to copy."""
-        if tensor.dtype not in TYPES:
-            raise UsageError(f"gradients of {tensor.dtype} cannot be summed here: float32, float16 and bfloat16 can")
+        _check_type(tensor)
         self.tensor = tensor.detach()
         self._copied: torch.cuda.Event | None = None
-        flat = self.tensor.reshape(-1)
+        flat, added_as = self.tensor.reshape(-1), _added_as(tensor)
         if tensor.is_cuda:
-            self._host = torch.empty(flat.numel(), dtype=torch.float32, pin_memory=True)
+            self._host = torch.empty(flat.numel(), dtype=added_as, pin_memory=True)
             stream = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream(tensor.device))
             with torch.cuda.stream(stream):
-                self._host.copy_(flat.float(), non_blocking=True)
+                self._host.copy_(flat.to(added_as), non_blocking=True)
                 self._copied = stream.record_event()
             flat.record_stream(stream)
         else:
-            self._host = flat.float()  # the same memory if it is float32
+            self._host = flat.to(added_as)  # the same memory if it has this type
 
     @property
     def devices(self) -> list[torch.device] | None:
@@ -52,11 +54,11 @@ class Staged:
 
     @property
     def octets(self) -> int:
-        """Octets of the float32 vector."""
+        """Octets of the vector."""
         return self._host.nbytes
 
     def values(self) -> Float32Array:
-        """Return the vector, float32[n]; wait until it is copied."""
+        """Return the vector, float32[n] (or float64[n], if the tensor is); wait until it is copied."""
         if self._copied is not None:
             self._copied.synchronize()
         values: Float32Array = self._host.numpy()
@@ -68,3 +70,75 @@ class Staged:
         if flat.data_ptr() != self._host.data_ptr():
             flat.copy_(self._host, non_blocking=True)
         return self.tensor
+
+
+class StagedSparse:
+    """One sparse tensor under way, on the CPU.
+
+    Args:
+        tensor: a sparse COO tensor of any shape.
+
+    Raises:
+        UsageError: its type cannot be summed, or it is on another device.
+    """
+
+    devices: list[torch.device] | None = None
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        """Add up what has the same indices."""
+        _check_type(tensor)
+        if tensor.device.type != "cpu" or tensor.layout is not torch.sparse_coo:
+            raise UsageError(
+                f"sparse gradients travel as COO tensors of the CPU, not as {tensor.layout} of {tensor.device}"
+            )
+        self._dtype = tensor.dtype
+        self._tensor = tensor.detach().to(_added_as(tensor)).coalesce()
+
+    @property
+    def octets(self) -> int:
+        """Octets of the payload."""
+        return self._tensor.indices().nbytes + self._tensor.values().nbytes
+
+    def payload(self) -> Uint8Array:
+        """Return indices and values."""
+        parts = self._tensor.indices(), self._tensor.values()
+        return torch.cat([part.contiguous().reshape(-1).view(torch.uint8) for part in parts]).numpy()
+
+    def average(self, payloads: Sequence[Uint8Array]) -> None:
+        """Become the mean of all ranks' tensors.
+
+        Two at a time, so that no sum depends on the order in which torch adds values of the same indices.
+        """
+        total = self._of(payloads[0])
+        for payload in payloads[1:]:
+            total = (total + self._of(payload)).coalesce()
+        self._tensor = total / len(payloads)
+
+    def put_back(self) -> torch.Tensor:
+        """Return the mean, in the type of the tensor."""
+        return self._tensor.to(self._dtype)
+
+    def _of(self, payload: Uint8Array) -> torch.Tensor:
+        """Return a rank's tensor, which has this one's shape."""
+        like, octets = self._tensor, torch.from_numpy(payload)
+        dense = like.shape[like.sparse_dim() :]
+        index_octets = like.sparse_dim() * torch.int64.itemsize
+        count, rest = divmod(len(octets), index_octets + dense.numel() * like.dtype.itemsize)
+        if rest:
+            raise CollectiveError(
+                f"a rank sent {len(octets)} octets for a sparse gradient of shape {tuple(like.shape)}"
+            )
+        cut = count * index_octets
+        indices = octets[:cut].clone().view(torch.int64).view(like.sparse_dim(), count)
+        values = octets[cut:].clone().view(like.dtype).view(count, *dense)
+        return torch.sparse_coo_tensor(indices, values, like.shape, check_invariants=True, is_coalesced=True)
+
+
+def _check_type(tensor: torch.Tensor) -> None:
+    if tensor.dtype not in TYPES:
+        names = ", ".join(str(one).removeprefix("torch.") for one in TYPES)
+        raise UsageError(f"gradients of {tensor.dtype} cannot be summed here: {names} can")
+
+
+def _added_as(tensor: torch.Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype is torch.float64 else torch.float32

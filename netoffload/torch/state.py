@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
@@ -10,14 +11,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from netoffload.collectives import allgather_payloads
 from netoffload.errors import UsageError
 from netoffload.methods import Bucket, Member, Memory, Selection, SelectiveReducer, parse
 from netoffload.methods.floats import RingReducer, ring_octets
-from netoffload.methods.selective import auto_rms
+from netoffload.methods.scales import auto_rms
 from netoffload.torch.layers import Layers
 from netoffload.torch.options import Options
 from netoffload.torch.ranks import connect
-from netoffload.torch.staging import Staged
+from netoffload.torch.staging import Staged, StagedSparse
 from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Request
 from netoffload.transport.info import with_nic
 
@@ -38,6 +40,7 @@ class Report:
         ring_octets: octets that a rank of an uncompressed ring sends for the gradients of these steps.
         sent_octets: octets that this rank or its NIC sent, without headers.
         scales: by parameter, the factor of its values in the latest step that compressed them.
+        vanished: number of buckets whose sum was rounded to nothing although a gradient was not 0.
         info: octets and times of the connections.
     """
 
@@ -45,6 +48,7 @@ class Report:
     ring_octets: int
     sent_octets: int
     scales: dict[str, float]
+    vanished: int
     info: CommInfo
 
     @property
@@ -65,7 +69,7 @@ class CompressionState:
         options: fields of :class:`~netoffload.torch.options.Options`.
 
     Raises:
-        UsageError: an option has an impossible value.
+        UsageError: an option has an impossible value, or is one of the backend's.
     """
 
     _calls: Calls[DataPlane] | None = None
@@ -85,6 +89,8 @@ class CompressionState:
         **options: Any,
     ) -> None:
         """Remember nothing yet."""
+        if "min_octets" in options:
+            raise UsageError("min_octets is an option of the backend: exact_below leaves small parameters exact here")
         self._begin(group, Layers(named_parameters), Options(**options))
         if self.options.needs_names and not self.layers.are_named:
             raise UsageError("exact_names and exact_last need named_parameters=model.named_parameters()")
@@ -106,7 +112,7 @@ class CompressionState:
             UsageError: the tensor's type cannot be summed.
             CollectiveError: the ranks could not connect.
         """
-        staged = Staged(tensor)
+        staged = StagedSparse(tensor) if tensor.is_sparse else Staged(tensor)
         request = self.submit(staged, self.layers.bucket(parameters), is_last=is_last)
         ended: torch.futures.Future[None] = torch.futures.Future(devices=staged.devices)  # type: ignore[arg-type]
         request.add_done_callback(lambda _: ended.set_result(None))
@@ -118,20 +124,26 @@ class CompressionState:
 
         return ended.then(mean)
 
-    def submit(self, staged: Staged, layers: Bucket, *, is_last: bool) -> Request:
-        """Begin to average a staged tensor, and leave the mean there; arguments as for :meth:`start`."""
+    def submit(self, staged: Staged | StagedSparse, layers: Bucket, *, is_last: bool) -> Request:
+        """Begin to average a staged tensor, and leave the mean there; arguments as for :meth:`start`.
+
+        Sparse tensors and float64 travel exact.
+        """
         calls, is_exact, pieces = self.connected(), self._step < self.options.start_step, self._pieces(layers)
         self.count(staged.octets, is_last=is_last)
         is_known = is_last or self.layers.are_named or self._restored is not None
         reducer = self.reducer() if is_known or self._reducer is not None else None
 
         def average(plane: DataPlane) -> None:
-            values = staged.values()
-            if reducer is None:
+            if isinstance(staged, StagedSparse):
+                staged.average(allgather_payloads(plane.exchange, staged.payload()))
+                return
+            values, size = staged.values(), plane.exchange.size
+            if reducer is None or values.dtype != np.float32:
                 RingReducer(parse("inc", batch=1), Member(plane.exchange)).reduce(values)
+                np.divide(values, np.float32(size), out=values)
             else:
-                reducer.reduce(values, layers, exact=is_exact, pieces=pieces)
-            np.divide(values, np.float32(plane.exchange.size), out=values)
+                reducer.reduce(values, layers, exact=is_exact, pieces=pieces, divisor=size)
 
         return calls.start(average, LANES)
 
@@ -147,7 +159,8 @@ class CompressionState:
             CollectiveError: a rank did not come, or ranks have different options.
         """
         if self._calls is None:
-            self._calls = connect(self.group, self.options.settings())
+            options = {**self.options.compared(), **self.declared}
+            self._calls = connect(self.group, self.options.settings(), options)
         return self._calls
 
     def run(self, call: Callable[[DataPlane], T]) -> T:
@@ -177,6 +190,7 @@ class CompressionState:
                     f"the state is rank {restored['rank']}'s of {restored['size']}, this is rank {here[0]} of "
                     f"{here[1]}: load the state that this rank saved"
                 )
+            self.layers.close()
             self._exact = self.layers.exact(options) if restored is None else frozenset(restored["exact"])
             selection = Selection(self._exact, options.scale, auto_rms(spec, codec))
             self._reducer = SelectiveReducer(spec, member, selection)
@@ -193,11 +207,12 @@ class CompressionState:
         """
         calls, reducer, names = self._calls, self._reducer, self.layers.names
         scales = {} if reducer is None else {names[layer]: scale for layer, scale in reducer.scales().items()}
+        vanished = 0 if reducer is None else reducer.vanished
         if calls is None:
-            return Report(self._step, 0, 0, scales, CommInfo())
+            return Report(self._step, 0, 0, scales, vanished, CommInfo())
         info = with_nic(calls.totals, calls.plane.account.read(), None)
         ring = ring_octets(self._octets, calls.plane.exchange.size)
-        return Report(self._step, ring, info.payload_octets, scales, info)
+        return Report(self._step, ring, info.payload_octets, scales, vanished, info)
 
     def state_dict(self) -> Memory:
         """Return what this rank remembers, for :meth:`load_state_dict`; call it between two steps.
@@ -253,9 +268,18 @@ class CompressionState:
         self._begin(None, Layers(None, pickled["names"]), Options(**pickled["options"]))
         self.load_state_dict(pickled["memory"])
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompressionState:
+        """Return a state of the copied parameters with the same memory and group, not connected."""
+        copied = type(self).__new__(type(self))
+        copied._begin(self.group, copy.deepcopy(self.layers, memo), self.options)
+        copied.load_state_dict(copy.deepcopy(self.state_dict(), memo))
+        return copied
+
     def _begin(self, group: dist.ProcessGroup | None, layers: Layers, options: Options) -> None:
         self.group, self.layers, self.options = group, layers, options
         self._cut = []
+        self.declared: dict[str, Any] = {}
+        """What a door adds to the options that ranks compare when they connect, as JSON values."""
 
     def _pieces(self, layers: Bucket) -> list[Bucket]:
         """Return the buckets in which these layers are summed: those of earlier steps, if together they fill this one.

@@ -42,31 +42,26 @@ Use, in each of several processes::
     request = calls.start(lambda plane: ring_allreduce(plane.exchange, gradient, tagged=True), [Lane.TAGGED])
     request.add_done_callback(lambda request: print(request.error, calls.last_info))
 
-Files, from the first gather to the last octet: ``launchers`` (which rank this is), ``rendezvous`` (how ranks find each
-other), ``plane`` (set-up; settings; what a call works with), ``agreement`` (what ranks tell each other there),
-``wiring`` (the first connections), ``lanes``, ``links``, ``joining`` and ``nearby`` (all others, made when they are
-first used), ``dataplane`` and ``channel`` (sockets -> ``Exchange``), ``chunks`` and ``coded_socket`` (ranks that
-compress by themselves), ``driver``, ``ring_loop``, ``coded_ring_loop``, ``meeting_loop`` and ``loop_port`` (whole
-rounds in compiled code), ``contexts`` and ``sharing`` (communicators of the same ranks), ``watch``, ``peers``,
-``frames`` and ``mailbox`` (liveness and messages), ``requests`` (calls under way), ``progress`` (calls in the
-background), ``calls`` (calls carried out and accounted), ``info`` (the account); ``local_ranks`` (ranks as threads).
+Files, from the first gather to the last octet: ``launchers`` (which rank this is), ``rendezvous``, ``store_rendezvous``
+and ``address_rendezvous`` (how ranks find each other), ``plane`` (set-up; settings; what a call works with),
+``agreement`` (what ranks tell each other there), ``wiring`` (the first connections), ``lanes``, ``links``, ``joining``
+and ``nearby`` (all others, made when they are first used), ``dataplane`` and ``channel`` (sockets -> ``Exchange``),
+``chunks`` and ``coded_socket`` (ranks that compress by themselves), ``driver``, ``ring_loop``, ``coded_ring_loop``,
+``meeting_loop`` and ``loop_port`` (whole rounds in compiled code), ``contexts`` and ``sharing`` (communicators of the
+same ranks), ``watch``, ``peers``, ``frames`` and ``mailbox`` (liveness and messages), ``requests`` (calls under way),
+``progress`` (calls in the background), ``calls`` (calls carried out and accounted), ``info`` (the account);
+``local_ranks`` (ranks as threads).
 """
 
+from netoffload.transport.address_rendezvous import Address, AddressRendezvous, parse_addresses, read_addresses
 from netoffload.transport.calls import Calls
 from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.info import CommInfo, NicShare
 from netoffload.transport.lanes import Lane
 from netoffload.transport.plane import DataPlane, Settings, set_up
-from netoffload.transport.rendezvous import (
-    Address,
-    AddressRendezvous,
-    Rendezvous,
-    Store,
-    StoreRendezvous,
-    parse_addresses,
-    read_addresses,
-)
+from netoffload.transport.rendezvous import Rendezvous
 from netoffload.transport.requests import Request, wait_all
+from netoffload.transport.store_rendezvous import Store, StoreRendezvous
 
 __all__ = [
     "Address",

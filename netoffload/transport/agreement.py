@@ -7,11 +7,12 @@ errors: a rank that cannot take part says why in its offer, and all ranks raise.
 from __future__ import annotations
 
 import os
+import reprlib
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from netoffload import codec
 from netoffload.compiled.arrays import Float32Array
@@ -34,8 +35,10 @@ from netoffload.config import (
 from netoffload.control import request
 from netoffload.errors import CollectiveError, NetOffloadError, UsageError
 
-VERSION = 9
+VERSION = 10
 """Version of the data plane: ranks with different versions do not connect."""
+
+TOKEN_OCTETS: Final = 16
 
 Gather = Callable[[Any], Sequence[Any]]
 """Collective: takes a JSON value from each rank, returns all values in rank order (``rendezvous``)."""
@@ -95,7 +98,7 @@ class Offer:
         version: version of the data plane.
         address: IPv4 address where the rank listens.
         ports: ports of its listeners, by whether their connections are tagged.
-        token: secret that a rank which connects must say.
+        token: its part of the meeting's secret (``hello``).
         marking: what its NIC takes for tagged; None: the rank uses no NIC.
         precision: what its NIC, or its caller, says that tagged data is rounded by; None: exact.
         failure: why it cannot take part; None: it can.
@@ -107,7 +110,7 @@ class Offer:
     version: int = VERSION
     address: str = ""
     ports: Mapping[bool, int] | None = None
-    token: bytes = field(default_factory=lambda: secrets.token_bytes(16), compare=False)
+    token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_OCTETS), compare=False)
     marking: Marking | None = None
     precision: Precision | None = None
     failure: str | None = None
@@ -132,24 +135,56 @@ class Offer:
 
     @classmethod
     def from_words(cls, words: Any) -> Offer:
-        """Return what a rank offered; if its version differs, only the version."""
+        """Return what a rank offered; if its version differs, only the version; if it is nonsense, a failure."""
         try:
             if words["version"] != VERSION:
-                return cls(version=words["version"])
-            marking, precision, coding = words["marking"], words["precision"], words["coding"]
+                return cls(version=_number(words["version"], 0, 2**31))
+            marking, failure, token = words["marking"], words["failure"], bytes.fromhex(words["token"])
+            if len(token) != TOKEN_OCTETS or not (failure is None or isinstance(failure, str)):
+                raise ValueError("its token or its failure")
             return cls(
-                address=words["address"],
-                ports=None if words["ports"] is None else {bool(tagged): port for tagged, port in words["ports"]},
-                token=bytes.fromhex(words["token"]),
-                marking=None if marking is None else Marking(marking[0], tuple((a, b) for a, b in marking[1])),
-                precision=None if precision is None else Precision(*precision),
-                coding=None if coding is None else Precision(*coding),
+                address=_address(words["address"]),
+                ports=_ports(words["ports"]),
+                token=token,
+                marking=None if marking is None else Marking(_number(marking[0], 0, 255), _ranges(marking[1])),
+                precision=_precision(words["precision"]),
+                coding=_precision(words["coding"]),
                 offload=Offload(words["offload"]),
-                failure=words["failure"],
-                context=words["context"],
+                failure=None if failure is None else "".join(one if one.isprintable() else "?" for one in failure),
+                context=_number(words["context"], 1, 2**32 - 1),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            return cls(failure=f"its offer cannot be read: {error!r}")
+        except (LookupError, TypeError, ValueError, OverflowError, OSError, UsageError) as error:
+            return cls(failure=f"its offer cannot be read: {error!r:.200}")
+
+
+def _number(word: Any, least: int, most: int) -> int:
+    if type(word) is not int or not least <= word <= most:
+        raise ValueError(f"{reprlib.repr(word)} is not a number between {least} and {most}")
+    return word
+
+
+def _address(word: Any) -> str:
+    """Return an IPv4 address; "" is that of a rank that cannot take part."""
+    if word != "":
+        socket.inet_pton(socket.AF_INET, word)
+    return str(word)
+
+
+def _ports(words: Any) -> dict[bool, int] | None:
+    if words is None:
+        return None
+    ports = {bool(is_tagged): _number(port, 1, 2**16 - 1) for is_tagged, port in words}
+    if ports and len(ports) != 2:
+        raise ValueError("a listener is missing")
+    return ports
+
+
+def _ranges(words: Any) -> Ports:
+    return tuple((_number(first, 1, 2**16 - 1), _number(last, first, 2**16 - 1)) for first, last in words)
+
+
+def _precision(words: Any) -> Precision | None:
+    return None if words is None else Precision(codec.get(words[0]).name, check_bound_k(_number(words[1], 0, 2**31)))
 
 
 def asked_precision(codec_name: str | None, bound_k: int | None) -> Precision | None:
@@ -229,8 +264,10 @@ def own_address(gather: Gather, host: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((others[0], 9))  # sends nothing: asks the routing table
-        except OSError as error:
-            raise UsageError(f"no route to host {others[0]} ({error}): set ${ENV_ADDRESS} on every rank") from error
+        except (OSError, ValueError) as error:  # a name may have a form that no host's name has
+            raise UsageError(
+                f"no route to host {reprlib.repr(others[0])} ({error}): set ${ENV_ADDRESS} on every rank"
+            ) from error
         return str(probe.getsockname()[0])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Generic
@@ -16,6 +17,17 @@ from netoffload.transport.plane import Plane
 from netoffload.transport.progress import CallQueue
 from netoffload.transport.requests import Request
 
+_forks = 0
+"""How often this process is a fork of a fork: 0 in the first one that imports this."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
 
 class Calls(Generic[Plane]):
     """The calls of one communicator. :meth:`start` may be called from any thread.
@@ -27,6 +39,7 @@ class Calls(Generic[Plane]):
     def __init__(self, plane: Plane) -> None:
         """Begin a new account."""
         self.plane = plane
+        self._forks = _forks
         self.totals = CommInfo()
         """What all calls did, without the NIC's part."""
         self.last_info = CommInfo()
@@ -36,29 +49,39 @@ class Calls(Generic[Plane]):
         # Held while a call is added to the totals: a call in the background and a message may end at the same time.
         self._accounting = threading.Lock()
 
-    def run(self, call: Callable[[Plane], None], lanes: Sequence[Lane]) -> None:
+    def run(self, call: Callable[[Plane], None], lanes: Sequence[Lane], calling: str = "") -> None:
         """Carry out a call, after those under way if there are any, and return when it has ended.
 
         Args:
             call: what to do.
             lanes: the lanes that carry the call's data.
+            calling: the call in words, for errors; ranks whose words differ do not go on. Empty: the algorithm's own.
 
         Raises:
             CollectiveError: what went wrong with the call.
         """
+        if self._forks != _forks:  # takes a tenth of os.getpid()
+            self.plane.exchange.watch.refuse_in_fork()
         if self._queue.is_idle:
-            self._carry_out(call, lanes)
+            self._carry_out(call, lanes, calling)
         else:
-            self.start(call, lanes).wait()
+            self.start(call, lanes, calling).wait()
 
-    def start(self, call: Callable[[Plane], None], lanes: Sequence[Lane]) -> Request:
+    def start(self, call: Callable[[Plane], None], lanes: Sequence[Lane], calling: str = "") -> Request:
         """Carry out a call in the background, after those under way; arguments as for :meth:`run`."""
-        return self._queue.start(lambda: self._carry_out(call, lanes))
+        self.plane.exchange.watch.refuse_in_fork()
+        return self._queue.start(lambda: self._carry_out(call, lanes, calling))
 
     def refuse(self) -> Request:
         """Tell the other ranks, in their meeting, that this rank does not make the call that they make."""
         exchange = self.plane.exchange
+        exchange.watch.refuse_in_fork()
         return self._queue.start(lambda: refuse(exchange))
+
+    def give_up(self, error: BaseException) -> None:
+        """End the connections after the calls under way, so that every rank hears of ``error``; return at once."""
+        exchange = self.plane.exchange
+        self._queue.start(lambda: exchange.abort(error))
 
     def account(self, done: CommInfo) -> None:
         """Add what a call did to the totals, and check that it was compressed if the settings require that.
@@ -88,18 +111,22 @@ class Calls(Generic[Plane]):
         self._queue.end()
         self.plane.exchange.close()
 
-    def _carry_out(self, call: Callable[[Plane], None], lanes: Sequence[Lane]) -> None:
+    def _carry_out(self, call: Callable[[Plane], None], lanes: Sequence[Lane], calling: str) -> None:
         plane, exchange = self.plane, self.plane.exchange
         watch, sent = exchange.stopwatch, exchange.sent_octets(lanes)
         saved, coding_s = exchange.coding()
         start_s, wire_s, reduce_s, codec_s = watch.now_s(), watch.wire_s, watch.reduce_s, watch.codec_s
         late_s, aside = watch.late_s, watch.aside_octets
         try:
-            calling = exchange.begin_call()
+            reserved = exchange.begin_call()
             try:
+                if calling:
+                    exchange.calling = calling
                 call(plane)
             finally:
-                calling.release()
+                if calling:
+                    exchange.calling = ""
+                reserved.release()
         except (UsageError, MemoryError):  # raised before the meeting, or inside a call that closed the connections
             with contextlib.suppress(NetOffloadError):
                 refuse(exchange)

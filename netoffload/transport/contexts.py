@@ -8,16 +8,17 @@ its communicator is closed or gives up because of an error; the other contexts g
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
-from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport.frames import EVERY, Frame, Kind, farewell, reason_of
-from netoffload.transport.joining import Connection
-from netoffload.transport.lanes import CALL_LANES, Key, Lane
+from netoffload.errors import CollectiveError, PeerLostError, UsageError
+from netoffload.transport.frames import Frame, Kind, farewell, reason_of
+from netoffload.transport.lanes import CALL_LANES, EVERY, Key, Lane
+from netoffload.transport.listening import Connection
 from netoffload.transport.mailbox import Message, Receive, hopeless
 from netoffload.transport.peers import Send
 from netoffload.transport.requests import Arrival, Request
@@ -48,6 +49,15 @@ class Context:
         self._lock, self._changed = watch.lock, watch.changed
         self._links, self._mailbox = watch.links, watch.mailbox
         self._is_closed = False
+        self._owner = os.getpid()
+
+    def refuse_in_fork(self) -> None:
+        """Raise UsageError in a child of the process that connected: the connections are its parent's."""
+        if os.getpid() != self._owner:
+            raise UsageError(
+                f"process {os.getpid()} is a fork of the process that connected, and its parent uses the connections: "
+                "let it set up a communicator of its own"
+            )
 
     def connection(self, peer: int, lane: Lane) -> Connection:
         """Return the connection to ``peer``, and make it if there is none.
@@ -81,15 +91,25 @@ class Context:
                 if key.lane in lanes and key.context in (EVERY, self.number)
             ]
 
-    def send(self, peer: int, tag: int, data: memoryview) -> Request:
-        """Post a message of float32 to ``peer``, which may be this rank. It cannot be cancelled."""
+    def send(self, peer: int, tag: int, data: memoryview, words: str = "") -> Request:
+        """Post a message of float32 to ``peer``, which may be this rank. It cannot be cancelled.
+
+        Args:
+            peer: the receiver.
+            tag: the message's tag.
+            data: its octets.
+            words: what it is, for the receiver.
+        """
+        self.refuse_in_fork()
         request = Request()
         with self._lock:
             if self._refused(request):
                 return request
             if peer == self._rank:
-                own = memoryview(bytearray(data))
-                self._mailbox.arrive(Message(peer, tag, len(own), own=own, got=len(own), context=self.number))
+                own = bytearray(data)
+                self._mailbox.arrive(
+                    Message(peer, tag, len(own), own=own, got=len(own), context=self.number, words=words)
+                )
                 self._changed.notify_all()
                 request.complete()
                 return request
@@ -101,7 +121,7 @@ class Context:
                 )
                 return request
             # Announced at once, though messages before it have yet to leave: the receiver may ask for this one first.
-            frame = Frame(Kind.MESSAGE, tag=tag, count=len(data) // FLOAT_OCTETS, context=self.number)
+            frame = Frame(Kind.MESSAGE, words, tag, count=len(data) // FLOAT_OCTETS, context=self.number)
             to.outgoing += frame.to_octets()
             if data:
                 to.outbox.append(Send(data, request, self.number))
@@ -117,6 +137,7 @@ class Context:
 
         It fails when every rank that could satisfy it has closed its communicator.
         """
+        self.refuse_in_fork()
         request = Request(self._withdraw)
         with self._lock:
             if not self._refused(request):
@@ -137,6 +158,7 @@ class Context:
         Raises:
             CollectiveError: the context ended, or no such message can come.
         """
+        self.refuse_in_fork()
         with self._changed:
             links = self._links
             while (reason := self._why_not()) is None:

@@ -67,6 +67,7 @@ class TcpExchange:
         """Take over the connections."""
         self.rank = rank
         self.size = size
+        self.calling = ""
         self.stopwatch = Stopwatch(time.perf_counter)
         self._timeout_s = timeout_s
         self._late_s = late_s

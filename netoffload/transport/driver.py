@@ -14,9 +14,11 @@ for the descriptors again; a closed socket has -1.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, cast
 
 import numpy as np
@@ -44,6 +46,9 @@ OTHER_SLICE_NS: Final = 2_000_000_000
 
 _NS: Final = 1e9
 
+_NUMBA: Final = sys.modules["numba"]
+"""What ``compiled`` has imported."""
+
 _ZEROS: Final = np.zeros(loop_port.PATIENCE, np.int64).data
 
 Step = Callable[[int, int], int]
@@ -52,8 +57,26 @@ Sides = tuple[TcpChannel, TcpChannel]
 
 def prepare() -> None:
     """Compile what rounds run, or load it from the cache, so that no call makes a peer wait for it."""
-    if JIT_DISABLED:
-        return
+    if not JIT_DISABLED:
+        with numba_found():
+            _prepare()
+
+
+@contextlib.contextmanager
+def numba_found() -> Iterator[None]:
+    """Let Numba find itself: it imports itself when it loads a kernel, and a program may have hidden it meanwhile.
+
+    mpi4py's tests do so, by ``sys.modules["numba"] = None``.
+    """
+    hidden = {"numba": sys.modules.get("numba", _NUMBA)}
+    sys.modules["numba"] = _NUMBA
+    try:
+        yield
+    finally:
+        sys.modules.update(hidden)
+
+
+def _prepare() -> None:
     nothing = np.empty(0, np.float32)
     no_steps = np.zeros((1, 2), np.int64)
     plan = RingPlan(nothing, nothing.view(np.uint32), nothing, no_steps, 0, 0, loop_port.NOT_ROUNDED, 0)
@@ -78,8 +101,10 @@ def standstill(peers: Sequence[int], limit_s: float, may_be_late: bool) -> PeerL
     """Return the error for living peers that did nothing for the time limit."""
     names = ", ".join(str(peer) for peer in sorted(set(peers)))
     if may_be_late:
-        return PeerLostError(f"rank {names} lives but did not come to this call within {limit_s:g} s (late_s)")
-    return PeerLostError(f"rank {names} lives but neither sent nor took anything for {limit_s:g} s")
+        return PeerLostError(
+            f"rank {names} lives but did not come to this call within the timeout of {limit_s:g} s (late_s)"
+        )
+    return PeerLostError(f"rank {names} lives but neither sent nor took anything for the timeout of {limit_s:g} s")
 
 
 class Driver:

@@ -1,7 +1,7 @@
 """What travels on the control lane: heartbeats, farewells, headers of messages, requests to connect.
 
 Each frame is a fixed part and a text. Several communicators of the same ranks share a control lane, so a frame names
-its context (``contexts``), or all contexts.
+its context (``contexts``), or all contexts. Every field is checked here, before anything uses it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ import enum
 import struct
 from dataclasses import dataclass
 
-from netoffload.errors import CollectiveError, NetOffloadError, PeerLostError
+from netoffload.errors import CollectiveError, MalformedError, NetOffloadError, PeerLostError
+from netoffload.transport.lanes import CALL_LANES, EVERY, Lane
 
 _FIXED = struct.Struct("!4sBBHiIQ")
 _MAGIC = b"NOFC"
 MAX_TEXT_OCTETS = 1000
 
-EVERY = 0
-"""In place of a context number: all contexts, or a connection that they share."""
+MAX_WORDS_OCTETS = 100
+"""Longest text of a MESSAGE. A million of them may wait (``watch.MESSAGES_MAX``)."""
+
+MESSAGE_FLOATS_MAX = 2**40
+"""Longest message that a frame may announce: more than any machine's memory."""
 
 
 class Kind(enum.IntEnum):
@@ -43,7 +47,7 @@ class Frame:
 
     Attributes:
         kind: what the frame says.
-        text: reason, in LOST and ERROR.
+        text: reason, in LOST and ERROR; what the message is, in MESSAGE.
         tag: tag of the message in MESSAGE; lane in CONNECT.
         count: floats of the message in MESSAGE.
         context: number of the context that the frame concerns.
@@ -57,7 +61,7 @@ class Frame:
 
     def to_octets(self) -> bytes:
         """Return the frame's octets."""
-        text = self.text.encode()[:MAX_TEXT_OCTETS]
+        text = self.text.encode()[: MAX_WORDS_OCTETS if self.kind is Kind.MESSAGE else MAX_TEXT_OCTETS]
         return _FIXED.pack(_MAGIC, self.kind, 0, len(text), self.tag, self.context, self.count) + text
 
 
@@ -80,16 +84,40 @@ def take_frames(octets: bytearray) -> list[Frame]:
     """Take every whole frame from the front of ``octets``.
 
     Raises:
-        CollectiveError: the octets are not a frame of this version.
+        MalformedError: the octets are not a frame of this version; the message begins after the sender's name.
     """
     frames = []
     while len(octets) >= _FIXED.size:
-        magic, kind, _, length, tag, context, count = _FIXED.unpack_from(octets)
-        if magic != _MAGIC or kind not in tuple(Kind):
-            raise CollectiveError("a rank sent something that is no control frame: install the same version everywhere")
+        magic, kind, zero, length, tag, context, count = _FIXED.unpack_from(octets)
+        if magic != _MAGIC or kind not in tuple(Kind) or zero or length > MAX_TEXT_OCTETS:
+            raise _malformed("its header is none")
         if len(octets) < _FIXED.size + length:
             break
         text = octets[_FIXED.size : _FIXED.size + length].decode(errors="replace")
         del octets[: _FIXED.size + length]
-        frames.append(Frame(Kind(kind), text, tag, count, context))
+        frame = Frame(Kind(kind), "".join(each if each.isprintable() else "?" for each in text), tag, count, context)
+        _check(frame)
+        frames.append(frame)
     return frames
+
+
+def _check(frame: Frame) -> None:
+    """Refuse a field that no frame of its kind has."""
+    kind = frame.kind
+    has_reason = kind in (Kind.LOST, Kind.ERROR)
+    longest = MAX_WORDS_OCTETS if kind is Kind.MESSAGE else MAX_TEXT_OCTETS if has_reason else 0
+    if len(frame.text) > longest or (has_reason and not frame.text):
+        raise _malformed(f"a {kind.name} with a text of {len(frame.text)} characters")
+    if kind is Kind.MESSAGE:
+        if frame.context == EVERY or frame.count > MESSAGE_FLOATS_MAX:
+            raise _malformed(f"a message of {frame.count} floats in context {frame.context}")
+    elif kind is Kind.CONNECT:
+        is_lane = frame.tag in (Lane.UNTAGGED, Lane.TAGGED, Lane.MESSAGES)
+        if not is_lane or (frame.tag in CALL_LANES) is (frame.context == EVERY) or frame.count:
+            raise _malformed(f"a request for lane {frame.tag} of context {frame.context}")
+    elif frame.tag or frame.count or (kind is Kind.BEAT and frame.context != EVERY):
+        raise _malformed(f"a {kind.name} with more than it says")
+
+
+def _malformed(reason: str) -> MalformedError:
+    return MalformedError(f"sent something that is no control frame ({reason}): install the same version everywhere")

@@ -87,7 +87,7 @@ class CommInfo:
         calls: number of calls.
         raw_octets: octets that this rank handed to its sockets, before any compression. If data goes untagged
             (``Allreduce_ring``, short vectors, and what an aggregator sends down), they include the announcements of
-            the calls' meetings, 24 octets each.
+            the calls' meetings, 128 octets each.
         seconds: time in the calls.
         wire_s: part of ``seconds`` in which the rank slept until data came or went.
         reduce_s: part of ``seconds`` that the operation took, such as adding.

@@ -1,15 +1,13 @@
-"""How two ranks get a connection: who connects to whom, and what they say first.
+"""How two ranks get a connection: who connects to whom, and how they come to know each other.
 
-Each rank has two listening sockets, one for tagged lanes and one for the others. All ranks know these ports. Of two
-ranks the higher one connects, so a pair never makes a connection twice. A lower rank that wants the first connection
-*knocks*: it connects and says hello, and the higher rank connects back, which ends the knock. A knock that ends without
-a connection back reached a rank that is closing. For all further lanes the lower rank asks over the control lane.
+All ranks know each other's ports (``listening``). Of two ranks the higher one connects, so a pair never makes a
+connection twice. A lower rank that wants the first connection *knocks*: it connects and says who it is, and the higher
+rank connects back, which ends the knock. A knock that ends without a connection back reached a rank that is closing.
+For all further lanes the lower rank asks over the control lane.
 
-Both ends begin with a *hello* (``lanes``).
-
-The NICs' ToS is set on the listener before ``listen`` and on the connecting socket before ``connect``: the handshake
-itself is tagged, and Linux gives an accepted socket the ToS of its listener. If NICs compress only some ports, the
-listener has one of them.
+Both ends begin with hellos (``hello``). Until a connection's first hello is right, it may be a stranger's. A rank keeps
+the newest ``STRANGERS_MAX`` of them, and a few descriptors in reserve, so strangers cannot take the last ones. A rank
+whose connection ends before it was answered was perhaps taken for a stranger, and connects again.
 
 Ranks of one network namespace connect their untagged lanes without TCP (``nearby``).
 
@@ -24,88 +22,36 @@ import os
 import select
 import socket
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
-from netoffload.config import format_ports
 from netoffload.transport import nearby
 from netoffload.transport.agreement import Marking, Offer
-from netoffload.transport.lanes import HELLO_OCTETS, TAGGED_LANES, Hello, Key, Lane
+from netoffload.transport.hello import HELLO_OCTETS, Hello, Step, secret_of
+from netoffload.transport.lanes import TAGGED_LANES, Key, Lane
+from netoffload.transport.listening import Connection, Listeners, tcp_socket
 
-SEND_BUFFER_OCTETS = 1024 * 1024
-"""Send buffer that a socket asks for. The kernel grants at most ``net.core.wmem_max``; autotuning would begin at
-16 KiB. Four chunks of a ring fit, so a sender seldom sleeps for room. 4 MiB are not measurably faster, and cost more
-cache. The receive buffer is not set: the kernel's autotuning follows the path, and setting the size would end it."""
+T = TypeVar("T")
 
 _BIND_ADDRESS_NO_PORT: Final = 24
 """``IP_BIND_ADDRESS_NO_PORT``, linux/in.h: ``connect`` chooses the port, and only for its destination."""
 
+STRANGERS_MAX: Final = 64
+"""Most connections that have not said a right hello; the oldest is closed for a new one."""
 
-@dataclass(frozen=True, eq=False)
-class Connection:
-    """A connection that stands; non-blocking.
+RESERVE: Final = 4
+"""File descriptors kept for connections of ranks."""
 
-    Attributes:
-        conn: the socket.
-        own: address and port of this end, as in the NIC's flow table. They are kept here because the kernel forgets
-            them when the connection ends. A connection within the host has none.
-        other: address and port of the other end, likewise.
-    """
+ACCEPTS_MAX: Final = 256
+"""Most connections that are taken before other sockets have their turn."""
 
-    conn: socket.socket
-    own: tuple[str, int] = ("", 0)
-    other: tuple[str, int] = ("", 0)
+LIVES: Final = b"\0"
+"""What a rank that ends sends to whom it does not know."""
 
-    @classmethod
-    def of(cls, conn: socket.socket) -> Connection:
-        """Set a connected socket's options, and note the addresses of both ends."""
-        conn.setblocking(False)
-        conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_OCTETS)
-        if conn.family == socket.AF_UNIX:
-            return cls(conn)
-        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            return cls(conn, conn.getsockname(), conn.getpeername())
-        except OSError:  # it has ended already: its first use raises the reason
-            return cls(conn)
-
-
-class Listeners:
-    """A rank's two listening sockets; none if it is the only rank.
-
-    Args:
-        size: number of ranks.
-        address: IPv4 address to listen at.
-        marking: marking of tagged connections.
-
-    Raises:
-        OSError: this node does not have the address, or all ports of the marking are in use.
-    """
-
-    def __init__(self, size: int, address: str, marking: Marking | None = None) -> None:
-        """Listen."""
-        self.sockets: dict[bool, socket.socket] = {}
-        """By whether their connections are tagged."""
-        marking = marking or Marking()
-        try:
-            for lane in (Lane.CONTROL, Lane.TAGGED) if size > 1 else ():
-                is_tagged = lane in TAGGED_LANES
-                listener = self.sockets[is_tagged] = _tcp_socket(lane, marking.tos)
-                _listen(listener, address, marking if is_tagged else Marking(), size)
-        except OSError:
-            self.close()
-            raise
-
-    @property
-    def ports(self) -> dict[bool, int]:
-        """Return the port of each listener."""
-        return {is_tagged: listener.getsockname()[1] for is_tagged, listener in self.sockets.items()}
-
-    def close(self) -> None:
-        """Stop listening; accepted connections live on."""
-        for listener in self.sockets.values():
-            listener.close()
+TRIES_MAX: Final = 8
+AGAIN_S: Final = 0.01
+"""How often a rank connects if it gets no answer, and its first pause; each pause is twice the one before."""
 
 
 @dataclass(frozen=True)
@@ -136,14 +82,31 @@ Event = Joined | Knocked | Failed
 
 @dataclass(eq=False)
 class _Opening:
-    """A connection that does not stand yet; the key is None until the connecting end has said who it is."""
+    """A connection that does not stand yet."""
 
     conn: socket.socket
     deadline_s: float
     key: Key | None = None
+    """None until the end that connected has said a right hello."""
     source: str = ""
+    """Where an accepted connection comes from; "": this rank made the connection."""
+    tries: int = 1
     is_connected: bool = False
+    said: Hello | None = None
+    """This end's latest hello."""
+    is_answered: bool = False
+    """Whether this end connected, and knows the other one."""
     heard: bytearray = field(default_factory=bytearray)
+
+
+@dataclass(frozen=True)
+class _Again:
+    """A connection to make again."""
+
+    key: Key
+    when_s: float
+    deadline_s: float
+    tries: int
 
 
 class Joiner:
@@ -163,33 +126,42 @@ class Joiner:
         """Make no connection yet."""
         self._rank = rank
         self._offers = offers
+        self._secret = secret_of(offer.token for offer in offers)
         self._tos = tos
         self._timeout_s = timeout_s
         self._opening: dict[int, _Opening] = {}
+        """By descriptor, the oldest first."""
+        self._again: list[_Again] = []
         self._knocks: dict[int, socket.socket] = {}
         self._events: list[Event] = []
         self._is_deaf = False
         self._doors = list(listeners.sockets.values())
+        self._reserve: list[int] = []
         if self._doors:
             with contextlib.suppress(OSError):  # TCP serves instead
                 self._doors.append(nearby.listen(offers[rank].token))
+            self._fill_reserve()
         for door in self._doors:
             door.setblocking(False)
 
     def begin(self, key: Key) -> None:
         """Begin to connect to a lower rank, or to knock at a higher one."""
+        self._begin(key, time.monotonic() + self._timeout_s)
+
+    def _begin(self, key: Key, deadline_s: float, tries: int = 1) -> None:
         try:
-            conn = nearby.connect(self._offers[key.peer].token) if key.lane is Lane.UNTAGGED else None
-            conn = conn or self._connecting(key)
+            conn = self._with_room(lambda: self._connecting(key))
         except OSError as error:
             self._events.append(Failed(key, error))
             return
-        self._opening[conn.fileno()] = _Opening(conn, time.monotonic() + self._timeout_s, key)
+        self._opening[conn.fileno()] = _Opening(conn, deadline_s, key, tries=tries)
 
     def _connecting(self, key: Key) -> socket.socket:
-        """Return a TCP socket that has begun to connect."""
+        """Return a socket that has begun to connect."""
         offer, lane = self._offers[key.peer], key.lane
-        conn = _tcp_socket(lane, self._tos)
+        if lane is Lane.UNTAGGED and (near := nearby.connect(offer.token)) is not None:
+            return near
+        conn = tcp_socket(lane, self._tos)
         try:
             conn.setblocking(False)
             # Without bind, the route may choose another address of this node, which the listener would not accept.
@@ -205,7 +177,8 @@ class Joiner:
 
     def is_making(self, key: Key | None = None) -> bool:
         """Return whether this rank has begun to make a connection (None: any) that does not stand yet."""
-        return any(key in (None, one.key) for one in self._opening.values())
+        keys = [*(one.key for one in self._opening.values()), *(one.key for one in self._again)]
+        return bool(keys) if key is None else key in keys
 
     def wanted(self) -> dict[int, int]:
         """Return what to wait for: descriptor -> events of poll(2)."""
@@ -216,24 +189,24 @@ class Joiner:
 
     def deadline_s(self) -> float:
         """Return when to call :meth:`serve` even if nothing is ready."""
-        return 0.0 if self._events else min((one.deadline_s for one in self._opening.values()), default=float("inf"))
+        times_s = [*(one.deadline_s for one in self._opening.values()), *(one.when_s for one in self._again)]
+        return 0.0 if self._events else min(times_s, default=float("inf"))
 
     def serve(self, ready: Collection[int]) -> list[Event]:
         """Go on with the descriptors that are ready; return what has happened."""
         now_s = time.monotonic()
         for fd, one in list(self._opening.items()):
-            try:
-                if fd in ready:
-                    self._go_on(one)
-                elif now_s > one.deadline_s:
-                    raise TimeoutError(errno.ETIMEDOUT, "timed out")
-            except OSError as error:
-                self._drop(fd)
-                if one.source == "":  # this rank made it; an accepted connection may be a stranger's
-                    self._events.append(Failed(one.key, error))
+            if fd in ready:
+                self._attempt(one)
+            elif now_s > one.deadline_s:
+                self._end(one, TimeoutError(errno.ETIMEDOUT, "timed out"))
         for door in self._doors:
             if door.fileno() in ready:
                 self._accept(door)
+        for again in [one for one in self._again if one.when_s <= now_s]:
+            self._again.remove(again)
+            self._begin(again.key, again.deadline_s, again.tries)
+        self._fill_reserve()
         events, self._events = self._events, []
         return events
 
@@ -245,27 +218,38 @@ class Joiner:
     def close(self, farewell: bytes) -> None:
         """Close the listeners, and the connections that do not stand yet.
 
-        A control lane may stand at its other end already, so it is sent ``farewell``.
+        A control lane may stand at its other end already, so it is sent ``farewell``. Who has not spoken may be a rank
+        that probes whether this one lives (``links``), and gets an octet.
         """
         for door in self._doors:
+            if farewell:  # else this is a fork, and its parent accepts
+                self._accept(door)  # the kernel resets what it finds waiting, as it does for a dead process
             door.close()
         for peer in list(self._knocks):
             self.end_knock(peer)
         for one in list(self._opening.values()):
-            if farewell and one.is_connected and one.key is not None and one.key.lane is Lane.CONTROL:
+            is_control = one.source != "" and one.key is not None and one.key.lane is Lane.CONTROL
+            if farewell and (is_control or one.key is None):
                 with contextlib.suppress(OSError):
-                    one.conn.send(farewell)
+                    one.conn.send(farewell if is_control else LIVES)
             one.conn.close()
         self._opening.clear()
+        self._again.clear()
+        while self._reserve:
+            os.close(self._reserve.pop())
 
     def _accept(self, door: socket.socket) -> None:
         try:
-            while not self._is_deaf:
-                conn, address = door.accept()
+            for _ in range(ACCEPTS_MAX):
+                conn, address = self._with_room(door.accept)
                 conn.setblocking(False)
+                if door.family == socket.AF_UNIX and not nearby.is_trusted(conn):
+                    conn.close()
+                    continue
                 deadline_s = time.monotonic() + self._timeout_s
                 source = address[0] if address else nearby.HERE
                 self._opening[conn.fileno()] = _Opening(conn, deadline_s, source=source, is_connected=True)
+                self._close_oldest_strangers(STRANGERS_MAX)
         except BlockingIOError:
             pass
         except ConnectionError:  # it ended before it was taken
@@ -274,10 +258,56 @@ class Joiner:
             self._is_deaf = True  # else poll would return at once for the same connection, again and again
             self._events.append(Failed(None, error))
 
+    def _close_oldest_strangers(self, kept: int) -> bool:
+        """Close the oldest connections without a right hello until there are only ``kept``; return whether one was."""
+        strangers = [one for one in self._opening.values() if one.key is None]
+        for one in strangers[: max(len(strangers) - kept, 0)]:
+            self._attempt(one)  # it may have spoken meanwhile
+            if one.key is None and one.conn.fileno() in self._opening:
+                self._drop(one)
+        return len(strangers) > kept
+
+    def _with_room(self, make: Callable[[], T]) -> T:
+        """Return what ``make`` returns; if no descriptor is left, take one from a stranger or from the reserve."""
+        while True:
+            try:
+                return make()
+            except OSError as error:
+                if error.errno != errno.EMFILE:
+                    raise
+                if self._close_oldest_strangers(max(sum(one.key is None for one in self._opening.values()) - 1, 0)):
+                    continue
+                if not self._reserve:
+                    raise
+                os.close(self._reserve.pop())
+
+    def _fill_reserve(self) -> None:
+        with contextlib.suppress(OSError):
+            while len(self._reserve) < RESERVE:
+                self._reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def _attempt(self, one: _Opening) -> None:
+        try:
+            self._go_on(one)
+        except OSError as error:
+            self._end(one, error)
+
+    def _end(self, one: _Opening, error: OSError) -> None:
+        """End a connection that failed; an accepted one may be a stranger's, and is no event."""
+        self._drop(one)
+        if one.source or one.key is None:
+            return
+        is_unanswered = not one.is_answered and isinstance(error, (ConnectionResetError, BrokenPipeError))
+        if is_unanswered and one.tries < TRIES_MAX:
+            when_s = time.monotonic() + AGAIN_S * 2**one.tries
+            self._again.append(_Again(one.key, when_s, one.deadline_s, one.tries + 1))
+        else:
+            self._events.append(Failed(one.key, error))
+
     def _go_on(self, one: _Opening) -> None:
         """Do the next step with a connection that is ready."""
         if not one.is_connected:
-            self._begin_to_talk(one)
+            self._call(one)
             return
         try:
             octets = one.conn.recv(HELLO_OCTETS - len(one.heard))
@@ -289,67 +319,70 @@ class Joiner:
         if len(one.heard) < HELLO_OCTETS:
             return
         hello = Hello.from_octets(one.heard)
-        if hello is None or hello.token != self._offers[self._rank].token or hello.rank >= len(self._offers):
+        one.heard.clear()
+        if hello is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "another program listens there")
-        if one.key is None:
-            self._take(one, hello)
-        elif (hello.rank, hello.lane, hello.context) == one.key:
-            self._stand(one, hello)
+        if one.said is None:
+            self._answer(one, hello)
+        elif one.source == "":
+            self._prove(one, hello, one.said)
+        elif hello.answers(one.said, Step.PROOF) and hello.is_sealed(self._secret, one.said.nonce):
+            self._let_in(one, hello)
         else:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"rank {hello.rank} listens there")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "it did not prove who it is")
 
-    def _begin_to_talk(self, one: _Opening) -> None:
+    def _call(self, one: _Opening) -> None:
         """Say hello on a connection that this rank has made."""
         if number := one.conn.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise OSError(number, os.strerror(number))
         assert one.key is not None
-        one.is_connected = True
-        self._say_hello(one.conn, one.key)
+        with contextlib.suppress(BlockingIOError):  # poll spoke of an older socket with the same descriptor
+            self._say(one, Hello(Step.CALL, self._rank, one.key.peer, one.key.lane, one.key.context))
+            one.is_connected = True
 
-    def _take(self, one: _Opening, hello: Hello) -> None:
+    def _answer(self, one: _Opening, hello: Hello) -> None:
         """Answer an accepted connection that has said which rank it comes from."""
-        if one.source not in (self._offers[hello.rank].address, nearby.HERE) or hello.rank == self._rank:
+        is_rank = hello.rank < len(self._offers) and hello.rank != self._rank == hello.to
+        if hello.step is not Step.CALL or not is_rank or not hello.is_sealed(self._secret):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "another program connected")
+        one.key = Key(hello.rank, hello.lane, hello.context)  # no stranger: it is not dropped to make room
+        address = self._offers[hello.rank].address
+        is_near = one.source == nearby.HERE and hello.lane is Lane.UNTAGGED
+        is_there = one.source == address or (is_near and self._with_room(lambda: nearby.is_here(address)))
+        if not is_there or (hello.rank < self._rank and hello.lane is not Lane.CONTROL):
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"that is not rank {hello.rank}")
-        if hello.rank < self._rank:
-            del self._opening[one.conn.fileno()]
-            self.end_knock(hello.rank)
-            self._knocks[hello.rank] = one.conn
-            self._events.append(Knocked(hello.rank))
+        self._say(one, Hello(Step.ANSWER, self._rank, hello.rank, hello.lane, hello.context), hello.nonce)
+
+    def _prove(self, one: _Opening, hello: Hello, said: Hello) -> None:
+        """Check an answer, and prove that this is no recorded call; unless it is a knock, the connection stands."""
+        if one.is_answered or not hello.answers(said, Step.ANSWER) or not hello.is_sealed(self._secret, said.nonce):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "another program listens there")
+        one.is_answered = True
+        self._say(one, Hello(Step.PROOF, self._rank, said.to, said.lane, said.context, said.nonce), hello.nonce)
+        if said.to < self._rank:
+            self._stand(one)
+
+    def _let_in(self, one: _Opening, hello: Hello) -> None:
+        """Take a connection that has proved which rank it comes from."""
+        if hello.rank > self._rank:
+            self._stand(one)
             return
-        self._say_hello(one.conn, Key(hello.rank, hello.lane, hello.context))
-        self._stand(one, hello)
-
-    def _say_hello(self, conn: socket.socket, to: Key) -> None:
-        hello = Hello(self._offers[to.peer].token, self._rank, to.lane, to.context).to_octets()
-        if conn.send(hello) < len(hello):  # the first octets of a connection: its send buffer is empty
-            raise OSError(errno.ENOBUFS, "the kernel has no room for the first kilobyte")
-
-    def _stand(self, one: _Opening, hello: Hello) -> None:
         del self._opening[one.conn.fileno()]
-        self._events.append(Joined(Key(hello.rank, hello.lane, hello.context), Connection.of(one.conn)))
+        self.end_knock(hello.rank)
+        self._knocks[hello.rank] = one.conn
+        self._events.append(Knocked(hello.rank))
 
-    def _drop(self, fd: int) -> None:
-        with contextlib.suppress(KeyError):
-            self._opening.pop(fd).conn.close()
+    def _say(self, one: _Opening, hello: Hello, heard: bytes = b"") -> None:
+        one.said = hello.sealed(self._secret, heard)
+        octets = one.said.to_octets()
+        if one.conn.send(octets) < len(octets):  # among the first octets of a connection: its send buffer has room
+            raise OSError(errno.ENOBUFS, "the kernel has no room for the first kilobytes")
 
+    def _stand(self, one: _Opening) -> None:
+        assert one.key is not None
+        del self._opening[one.conn.fileno()]
+        self._events.append(Joined(one.key, Connection.of(one.conn)))
 
-def _listen(listener: socket.socket, address: str, marking: Marking, backlog: int) -> None:
-    """Listen at the first free port of the marking, or at any port if it names none."""
-    for first, last in marking.ports or ((0, 0),):
-        for port in range(first, last + 1):
-            try:
-                listener.bind((address, port))
-                listener.listen(backlog)
-            except OSError as error:
-                if not port or error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                    raise
-            else:
-                return
-    ports = format_ports(marking.ports)
-    raise OSError(errno.EADDRINUSE, f"no port of {ports} is free for tagged connections: give the NIC more (--ports)")
-
-
-def _tcp_socket(lane: Lane, tos: int) -> socket.socket:
-    conn = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    conn.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos if lane in TAGGED_LANES else 0)
-    return conn
+    def _drop(self, one: _Opening) -> None:
+        self._opening.pop(one.conn.fileno(), None)  # it may have been dropped to make room
+        one.conn.close()

@@ -1,10 +1,10 @@
-"""Which rank a process is, from the environment that ``torchrun`` or ``mpiexec`` sets."""
+"""Which rank of which attempt a process is, from the environment that ``torchrun``, ``mpiexec`` or Slurm sets."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
-from typing import Final
+from collections.abc import Mapping, MutableMapping
+from typing import Final, NamedTuple
 
 LAUNCHERS: Final = (
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
@@ -13,6 +13,43 @@ LAUNCHERS: Final = (
 """Variables of rank, number of ranks and rank on its host, as MPICH and Open MPI name them."""
 
 PORT_DEFAULT: Final = "29500"
+
+ATTEMPTS: Final = (
+    ("TORCHELASTIC_RUN_ID", "GROUP_RANK", "TORCHELASTIC_RESTART_COUNT"),
+    ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_RESTART_COUNT"),
+)
+"""Variables of a job's name, of who counts its restarts, and of the count. Slurm sets no count before the first."""
+
+
+class Attempt(NamedTuple):
+    """One start of a job: its launcher may start it again after an error.
+
+    Attributes:
+        run: name of the job.
+        counter: who counts the restarts; each agent of ``torchrun`` counts its own.
+        number: restarts before this one.
+    """
+
+    run: str = ""
+    counter: str = ""
+    number: int = 0
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Attempt:
+        """Return the attempt that the launcher names; the first one of a job without a name if it names none."""
+        for run, counter, number in ATTEMPTS:
+            if run in environment:
+                count = environment.get(number, "0")
+                return cls(environment[run], environment.get(counter, ""), int(count) if count.isdecimal() else 0)
+        return cls()
+
+    def is_other_than(self, other: Attempt) -> bool:
+        """Return whether this surely is another attempt of the same job: the same counter has another number."""
+        return self[:2] == other[:2] and self.number != other.number
+
+    def __str__(self) -> str:
+        """Return its name in errors."""
+        return f"attempt {self.number}"
 
 
 def set_rank_environment(environment: MutableMapping[str, str] = os.environ) -> None:

@@ -24,14 +24,18 @@ from dataclasses import replace
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.agreement import Marking, Offer, Quantiser
 from netoffload.transport.coded_socket import CodedSocket
-from netoffload.transport.frames import EVERY, Frame, Kind
-from netoffload.transport.joining import Connection, Failed, Joined, Joiner, Listeners
-from netoffload.transport.lanes import CALL_LANES, TAGGED_LANES, Key, Lane
+from netoffload.transport.frames import Frame, Kind
+from netoffload.transport.joining import Failed, Joined, Joiner
+from netoffload.transport.lanes import CALL_LANES, EVERY, TAGGED_LANES, Key, Lane
+from netoffload.transport.listening import Connection, Listeners
 from netoffload.transport.mailbox import Mailbox
 from netoffload.transport.peers import Peer, silence
 
 REFUSED_S = 0.5
 """Time after which a rank that refused a connection counts as closed. If it died, the watch finds out sooner."""
+
+PROBE_S = 0.5
+"""Time in which a rank that lives takes a connection."""
 
 
 def neighbours(rank: int, size: int) -> list[int]:
@@ -220,6 +224,18 @@ class Links:
             "$NETOFFLOAD_ADDRESS if that is the wrong interface"
         )
 
+    def lost(self, peer: int, reason: str) -> PeerLostError:
+        """Return the error for a connection to ``peer`` that ended without a farewell.
+
+        A peer that still takes connections lives, and the connection was cut. Then both ends raise the same error.
+        """
+        offer = self._offers[peer]
+        assert offer.ports is not None
+        if not _is_served((offer.address, offer.ports[False])):
+            return PeerLostError(f"rank {peer} died: {reason}")
+        first, second = sorted((self.rank, peer))
+        return PeerLostError(f"the connection between rank {first} and rank {second} was cut, though both live")
+
     def error_of(self, failed: Failed) -> CollectiveError:
         """Return the error for a connection that :meth:`serve` returned."""
         if failed.error.errno in (errno.EMFILE, errno.ENFILE):
@@ -266,3 +282,22 @@ class Links:
             one.outgoing += b"".join(self._farewells)
             one.refused_s = math.inf
             self._joiner.end_knock(peer)
+
+
+def _is_served(address: tuple[str, int]) -> bool:
+    """Return whether a process takes a connection and keeps it for ``PROBE_S``; the kernel closes those of a dead one.
+
+    A dying process may close its other connections a moment before its listener.
+    """
+    try:
+        probe = socket.create_connection(address, PROBE_S)
+    except OSError:
+        return False
+    with probe:
+        is_own = probe.getsockname() == probe.getpeername()  # the kernel connects a free port with itself
+        try:
+            return not is_own and len(probe.recv(1)) > 0
+        except TimeoutError:
+            return True
+        except OSError:
+            return False

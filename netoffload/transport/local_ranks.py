@@ -12,7 +12,7 @@ from netoffload.errors import CollectiveError
 from netoffload.transport.agreement import UNTAGGED, Gather, Marking, Offer, Quantiser, agree
 from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.driver import prepare
-from netoffload.transport.joining import Listeners
+from netoffload.transport.listening import Listeners
 from netoffload.transport.wiring import wire_up
 
 

@@ -3,7 +3,8 @@
 Messages from one source are matched in the order in which they were sent, receives in the order in which they were
 posted. Both must belong to the same context (``contexts``). Source and tag may be wildcards (None). A stream can only
 be read in order. So a message without a receive stays in the stream, and holds its sender back, until a receive wants
-a later message of the same source. Then it is read into a buffer of its own.
+a later message of the same source. Then it is read into a buffer of its own, which grows with the octets that come:
+what a header announces takes no memory. What no receive has room for is read and dropped.
 """
 
 from __future__ import annotations
@@ -11,10 +12,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Final
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.requests import Arrival, Request
+
+GROWTH_OCTETS: Final = 256 * 1024
+"""A message's own buffer grows by at least so much."""
+
+_DROPPED: Final = memoryview(bytearray(64 * 1024))
+"""Where octets go that nobody reads; all mailboxes write to it."""
 
 
 @dataclass(eq=False)
@@ -32,7 +40,7 @@ class Receive:
         return message.suits(self.source, self.tag, self.context)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Message:
     """A message that was announced: its octets are still in the stream, in a buffer of its own, or in a receive's."""
 
@@ -40,11 +48,13 @@ class Message:
     tag: int
     octets: int
     receive: Receive | None = None
-    own: memoryview | None = None
+    own: bytearray | None = None
     got: int = 0
     context: int = 0
+    words: str = ""
+    """What it is, as its sender says."""
     is_unwanted: bool = False
-    """Its context has ended: it is dropped, but first read, because others follow it in the stream."""
+    """Its context has ended, or its receive is too small: it is read, because others follow it, and dropped."""
 
     def suits(self, source: int | None, tag: int | None, context: int) -> bool:
         """Return whether a receive with these arguments takes this message; None matches any."""
@@ -56,33 +66,38 @@ class Message:
         return self.receive is not None or self.is_unwanted
 
     def target(self) -> memoryview:
-        """Return where the octets go."""
-        if self.own is None and self.receive is not None and len(self.receive.into) >= self.octets:
-            return self.receive.into[: self.octets]
-        if self.own is None:  # no receive yet, or one that is too small: the stream has to go on
-            self.own = memoryview(bytearray(self.octets))
-        return self.own
+        """Return where the next octets go; drop the view before the next call."""
+        if self.is_unwanted:
+            return _DROPPED[: self.octets - self.got]
+        if self.own is None and self.receive is not None:
+            return self.receive.into[self.got : self.octets]
+        if self.own is None:
+            self.own = bytearray()
+        if len(self.own) == self.got:
+            self.own.extend(bytes(min(self.octets - self.got, max(self.got, GROWTH_OCTETS))))
+        return memoryview(self.own)[self.got :]
 
     def deliver(self) -> None:
         """Complete the receive, if the message is whole and has one."""
         if self.receive is None or self.got < self.octets:
             return
-        into, request = self.receive.into, self.receive.request
-        if len(into) < self.octets:
-            request.fail(
-                CollectiveError(
-                    f"message truncated: rank {self.source} sent {self.octets // FLOAT_OCTETS} floats with tag "
-                    f"{self.tag} to a buffer of {len(into) // FLOAT_OCTETS}"
-                )
-            )
-            return
         if self.own is not None:
-            into[: self.octets] = self.own
-        request.complete(self.arrival())
+            self.receive.into[: self.octets] = self.own
+        self.receive.request.complete(self.arrival())
+
+    def truncation(self, into: memoryview) -> CollectiveError | None:
+        """Return the error if this message does not fit into a receive's room; None if it does."""
+        if self.octets <= len(into):
+            return None
+        sent = self.words or f"{self.octets // FLOAT_OCTETS} floats"
+        return CollectiveError(
+            f"message truncated: rank {self.source} sent {sent} with tag {self.tag} to a buffer of "
+            f"{len(into) // FLOAT_OCTETS} floats"
+        )
 
     def arrival(self) -> Arrival:
         """Return source, tag and length, as a receive or a probe reports them."""
-        return Arrival(self.source, self.tag, self.octets // FLOAT_OCTETS)
+        return Arrival(self.source, self.tag, self.octets // FLOAT_OCTETS, self.words)
 
 
 @dataclass
@@ -97,6 +112,10 @@ class Mailbox:
     """By source, in the order of the stream: messages that are not whole yet."""
     asked: dict[int, int] = field(default_factory=dict)
     """By source: how many messages in its stream may be read. A count, because a stream may hold thousands."""
+
+    def waiting(self, source: int) -> int:
+        """Return how many messages have no receive, or have not come whole from ``source``; the larger number."""
+        return max(len(self.unasked), len(self.streams.get(source, ())))
 
     def post(self, receive: Receive) -> None:
         """Add a receive."""
@@ -150,7 +169,7 @@ class Mailbox:
         stream = self.streams.get(source)
         if not stream or not self.asked.get(source):
             return None
-        return stream[0].target()[stream[0].got :]
+        return stream[0].target()
 
     def filled(self, source: int, count: int) -> None:
         """Note that the first ``count`` octets of the buffer that :meth:`wanted` returned are filled."""
@@ -192,8 +211,7 @@ class Mailbox:
             for message in stream:
                 if message.context == context and not message.is_unwanted:
                     self.asked[source] = self.asked.get(source, 0) + (not message.is_asked)
-                    message.own = message.own or memoryview(bytearray(message.octets))  # frees the receive's buffer
-                    message.is_unwanted = True
+                    message.own, message.is_unwanted = None, True  # what comes is dropped, which frees both buffers
                     if message.receive is not None:
                         message.receive.request.fail(error)
                         message.receive = None
@@ -217,7 +235,11 @@ class Mailbox:
             self.streams.setdefault(message.source, deque()).append(message)
 
     def _match(self, message: Message, receive: Receive) -> None:
-        message.receive = receive
+        if (error := message.truncation(receive.into)) is None:
+            message.receive = receive
+        else:
+            receive.request.fail(error)
+            message.own, message.is_unwanted = None, True
         if message.got < message.octets:
             self.asked[message.source] = self.asked.get(message.source, 0) + 1
 

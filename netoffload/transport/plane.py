@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from netoffload.collectives.hierarchy import Groups, default_groups, groups_by_n
 from netoffload.collectives.ring import chunk_for
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import ENV_CONTROL, Offload, chosen_offload, parse_size_octets
-from netoffload.errors import NetOffloadError, UsageError
+from netoffload.errors import MalformedError, NetOffloadError, UsageError
 from netoffload.transport.agreement import (
     Agreement,
     Marking,
@@ -30,9 +31,9 @@ from netoffload.transport.agreement import (
     own_offer,
 )
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload.transport.driver import prepare
+from netoffload.transport.driver import numba_found, prepare
 from netoffload.transport.info import NicAccount
-from netoffload.transport.joining import Listeners
+from netoffload.transport.listening import Listeners
 from netoffload.transport.rendezvous import Rendezvous
 from netoffload.transport.sharing import Shared, held, keep, key_of
 from netoffload.transport.wiring import enter, wire_up
@@ -121,7 +122,7 @@ class DataPlane:
     """Rate of the latest long call. (The kernel's estimate per connection is the rate of short bursts: on a path of
     50 Mb/s it was gigabits.)"""
     _work: Float32Array = field(default_factory=lambda: np.empty(0, np.float32))
-    _short: dict[tuple[int, bool, Operation, int], ShortAllreduce] = field(default_factory=dict)
+    _short: dict[tuple[int, bool, Operation, str], ShortAllreduce] = field(default_factory=dict)
 
     def chunk_floats(self) -> int:
         """Return the floats added and forwarded at a time: as set, else from the path's rate and round-trip time."""
@@ -143,9 +144,9 @@ class DataPlane:
             self._work = np.empty(count, np.float32)
         return self._work[:count]
 
-    def short_allreduce(self, count: int, operation: Operation, *, tagged: bool, agreed: int) -> ShortAllreduce:
+    def short_allreduce(self, count: int, operation: Operation, *, tagged: bool) -> ShortAllreduce:
         """Return what reduces ``count`` floats, kept between calls; arguments as for ``ring_allreduce``."""
-        key = count, tagged, operation, agreed
+        key = count, tagged, operation, self.exchange.calling
         found = self._short.get(key)
         if found is None:
             if len(self._short) >= SHORT_KEPT:
@@ -157,7 +158,6 @@ class DataPlane:
                 operation=operation,
                 quantise=self.quantise if tagged else None,
                 rounded_hops=self.rounded_hops if tagged else (),
-                agreed=agreed,
             )
         return found
 
@@ -167,6 +167,7 @@ class DataPlane:
         return by_network if len(by_network) > 1 else default_groups(self.exchange.size)
 
 
+@numba_found()
 def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Plane]) -> Plane:
     """Agree with all ranks and connect; collective. A rank that has failed still takes part in every gather.
 
@@ -192,7 +193,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
     asked = settings.timeout_s, settings.offload, settings.codec, settings.bound_k
     key = key_of(rendezvous.group, rendezvous.rank, *asked)
     with held(key, own.marking) as found, contextlib.ExitStack() as stack:
-        hosts, names = zip(*rendezvous([host, found and found.name]), strict=True)
+        hosts, names = _hosts_and_names(rendezvous([host, found and found.name]))
         shared = found if len(set(names)) == 1 else None
         offer, listeners = Offer(), None
         try:
@@ -209,9 +210,14 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
         except (NetOffloadError, OSError) as error:
             offer, failure = failure_of(error), error
         offers = [Offer.from_words(words) for words in rendezvous(offer.to_words())]
-        if failure is not None and not isinstance(failure, OSError):
-            raise failure  # its message is clearer than that of agree(), which the other ranks raise
-        agreed = agree(offers)
+        try:
+            if failure is not None and not isinstance(failure, OSError):
+                raise failure  # its message is clearer than that of agree(), which the other ranks raise
+            agreed = agree(offers)
+        except NetOffloadError:
+            with contextlib.suppress(NetOffloadError):
+                rendezvous(None)  # no rank ends, and the store with it, before all ranks have read the offers
+            raise
         if rendezvous.rank == 0 and (warning := what_stays_raw(agreed, offers)):
             warn_once(warning)
         if shared is not None:
@@ -223,6 +229,21 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
             exchange = wire_up(rendezvous.rank, offers, listeners, agreed.marking.tos, *limits, agreed.coding)
             keep(key, Shared(exchange.watch.shared, offers, own.marking))
     return _plane_of(kind, exchange, agreed, offers, settings)
+
+
+def _hosts_and_names(gathered: Sequence[Any]) -> tuple[list[str], list[str | None]]:
+    """Return what the first gather brought: each rank's host, and the name of the connections that it could share.
+
+    Raises:
+        MalformedError: a rank sent something else.
+    """
+    for rank, words in enumerate(gathered):
+        is_pair = isinstance(words, list) and len(words) == 2 and isinstance(words[0], str)
+        if not is_pair or not isinstance(words[1], str | None):
+            raise MalformedError(
+                f"rank {rank} sent {reprlib.repr(words)} where a host belongs: install the same version everywhere"
+            )
+    return [host for host, _ in gathered], [name for _, name in gathered]
 
 
 def _plane_of(

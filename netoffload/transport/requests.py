@@ -14,11 +14,12 @@ ended = threading.Condition()
 
 @dataclass(frozen=True)
 class Arrival:
-    """What a receive got, or a probe found: source rank, tag, number of floats."""
+    """What a receive got, or a probe found: source rank, tag, number of floats, and the sender's words for it."""
 
     source: int
     tag: int
     count: int
+    words: str = ""
 
 
 @dataclass

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from netoffload.config import ENV_ADDRESS, ENV_CONTROL
+from netoffload.transport import nearby
 from netoffload.transport.agreement import Marking, Offer
 from netoffload.transport.watch import FIRST_CONTEXT, Watch
 
@@ -38,7 +39,7 @@ class Shared:
     @property
     def name(self) -> str:
         """A name that is the same on all ranks."""
-        return self.offers[0].token.hex()
+        return nearby.name_of(self.offers[0].token)
 
 
 _lock = threading.Lock()

@@ -4,7 +4,8 @@
 its control lanes (``links`` says to which ranks) four times per ``timeout_s``, and reads theirs. So the others know
 that a rank lives, though it computes for minutes between two calls. Two things end all contexts of the group: a control
 connection that ends without a farewell (the process died), and silence for ``timeout_s`` (host, link or NIC died, or
-the process is stopped). A farewell that gives a reason ends the context that it names. The first reason counts. Each
+the process is stopped). A frame that no rank of this version sends, and any exception in this thread, end them too. A
+farewell that gives a reason ends the context that it names. The first reason counts. Each
 rank that hears of it sends it on. So all ranks raise the same error, not only the neighbours of the lost rank. Then the
 rank shuts its connections down, which wakes a thread that sleeps on one. A process that keeps the interpreter lock for
 ``timeout_s`` without a break (in a C extension that never releases it) cannot send heartbeats, and counts as lost.
@@ -24,10 +25,10 @@ import threading
 import time
 
 from netoffload.collectives.exchange import FLOAT_OCTETS
-from netoffload.errors import CollectiveError, PeerLostError
+from netoffload.errors import CollectiveError, MalformedError
 from netoffload.transport.contexts import GRACE_S, Context
-from netoffload.transport.frames import EVERY, Frame, Kind, farewell, reason_of, take_frames
-from netoffload.transport.lanes import Lane
+from netoffload.transport.frames import Frame, Kind, farewell, reason_of, take_frames
+from netoffload.transport.lanes import EVERY, Lane
 from netoffload.transport.links import Links
 from netoffload.transport.mailbox import Mailbox, Message
 from netoffload.transport.peers import Peer
@@ -40,6 +41,12 @@ CHANGE_S = 0.2
 """How long :meth:`Watch.is_free` waits for the lock. No other thread holds it so long, so the caller itself must."""
 
 READ_OCTETS = 64 * 1024
+
+AHEAD_MAX = 64
+"""Most contexts that peers name before this rank enters them. Its set-ups meet, so a peer is hardly ahead by one."""
+
+MESSAGES_MAX = 2**20
+"""Most messages that were announced and not received; their headers take memory."""
 
 
 class Watch:
@@ -63,6 +70,8 @@ class Watch:
         self.thread = threading.Thread(target=self._run, name=f"watch-{links.rank}", daemon=True)
         self._timeout_s = timeout_s
         self._contexts: dict[int, Context] = {}
+        self._ahead: set[int] = set()
+        """Contexts that a peer named, and this rank has not entered."""
         self._holders = 0
         self._stopping = False
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -87,6 +96,7 @@ class Watch:
         """Return a context, made here or when a peer's frame named it; it holds the watch until it is closed."""
         with self.lock:
             self._holders += 1
+            self._ahead.discard(number)
             return self._context(number)
 
     @property
@@ -135,11 +145,31 @@ class Watch:
     def forget(self, context: Context) -> None:
         """Remove a context that is closed; under the lock."""
         self._contexts.pop(context.number, None)
+        self._ahead.discard(context.number)
         self.links.close_context(context.number)
 
     # What follows runs in the watch's thread, or under the lock.
 
     def _run(self) -> None:
+        for _ in range(2):  # after an exception it goes on, to tell the other ranks; a second one ends it
+            try:
+                self._watch()
+            except BaseException as error:  # else it would die in silence, and its callers would wait for ever
+                with self.changed:
+                    self._break(error)
+            else:
+                return
+
+    def _break(self, error: BaseException) -> None:
+        """End all contexts, because this thread raised something that nobody expects."""
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        try:
+            self._fail(CollectiveError(f"rank {self.rank} gave up: the watch of its connections failed: {reason}"))
+        except BaseException:  # the first exception is the reason, and what it broke may raise again
+            self.links.shut_down(tuple(Lane))
+        self.changed.notify_all()
+
+    def _watch(self) -> None:
         beat_s = self._timeout_s / BEATS_PER_TIMEOUT
         next_beat_s, deadline_s = time.monotonic(), float("inf")
         while True:
@@ -189,7 +219,7 @@ class Watch:
                 try:
                     peer.write_messages()
                 except OSError as error:
-                    self._fail(PeerLostError(f"rank {rank} is gone: {error.strerror or error}"))
+                    self._fail(self.links.lost(rank, error.strerror or str(error)))
 
     def _connect(self, ready: set[int]) -> None:
         """Go on with connections that are being made."""
@@ -213,22 +243,45 @@ class Watch:
             return
         except OSError as error:
             peer.has_left = True
-            raise PeerLostError(f"rank {rank} died: {error.strerror or error}") from error
+            raise self.links.lost(rank, error.strerror or str(error)) from error
         peer.heard_s = time.monotonic()
         peer.incoming += octets
-        for frame in take_frames(peer.incoming):
-            if frame.kind is Kind.MESSAGE:
-                self._announced(Message(rank, frame.tag, frame.count * FLOAT_OCTETS, context=frame.context))
-            elif frame.kind is Kind.CONNECT:
-                if frame.context not in self.links.ended:
-                    self.links.want(rank, Lane(frame.tag), frame.context)
-            elif frame.kind is not Kind.BEAT:
-                self._farewell(peer, frame)
+        try:
+            for frame in take_frames(peer.incoming):
+                self._check_context(frame.context)
+                self._obey(rank, peer, frame)
+        except MalformedError as error:
+            peer.incoming.clear()
+            raise MalformedError(f"rank {rank} {error}") from error
         if not octets and not peer.has_left:
             peer.has_left = True
-            raise PeerLostError(f"rank {rank} died: its connections closed without a farewell")
+            raise self.links.lost(rank, "its connections closed without a farewell")
+
+    def _obey(self, rank: int, peer: Peer, frame: Frame) -> None:
+        """Do what a frame asks for."""
+        if frame.kind is Kind.MESSAGE:
+            octets = frame.count * FLOAT_OCTETS
+            self._announced(Message(rank, frame.tag, octets, context=frame.context, words=frame.text))
+        elif frame.kind is Kind.CONNECT:
+            if rank > self.rank:
+                raise MalformedError("asked a lower rank to connect: install the same version everywhere")
+            if frame.context not in self.links.ended:
+                self.links.want(rank, Lane(frame.tag), frame.context)
+        elif frame.kind is not Kind.BEAT:
+            self._farewell(peer, frame)
+
+    def _check_context(self, number: int) -> None:
+        """Refuse a context that is too far ahead of this rank."""
+        if number == EVERY or number in self._contexts or number in self.links.ended:
+            return
+        if len(self._ahead) >= AHEAD_MAX:
+            raise MalformedError(f"named {AHEAD_MAX} communicators that this rank does not know")
+        self._ahead.add(number)
+        self._context(number)
 
     def _announced(self, message: Message) -> None:
+        if self.mailbox.waiting(message.source) >= MESSAGES_MAX:
+            raise MalformedError(f"announced {MESSAGES_MAX} messages that this rank has not received")
         if message.context in self.links.ended or self._context(message.context).failure is not None:
             self.mailbox.drop(message)
         else:
@@ -294,4 +347,4 @@ class Watch:
                         self._fail(reason)
                     else:
                         if not peer.has_left:
-                            self._fail(PeerLostError(f"rank {rank} died: {error.strerror or error}"))
+                            self._fail(self.links.lost(rank, error.strerror or str(error)))

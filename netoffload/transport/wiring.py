@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from netoffload.collectives import barrier
+from netoffload.errors import MalformedError
 from netoffload.transport.agreement import Marking, Offer, Quantiser
 from netoffload.transport.dataplane import LATE_S_DEFAULT, TIMEOUT_S_DEFAULT, TcpExchange
-from netoffload.transport.joining import Listeners
 from netoffload.transport.links import Links
+from netoffload.transport.listening import Listeners
 from netoffload.transport.watch import FIRST_CONTEXT, Watch
 
 
@@ -40,7 +41,12 @@ def wire_up(
 
     Raises:
         CollectiveError: a connection of any rank failed; on all ranks.
+        MalformedError: a rank offered no address.
     """
+    for peer, offer in enumerate(offers):
+        if len(offers) > 1 and not (offer.address and offer.ports):
+            listeners.close()
+            raise MalformedError(f"rank {peer} offered no address: install the same version everywhere")
     watch = Watch(Links(rank, offers, listeners, tos, timeout_s, coding), timeout_s)
     return enter(watch, FIRST_CONTEXT, timeout_s, late_s)
 

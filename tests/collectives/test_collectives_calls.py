@@ -318,7 +318,8 @@ DISAGREEMENTS: dict[str, tuple[Body, str]] = {
         lambda e: ring_reduce_scatter(
             e, zeros(8), partition(8, 4) if e.rank else consecutive([5, 1, 1, 1]), tagged=False
         ),
-        r"counts, groups or options [0-9a-f]{8}\), rank \d",
+        r"of 8 floats, parts 5, 1 \(3 times\), rank 1 calls .*, parts 2 \(4 times\); all|"
+        r"of 8 floats, parts 2 \(4 times\), rank 0 calls .*, parts 5, 1 \(3 times\); all",
     ),
     "gathered counts": (
         lambda e: gather(e, zeros(2 + (e.rank == 3)), zeros(8), partition(8, 4), root=1, tagged=False),
@@ -348,6 +349,51 @@ def test_ranks_that_disagree_all_raise_and_one_names_both(what: str) -> None:
     assert sorted(raised) == [0, 1, 2, 3]
     assert all(isinstance(error, CollectiveError) for error in raised.values())
     assert not all(isinstance(error, PeerLostError) for error in raised.values())
+
+
+ALGORITHMS: dict[str, Body] = {
+    "barrier": barrier,
+    "ring": lambda e: ring_allreduce(e, zeros(9), tagged=False),
+    "ring, tagged": lambda e: ring_allreduce(e, zeros(9), tagged=True),
+    "ring of float64": lambda e: ring_allreduce(e, np.zeros(9), tagged=False),
+    "ring of octets": lambda e: ring_allreduce(e, np.zeros(9, np.uint8), tagged=False),
+    "ring, longer": lambda e: ring_allreduce(e, zeros(10), tagged=False),
+    "ring, MAX": lambda e: ring_allreduce(e, zeros(9), tagged=False, operation=Operation.MAX),
+    "short, longer": lambda e: short_sum(e, 11),
+    "reduce-scatter": lambda e: ring_reduce_scatter(e, zeros(9), partition(9, 3), tagged=False),
+    "reduce-scatter, uneven": lambda e: ring_reduce_scatter(e, zeros(9), consecutive([7, 1, 1]), tagged=False),
+    "allgather": lambda e: ring_allgather(e, zeros(9), partition(9, 3), tagged=False),
+    "allgather, uneven": lambda e: ring_allgather(e, zeros(9), consecutive([1, 7, 1]), tagged=False),
+    "broadcast": lambda e: broadcast(e, zeros(9), root=0, tagged=False),
+    "broadcast from 1": lambda e: broadcast(e, zeros(9), root=1, tagged=False),
+    "reduce": lambda e: reduce(e, zeros(9), root=0, tagged=False),
+    "gather": lambda e: gather(e, zeros(3), zeros(9), partition(9, 3), root=0, tagged=False),
+    "scatter": lambda e: scatter(e, zeros(9), partition(9, 3), zeros(3), root=0, tagged=False),
+    "all-to-all": lambda e: alltoall(e, zeros(9), partition(9, 3), zeros(9), partition(9, 3), tagged=False),
+    "aggregator": lambda e: aggregator_allreduce(e, zeros(9), tagged=False),
+    "groups": lambda e: hierarchical_allreduce(e, zeros(9), [[0], [1, 2]], tagged=False),
+    "other groups": lambda e: hierarchical_allreduce(e, zeros(9), [[0, 1], [2]], tagged=False),
+    "groups below an aggregator": lambda e: hierarchical_allreduce(e, zeros(9), [[0], [1, 2]], tagged=False, top="wa"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", list(ALGORITHMS))
+def test_every_two_calls_that_differ_are_an_error_that_names_both(first: str) -> None:
+    for other in list(ALGORITHMS)[list(ALGORITHMS).index(first) + 1 :]:
+        pair = ALGORITHMS[first], ALGORITHMS[other]
+        raised: list[str] = []
+
+        def noting(exchange: InProcessExchange, pair: tuple[Body, Body] = pair, raised: list[str] = raised) -> None:
+            try:
+                pair[exchange.rank == 1](exchange)
+            except CollectiveError as error:
+                raised.append(str(error))
+                raise
+
+        with pytest.raises(CollectiveError, match=r"ranks disagree: rank \d calls (.*), rank \d calls (?!\1;)"):
+            run_ranks(3, noting, timeout_s=10)
+        assert len(raised) == 3
 
 
 def test_blocks_that_do_not_fit_are_refused_before_anything_moves() -> None:

@@ -21,7 +21,7 @@ from netoffload.methods import (
     method_for,
     parse,
 )
-from netoffload.methods.selective import auto_rms, mean_square
+from netoffload.methods.scales import auto_rms
 
 SIZES = (64, 8, 200)
 LAYOUT = Layout(SIZES)
@@ -136,10 +136,3 @@ def test_an_outer_optimizer_is_nesterov_on_the_mean_change() -> None:
         expected.append(weight)
     for seen in run_ranks(WORKERS, one_rank):
         np.testing.assert_allclose(seen, expected, rtol=1e-6)
-
-
-def test_the_mean_square_leaves_out_no_column() -> None:
-    matrix = np.zeros((4096, 784), np.float32)
-    matrix[:, 5] = 28
-    assert mean_square(matrix.ravel()) == pytest.approx(1, rel=0.2)
-    assert mean_square(np.empty(0, np.float32)) == 0

@@ -47,6 +47,16 @@ STAND_INS = {"Bsend": "Send", "Ssend": "Send", "Rsend": "Send", "Ibsend": "Isend
 CPU = 1
 """DLPack's number of it."""
 
+
+class NoSourcesError(SystemExit):
+    """The sources of mpi4py cannot be had."""
+
+
+def given_tests() -> Path | None:
+    """Return the folder of mpi4py's tests that the environment names."""
+    return Path(os.environ[ENV_TESTS]) if os.environ.get(ENV_TESTS) else None
+
+
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 600
 
@@ -56,7 +66,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--mpi", default="mpich", help="mpich or openmpi")
-    parser.add_argument("--tests", type=Path, default=os.environ.get(ENV_TESTS), help=f"folder; default: ${ENV_TESTS}")
+    parser.add_argument("--tests", type=Path, default=given_tests(), help=f"folder; default: ${ENV_TESTS}")
     parser.add_argument("--only-float32", action="store_true", help="no arrays of other types, or in GPU memory")
     parser.add_argument("-k", dest="words", default="", help="only tests whose name has these letters")
     parser.add_argument("--be-a-rank", action="store_true", help=argparse.SUPPRESS)
@@ -79,10 +89,12 @@ def tests_folder(given: Path | None) -> Iterator[Path]:
     wanted = f"mpi4py=={version('mpi4py')}"
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        done = subprocess.run([*command, "--no-binary", "mpi4py", "-d", scratch, wanted], check=False)
+        done = subprocess.run(
+            [*command, "--no-binary", "mpi4py", "-d", scratch, wanted], check=False, stderr=subprocess.DEVNULL
+        )
         if done.returncode != 0:
-            raise SystemExit(
-                f"pip could not download the sources of {wanted}: give their folder test as --tests FOLDER"
+            raise NoSourcesError(
+                f"pip could not download the sources of {wanted}: name their folder test in ${ENV_TESTS}"
             )
         (archive,) = Path(scratch).glob("mpi4py-*.tar.gz")
         with tarfile.open(archive) as sources:

@@ -18,6 +18,7 @@ from mpi4py import MPI
 from tcp_ranks import run_tcp
 
 from netoffload.collectives import barrier
+from netoffload.collectives.announcement import ANNOUNCEMENT_OCTETS
 from netoffload.errors import CollectiveError, UsageError
 from netoffload.transport.calls import Calls
 from netoffload.transport.dataplane import TcpExchange
@@ -106,7 +107,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompComm]:
 
 
 def test_octets_of_both_lanes_count_where_an_algorithm_uses_both() -> None:
-    meeting = 2 * 24  # two rounds among three ranks, on the untagged lane
+    meeting = 2 * ANNOUNCEMENT_OCTETS  # two rounds among three ranks, on the untagged lane
 
     def body(exchange: TcpExchange) -> list[int]:
         comm, values = comm_over(exchange), np.ones(1200, np.float32)

@@ -1,19 +1,30 @@
 """mpi4py's own tests for buffers over a CompComm, if they are on this machine: see ``mpi4py_suite``."""
 
-import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import mpi4py_suite
 import pytest
 
-TESTS = os.environ.get("NETOFFLOAD_MPI4PY_TESTS")
+
+@pytest.fixture
+def sources() -> Iterator[Path]:
+    """The folder of mpi4py's tests: the given one, else the one that pip downloads."""
+    given = mpi4py_suite.given_tests()
+    try:
+        with mpi4py_suite.tests_folder(given) as folder:
+            yield folder
+    except mpi4py_suite.NoSourcesError as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.mpi
-@pytest.mark.skipif(not TESTS, reason="$NETOFFLOAD_MPI4PY_TESTS names no folder: test of mpi4py's sources")
-def test_mpi4pys_own_tests_pass_through_comp() -> None:
-    command = [sys.executable, str(Path(__file__).parent / "mpi4py_suite.py"), "--only-float32"]
+@pytest.mark.slow
+def test_mpi4pys_own_tests_pass_through_comp(sources: Path) -> None:
+    program = str(Path(__file__).parent / "mpi4py_suite.py")
+    command = [sys.executable, program, "--only-float32", "--tests", str(sources)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failed" in done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from netoffload.errors import UsageError
+from netoffload.errors import MalformedError, UsageError
 from netoffload.torch import BackendOptions
-from netoffload.torch.backend import ENV_BACKEND
+from netoffload.torch.backend import create
+from netoffload.torch.options import BACKEND, ENV_BACKEND, compare
 
 ROOT = Path(__file__).parents[2]
 SIZE = 4
@@ -39,6 +41,48 @@ def _run(*words: str | Path, extra_path: Path | None = None) -> str:
 
 def _all_true(found: Any) -> bool:
     return all(map(_all_true, found)) if isinstance(found, list) else found is True
+
+
+@pytest.mark.slow
+def test_what_libraries_do_with_a_group_works(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("programs") / "backend_doors.py"
+    said = dict(map(json.loads, _run(program, "2", tmp_path / "checkpoint").splitlines()))
+    assert said.keys() == {0, 1}
+    for found in said.values():
+        assert {name: what for name, what in found.items() if not _all_true(what)} == {}
+
+
+@pytest.mark.slow
+def test_calls_that_differ_are_an_error_on_all_ranks_that_names_both_calls() -> None:
+    """Some 230 of 944 pairs; ``backend_differences.py 0 1`` tries all."""
+    program = Path(__file__).with_name("programs") / "backend_differences.py"
+    said = dict(map(json.loads, _run(program, "0", "8").splitlines()))
+    assert said.keys() == {0, 1, 2}
+    assert len(said[0]) > 200
+    named = re.compile(
+        r"(ranks|counts) disagree.*: rank \d (calls|sends) .*rank \d,? (calls|which expects|receives)"
+        r"|message truncated: rank 0 sent float32.10. with tag 5 to a buffer of 9 floats"
+    )
+    for found in said.values():
+        assert [one for one in found if not named.search(one[2])] == []
+    by_pair = {(one, other): text for one, other, text in said[1]}
+    assert re.search(
+        r"rank \d calls scatter of float32 from root [01], rank \d calls scatter of float32 from root [01];",
+        by_pair["scatter", "scatter from 1"],
+    )
+    sent = "rank 0 sends int8[5] with tag 5, rank 1 receives int8[6]"
+    assert sent in by_pair["message", "torch.int8[5] as torch.int8[6]"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("refusing", [0, 2])
+def test_all_ranks_hear_why_one_cannot_set_up_though_the_store_may_end_with_it(refusing: int) -> None:
+    program = Path(__file__).with_name("programs") / "backend_refused.py"
+    said = dict(map(json.loads, _run(program, str(refusing), "3").splitlines()))
+    reason = "a chunk of 1 octets is less than one float32: give at least 4"
+    assert said.pop(refusing) == reason
+    assert len(said) == 2
+    assert all(text.endswith(reason) and f"rank {refusing}" in text for text in said.values())
 
 
 @pytest.mark.slow
@@ -120,8 +164,24 @@ def test_what_cannot_be_compressed_by_is_refused_by_name(text: str, monkeypatch:
         BackendOptions.of_environment()
 
 
-def test_options_that_say_half_are_refused() -> None:
-    with pytest.raises(UsageError, match="codec"):
-        BackendOptions(codec="bounded")
+@pytest.mark.parametrize("words", ["nonsense", None, [1], 3.5])
+def test_a_rank_that_sends_no_options_is_named(words: Any) -> None:
+    given: list[Any] = []
+
+    def gather(value: Any) -> list[Any]:
+        given.append(value)
+        return [value, words]
+
+    with pytest.raises(MalformedError, match=r"rank 1 sent .* where options belong"):
+        compare(gather, {"scale": "auto"})
+    assert given == [{"scale": "auto"}, None]  # rank 0, which may have the store, stays until all have read
+
+
+def test_options_that_the_backend_does_not_have_are_refused() -> None:
     with pytest.raises(UsageError, match="offload"):
         BackendOptions(offload="gpu")
+    for options in (BackendOptions(error_feedback=True), BackendOptions(compressor="fp16"), BackendOptions(seed=1)):
+        with pytest.raises(UsageError, match=r"the backend has no .*: .* use CompressionState"):
+            options.refuse_all_but(BACKEND, "the backend", "it sees no layers or steps; use CompressionState")
+    with pytest.raises(UsageError, match="must be BackendOptions, not dict"):
+        create(None, {"codec": "packed"})

@@ -59,6 +59,61 @@ def test_ranks_that_die_or_refuse_are_errors_that_say_so_and_halves_are_summed_i
     assert all("rank 1 refuses" in found["refusal"][rank] for rank in (0, 2))
 
 
+@pytest.mark.slow
+def test_doubles_and_sparse_gradients_are_means_and_a_state_has_one_model() -> None:
+    found = found_by("kinds", "two_models")
+    assert [set(checks) for checks in found["kinds"].values()] == [{True}] * 3
+    assert len(found["kinds"][0]) == 54
+    for error in found["two_models"].values():
+        assert error.endswith("a state belongs to one model; make a CompressionState for each")
+
+
+@pytest.mark.slow
+def test_no_spike_and_no_gradient_of_zero_is_a_step_lost() -> None:
+    by_rank = found_by("spike")["spike"]
+    assert by_rank[0] == by_rank[1] == by_rank[2]
+    worst = {(name, feedback): error for name, feedback, error, _ in by_rank[0]}
+    assert len(worst) == 14
+    for (name, feedback), error in worst.items():
+        # With feedback a mean has the rounding errors of two steps.
+        assert 0 < error < (0.005 if name in ("fp16", "bf16") else 0.1) * (1 + feedback), name
+
+
+@pytest.mark.slow
+def test_ranks_with_other_options_are_an_error_on_all_ranks_that_names_both_in_words() -> None:
+    by_rank = found_by("differing")["differing"]
+    assert by_rank[0] == by_rank[1] == by_rank[2]
+    other = "ranks have different options: rank {} has {}, rank 0 has {}; give all ranks the same"
+    assert by_rank[0] == [
+        other.format(2, "scale 64.0", "scale auto"),
+        other.format(2, "scale None and error_feedback True", "scale auto and error_feedback False"),
+        other.format(2, "seed 1", "seed 0"),
+        other.format(2, "compressor terngrad", "compressor None"),
+        "ranks round differently: rank 0 packed with bound 10, rank 2 bounded with bound 10",
+        "ranks round differently: rank 0 packed with bound 10, rank 2 packed with bound 8",
+        other.format(2, "exact_below 5 and exact_vectors True", "exact_below 0 and exact_vectors False"),
+        other.format(2, "start_step 10", "start_step 1"),
+        other.format(1, "method psgd", "method rsgd"),
+        other.format(2, "scale 64.0", "scale auto"),
+        other.format(
+            1,
+            "compression options and scale auto and min_octets 65536",
+            "compression none and scale None and min_octets None",
+        ),
+    ]
+
+
+@pytest.mark.slow
+def test_a_wrapped_optimizer_is_saved_copied_hooked_and_scaled_like_a_plain_one() -> None:
+    found = found_by("wrapped", "scaler", "accumulated")
+    assert list(found["wrapped"].values()) == [[True] * 6] * 3
+    assert list(found["accumulated"].values()) == [[True] * 2] * 3
+    digests, scales, is_near = zip(*found["scaler"].values(), strict=True)
+    assert len(set(digests)) == 1  # the infinity of rank 1 made all ranks skip the step
+    assert scales == ([1024.0] * 3 + [512.0] * 3,) * 3
+    assert is_near == (True,) * 3
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -70,6 +125,7 @@ def test_ranks_that_die_or_refuse_are_errors_that_say_so_and_halves_are_summed_i
         ({"codec": "zip"}, "zip"),
         ({"offload": "gpu"}, "gpu"),
         ({"scale": 100.0}, "not a power of two"),
+        ({"min_octets": 10}, "min_octets is an option of the backend"),
         ({"start_step": 0}, "first step"),
         ({"exact_names": "norm"}, "write"),
         ({"exact_last": True}, "named_parameters"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from netoffload.collectives import Exchange
@@ -28,8 +30,10 @@ def wait_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def die(exchange: TcpExchange) -> None:
-    """End the control connections without a farewell: what the kernel does for a killed process."""
+    """End listeners and control connections without a farewell: what the kernel does for a killed process."""
     with exchange.watch._lock:  # all of them before its own watch sees one
+        for listener in exchange.watch._links._joiner._doors:
+            listener.shutdown(socket.SHUT_RDWR)
         exchange.watch._links.shut_down([Lane.CONTROL])
 
 

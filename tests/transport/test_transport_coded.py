@@ -40,9 +40,9 @@ from netoffload.errors import CollectiveError, UsageError
 from netoffload.transport import Calls, CommInfo, DataPlane, Lane, Settings, TcpExchange, wait_all
 from netoffload.transport.agreement import UNTAGGED, Agreement, Marking, Offer, Precision, Quantiser, agree, own_offer
 from netoffload.transport.chunks import CODED_FLOATS, HEADER_OCTETS
+from netoffload.transport.hello import HELLO_OCTETS, Hello
 from netoffload.transport.info import NicAccount
-from netoffload.transport.joining import Listeners
-from netoffload.transport.lanes import HELLO_OCTETS, Hello
+from netoffload.transport.listening import Listeners
 from netoffload.transport.plane import what_stays_raw
 from netoffload.transport.wiring import wire_up
 
@@ -183,10 +183,10 @@ def proxy(listeners: Listeners, damage_at: int) -> Iterator[int]:
         with contextlib.suppress(OSError):
             while octets := source.recv(1 << 16):
                 whole = bytearray(got + octets)
-                if is_damaging and len(got) <= HELLO_OCTETS + damage_at < len(whole):
+                if is_damaging and len(got) <= 2 * HELLO_OCTETS + damage_at < len(whole):
                     hello = Hello.from_octets(whole[:HELLO_OCTETS])
                     if hello is not None and hello.lane is Lane.TAGGED:
-                        whole[HELLO_OCTETS + damage_at] ^= 0x10
+                        whole[2 * HELLO_OCTETS + damage_at] ^= 0x10
                 sink.sendall(whole[len(got) :])
                 got = bytes(whole)
             sink.shutdown(socket.SHUT_WR)

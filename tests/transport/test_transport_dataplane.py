@@ -1,6 +1,7 @@
 """The TCP exchange over real sockets on loopback, one thread per rank."""
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -32,9 +33,13 @@ from netoffload.control import ControlServer
 from netoffload.engine import judgement
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
 from netoffload.transport.agreement import Agreement, Marking, Offer, Precision, agree, own_address, own_nic
+from netoffload.transport.calls import Calls
 from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.joining import Listeners
-from netoffload.transport.lanes import Hello, Lane
+from netoffload.transport.hello import Hello, Step
+from netoffload.transport.info import NicAccount
+from netoffload.transport.lanes import CALL_LANES, Lane
+from netoffload.transport.listening import Listeners
+from netoffload.transport.plane import DataPlane, Settings
 
 
 def values_of(rank: int, count: int) -> Float32Array:
@@ -156,6 +161,48 @@ def test_a_rank_that_dies_without_a_farewell_is_named_on_every_rank() -> None:
         assert "rank 2 died" in str(lost[rank])
 
 
+def test_a_cut_connection_of_two_living_ranks_is_called_that_on_all_ranks() -> None:
+    def body(exchange: TcpExchange) -> str:
+        barrier(exchange)
+        if exchange.rank == 1:
+            with exchange.watch._lock:
+                connection = exchange.watch._links.peers[2].control
+                assert connection is not None
+                connection.shutdown(socket.SHUT_RDWR)
+        try:
+            while True:
+                barrier(exchange)
+        except PeerLostError as error:
+            return str(error)
+
+    cut = "the connection between rank 1 and rank 2 was cut, though both live"
+    assert run_tcp(4, body) == [cut] * 4
+
+
+def test_a_fork_of_a_rank_may_not_use_its_connections() -> None:
+    def body(exchange: TcpExchange) -> list[str]:
+        calls = Calls(DataPlane(exchange, None, None, [], NicAccount(None, list), Settings()))
+        if exchange.rank == 0 and (child := os.fork()) == 0:
+            refused = 0
+            for call in (
+                lambda: calls.run(lambda plane: barrier(plane.exchange), [Lane.UNTAGGED]),
+                lambda: calls.start(lambda plane: barrier(plane.exchange), [Lane.UNTAGGED]),
+                lambda: exchange.watch.send(1, 0, memoryview(b"")),
+                lambda: exchange.watch.receive(1, 0, memoryview(b"")),
+                lambda: exchange.watch.probe(1, 0, wait=False),
+            ):
+                try:
+                    call()
+                except UsageError as error:
+                    refused += "is a fork of the process that connected" in str(error)
+            os._exit(refused)
+        said = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if exchange.rank == 0 else 5
+        calls.run(lambda plane: barrier(plane.exchange), [Lane.UNTAGGED])  # the parent's connections still work
+        return [str(said)]
+
+    assert run_tcp(2, body) == [["5"], ["5"]]
+
+
 def test_a_late_rank_is_waited_for_beyond_the_time_limit() -> None:
     def body(exchange: TcpExchange) -> float:
         values = np.ones(100, dtype=np.float32)
@@ -253,7 +300,7 @@ def test_a_rank_that_never_comes_is_named_after_the_late_limit(monkeypatch: pyte
 
     lost = run_tcp(2, body, timeout_s=0.2, late_s=0.5)
     assert isinstance(lost[0], PeerLostError)
-    assert "rank 1 lives but did not come to this call within 0.5 s" in str(lost[0])
+    assert "rank 1 lives but did not come to this call within the timeout of 0.5 s" in str(lost[0])
 
 
 def test_a_rank_that_is_stuck_in_the_call_is_named_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +323,7 @@ def test_a_rank_that_is_stuck_in_the_call_is_named_on_every_rank(monkeypatch: py
     lost = run_tcp(2, body, timeout_s=0.4)
     for error in lost:
         assert isinstance(error, PeerLostError)
-        assert "rank 1 lives but neither sent nor took anything for 0.4 s" in str(error)
+        assert "rank 1 lives but neither sent nor took anything for the timeout of 0.4 s" in str(error)
 
 
 def test_ranks_that_disagree_all_hear_it_and_the_exchange_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,10 +370,9 @@ def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
         if exchange.rank == 0:
             joiner = exchange.watch._links._joiner
             port = joiner._doors[1].getsockname()[1]
-            token = joiner._offers[0].token
-            for source, said in (("127.0.0.2", token), ("127.0.0.1", bytes(16))):
+            for source, secret in (("127.0.0.2", joiner._secret), ("127.0.0.1", bytes(16))):
                 with socket.create_connection(("127.0.0.1", port), 10, (source, 0)) as stranger:
-                    stranger.sendall(Hello(said, 1, Lane.TAGGED).to_octets())
+                    stranger.sendall(Hello(Step.CALL, 1, 0, Lane.TAGGED, 1).sealed(secret).to_octets())
                     with contextlib.suppress(ConnectionResetError):
                         assert stranger.recv(1) == b""
         values = np.ones(3, np.float32)
@@ -338,7 +384,7 @@ def test_a_stranger_on_the_port_is_not_taken_for_a_rank() -> None:
 
 @pytest.mark.parametrize("lane", Lane)
 def test_a_hello_is_floats_that_a_nic_takes_for_floats_and_leaves_exact(lane: Lane) -> None:
-    hello = Hello(bytes(range(240, 256)), 1_000_000, lane)
+    hello = Hello(Step.CALL, 1_000_000, 3, lane, 7 * (lane in CALL_LANES), bytes(range(240, 256)), bytes(range(16)))
     octets = hello.to_octets()
     assert Hello.from_octets(octets) == hello
     floats = np.frombuffer(octets, np.float32)

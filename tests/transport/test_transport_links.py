@@ -20,9 +20,11 @@ from netoffload.collectives.transfer import octets_of
 from netoffload.errors import CollectiveError, PeerLostError
 from netoffload.transport.agreement import Offer
 from netoffload.transport.dataplane import TcpExchange
-from netoffload.transport.joining import Listeners
+from netoffload.transport.frames import Frame, Kind
+from netoffload.transport.joining import LIVES, Joiner
 from netoffload.transport.lanes import Lane
 from netoffload.transport.links import neighbours
+from netoffload.transport.listening import Listeners
 from netoffload.transport.requests import wait_all
 from netoffload.transport.wiring import wire_up
 
@@ -117,6 +119,19 @@ def test_a_rank_that_never_connects_is_named_in_time() -> None:
     with contextlib.closing(listeners[1]), ThreadPoolExecutor(2) as threads:
         for text in threads.map(connect, (0, 2)):
             assert "could not connect with rank 1 at 127.0.0.1: timed out" in text
+
+
+@pytest.mark.parametrize(("farewell", "heard"), [(Frame(Kind.CLOSED).to_octets(), LIVES), (b"", b"")])
+def test_a_rank_that_ends_says_that_it_lives_to_whom_it_does_not_know(farewell: bytes, heard: bytes) -> None:
+    listeners = Listeners(2, "127.0.0.1")
+    offer = Offer(address="127.0.0.1", ports=listeners.ports)
+    joiner = Joiner(0, [offer, offer], listeners)
+    with socket.create_connection(("127.0.0.1", listeners.ports[False]), 10) as probe:
+        joiner.close(farewell)  # a fork says nothing, and leaves what waits to its parent
+        try:
+            assert probe.recv(9) == heard
+        except ConnectionResetError:
+            assert not heard
 
 
 def test_messages_go_between_all_ranks_also_those_that_are_no_neighbours() -> None:

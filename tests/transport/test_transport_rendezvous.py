@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -13,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import MemoryStore
 
 from netoffload.errors import CollectiveError, PeerLostError, UsageError
+from netoffload.transport.address_rendezvous import Address, AddressRendezvous, parse_addresses, read_addresses
 from netoffload.transport.agreement import VERSION, Marking, Offer, Precision
-from netoffload.transport.rendezvous import Address, AddressRendezvous, StoreRendezvous, parse_addresses, read_addresses
+from netoffload.transport.launchers import Attempt
+from netoffload.transport.store_rendezvous import StoreRendezvous
 
 
 def on_threads(ranks: range, body: Callable[[int], Any]) -> list[Any]:
@@ -37,28 +43,10 @@ def free_address() -> Address:
         return Address(*free.getsockname())
 
 
-class MemoryStore:
-    """What torch's HashStore is, which takes four seconds to import."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-
-    def set(self, key: str, value: str) -> None:
-        with self._changed:
-            self._values[key] = value.encode()
-            self._changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        return self._values[key]
-
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._values.keys() >= set(keys), timeout.total_seconds()):
-                raise RuntimeError("Wait timeout")
-
-
 class BrokenStore(MemoryStore):
+    def check(self, keys: list[str]) -> bool:
+        raise RuntimeError("Connection reset by peer")
+
     def wait(self, keys: list[str], timeout: timedelta) -> None:
         raise RuntimeError("Connection reset by peer")
 
@@ -145,6 +133,106 @@ def test_strangers_at_the_first_address_are_no_ranks() -> None:
         with AddressRendezvous(addresses, 1, limit_s=10.0) as second:
             assert second("too") == ["here", "too"]
         assert gathered.result(10) == ["here", "too"]
+
+
+def framed(words: bytes) -> bytes:
+    return struct.pack("!I", len(words)) + words
+
+
+def said_by(rank: int, size: int = 2) -> bytes:
+    return framed(json.dumps([rank, size, Attempt(), "value"]).encode())
+
+
+def test_what_a_rank_sends_is_read_after_its_address_and_nonsense_ends_nothing() -> None:
+    addresses = [free_address(), Address("127.0.0.2", 1)]
+    with AddressRendezvous(addresses, 0, limit_s=10.0) as first, ThreadPoolExecutor(1) as threads:
+        gathered = threads.submit(first, "here")
+        for words in (b"[" * 200_000, b'{"half', b"[1]", b"1" * 5000, b'[1, 2, ["", "", 1e400], 0]', b"\xff"):
+            with socket.create_connection(addresses[0], 10, ("127.0.0.2", 0)) as stranger:
+                stranger.sendall(framed(words))
+                stranger.settimeout(10)
+                with contextlib.suppress(ConnectionResetError):
+                    assert stranger.recv(1) == b""
+        with socket.create_connection(addresses[0], 10, ("127.0.0.3", 0)) as stranger:  # no rank's address
+            stranger.settimeout(10)
+            assert stranger.recv(1) == b""  # although it has said nothing
+        with AddressRendezvous(addresses, 1, limit_s=10.0) as second:
+            assert second("too") == ["here", "too"]
+        assert gathered.result(10) == ["here", "too"]
+
+
+def test_an_octet_now_and_then_does_not_hold_the_first_rank() -> None:
+    addresses = [free_address(), Address("127.0.0.2", 1)]
+    ended = threading.Event()
+    with AddressRendezvous(addresses, 0, limit_s=0.4) as first, ThreadPoolExecutor(1) as threads:
+        gathered = threads.submit(first, "here")
+        gathered.add_done_callback(lambda _: ended.set())
+        with socket.create_connection(addresses[0], 10, ("127.0.0.2", 0)) as dripping, contextlib.suppress(OSError):
+            for octet in itertools.chain(said_by(1)[:4], itertools.repeat(ord(" "))):
+                dripping.send(bytes([octet]))
+                if ended.wait(0.05):
+                    break
+        with pytest.raises(PeerLostError, match=r"rank 1 did not come to the set-up within 0\.4 s"):
+            gathered.result(10)
+
+
+def test_a_gather_succeeds_only_if_all_ranks_have_the_values() -> None:
+    addresses = [free_address(), Address("127.0.0.2", 1), Address("127.0.0.3", 1)]
+
+    def body(rank: int) -> Any:
+        if rank < 2:
+            with AddressRendezvous(addresses, rank, limit_s=10.0) as gather:
+                return gather("here")
+        for _ in range(200):
+            try:
+                conn = socket.create_connection(addresses[0], 10, ("127.0.0.3", 0))
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+        with conn:
+            conn.sendall(said_by(2, 3))
+            return len(conn.recv(65536)) > 0  # it has the values, and ends without a receipt
+
+    told = on_threads(range(3), body)
+    assert told[2] is True
+    for error in told[:2]:
+        assert isinstance(error, PeerLostError)
+        assert "rank 2 ended during the set-up" in str(error)
+
+
+def test_many_idle_connections_from_a_ranks_address_do_not_keep_it_out() -> None:
+    addresses = [free_address(), Address("127.0.0.2", 1)]
+    with contextlib.ExitStack() as made:
+        first = made.enter_context(AddressRendezvous(addresses, 0, limit_s=20.0))
+        threads = made.enter_context(ThreadPoolExecutor(1))
+        gathered = threads.submit(first, "here")
+        for _ in range(200):
+            made.enter_context(socket.create_connection(addresses[0], 10, ("127.0.0.2", 0)))
+        with AddressRendezvous(addresses, 1, limit_s=20.0) as second:
+            assert second("too") == ["here", "too"]
+        assert gathered.result(10) == ["here", "too"]
+
+
+def test_a_rank_of_another_attempt_is_refused_by_name_and_a_later_one_waits_for_its_first_rank() -> None:
+    addresses = [free_address(), Address("127.0.0.2", 1)]
+    old, new = Attempt("job", "", 0), Attempt("job", "", 1)
+    told = on_threads(range(2), lambda rank: _gather_once(addresses, rank, (new, old)[rank], 0.5))
+    reason = "rank 1's offer is from attempt 0; this is attempt 1"
+    assert str(told[1]) == reason
+    assert str(told[0]).endswith(f"; {reason}")
+    with ThreadPoolExecutor(2) as threads:
+        stale = threads.submit(_gather_once, addresses, 0, old, 0.5)
+        later = threads.submit(_gather_once, addresses, 1, new, 20.0)
+        assert "rank 1's offer is from attempt 1; this is attempt 0" in str(stale.result())
+        assert _gather_once(addresses, 0, new, 20.0) == later.result() == [0, 1]
+
+
+def _gather_once(addresses: list[Address], rank: int, attempt: Attempt, limit_s: float) -> Any:
+    try:
+        with AddressRendezvous(addresses, rank, limit_s, attempt) as gather:
+            return gather(rank)
+    except CollectiveError as error:
+        return error
 
 
 def test_addresses_are_read_from_a_file(tmp_path: Path) -> None:

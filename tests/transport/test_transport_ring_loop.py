@@ -16,7 +16,7 @@ from tcp_ranks import Watched, run_tcp
 
 from netoffload.codec import CodecId
 from netoffload.collectives import Operation, Quantise, barrier, ring_allgather, ring_allreduce, ring_reduce_scatter
-from netoffload.collectives.announcement import Announcement, Call, meet
+from netoffload.collectives.announcement import ANNOUNCEMENT_OCTETS, Announcement, Call, meet
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.collectives.hierarchy import hierarchical_allreduce
 from netoffload.collectives.operations import apply
@@ -164,7 +164,7 @@ def test_octets_and_times_are_counted() -> None:
         ring_allreduce(exchange, np.ones(count, np.float32), tagged=True, quantise=ROUNDED, chunk_floats=10_000)
         watch = exchange.stopwatch
         assert exchange.sent_octets([Lane.TAGGED]) == 2 * 4 * count // 2
-        assert exchange.sent_octets([Lane.UNTAGGED]) - before == 24  # one announcement
+        assert exchange.sent_octets([Lane.UNTAGGED]) - before == ANNOUNCEMENT_OCTETS
         assert watch.reduce_s > 0
         assert watch.codec_s > 0
         assert watch.wire_s >= watch.late_s >= 0

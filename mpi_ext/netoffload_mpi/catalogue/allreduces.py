@@ -18,7 +18,7 @@ from netoffload.collectives import (
     reference,
     ring_allreduce,
 )
-from netoffload.collectives.announcement import Announcement, Call, digest_of, meet
+from netoffload.collectives.announcement import Announcement, Call, meet
 from netoffload.collectives.hierarchy import default_groups
 from netoffload.collectives.transfer import aborting_on_error
 from netoffload.compiled.arrays import Float32Array
@@ -35,9 +35,6 @@ from netoffload_mpi.verify.cases import Place as TriedPlace
 
 ALGORITHMS = ("ring", "hierarchical", "wa", "mpi")
 """Algorithms of an allreduce: one ring; rings of rings; an aggregator; plain MPI, uncompressed."""
-
-AVERAGE = digest_of([1])
-"""Digest that ranks announce if they divide the sum."""
 
 
 class AllreduceOptions(NamedTuple):
@@ -99,17 +96,18 @@ def _plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, option
         raise UsageError("average=True goes with MPI.SUM only")
     values = float_vector(recvbuf, writable=True)
     source = source_of(sendbuf, values)
-    tagged, agreed = options.tagged, AVERAGE if options.average else 0
+    tagged = options.tagged
+    calling = f"Allreduce_comp of {values.size} floats with average=True" if options.average else ""
     divisor = np.float32(place.size) if options.average else None
 
     def run_short(plane: MpiPlane) -> None:
-        call = plane.short_allreduce(values.size, operation, tagged=tagged, agreed=agreed)
+        call = plane.short_allreduce(values.size, operation, tagged=tagged)
         call(values if source is None else source, values)
         if divisor is not None:
             np.divide(values, divisor, out=values)
 
     if options.algorithm == "ring" and is_short(values.size, place.size):
-        return Plan(run_short, options.lanes)
+        return Plan(run_short, options.lanes, calling)
 
     def run(plane: MpiPlane) -> None:
         exchange, chunk_floats = plane.exchange, plane.chunk_floats()
@@ -117,10 +115,10 @@ def _plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, option
         copy(values, source)
         if options.algorithm == "mpi":
             with aborting_on_error(exchange):
-                meet(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation, digest=agreed))
+                meet(exchange, Announcement(Call.PLAIN_ALLREDUCE, values.size, False, operation))
             plane.mpi.Allreduce(MPI.IN_PLACE, [values, MPI.FLOAT], op)
         elif options.algorithm == "wa":
-            aggregator_allreduce(exchange, values, tagged=tagged, operation=operation, agreed=agreed)
+            aggregator_allreduce(exchange, values, tagged=tagged, operation=operation)
         elif options.algorithm == "hierarchical":
             groups = plane.groups() if options.groups is None else options.groups
             hierarchical_allreduce(
@@ -132,7 +130,6 @@ def _plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, option
                 operation=operation,
                 quantise=quantise,
                 chunk_floats=chunk_floats,
-                agreed=agreed,
             )
         else:
             ring_allreduce(
@@ -142,12 +139,11 @@ def _plan_allreduce(place: Place, sendbuf: Any, recvbuf: Any, op: MPI.Op, option
                 operation=operation,
                 quantise=quantise,
                 chunk_floats=chunk_floats,
-                agreed=agreed,
             )
         if divisor is not None:
             np.divide(values, divisor, out=values)
 
-    return Plan(run, options.lanes)
+    return Plan(run, options.lanes, calling)
 
 
 def _allreduces(at: TriedPlace) -> Iterator[Case]:

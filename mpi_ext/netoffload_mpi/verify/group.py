@@ -28,7 +28,7 @@ from netoffload.errors import NetOffloadError, PeerLostError
 from netoffload.transport.agreement import Offer
 from netoffload.transport.dataplane import TcpExchange
 from netoffload.transport.driver import prepare
-from netoffload.transport.joining import Listeners
+from netoffload.transport.listening import Listeners
 from netoffload.transport.requests import wait_all
 from netoffload.transport.wiring import wire_up
 

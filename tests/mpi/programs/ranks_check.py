@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from netoffload.collectives import is_short
+from netoffload.collectives.announcement import ANNOUNCEMENT_OCTETS
 from netoffload.collectives.reference import ring_sum
 from netoffload.compiled.arrays import Float32Array
 from netoffload.config import TOS_COMPRESS
@@ -44,7 +45,7 @@ def check_sums(comm: CompComm) -> None:
         assert received.tobytes() == expected.tobytes()
         sent = 2 * (comm.size - 1) * 4 * count / comm.size
         if is_short(count, comm.size):
-            sent = (comm.size - 1) * 4 * count + 24 * (comm.size - 1).bit_length()
+            sent = (comm.size - 1) * 4 * count + ANNOUNCEMENT_OCTETS * (comm.size - 1).bit_length()
         assert abs(comm.last_info.raw_octets - sent) <= 8 * comm.size
         assert comm.last_info.calls == 1
         assert comm.last_info.seconds > 0

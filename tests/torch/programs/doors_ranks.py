@@ -5,6 +5,7 @@ Every rank of every scenario prints a line of JSON: what the scenario's function
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import json
@@ -26,11 +27,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from netoffload.compressors import Layout
 from netoffload.compressors.registry import parse
+from netoffload.errors import CollectiveError, UsageError
 from netoffload.torch import (
+    BackendOptions,
     CompressionState,
     DistributedOptimizer,
     Outer,
     Periodic,
+    broadcast_optimizer_state,
     broadcast_parameters,
     compress_hook,
 )
@@ -214,7 +218,227 @@ def refusal(rank: int) -> Any:
     return ""
 
 
-SCENARIOS: dict[str, Callable[[int], Any]] = {one.__name__: one for one in (doors, pickled, half, death, refusal)}
+def kinds(rank: int) -> Any:
+    """Gradients of float64 and sparse ones; what gloo makes of them is the truth."""
+    torch.manual_seed(rank)
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        table = nn.Embedding(50, 4, sparse=True, dtype=dtype)
+        layer = nn.Linear(4, 3, dtype=dtype)
+        ours, theirs = (copy.deepcopy(nn.Sequential(table, layer)) for _ in range(2))
+        forward, truth = DistributedDataParallel(ours), DistributedDataParallel(theirs)
+        forward.register_comm_hook(CompressionState(offload="inline", start_step=1), compress_hook)
+        for step in range(3):
+            words = torch.randint(0, 50, (20,), generator=torch.Generator().manual_seed(100 * step + rank))
+            for module in (forward, truth):
+                module.zero_grad()
+                (module(words) ** 2).sum().backward()
+            for mean, right in zip(ours.parameters(), theirs.parameters(), strict=True):
+                assert mean.grad is not None
+                assert right.grad is not None
+                is_exact = mean.grad.is_sparse or dtype is torch.float64 or step == 0
+                error = float((mean.grad.to_dense() - right.grad.to_dense()).norm() / right.grad.to_dense().norm())
+                found += [mean.grad.is_sparse == right.grad.is_sparse, mean.grad.dtype == right.grad.dtype]
+                found.append(error < ((1e-12 if dtype is torch.float64 else 1e-6) if is_exact else 0.1))
+    return found
+
+
+class ReZero(nn.Module):
+    """A block that is skipped at first, so that its weights have a gradient of exactly 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.alpha = nn.Linear(FEATURES, FEATURES), nn.Parameter(torch.zeros(()))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values + self.alpha * torch.relu(self.inner(values))
+
+
+def spike(rank: int) -> Any:
+    """By codec, with and without feedback: the worst error of a parameter's mean gradient, by the loudest rank's.
+
+    In steps 3 and 7 a batch is 10,000 times too large.
+    """
+    found = []
+    names = ("packed", "bounded", "inceptionn", "sparse", "fp16", "bf16", "backend")
+    for name, feedback in [(name, feedback) for name in names for feedback in (False, True)]:
+        ours = nn.Sequential(ReZero(), model())
+        group = None
+        if name == "backend":
+            options = BackendOptions("packed", 10, offload="inline", min_octets=4)
+            group = dist.new_group(backend="netoffload", pg_options=options)
+        forward = DistributedDataParallel(ours, process_group=group)
+        codec = {"compressor": name} if name in ("fp16", "bf16") else {"offload": "inline", "codec": name, "bound": 10}
+        state = CompressionState(**({} if name == "backend" else codec), error_feedback=feedback)
+        if name != "backend":
+            forward.register_comm_hook(state, compress_hook)
+        optimizer, worst = torch.optim.SGD(ours.parameters(), 0.1), 0.0
+        for step in range(12):
+            images, labels = batch(rank, step)
+            images = images * (1e4 if step in (3, 7) else 1)
+            optimizer.zero_grad()
+            F.cross_entropy(ours(images), labels).backward()  # type: ignore[no-untyped-call]
+            right = [one.grad.clone() for one in ours.parameters() if one.grad is not None]
+            optimizer.zero_grad()
+            F.cross_entropy(forward(images), labels).backward()  # type: ignore[no-untyped-call]
+            means = [one.grad for one in ours.parameters() if one.grad is not None]
+            if name == "backend":  # it sees no parameters
+                right, means = ([torch.cat([one.flatten() for one in grads])] for grads in (right, means))
+            for mean, true in zip(means, right, strict=True):
+                loudest = true.norm()
+                dist.all_reduce(loudest, dist.ReduceOp.MAX)
+                dist.all_reduce(true)
+                if loudest:
+                    worst = max(worst, float((mean - true / SIZE).norm() / loudest))
+            nn.utils.clip_grad_norm_(ours.parameters(), 1.0)
+            optimizer.step()
+        found.append([name, feedback, worst, digest(ours)])
+        state.close()
+    return found
+
+
+def two_models(rank: int) -> Any:
+    """One state for two models."""
+    state = CompressionState(offload="inline")
+    for number in range(2):
+        forward = DistributedDataParallel(nn.Linear(8, 2 + number))
+        forward.register_comm_hook(state, compress_hook)
+        try:
+            forward(torch.ones(1, 8)).sum().backward()
+        except UsageError as error:
+            return str(error)
+    return ""
+
+
+def differing(rank: int) -> Any:
+    """Options of which one differs on rank 2; then a period that differs; then a group of the backend."""
+    pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"scale": 64}, {}),
+        ({"scale": None, "error_feedback": True}, {"error_feedback": False}),
+        ({"compressor": "qsgd:levels=15", "seed": 1}, {"compressor": "qsgd:levels=15"}),
+        ({"compressor": "terngrad"}, {}),
+        ({"codec": "bounded"}, {"codec": "packed"}),
+        ({"bound": 8}, {}),
+        ({"exact_vectors": True, "exact_below": 5}, {}),
+        ({"start_step": 10}, {}),
+    ]
+    errors = []
+    for other, options in pairs:
+        options = {"offload": "inline"} | (other if rank == 2 else options)
+        if "compressor" in options:
+            del options["offload"]
+        try:
+            Run(rank, options).train(2)
+        except (CollectiveError, RuntimeError) as error:
+            errors.append(str(error).splitlines()[0])
+    periodic = PeriodicRun(rank, {"offload": "off"}, method="psgd" if rank else "rsgd")
+    try:
+        periodic.train(4)
+    except CollectiveError as error:
+        errors.append(str(error))
+    for backend_options in (BackendOptions(scale=64.0 if rank == 2 else "auto"), BackendOptions() if rank else None):
+        try:
+            dist.new_group(backend="netoffload", pg_options=backend_options)
+        except dist.DistBackendError as error:
+            errors.append(str(error))
+    return errors
+
+
+def wrapped(rank: int) -> Any:
+    """What stands around a DistributedOptimizer: state dictionaries, hooks, copies."""
+    run = OptimizerRun(rank, {"offload": "inline", "error_feedback": True})
+    calls: list[str] = []
+    run.optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    run.optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    run.train(2)
+    hooks_ran = calls == ["before", "after"] * 2
+
+    plain = torch.optim.SGD(model().parameters(), 0.5)
+    plain.load_state_dict(through_file(run.optimizer.state_dict()))
+    momentum = next(iter(plain.state.values()))["momentum_buffer"]
+    loads_into_plain = bool(momentum.any()) and plain.param_groups[0]["lr"] == 0.1
+    fresh = OptimizerRun(rank, {"offload": "inline"})
+    fresh.optimizer.load_state_dict(plain.state_dict())
+    loads_back = torch.equal(next(iter(fresh.optimizer.state.values()))["momentum_buffer"], momentum)
+    old = {"optimizer": run.optimizer.state_dict(), "compression": run.state.state_dict()}
+    fresh.optimizer.load_state_dict(old)
+    loads_old = fresh.state.state_dict()["step"] == 2
+
+    other = torch.optim.Adam(model().parameters(), 0.1 * (1 + rank))
+    if rank == 1:
+        for one in other.param_groups[0]["params"]:
+            one.grad = torch.ones_like(one)
+        other.step()
+    broadcast_optimizer_state(other, root=1, state=run.state)
+    broadcast_optimizer_state(DistributedOptimizer(other), root=1)
+    has_state = other.param_groups[0]["lr"] == 0.2 and float(next(iter(other.state.values()))["step"]) == 1
+
+    run.model, run.optimizer = copy.deepcopy((run.model, run.optimizer))
+    twin, run.forward = run.optimizer, run.model
+    assert isinstance(twin, DistributedOptimizer)
+    run.train(STEPS)
+    whole = OptimizerRun(rank, {"offload": "inline", "error_feedback": True})
+    whole.train(STEPS)
+    return [hooks_ran, loads_into_plain, loads_back, loads_old, has_state, digest(whole.model) == digest(run.model)]
+
+
+def scaler(rank: int) -> Any:
+    """A loss scaler without ``synchronize()``, an infinity on rank 1 in step 3, and a parameter without a gradient."""
+    ours, truth = model(), model()
+    optimizers = []
+    for one in (ours, truth):
+        one.register_parameter("unused", nn.Parameter(torch.ones(3)))
+        state = CompressionState(offload="off")
+        optimizers.append(DistributedOptimizer(torch.optim.SGD(one.parameters(), 0.1), state))
+    optimizer, plain = optimizers
+    amp = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
+    scales = []
+    for step in range(6):
+        images, labels = batch(rank, step)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(ours(images), labels) * (torch.inf if (rank, step) == (1, 3) else 1)
+        amp.scale(loss).backward()  # type: ignore[no-untyped-call]
+        amp.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(ours.parameters(), 1.0)
+        amp.step(optimizer)
+        amp.update()
+        scales.append(amp.get_scale())
+        if step != 3:
+            plain.zero_grad()
+            F.cross_entropy(truth(images), labels).backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(truth.parameters(), 1.0)
+            plain.step()
+    pairs = zip(ours.parameters(), truth.parameters(), strict=True)
+    is_near = all(torch.allclose(one, other, atol=1e-5) for one, other in pairs)
+    return [digest(ours), scales, is_near]
+
+
+def accumulated(rank: int) -> Any:
+    """Two backward passes per step, of which the last step has one; and two passes where one is expected."""
+    found = []
+    for passes in (1, 2):
+        ours, truth, state = model(), model(), CompressionState(offload="off")
+        inner = torch.optim.SGD(ours.parameters(), 0.1)
+        optimizer = DistributedOptimizer(inner, state, backward_passes_per_step=passes)
+        plain = torch.optim.SGD(truth.parameters(), 0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            plain.zero_grad()
+            for number in range(2 if step < 2 else 1):
+                images, labels = batch(rank, 2 * step + number)
+                F.cross_entropy(ours(images), labels).backward()  # type: ignore[no-untyped-call]
+                for other in range(SIZE):
+                    images, labels = batch(other, 2 * step + number)
+                    (F.cross_entropy(truth(images), labels) / SIZE).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            plain.step()
+        pairs = zip(ours.parameters(), truth.parameters(), strict=True)
+        found.append(all(torch.allclose(one, other, atol=1e-6) for one, other in pairs))
+    return found
+
+
+ALL = (doors, pickled, half, death, refusal, kinds, spike, two_models, differing, wrapped, scaler, accumulated)
+SCENARIOS: dict[str, Callable[[int], Any]] = {one.__name__: one for one in ALL}
 
 
 def take_part(scenario: str, rank: int, port: int) -> None:
@@ -222,6 +446,8 @@ def take_part(scenario: str, rank: int, port: int) -> None:
     os.environ.update(address | {"RANK": str(rank), "WORLD_SIZE": str(SIZE), "LOCAL_RANK": str(rank)})
     dist.init_process_group("gloo")
     found = SCENARIOS[scenario](rank)
+    if scenario != death.__name__:
+        dist.barrier()  # a rank that ends may be lost to others that have not finished the last call
     os.write(1, (json.dumps({"scenario": scenario, "rank": rank, "found": found}) + "\n").encode())
 
 

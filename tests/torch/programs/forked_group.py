@@ -1,0 +1,80 @@
+"""Ranks of process groups, forked from one process that has loaded everything once; each prints a line of JSON."""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import json
+import os
+import socket
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from netoffload.transport.driver import prepare
+
+STUCK_S = 90
+"""Ranks that take longer say where they are."""
+
+
+def error_of(call: Callable[[], Any], kind: type[BaseException] = dist.DistBackendError) -> str:
+    """Return the text of the error that a call raises."""
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    return "no error"
+
+
+def everywhere(value: Any, group: Any = None) -> list[Any]:
+    """Return the values of all ranks."""
+    found: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, value, group)
+    return found
+
+
+def run_ranks(size: int, take_part: Callable[[int, int, int], Any]) -> int:
+    """Fork ``size`` ranks; each prints ``[rank, take_part(rank, size, port)]``, where rank 0 may listen at the port."""
+    prepare()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    pids = []
+    with tempfile.TemporaryFile() as turns:
+        for rank in range(size):
+            if (pid := os.fork()) == 0:
+                try:
+                    faulthandler.dump_traceback_later(STUCK_S)
+                    torch.set_num_threads(1)
+                    line = f"{json.dumps([rank, take_part(rank, size, port)])}\n"
+                    fcntl.lockf(turns, fcntl.LOCK_EX)  # a pipe keeps only short lines whole
+                    os.write(1, line.encode())
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(0)
+            pids.append(pid)
+    for pid in reversed(pids):
+        os.waitpid(pid, 0)
+    return 0
+
+
+def join(rank: int, size: int, port: int, limit_s: float = 60) -> None:
+    """Make the default group over a store of rank 0."""
+    store = dist.TCPStore("127.0.0.1", port, size, is_master=rank == 0)  # type: ignore[attr-defined]
+    limit = timedelta(seconds=limit_s)
+    dist.init_process_group("netoffload", store=store, rank=rank, world_size=size, timeout=limit)
+
+
+def run_checks(checks: Sequence[Callable[[], Any]]) -> dict[str, Any]:
+    """Return the results of checks by their names, made one after the other on all ranks."""
+    found = {}
+    for check in checks:
+        found[check.__name__] = check()
+        dist.barrier()
+    dist.destroy_process_group()
+    return found
