@@ -97,11 +97,6 @@ UNA: Final = 18
 FORM: Final = 19
 ROUNDED_FROM: Final = 20
 EXACT_FROM: Final = 21
-HELD: Final = 22
-"""Octets of a float at the end of the stream: its sequence number, the octets as a word, and a mask of known ones."""
-HELD_AGAIN: Final = 57
-"""Octets of an earlier float, of which TCP sends a part again; the same three fields."""
-HELD_FIELDS: Final = 3
 PEER_SHIFT: Final = 60
 """Window scale of the peer, once the handshake is complete."""
 WINDOW_EDGE: Final = 61
@@ -172,7 +167,14 @@ REPEATED_END: Final = PROMISE + 4
 """How far the stream had come when the host last sent octets again."""
 HOST_TSVAL: Final = PROMISE + 5
 """The timestamp in the host's latest segment; 0 without timestamps."""
-FIELDS: Final = PROMISE + 6
+
+# Floats that segments cut: see ``forms``.
+HELD: Final = PROMISE + 6
+"""Octets of a float: its sequence number, the octets as a word, a mask of known ones, and where the segment cut it."""
+HELD_FIELDS: Final = 4
+HELD_FLOATS: Final = 8
+"""Floats of which octets are held: about as many as the segments that are in flight where losses are frequent."""
+FIELDS: Final = HELD + HELD_FLOATS * HELD_FIELDS
 
 FlowTable = Int64Array
 """int64[ROWS, FIELDS]: a row per connection."""

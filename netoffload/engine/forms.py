@@ -21,7 +21,9 @@ peer acknowledges whole floats.
 
 **Lent octets.** TCP may wait for an acknowledgement of held octets before it sends the rest. So once the peer has
 acknowledged everything before a held float, the NIC *lends* the held octets: the next acknowledgement to the host
-covers them. The NIC keeps them (``LENT_...``) until the peer has them, in a table that outlives the NIC's process.
+covers them. The NIC keeps them (``LENT_...``) until the peer has them, in a table that outlives the NIC's process. It
+lends the first octets of a float also where the rest is on its way. Otherwise the host would repeat, after a loss, the
+one to three octets that its segment has behind the float's edge, and wait for a time-out for each such piece.
 
 **The end of the stream.** The application may stop inside a float, whose rest never comes. Then a FIN takes the held
 octets along, or ``lent`` sends them. No octet of this float was sent before, so the interval ends before the float and
@@ -40,7 +42,8 @@ from netoffload.engine.flows import (
     EXACT_FROM,
     FORM,
     HELD,
-    HELD_AGAIN,
+    HELD_FIELDS,
+    HELD_FLOATS,
     ISN,
     LENT_LEN,
     LENT_SEQ,
@@ -63,10 +66,11 @@ EXACT: Final = 0
 ROUNDED: Final = 1
 CLOSING: Final = 2
 
-# Fields of a held float, behind HELD or HELD_AGAIN.
+# Fields of a held float.
 _SEQ: Final = 0
 _WORD: Final = 1
 _MASK: Final = 2
+_CUT: Final = 3
 _NOWHERE: Final = -1
 
 WHOLE: Final = 15
@@ -172,7 +176,7 @@ def fit(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int, is_las
             if not has_lead:
                 skip = own
                 keep -= own
-            _remember(flows, slot, at, word, mask, mask == WHOLE)
+            _remember(flows, slot, at, word, mask, head)
             if head + payload_len < 4:
                 if mask == WHOLE:
                     return Fit(lead, lead_word, skip, keep, 4 - head - payload_len, word)
@@ -192,7 +196,7 @@ def fit(frame: Uint8Array, segment: Segment, flows: FlowTable, slot: int, is_las
         elif is_last and gives_up:
             end_rounding(flows, slot, at)
         else:
-            _remember(flows, slot, at, word, mask, False)
+            _remember(flows, slot, at, word, mask, tail)
             keep -= tail
     return Fit(lead, lead_word, skip, keep, trail, trail_word)
 
@@ -205,17 +209,17 @@ def _is_lent(flows: FlowTable, slot: int, at: int) -> bool:
 @inline_kernel
 def _place_of(flows: FlowTable, slot: int, at: int) -> int:
     """Return where octets of the float at ``at`` are held, or ``_NOWHERE``."""
-    if flows[slot, HELD + _MASK] and flows[slot, HELD + _SEQ] == at:
-        return HELD
-    if flows[slot, HELD_AGAIN + _MASK] and flows[slot, HELD_AGAIN + _SEQ] == at:
-        return HELD_AGAIN
+    for index in range(HELD_FLOATS):
+        place = HELD + index * HELD_FIELDS
+        if flows[slot, place + _MASK] and flows[slot, place + _SEQ] == at:
+            return place
     return _NOWHERE
 
 
 @inline_kernel
 def _hold_nothing(flows: FlowTable, slot: int) -> None:
-    flows[slot, HELD + _MASK] = 0
-    flows[slot, HELD_AGAIN + _MASK] = 0
+    for index in range(HELD_FLOATS):
+        flows[slot, HELD + index * HELD_FIELDS + _MASK] = 0
 
 
 @inline_kernel
@@ -232,25 +236,47 @@ def known(flows: FlowTable, slot: int, at: int) -> tuple[int, int]:
 
 
 @inline_kernel
-def _remember(flows: FlowTable, slot: int, at: int, word: int, mask: int, only_more: bool) -> None:
-    """Hold the octets of a float; with ``only_more`` only if some of its octets are held already.
+def _remember(flows: FlowTable, slot: int, at: int, word: int, mask: int, cut: int) -> None:
+    """Hold the octets of a float that the host's segments cut behind its first ``cut`` octets.
 
-    A float that TCP sends again must not displace the float at the end, whose rest is in the next segment.
+    A whole float is held only if some of its octets are held already: TCP made it whole in this segment.
     """
     place = _place_of(flows, slot, at)
     if place == _NOWHERE:
-        if only_more:
+        if mask == WHOLE:
             return
-        place = HELD if is_before(flows[slot, NEXT_SEQ], advance(at, 4)) else HELD_AGAIN
+        place = _find_place(flows, slot)
     flows[slot, place + _SEQ] = at
     flows[slot, place + _WORD] = word
     flows[slot, place + _MASK] = mask
+    flows[slot, place + _CUT] = cut
+
+
+@inline_kernel
+def _find_place(flows: FlowTable, slot: int) -> int:
+    """Return a free place, or that of the newest float but the one at the end of the stream.
+
+    The rest of the float at the end is in the next segment, and the oldest floats are lent first.
+    """
+    best, newest = HELD, -1
+    for index in range(HELD_FLOATS):
+        place = HELD + index * HELD_FIELDS
+        if flows[slot, place + _MASK] == 0:
+            return place
+        behind = distance(flows[slot, UNA], flows[slot, place + _SEQ])
+        is_end = is_before(flows[slot, NEXT_SEQ], advance(flows[slot, place + _SEQ], 4))
+        if behind > newest and not is_end:
+            best, newest = place, behind
+    return best
 
 
 @inline_kernel
 def keeps_octets(flows: FlowTable, slot: int) -> bool:
-    """Whether octets of a float at the end of the stream are held, or any are lent."""
-    return flows[slot, HELD + _MASK] != 0 or flows[slot, LENT_LEN] != 0
+    """Whether octets of a float are held or lent."""
+    found = flows[slot, LENT_LEN]
+    for index in range(HELD_FLOATS):
+        found |= flows[slot, HELD + index * HELD_FIELDS + _MASK]
+    return found != 0
 
 
 @inline_kernel
@@ -338,11 +364,13 @@ def lend(flows: FlowTable, slot: int) -> None:
 
 @inline_kernel
 def _count_lendable(flows: FlowTable, slot: int, una: int) -> int:
-    """Return how many octets from ``una`` on are held, 0..3."""
+    """Return how many octets from ``una`` on the host has sent in a segment that ends inside the float, 0..3."""
     place = _place_of(flows, slot, una)
     if place == _NOWHERE:
         return 0
     mask = flows[slot, place + _MASK]
+    if mask == WHOLE:
+        return flows[slot, place + _CUT]
     return 1 if mask == 1 else 2 if mask == 3 else 3 if mask == 7 else 0
 
 
@@ -351,7 +379,8 @@ def _settle(flows: FlowTable, slot: int, una: int) -> None:
     """Forget held octets and intervals that the peer has acknowledged."""
     if flows[slot, FORM] == EXACT:
         return
-    for place in (HELD, HELD_AGAIN):
+    for index in range(HELD_FLOATS):
+        place = HELD + index * HELD_FIELDS
         if not is_before(una, advance(flows[slot, place + _SEQ], 4)):
             flows[slot, place + _MASK] = 0  # in 4 GiB another float has this number
     if flows[slot, FORM] == CLOSING and not is_before(una, flows[slot, EXACT_FROM]):

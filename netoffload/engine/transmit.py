@@ -400,7 +400,8 @@ def _send_nothing(source: Uint8Array, part: Segment, sent: Sent, flows: FlowTabl
     once (RFC 1122, 4.2.3.6), and ``forms.acknowledge`` turns its answer into the one that the host waits for. A header
     without payload is not enough: Linux answers at most two of them a second (``net.ipv4.tcp_invalid_ratelimit``).
     """
-    if sent.again or not sent.is_last or flows[slot, flow_table.LENT_LEN] > 0:
+    has_octets = flows[slot, flow_table.UNA] != advance(flows[slot, flow_table.ISN], 1)
+    if sent.again or not sent.is_last or (has_octets and flows[slot, flow_table.LENT_LEN] > 0):
         seq = advance(flows[slot, flow_table.UNA], -1)
         put_be32(source, part.tcp_at + tcp.SEQ, seq)
         source[part.payload_at] = 0
