@@ -48,10 +48,8 @@ def know(nic: NicState, own: tuple[str, int], peer: tuple[str, int]) -> int:
     """Raise the question about a connection; return its slot."""
     ends = [socket.inet_pton(socket.AF_INET if "." in name else socket.AF_INET6, name) for name, _ in (own, peer)]
     version = 4 if len(ends[0]) == 4 else 6
-    words = [
-        int(np.int64(np.uint64(int.from_bytes(end.rjust(16, b"\0")[at : at + 8])))) for end in ends for at in (0, 8)
-    ]
-    key = flows.FlowKey(version, *words, own[1] << 16 | peer[1])
+    src, dst = (np.frombuffer(end.rjust(16, b"\0"), ">i8").tolist() for end in ends)
+    key = flows.FlowKey(version, src[0], src[1], dst[0], dst[1], own[1] << 16 | peer[1])
     slot = int(flows.make_slot(nic.flows, key, 0))
     assert promises.promise_of(nic.settings, nic.flows, slot, nic.questions) == promises.ASKED
     return slot
