@@ -104,11 +104,9 @@ def _is_usable(path: Path, header: bytes) -> bool:
     if stat.S_ISLNK(status.st_mode):
         raise DeviceError(f"flow table {path} is a symbolic link: name the file itself, or remove the link")
     is_file = stat.S_ISREG(status.st_mode)
-    if is_file and (status.st_uid != os.geteuid() or status.st_mode & 0o077):
-        raise DeviceError(
-            f"flow table {path} is open to others than this user: remove it, or chown and chmod 600 it if you trust it"
-        )
-    if is_file and status.st_size == 0:
+    forbidden = stat.S_IWGRP | stat.S_IWOTH if status.st_size == 0 else stat.S_IRWXG | stat.S_IRWXO
+    is_private = status.st_uid == os.geteuid() and not status.st_mode & forbidden
+    if is_file and is_private and status.st_size == 0:
         return False
     found = b""
     if is_file:  # opening a pipe would wait, and some devices act when they are opened
@@ -116,6 +114,10 @@ def _is_usable(path: Path, header: bytes) -> bool:
             found = file.read(HEADER_LEN)
     if not found.startswith(_OURS):
         raise DeviceError(f"{path} is not a flow table: name another file, or remove this one")
+    if not is_private:
+        raise DeviceError(
+            f"flow table {path} is open to others than this user: remove it, or chown and chmod 600 it if you trust it"
+        )
     if found == header and status.st_size == _FILE_LEN:
         return True
     old = path.with_name(path.name + _OLD_SUFFIX)

@@ -83,7 +83,7 @@ BATCHES_PER_TASK: Final = 32
 _MTUS: Final = (68, 576, 1280, 1500, 1500, 9000)
 _VERDICTS: Final = (UNDECIDED, NOT_FLOATS, *[FLOATS] * 14)
 """The verdicts that connections get, in turn."""
-_PROMISES: Final = (REFUSED, NO_SOCKET, *[BY_SOCKET] * 14, *[UNASKED] * 13)
+_PROMISES: Final = (REFUSED, NO_SOCKET, *[BY_SOCKET] * 29, *[UNASKED] * 28)
 """Who promises floats on them, in turn."""
 _CLOCK_EVERY: Final = 512
 """Frames between two checks of the segments that the NIC sends by itself; a check goes through the whole table."""
@@ -225,7 +225,7 @@ def _send_all(
     for index in range(recipes.shape[0]):
         if index % FRAMES_PER_CONNECTION == 0:
             number = index // FRAMES_PER_CONNECTION
-            _connect(handshakes, _VERDICTS[number % 16], _PROMISES[number % 29], outcome, memory)
+            _connect(handshakes, _VERDICTS[number % 16], _PROMISES[number % 59], outcome, memory)
         recipe = recipes[index]
         length = recipe[LENGTH]
         frame = memory.frame[FRAME_ROOM - FRAME_SLACK - length :]

@@ -210,16 +210,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
         except (NetOffloadError, OSError) as error:
             offer, failure = failure_of(error), error
         offers = [Offer.from_words(words) for words in rendezvous(offer.to_words())]
-        try:
-            if failure is not None and not isinstance(failure, OSError):
-                raise failure  # its message is clearer than that of agree(), which the other ranks raise
-            agreed = agree(offers)
-        except NetOffloadError:
-            with contextlib.suppress(NetOffloadError):
-                rendezvous(None)  # no rank ends, and the store with it, before all ranks have read the offers
-            raise
-        if rendezvous.rank == 0 and (warning := what_stays_raw(agreed, offers)):
-            warn_once(warning)
+        agreed = _agree_together(rendezvous, offers, failure)
         if shared is not None:
             exchange = enter(shared.watch, offers[0].context, settings.timeout_s, settings.late_s)
         else:
@@ -229,6 +220,23 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
             exchange = wire_up(rendezvous.rank, offers, listeners, agreed.marking.tos, *limits, agreed.coding)
             keep(key, Shared(exchange.watch.shared, offers, own.marking))
     return _plane_of(kind, exchange, agreed, offers, settings)
+
+
+def _agree_together(
+    rendezvous: Rendezvous, offers: Sequence[Offer], failure: NetOffloadError | OSError | None
+) -> Agreement:
+    """Return what the ranks agree on; where they do not, no rank ends before all have read the offers."""
+    try:
+        if failure is not None and not isinstance(failure, OSError):
+            raise failure  # its message is clearer than that of agree(), which the other ranks raise
+        agreed = agree(offers)
+    except NetOffloadError:
+        with contextlib.suppress(NetOffloadError):
+            rendezvous(None)  # the store may end with a rank
+        raise
+    if rendezvous.rank == 0 and (warning := what_stays_raw(agreed, offers)):
+        warn_once(warning)
+    return agreed
 
 
 def _hosts_and_names(gathered: Sequence[Any]) -> tuple[list[str], list[str | None]]:

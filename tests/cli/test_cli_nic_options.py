@@ -60,6 +60,8 @@ IN_THE_FILE = {
     "BYPASS": "user",
     "TAG": "AF12",
     "PORTS": "5000-5999,7000",
+    "TRUST": "tag",
+    "SOCKET_NETNS": "/run/netns/programs",
     "LOG_FORMAT": "json",
     "KEY": "/etc/netoffload/inc0.key",
     "METRICS_PORT": "9100",

@@ -147,4 +147,5 @@ def test_a_table_with_holes_on_a_full_file_system_means_memory(tiny: Path, tmp_p
     with open(tiny / "flows.bin", "wb") as file:
         file.write(whole[: table.HEADER_LEN])
         file.truncate(len(whole))
+    tiny.joinpath("flows.bin").chmod(0o600)
     table.open_table(tiny / "flows.bin")[0][:] = np.arange(flows.FIELDS)

@@ -181,6 +181,7 @@ def test_nic_arguments_say_everything_that_was_asked_for() -> None:
         "--bypass": "user",
         "--tag": "0x28",
         "--ports": "",
+        "--trust": "socket",
         "--log-format": "text",
         "--control": "/run/netoffload/a/n0.sock",
         "--ready-fd": "9",
