@@ -112,8 +112,6 @@ def serve(host: int, wire: int, event: int, roles: int, settings: LoopSettings, 
             if not waits_for_wire and (is_known_empty or rounds_behind > _HOST_QUEUE_FRAMES):
                 _from_clock(settings, port)
             _to_wire(host, wire, takes_from_host, settings, port)
-            if engine.count_questions(port.nic):
-                answer_questions(port.nic, port.diag)
         if settings.busy_ns and ready > 0:
             active_ns = libc.now_ns(port.clock)
     if roles & TX:
@@ -278,6 +276,8 @@ def _from_host(host: int, wire: int, settings: LoopSettings, port: Port) -> None
             _trace(settings, port.tx_trace, 0, trace.INBOUND, frame.ctypes.data, length, before)
         blocks = port.wire_out[port.line[LINE_OCTETS] :]
         frames = engine.from_host(port.nic, frame, length, before, blocks)
+        if engine.count_questions(port.nic):
+            answer_questions(port.nic, port.diag)  # before the next frame, which may be the connection's first payload
         if frames == FORWARD:
             port.nic.spans[0, 0], port.nic.spans[0, 1] = 0, length
             _put_in_line(frame, 1, False, before, settings, port)

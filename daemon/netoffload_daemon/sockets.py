@@ -1,7 +1,7 @@
 """Which ToS the host's sockets have: the answers to the engine's questions (``netoffload.engine.promises``).
 
-The loop asks after it has sent the segments that raised the questions. The kernel answers within the call, so nothing
-waits. ``netoffload.devices.sock_diag`` has the format and a plain twin.
+The loop asks behind the segment that raised the question, in 5 us. The kernel answers within the call.
+``netoffload.devices.sock_diag`` has the format and a plain twin.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ A policy marks packets: a router, nftables or a QoS class may give anybody's pac
 socket (``setsockopt(IP_TOS)``), and so promises float32. Only the sender's socket tells the two apart, so the NIC asks
 the host's kernel for it::
 
-    first payload of a connection ─► promise_of ─► questions ─► the caller asks (sock_diag) ─► answer ─► PROMISE
+    first segment behind a SYN ─► promise_of ─► questions ─► the caller asks (sock_diag) ─► answer ─► PROMISE
 
-The caller asks after the segment has left, once per connection. Until then the stream crosses exact. SYNs ask nothing,
+That is mostly the acknowledgement that completes the handshake. So the answer is there before the first payload, and no
+payload waits for it; a payload that comes first crosses exact. The caller asks once per connection. SYNs ask nothing,
 so a flood of them costs nothing. Where the operator promises (``EngineSettings.trust``), nobody is asked.
 """
 

@@ -203,9 +203,10 @@ def _send(
     """Send a segment of a known connection; the result is the one of :func:`transmit`."""
     slot = known.slot
     sent = _note(frame, segment, now_ns, flows, slot)
+    if known.is_tagged and flows[slot, flow_table.PEER_CODECS]:
+        promises.promise_of(settings, flows, slot, room.questions)
     plain.align_window(frame, segment, flows, slot)
-    reason = _refuse(settings, frame, segment, known, flows)
-    reason = reason or _open(settings, frame, segment, known, sent, flows, counters, room.questions)
+    reason = _refuse(settings, frame, segment, known, flows) or _open(frame, segment, known, sent, flows, counters)
     is_zeros = reason == Counter.BYPASS_UNDECIDED.value and _is_zeros(frame, segment, flows, slot)
     if reason != 0 and not is_zeros and not forms.needs_lead(flows, slot, segment.seq):
         lent.note_segment(frame, segment, sent.again, now_ns, flows, slot, room.agenda)
@@ -343,14 +344,12 @@ def _is_implausible(frame: Uint8Array, new: Segment, flows: FlowTable, slot: int
 
 @inline_kernel
 def _open(
-    settings: EngineSettings,
     frame: Uint8Array,
     segment: Segment,
     known: Known,
     sent: Sent,
     flows: FlowTable,
     counters: Counters,
-    questions: Int64Array,
 ) -> int:
     """Begin to round floats with this segment if it may, or end it if it must.
 
@@ -367,7 +366,7 @@ def _open(
         return Counter.BYPASS_UNTAGGED.value
     if segment.payload_len == 0 or segment.flags & ~offload.SEGMENT_FLAGS:
         return Counter.BYPASS_SPECIAL.value
-    promise = promises.promise_of(settings, flows, slot, questions)
+    promise = flows[slot, flow_table.PROMISE]
     if promise == promises.REFUSED or promise == promises.NO_SOCKET:
         return Counter.BYPASS_UNPROMISED.value
     new = _new_part(segment, sent)

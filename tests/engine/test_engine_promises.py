@@ -33,9 +33,18 @@ def is_exact(frames: list[bytes], start: int, end: int) -> bool:
     return frames == [make_segment(OCTETS[start:end], seq=ISN + 1 + start)]
 
 
-def test_the_first_payload_raises_the_question_and_the_answer_begins_rounding() -> None:
+def test_the_handshakes_acknowledgement_raises_the_question() -> None:
     client, _ = asking_pair()
-    assert engine.count_questions(client.state) == 0, "handshakes ask nothing"
+    assert engine.count_questions(client.state) == 0, "SYNs ask nothing"
+    client.from_host(make_segment(seq=ISN + 1))
+    engine.answer(client.state, 0, 0x28)
+    engine.forget_questions(client.state)
+    assert not is_exact(send(client, 0, 4096), 0, 4096)
+    assert client.counts()["tx_segments"] == 1
+
+
+def test_a_payload_that_comes_first_raises_it_and_crosses_exact() -> None:
+    client, _ = asking_pair()
     assert is_exact(send(client, 0, 4096), 0, 4096)
     assert is_exact(send(client, 4096, 8192), 4096, 8192)
     assert engine.count_questions(client.state) == 1, "one question per connection"
@@ -85,10 +94,13 @@ def test_a_question_that_could_not_be_asked_comes_again() -> None:
     assert engine.count_questions(client.state) == 1
 
 
-def test_untagged_payload_and_acknowledgements_ask_nothing() -> None:
+def test_untagged_segments_and_connections_to_hosts_without_a_nic_ask_nothing() -> None:
     client, _ = asking_pair()
     send(client, 0, 4096, tos=0)
-    client.from_host(make_segment(seq=ISN + 4097))
+    client.from_host(make_segment(seq=ISN + 4097, tos=0))
+    client.from_host(make_segment(flags="S", seq=ISN, sport=41_000))
+    client.from_wire([make_segment(flags="SA", seq=5, ack=ISN + 1, sport=41_000, to_client=True)])
+    send(client, 0, 4096, sport=41_000)
     assert engine.count_questions(client.state) == 0
 
 
