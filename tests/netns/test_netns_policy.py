@@ -167,8 +167,9 @@ def test_the_kernel_carries_what_has_another_tag() -> None:
         assert counters(bed)["kernel_tx_octets"] - before > 0.9 * len(EXACT)
 
 
+@pytest.mark.usefixtures("_netns_session")
 @pytest.mark.parametrize("trust", ["tag", "socket"])
-def test_a_users_sockets_are_marked_by_nft(_netns_session: None, trust: str) -> None:
+def test_a_users_sockets_are_marked_by_nft(trust: str) -> None:
     """Neither end asks for a ToS; nft marks what the user sends, beginning with the SYN and the SYN/ACK.
 
     That is a promise only if the operator says so.
