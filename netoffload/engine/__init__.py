@@ -20,7 +20,9 @@ every segment of the connection crosses this NIC, and if the flow table outlives
 
 **Which segments.** TCP over IPv4 without options or IPv6 without extension headers, not fragmented. Both hosts tag the
 connection, and the NIC has seen its handshake (``handshake``). The tag is a policy: a ToS or traffic class, and ports.
-``judgement`` looks at the first kilobyte of a stream: a stream that is not an array of float32 stays exact to its end.
+Somebody promises that the connection carries float32: the sender's socket by its own tag, or the operator
+(``promises``). ``judgement`` looks at the first kilobyte of a stream, and at every segment behind it. What is not an
+array of float32 stays exact.
 A segment becomes blocks if it has a payload and none of the flags SYN, RST, URG and CWR; with such a flag it leaves
 plain. A segment with a TCP signature, or with a wrong checksum, crosses unchanged.
 
@@ -41,7 +43,8 @@ plain or crosses unchanged has one too (``Counter.BYPASS_...``).
 
 Files: ``nic`` and ``pair``; ``counters``, the list of all events; ``sequence``, ``options`` and ``sums``, access to
 headers; ``network``, IPv4 and IPv6; ``flows``, the table, and ``flow_report``, its rows for people; ``handshake``;
-``transmit``; ``judgement``; ``forms``; ``lent``; ``plain``; ``probation``; ``path``; ``pack`` and ``blocks``;
+``promises``; ``orphans``; ``transmit``; ``judgement``; ``forms``; ``lent``; ``plain``; ``probation``; ``path``;
+``pack`` and ``blocks``;
 ``authentication`` and ``libcrypto``, the MAC; ``encapsulation``, into UDP and out of it; ``receive`` and
 ``block_view``; ``router_errors``; ``vlan``, for the loop; ``fuzz``, damaged frames into both directions; ``summary``,
 ratios and rates from the counters, in plain Python; ``bypass``, which frames the kernel may carry past the process.
