@@ -44,9 +44,9 @@ plain or crosses unchanged has one too (``Counter.BYPASS_...``).
 Files: ``nic`` and ``pair``; ``counters``, the list of all events; ``sequence``, ``options`` and ``sums``, access to
 headers; ``network``, IPv4 and IPv6; ``flows``, the table, and ``flow_report``, its rows for people; ``handshake``;
 ``promises``; ``orphans``; ``transmit``; ``judgement``; ``forms``; ``lent``; ``plain``; ``probation``; ``path``;
-``pack`` and ``blocks``;
-``authentication`` and ``libcrypto``, the MAC; ``encapsulation``, into UDP and out of it; ``receive`` and
-``block_view``; ``router_errors``; ``vlan``, for the loop; ``fuzz``, damaged frames into both directions; ``summary``,
-ratios and rates from the counters, in plain Python; ``bypass``, which frames the kernel may carry past the process.
+``pack`` and ``blocks``; ``authentication`` and ``libcrypto``, the MAC; ``encapsulation``, into UDP and out of it;
+``receive`` and ``block_view``; ``router_errors``; ``vlan``, for the loop; ``fuzz``, damaged frames into both
+directions; ``summary``, ratios and rates from the counters, in plain Python; ``bypass``, which frames the kernel may
+carry past the process.
 ``hardware`` stands apart: it models the burst engine as a circuit, in plain Python too.
 """
