@@ -4,7 +4,7 @@ A policy marks packets: a router, nftables or a QoS class may give anybody's pac
 socket (``setsockopt(IP_TOS)``), and so promises float32. Only the sender's socket tells the two apart, so the NIC asks
 the host's kernel for it::
 
-    first segment behind a SYN ─► promise_of ─► questions ─► the caller asks (sock_diag) ─► answer ─► PROMISE
+    first segment behind a SYN ─► raise_question ─► questions ─► the caller asks (sock_diag) ─► answer ─► PROMISE
 
 That is mostly the acknowledgement that completes the handshake. So the answer is there before the first payload, and no
 payload waits for it; a payload that comes first crosses exact. The caller asks once per connection. SYNs ask nothing,
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from netoffload.compiled.arrays import Int64Array
 from netoffload.compiled.jit import inline_kernel
-from netoffload.engine.flows import PROMISE
+from netoffload.engine.flows import PEER_CODECS, PROMISE
 
 if TYPE_CHECKING:
     from netoffload.engine.blocks import EngineSettings
@@ -39,23 +39,26 @@ QUESTIONS_LEN: Final = 1 + QUESTIONS_MAX
 
 
 @inline_kernel
-def promise_of(settings: EngineSettings, flows: FlowTable, slot: int, questions: Int64Array) -> int:
-    """Return the state of a connection's promise, and raise the question if nobody has done so.
+def raise_question(
+    settings: EngineSettings, is_tagged: bool, flows: FlowTable, slot: int, questions: Int64Array
+) -> None:
+    """Raise the question about a connection that could be compressed, unless somebody has done so.
 
     Args:
         settings: :class:`~netoffload.engine.blocks.EngineSettings`.
+        is_tagged: whether the segment at hand is tagged.
         flows: the table.
         slot: of the connection.
         questions: int64[QUESTIONS_LEN].
     """
-    if flows[slot, PROMISE] == UNASKED:
-        if settings.trust:
-            flows[slot, PROMISE] = BY_OPERATOR
-        elif questions[0] < QUESTIONS_MAX:
-            questions[0] += 1
-            questions[questions[0]] = slot
-            flows[slot, PROMISE] = ASKED
-    return flows[slot, PROMISE]
+    if flows[slot, PROMISE] != UNASKED or not is_tagged or flows[slot, PEER_CODECS] == 0:
+        return
+    if settings.trust:
+        flows[slot, PROMISE] = BY_OPERATOR
+    elif questions[0] < QUESTIONS_MAX:
+        questions[0] += 1
+        questions[questions[0]] = slot
+        flows[slot, PROMISE] = ASKED
 
 
 @inline_kernel

@@ -203,8 +203,7 @@ def _send(
     """Send a segment of a known connection; the result is the one of :func:`transmit`."""
     slot = known.slot
     sent = _note(frame, segment, now_ns, flows, slot)
-    if known.is_tagged and flows[slot, flow_table.PEER_CODECS]:
-        promises.promise_of(settings, flows, slot, room.questions)
+    promises.raise_question(settings, known.is_tagged, flows, slot, room.questions)
     plain.align_window(frame, segment, flows, slot)
     reason = _refuse(settings, frame, segment, known, flows) or _open(frame, segment, known, sent, flows, counters)
     is_zeros = reason == Counter.BYPASS_UNDECIDED.value and _is_zeros(frame, segment, flows, slot)

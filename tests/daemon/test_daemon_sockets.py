@@ -51,7 +51,9 @@ def know(nic: NicState, own: tuple[str, int], peer: tuple[str, int]) -> int:
     src, dst = (np.frombuffer(end.rjust(16, b"\0"), ">i8").tolist() for end in ends)
     key = flows.FlowKey(version, src[0], src[1], dst[0], dst[1], own[1] << 16 | peer[1])
     slot = int(flows.make_slot(nic.flows, key, 0))
-    assert promises.promise_of(nic.settings, nic.flows, slot, nic.questions) == promises.ASKED
+    nic.flows[slot, flows.PEER_CODECS] = 1
+    promises.raise_question(nic.settings, True, nic.flows, slot, nic.questions)
+    assert nic.flows[slot, flows.PROMISE] == promises.ASKED
     return slot
 
 
