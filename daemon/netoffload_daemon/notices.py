@@ -24,7 +24,7 @@ KINDS: Final = {
     Counter.BYPASS_NO_SLOT: (
         "flow_table_full",
         "the flow table is full: {count} handshakes found no slot, and their connections stay raw until they are made "
-        "anew; `netoffload stats --flows` shows who holds the slots",
+        "anew; `netoffload stats` lists the connections that hold slots",
     ),
     Counter.DROP_BAD_MAC: (
         "other_key",
