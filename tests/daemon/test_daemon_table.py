@@ -149,3 +149,36 @@ def test_a_table_with_holes_on_a_full_file_system_means_memory(tiny: Path, tmp_p
         file.truncate(len(whole))
     tiny.joinpath("flows.bin").chmod(0o600)
     table.open_table(tiny / "flows.bin")[0][:] = np.arange(flows.FIELDS)
+
+
+def test_a_table_that_others_may_write_or_read_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "flows.bin"
+    table.open_table(path)
+    octets = path.read_bytes()
+    for mode in (0o620, 0o602, 0o640, 0o604):
+        path.chmod(mode)
+        with pytest.raises(DeviceError, match="open to others than this user"):
+            table.open_table(path)
+    assert path.read_bytes() == octets
+    path.chmod(0o600)
+    assert table.open_table(path)[1]
+
+
+@needs_root
+def test_a_table_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "flows.bin"
+    table.open_table(path)
+    os.chown(path, 65_534, 65_534)
+    with pytest.raises(DeviceError, match="open to others than this user"):
+        table.open_table(path)
+
+
+@pytest.mark.parametrize("has_target", [False, True])
+def test_a_symbolic_link_is_not_followed(tmp_path: Path, has_target: bool) -> None:
+    path, target = tmp_path / "flows.bin", tmp_path / "target"
+    path.symlink_to(target)
+    if has_target:
+        target.write_bytes(b"")
+    with pytest.raises(DeviceError, match="is a symbolic link"):
+        table.open_table(path)
+    assert target.exists() == has_target
