@@ -12,8 +12,8 @@ from watched_nic import FLOATS, RUN_ID, Cli
 
 from netoffload.control import ControlServer
 from netoffload.engine.counters import Counter
-from netoffload.testbed import NicSettings, TestbedSettings, make_plan
-from netoffload.testbed.journal import Journal
+from netoffload.lab.testbed import NicSettings, TestbedSettings, make_plan
+from netoffload.lab.testbed.journal import Journal
 
 
 def test_stats_says_what_the_nic_did(served: Path, nic: Nic, cli: Cli) -> None:

@@ -194,8 +194,8 @@ def test_no_file_of_this_machine_begins_as_floats(folder: str) -> None:
 @pytest.mark.slow
 def test_every_gradient_and_weight_of_our_networks_is_floats() -> None:
     torch = pytest.importorskip("torch")
-    from netoffload.training.config import TrainSettings
-    from netoffload.training.replica import Replica
+    from netoffload.lab.training.config import TrainSettings
+    from netoffload.lab.training.replica import Replica
 
     chance = torch.Generator().manual_seed(1)
     for model in ("hdc", "cnn"):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from netoffload.control import request
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.soak import Values, measure_path, nft_path, routed
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.soak import Values, measure_path, nft_path, routed
 
 pytestmark = [pytest.mark.netns, pytest.mark.slow]
 
