@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import PYTHONPATH
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KEYS = {"what", "size_octets", "median_s", "min_s", "max_s", "over_bound", "wire_octets", "ratio"}
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from netoffload import cli
 from netoffload.errors import RunError, UsageError
-from netoffload.lab import bench
+from netoffload.lab import bench, cli
 from netoffload.lab.bench.experiment import Contender, Finding, take_turns
 from netoffload.lab.bench.vectors import parse_vector_octets
 from netoffload.lab.cli.bench import bench_app

@@ -18,7 +18,7 @@ from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step
 from netoffload.lab.papers.reproduction import Reproduction
 from netoffload.lab.reports import Panel, Series
 
-LAB = Path(__file__).parents[2] / "docs" / "lab"
+LAB = Path(__file__).parents[3] / "docs" / "lab"
 
 done: list[str] = []
 

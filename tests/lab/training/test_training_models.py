@@ -22,7 +22,7 @@ from netoffload.lab.training.replica import Replica
 from netoffload.lab.training.run import START_S, time_limit_s
 from netoffload.lab.training.sequence_layers import CharacterLstm
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 MADE_UP = """
 from torch import nn
