@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_layers import SOURCES
+
+from tests.test_layers import SOURCES
 
 ROOT = Path(__file__).parents[1]
 NIGHT = os.environ.get("NETOFFLOAD_NIGHT") == "1"
