@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from quick_cases import NIGHT
 
 from netoffload.engine.flows import SLOTS
 from netoffload.lab.testbed.soak import nft_path
@@ -22,7 +22,6 @@ pytestmark = [
 PROGRAM = str(Path(__file__).with_name("programs") / "flood.py")
 SHARE_MAX = 0.5
 """Octets on the wire per octet of a compressed stream, with all headers."""
-NIGHT = os.environ.get("NETOFFLOAD_NIGHT") == "1"
 COUNT = 20_000 if NIGHT else SLOTS + SLOTS // 2
 SECONDS = 60 if NIGHT else 8
 
