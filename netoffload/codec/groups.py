@@ -1,15 +1,8 @@
-"""The masked codec's groups: their numbers, their plain kernels, and the loops that all variants share.
+"""What all kernels of groups share: their numbers, and masks and codes for any CPU.
 
-A group is 64 floats, the last one of a payload perhaps fewer. Its values are those of ``bounded``, to the bit::
-
-    burst mask   1 octet: bit i, burst i (8 floats) has a float that is not 0
-    lane masks   1 octet per such burst: bit i, lane i is not 0
-    codes        1 octet per float that is not 0: its 8-bit code, or ESCAPE16 or ESCAPE32
-    16 bits      2 octets, little-endian, per code ESCAPE16
-    32 bits      4 octets per code ESCAPE32
-
-``ESCAPE16`` and ``ESCAPE32`` are the 8-bit codes of -0 and +0, which floats other than 0 never have. A variant brings
-two kernels, from a group of floats to octets and back. All work that is done once per payload is in this file.
+A group is 64 floats, the last one of a payload perhaps fewer. ``netoffload.codec.packed`` has its octets. In between,
+each float that is not 0 has a *code* of an octet: its 8-bit form, or ``ESCAPE16`` or ``ESCAPE32``, which are the 8-bit
+codes of -0 and +0.
 """
 
 from __future__ import annotations
@@ -20,10 +13,10 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from netoffload.codec.bursts import LANES, MALFORMED, Middle
-from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded, get_escapes, with_escapes
-from netoffload.codec.plain import bounded_lane, bounded_limits, decode_lane
-from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
-from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
+from netoffload.codec.escapes import ESCAPE16, ESCAPE32, Coded
+from netoffload.codec.plain import bounded_lane, decode_lane
+from netoffload.compiled.arrays import Stretch, Uint8Array
+from netoffload.compiled.jit import inline_kernel, inlined_with
 from netoffload.compiled.octets import (
     load_u32,
     load_u64,
@@ -34,9 +27,6 @@ from netoffload.compiled.octets import (
 
 GROUP: Final = 64
 """Floats in a group."""
-
-HEAD_MAX: Final = 1 + GROUP // LANES
-"""The most octets of a group's masks."""
 
 LOW7: Final = 0x7F7F7F7F7F7F7F7F
 ONES: Final = 0x0101010101010101
@@ -50,89 +40,7 @@ GroupDecoder: TypeAlias = Callable[[Stretch, int, np.float32, Uint8Array, int], 
 """Reads a group from the start of a stretch: floats, unit8, target, its place; returns its octets or MALFORMED."""
 
 Decoder: TypeAlias = Callable[[Uint8Array, int, int, int, np.float32, Uint8Array, int], int]
-"""``decode`` of one of the forms with groups."""
-
-
-@inlined_with
-def encode_groups(
-    encode_group: GroupEncoder,
-    limits: tuple[int, ...],
-    source: Uint8Array,
-    source_at: int,
-    count: int,
-    room: Stretch,
-    classes: Int64Array,
-) -> tuple[int, int]:
-    """``encode_fit`` by groups. If the last group does not fit, it gets as many bursts as fit."""
-    target, at = room.octets, room.at
-    end = at + room.length
-    done = codes = sixteens = wholes = 0
-    while done < count:
-        lanes = min(GROUP, count - done)
-        first = source_at + 4 * done
-        coded = encode_group(source, first, lanes, limits, target, at)
-        is_last = at + coded.octets > end
-        if is_last:
-            lanes = fitting_floats(target, at, lanes, end - at)
-            if lanes == 0:
-                break
-            coded = encode_group(source, first, lanes, limits, target, at)
-        codes += coded.codes
-        sixteens += coded.in16
-        wholes += coded.in32
-        at += coded.octets
-        done += lanes
-        if is_last:
-            break
-    classes[0] += done - codes
-    classes[1] += codes - sixteens - wholes
-    classes[2] += sixteens
-    classes[3] += wholes
-    return done, at - room.at
-
-
-@inline_kernel
-def fitting_floats(octets: Uint8Array, at: int, lanes: int, capacity: int) -> int:
-    """Return how many floats of the group at ``at``, whole bursts, fit into a group of at most ``capacity`` octets."""
-    present = u8(octets, at)
-    head, code = at + 1, at + 1 + popcount_u16(present)
-    length, fitting = 1, 0
-    for burst in range((lanes + LANES - 1) // LANES):
-        if present >> burst & 1:
-            in_burst = popcount_u16(u8(octets, head))
-            head += 1
-            length += 1 + in_burst
-            for _ in range(in_burst):
-                length += 2 * int(octets[code] == ESCAPE16) + 4 * int(octets[code] == ESCAPE32)
-                code += 1
-        if length > capacity:
-            break
-        fitting = min(lanes, fitting + LANES)
-    return fitting
-
-
-@inlined_with
-def decode_groups(
-    decode_group: GroupDecoder,
-    payload: Uint8Array,
-    payload_at: int,
-    available: int,
-    count: int,
-    unit8: np.float32,
-    target: Uint8Array,
-    target_at: int,
-) -> int:
-    """``decode`` by groups."""
-    at, end = payload_at, payload_at + available
-    done = 0
-    while done < count:
-        lanes = min(GROUP, count - done)
-        length = decode_group(Stretch(payload, at, end - at), lanes, unit8, target, target_at + 4 * done)
-        if length == MALFORMED:
-            return MALFORMED
-        at += length
-        done += lanes
-    return at - payload_at
+"""``decode`` of groups."""
 
 
 @inlined_with
@@ -221,16 +129,6 @@ def put_codes(
 
 
 @inline_kernel
-def encode_group(
-    source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
-) -> Coded:
-    """Write up to 64 floats as a group, for any CPU."""
-    codes_at = put_masks(source, first, lanes, limits[0], target, at)
-    codes_end, longs, wholes = put_codes(source, first, lanes, limits, target, at, codes_at)
-    return with_escapes(source, first, longs, wholes, target, at, codes_end, codes_end - codes_at)
-
-
-@inline_kernel
 def check_masks(payload: Stretch, lanes: int) -> tuple[int, int]:
     """Return where the codes of a group begin and how many there are.
 
@@ -285,61 +183,3 @@ def get_codes(
             first_codes >>= 8
             mask &= mask - 1
     return in16, in32
-
-
-@inline_kernel
-def decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
-    """Read a group of up to 64 floats, for any CPU; ``unit8`` as in ``netoffload.codec.plain.decode_lane``."""
-    codes_at, count = check_masks(payload, lanes)
-    escapes_at = codes_at + count
-    if codes_at == MALFORMED or escapes_at > payload.at + payload.length:
-        return MALFORMED
-    codes = Stretch(payload.octets, codes_at, count)
-    in16, in32 = get_codes(payload, codes, lanes, unit8, target, target_at)
-    return get_escapes(payload, escapes_at, in16, in32, target, target_at)
-
-
-@kernel
-def encode_sparse(
-    source: Uint8Array,
-    source_at: int,
-    count: int,
-    bound_k: int,
-    target: Uint8Array,
-    target_at: int,
-    capacity: int,
-    classes: Int64Array,
-) -> tuple[int, int]:
-    """``encode_fit`` of ``sparse``; see ``netoffload.codec.kernels``."""
-    room = Stretch(target, target_at, capacity)
-    return encode_groups(encode_group, bounded_limits(bound_k), source, source_at, count, room, classes)
-
-
-@kernel
-def decode_masked(
-    payload: Uint8Array,
-    payload_at: int,
-    available: int,
-    count: int,
-    unit8: np.float32,
-    target: Uint8Array,
-    target_at: int,
-) -> int:
-    """``decode`` of groups; ``unit8`` (float32) is the weight of the 8-bit form's last bit, over 256."""
-    return decode_groups(decode_group, payload, payload_at, available, count, unit8, target, target_at)
-
-
-@kernel
-def decode_masked_halves(
-    payload: Uint8Array,
-    payload_at: int,
-    available: int,
-    count: int,
-    middle: Middle,
-    unit8: np.float32,
-    target: Uint8Array,
-    target_at: int,
-) -> int:
-    """``decode_halves`` of groups."""
-    whole = Stretch(payload, payload_at, available)
-    return decode_each_half(decode_masked, whole, count, middle, unit8, target, target_at)

@@ -1,4 +1,4 @@
-"""Groups of the masked codec for CPUs with AVX2: a byte shuffle from a table of 256 moves the codes of a burst.
+"""Masks and codes of groups for CPUs with AVX2: a byte shuffle from a table of 256 moves the codes of a burst.
 
 A lane mask selects the shuffle, which squeezes eight codes together when encoding and spreads them when decoding. A
 burst of zeros costs one comparison, or one store. ``vectors`` has the arithmetic on eight lanes; escapes go one by one.
@@ -14,20 +14,16 @@ from numba import types
 from numba.extending import intrinsic
 
 from netoffload.codec import vectors
-from netoffload.codec.bursts import BURST_LEN, LANES, MALFORMED, Middle
-from netoffload.codec.escapes import ESCAPE16, Coded, get_escapes, with_escapes
-from netoffload.codec.groups import GROUP, check_masks, decode_each_half, decode_groups, encode_groups
-from netoffload.codec.groups import decode_group as decode_group_plainly
-from netoffload.codec.groups import encode_group as encode_group_plainly
+from netoffload.codec.bursts import BURST_LEN, LANES
+from netoffload.codec.escapes import ESCAPE16
+from netoffload.codec.groups import GROUP
 from netoffload.codec.plain import MAGNITUDE_BITS
 from netoffload.codec.shuffles import HALF, NO_OCTET, entry, shuffle
 from netoffload.codec.vectors import I8, I32, I64, WORDS, words
-from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
+from netoffload.compiled.arrays import Stretch, Uint8Array
 from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
-from netoffload.compiled.jit import inline_kernel, kernel
+from netoffload.compiled.jit import inline_kernel
 from netoffload.compiled.octets import load_u64, popcount_u16, u8
-
-__all__ = ["decode_masked", "decode_masked_halves", "encode_sparse"]
 
 _CODES: Final = ir.VectorType(I8, LANES)
 _NO_CODES: Final = ir.Constant(_CODES, [0] * LANES)
@@ -178,17 +174,6 @@ def limits_of_plain(limits: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @inline_kernel
-def _encode_group(
-    source: Uint8Array, first: int, lanes: int, limits: tuple[int, ...], target: Uint8Array, at: int
-) -> Coded:
-    if lanes < GROUP:
-        return encode_group_plainly(source, first, lanes, limits_of_plain(limits), target, at)
-    codes_at = put_masks(source, first, limits[0], target, at)
-    codes_end, longs, wholes = put_codes(source, first, limits, target, at, codes_at)
-    return with_escapes(source, first, longs, wholes, target, at, codes_end, codes_end - codes_at)
-
-
-@inline_kernel
 def get_codes(masks: Stretch, codes: Stretch, unit8: np.float32, target: Uint8Array, target_at: int) -> tuple[int, int]:
     """``get_codes`` of ``netoffload.codec.groups``, for 64 floats."""
     present, head, cursor = u8(masks.octets, masks.at), masks.at + 1, codes.at
@@ -205,61 +190,3 @@ def get_codes(masks: Stretch, codes: Stretch, unit8: np.float32, target: Uint8Ar
         else:
             _store_zeros(target, to)
     return in16, in32
-
-
-@inline_kernel
-def _decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
-    if lanes < GROUP:
-        return decode_group_plainly(payload, lanes, unit8, target, target_at)
-    codes_at, count = check_masks(payload, lanes)
-    escapes_at = codes_at + count
-    if codes_at == MALFORMED or escapes_at > payload.at + payload.length:
-        return MALFORMED
-    in16, in32 = get_codes(payload, Stretch(payload.octets, codes_at, count), unit8, target, target_at)
-    return get_escapes(payload, escapes_at, in16, in32, target, target_at)
-
-
-@kernel
-def encode_sparse(
-    source: Uint8Array,
-    source_at: int,
-    count: int,
-    bound_k: int,
-    target: Uint8Array,
-    target_at: int,
-    capacity: int,
-    classes: Int64Array,
-) -> tuple[int, int]:
-    """``encode_fit`` of ``sparse``; see ``netoffload.codec.kernels``."""
-    room = Stretch(target, target_at, capacity)
-    return encode_groups(_encode_group, vectors.bounded_limits(bound_k), source, source_at, count, room, classes)
-
-
-@kernel
-def decode_masked(
-    payload: Uint8Array,
-    payload_at: int,
-    available: int,
-    count: int,
-    unit8: np.float32,
-    target: Uint8Array,
-    target_at: int,
-) -> int:
-    """``decode`` of groups; see ``netoffload.codec.groups``."""
-    return decode_groups(_decode_group, payload, payload_at, available, count, unit8, target, target_at)
-
-
-@kernel
-def decode_masked_halves(
-    payload: Uint8Array,
-    payload_at: int,
-    available: int,
-    count: int,
-    middle: Middle,
-    unit8: np.float32,
-    target: Uint8Array,
-    target_at: int,
-) -> int:
-    """``decode_halves`` of groups."""
-    whole = Stretch(payload, payload_at, available)
-    return decode_each_half(decode_masked, whole, count, middle, unit8, target, target_at)

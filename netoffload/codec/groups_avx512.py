@@ -1,4 +1,4 @@
-"""Groups of the masked codec for CPUs with AVX-512 VBMI2: 64 floats fill four registers, their codes one.
+"""Masks and codes of groups for CPUs with AVX-512 VBMI2: 64 floats fill four registers, their codes one.
 
 Encoding compares and codes 16 lanes at a time (``vectors``) and gathers the low octets of all 64 codes. One byte
 compression in a register drops the zeros. All 64 octets are stored, and the next group overwrites the surplus. The
@@ -16,19 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from netoffload.codec import vectors
-from netoffload.codec.bursts import LANES, MALFORMED, Middle
-from netoffload.codec.escapes import ESCAPE16, Coded, get_escapes, with_escapes
-from netoffload.codec.groups import GROUP, GroupEncoder, decode_each_half, decode_groups, encode_groups
+from netoffload.codec.escapes import ESCAPE16, Coded, with_escapes
+from netoffload.codec.groups import GROUP, GroupEncoder
 from netoffload.codec.vectors import I8, I32, I64, words
-from netoffload.compiled.arrays import Int64Array, Stretch, Uint8Array
+from netoffload.compiled.arrays import Uint8Array
 from netoffload.compiled.emitted import Builder, Context, Intrinsic, NumbaType, Signature, TypingContext, Value
-from netoffload.compiled.jit import inline_kernel, inlined_with, kernel
+from netoffload.compiled.jit import inlined_with
 from netoffload.compiled.octets import popcount_u64
 
 _QUARTER: Final = GROUP // 4
@@ -38,8 +36,6 @@ MASK: Final = ir.VectorType(ir.IntType(1), GROUP)
 NO_OCTETS: Final = ir.Constant(OCTETS, [0] * GROUP)
 _LAST_BITS: Final = 0x8080808080808080
 _OTHER_BITS: Final = 0x7F7F7F7F7F7F7F7F
-
-__all__ = ["decode_masked", "decode_masked_halves", "encode_sparse"]
 
 
 def call(builder: Builder, name: str, result: ir.Type, *arguments: Value) -> Value:
@@ -173,14 +169,6 @@ def squeezed(builder: Builder, octets: Value, lanes: Value) -> Value:
     return call(builder, "llvm.x86.avx512.mask.compress.v64i8", OCTETS, octets, NO_OCTETS, lanes)
 
 
-def _put_octets(
-    context: Context, builder: Builder, target: tuple[NumbaType, Value], at: Value, codes: Value, lanes: Value
-) -> Value:
-    room = vectors.pointer(context, builder, *target, at, OCTETS)
-    builder.store(squeezed(builder, codes, lanes), room, align=1)
-    return builder.ctpop(builder.bitcast(lanes, I64))
-
-
 @intrinsic
 def read_masks(typing_context: TypingContext, payload: NumbaType, at: NumbaType) -> Intrinsic:
     """Return the burst mask at ``at``, which of 64 lanes are not 0, and whether every lane mask has a bit."""
@@ -227,102 +215,3 @@ def spread(builder: Builder, codes: Value, lanes: Value) -> tuple[Value, list[Va
     escapes16 = builder.icmp_unsigned("==", codes, ir.Constant(OCTETS, [ESCAPE16] * GROUP))
     zeros = builder.icmp_unsigned("==", codes, NO_OCTETS)
     return codes, [builder.bitcast(escapes16, I64), builder.and_(builder.bitcast(zeros, I64), lanes)]
-
-
-def _make_decode(*, full: bool) -> Callable[..., tuple[int, int]]:
-    # Eight parameters: the first is Numba's.
-    @intrinsic
-    def decode(
-        typing_context: TypingContext,
-        payload: NumbaType,
-        codes_at: NumbaType,
-        lanes: NumbaType,
-        count: NumbaType,
-        unit8: NumbaType,
-        target: NumbaType,
-        target_at: NumbaType,
-    ) -> Intrinsic:
-        """Store the floats of a group, 0 for an escape; return the lanes whose codes are escapes to 16 and 32 bits."""
-
-        def codegen(context: Context, builder: Builder, signature: Signature, args: list[Value]) -> Value:
-            kinds = signature.args
-            packed = builder.load(vectors.pointer(context, builder, kinds[0], args[0], args[1], OCTETS), align=1)
-            codes, escapes = spread(builder, packed, args[2])
-            written = None if full else lanes_below(builder, args[3])
-            put_floats(context, builder, (kinds[5], args[5]), args[6], codes, args[4], written)
-            return context.make_tuple(builder, signature.return_type, escapes)
-
-        arguments = (payload, types.int64, types.int64, types.int64, types.float32, target, types.int64)
-        return types.UniTuple(types.int64, 2)(*arguments), codegen
-
-    return decode
-
-
-_encode_group = encoder_of_group(_put_octets)
-_decode_full = _make_decode(full=True)
-_decode_part = _make_decode(full=False)
-
-
-@inline_kernel
-def _decode_group(payload: Stretch, lanes: int, unit8: np.float32, target: Uint8Array, target_at: int) -> int:
-    octets, at = payload.octets, payload.at
-    if payload.length <= 0:
-        return MALFORMED
-    present, there, is_whole = read_masks(octets, at)
-    codes_at = at + 1 + popcount_u64(present)
-    codes_end = codes_at + popcount_u64(there)
-    if not is_whole or codes_end > at + payload.length:
-        return MALFORMED
-    if lanes == GROUP:
-        in16, in32 = _decode_full(octets, codes_at, there, lanes, unit8, target, target_at)
-    else:
-        if there >> lanes or present >> ((lanes + LANES - 1) // LANES):
-            return MALFORMED
-        in16, in32 = _decode_part(octets, codes_at, there, lanes, unit8, target, target_at)
-    return get_escapes(payload, codes_end, in16, in32, target, target_at)
-
-
-@kernel
-def encode_sparse(
-    source: Uint8Array,
-    source_at: int,
-    count: int,
-    bound_k: int,
-    target: Uint8Array,
-    target_at: int,
-    capacity: int,
-    classes: Int64Array,
-) -> tuple[int, int]:
-    """``encode_fit`` of ``sparse``; see ``netoffload.codec.kernels``."""
-    room = Stretch(target, target_at, capacity)
-    return encode_groups(_encode_group, vectors.bounded_limits(bound_k), source, source_at, count, room, classes)
-
-
-@kernel
-def decode_masked(
-    payload: Uint8Array,
-    payload_at: int,
-    available: int,
-    count: int,
-    unit8: np.float32,
-    target: Uint8Array,
-    target_at: int,
-) -> int:
-    """``decode`` of groups; see ``netoffload.codec.groups``."""
-    return decode_groups(_decode_group, payload, payload_at, available, count, unit8, target, target_at)
-
-
-@kernel
-def decode_masked_halves(
-    payload: Uint8Array,
-    payload_at: int,
-    available: int,
-    count: int,
-    middle: Middle,
-    unit8: np.float32,
-    target: Uint8Array,
-    target_at: int,
-) -> int:
-    """``decode_halves`` of groups."""
-    whole = Stretch(payload, payload_at, available)
-    return decode_each_half(decode_masked, whole, count, middle, unit8, target, target_at)

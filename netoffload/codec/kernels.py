@@ -1,7 +1,7 @@
 """One set of kernels for every codec: each call chooses by codec id, and the CPU decides the variant once.
 
-All layers above the codec import its kernels from this module. Codecs with tags or masks have variants. The fastest one
-that the CPU can run is used, or the one that ``NETOFFLOAD_KERNEL`` names. All variants give the same octets;
+All layers above the codec import its kernels from this module. Codecs with tags or groups have variants. The fastest
+one that the CPU can run is used, or the one that ``NETOFFLOAD_KERNEL`` names. All variants give the same octets;
 ``netoffload.codec.bursts`` is their contract.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from netoffload.codec import fixed, groups, packed, plain
+from netoffload.codec import fixed, packed, plain
 from netoffload.codec.bursts import (
     BURST_LEN,
     DECODE_SLACK,
@@ -28,7 +28,7 @@ from netoffload.codec.bursts import (
     Middle,
 )
 from netoffload.codec.fixed import Kernels
-from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Made, Masked, Packed, Tagged
+from netoffload.codec_specs import ALL_CODECS, SPECS, CodecId, Made, Packed, Tagged
 from netoffload.compiled.jit import ENV_KERNEL, cpu_features, inline_kernel, kernel
 from netoffload.compiled.octets import whole
 from netoffload.errors import UsageError
@@ -89,7 +89,7 @@ def _of_variant(name: str, function: str, base: ModuleType = plain) -> Callable[
     Args:
         name: name of the variant.
         function: name of the function.
-        base: the module of plain kernels: ``plain`` for bursts, ``groups`` or ``packed`` for groups.
+        base: the module of plain kernels: ``plain`` for bursts, ``packed`` for groups.
 
     Raises:
         UsageError: the plain module does not have the function either.
@@ -107,7 +107,7 @@ def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
     """Return the kernels of a codec in one of the variants.
 
     Raises:
-        UsageError: a codec with tags or masks and without kernels.
+        UsageError: a codec with tags or groups and without kernels.
     """
     spec = SPECS[codec_id]
     if isinstance(spec.form, Tagged):
@@ -119,12 +119,11 @@ def kernels_of(codec_id: CodecId, variant: str = KERNEL) -> Kernels:
             coding=fixed.bound_itself,
             decoding=plain.unit8_of(spec.form),
         )
-    if isinstance(spec.form, Masked):
-        form, base = ("packed", packed) if isinstance(spec.form, Packed) else ("masked", groups)
+    if isinstance(spec.form, Packed):
         return kernels_of(spec.form.values, variant)._replace(
-            encode=_of_variant(variant, f"encode_{spec.name}", base),
-            decode=_of_variant(variant, f"decode_{form}", base),
-            decode_halves=_of_variant(variant, f"decode_{form}_halves", base),
+            encode=_of_variant(variant, f"encode_{spec.name}", packed),
+            decode=_of_variant(variant, "decode_packed", packed),
+            decode_halves=_of_variant(variant, "decode_packed_halves", packed),
         )
     return fixed.made_kernels(spec.form) if isinstance(spec.form, Made) else fixed.cut_kernels(spec.form)
 
@@ -136,15 +135,15 @@ def is_known(codec_id: int) -> bool:
 
 
 _SAME_VALUES: Final = np.full(16, -1, np.int64)
-"""Per codec id the id of an older codec with the same values, or -1."""
+"""Per codec id the id of a codec with tags and the same values, or -1."""
 for _codec_id, _spec in SPECS.items():
-    if isinstance(_spec.form, Masked):
+    if isinstance(_spec.form, Packed):
         _SAME_VALUES[_codec_id] = _spec.form.values
 
 
 @inline_kernel
 def codec_for(codec_id: int, understood: int) -> int:
-    """Return the newest codec in the bitmap ``understood`` that has the values of ``codec_id``, or -1."""
+    """Return ``codec_id`` if it is in the bitmap ``understood``, else another one there with its values, or -1."""
     while codec_id >= 0 and understood >> codec_id & 1 == 0:
         codec_id = whole(_SAME_VALUES[codec_id])
     return codec_id

@@ -1,12 +1,13 @@
 """Groups that choose the width of their codes: their plain kernels, and the loops that all variants share.
 
-A group has the masks and the escapes of ``netoffload.codec.groups``. Between them are fields of one width. Groups of
-zeros become runs::
+A group is 64 floats, the last one of a payload perhaps fewer. Groups of zeros become runs::
 
-    burst mask, lane masks   as in ``groups``; the burst mask is not 0
+    burst mask               1 octet, not 0: bit i, burst i (8 floats) has a float that is not 0
+    lane masks               1 octet per such burst: bit i, lane i is not 0
     width and fields         from the low end: 3 bits for the width less 1, a field per float that is not 0, zeros up
                              to a whole octet; before fields of 8 bits the first octet is 0x07
-    16 bits, 32 bits         as in ``groups``
+    16 bits                  2 octets, little-endian, per field ``FIELD16``
+    32 bits                  4 octets per field ``FIELD32``
 
     0x00, then an octet z    z + 1 groups of zeros, 1 to 256; the last group of a payload may be shorter
 

@@ -1,6 +1,6 @@
 """Groups with widths for CPUs with AVX2: the bursts of ``groups_avx2``, and the folding of ``packed``.
 
-Encoding writes each code as an octet, like ``sparse``, and ``packed`` folds them in place. Decoding first unfolds the
+Encoding writes each code as an octet, and ``packed`` folds them in place. Decoding first unfolds the
 codes, a word at a time, to the place of the group's last floats.
 """
 
