@@ -8,7 +8,7 @@ All codecs share the burst: eight floats become a whole number of octets, and a 
 alone (``netoffload.codec``). There are four forms:
 
 =================  ================================================================================================
-:class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are separate compiled loops
+:class:`Tagged`    a tag word, then 0, 1, 2 or 4 octets per float. The kernels are in ``netoffload.codec.tagged``
 :class:`Packed`    64 floats are a group: masks of the floats that are not 0, and their codes, all as wide as the widest
                    of them. The kernels are in ``netoffload.codec.packed``
 :class:`Cut`       the most significant bits of every float, the same number for each
@@ -17,9 +17,9 @@ alone (``netoffload.codec``). There are four forms:
 =================  ================================================================================================
 
 A new codec without tags needs its member and row here, and its oracle in ``netoffload.codec.reference``; a codec that
-only cuts bits off needs no oracle. A tagged codec also needs ``encode_NAME`` and ``round_trip_NAME`` in
-``netoffload.codec.plain``, which stand in for missing vector kernels. A packed codec needs ``encode_NAME`` in
-``netoffload.codec.packed``; the oracle of the codec with the same values becomes its oracle.
+only cuts bits off needs no oracle. A tagged codec also needs its arithmetic in ``netoffload.codec.tagged``. A codec of
+another form also needs a body like ``netoffload.codec.packed``, its kernels in ``netoffload.codec.kernels``, and its
+checks in ``verify`` and ``fuzz``: six files.
 
 This module imports only the standard library, so the command line can name codecs without compiling.
 """

@@ -54,11 +54,11 @@ possible, and unused bits are 0. A decoder refuses any other payload.
 
 ``netoffload.codec_specs`` lists the codecs, and says what a new one needs.
 
-Files: ``reference``, the slow oracle, which is the specification. ``kernels`` chooses the compiled loops: for bursts
-those of ``plain``, ``avx2`` or ``avx512`` (the latter two share ``vectors`` and ``avx2_decode``; ``shuffles`` has
-AVX2's tables); for ``packed`` those of ``packed``, ``packed_avx2`` or ``packed_avx512``, with the masks and codes of
-``groups`` and ``groups_avx2`` or ``groups_avx512``; for codecs without tags those of ``fixed``. All groups share
-``escapes``. ``bursts`` is the contract of all kernels, ``base`` the interface for whole arrays; the registry is here.
+Files: ``reference``, the slow oracle, which is the specification. One body per form: ``tagged``, ``packed``, and
+``fixed`` for codecs without tags. The first two are written once over primitives that instruction sets implement:
+``plain`` for any CPU, ``avx2`` and ``avx512``. They share the vector arithmetic of ``vectors``, the limits and single
+floats of ``scalar``, and ``escapes``. ``kernels`` puts bodies and primitives together and chooses. ``bursts`` is the
+contract of all kernels, ``base`` the interface for whole arrays; the registry is here.
 
 Checks: ``verify`` sends every float32 through kernels and oracle; ``fuzz`` sends payloads into the decoder at the edge
 of memory. ``netoffload.bench`` measures speed, ratio and error. ``netoffload.compiled`` sets up Numba.

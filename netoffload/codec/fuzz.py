@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from netoffload.codec import CODECS, Codec, kernels
 from netoffload.codec.bursts import BURST_LEN, DECODE_SLACK, ENCODE_SLACK, LANES, MALFORMED, TAGS_LEN, Middle
-from netoffload.codec.groups import GROUP
+from netoffload.codec.packed import GROUP
 from netoffload.codec_specs import BOUNDED_BY_K, SPECS, TAGGED, Packed
 from netoffload.compiled.arrays import Int64Array, Uint8Array
 from netoffload.compiled.guarded import guarded_octets

@@ -25,8 +25,7 @@ import numpy.typing as npt
 
 from netoffload.codec import Codec, get
 from netoffload.codec.bursts import LANES, TAGS_LEN
-from netoffload.codec.groups import GROUP
-from netoffload.codec.packed import FIELD16, FIELD32, RUN_MAX, WIDTH_BITS, WIDTH_MAX
+from netoffload.codec.packed import FIELD16, FIELD32, GROUP, RUN_MAX, WIDTH_BITS, WIDTH_MAX
 from netoffload.codec.reference import TAG_OCTETS
 from netoffload.codec_specs import Packed, Tagged
 from netoffload.compiled.arrays import Float32Array, Uint8Array, Uint32Array

@@ -12,8 +12,7 @@ import numpy as np
 from netoffload import codec
 from netoffload.codec.bursts import LANES
 from netoffload.codec.escapes import ESCAPE16, ESCAPE32
-from netoffload.codec.groups import GROUP
-from netoffload.codec.packed import WIDTH_BITS, WIDTH_MAX
+from netoffload.codec.packed import GROUP, WIDTH_BITS, WIDTH_MAX
 from netoffload.codec_specs import TAGGED, Packed
 from netoffload.config import BOUND_K_MIN
 from netoffload.errors import CodecError

@@ -52,7 +52,7 @@ def compress_inceptionn(word: int, bound_k: int) -> Coded:
 def compress_bounded(word: int, bound_k: int) -> Coded:
     """``bounded``: round to the unit of each form, and take the smallest form whose range holds the result.
 
-    It needs two more adders than Algorithm 2. ``netoffload.codec.plain.bounded_limits`` explains the ranges.
+    It needs two more adders than Algorithm 2. ``netoffload.codec.scalar.bounded_limits`` explains the ranges.
     """
     sign, exponent, significand = _fields(word)
     distance = BIAS - exponent
