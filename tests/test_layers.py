@@ -102,8 +102,6 @@ MAX_FUNCTION_LINES = 59
 MAX_PARAMETERS = 8
 
 MANY_PARAMETERS = {
-    "avx2.encode_burst",
-    "avx2_decode.decode_burst",
     "launch.run_ranks",
     "lifecycle.__init__",
 }
