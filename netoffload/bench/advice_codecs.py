@@ -20,8 +20,8 @@ from netoffload.codec.bursts import LANES
 from netoffload.compiled.arrays import Float32Array
 from netoffload.compressors import Layout, registry
 from netoffload.methods.scales import codec_rms, exponent_for, root_mean_square
-from netoffload.transport import chunks
-from netoffload.transport.agreement import Precision
+from netoffload.transport.rendezvous.agreement import Precision
+from netoffload.transport.wiring import chunks
 
 REPEATS: Final = 5
 """Repeats of everything that is timed."""

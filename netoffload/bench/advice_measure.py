@@ -33,10 +33,10 @@ from netoffload.config import Offload, check_bound_k
 from netoffload.environment import cpu_model, versions
 from netoffload.errors import UsageError
 from netoffload.transport import Settings, TcpExchange
-from netoffload.transport.agreement import Precision
-from netoffload.transport.driver import prepare
-from netoffload.transport.launchers import set_rank_environment
 from netoffload.transport.local_ranks import run_tcp
+from netoffload.transport.rendezvous.agreement import Precision
+from netoffload.transport.rendezvous.launchers import set_rank_environment
+from netoffload.transport.rounds.driver import prepare
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ IMPORTED: Final = (
     "mpi4py.run",
     "netoffload.collectives",
     "netoffload.methods",
-    "netoffload.transport.driver:prepare",
+    "netoffload.transport.rounds.driver:prepare",
     "netoffload.training.board",
     "netoffload.training.capture",
     "netoffload.training.checkpoint",

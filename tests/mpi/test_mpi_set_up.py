@@ -8,7 +8,7 @@ import pytest
 
 from netoffload.testbed import run_local_ranks
 from netoffload.testbed.launch_backends import find_mpiexec
-from netoffload.transport.driver import prepare
+from netoffload.transport.rounds.driver import prepare
 
 pytestmark = [pytest.mark.mpi]
 

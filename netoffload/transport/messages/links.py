@@ -22,14 +22,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport.agreement import Marking, Offer, Quantiser
-from netoffload.transport.coded_socket import CodedSocket
-from netoffload.transport.frames import Frame, Kind
-from netoffload.transport.joining import Failed, Joined, Joiner
-from netoffload.transport.lanes import CALL_LANES, EVERY, TAGGED_LANES, Key, Lane
-from netoffload.transport.listening import Connection, Listeners
-from netoffload.transport.mailbox import Mailbox
-from netoffload.transport.peers import Peer, silence
+from netoffload.transport.messages.frames import Frame, Kind
+from netoffload.transport.messages.mailbox import Mailbox
+from netoffload.transport.messages.peers import Peer, silence
+from netoffload.transport.rendezvous.agreement import Marking, Offer, Quantiser
+from netoffload.transport.wiring.coded_socket import CodedSocket
+from netoffload.transport.wiring.joining import Failed, Joined, Joiner
+from netoffload.transport.wiring.lanes import CALL_LANES, EVERY, TAGGED_LANES, Connection, Key, Lane, Listeners
 
 REFUSED_S = 0.5
 """Time after which a rank that refused a connection counts as closed. If it died, the watch finds out sooner."""

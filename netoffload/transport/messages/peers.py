@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from netoffload.errors import PeerLostError
-from netoffload.transport.coded_socket import CodedSocket
-from netoffload.transport.lanes import Lane
-from netoffload.transport.mailbox import Mailbox
-from netoffload.transport.requests import Request
+from netoffload.transport.messages.mailbox import Mailbox
+from netoffload.transport.messages.requests import Request
+from netoffload.transport.wiring.coded_socket import CodedSocket
+from netoffload.transport.wiring.lanes import Lane
 
 
 @dataclass(eq=False)

@@ -41,7 +41,7 @@ VERSION = 10
 TOKEN_OCTETS: Final = 16
 
 Gather = Callable[[Any], Sequence[Any]]
-"""Collective: takes a JSON value from each rank, returns all values in rank order (``rendezvous``)."""
+"""Collective: takes a JSON value from each rank, returns all values in rank order (``protocol``)."""
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,11 @@ from netoffload.collectives import Channel, Stopwatch
 from netoffload.collectives.exchange import Gathering, Meeting, RingRound
 from netoffload.compiled.arrays import Float32Array, Int64Array
 from netoffload.errors import CollectiveError, PeerLostError
-from netoffload.transport.channel import CLOSED, TcpChannel
-from netoffload.transport.coded_socket import CodedSocket
-from netoffload.transport.contexts import Context
-from netoffload.transport.driver import Driver, standstill
-from netoffload.transport.lanes import TAGGED_LANES, Lane
+from netoffload.transport.messages.watch import Context
+from netoffload.transport.rounds.channel import CLOSED, TcpChannel
+from netoffload.transport.rounds.driver import Driver, standstill
+from netoffload.transport.wiring.coded_socket import CodedSocket
+from netoffload.transport.wiring.lanes import TAGGED_LANES, Lane
 
 TIMEOUT_S_DEFAULT = 30.0
 
@@ -46,7 +46,7 @@ LATE_S_DEFAULT = 1800.0
 
 
 class TcpExchange:
-    """One rank's connections; see :class:`~netoffload.collectives.exchange.Exchange`. Made by ``wiring.wire_up``.
+    """One rank's connections; see :class:`~netoffload.collectives.exchange.Exchange`. Made by ``plane.wire_up``.
 
     Args:
         rank: this rank.
