@@ -30,7 +30,7 @@ from netoffload.compiled.syscalls import MUTEX_WORDS, mutex_lock, mutex_unlock
 from netoffload.config import BOUND_K_DEFAULT, TOS_COMPRESS, TOS_MASK
 from netoffload.engine import lent, network, promises
 from netoffload.engine.authentication import Authenticator
-from netoffload.engine.blocks import EngineSettings
+from netoffload.engine.blocks import EngineSettings, Room
 from netoffload.engine.counters import make_counters
 from netoffload.engine.encapsulation import CURSOR_FIELDS, FRAME_AT, FRAME_LEN, HEADERS_LEN, unwrap
 from netoffload.engine.flows import NOT_FOUND, make_flows
@@ -47,7 +47,7 @@ from netoffload.engine.receive import (
     note,
     take,
 )
-from netoffload.engine.transmit import RANDOM_WORDS, Room, transmit
+from netoffload.engine.transmit import RANDOM_WORDS, transmit
 from netoffload.wire import capability
 
 REBUILT_BATCH: Final = 4
