@@ -91,7 +91,7 @@ def run(settings: NicProcess) -> int:
         key = None if settings.key is None else load_key(settings.key)
         signer, checker = (stack.enter_context(Authenticator(key)) for _ in range(2))
         engine = _engine_settings(settings, mtu, signer, checker)
-        port, loop_settings = _make_memory(settings, engine, sides, stack)
+        port, loop_settings = _make_memory(settings, engine, sides, (host, wire.fileno()), stack)
         stack.enter_context(MtuWatch(settings.wire, settings.wire_netns, partial(engine.mtu.__setitem__, 0)))
         if settings.trace is not None:
             names = (settings.host, settings.wire)
@@ -110,7 +110,7 @@ def run(settings: NicProcess) -> int:
             _keep(new_tap, settings)  # only now, so that a failed start leaves no TAP behind
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os.eventfd_write(event, 1))
-        loop = Loop(host, wire.fileno(), event, loop_settings, port)
+        loop = Loop(event, loop_settings, port)
         stack.callback(loop.stop)  # the stack stops the loop before it closes a device
         loop.start(settings.threads)
         _say_ready(settings)
@@ -133,12 +133,16 @@ def _engine_settings(settings: NicProcess, mtu: int, signer: Authenticator, chec
 
 
 def _make_memory(
-    settings: NicProcess, engine: EngineSettings, sides: int, stack: contextlib.ExitStack
+    settings: NicProcess,
+    engine: EngineSettings,
+    sides: int,
+    devices: tuple[int, int],
+    stack: contextlib.ExitStack,
 ) -> tuple[Port, LoopSettings]:
     """Return the memory and the settings of the loop, with the flow table and the descriptor for questions."""
     flows, keeps_table = open_table(_table_path(settings))
     diag = _open_diag(settings, stack)
-    port = make_port(engine, flows, settings.fault_settings, traced=sides != 0, diag=diag)
+    port = make_port(engine, flows, settings.fault_settings, sides != 0, diag, devices)
     host_is_veth = settings.host_is_veth
     return port, make_settings(settings.fault_settings, settings.busy_poll_us, host_is_veth, sides, keeps_table)
 
@@ -209,8 +213,7 @@ def _keep(tap: Tap, settings: NicProcess) -> None:
 class Loop:
     """The threads that run :func:`~netoffload_daemon.loop.serve`: one for both directions, or one for each."""
 
-    def __init__(self, host: int, wire: int, event: int, settings: LoopSettings, port: Port) -> None:
-        self._arguments = (host, wire, event)
+    def __init__(self, event: int, settings: LoopSettings, port: Port) -> None:
         self._event = event
         self._settings = settings
         self._port = port
@@ -238,7 +241,7 @@ class Loop:
 
     def _run(self, roles: int, port: Port) -> None:
         try:
-            self._outcomes.append(serve(*self._arguments, roles, self._settings, port))
+            self._outcomes.append(serve(self._event, roles, self._settings, port))
         except Exception as error:
             log.failed("loop_failed", error)
             self._outcomes.append(FAILED)
@@ -292,7 +295,7 @@ def compile_loop() -> None:
     """Compile the loop, or load it from the cache, by running it without devices and with a stop already signalled."""
     event = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     try:
-        serve(-1, -1, event, TX | RX, make_settings(), make_port(engine_nic.make_settings()))
+        serve(event, TX | RX, make_settings(), make_port(engine_nic.make_settings()))
     finally:
         os.close(event)
 
