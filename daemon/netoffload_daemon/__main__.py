@@ -26,9 +26,8 @@ from netoffload.config import (
 )
 from netoffload.control import ControlServer
 from netoffload.devices.mtu import MtuWatch
-from netoffload.devices.netns import arp_ignore, is_same_netns, reflects_tos
+from netoffload.devices.netns import arp_ignore, in_netns, is_same_netns, reflects_tos
 from netoffload.devices.packet import open_packet, takes_bundles
-from netoffload.devices.qdisc import has_clsact
 from netoffload.devices.sock_diag import open_sock_diag
 from netoffload.devices.tap import Tap, keep, open_tap
 from netoffload.engine import nic as engine_nic
@@ -36,6 +35,7 @@ from netoffload.engine.authentication import Authenticator
 from netoffload.engine.blocks import EngineSettings
 from netoffload.engine.bypass import socket_program
 from netoffload.errors import NetOffloadError, UsageError
+from netoffload.netlink.redirect import has_clsact
 from netoffload.nic_options import NicProcess
 from netoffload.programs import end_at_once
 from netoffload_daemon.arguments import asked_log_format, parse_arguments
@@ -80,8 +80,7 @@ def run(settings: NicProcess) -> int:
         wire, mtu = open_packet(settings.wire, settings.wire_netns, program=program)
         stack.enter_context(wire)
         bypass = None
-        devices = (settings.wire, settings.wire_netns), (settings.host_name, settings.host_netns)
-        if program or any(has_clsact(*device) for device in devices):
+        if program or _have_filters(settings):  # a killed NIC may have left some
             bypass = stack.enter_context(KernelBypass(settings))
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         stack.callback(os.close, event)
@@ -116,6 +115,14 @@ def run(settings: NicProcess) -> int:
         _say_ready(settings)
         outcome = loop.join()
     return _exit_code(outcome, settings)
+
+
+def _have_filters(settings: NicProcess) -> bool:
+    for name, netns in ((settings.wire, settings.wire_netns), (settings.host_name, settings.host_netns)):
+        with in_netns(netns):
+            if has_clsact(name):
+                return True
+    return False
 
 
 def _engine_settings(settings: NicProcess, mtu: int, signer: Authenticator, checker: Authenticator) -> EngineSettings:

@@ -18,9 +18,8 @@ from transfers import transfer
 
 from netoffload.control import request
 from netoffload.devices.packet import open_packet
-from netoffload.devices.qdisc import has_clsact
 from netoffload.netlink import Namespace, netns_path
-from netoffload.netlink.redirect import remove_link
+from netoffload.netlink.redirect import has_clsact, remove_link
 from netoffload.nic_options import NicProcess
 from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.testbed.plan import NodePlan, nic_argv
