@@ -36,7 +36,6 @@ from netoffload.transport.rendezvous.agreement import (
     Quantiser,
     agree,
     asked_precision,
-    failure_of,
     own_address,
     own_offer,
 )
@@ -216,7 +215,7 @@ def set_up(rendezvous: Rendezvous, host: str, settings: Settings, kind: type[Pla
                 known = shared.offers[rendezvous.rank]
                 offer = replace(known, precision=own.precision, context=next(shared.numbers))
         except (NetOffloadError, OSError) as error:
-            offer, failure = failure_of(error), error
+            offer, failure = Offer(failure=str(error)), error
         offers = [Offer.from_words(words) for words in rendezvous(offer.to_words())]
         agreed = _agree_together(rendezvous, offers, failure)
         if shared is not None:

@@ -509,14 +509,6 @@ class Context:
         time.sleep(0)  # lets the watch's thread run: a caller that probes in a loop would hold both locks
         return None
 
-    def is_current_thread(self) -> bool:
-        """Return whether the caller runs in the watch's thread."""
-        return threading.current_thread() is self.shared.thread
-
-    def is_free(self) -> bool:
-        """Return whether the calling thread does not hold the watch's lock."""
-        return self.shared.is_free()
-
     def sent_octets(self, peer: int) -> int:
         """Return the octets of messages sent to ``peer``, by all contexts that share the connection."""
         with self._lock:

@@ -214,7 +214,7 @@ def _forget(watch: Context, driving: threading.RLock, owner: int) -> None:
     The garbage collector may run in a thread that holds the watch's lock. Then another thread closes, or it would wait
     for itself.
     """
-    if os.getpid() != owner or watch.is_free():
+    if os.getpid() != owner or watch.shared.is_free():
         _close(watch, driving, owner)
     else:
         threading.Thread(target=_close, args=(watch, driving, owner), name="watch-end").start()
@@ -224,7 +224,7 @@ def _close(watch: Context, driving: threading.RLock, owner: int) -> None:
     if os.getpid() != owner:  # a forked child: its parent uses the connections, and a copied lock may stay locked
         watch.close(is_forked=True)
         return
-    if watch.is_current_thread():  # the watch's thread cannot wait for its own end
+    if watch.shared.thread is threading.current_thread():  # the watch's thread cannot wait for its own end
         threading.Thread(target=_close, args=(watch, driving, owner), name="watch-end").start()
         return
     watch.stop()
