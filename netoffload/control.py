@@ -9,7 +9,7 @@ served at a time. A connection that sends no whole request for :data:`IDLE_TIMEO
 not use up a NIC's threads. A line that is not a request gets one line with the error, and the server goes on.
 
 :func:`request` is the client, :class:`ControlServer` the server. The modules that answer define the commands
-(``netoffload_daemon.control``, ``netoffload.testbed.meter``).
+(``netoffload_daemon.control``, ``netoffload.lab.testbed.meter``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +41,19 @@ _ACCEPT_PAUSE_S: Final = 0.1
 """Pause after a connection could not be accepted (no descriptors left), so that the thread does not spin."""
 
 Handler = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class NicControl:
+    """The control socket of one NIC.
+
+    Attributes:
+        name: ``RUN/NODE``, or the path that the user gave.
+        path: path of the socket.
+    """
+
+    name: str
+    path: Path
 
 
 def request(path: str | Path, command: str, timeout_s: float = 5.0, **arguments: Any) -> dict[str, Any]:

@@ -14,9 +14,11 @@ import numpy as np
 
 import netoffload
 from netoffload.codec.kernels import KERNEL
-from netoffload.record_formats import UNKNOWN
 
 COMMIT_DIGITS: Final = 10
+
+UNKNOWN: Final = "unknown"
+"""A value that nobody knows: a version, a machine, a key that older records lack."""
 
 
 def versions(*packages: str) -> dict[str, str]:

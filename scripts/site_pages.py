@@ -25,7 +25,7 @@ API: Final = {
     "netoffload.codec": "The NIC's codecs on arrays.",
     "netoffload.collectives": "Schedules over an abstract exchange.",
     "netoffload.transport": "Connections between ranks, from any rendezvous.",
-    "netoffload.training": "One run is a configuration in and a record out.",
+    "netoffload.lab.training": "One run is a configuration in and a record out.",
     "netoffload.errors": "The errors.",
 }
 """The packages of the API page, in its order."""

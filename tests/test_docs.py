@@ -155,7 +155,7 @@ def test_the_map_of_the_layers_is_that_of_the_code() -> None:
     rows = re.findall(r"^    ([a-z_]+(?: [a-z_]+)*)  ", text, re.MULTILINE)
     levels = {name.removeprefix("netoffload."): level for name, level in LEVELS.items()}
     listed = [name for row in rows for name in row.split()]
-    assert {name for name in levels if "." not in name} == {*listed, "netoffload", "__main__"}
+    assert {name for name in levels if "." not in name} == {*listed, "netoffload", "__main__", "lab"}
     assert [levels[name] for name in listed] == sorted(levels[name] for name in listed)
 
 

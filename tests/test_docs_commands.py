@@ -21,20 +21,20 @@ from documented import PAGES, ROOT, SHELL, Block, blocks, blocks_of, calls, has_
 from typer.core import TyperCommand
 
 from netoffload.cli.app import app
-from netoffload.cli.known import commands_text
+from netoffload.cli.known import import_all
 from netoffload.errors import SystemRefusedError, UsageError
-from netoffload.reports.table import QUANTITIES
+from netoffload.lab.reports.table import QUANTITIES
 from netoffload_daemon.arguments import parse_arguments
 
 BLOCKS = blocks()
 DOORS = (
-    "netoffload.testbed.build.check_root",
-    "netoffload.testbed.run_local_ranks",
-    "netoffload.cli.bench_command.progress_bar",
-    "netoffload.cli.reproduce.progress_bar",
-    "netoffload.cli.training_runs.progress",
-    "netoffload.cli.verify.progress_bar",
-    "netoffload.cli.verify_soak.progress_bar",
+    "netoffload.lab.testbed.build.check_root",
+    "netoffload.lab.testbed.run_local_ranks",
+    "netoffload.lab.cli.bench_command.progress_bar",
+    "netoffload.lab.cli.reproduce.progress_bar",
+    "netoffload.lab.cli.training_runs.progress",
+    "netoffload.lab.cli.verify.progress_bar",
+    "netoffload.lab.cli.verify_soak.progress_bar",
 )
 """What every command goes through that builds, trains or measures, behind all that it checks."""
 
@@ -75,7 +75,7 @@ def quoted_commands() -> dict[str, list[str]]:
 @pytest.fixture(autouse=True, scope="module")
 def _every_command() -> None:
     """All commands are imported; of a group that is imported in part, the others would be unknown."""
-    commands_text()
+    import_all()
 
 
 @pytest.fixture

@@ -55,7 +55,12 @@ def test_wheel_and_sdist_hold_what_users_need(built: dict[str, Path]) -> None:
     }
     assert {f"netoffload/examples/{path.name}" for path in (ROOT / "examples").glob("*.py")} <= names
     assert {f"netoffload_daemon/monitoring/{name}" for name in ("grafana.json", "alerts.yml")} <= names
-    assert {"netoffload/cli/commands.json", "netoffload/dissect/netoffload.lua", "netoffload/py.typed"} <= names
+    assert {
+        "netoffload/cli/commands.json",
+        "netoffload/lab/cli/commands.json",
+        "netoffload/dissect/netoffload.lua",
+        "netoffload/py.typed",
+    } <= names
     assert f"Version: {netoffload.__version__}\n" in about
     for minor in (11, 12, 13):
         assert f"Classifier: Programming Language :: Python :: 3.{minor}\n" in about

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from netoffload.cli.app import add_columns, app, console
+from netoffload.cli.known import lab_offer
 
 EXIT_REQUIRED_MISSING = 1
 
@@ -21,9 +22,10 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
     Example: netoffload doctor
     """
-    from netoffload.testbed.doctor import checks
+    from netoffload.doctor import checks
 
-    found = checks()
+    lab_checks = lab_offer("checks")
+    found = [*checks(), *(lab_checks() if lab_checks else ())]
     well = all(check.ok for check in found if check.required)
     if as_json:
         print(json.dumps({"ok": well, "checks": [dataclasses.asdict(check) for check in found]}, indent=2))

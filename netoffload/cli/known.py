@@ -1,6 +1,8 @@
-"""The list of commands: ``commands.json`` has their modules and summaries, so that ``--help`` imports no command.
+"""The list of commands: each ``commands.json`` has modules and summaries, so that ``--help`` imports no command.
 
-``scripts/generate`` writes the file from the commands themselves.
+The laboratory registers here. Its commands stand in a table of its own (``netoffload/lab/cli/commands.json``), and its
+module ``offers`` has what it adds to commands of the product. Where the folder ``lab`` is missing, both are missing.
+``scripts/generate`` writes the tables from the commands themselves.
 """
 
 from __future__ import annotations
@@ -15,12 +17,27 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-FILE: Final = Path(__file__).with_name("commands.json")
+import netoffload
+
+OWN: Final = "netoffload.cli"
+LAB: Final = "netoffload.lab.cli"
 
 
-def _read() -> dict[str, dict[str, Any]]:
-    known: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    return known
+def _file(package: str) -> Path:
+    return Path(netoffload.__file__).parent.joinpath(*package.split(".")[1:], "commands.json")
+
+
+def commands() -> dict[str, dict[str, Any]]:
+    """Return the modules and the summary of every command that is installed, by name."""
+    known: dict[str, dict[str, Any]] = {}
+    for file in map(_file, (OWN, LAB)):
+        known |= json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return dict(sorted(known.items()))
+
+
+def lab_offer(name: str) -> Any:
+    """Return what the laboratory adds to a command of the product, from its module ``offers``; None without one."""
+    return getattr(importlib.import_module(f"{LAB}.offers"), name) if _file(LAB).exists() else None
 
 
 class KnownCommands(TyperGroup):
@@ -28,7 +45,7 @@ class KnownCommands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self._known = _read()
+        self._known = commands()
         self._imported: set[str] = set()
         summaries = {name: TyperCommand(name, help=said["summary"]) for name, said in self._known.items()}
         self.commands = {**summaries, **self.commands}
@@ -39,8 +56,8 @@ class KnownCommands(TyperGroup):
             from netoffload.cli.app import app
 
             for module in self._known[cmd_name]["modules"]:
-                importlib.import_module(f"netoffload.cli.{module}")
-            whole = {name for name, said in self._known.items() if _are_imported(said["modules"])}
+                importlib.import_module(module)
+            whole = {name for name, said in self._known.items() if sys.modules.keys() >= set(said["modules"])}
             made = typer.main.get_group(app).commands
             self.commands.update({name: made[name] for name in whole})
             self._imported |= whole
@@ -68,25 +85,31 @@ class KnownCommands(TyperGroup):
         )
 
 
-def _are_imported(modules: list[str]) -> bool:
-    return all(f"netoffload.cli.{module}" in sys.modules for module in modules)
+def import_all() -> None:
+    """Import every command that is installed."""
+    for package in (OWN, LAB):
+        if _file(package).parent.exists():
+            for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+                importlib.import_module(f"{package}.{module.name}")
 
 
-def commands_text() -> str:
-    """Return the content of ``commands.json``, made from the commands in their modules."""
-    import netoffload.cli as package
+def commands_text(package: str) -> str:
+    """Return the content of a package's ``commands.json``, made from the commands in its modules."""
     from netoffload.cli.app import app
 
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"netoffload.cli.{module.name}")
+    import_all()
     found = typer.main.get_group(app).commands.items()
-    commands = {name: one for name, one in found if one.callback is not None}  # the others are in the file only
-    lines = [f"{json.dumps(name)}: {json.dumps(_said(commands[name]))}" for name in sorted(commands)]
+    rows = {name: _row(one) for name, one in found if one.callback is not None}  # the others are in the file only
+    lines = [
+        f"{json.dumps(name)}: {json.dumps(row)}"
+        for name, row in sorted(rows.items())
+        if row["modules"][0].rpartition(".")[0] == package
+    ]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _said(command: Any) -> dict[str, Any]:
+def _row(command: Any) -> dict[str, Any]:
     inner = [command, *getattr(command, "commands", {}).values()]
-    modules = dict.fromkeys(one.callback.__module__.rpartition(".")[2] for one in inner)
+    modules = dict.fromkeys(one.callback.__module__ for one in inner)
     paragraph = (command.help or "").split("\n\n")[0]
     return {"modules": list(modules), "summary": " ".join(paragraph.split())}

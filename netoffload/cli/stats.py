@@ -8,17 +8,19 @@ import sys
 import time
 from collections.abc import Iterator
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from netoffload import config, control
 from netoffload.cli.app import app
+from netoffload.cli.known import lab_offer
+from netoffload.control import NicControl
 from netoffload.errors import ControlError, UsageError
 
 if TYPE_CHECKING:
     from netoffload.engine.summary import Rates
-    from netoffload.testbed.controls import NicControl
 
 Nic = Annotated[
     str | None,
@@ -59,8 +61,6 @@ def stats(
 
     Example: netoffload stats --explain
     """
-    from netoffload.testbed.controls import nic_controls
-
     if explain:
         _explain(as_json)
         return
@@ -105,6 +105,19 @@ def _explain(as_json: bool) -> None:
         return
     for name, text in meanings.items():
         print(f"{name:22} {text}")
+
+
+def nic_controls(wanted: str | None = None) -> list[NicControl]:
+    """Return the NIC with this name or control socket, or all that have a name: those of testbeds.
+
+    Raises:
+        UsageError: no NIC has this name, or several have it.
+    """
+    if named := lab_offer("nic_controls"):
+        return list(named(wanted))
+    if wanted is None or not Path(wanted).exists():
+        raise UsageError(f"no NIC {wanted or 'has a name here'}: give the path of a control socket")
+    return [NicControl(wanted, Path(wanted))]
 
 
 def read_nic(nic: NicControl) -> dict[str, Any]:
@@ -174,11 +187,11 @@ def _direction_text(direction: dict[str, Any]) -> str:
 
 def _print_flows(flows: list[dict[str, Any]]) -> None:
     width = max(len(flow["flow"]) for flow in flows)
-    print(f"  {'flows':{width + 5}} {'raw octets':>17} {'payload octets':>17}  ratio  bypassed  state")
+    print(f"  {'flows':{width + 5}} {'raw octets':>17} {'payload octets':>17}  ratio  bypassed  promised by   state")
     for flow in flows:
         octets = f"{flow['raw_octets']:17,} {flow['payload_octets']:17,} {ratio_text(flow['ratio']):>6}"
         state = flow["state"] + (", closed" if flow["closed"] else "")
-        print(f"    {flow['direction']} {flow['flow']:{width}} {octets} {flow['bypassed_segments']:9,}  {state}")
+        print(f"    {flow['direction']} {flow['flow']:{width}} {octets} {flow['bypassed_segments']:9,}  {flow.get('promised_by', '-'):12}  {state}")
 
 
 def ratio_text(ratio: float | None) -> str:

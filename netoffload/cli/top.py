@@ -22,7 +22,7 @@ from rich.text import Text
 
 from netoffload import config
 from netoffload.cli.app import TIGHT, Interrupted, add_columns, app, console
-from netoffload.cli.stats import Nic, ratio_text, read_nic
+from netoffload.cli.stats import Nic, nic_controls, ratio_text, read_nic
 from netoffload.errors import NetOffloadError, UsageError
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ def top(
 
     Example: netoffload top --interval 0.5
     """
-    from netoffload.testbed.controls import nic_controls
-
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("top needs a terminal: `netoffload stats --watch 1` prints the same rates to a file or pipe")
     nic_controls(nic)  # raises one clear line if there is no NIC, instead of an empty screen
@@ -66,8 +64,6 @@ class _Reading:
 
 def _read(wanted: str | None) -> _Reading:
     """Ask every NIC, also those of new runs; an error becomes a line on the screen and does not end it."""
-    from netoffload.testbed.controls import nic_controls
-
     nics, silent = {}, []
     try:
         for nic in nic_controls(wanted):

@@ -73,7 +73,7 @@ AVX2's tables); for ``sparse`` those of ``groups``, ``groups_avx2`` or ``groups_
 ``escapes``. ``bursts`` is the contract of all kernels, ``base`` the interface for whole arrays; the registry is here.
 
 Checks: ``verify`` sends every float32 through kernels and oracle; ``fuzz`` sends payloads into the decoder at the edge
-of memory. ``netoffload.bench`` measures speed, ratio and error. ``netoffload.compiled`` sets up Numba.
+of memory. ``netoffload.lab.bench`` measures speed, ratio and error. ``netoffload.compiled`` sets up Numba.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from nic_pair import Nic
 from watched_nic import RUN_ID, Cli, port_of, used_nic
 
 from netoffload.control import ControlServer
+from netoffload.lab.testbed import NicSettings, Plan, TestbedSettings, make_plan
+from netoffload.lab.testbed.journal import Journal
+from netoffload.lab.testbed.plan import ENV_STATE_DIR
 from netoffload.nic_options import NicProcess
-from netoffload.testbed import NicSettings, Plan, TestbedSettings, make_plan
-from netoffload.testbed.journal import Journal
-from netoffload.testbed.plan import ENV_STATE_DIR
 from netoffload_daemon.control import make_handlers
 
 

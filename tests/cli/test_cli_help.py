@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,12 +15,12 @@ from commands import PYTHONPATH, netoffload, python
 from typer.core import TyperGroup
 
 from netoffload.cli import app
-from netoffload.cli.known import FILE
+from netoffload.cli.known import commands
 from netoffload.nic_options import NicProcess, options_of
 
 SAY_IMPORTS = str(Path(__file__).with_name("programs") / "say_imports.py")
 HEAVY = {"numba", "numpy", "pyroute2", "torch", "matplotlib"}
-COMMANDS = json.loads(FILE.read_text())
+COMMANDS = commands()
 
 
 def modules_of(*words: str) -> set[str]:
@@ -62,7 +61,7 @@ def test_a_wrong_option_of_train_is_refused_before_torch_is_imported(words: tupl
     ran = python(SAY_IMPORTS, "train", "hdc", *words)
     said, modules = ran.stderr.splitlines()
     assert (ran.returncode, said.startswith("netoffload: ")) == (2, True)
-    assert "netoffload.training.config" in modules.split()
+    assert "netoffload.lab.training.config" in modules.split()
     assert "torch" not in modules.split()
 
 

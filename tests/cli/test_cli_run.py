@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from netoffload.cli.run import _check_script
 from netoffload.errors import UsageError
+from netoffload.lab.cli.run import _check_script
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from netoffload.cli.app import Interrupted, told_anyway
-from netoffload.cli.training_runs import Found
 from netoffload.errors import TestbedError
-from netoffload.training.config import TrainSettings
+from netoffload.lab.cli.training_runs import Found
+from netoffload.lab.training.config import TrainSettings
 
 
 @pytest.mark.parametrize(

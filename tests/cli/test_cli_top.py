@@ -16,7 +16,7 @@ import pytest
 from commands import PYTHONPATH
 from watched_nic import RUN_ID, Cli
 
-from netoffload.testbed.plan import ENV_STATE_DIR
+from netoffload.lab.testbed.plan import ENV_STATE_DIR
 
 
 class Terminal:

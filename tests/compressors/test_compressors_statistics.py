@@ -8,13 +8,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from netoffload.bench.compressor_quality import quality, variance_ratio
 from netoffload.compiled.jit import JIT_DISABLED
 from netoffload.compressors import Layout, registry
 from netoffload.compressors.qsgd import Qsgd
 from netoffload.compressors.terngrad import TernGrad
 from netoffload.compressors.verify import gradients_like, qsgd_bound, ternary_means
 from netoffload.errors import UsageError
+from netoffload.lab.bench.compressor_quality import quality, variance_ratio
 
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="thousands of encodings")
 

@@ -11,7 +11,7 @@ import pytest
 from commands import PYTHONPATH
 
 from netoffload.errors import TestbedError
-from netoffload.testbed.nic_loader import NicLoader
+from netoffload.lab.testbed.nic_loader import NicLoader
 
 MARK = "NETOFFLOAD_TEST=prefork"
 

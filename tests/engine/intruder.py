@@ -12,9 +12,9 @@ import numpy as np
 from netoffload.codec import get
 from netoffload.codec_specs import CodecId
 from netoffload.devices.packet import open_packet
+from netoffload.lab.testbed import NodePlan
+from netoffload.lab.testbed.soak import draw_values
 from netoffload.netlink import Namespace, netns_path
-from netoffload.testbed import NodePlan
-from netoffload.testbed.soak import draw_values
 from netoffload.wire.capability import emit_capability
 from netoffload.wire.encapsulation import UDP_PORT, parse_entries
 from netoffload.wire.ethernet import Ethernet, emit_ethernet

@@ -194,8 +194,8 @@ def test_no_file_of_this_machine_begins_as_floats(folder: str) -> None:
 @pytest.mark.slow
 def test_every_gradient_and_weight_of_our_networks_is_floats() -> None:
     torch = pytest.importorskip("torch")
-    from netoffload.training.config import TrainSettings
-    from netoffload.training.replica import Replica
+    from netoffload.lab.training.config import TrainSettings
+    from netoffload.lab.training.replica import Replica
 
     chance = torch.Generator().manual_seed(1)
     for model in ("hdc", "cnn"):
@@ -259,8 +259,12 @@ def strays() -> Iterator[bytes]:
             mixed[1 : 1 + share] = word.view("<f4")
             yield np.append(mixed, normal[:100]).tobytes()
             yield np.append(normal[:300], mixed).tobytes()
+            yield np.concatenate([normal, mixed, normal, normal[:100]]).tobytes()
     for _ in range(200):
         yield rng.choice(words, int(rng.integers(0, 600))).tobytes()
+        spread = np.resize(normal, int(rng.integers(1000, 3000)))
+        spread[rng.integers(0, len(spread), int(rng.integers(0, 400)))] = rng.choice(words).view("<f4")
+        yield spread.tobytes()
 
 
 def test_what_follows_floats_agrees_with_the_oracle() -> None:

@@ -12,9 +12,9 @@ from netoffload.collectives.reference import hierarchical_sum, tree_of_aggregato
 from netoffload.collectives.schedule import aggregator_tree
 from netoffload.compiled.arrays import Float32Array
 from netoffload.errors import UsageError
+from netoffload.lab.training.config import TrainSettings
 from netoffload.methods import Member, Sent, method_for, parse
 from netoffload.methods.floats import grouped_octets, ring_octets
-from netoffload.training.config import TrainSettings
 
 BOUND_K = 10
 COUNT = 4003

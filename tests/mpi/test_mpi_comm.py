@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from forked_ranks import forks_of
 
-from netoffload.testbed.fork_client import RANK_ENV
-from netoffload.testbed.forks import python_argv
-from netoffload.testbed.launch_backends import OPENMPI_LOCAL_ENV, find_openmpi
+from netoffload.lab.testbed.fork_client import RANK_ENV
+from netoffload.lab.testbed.forks import python_argv
+from netoffload.lab.testbed.launch_backends import OPENMPI_LOCAL_ENV, find_openmpi
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs")

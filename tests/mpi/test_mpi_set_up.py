@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from netoffload.testbed import run_local_ranks
-from netoffload.testbed.launch_backends import find_mpiexec
+from netoffload.lab.testbed import run_local_ranks
+from netoffload.lab.testbed.launch_backends import find_mpiexec
 from netoffload.transport.rounds.driver import prepare
 
 pytestmark = [pytest.mark.mpi]

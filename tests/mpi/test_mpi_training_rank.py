@@ -8,8 +8,8 @@ import pytest
 
 from netoffload.config import ENV_OFFLOAD
 from netoffload.errors import RunError, UsageError
-from netoffload.testbed import run_local_ranks
-from netoffload.testbed.launch_backends import find_mpiexec
+from netoffload.lab.testbed import run_local_ranks
+from netoffload.lab.testbed.launch_backends import find_mpiexec
 
 pytestmark = [pytest.mark.mpi]
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.mpi]
 @pytest.mark.skipif(find_mpiexec() is None, reason="mpich is not installed (scripts/setup installs it)")
 def test_an_error_is_a_line_without_a_traceback(tmp_path: Path) -> None:
     said: list[bytes] = []
-    argv = ["-m", "netoffload.training.rank", str(tmp_path / "none.json"), str(tmp_path)]
+    argv = ["-m", "netoffload.lab.training.rank", str(tmp_path / "none.json"), str(tmp_path)]
     with pytest.raises(RunError, match=r"failed with exit code 2; rank . said: netoffload: rank .: ") as failed:
         run_local_ranks(2, argv, on_stderr=lambda _rank, lines: said.append(lines))
     text = b"".join(said).decode()

@@ -12,12 +12,12 @@ import pytest
 from forked_ranks import forks_of
 
 from netoffload.errors import SystemRefusedError
+from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, state_root
+from netoffload.lab.testbed.build import check_root, check_tun
+from netoffload.lab.testbed.plan import ENV_STATE_DIR
+from netoffload.lab.testbed.processes import marked
 from netoffload.netlink import NETNS_DIR, Namespace
 from netoffload.nic_options import NicSettings
-from netoffload.testbed import Testbed, TestbedSettings, make_plan, state_root
-from netoffload.testbed.build import check_root, check_tun
-from netoffload.testbed.plan import ENV_STATE_DIR
-from netoffload.testbed.processes import marked
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from netoffload.bench.throughput import Payload, round_trips_us, run_stream
-from netoffload.bench.vpn_peers import PEERS, missing, tunnel
 from netoffload.errors import RunError
+from netoffload.lab.bench.throughput import Payload, round_trips_us, run_stream
+from netoffload.lab.bench.vpn_peers import PEERS, missing, tunnel
+from netoffload.lab.testbed import Testbed, list_runs
 from netoffload.netlink import NETNS_DIR
-from netoffload.testbed import Testbed, list_runs
 
 pytestmark = pytest.mark.netns
 

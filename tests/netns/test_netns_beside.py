@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from netoffload.bench.throughput import Payload, StreamResult, run_stream, write_payload
 from netoffload.codec import get
 from netoffload.control import request
-from netoffload.testbed import Testbed
+from netoffload.lab.bench.throughput import Payload, StreamResult, run_stream, write_payload
+from netoffload.lab.testbed import Testbed
 
 pytestmark = pytest.mark.netns
 

@@ -18,12 +18,12 @@ from transfers import transfer
 
 from netoffload.control import request
 from netoffload.devices.packet import open_packet
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.plan import NodePlan, nic_argv
+from netoffload.lab.testbed.stream import stream
 from netoffload.netlink import Namespace, netns_path
 from netoffload.netlink.redirect import has_clsact, remove_link
 from netoffload.nic_options import NicProcess
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.plan import NodePlan, nic_argv
-from netoffload.testbed.stream import stream
 from netoffload.wire.vnet import Vnet, emit_vnet
 from netoffload_daemon.bypass import KernelBypass
 

@@ -16,8 +16,8 @@ import pytest
 
 from netoffload import control
 from netoffload.errors import RunError
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
 from netoffload.netlink import Namespace
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
 from netoffload.transport.wiring import nearby
 from netoffload_mpi.verify.failures import FAMILIES
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from netoffload.testbed import Testbed
+from netoffload.lab.testbed import Testbed
 
 pytestmark = pytest.mark.netns
 

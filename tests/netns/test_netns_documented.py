@@ -12,7 +12,7 @@ import pytest
 from documented import ROOT, Block, blocks, is_like
 
 from netoffload.compiled.progress import COMPILING
-from netoffload.testbed.plan import ENV_STATE_DIR
+from netoffload.lab.testbed.plan import ENV_STATE_DIR
 
 pytestmark = pytest.mark.netns
 

@@ -18,10 +18,10 @@ from netoffload.compiled.arrays import Float32Array, Uint32Array
 from netoffload.control import request
 from netoffload.devices.packet import open_packet
 from netoffload.devices.tap import open_tap
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.plan import NodePlan
+from netoffload.lab.testbed.soak import kill_nic, start_nic
 from netoffload.netlink import netns_path
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.plan import NodePlan
-from netoffload.testbed.soak import kill_nic, start_nic
 
 pytestmark = pytest.mark.netns
 

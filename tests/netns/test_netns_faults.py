@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from netoffload.control import request
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.stream import stream
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.stream import stream
 
 pytestmark = pytest.mark.netns
 

@@ -26,9 +26,18 @@ from intruder import (
 )
 
 from netoffload.control import request
+from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.soak import (
+    Direction,
+    Flow,
+    FlowOptions,
+    Values,
+    await_progress,
+    kill_nic,
+    nft_path,
+    run_nft,
+)
 from netoffload.netlink import Namespace
-from netoffload.testbed import Testbed, TestbedSettings, make_plan
-from netoffload.testbed.soak import Direction, Flow, FlowOptions, Values, await_progress, kill_nic, nft_path, run_nft
 from netoffload.wire.encapsulation import UDP_PORT, emit_entries, src_port
 from netoffload.wire.ethernet import Ethernet, emit_ethernet
 from netoffload.wire.ipv4 import Ipv4, emit_ipv4

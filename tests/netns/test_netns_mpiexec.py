@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from netoffload import control
-from netoffload.testbed import Testbed
-from netoffload.testbed.launch_backends import OPENMPI_ENV, find_mpiexec, find_openmpi
+from netoffload.lab.testbed import Testbed
+from netoffload.lab.testbed.launch_backends import OPENMPI_ENV, find_mpiexec, find_openmpi
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi]
 

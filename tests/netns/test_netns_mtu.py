@@ -19,9 +19,9 @@ from netoffload.control import request
 from netoffload.devices.mtu import MtuWatch
 from netoffload.devices.netns import in_netns
 from netoffload.devices.packet import open_packet
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.soak import Direction, Flow, FlowOptions, Values, add_ipv6, await_progress, ip
 from netoffload.netlink import netns_path
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.soak import Direction, Flow, FlowOptions, Values, add_ipv6, await_progress, ip
 from netoffload.wire.ethernet import ETHERNET_LEN
 from netoffload.wire.vnet import VNET_LEN
 

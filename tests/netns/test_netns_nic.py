@@ -14,7 +14,7 @@ from transfers import transfer
 from netoffload.codec import get
 from netoffload.control import request
 from netoffload.devices.packet import takes_bundles
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 
 pytestmark = pytest.mark.netns
 

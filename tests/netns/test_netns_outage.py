@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from netoffload.control import request
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.soak import (
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.soak import (
     Direction,
     Flow,
     FlowOptions,

@@ -8,9 +8,9 @@ from itertools import product
 
 import pytest
 
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.soak import Values, measure_path, nft_path, routed
-from netoffload.testbed.soak.events import ip
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.soak import Values, measure_path, nft_path, routed
+from netoffload.lab.testbed.soak.events import ip
 
 pytestmark = pytest.mark.netns
 

@@ -17,9 +17,9 @@ from transfers import transfer as programs_transfer
 
 from netoffload.codec import get
 from netoffload.control import request
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
+from netoffload.lab.testbed.stream import stream
 from netoffload.netlink import Namespace
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, run_ranks
-from netoffload.testbed.stream import stream
 
 pytestmark = pytest.mark.netns
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from netoffload.control import request
-from netoffload.testbed import Testbed
-from netoffload.testbed.stream import stream
+from netoffload.lab.testbed import Testbed
+from netoffload.lab.testbed.stream import stream
 
 pytestmark = pytest.mark.netns
 

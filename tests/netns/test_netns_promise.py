@@ -19,8 +19,8 @@ from both_ways import TAGGED, carry_both_ways, changed_octets, connected, mark, 
 from foreign_streams import GRADIENTS, REDIS_OCTETS, STREAMS, Stream, gradient
 
 from netoffload.codec import get
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.soak import add_ipv6, nft_path
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.soak import add_ipv6, nft_path
 
 pytestmark = [
     pytest.mark.netns,

@@ -20,10 +20,10 @@ from netoffload.config import TOS_COMPRESS
 from netoffload.control import request
 from netoffload.devices.netns import in_netns
 from netoffload.errors import TestbedError
+from netoffload.lab.testbed import NicSettings, NodePlan, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.plan import ENV_STATE_DIR
+from netoffload.lab.testbed.processes import identify
 from netoffload.netlink import netns_path
-from netoffload.testbed import NicSettings, NodePlan, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.plan import ENV_STATE_DIR
-from netoffload.testbed.processes import identify
 
 pytestmark = pytest.mark.netns
 

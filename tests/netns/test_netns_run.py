@@ -14,10 +14,10 @@ import pytest
 from commands import forked
 
 from netoffload.errors import RunError
+from netoffload.lab.testbed import Testbed, run_ranks
+from netoffload.lab.testbed.launch_backends import ENV_OPENMPI, find_openmpi
+from netoffload.lab.testbed.processes import marked
 from netoffload.netlink import netns_exists
-from netoffload.testbed import Testbed, run_ranks
-from netoffload.testbed.launch_backends import ENV_OPENMPI, find_openmpi
-from netoffload.testbed.processes import marked
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi]
 

@@ -20,8 +20,8 @@ from netoffload.codec import get
 from netoffload.compiled.arrays import Float32Array
 from netoffload.control import request
 from netoffload.devices.packet import open_packet
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.netlink import netns_path
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 from netoffload.wire.vnet import Vnet, emit_vnet, parse_vnet
 
 pytestmark = pytest.mark.netns

@@ -11,11 +11,11 @@ import sys
 
 import pytest
 
+from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, state_root
+from netoffload.lab.testbed.processes import marked
+from netoffload.lab.testbed.soak import Damage, DamagedSwitch, Soak, ip, nft_path, run
+from netoffload.lab.testbed.soak.events import Events
 from netoffload.netlink import NETNS_DIR, Namespace
-from netoffload.testbed import Testbed, TestbedSettings, make_plan, state_root
-from netoffload.testbed.processes import marked
-from netoffload.testbed.soak import Damage, DamagedSwitch, Soak, ip, nft_path, run
-from netoffload.testbed.soak.events import Events
 
 pytestmark = pytest.mark.netns
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from netoffload.errors import SystemRefusedError, TestbedError, UsageError
-from netoffload.netlink import Namespace, netns_exists, remove_netns
-from netoffload.testbed import (
+from netoffload.lab.testbed import (
     NicSettings,
     Testbed,
     TestbedSettings,
@@ -26,7 +25,8 @@ from netoffload.testbed import (
     probe,
     reap_stale,
 )
-from netoffload.testbed.journal import read_run
+from netoffload.lab.testbed.journal import read_run
+from netoffload.netlink import Namespace, netns_exists, remove_netns
 
 pytestmark = pytest.mark.netns
 

@@ -12,11 +12,11 @@ import pytest
 
 from netoffload import control
 from netoffload.errors import RunError, UsageError
-from netoffload.testbed import Meter, Testbed, run_ranks
-from netoffload.testbed.forks import ENV_FORK_SERVER
-from netoffload.testbed.launch_output import RanksOutput
-from netoffload.testbed.processes import marked
-from netoffload.testbed.stream import stream
+from netoffload.lab.testbed import Meter, Testbed, run_ranks
+from netoffload.lab.testbed.forks import ENV_FORK_SERVER
+from netoffload.lab.testbed.launch_output import RanksOutput
+from netoffload.lab.testbed.processes import marked
+from netoffload.lab.testbed.stream import stream
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi]
 

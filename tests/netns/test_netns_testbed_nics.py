@@ -14,9 +14,9 @@ import pytest
 
 from netoffload import control
 from netoffload.errors import TestbedError
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan, nics, run_ranks
-from netoffload.testbed.journal import read_run
-from netoffload.testbed.processes import identify
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, nics, run_ranks
+from netoffload.lab.testbed.journal import read_run
+from netoffload.lab.testbed.processes import identify
 
 pytestmark = pytest.mark.netns
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from netoffload.control import request
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.soak import (
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.soak import (
     Damage,
     DamagedSwitch,
     Direction,
@@ -25,7 +25,7 @@ from netoffload.testbed.soak import (
     set_segmentation,
     set_window_scaling,
 )
-from netoffload.testbed.soak.events import ethtool_path
+from netoffload.lab.testbed.soak.events import ethtool_path
 
 pytestmark = [
     pytest.mark.netns,

@@ -16,9 +16,9 @@ from scapy.utils import PcapNgReader
 from netoffload.control import request
 from netoffload.dissect.capture import read_frames
 from netoffload.dissect.layers import OffloadEntry
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.plan import nic_argv
-from netoffload.testbed.stream import stream
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.plan import nic_argv
+from netoffload.lab.testbed.stream import stream
 
 pytestmark = pytest.mark.netns
 

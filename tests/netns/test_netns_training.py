@@ -16,11 +16,11 @@ import pytest
 from commands import PYTHONPATH, forked
 from forked_ranks import forks_of
 
-from netoffload import results
-from netoffload.testbed.forks import ENV_FORK_SERVER
-from netoffload.testbed.plan import ENV_STATE_DIR
-from netoffload.training.capture import Captured
-from netoffload.training.rank_imports import IMPORTED
+from netoffload.lab import results
+from netoffload.lab.testbed.forks import ENV_FORK_SERVER
+from netoffload.lab.testbed.plan import ENV_STATE_DIR
+from netoffload.lab.training.capture import Captured
+from netoffload.lab.training.rank_imports import IMPORTED
 
 pytestmark = [pytest.mark.netns, pytest.mark.mpi, pytest.mark.timeout(240)]
 

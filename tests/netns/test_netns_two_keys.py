@@ -11,7 +11,7 @@ from both_ways import TAGGED, carry_both_ways
 from by_hand import nics_by_hand
 from foreign_streams import Stream, gradient
 
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 
 pytestmark = pytest.mark.netns
 

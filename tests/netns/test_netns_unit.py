@@ -19,9 +19,9 @@ from transfers import transfer_words
 
 from netoffload import control
 from netoffload.config import TAP_QUEUE_FRAMES
+from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.plan import NodePlan
 from netoffload.netlink import netns_exists, netns_path
-from netoffload.testbed import Testbed, TestbedSettings, make_plan
-from netoffload.testbed.plan import NodePlan
 
 pytestmark = pytest.mark.netns
 

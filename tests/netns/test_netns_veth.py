@@ -10,9 +10,9 @@ import pytest
 from nic_processes import wait_for_end_of_nic
 
 from netoffload.control import request
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.plan import HOST_DEVICE
-from netoffload.testbed.stream import stream
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.plan import HOST_DEVICE
+from netoffload.lab.testbed.stream import stream
 
 pytestmark = pytest.mark.netns
 

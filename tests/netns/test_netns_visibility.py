@@ -18,8 +18,8 @@ from netoffload.codec import get
 from netoffload.config import TOS_COMPRESS
 from netoffload.devices.netns import in_netns
 from netoffload.dissect.capture import FlowSum, add_to_flows, read_frames
+from netoffload.lab.testbed import Testbed
 from netoffload.netlink import netns_path
-from netoffload.testbed import Testbed
 
 pytestmark = pytest.mark.netns
 

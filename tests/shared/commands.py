@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE_PATHS = [str(ROOT / folder) for folder in ("", "daemon", "mpi_ext")]
 PYTHONPATH = os.pathsep.join(SOURCE_PATHS)
 """For a process of its own, since pytest's ``pythonpath`` is not its."""
-CLI = "netoffload.cli.known:commands_text"
+CLI = "netoffload.cli.known:import_all"
 """Imports all commands, in a server of forks."""
 
 
@@ -50,7 +50,7 @@ def started(
 
 def forked(*words: str, env: Mapping[str, str] | None = None, timeout_s: float = 60) -> Done:
     """``netoffload WORDS`` as a process of its own: a fork where the environment names a server that has ``CLI``."""
-    from netoffload.testbed.forks import interpreter_argv
+    from netoffload.lab.testbed.forks import interpreter_argv
 
     command = [*interpreter_argv([CLI]), "-m", "netoffload", *words]
     whole = {**os.environ, **(env or {})}

@@ -9,9 +9,9 @@ from typing import Final
 import pytest
 from commands import CLI, PYTHONPATH
 
-from netoffload.bench.allreduce import IMPORTED as OF_RANKS
-from netoffload.testbed import prepared_ranks, stream
-from netoffload.testbed.forks import NIC_IMPORTS
+from netoffload.lab.bench.allreduce import IMPORTED as OF_RANKS
+from netoffload.lab.testbed import prepared_ranks, stream
+from netoffload.lab.testbed.forks import NIC_IMPORTS
 
 IMPORTED: Final = (*OF_RANKS, *NIC_IMPORTS, *stream.IMPORTS, "netoffload.methods", CLI)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import select
 
-from netoffload.testbed import Testbed, nics
-from netoffload.testbed.journal import read_run
+from netoffload.lab.testbed import Testbed, nics
+from netoffload.lab.testbed.journal import read_run
 
 END_S = 10
 

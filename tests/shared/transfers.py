@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from netoffload.testbed import Testbed
+from netoffload.lab.testbed import Testbed
 
 PROGRAM = str(Path(__file__).parents[1] / "netns" / "programs" / "tcp_transfer.py")
 

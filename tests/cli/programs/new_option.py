@@ -8,9 +8,9 @@ from typing import Any
 from typer.testing import CliRunner
 
 from netoffload.cli import app
+from netoffload.lab.testbed import NicSettings, TestbedSettings, make_plan
+from netoffload.lab.testbed.plan import nic_argv
 from netoffload.nic_options import option_table, unit_table, unit_words
-from netoffload.testbed import NicSettings, TestbedSettings, make_plan
-from netoffload.testbed.plan import nic_argv
 from netoffload_daemon.arguments import parse_arguments
 
 for command in ("up", "run", "train", "demo"):

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import netoffload.codec
-import netoffload.testbed  # noqa: F401  # so that not every fork imports what has no extras
+import netoffload.lab.testbed  # noqa: F401  # so that not every fork imports what has no extras
 from netoffload.__main__ import main
-from netoffload.cli.known import commands_text
+from netoffload.cli.known import import_all
 
 
 def run(package: str, words: list[str], folder: Path) -> None:
@@ -28,7 +28,7 @@ def run(package: str, words: list[str], folder: Path) -> None:
     sys.exit()
 
 
-commands_text()  # imports every command, but nothing of an extra
+import_all()  # imports every command, but nothing of an extra
 for line in sys.stdin:
     asked: dict[str, Any] = json.loads(line)
     if os.fork() == 0:

@@ -4,7 +4,7 @@ import os
 import sys
 
 from netoffload.errors import SystemRefusedError
-from netoffload.testbed import Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan
 
 os.seteuid(65534)
 try:

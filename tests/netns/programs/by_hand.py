@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from netoffload.lab.testbed import NodePlan, Testbed
+from netoffload.lab.testbed.soak import kill_nic
 from netoffload.netlink import netns_path
-from netoffload.testbed import NodePlan, Testbed
-from netoffload.testbed.soak import kill_nic
 
 START_S: Final = 60.0
 END_S: Final = 15.0

@@ -24,7 +24,7 @@ from foreign_streams import gradient
 
 from netoffload.codec import get
 from netoffload.control import request
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 
 PORT: Final = 7800
 FLOATS: Final = 5000

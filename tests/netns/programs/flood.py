@@ -31,8 +31,8 @@ from foreign_streams import gradient
 from third_host import HOST_ADDRESS, SILENT_ADDRESS, third_host
 
 from netoffload.control import request
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.soak import run_nft
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.soak import run_nft
 
 WORKER = str(Path(__file__).with_name("flood_worker.py"))
 KINDS = ("reset", "reset-no-nic", "expire", "expire-no-nic", "spray")

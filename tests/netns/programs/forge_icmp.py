@@ -29,9 +29,9 @@ from third_host import DEVICE, HOST_ADDRESS, HOST_IPV6, third_host
 
 from netoffload.control import request
 from netoffload.devices.netns import in_netns
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.soak import add_ipv6, ip
 from netoffload.netlink import netns_path
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.soak import add_ipv6, ip
 from netoffload.wire.checksum import internet_checksum
 from netoffload.wire.encapsulation import UDP_PORT, src_port
 from netoffload.wire.ethernet import ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, emit_ethernet

@@ -20,7 +20,7 @@ from both_ways import TAGGED, socket_on
 from foreign_streams import gradient
 from odd_writes import Transfer, close_all, draw_writes, run_transfers
 
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 
 PORT = 6950
 CODEC, BOUND_K = "inceptionn", 10

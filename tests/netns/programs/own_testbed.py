@@ -2,7 +2,7 @@
 
 import sys
 
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 
 nic = NicSettings() if sys.argv[2] == "nic" else None
 with Testbed(make_plan(TestbedSettings(2, nic=nic), sys.argv[1]), check_rate=False) as bed:

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from both_ways import TAGGED, carry_both_ways, changed_octets, packets_marked, policy
 from foreign_streams import STREAMS
 
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
-from netoffload.testbed.soak import add_ipv6
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed.soak import add_ipv6
 
 MARKS = ("policy", "sockets", "n0's socket", "n1's socket", "none")
 """Who marks: the policy alone; both sockets; the socket of one node, with the policy on both."""

@@ -23,7 +23,7 @@ from by_hand import NicByHand, nics_by_hand
 from foreign_streams import gradient
 from odd_writes import Transfer, close_all, draw_writes, run_transfers
 
-from netoffload.testbed import NicSettings, Testbed, TestbedSettings, make_plan
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan
 
 PORT = 6900
 CODEC, BOUND_K = "inceptionn", 10

@@ -1,0 +1,351 @@
+"""Measures what advice needs: the path between ranks, a model's computing and gradients, codecs; and tries rings.
+
+**Path.** Each rank sends to its right neighbour, all at the same time, for a fifth of a second; the slowest rank's time
+counts. The delay is half of the shortest round trip that the kernel saw.
+
+**Ranks.** A launcher started them, or they are threads of this process on loopback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol, TypeVar, cast
+
+import numpy as np
+
+from netoffload.collectives import Operation, barrier, ring_allgather, ring_allreduce
+from netoffload.collectives.samples import read_gradients
+from netoffload.collectives.schedule import partition
+from netoffload.compiled.arrays import Float32Array
+from netoffload.compressors import Layout
+from netoffload.config import Offload, check_bound_k
+from netoffload.environment import cpu_model, versions
+from netoffload.errors import UsageError
+from netoffload.lab.bench import advice
+from netoffload.lab.bench.advice import Coding, Network, Prediction, Workload
+from netoffload.lab.bench.advice_codecs import auto_factor, coding_by, coding_of
+from netoffload.lab.bench.experiment import AllOrNothing, Finding, Progress
+from netoffload.transport import Settings, TcpExchange
+from netoffload.transport.local_ranks import run_tcp
+from netoffload.transport.rendezvous.agreement import Precision
+from netoffload.transport.rendezvous.launchers import set_rank_environment
+from netoffload.transport.rounds.driver import prepare
+
+T = TypeVar("T")
+
+RANKS_DEFAULT: Final = 4
+VECTORS_KEPT: Final = 4
+"""Number of gradients of a model that stand for the gradients of different ranks."""
+STEPS_OF_MODEL: Final = 50
+STEPS_OF_SCRIPT: Final = 20
+REPEATS: Final = 5
+"""Repeats of everything that is timed; the median counts."""
+PROBE_S: Final = 0.2
+PROBE_OCTETS: Final = (1 << 20, 1 << 27)
+"""The shortest and the longest vector that a path is tried with."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to advise on.
+
+    Attributes:
+        rate_bps: rate of the network; None: measure it.
+        delay_ms: delay of the network, one way, if ``rate_bps`` is given.
+        nodes: number of ranks, or threads of a trial; None: 4.
+        model: name of a model; not used if ``gradients`` is given.
+        gradients: a .npy file of float32[n] or float32[vectors, n].
+        compute_ms: computing time of a step; None: measure the model's, or take 0 for a file.
+        batch: samples per rank and step.
+        steps: training steps before the gradients are taken; None: 50 of a model, 20 of a script.
+        script: a Python file and its arguments, instead of a model.
+        bound: k of the codecs' bound 2^-k.
+        error_max: largest relative error of an exchange to recommend.
+        is_tried: also time rings.
+
+    Raises:
+        UsageError: the values contradict each other, or one is out of range.
+    """
+
+    rate_bps: int | None = None
+    delay_ms: float = 0.0
+    nodes: int | None = None
+    model: str = "hdc"
+    gradients: Path | None = None
+    compute_ms: float | None = None
+    batch: int = 25
+    steps: int | None = None
+    bound: int = 10
+    error_max: float = advice.ERROR_MAX
+    is_tried: bool = False
+    script: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse before anything is measured."""
+        check_bound_k(self.bound)
+        if self.nodes is not None and self.nodes < 2:
+            raise UsageError(f"{self.nodes} ranks exchange nothing: use at least 2")
+        if self.is_tried and self.rate_bps is not None:
+            raise UsageError("--try measures the network itself: leave --rate out")
+        if self.rate_bps is None and self.delay_ms:
+            raise UsageError("--delay needs the network's rate: add --rate 1gbit")
+        if self.script and self.gradients is not None:
+            raise UsageError("a script has gradients of its own: leave --gradients out, or the script")
+        for name, value in {"delay": self.delay_ms, "compute": self.compute_ms or 0.0, "error": self.error_max}.items():
+            if not 0 <= value < math.inf:
+                raise UsageError(f"{name} is {value:g}: it must be a number from 0 on")
+
+
+@dataclass(frozen=True)
+class Findings(Finding):
+    """The network, what a rank does in a step, every codec, every exchange, the one to take, and the machine."""
+
+    network: Network
+    workload: Workload
+    codings: dict[str, Coding]
+    predictions: list[Prediction]
+    recommended: str
+    recommendation: str
+    versions: dict[str, str]
+    cpu: str
+    cores: int
+    load_1min: float
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether other programs wanted more cores than there are, before anything was measured."""
+        return self.load_1min > self.cores
+
+
+class Ranks(Protocol):
+    """Ranks that can carry out a call together."""
+
+    @property
+    def rank(self) -> int:
+        """This one."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        ...
+
+    def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
+        """Return what ``body`` returns on this rank; the ranks compress by ``precision``, or not at all (None)."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalRanks:
+    """Ranks that are threads of this process."""
+
+    size: int
+    rank: int = 0
+
+    def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
+        """See :class:`Ranks`."""
+        results = run_tcp(self.size, body, coding=None if precision is None else precision.quantiser())
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return cast("T", results[0])
+
+
+@dataclass(frozen=True)
+class LaunchedRanks:
+    """Ranks that torchrun, mpiexec or ``netoffload run`` started; this process is one of them."""
+
+    size: int
+    rank: int
+
+    def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
+        """See :class:`Ranks`."""
+        try:
+            from netoffload.torch.ranks import connect
+        except ImportError as error:
+            raise UsageError(f"ranks meet over torch: pip install 'netoffload[train]', or --rate ({error})") from error
+        settings = Settings(offload=Offload.OFF)
+        if precision is not None:
+            settings = Settings(precision.codec, precision.bound_k, offload=Offload.INLINE)
+        with contextlib.closing(connect(None, settings)) as calls:
+            return body(calls.plane.exchange)
+
+
+def launched_ranks() -> LaunchedRanks | None:
+    """Return the launcher's ranks, of which this process is one; None without a launcher."""
+    said = dict(os.environ)
+    set_rank_environment(said)
+    size = int(said.get("WORLD_SIZE", "1"))
+    return LaunchedRanks(size, int(said["RANK"])) if size > 1 else None
+
+
+class Adviser(AllOrNothing[Findings]):
+    """Measures what the user did not give, and predicts; only rank 0 has findings."""
+
+    def __init__(self, asked: Asked) -> None:
+        """Find the ranks.
+
+        Raises:
+            UsageError: no rate is given, and no launcher started ranks.
+        """
+        self._asked = asked
+        self._load_1min = os.getloadavg()[0]
+        self._ranks: Ranks | None = launched_ranks()
+        if self._ranks is None and asked.is_tried:
+            self._ranks = LocalRanks(asked.nodes or RANKS_DEFAULT)
+        if self._ranks is None and asked.rate_bps is None:
+            raise UsageError(
+                "which network? Say --rate 1gbit, or start it on your ranks (torchrun, mpiexec, netoffload run), "
+                "or --try ranks of this machine"
+            )
+
+    def measure(self, progress: Progress) -> None:
+        """Measure everything.
+
+        Raises:
+            UsageError: the model or the file does not exist.
+            CollectiveError: a rank is lost.
+        """
+        asked, ranks = self._asked, self._ranks
+        if ranks is not None and ranks.rank != 0:
+            progress = _say_nothing
+        work, vectors, layout = self._workload(progress)
+        progress("loading what rings run")
+        prepare()
+        network = None
+        if asked.rate_bps is not None:
+            count = asked.nodes or (ranks.size if ranks else RANKS_DEFAULT)
+            network = Network(count, asked.rate_bps, asked.delay_ms * 1e-3)
+        elif ranks is not None:
+            progress("measuring the network")
+            network = ranks.run(None, path)
+            if isinstance(ranks, LocalRanks):
+                network = replace(network, source="loopback of this machine")
+        assert network is not None
+        tried: dict[str, float] = {}
+        if asked.is_tried and ranks is not None:
+            progress("trying rings")
+            tried = try_rings(ranks, vectors, asked.bound)
+        if ranks is not None and ranks.rank != 0:
+            return
+        progress("measuring codecs")
+        codings = {name: coding_of(Precision(name, asked.bound), vectors, network.ranks) for name in advice.INLINE}
+        codings |= {name: coding_by(name, vectors[0], layout) for name in advice.GATHERED}
+        rows = [
+            replace(row, measured_s=work.compute_s + tried[row.exchange]) if row.exchange in tried else row
+            for row in advice.predict(network, work, codings)
+        ]
+        best, said = advice.recommended(rows, asked.error_max), advice.in_words(rows, asked.error_max)
+        machine = versions("numba"), cpu_model(), os.cpu_count() or 1, self._load_1min
+        self.found = Findings(network, work, codings, rows, best.exchange, said, *machine)
+
+    def _workload(self, progress: Progress) -> tuple[Workload, Float32Array, Layout]:
+        """Return what a step is, gradients float32[vectors, n], and their layers."""
+        asked = self._asked
+        if asked.gradients is not None:
+            held = read_gradients(asked.gradients)
+            vectors = held.reshape(-1, held.shape[-1])
+            name, layout, compute_s = asked.gradients.name, Layout.flat(vectors.shape[1]), 0.0
+        elif asked.script:
+            name = Path(asked.script[0]).name
+            progress(f"running {name}")
+            vectors, layout, compute_s = _observed(asked)
+        else:
+            progress(f"training {asked.model} for {asked.steps or STEPS_OF_MODEL} steps")
+            worker = 0 if self._ranks is None else self._ranks.rank
+            name, (vectors, layout, compute_s) = asked.model, _trained(asked, worker)
+        if asked.compute_ms is not None:
+            compute_s = asked.compute_ms * 1e-3
+        return Workload(name, vectors[0].nbytes, compute_s), vectors, layout
+
+
+def _say_nothing(said: str, share: float | None = None) -> None:
+    pass
+
+
+def _trained(asked: Asked, worker: int) -> tuple[Float32Array, Layout, float]:
+    """Return a model's latest gradients, its layers, and the median seconds of a step."""
+    try:
+        from netoffload.lab.training.config import TrainSettings
+        from netoffload.lab.training.sample import train_alone
+    except ImportError as error:
+        raise UsageError(f"a model needs torch: pip install 'netoffload[train]', or --gradients ({error})") from error
+    settings = TrainSettings("inc", nodes=1, model=asked.model, batch=asked.batch)
+    settings = replace(settings, iterations=asked.steps or STEPS_OF_MODEL)
+    kept, times_s = [], []
+    for gradient, took_s in train_alone(settings, worker):
+        times_s.append(took_s)
+        if len(times_s) > settings.iterations - VECTORS_KEPT:
+            kept.append(gradient.copy())
+    layout = Layout(settings.model_spec.layer_sizes(settings.sample_shape))
+    return np.stack(kept), layout, statistics.median(times_s)
+
+
+def _observed(asked: Asked) -> tuple[Float32Array, Layout, float]:
+    """Return a script's latest gradients, its layers, and the median seconds of a step."""
+    try:
+        from netoffload.torch.observed import observe
+    except ImportError as error:
+        raise UsageError(f"a script needs torch: pip install 'netoffload[train]', or --gradients ({error})") from error
+    found = observe(asked.script, asked.steps or STEPS_OF_SCRIPT)
+    return np.stack(found.gradients), Layout(found.layer_sizes), statistics.median(found.times_s)
+
+
+def path(exchange: TcpExchange) -> Network:
+    """Measure the network between ranks that do not compress; collective, with the same answer on all ranks."""
+    octets, longest_octets = PROBE_OCTETS
+    while True:
+        values = np.zeros(octets // 4, np.float32)
+        spans = partition(values.size, exchange.size)
+        times_s = []
+        for _ in range(REPEATS):
+            barrier(exchange)
+            started_s = time.perf_counter()
+            ring_allgather(exchange, values, spans, tagged=True)
+            times_s.append(time.perf_counter() - started_s)
+        took_s = _median_of_slowest(exchange, times_s)
+        if took_s >= PROBE_S or octets >= longest_octets:
+            break
+        octets *= 8
+    round_trip_s = _median_of_slowest(exchange, [exchange.round_trip_s()])
+    found = Network(exchange.size, math.inf, round_trip_s / 2, "measured between ranks")
+    moved_s = took_s - found.meeting_s - found.ring_s / 2
+    sent_octets = octets * (exchange.size - 1) / exchange.size
+    return replace(found, rate_bps=sent_octets * 8 / (moved_s if moved_s > 0 else took_s))
+
+
+def try_rings(ranks: Ranks, vectors: Float32Array, bound_k: int) -> dict[str, float]:
+    """Return the median seconds of the slowest rank's exchange, by name in the table; collective."""
+    precisions = {advice.PLAIN: None} | {f"{name} inline": Precision(name, bound_k) for name in advice.INLINE}
+    return {
+        name: ranks.run(precision, lambda exchange, precision=precision: _ring_s(exchange, vectors, precision))  # type: ignore[misc]
+        for name, precision in precisions.items()
+    }
+
+
+def _ring_s(exchange: TcpExchange, vectors: Float32Array, precision: Precision | None) -> float:
+    own = vectors[exchange.rank % len(vectors)]
+    quantise = None if precision is None else precision.quantiser()
+    factor = auto_factor(vectors[0], precision)
+    times_s = []
+    for _ in range(REPEATS + 1):
+        values = own * factor
+        barrier(exchange)
+        started_s = time.perf_counter()
+        ring_allreduce(exchange, values, tagged=precision is not None, quantise=quantise)
+        times_s.append(time.perf_counter() - started_s)
+    return _median_of_slowest(exchange, times_s[1:])
+
+
+def _median_of_slowest(exchange: TcpExchange, times_s: Sequence[float]) -> float:
+    """Return the median over the rounds of the slowest rank's time; collective."""
+    slowest = np.array(times_s)
+    ring_allreduce(exchange, slowest, tagged=False, operation=Operation.MAX)
+    return float(np.median(slowest))

@@ -1,0 +1,308 @@
+"""Measures a pair of NICs beside plain wires and beside tunnels of other programs.
+
+A *stage* is one rate of the wires (or none). All its testbeds are up together, and its contenders take turns, so a
+disturbance of the machine disturbs all of them. Medians are reported, with their spread::
+
+    round 1   kernel  bypass  bypass_kernel  coalesced  per_segment  coalesced_keyed  peers ...
+    round 2   kernel  bypass  bypass_kernel  coalesced  per_segment  coalesced_keyed  peers ...
+
+The first round is smaller and not timed. The tunnels and NICs of the other contenders are idle.
+
+The *limit* of a stream is the link if the sender's wire was busy for 95 % of the time. Else it is the cores if they
+were busy for 95 % of the time, other programs included. Else it is neither: processes waited for each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from netoffload.codec import get
+from netoffload.compiled.arrays import Float32Array
+from netoffload.config import check_choice, format_rate
+from netoffload.errors import NetOffloadError, RunError
+from netoffload.lab.bench import nic_report, vpn_peers
+from netoffload.lab.bench.experiment import Contender, Progress, take_turns
+from netoffload.lab.bench.throughput import (
+    Payload,
+    StreamResult,
+    nic_pids,
+    round_trips_us,
+    run_stream,
+    write_payload,
+)
+from netoffload.lab.bench.vectors import gaussian, of_file
+from netoffload.lab.testbed import NicSettings, Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks
+from netoffload.lab.testbed.build import check_root
+from netoffload.lab.testbed.forks import NIC_IMPORTS
+
+BLOCK_OCTETS: Final = 4 * 1024 * 1024
+"""Length of the block that streams repeat: too long for a compressor of frames to notice, short for the cache."""
+WARM_UP_S: Final = 0.3
+WARM_UP_OCTETS: Final = 64 * 10**6
+PLAIN: Final = "plain"
+"""The kind of testbed without NICs."""
+
+NIC_KINDS: Final[dict[str, dict[str, Any]]] = {
+    "coalesced": {"packing": "coalesced"},
+    "ipcomp": {"encapsulation": "ipcomp"},
+    "per-segment": {"packing": "per-segment"},
+    "keyed": {"keyed": True},
+    "busy-poll": {"busy_poll_us": 1000},
+    "bypass-kernel": {"bypass": "kernel"},
+}
+"""The kinds of testbed with NICs, and the settings in which their NICs differ from the default."""
+
+ROUND_TRIP_KINDS: Final = {
+    "kernel": PLAIN,
+    "nic": "coalesced",
+    "nic_busy_poll": "busy-poll",
+    "bypass_kernel": "bypass-kernel",
+}
+"""Kinds of testbed whose round-trip times are measured, by their names in the report."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A stream's way: the kind of testbed, and whether the stream is tagged."""
+
+    kind: str
+    tagged: bool = False
+
+
+WAYS: Final = {
+    "kernel": Way(PLAIN),
+    "bypass": Way("coalesced"),
+    "bypass_kernel": Way("bypass-kernel"),
+    "coalesced": Way("coalesced", tagged=True),
+    "coalesced_ipcomp": Way("ipcomp", tagged=True),
+    "per_segment": Way("per-segment", tagged=True),
+    "coalesced_keyed": Way("keyed", tagged=True),
+}
+"""All ways, in the order in which they take turns."""
+UNSHAPED_ONLY: Final = ("kernel", "bypass_kernel")
+"""Ways that are measured unshaped only: over a shaped link they would fill the wire as ``bypass`` does."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to measure.
+
+    Attributes:
+        rates_bps: rates of the shaped stages.
+        size_octets: length of a stream over unshaped wires; a multiple of four.
+        seconds: time that a stream over shaped wires should take.
+        repeat: timed rounds.
+        peers: names of :data:`~netoffload.lab.bench.vpn_peers.PEERS`, installed or not.
+        mtu: MTU of every link.
+        nic: codec and bound of the NICs; the kind of testbed decides their packing.
+        round_trips: timed round trips per round.
+        gradients: floats that the streams repeat: gaussian:SIGMA, or a float32 .npy file.
+        seed: seed of gaussian gradients.
+
+    Raises:
+        UsageError: no peer has this name.
+    """
+
+    rates_bps: tuple[int, ...]
+    size_octets: int
+    seconds: float
+    repeat: int
+    peers: tuple[str, ...]
+    mtu: int
+    nic: NicSettings
+    round_trips: int
+    gradients: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Refuse before anything is built."""
+        for name in self.peers:
+            check_choice("peer", name, tuple(vpn_peers.PEERS))
+
+    def values(self) -> Float32Array:
+        """Return one block of float32: drawn, or the beginning of a file (repeated if it is shorter).
+
+        Raises:
+            UsageError: the gradients cannot be read.
+        """
+        floats = BLOCK_OCTETS // 4
+        if self.gradients.startswith("gaussian:"):
+            return gaussian(self.gradients, floats, self.seed)
+        return of_file(Path(self.gradients), floats)
+
+
+@dataclass
+class Stage:
+    """One rate of the wires: its testbeds, and what takes turns on them.
+
+    Attributes:
+        rate_bps: rate of the wires; None: unshaped.
+        payload: content of all streams.
+        beds: testbeds, by kind.
+        contenders: contenders whose samples are streams; those of peers may fail.
+        pings: contenders whose samples are round-trip times in microseconds.
+    """
+
+    rate_bps: int | None
+    payload: Payload
+    beds: dict[str, Testbed]
+    contenders: dict[str, Contender[StreamResult]] = field(default_factory=dict)
+    pings: dict[str, Contender[list[float]]] = field(default_factory=dict)
+
+
+@dataclass
+class Measured:
+    """The finished stages.
+
+    Attributes:
+        unshaped: the first stage; None: not finished.
+        shaped: the other stages.
+        load_before: load average before the first stage.
+    """
+
+    unshaped: Stage | None = None
+    shaped: list[Stage] = field(default_factory=list)
+    load_before: float = field(default_factory=lambda: os.getloadavg()[0])
+
+
+class NicBench:
+    """Every stage; finished stages are reported even if a later one fails."""
+
+    def __init__(self, asked: Asked) -> None:
+        """Prepare the streams' content; nothing is built yet.
+
+        Raises:
+            UsageError: the gradients cannot be read.
+        """
+        self._asked, self._values = asked, asked.values()
+        self._measured = Measured()
+
+    def measure(self, progress: Progress) -> None:
+        """Measure everything.
+
+        Raises:
+            RunError: a stream did not arrive as it must.
+            TestbedError: a testbed cannot be built as asked for, or by this user.
+        """
+        check_root()
+        for name in self._asked.peers:
+            if reason := vpn_peers.missing(vpn_peers.PEERS[name]):
+                progress(f"without {name}: {reason}")
+        with prepared_ranks(NIC_IMPORTS):  # there are a dozen testbeds
+            self._measured.unshaped = self._run_unshaped(progress)
+            for rate_bps in self._asked.rates_bps:
+                self._measured.shaped.append(self._run_shaped(rate_bps, progress))
+
+    def findings(self, reason: str | None) -> nic_report.Findings | None:
+        """Return the findings; None: not even the unshaped stage is finished."""
+        return None if self._measured.unshaped is None else nic_report.report(self._asked, self._measured, reason)
+
+    def _run_unshaped(self, progress: Progress) -> Stage:
+        asked = self._asked
+        with self._stage(None, tuple(WAYS), ROUND_TRIP_KINDS.values(), progress) as stage:
+
+            def octets_of(_way: Way, number: int) -> int:
+                return min(WARM_UP_OCTETS, asked.size_octets) if number < 1 else asked.size_octets
+
+            stage.contenders = {name: _through(stage, name, octets_of) for name in WAYS}
+            for name, kind in ROUND_TRIP_KINDS.items():
+                ping = functools.partial(_round_trips_us, stage.beds[kind], asked.round_trips)
+                stage.pings[name] = Contender(f"round-trip times, {name}", ping)
+            self._take_turns(stage, progress)
+        return stage
+
+    def _run_shaped(self, rate_bps: int, progress: Progress) -> Stage:
+        asked = self._asked
+        names = tuple(name for name in WAYS if name not in UNSHAPED_ONLY)
+        with (
+            self._stage(rate_bps, names, [PLAIN] if asked.peers else [], progress) as stage,
+            contextlib.ExitStack() as tunnels,
+        ):
+
+            def raw_octets(number: int) -> int:
+                seconds = asked.seconds if number > 0 else min(WARM_UP_S, asked.seconds)
+                return max(4, int(rate_bps / 8 * seconds) // 4 * 4)
+
+            def octets_of(way: Way, number: int) -> int:
+                return int(raw_octets(number) * (stage.payload.ratio if way.tagged else 1.0)) // 4 * 4
+
+            stage.contenders = {name: _through(stage, name, octets_of) for name in names}
+            for name in asked.peers:
+                progress(f"{format_rate(rate_bps)}: starting {name}")
+                stage.contenders[name] = _through_peer(stage, name, raw_octets, tunnels)
+            self._take_turns(stage, progress)
+        return stage
+
+    def _take_turns(self, stage: Stage, progress: Progress) -> None:
+        text, repeat = _rate_text(stage.rate_bps), self._asked.repeat
+
+        def on_turn(name: str, number: int) -> None:
+            progress(f"{text}, round {number} of {repeat}: {name}")
+
+        take_turns([*stage.contenders.values(), *stage.pings.values()], repeat, warm_ups=1, on_turn=on_turn)
+
+    @contextlib.contextmanager
+    def _stage(
+        self, rate_bps: int | None, names: Sequence[str], kinds: Iterable[str], progress: Progress
+    ) -> Iterator[Stage]:
+        """Build the testbeds that the contenders need, one per kind; take them down afterwards."""
+        asked, text = self._asked, _rate_text(rate_bps)
+        with contextlib.ExitStack() as stack:
+            beds = {}
+            for kind in dict.fromkeys([*kinds, *(WAYS[name].kind for name in names)]):
+                nic = None if kind == PLAIN else replace(asked.nic, **NIC_KINDS[kind])
+                plan = make_plan(TestbedSettings(2, rate_bps, asked.mtu, nic), new_run_id())
+                bed = Testbed(plan, check_rate=rate_bps is not None, progress=lambda said: progress(f"{text}: {said}"))
+                beds[kind] = stack.enter_context(bed)
+            # In a testbed's own folder, which goes with the testbed even if this process is killed.
+            folder = next(iter(beds.values())).make_scratch()
+            payload = write_payload(self._values, get(asked.nic.codec), asked.nic.bound_k, folder)
+            yield Stage(rate_bps, payload, beds)
+
+
+def _rate_text(rate_bps: int | None) -> str:
+    return "unshaped" if rate_bps is None else format_rate(rate_bps)
+
+
+def _through(stage: Stage, name: str, octets_of: Callable[[Way, int], int]) -> Contender[StreamResult]:
+    """Return a contender whose streams go one of :data:`WAYS`."""
+    way = WAYS[name]
+    bed = stage.beds[way.kind]
+
+    def turn(number: int) -> StreamResult:
+        return run_stream(bed, stage.payload, octets_of(way, number), tagged=way.tagged, carriers=nic_pids(bed))
+
+    return Contender(name, turn)
+
+
+def _round_trips_us(bed: Testbed, count: int, _number: int) -> list[float]:
+    return round_trips_us(bed, count)
+
+
+def _through_peer(
+    stage: Stage, name: str, octets_of: Callable[[int], int], tunnels: contextlib.ExitStack
+) -> Contender[StreamResult]:
+    """Start a tunnel and return the contender whose streams go through it; the contender may fail."""
+    peer, bed = vpn_peers.PEERS[name], stage.beds[PLAIN]
+    failed, tunnel = vpn_peers.missing(peer), None
+    if failed is None:
+        try:
+            tunnel = tunnels.enter_context(vpn_peers.tunnel(bed, peer))
+        except NetOffloadError as error:
+            failed = str(error)
+
+    def turn(number: int) -> StreamResult:
+        assert tunnel is not None  # else it has failed, and takes no turn
+        octets, address, pids = octets_of(number), tunnel.address, tunnel.pids
+        try:
+            return run_stream(bed, stage.payload, octets, tagged=False, address=address, carriers=pids)
+        except RunError as error:
+            raise RunError(f"{error} ({tunnel.state()})") from error
+
+    return Contender(name, turn, may_fail=True, failed=failed)

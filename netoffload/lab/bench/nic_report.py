@@ -1,0 +1,298 @@
+"""The report of ``netoffload bench nic``: medians of checked streams, as JSON values.
+
+::
+
+    kernel_Gbps, bypass_Gbps            goodput over unshaped wires, without NICs and through them untagged
+    bypass_kernel_Gbps                  the same untagged where the kernel carries it past the NICs' processes
+    tagged_Gbps                         coalesced, coalesced_ipcomp, per_segment, coalesced_keyed: before compression
+    shaped[]                            per rate: the same, ratio, frames_per_MB, wire_octets_per_MB, goodput over what
+                                        the link allows, what limited it
+    rtt_us                              kernel, nic, bypass_kernel ... (medians), 99th percentiles, and what is added
+    peers                               per tunnel: version, goodput by rate, or why there is none
+    ..._over_...                        medians of the rounds' ratios over unshaped wires
+    cpu_s_per_GB                        NICs' and whole machine's, unshaped
+    streams[]                           everything about every contender: spread, wire, CPU, limit, and the share of
+                                        the cores that a hypervisor gave to others
+    missing                             rates that were asked for and not measured, and why
+    configuration, versions, cpu        what it was measured with
+    load_average                        before and after
+
+``ratio`` is the untagged stream's octets on the wire per payload octet, headers included, over the coalesced stream's.
+Untagged goodput times this ratio is what a link would carry if the NICs took no time; ``over_link`` is the goodput as a
+share of that. A MB is 10^6 octets of payload, a GB 10^9.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from netoffload.environment import cpu_model, system_versions
+from netoffload.lab.bench import vpn_peers
+from netoffload.lab.bench.experiment import Finding
+from netoffload.lab.bench.throughput import StreamResult, percentile
+from netoffload.lab.results import Spread
+
+if TYPE_CHECKING:
+    from netoffload.lab.bench.nic import Asked, Measured, Stage
+
+FULL_SHARE: Final = 0.95
+"""Busy share of the time from which on a link or the cores count as full."""
+
+TAGGED: Final = ("coalesced", "coalesced_ipcomp", "per_segment", "coalesced_keyed")
+"""The contenders of ``nic`` whose streams are compressed."""
+
+Streams = Sequence[StreamResult]
+"""The streams of one contender in one stage, at least one."""
+
+
+@dataclass(frozen=True)
+class Cpu(Finding):
+    """CPU seconds per 10^9 octets of payload: of the processes that carry the stream, and of the whole machine."""
+
+    carriers: float
+    machine: float
+
+    @classmethod
+    def of(cls, streams: Streams) -> Cpu:
+        """Return the medians over a contender's streams."""
+        return cls(
+            _median(streams, lambda one: 1e9 * one.carrier_cpu_s / one.octets),
+            _median(streams, lambda one: 1e9 * one.machine_cpu_s / one.octets),
+        )
+
+
+@dataclass(frozen=True)
+class StreamRow(Finding):
+    """Everything about one contender in one stage; ``rate`` None: unshaped."""
+
+    rate: str | None
+    contender: str
+    Gbps: Spread
+    octets: int
+    seconds: list[float]
+    wire_octets_per_MB: float  # noqa: N815
+    frames_per_MB: float  # noqa: N815
+    raw_floats: int
+    cpu_s_per_GB: Cpu  # noqa: N815
+    link_share: float | None
+    machine_share: float
+    stolen_share: float
+    limit: str
+
+
+@dataclass(frozen=True)
+class ShapedRow(Finding):
+    """One rate of the wires: figures by contender; goodput has a key for each contender in the record."""
+
+    rate: str
+    goodput_gbps: dict[str, float]
+    ratio: float
+    frames_per_MB: dict[str, float]  # noqa: N815
+    wire_octets_per_MB: dict[str, float]  # noqa: N815
+    over_link: dict[str, float]
+    limit: dict[str, str]
+    cpu_s_per_GB: dict[str, Cpu]  # noqa: N815
+    rates_bps_measured: dict[str, float | None]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the record."""
+        record = super().to_record()
+        return record | {f"{name}_Gbps": gbps for name, gbps in record.pop("goodput_gbps").items()}
+
+
+@dataclass(frozen=True)
+class PeerRow(Finding):
+    """One tunnel: what to install if it is missing, else its goodput by rate, and why a goodput is missing.
+
+    The record has the keys that are not None.
+    """
+
+    missing: str | None = None
+    version: str | None = None
+    Gbps: dict[str, float] | None = None
+    coalesced_over_peer: dict[str, float] | None = None
+    failed: dict[str, str] | None = None
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the record."""
+        return {key: value for key, value in super().to_record().items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Findings(Finding):
+    """The report; the module's docstring has the keys."""
+
+    kernel_Gbps: float  # noqa: N815
+    bypass_Gbps: float  # noqa: N815
+    bypass_kernel_Gbps: float  # noqa: N815
+    tagged_Gbps: dict[str, float]  # noqa: N815
+    shaped: list[ShapedRow]
+    rtt_us: dict[str, float]
+    peers: dict[str, PeerRow]
+    bypass_over_kernel: float
+    bypass_kernel_over_kernel: float
+    coalesced_over_bypass: float
+    cpu_s_per_GB: dict[str, Cpu]  # noqa: N815
+    payload_ratio: float
+    streams: list[StreamRow]
+    missing: dict[str, str | None]
+    configuration: dict[str, Any]
+    versions: dict[str, str]
+    cpu: dict[str, Any]
+    load_average: dict[str, float]
+
+    @property
+    def stolen_share(self) -> float:
+        """The largest share of the cores' time that a hypervisor gave to others during a stream."""
+        return max(row.stolen_share for row in self.streams)
+
+
+def report(asked: Asked, measured: Measured, reason: str | None = None) -> Findings:
+    """Return the report.
+
+    Args:
+        asked: what to measure.
+        measured: the finished stages, at least the unshaped one.
+        reason: why stages are missing; None: none is.
+    """
+    unshaped, shaped = measured.unshaped, measured.shaped
+    assert unshaped is not None
+    goodput = {name: _median_gbps(one.samples) for name, one in unshaped.contenders.items()}
+    return Findings(
+        kernel_Gbps=goodput["kernel"],
+        bypass_Gbps=goodput["bypass"],
+        bypass_kernel_Gbps=goodput["bypass_kernel"],
+        tagged_Gbps={name: goodput[name] for name in TAGGED},
+        shaped=[_shaped(stage) for stage in shaped],
+        rtt_us=_rtt({name: ping.samples for name, ping in unshaped.pings.items()}),
+        peers={name: _peer(name, shaped) for name in asked.peers},
+        bypass_over_kernel=_over(unshaped, "bypass", "kernel"),
+        bypass_kernel_over_kernel=_over(unshaped, "bypass_kernel", "kernel"),
+        coalesced_over_bypass=_over(unshaped, "coalesced", "bypass"),
+        cpu_s_per_GB={name: Cpu.of(one.samples) for name, one in unshaped.contenders.items()},
+        payload_ratio=unshaped.payload.ratio,
+        streams=[
+            _row(stage.rate_bps, name, one.samples)
+            for stage in (unshaped, *shaped)
+            for name, one in stage.contenders.items()
+            if one.samples
+        ],
+        missing={_rate_word(rate_bps): reason for rate_bps in asked.rates_bps[len(shaped) :]},
+        configuration=asdict(asked) | {"block_octets": unshaped.payload.block_octets},
+        versions=system_versions(),
+        cpu={"model": cpu_model(), "cores": os.cpu_count()},
+        load_average={"before": measured.load_before, "after": os.getloadavg()[0]},
+    )
+
+
+def _shaped(stage: Stage) -> ShapedRow:
+    rate_bps = stage.rate_bps
+    assert rate_bps is not None
+    named = {"untagged": "bypass"} | {name: name for name in TAGGED}
+    streams = {name: stage.contenders[contender].samples for name, contender in named.items()}
+    per_octet = {name: _median(some, lambda one: one.wire_octets / one.octets) for name, some in streams.items()}
+    goodput = {name: _median_gbps(some) for name, some in streams.items()}
+    ratios = {name: per_octet["untagged"] / per_octet[name] for name in TAGGED}
+    return ShapedRow(
+        rate=_rate_word(rate_bps),
+        goodput_gbps=goodput,
+        ratio=ratios["coalesced"],
+        frames_per_MB={
+            name: _median(some, lambda one: 1e6 * one.wire_frames / one.octets) for name, some in streams.items()
+        },
+        wire_octets_per_MB={name: 1e6 * octets for name, octets in per_octet.items()},
+        over_link={name: goodput[name] / (goodput["untagged"] * ratio) for name, ratio in ratios.items()},
+        limit={name: _limit(rate_bps, some) for name, some in streams.items()},
+        cpu_s_per_GB={name: Cpu.of(some) for name, some in streams.items()},
+        rates_bps_measured={kind: bed.rate_bps_measured for kind, bed in stage.beds.items()},
+    )
+
+
+def _rtt(rtts_us: dict[str, list[list[float]]]) -> dict[str, float]:
+    """Medians over the rounds of each round's median and 99th percentile."""
+    medians = {name: statistics.median(percentile(one, 50) for one in rounds) for name, rounds in rtts_us.items()}
+    tails = {name: statistics.median(percentile(one, 99) for one in rounds) for name, rounds in rtts_us.items()}
+    added = {
+        "added" if name == "nic" else f"{name}_added": rtt_us - medians["kernel"]
+        for name, rtt_us in medians.items()
+        if name != "kernel"
+    }
+    return {**medians, **{f"{name}_p99": rtt_us for name, rtt_us in tails.items()}, **added}
+
+
+def _peer(name: str, shaped: Sequence[Stage]) -> PeerRow:
+    peer = vpn_peers.PEERS[name]
+    if missing := vpn_peers.missing(peer):
+        return PeerRow(missing=missing)
+    goodput, over_peer, failed = dict[str, float](), dict[str, float](), dict[str, str]()
+    for stage in shaped:
+        assert stage.rate_bps is not None
+        word, contender = _rate_word(stage.rate_bps), stage.contenders[name]
+        if contender.failed:
+            failed[word] = contender.failed
+        else:
+            goodput[word] = _median_gbps(contender.samples)
+            over_peer[word] = _median_gbps(stage.contenders["coalesced"].samples) / goodput[word]
+    return PeerRow(version=peer.version(), Gbps=goodput, coalesced_over_peer=over_peer, failed=failed or None)
+
+
+def _row(rate_bps: int | None, name: str, streams: Streams) -> StreamRow:
+    return StreamRow(
+        rate=None if rate_bps is None else _rate_word(rate_bps),
+        contender=name,
+        Gbps=Spread.of([one.goodput_bps / 1e9 for one in streams]),
+        octets=streams[0].octets,
+        seconds=[one.seconds for one in streams],
+        wire_octets_per_MB=_median(streams, lambda one: 1e6 * one.wire_octets / one.octets),
+        frames_per_MB=_median(streams, lambda one: 1e6 * one.wire_frames / one.octets),
+        raw_floats=sum(one.raw_floats for one in streams),
+        cpu_s_per_GB=Cpu.of(streams),
+        link_share=None if rate_bps is None else _link_share(rate_bps, streams),
+        machine_share=_machine_share(streams),
+        stolen_share=_stolen_share(streams),
+        limit=_limit(rate_bps, streams),
+    )
+
+
+def _limit(rate_bps: int | None, streams: Streams) -> str:
+    if rate_bps is not None and _link_share(rate_bps, streams) >= FULL_SHARE:
+        return "link"
+    return "cores" if _machine_share(streams) + _stolen_share(streams) >= FULL_SHARE else "neither"
+
+
+def _link_share(rate_bps: int, streams: Streams) -> float:
+    return _median(streams, lambda one: 8 * one.wire_octets / one.seconds) / rate_bps
+
+
+def _machine_share(streams: Streams) -> float:
+    return _median(streams, lambda one: one.machine_cpu_s / one.seconds) / (os.cpu_count() or 1)
+
+
+def _stolen_share(streams: Streams) -> float:
+    return _median(streams, lambda one: one.stolen_s / one.seconds) / (os.cpu_count() or 1)
+
+
+def _over(stage: Stage, name: str, other: str) -> float:
+    """Return the median over the rounds of one contender's goodput over another's: a machine's speed may drift."""
+    rounds = zip(stage.contenders[name].samples, stage.contenders[other].samples, strict=True)
+    return statistics.median(one.goodput_bps / another.goodput_bps for one, another in rounds)
+
+
+def _median_gbps(streams: Streams) -> float:
+    return _median(streams, lambda one: one.goodput_bps / 1e9)
+
+
+def _median(streams: Streams, quantity: Callable[[StreamResult], float]) -> float:
+    return statistics.median(map(quantity, streams))
+
+
+def _rate_word(rate_bps: int) -> str:
+    """Write a rate as tc and our options read it: ``100mbit``, ``1gbit``."""
+    for factor, unit in ((10**9, "gbit"), (10**6, "mbit")):
+        if rate_bps >= factor:
+            return f"{rate_bps / factor:g}{unit}"
+    return f"{rate_bps}bit"

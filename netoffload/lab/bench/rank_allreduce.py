@@ -1,0 +1,377 @@
+"""Time reductions on the ranks of any MPI job; also the rank program of ``netoffload bench allreduce``.
+
+``mpiexec -n 4 python -m mpi4py -m netoffload.lab.bench.rank_allreduce --what ring_comp --size 25MB --rate 1gbit``
+
+It runs on every rank. Before a time is taken, the answer must have the bits of the oracle. Before each timed call all
+ranks meet in a barrier that sleeps (an MPI barrier spins, and would take cores from the NICs). The slowest rank's time
+counts. For short vectors 100 calls in a row are timed together, and the time of one is reported. A testbed's meter
+($NETOFFLOAD_METER) counts the octets on the wires.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from netoffload.collectives import Quantise, aggregate, barrier, is_short, worker_exchange
+from netoffload.collectives.reference import RoundTrip, aggregated, hierarchical_sum, ring_sum
+from netoffload.collectives.samples import Draw, gradients_from, whole_numbers
+from netoffload.compiled.arrays import Float32Array
+from netoffload.config import (
+    BOUND_K_DEFAULT,
+    CODECS,
+    ENV_CONTROL,
+    ENV_METER,
+    ENV_OFFLOAD,
+    check_bound_k,
+    format_ms,
+    parse_rate_bps,
+    parse_size_octets,
+)
+from netoffload.control import request
+from netoffload.environment import system_versions
+from netoffload.errors import ReplicaError, UsageError
+from netoffload.lab.bench.cpu_time import process_cpu_s
+from netoffload.lab.bench.experiment import Contender, Finding, take_turns
+from netoffload.lab.bench.jobs import WHATS, least_s
+from netoffload.lab.bench.records import AllreduceRecord, AllreduceResult
+from netoffload.programs import end_at_once
+from netoffload_mpi import MPI, CompComm
+
+WHATS_DEFAULT: Final = ("ring", "ring_comp", "mpi")
+
+AGGREGATOR: Final = 0
+"""The aggregator's rank, which is a worker as well."""
+
+IN_A_ROW: Final = 100
+"""Calls on short vectors that are timed together: a single call would measure how ranks wake up from the barrier."""
+
+R = TypeVar("R", bound=Finding)
+
+Reduce = Callable[[Float32Array], None]
+"""Sums a vector over all ranks in place."""
+
+
+@contextlib.contextmanager
+def reduction(comm: CompComm, what: str) -> Iterator[Reduce]:
+    """Yield the function that sums a vector over all ranks in place; collective.
+
+    Raises:
+        UsageError: gloo is chosen, and torch is not installed.
+    """
+    if what == "gloo":
+        try:
+            from netoffload.lab.training.gloo import gloo_reduction
+        except ImportError as error:
+            raise UsageError(f"gloo needs torch: pip install 'netoffload[train]' ({error})") from error
+        with gloo_reduction(MPI.COMM_WORLD) as sum_in_place:
+            yield sum_in_place
+        return
+    reductions: dict[str, Reduce] = {
+        "ring": lambda values: comm.Allreduce_ring(MPI.IN_PLACE, values),
+        "ring_comp": lambda values: comm.Allreduce_comp(MPI.IN_PLACE, values),
+        "wa": lambda values: _through_aggregator(comm, values, tagged=False),
+        "wa_comp": lambda values: _through_aggregator(comm, values, tagged=True),
+        "hierarchical_comp": lambda values: comm.Allreduce_comp(MPI.IN_PLACE, values, algorithm="hierarchical"),
+        "mpi": lambda values: comm.Allreduce(MPI.IN_PLACE, values),
+    }
+    yield reductions[what]
+
+
+def _through_aggregator(comm: CompComm, values: Float32Array, *, tagged: bool) -> None:
+    exchange = comm.exchange()
+    if comm.rank != AGGREGATOR:
+        worker_exchange(exchange, values, values, aggregator=AGGREGATOR, tagged=tagged)
+    elif comm.size > 1:
+
+        def add_own(total: Float32Array) -> None:
+            np.add(values, total, out=values)
+
+        aggregate(exchange, values, add_own, tagged=tagged)
+
+
+def check_answer(comm: CompComm, what: str, call: Reduce, count: int, draw: Draw, seed: int) -> float:
+    """Reduce vectors whose sum is known and compare with the oracle; return the largest error.
+
+    Whole numbers have the same sum in any order. A sum through NICs of ``draw``'s vectors must also have the bits that
+    their codec makes hop by hop, because a tolerance of the codec's step is larger than the sum of small gradients.
+
+    Raises:
+        ReplicaError: a sum is wrong, or ranks differ; raised on every rank.
+    """
+    is_modelled = what.endswith("_comp")
+    precision = comm.precision() if is_modelled else None
+    max_error = 0.0
+    for make in (_whole_numbers_of(seed), draw) if is_modelled else (_whole_numbers_of(seed),):
+        values = make(comm.rank, count)
+        call(values)
+        verdict = None
+        digests = comm.gather(hashlib.sha256(values.tobytes()).hexdigest())
+        if digests is not None:
+            vectors = [make(rank, count) for rank in range(comm.size)]
+            max_error = float(np.abs(values - ring_sum(vectors)).max(initial=0.0))
+            wanted = _model(comm, what, vectors, None if precision is None else _round_trip(precision.quantiser()))
+            verdict = "ranks hold different sums" if len(set(digests)) > 1 else _difference(values, wanted)
+        verdict, max_error = comm.bcast((verdict, max_error))
+        if verdict is not None:
+            raise ReplicaError(f"{what}: {verdict}")
+    return max_error
+
+
+def _whole_numbers_of(seed: int) -> Draw:
+    return lambda rank, count: whole_numbers(rank, count, seed)
+
+
+def _round_trip(quantise: Quantise) -> RoundTrip:
+    def round_trip(partial: Float32Array) -> Float32Array:
+        copy = partial.copy()
+        quantise(copy)
+        return copy
+
+    return round_trip
+
+
+def _model(comm: CompComm, what: str, vectors: Sequence[Float32Array], round_trip: RoundTrip | None) -> Float32Array:
+    """Return the sum that every rank must hold."""
+    if what == "wa_comp":
+        return aggregated(vectors, AGGREGATOR, round_trip)
+    if what == "hierarchical_comp":
+        return hierarchical_sum(vectors, comm._data_plane().groups(), round_trip)
+    return ring_sum(vectors, round_trip)
+
+
+def _difference(values: Float32Array, wanted: Float32Array) -> str | None:
+    """Return what is wrong with a sum; None if it has the wanted bits (0.0 and -0.0 count as equal)."""
+    differs = np.flatnonzero((values != wanted) | np.isnan(values))
+    if not differs.size:
+        return None
+    first = differs[0]
+    return (
+        f"{differs.size} of {values.size} floats are not the sum: float {first} is {values[first]:g}, "
+        f"not {wanted[first]:g}"
+    )
+
+
+def measure(comm: CompComm, what: str, call: Reduce, asked: Asked, size_octets: int) -> AllreduceResult:
+    """Check, warm up and time reductions of one size; return one result, the same on every rank."""
+    count = size_octets // 4
+    # Warms up too: opens the windows, touches the pages.
+    max_error = check_answer(comm, what, call, count, asked.draw, asked.seed)
+    exchange = comm.exchange()
+    gradient = asked.draw(comm.rank, count)
+    values = gradient.copy()
+    call(values)
+    in_a_row = IN_A_ROW if is_short(count, comm.size) else 1
+
+    def turn(_number: int) -> tuple[float, float]:
+        np.copyto(values, gradient)
+        barrier(exchange)
+        start_s, cpu_before_s = time.perf_counter(), _own_cpu_s()
+        call(values)
+        for _ in range(in_a_row - 1):
+            np.copyto(values, gradient)
+            call(values)
+        return (time.perf_counter() - start_s) / in_a_row, (_own_cpu_s() - cpu_before_s) / in_a_row
+
+    contender = Contender(what, turn)
+    before, nic_before, nic_cpu_s_before = _wire_totals(comm), _nic_counters(), _nic_cpu_s()
+    take_turns([contender], asked.repeat)
+    barrier(exchange)
+    calls = asked.repeat * in_a_row
+    after, nic_after, nic_cpu_s_after = _wire_totals(comm), _nic_counters(), _nic_cpu_s()
+    slowest = [max(times) for times in zip(*comm.allgather([wall_s for wall_s, _ in contender.samples]), strict=True)]
+    nics = comm.allgather(None if nic_before is None else _delta(nic_before, nic_after or {}))
+    nic_cpu_s = comm.allgather(
+        None if nic_cpu_s_before is None or nic_cpu_s_after is None else nic_cpu_s_after - nic_cpu_s_before
+    )
+    return AllreduceResult(
+        what=what,
+        size_octets=size_octets,
+        times_s=tuple(slowest),
+        wire_octets=None if before is None or after is None else (after - before) / calls,
+        rank_cpu_s=sum(comm.allgather(sum(cpu_s for _, cpu_s in contender.samples))) / asked.repeat,
+        nic_cpu_s=None if None in nic_cpu_s else sum(nic_cpu_s) / calls,
+        nic=None if None in nics else {name: sum(nic[name] for nic in nics) / calls for name in nics[0]},
+        max_error=max_error,
+        bound_s=None if asked.rate_bps is None else least_s(comm.size, size_octets, asked.rate_bps),
+    )
+
+
+def _wire_totals(comm: CompComm) -> int | None:
+    """Return the octets that all nodes have sent on their wires, or None without a meter; the same on every rank."""
+    path = os.environ.get(ENV_METER)
+    total = None
+    if comm.rank == 0 and path:
+        total = sum(int(node["tx_octets"]) for node in request(path, "wires")["nodes"])
+    agreed: int | None = comm.bcast(total)
+    return agreed
+
+
+def _own_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _nic_counters() -> dict[str, int] | None:
+    path = os.environ.get(ENV_CONTROL)
+    return dict(request(path, "counters")["counters"]) if path else None
+
+
+def _nic_cpu_s() -> float | None:
+    """Return the CPU seconds of this node's NIC so far; None without a NIC, or if they cannot be read."""
+    path = os.environ.get(ENV_CONTROL)
+    return process_cpu_s(request(path, "info")["pid"]) if path else None
+
+
+def _delta(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    return {name: value - before.get(name, 0) for name, value in after.items()}
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    first, _, rest = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="python -m mpi4py -m netoffload.lab.bench.rank_allreduce",
+        description=first.replace("``", ""),
+        epilog=f"example: {rest.partition('Octets')[0]}".replace("``", "").rstrip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--what", choices=WHATS, action="append", help=f"repeat for several; default: {', '.join(WHATS_DEFAULT)}"
+    )
+    parser.add_argument("--size", action="append", metavar="OCTETS", help="25MB (default), 64KiB; repeat for several")
+    parser.add_argument("--repeat", type=int, default=5, help="timed calls of each (default %(default)s)")
+    parser.add_argument(
+        "--gradients", default="gaussian:0.002", help="gaussian:SIGMA or a float32 .npy file (default %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--codec", choices=CODECS, help=f"codec of ranks that compress by themselves (${ENV_OFFLOAD}=inline)"
+    )
+    parser.add_argument(
+        "--bound", type=int, default=BOUND_K_DEFAULT, metavar="K", help="its error bound 2^-K (default %(default)s)"
+    )
+    parser.add_argument("--rate", help="rate of every link, such as 1gbit: adds the bound to the report")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON there, and print nothing")
+    return parser.parse_args(arguments)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What every rank sums, and how often.
+
+    Raises:
+        UsageError: there is nothing to time.
+    """
+
+    whats: tuple[str, ...]
+    sizes_octets: tuple[int, ...]
+    repeat: int
+    draw: Draw
+    seed: int
+    rate_bps: int | None
+
+    def __post_init__(self) -> None:
+        """Refuse before anything moves."""
+        if self.repeat < 1 or 0 in self.sizes_octets:
+            raise UsageError("nothing to time: repeat at least once, and sum at least 4 octets")
+
+
+def run(comm: CompComm, options: argparse.Namespace) -> AllreduceRecord:
+    """Measure everything that was asked for; return the record, the same on every rank."""
+    asked = Asked(
+        tuple(dict.fromkeys(options.what or WHATS_DEFAULT)),
+        tuple(parse_size_octets(text) // 4 * 4 for text in options.size or ["25MB"]),
+        options.repeat,
+        gradients_from(options.gradients, options.seed),
+        options.seed,
+        None if options.rate is None else parse_rate_bps(options.rate),
+    )
+    with contextlib.ExitStack() as stack:
+        calls = {what: stack.enter_context(reduction(comm, what)) for what in asked.whats}
+        results = [
+            measure(comm, what, call, asked, size) for size in asked.sizes_octets for what, call in calls.items()
+        ]
+    return AllreduceRecord(**described(comm), results=tuple(results))
+
+
+def described(comm: CompComm) -> dict[str, Any]:
+    """Return the fields with which every record of ranks begins; the same on every rank."""
+    precision = comm.precision()
+    return {
+        "ranks": comm.size,
+        "codec": precision and precision.codec,
+        "bound_k": precision and precision.bound_k,
+        "versions": system_versions(MPI.Get_library_version()),
+    }
+
+
+def print_table(record: AllreduceRecord) -> None:
+    """Print one line per result; times in ms."""
+    print(f"{record.ranks} ranks, {record.versions['mpi']}, codec {record.codec or 'none'}; times in ms")
+    print(f"{'what':<18}{'MB':>8}{'median':>10}{'min':>10}{'max':>10}{'x bound':>9}{'wire MB':>9}{'error':>9}")
+    for result in record.results:
+        times_s, wire = result.times_s, result.wire_octets
+        median_s = statistics.median(times_s)
+        row = "".join(f"{format_ms(time_s):>10}" for time_s in (median_s, min(times_s), max(times_s)))
+        over = "-" if result.bound_s is None else f"{median_s / result.bound_s:.3f}"
+        on_wire = "-" if wire is None else f"{wire / 1e6:.2f}"
+        size = f"{result.size_octets / 1e6:.4g}"
+        print(f"{result.what:<18}{size:>8}{row}{over:>9}{on_wire:>9}{result.max_error:>9.2g}")
+
+
+def main(arguments: list[str]) -> None:
+    """Measure as this process's rank of MPI's world; rank 0 reports."""
+    asked = _parse(arguments)
+    precision = (asked.codec, check_bound_k(asked.bound)) if asked.codec else (None, None)
+    measure_and_tell(asked, lambda comm: run(comm, asked), print_table, precision)
+
+
+def measure_and_tell(
+    asked: argparse.Namespace,
+    measure: Callable[[CompComm], R],
+    show: Callable[[R], None],
+    precision: tuple[str, int] | tuple[None, None] = (None, None),
+) -> None:
+    """Measure on every rank of MPI's world; rank 0 writes the record to ``asked.out``, prints it as JSON or shows it.
+
+    Args:
+        asked: options, with ``out`` and ``json``.
+        measure: returns the record; raises the same UsageError on every rank.
+        show: prints the record as a table.
+        precision: codec and bound of the communicator.
+    """
+    end_at_once()
+    with CompComm(MPI.COMM_WORLD, *precision) as comm:
+        try:
+            record = measure(comm)
+        except UsageError as error:  # every rank has the same arguments, so all of them come here
+            if comm.rank == 0:
+                print(f"netoffload: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
+        if comm.rank != 0:
+            return
+        if asked.out is not None:
+            asked.out.write_text(json.dumps(record.to_record()), encoding="utf-8")
+        elif asked.json:
+            print(json.dumps(record.to_record(), indent=2))
+        else:
+            show(record)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,103 @@
+"""``netoffload report``: a table, a summary and a figure of recorded runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from netoffload.cli.app import app, console, notes
+from netoffload.errors import UsageError
+
+if TYPE_CHECKING:
+    from netoffload.lab.reports import Summary
+
+
+@app.command()
+def report(
+    records: Annotated[
+        Path, typer.Argument(help="Records that train or demo wrote; or a folder of reproduce.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for table.txt, summary.json, figures.", show_default=False)
+    ] = None,
+    curves: Annotated[
+        Path | None,
+        typer.Option(help="Draw accuracy over octets and time into this file; any models.", show_default=False),
+    ] = None,
+    axis: Annotated[str, typer.Option(help="What the runs differ in: exchange, bound or nodes.")] = "exchange",
+    as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the table.")] = False,
+    as_page: Annotated[
+        bool, typer.Option("--html", help="Write index.html into a folder of reproduce: all its items on one page.")
+    ] = False,
+    lab: Annotated[
+        Path | None,
+        typer.Option(help="Write the tables of reproduce as Markdown: docs/lab/papers.md.", show_default=False),
+    ] = None,
+) -> None:
+    """Compare recorded runs in a table, summary.json and a figure; or show the results of reproduce on one page.
+
+    Runs that differ in anything but --axis and their seeds are refused.
+
+    Example: netoffload report runs.jsonl --out results/tonight
+
+    Example: netoffload report runs.jsonl --curves results/curves.svg
+
+    Example: netoffload report results/papers --html
+    """
+    from netoffload.lab import reports, results
+
+    if as_page or lab is not None:
+        _write_pages(records, out, lab, as_page=as_page)
+        return
+    if curves is not None:
+        reports.draw_curves(results.read_records(records), curves)
+        notes.print(f"written to {curves}", highlight=False)
+        return
+    if out is None:
+        raise UsageError("a report needs --out FOLDER, --curves FILE, or --html for a folder of reproduce")
+    summary = reports.write_report(results.read_records(records), out, reports.get(axis))
+    print_summary(summary, as_json=as_json)
+    notes.print(f"written to {out}", highlight=False)
+
+
+def _write_pages(folder: Path, out: Path | None, lab: Path | None, *, as_page: bool) -> None:
+    from netoffload.lab import papers
+    from netoffload.lab.papers import page, web
+
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder of netoffload reproduce")
+    if as_page:
+        path = (out or folder) / "index.html"
+        web.write(papers.PAPERS, folder, path)
+        notes.print(f"written to {path}", highlight=False)
+    if lab is not None:
+        lab.write_text(page.lab_page(papers.PAPERS, folder), encoding="utf-8")
+        notes.print(f"written to {lab}", highlight=False)
+
+
+def print_summary(summary: Summary, *, as_json: bool) -> None:
+    """Print a summary on standard output, as a table or as the content of ``summary.json``."""
+    from netoffload.lab import reports
+
+    if as_json:
+        print(json.dumps(summary.to_json(), indent=2))
+        return
+    if len(summary.bars) > reports.WIDEST:
+        console.print(reports.table_text(summary), soft_wrap=True, highlight=False, markup=False)
+        return
+    name, *bars = reports.table_header(summary)
+    table = Table(box=box.SIMPLE_HEAD, caption=Text(reports.describe_run(summary)), caption_justify="left")
+    rows = list(reports.table_rows(summary))
+    table.add_column(name, overflow="fold")
+    for bar, *cells in zip(bars, *(row[1:] for row in rows), strict=True):
+        longest = max(len(number) for cell in cells for number in cell.split())  # the names of bars are folded
+        table.add_column(bar, justify="right", overflow="fold", min_width=longest)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

@@ -1,0 +1,98 @@
+"""``netoffload reproduce``: makes the papers' tables and figures again, and shows both beside each other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from netoffload.cli.app import app, console, notes, progress_bar
+from netoffload.errors import RunError
+from netoffload.lab.cli.figures import table
+from netoffload.lab.cli.training_runs import prepared
+
+if TYPE_CHECKING:
+    from netoffload.lab.papers.item import Item
+    from netoffload.lab.papers.page import Row
+
+OUT: Final = Path("results/papers")
+
+
+@app.command()
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Items or papers, or all; default: list them.", show_default=False, metavar="[NAME]..."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick/--full", help="Measure for minutes, or for hours.")] = True,
+    out: Annotated[Path, typer.Option(help="Folder for records, tables and figures.")] = OUT,
+    mnist: Annotated[Path | None, typer.Option(help="Folder with MNIST's four IDX files.", show_default=False)] = None,
+    cifar10: Annotated[
+        Path | None, typer.Option(help="CIFAR-10's .npz file, or folder of its python batches.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Make the papers' tables and figures again, and compare them with the printed ones.
+
+    Each item leaves NAME.jsonl (records), NAME.txt (the table, the setting,
+    where figures come from) and NAME.svg. Steps that have a record are not
+    repeated: an interrupted command goes on where it stopped. Steps whose
+    data set is missing are left out, and a line says how to get it.
+
+    Example: netoffload reproduce all --quick --mnist DIR --cifar10 FILE.npz && netoffload report results/papers --html
+
+    Example: netoffload reproduce eightbit-speedups terngrad-fig5
+    """
+    from netoffload.lab import papers
+    from netoffload.lab.papers import page
+    from netoffload.lab.papers.reproduction import Reproduction
+
+    if not names:
+        _list()
+        return
+    items = papers.chosen(names)
+    data = {name: path for name, path in (("mnist", mnist), ("cifar10", cifar10)) if path is not None}
+    effort = "--quick" if quick else "--full"
+    work = Reproduction(items, out, not quick, data, " ".join(("netoffload reproduce", *names, effort)))
+    trains = any(step.needs_root for _, step in work.pending())
+    with prepared() if trains else contextlib.nullcontext(), progress_bar() as progress:
+        watched = notes.is_terminal
+        missed = work.run(progress if watched else lambda said, _share: progress(said), progress)
+    for one in missed:
+        notes.print(str(one), highlight=False, markup=False, soft_wrap=True)
+    found = {}
+    for item in items:
+        rows = page.rows(item, page.write_item(item, out))
+        found[item.name] = [row._asdict() for row in rows]
+        if not as_json:
+            _print(item, rows)
+    if as_json:
+        print(json.dumps({"items": found, "missed": [str(one) for one in missed]}, indent=2))
+    notes.print(f"records, tables and figures are in {out}", highlight=False)
+    if failed := [one for one in missed if one.is_failure]:
+        raise RunError(f"{len(failed)} of the steps failed: {failed[0]}")
+
+
+def _list() -> None:
+    from netoffload.lab import papers
+
+    for paper in papers.PAPERS:
+        rows = table(paper.citation, ("name", "what"), ("name", "what"))
+        for item in paper.items:
+            rows.add_row(item.name, item.title)
+        console.print(rows)
+
+
+def _print(item: Item, rows: list[Row]) -> None:
+    from netoffload.lab.papers import page
+
+    words = ("claim", "place", "unit", "")
+    made = table(f"{item.name}: {item.title}", page.HEADINGS, words)
+    for row in rows:
+        made.add_row(*row)
+    console.print(made)
+    sys.stdout.flush()

@@ -1,0 +1,258 @@
+"""``netoffload up``, ``status``, ``exec``, ``restart`` and ``down``: emulated nodes on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from netoffload import config
+from netoffload.cli.app import add_columns, app, console, phases
+from netoffload.cli.nic_parameters import shows_nic_options
+from netoffload.errors import UsageError
+from netoffload.nic_options import NicSettings
+
+if TYPE_CHECKING:
+    from netoffload.lab.testbed import Plan, RunRecord, Testbed
+
+Nodes = Annotated[int, typer.Option("--nodes", "-n", help="How many nodes, 1..64.")]
+Rate = Annotated[
+    str | None, typer.Option(help="Rate of every wire, each way: 100mbit, 1gbit. Default: unshaped.", metavar="RATE")
+]
+Mtu = Annotated[int, typer.Option(help="MTU of every link, octets.")]
+NoNic = Annotated[bool, typer.Option("--no-nic", help="Plain nodes without NICs.")]
+RunId = Annotated[str | None, typer.Option(help="Name of the run, lower-case letters and digits. Default: random.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+PROGRAM_SETTINGS = {"allow_interspersed_args": False}
+"""Options behind the first word that is no option belong to the program."""
+
+
+@app.command()
+@shows_nic_options
+def up(
+    nic: NicSettings,
+    nodes: Nodes = 2,
+    rate: Rate = None,
+    mtu: Mtu = 1500,
+    no_nic: NoNic = False,
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build a testbed that stays up until [bold]netoffload down[/bold].
+
+    Example: netoffload up -n 5 --rate 1gbit --bound 10
+    """
+    plan = plan_from_options(nodes, rate, mtu, None if no_nic else nic, run_id)
+    with building(plan) as bed:
+        bed.detach()
+    if as_json:
+        print(json.dumps({"run": plan.run_id, **_settings_json(plan, bed.rate_bps_measured), "nodes": _nodes(plan)}))
+        return
+    console.print(f"run {plan.run_id} is up: {len(plan.nodes)} nodes, {rate_text(plan, bed.rate_bps_measured)}")
+    console.print(f"  a shell on a node: netoffload exec --run {plan.run_id} n0 -- bash", highlight=False)
+    console.print(f"  take it down:      netoffload down {plan.run_id}", highlight=False)
+
+
+@app.command()
+def status(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Only this run.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the testbeds of this machine: nodes, rates, NICs, and what crossed the wires.
+
+    Example: netoffload status --json
+    """
+    from netoffload.lab.testbed import build, list_runs
+
+    build.check_root()
+    records = [build.find_run(run)] if run is not None else list_runs()
+    states = [_run_state(record) for record in records]
+    if as_json:
+        print(json.dumps({"runs": states}, indent=2))
+    elif not states:
+        console.print("no testbed is up")
+    for state in states if not as_json else ():
+        _print_state(state)
+
+
+@app.command("exec", context_settings=PROGRAM_SETTINGS)
+def exec_(
+    node: Annotated[str, typer.Argument(help="n0, n1, ...")],
+    command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
+    run: Annotated[str | None, typer.Option(help="Which run, if several are up.")] = None,
+) -> None:
+    """Run a program on a node, and exit with its exit code.
+
+    Example: netoffload exec n0 -- ip -brief address
+    """
+    from netoffload.lab.testbed import Testbed, build
+
+    build.check_root()
+    bed = Testbed.attach(build.find_run(run).run_id)
+    chosen = bed.plan.node(node)
+    words = command[1:] if command[0] == "--" else command
+    if not words:
+        raise UsageError("nothing to run: write the program after --")
+    argv = bed.entry_argv(chosen, words)
+    os.execve(argv[0], argv, bed.node_env(chosen))
+
+
+@app.command()
+def restart(
+    names: Annotated[list[str], typer.Argument(metavar="NODE...", help="n0, or RUN/n0 where several runs are up.")],
+    kill: Annotated[
+        bool, typer.Option("--kill", help="Kill the NIC; by default it first sends what it holds.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """End the NIC of a node and start another one in its place, amid traffic: connections and their flows stay.
+
+    With several nodes, it restarts one NIC after the other.
+
+    Examples: netoffload restart n0
+              netoffload restart 3fa9c1/n0 3fa9c1/n1 --kill
+    """
+    from netoffload.lab.testbed import Testbed, build
+
+    build.check_root()
+    chosen = []
+    for name in names:
+        run, _, node = name.rpartition("/")
+        bed = Testbed.attach(build.find_run(run or None).run_id)
+        chosen.append((bed.plan, bed.plan.node(node).index))
+    done = []
+    for plan, index in chosen:
+        with phases(f"restarting the NIC of {plan.run_id}/n{index}") as say:
+            restarted = Testbed.attach(plan.run_id, say).restart_nic(index, kill=kill)
+        done.append({"run": plan.run_id, **asdict(restarted)})
+        if not as_json:
+            before = "none ran" if restarted.pid_before is None else f"was pid {restarted.pid_before}"
+            console.print(
+                f"{plan.run_id}/{restarted.node}: NIC pid {restarted.pid} ({before}), nobody forwarded for "
+                f"{restarted.gone_s:.1f} s",
+                highlight=False,
+            )
+    if as_json:
+        print(json.dumps({"restarted": done}))
+
+
+@app.command()
+def down(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN...]", help="Runs to take down. Default: the only one.")
+    ] = None,
+    all_runs: Annotated[bool, typer.Option("--all", help="All runs of this machine.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take testbeds down: end their processes, and remove their namespaces and files.
+
+    Examples: netoffload down 3fa9c1
+              netoffload down --all
+    """
+    from netoffload.lab.testbed import build, list_runs
+
+    build.check_root()
+    if runs and all_runs:
+        raise UsageError("name runs or say --all, not both")
+    asked = [build.find_run(run).run_id for run in runs] if runs else [record.run_id for record in list_runs()]
+    if len(asked) > 1 and not runs and not all_runs:
+        raise UsageError(f"{len(asked)} testbeds are up: name those to take down ({', '.join(asked)}), or say --all")
+    ended = [run_id for run_id in asked if build.down(run_id)]
+    if as_json:
+        print(json.dumps({"down": ended}))
+    elif ended:
+        console.print(f"took down {', '.join(ended)}")
+    else:
+        console.print("no testbed is up")
+
+
+def plan_from_options(nodes: int, rate: str | None, mtu: int, nic: NicSettings | None, run_id: str | None) -> Plan:
+    """Return the plan that options ask for; without ``run_id`` its run id is random."""
+    from netoffload.lab.testbed import TestbedSettings, make_plan, new_run_id
+
+    rate_bps = None if rate is None else config.parse_rate_bps(rate)
+    settings = TestbedSettings(nodes=nodes, rate_bps=rate_bps, mtu=mtu, nic=nic)
+    return make_plan(settings, run_id or new_run_id())
+
+
+@contextlib.contextmanager
+def building(plan: Plan) -> Iterator[Testbed]:
+    """Build a testbed, and show a line that says what is going on until the testbed is up."""
+    from netoffload.lab.testbed import Testbed
+
+    with contextlib.ExitStack() as stack:
+        with phases("building") as say:
+            bed = stack.enter_context(Testbed(plan, progress=say))
+        yield bed
+
+
+def rate_text(plan: Plan, rate_bps_measured: float | None) -> str:
+    """Write the rate asked for and the one measured, for people."""
+    asked_bps = plan.settings.rate_bps
+    text = "unshaped" if asked_bps is None else config.format_rate(asked_bps)
+    return text if rate_bps_measured is None else f"{text} (measured {config.format_rate(rate_bps_measured)})"
+
+
+def _settings_json(plan: Plan, rate_bps_measured: float | None) -> dict[str, Any]:
+    nic = plan.settings.nic
+    return {
+        "rate_bps_asked": plan.settings.rate_bps,
+        "rate_bps_measured": rate_bps_measured,
+        "mtu": plan.settings.mtu,
+        "nic": None if nic is None else asdict(nic),
+    }
+
+
+def _nodes(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": node.name,
+            "address": node.address,
+            "netns": node.netns,
+            "device": node.device,
+            "nic_control": None if node.control_path is None else str(node.control_path),
+        }
+        for node in plan.nodes
+    ]
+
+
+def _run_state(record: RunRecord) -> dict[str, Any]:
+    """Describe a run from its journal, and its wires from the kernel where it is up."""
+    from netoffload.lab.testbed import build, nics, plan_of_run
+
+    plan = plan_of_run(record)
+    nodes = _nodes(plan)
+    wires = build.read_wires(record)
+    states = nics.states(record)
+    for node in nodes:
+        name = node["name"]
+        node["nic"] = states.get(name)
+        node["wire"] = wires.get(name)
+    return {
+        "run": record.run_id,
+        "state": record.state,
+        "owner_pid": None if record.detached else record.owner.pid,
+        **_settings_json(plan, record.rate_bps_measured),
+        "nodes": nodes,
+    }
+
+
+def _print_state(state: dict[str, Any]) -> None:
+    asked, measured = state["rate_bps_asked"], state["rate_bps_measured"]
+    rate = "unshaped" if asked is None else config.format_rate(asked)
+    rate += "" if measured is None else f", measured {config.format_rate(measured)}"
+    table = Table(title=f"run {state['run']}: {state['state']}, {rate}", title_justify="left")
+    add_columns(table, ("node", "address", "NIC", "sent", "received", "frames sent"), ("node", "address", "NIC"))
+    for node in state["nodes"]:
+        nic, wire = node["nic"], node["wire"]
+        said = "none" if nic is None else f"pid {nic['pid']}" + ("" if nic["alive"] else " (gone)")
+        sent = [f"{wire[key]:,}" for key in ("tx_octets", "rx_octets", "tx_frames")] if wire else ["?", "?", "?"]
+        table.add_row(node["name"], node["address"], said, *sent)
+    console.print(table)

@@ -1,0 +1,259 @@
+"""Does a series of training runs: progress, records, remarks."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from netoffload import config
+from netoffload.cli.app import console, need, notes
+from netoffload.errors import NetOffloadError
+from netoffload.lab import results
+from netoffload.lab.cli.report import print_summary
+from netoffload.lab.training.data_spec import SYNTHETIC
+from netoffload.nic_options import NicSettings
+
+if TYPE_CHECKING:
+    from netoffload.lab.cli.training_options import OutputOptions
+    from netoffload.lab.results import Record
+    from netoffload.lab.testbed import TestbedSettings
+    from netoffload.lab.training.config import TrainSettings
+    from netoffload.lab.training.outcome import Step
+    from netoffload.lab.training.plan import Outputs
+
+ZERO_SHARE_MAX: Final = 0.97
+"""HDC on digits, 300 iterations: 98.3 % of floats crossed as 0 where nothing was learnt, 93 to 96 % where it was."""
+
+
+SPARKS: Final = " ▁▂▃▄▅▆▇█"
+SPARK_COLUMNS: Final = 24
+
+
+def prepared(*model_names: str) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which a fork server imports what ranks need, while this command imports its own modules.
+
+    Raises:
+        UsageError: a model is unknown, or a package that ranks need is not installed.
+    """
+    from netoffload.lab.training import models
+
+    for name in model_names:
+        models.get(name)
+    for package in ("mpi4py", "torch"):  # at once: torch alone takes seconds to import
+        need(package)
+    from netoffload.lab.testbed import prepared_ranks
+    from netoffload.lab.training.rank_imports import IMPORTED
+
+    return prepared_ranks(IMPORTED)
+
+
+@dataclasses.dataclass
+class Curve:
+    """A series of numbers, drawn as one line of text."""
+
+    values: list[float] = dataclasses.field(default_factory=list)
+
+    def add(self, value: float | None) -> None:
+        """Add a number; None adds nothing."""
+        if value is not None:
+            self.values.append(value)
+
+    def __str__(self) -> str:
+        """Return a line of bars from 0 to the largest number; each bar is the mean of equally many numbers."""
+        count = min(SPARK_COLUMNS, len(self.values))
+        ends = [len(self.values) * column // count for column in range(1, count + 1)] if count else []
+        means = [statistics.fmean(self.values[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+        top = max(means, default=0.0)
+        return "".join(SPARKS[round(mean / top * (len(SPARKS) - 1))] if top > 0 else SPARKS[0] for mean in means)
+
+
+@dataclasses.dataclass
+class Found:
+    """The results of a series of runs so far.
+
+    Attributes:
+        names: names of all runs that were asked for.
+        records: records of the finished runs.
+        failed: reasons of the failed runs, by name.
+    """
+
+    names: tuple[str, ...]
+    records: list[Record] = dataclasses.field(default_factory=list)
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, runs: Sequence[TrainSettings], baselines: str) -> Found:
+        """Return the state before the first run."""
+        from netoffload.lab.training.plan import plan_runs
+
+        return cls(tuple(run.name for run in plan_runs(runs, baselines)))
+
+    def missing(self, reason: str | None) -> dict[str, str | None]:
+        """Return, by name, why runs have no record: their own reason, or ``reason``, which ended the series."""
+        from netoffload.lab import reports
+        from netoffload.lab.training.plan import with_seed
+
+        methods = [(reports.method_name(record), record.configuration.seed) for record in self.records]
+        done = {name for method, seed in methods for name in (method, with_seed(method, seed))}
+        return {name: self.failed.get(name, reason) for name in self.names if name not in done}
+
+
+def tell(found: Found, reason: str | None, *, as_json: bool) -> None:
+    """Print the records that exist, and a line for each run without one."""
+    from netoffload.lab import reports
+
+    if not found.records:
+        return
+    summary, missing = reports.summarise(found.records), found.missing(reason)
+    if as_json:
+        told = {**summary.to_json(), "missing": missing}
+        print(json.dumps(told | {"records": [dataclasses.asdict(record) for record in found.records]}, indent=2))
+    else:
+        print_summary(summary, as_json=False)
+        print_missing(missing)
+
+
+def print_missing(missing: dict[str, str | None]) -> None:
+    """Print a line for each run without a record: its name, and why."""
+    for name, reason in missing.items():
+        console.print(f"{name}: missing: {reason}", highlight=False, markup=False, soft_wrap=True)
+
+
+def testbed_settings(runs: Sequence[TrainSettings], rate: str, nic: NicSettings, mtu: int) -> TestbedSettings:
+    """Return a testbed with as many nodes as the runs need."""
+    from netoffload.lab.testbed import TestbedSettings
+
+    nodes = max(run.ranks for run in runs)
+    return TestbedSettings(nodes=nodes, rate_bps=config.parse_rate_bps(rate), mtu=mtu, nic=nic)
+
+
+def outputs_of(asked: OutputOptions) -> Outputs:
+    """Return what to keep of the runs beside their records.
+
+    Raises:
+        UsageError: the file for records cannot be written, or runs are to go on without checkpoints.
+    """
+    from netoffload.lab.training.plan import Capture, Outputs
+
+    if asked.out is not None:
+        results.check_writable(asked.out)
+    capture = Capture(asked.capture, asked.capture_every) if asked.capture else None
+    return Outputs(capture, asked.checkpoint, asked.checkpoint_every, asked.resume, asked.tensorboard)
+
+
+def run_series(
+    runs: Sequence[TrainSettings],
+    testbed: TestbedSettings,
+    found: Found,
+    out: Path | None,
+    outputs: Outputs | None = None,
+    *,
+    anew: bool = False,
+    baselines: str,
+) -> None:
+    """Do the runs with progress on standard error; append each record to ``found`` and ``out`` at the run's end.
+
+    With ``anew`` the first record replaces the content of ``out``. A record of an earlier command's run, which ``out``
+    has already, is not appended again.
+    """
+    from netoffload.lab.training.plan import NO_OUTPUTS
+    from netoffload.lab.training.run import run_all
+
+    if out is not None:
+        results.check_writable(out)
+
+    def keep(record: Record) -> None:
+        found.records.append(record)
+        if out is not None:
+            if anew and len(found.records) == 1:
+                out.unlink(missing_ok=True)
+            if not (out.exists() and results.to_line(record) in out.read_text(encoding="utf-8").splitlines()):
+                results.append_records(out, [record])
+        for remark in remarks_on(record):
+            notes.print(remark, highlight=False, markup=False, soft_wrap=True)
+
+    def note_failure(name: str, error: NetOffloadError) -> None:
+        found.failed[name] = str(error)
+        notes.print(f"{name} failed: {error}", highlight=False, markup=False, soft_wrap=True)
+
+    with progress(found.names, runs[0].iterations) as (show_phase, show):
+        run_all(
+            runs,
+            testbed,
+            baselines=baselines,
+            on_phase=show_phase,
+            on_progress=show,
+            on_record=keep,
+            on_failure=note_failure,
+            outputs=outputs or NO_OUTPUTS,
+        )
+
+
+def remarks_on(record: Record) -> list[str]:
+    """Return a line for an early end, and for each reason why a run's accuracy says nothing about its method."""
+    asked, classes = record.configuration, record.traffic.classes
+    remarks = []
+    if asked.data.startswith(SYNTHETIC):
+        remarks.append(f"{asked.exchange} trained on noise ({asked.data}): its accuracy and loss say nothing")
+    if record.iterations_done < asked.iterations:
+        remarks.append(
+            f"{asked.exchange} reached {100 * record.learning.accuracy:.1f} % after {record.iterations_done} of "
+            f"{asked.iterations} iterations"
+        )
+    if record.learning.final_loss is None:
+        remarks.append(f"{asked.exchange} diverged: its loss is not a number; try a smaller --learning-rate")
+    if classes.total and classes.bits_0 >= ZERO_SHARE_MAX * classes.total:
+        remarks.append(
+            f"{asked.exchange}: {100 * classes.bits_0 / classes.total:.1f} % of the floats"
+            " were too small for the codec and crossed as 0; if little was learnt, try a larger --loss-scale "
+            f"(the demo takes 8) or {'--bound' if asked.codec == 'bounded' else '--codec bounded'}"
+        )
+    return remarks
+
+
+@contextlib.contextmanager
+def progress(
+    names: Sequence[str], iterations: int
+) -> Iterator[tuple[Callable[[str], None], Callable[[str, Step], None]]]:
+    """Show bars in a terminal; elsewhere print a line whenever a tenth of a run is done."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[learnt]}"),
+    )
+    with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as bars:
+        setup = bars.add_task("building the testbed", total=None, learnt="")
+        tasks = {name: bars.add_task(f"train {name}", total=iterations, start=False, learnt="") for name in names}
+        tenths, losses = dict.fromkeys(names, 0), {name: Curve() for name in names}
+
+        def show_phase(phrase: str) -> None:
+            bars.update(setup, description=phrase, visible=True)
+            if not notes.is_terminal:
+                notes.print(phrase, highlight=False)
+
+        def show(name: str, step: Step) -> None:
+            bars.update(setup, visible=False)
+            bars.start_task(tasks[name])
+            losses[name].add(step.loss)
+            bars.update(tasks[name], completed=step.done, learnt=f"{losses[name]} {step.learnt}")
+            if notes.is_terminal:
+                return
+            tenth = step.tenths_of(iterations)
+            if step.done == 0:
+                notes.print(f"training {name}", highlight=False, markup=False)
+            elif tenth > tenths[name]:
+                tenths[name] = tenth
+                words = ", ".join(filter(None, (f"{step.done} of {iterations}", step.learnt)))
+                notes.print(f"{name}: {words}", highlight=False, markup=False, soft_wrap=True)
+
+        yield show_phase, show

@@ -1,0 +1,1 @@
+"""Models: the papers' formulas (``cost``) and the codecs as circuits (``hardware``)."""

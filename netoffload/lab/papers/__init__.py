@@ -1,0 +1,58 @@
+"""The five papers' tables and figures: printed values beside those measured here.
+
+::
+
+    Item ── claims      printed values, as data: place, unit, whether ours can be compared, and why not
+         ├─ steps       measurements, each done once:  setting ──► JSON ──► records/PAPER-ITEM.jsonl
+         └─ read        records ──► a value for each claim, panels of a figure, remarks
+                                          │
+    netoffload reproduce ── runs steps ───┴─► table, figure, paragraph; one HTML page; docs/lab/papers.md
+
+A table also lists values that cannot be measured here, with the reason. Pages are made from records alone, so they can
+be made again, and a test does so. A step is a real run of this program: of ``bench``, ``training`` or ``costmodel``. A
+quick run takes minutes, a full one hours; their records do not mix.
+
+One paper is one module, or a package of them: ``inceptionn``, ``terngrad``, ``pqasgd``, ``thresholded``,
+``eight_bit``. Files: ``claim`` and ``item`` have the types, ``runs`` the code that steps share, ``records`` the files;
+``reproduction`` does the steps, ``page`` and ``web`` write the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from netoffload.errors import UsageError
+from netoffload.lab.papers import eight_bit, inceptionn, pqasgd, terngrad, thresholded
+from netoffload.lab.papers.item import Item, Paper
+
+PAPERS: Final[Sequence[Paper]] = (
+    inceptionn.PAPER,
+    terngrad.PAPER,
+    pqasgd.PAPER,
+    thresholded.PAPER,
+    eight_bit.PAPER,
+)
+
+ALL: Final = "all"
+
+
+def items() -> dict[str, Item]:
+    """Return every item by its name on the command line."""
+    return {item.name: item for paper in PAPERS for item in paper.items}
+
+
+def chosen(names: Sequence[str]) -> list[Item]:
+    """Return the items that names stand for: each is an item's name, a paper's name, or ``all``.
+
+    Raises:
+        UsageError: a name is unknown.
+    """
+    known = items()
+    groups = {paper.name: list(paper.items) for paper in PAPERS} | {ALL: list(known.values())}
+    found: dict[str, Item] = {}
+    for name in names:
+        if name not in known and name not in groups:
+            raise UsageError(f"{name!r} is unknown: choose from {', '.join((*groups, *known))}")
+        found |= {item.name: item for item in groups.get(name, [known[name]] if name in known else [])}
+    return list(found.values())

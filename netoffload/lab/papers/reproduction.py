@@ -1,0 +1,133 @@
+"""Does the steps of items: skips recorded ones, and says in one line why a step cannot be done."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from netoffload.environment import commit, cpu_model, system_versions
+from netoffload.errors import NetOffloadError, UsageError
+from netoffload.lab.papers import records
+from netoffload.lab.papers.item import HOW_TO_GET, Item, Setting, Step
+from netoffload.lab.papers.records import StepRecord
+
+QUICK: Final = "quick"
+FULL: Final = "full"
+
+OnStep = Callable[[str, float], None]
+"""Called with the name of what begins and the share that is done."""
+
+
+def _at_share(on_news: OnStep, share: float, said: str) -> None:
+    on_news(said, share)
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A step that was not done: its item, the reason, and whether it was tried."""
+
+    item: str
+    step: str
+    why: str
+    is_failure: bool = False
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return f"{self.item}: {self.step} {'failed' if self.is_failure else 'left out'}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A series of items.
+
+    Attributes:
+        items: the items, in their order.
+        folder: folder of the records; made if missing.
+        is_full: measure for hours instead of minutes.
+        data: folders or files of data sets, by name.
+        command: the command that the user typed, for the records.
+    """
+
+    items: Sequence[Item]
+    folder: Path
+    is_full: bool
+    data: Mapping[str, Path]
+    command: str
+
+    @property
+    def effort(self) -> str:
+        """The effort in a word, for the records."""
+        return FULL if self.is_full else QUICK
+
+    def run(self, on_step: OnStep, on_news: OnStep = lambda _said, _share: None) -> list[Missed]:
+        """Do every step that is not recorded; return those that could not be done.
+
+        If a step fails, the other steps are still done.
+
+        Args:
+            on_step: called for every step that begins.
+            on_news: called with the progress within a step.
+
+        Raises:
+            UsageError: the folder cannot be written, or a file in it has something that is no record.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make the folder {self.folder}: {error.strerror}") from error
+        missed = []
+        steps = list(self.pending())
+        for number, (item, step) in enumerate(steps):
+            on_step(f"{item.name}: {step.key}", number / len(steps))
+            if (why := self.lacks(step)) is not None:
+                missed.append(Missed(item.name, step.key, why))
+                continue
+            try:
+                self._do(item, step, functools.partial(_at_share, on_news, number / len(steps)))
+            except NetOffloadError as error:
+                missed.append(Missed(item.name, step.key, str(error), is_failure=True))
+        return missed
+
+    def pending(self) -> Iterator[tuple[Item, Step]]:
+        """Yield the steps that are not recorded with this effort."""
+        for item in self.items:
+            done = records.read(self.folder, item.name)
+            for step in item.steps(self.is_full):
+                if step.key not in done or done[step.key].effort != self.effort:
+                    yield item, step
+
+    def lacks(self, step: Step) -> str | None:
+        """Return what a step needs and does not have, in words; None: nothing."""
+        for name in step.data:
+            if name not in self.data or not self.data[name].exists():
+                return f"it needs {HOW_TO_GET[name]}"
+        if step.needs_root and os.geteuid() != 0:
+            return "it builds a testbed: run it as root"
+        return None
+
+    def _do(self, item: Item, step: Step, say: Callable[[str], None]) -> None:
+        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        begun_s, load_1min = time.monotonic(), os.getloadavg()[0]
+        value = step.measure(Setting(self.is_full, self.data, say))
+        record = StepRecord(
+            format=records.FORMAT,
+            item=item.name,
+            step=step.key,
+            effort=self.effort,
+            started=started,
+            wall_s=round(time.monotonic() - begun_s, 3),
+            load_1min=round(load_1min, 2),
+            command=self.command,
+            machine=f"{os.cpu_count()} cores of {cpu_model()}",
+            commit=commit(),
+            versions=system_versions(),
+            value=json.dumps(value, allow_nan=False),
+        )
+        records.append(self.folder, record)

@@ -1,0 +1,130 @@
+"""The results as one self-contained HTML page, with SVG figures inside, which also fits a phone."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from netoffload.lab.papers import page
+from netoffload.lab.papers.claim import Standing
+from netoffload.lab.papers.item import Item, Paper
+from netoffload.lab.reports import draw_panels
+
+STYLE: Final = """
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; margin: 0 auto; padding: 1rem; max-width: 1200px; }
+h1 { font-size: 1.5rem; line-height: 1.2; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #ccc; }
+h3 { font-size: 1.05rem; margin: 2rem 0 .5rem; } p { max-width: 75ch; }
+nav ul { columns: 20rem; padding-left: 1.2rem; } a { color: #0072b2; }
+figure { margin: 1rem 0; } figure svg { width: 100%; height: auto; max-width: 1150px; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .85rem; width: 100%; }
+th, td { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid #eee; vertical-align: top; }
+td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.agrees td:last-child, .holds td:last-child { color: #00704f; }
+.differs td:last-child, .not td:last-child { color: #b34700; }
+.here td { color: #777; } .from { color: #666; font-size: .85rem; } summary { cursor: pointer; margin: .5rem 0; }
+@media (max-width: 600px) {
+  thead { display: none; } tr { display: block; padding: .4rem 0; border-bottom: 1px solid #ccc; }
+  td { display: block; border: 0; padding: .05rem 0; } td.n { text-align: left; white-space: normal; }
+  td[data-h]:not(:empty)::before { content: attr(data-h) ": "; color: #777; }
+  figure { overflow-x: auto; } figure svg { min-width: var(--readable); }
+}
+"""
+CLASSES: Final = {"agrees": "agrees", "holds": "holds", "differs": "differs", "does not hold": "not"}
+NUMBERS: Final = ("printed", "here")
+READABLE: Final = 0.85
+"""Least pixels per point of a figure; with fewer, its letters are too small."""
+
+
+def write(papers: Sequence[Paper], folder: Path, path: Path) -> None:
+    """Write the page of all records in a folder.
+
+    Args:
+        papers: papers whose items are shown; items without a record are shown as missing.
+        folder: folder of the records.
+        path: path of the HTML file.
+
+    Raises:
+        UsageError: matplotlib is missing, or a line of a file is no record.
+    """
+    path.write_text(text(papers, folder), encoding="utf-8")
+
+
+def text(papers: Sequence[Paper], folder: Path) -> str:
+    """Return the page."""
+    every = [item for paper in papers for item in paper.items]
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in page.tally(every, folder).items())
+    links = "".join(
+        f'<li><a href="#{item.name}">{html.escape(f"{item.name}: {item.title}")}</a></li>' for item in every
+    )
+    body = "".join(
+        f"<h2>{html.escape(paper.citation)}</h2>" + "".join(_section(item, folder) for item in paper.items)
+        for paper in papers
+    )
+    title = "The papers' tables and figures, theirs beside ours"
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>netoffload: {title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>"
+        f"<p>Claims: {counts}.</p><nav><ul>{links}</ul></nav>{body}</body></html>\n"
+    )
+
+
+def _section(item: Item, folder: Path) -> str:
+    reading, kept = page.read(item, folder)
+    remarks = "".join(f"<li>{html.escape(remark)}</li>" for remark in reading.remarks)
+    figure = ""
+    if reading.panels:
+        drawn = folder / f"{item.name}.svg"
+        draw_panels(reading.panels, item.title, drawn)
+        svg = drawn.read_text(encoding="utf-8")
+        wide = re.search(r'viewBox="0 0 ([\d.]+)', svg)
+        readable = READABLE * float(wide[1]) if wide else 0
+        figure = f'<figure style="--readable: {readable:.0f}px">{inline_svg(svg, item.name)}</figure>'
+    return (
+        f'<section id="{item.name}"><h3>{html.escape(f"{item.name}: {item.title}")}</h3>'
+        f"<p>{html.escape(item.setting)}</p>{figure}{_table(item, page.rows(item, reading))}"
+        f'<ul>{remarks}</ul><p class="from">{html.escape(page.origin(kept).replace("`", ""))}</p></section>'
+    )
+
+
+def _table(item: Item, rows: Sequence[page.Row]) -> str:
+    shown: list[str] = []
+    hidden: list[str] = []
+    for claim, row in zip(item.claims, rows, strict=True):
+        name = CLASSES.get(row.verdict, "here" if claim.standing is Standing.NOT_HERE else "")
+        cells = (
+            "".join(
+                f'<td{_right(heading)} data-h="{heading}">{html.escape(cell)}</td>'
+                for heading, cell in zip(page.HEADINGS, row, strict=True)
+            )
+            .replace(' data-h="claim"', "")
+            .replace(' data-h=""', "")
+        )
+        (hidden if claim.standing is Standing.NOT_HERE else shown).append(f'<tr class="{name}">{cells}</tr>')
+    head = (
+        "<thead><tr>" + "".join(f"<th{_right(heading)}>{heading}</th>" for heading in page.HEADINGS) + "</tr></thead>"
+    )
+    table = f'<div class="wide"><table>{head}{"".join(shown)}</table></div>' if shown else ""
+    if hidden:
+        said = f"{len(hidden)} printed values that are not reproducible here, and why"
+        inner = f'<div class="wide"><table>{head}{"".join(hidden)}</table></div>'
+        table += f"<details><summary>{said}</summary>{inner}</details>"
+    return table
+
+
+def _right(heading: str) -> str:
+    return ' class="n"' if heading in NUMBERS else ""
+
+
+def inline_svg(svg: str, name: str) -> str:
+    """Return a drawing as a part of a page: without its declarations, and with ids that ``name`` makes unique."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
+    return re.sub(r'(url\(|href=")#([^")]+)', rf"\1#{name}-\2", svg)

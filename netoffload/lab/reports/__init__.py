@@ -1,0 +1,59 @@
+"""Reports: records in; a table, a summary and a figure out.
+
+A report has an axis, along which its bars differ: method, error bound, or number of workers. Records of two machines,
+or that differ in something else, are refused; only seeds may differ in repeated runs. A report says in which versions
+and learning rates its bars differ. Numbers per iteration are medians of the iterations. Repeated runs of one bar are
+merged by the median, but a table has the mean of their accuracies and losses. Every speed-up is over the uncompressed
+ring, without NICs if it was run so.
+
+============================  =======================================================================================
+``s_per_iteration``           median wall time of an iteration, mean over the workers
+``compute_s``                 median of forward, backward and update
+``communicate_s``             the rest: ``s_per_iteration - compute_s``
+``forward_s`` and others      ``backward_s`` and ``update_s`` are the other parts of ``compute_s``; ``sum_s``, adding
+                              gradients, is a part of ``communicate_s``
+``hidden_s``                  time in which buckets of gradients travelled during backward
+``peak_memory_bytes``         the largest resident memory of a rank, libraries included
+``codec_s``                   time of the busiest NIC for compressing and decompressing per iteration; it overlaps
+                              with communication and is not added to it
+``wire_bytes_per_iteration``  octets that all nodes sent, every header counted (``wire_frames_per_iteration`` likewise)
+``ratio``                     payload octets that NICs compressed, before over after; 1 without compression
+``over_runs``                 mean and sample standard deviation over the runs of a bar, of time, accuracy and loss
+``classes``                   shares of floats that became 0, 8, 16, 32 bits; absent without compression
+============================  =======================================================================================
+
+Files: ``axis`` has the axes, ``summary`` merges records into numbers, ``table`` writes them as text, ``figure`` draws
+them, ``curves`` draws accuracy over time and octets, ``folder`` writes all into a folder. ``panels`` draws any numbers,
+also those of the papers.
+"""
+
+from netoffload.lab.reports.axis import INLINE, VIA_NICS, get, method_name, split_name
+from netoffload.lab.reports.curves import draw_curves
+from netoffload.lab.reports.figure import draw_figure, draw_rows
+from netoffload.lab.reports.folder import write_report
+from netoffload.lab.reports.panels import Panel, Series, draw_panels
+from netoffload.lab.reports.summary import Bar, Summary, summarise
+from netoffload.lab.reports.table import WIDEST, describe_run, table_header, table_rows, table_text
+
+__all__ = [
+    "INLINE",
+    "VIA_NICS",
+    "WIDEST",
+    "Bar",
+    "Panel",
+    "Series",
+    "Summary",
+    "describe_run",
+    "draw_curves",
+    "draw_figure",
+    "draw_panels",
+    "draw_rows",
+    "get",
+    "method_name",
+    "split_name",
+    "summarise",
+    "table_header",
+    "table_rows",
+    "table_text",
+    "write_report",
+]

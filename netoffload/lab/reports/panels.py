@@ -1,0 +1,171 @@
+"""Figures of any kind from plain numbers: panels of bars, lines, steps and heaps, in one row or several.
+
+A paper's printed values are grey, beside ours.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from netoffload.lab.reports.figure import written
+from netoffload.lab.reports.palette import MUTED_COLOUR, PRINTED_COLOUR, SERIES_COLOURS, TEXT_COLOUR
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS: Final = 3
+"""Number of panels side by side."""
+BAND_ALPHA: Final = 0.15
+PANEL_INCHES: Final = (3.9, 3.1)
+NARROWEST: Final = 1.4
+"""Least width of a figure, in panels, so that its title fits."""
+HEADROOM: Final = 1.25
+"""Height of the y axis over the highest bar, to leave room for the legend."""
+TITLE_CHARACTERS: Final = 46
+LONGEST_TICK: Final = 12
+
+
+@dataclass(frozen=True)
+class Series:
+    """A named series of numbers.
+
+    Attributes:
+        name: name in the legend.
+        xs: places: numbers, or names of bars.
+        ys: a number for each place.
+        printed: the numbers are a paper's, not ours.
+        band: lowest and highest of several runs at each place, around a line.
+    """
+
+    name: str
+    xs: tuple[float | str, ...]
+    ys: tuple[float, ...]
+    printed: bool = False
+    band: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One coordinate system.
+
+    Attributes:
+        kind: ``bars`` beside each other, ``heaps`` of stacked bars, ``lines``, or ``steps`` of a histogram.
+        title: title above the panel.
+        y_label: label of the y axis, with its unit.
+        series: the series to draw.
+        x_label: label of the x axis.
+        log_x: the x axis is logarithmic.
+        log_y: the y axis is logarithmic.
+    """
+
+    kind: str
+    title: str
+    y_label: str
+    series: tuple[Series, ...]
+    x_label: str = ""
+    log_x: bool = False
+    log_y: bool = False
+
+
+def draw_panels(panels: Sequence[Panel], title: str, path: Path) -> None:
+    """Draw panels into a file; its suffix decides the format (PNG, SVG, PDF).
+
+    Args:
+        panels: at least one panel.
+        title: title above all panels.
+        path: path of the file.
+
+    Raises:
+        UsageError: matplotlib is not installed, or the file cannot be written.
+    """
+    rows = -(-len(panels) // COLUMNS)
+    columns = min(len(panels), COLUMNS)
+    with written(path) as figure:
+        wide, high = PANEL_INCHES
+        figure.set_size_inches(max(columns, NARROWEST) * wide, rows * high + 0.5)
+        figure.set_layout_engine("constrained")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+        for number, panel in enumerate(panels):
+            _draw(figure.add_subplot(rows, columns, number + 1), panel)
+
+
+def _draw(axes: Axes, panel: Panel) -> None:
+    drawing = {"bars": _draw_bars, "heaps": _draw_heaps}.get(panel.kind, _draw_lines)
+    drawing(axes, panel)
+    axes.set_title(textwrap.fill(panel.title, TITLE_CHARACTERS), fontsize=9.5)
+    axes.set_xlabel(panel.x_label, fontsize=8.5)
+    axes.set_ylabel(panel.y_label, fontsize=8.5)
+    if panel.log_x:
+        axes.set_xscale("log")
+    if panel.log_y:
+        axes.set_yscale("log")
+    axes.tick_params(labelsize=7.5, labelcolor=TEXT_COLOUR)
+    axes.grid(axis="y", color="#EEEEEE", linewidth=0.8)
+    axes.set_axisbelow(True)
+    if len(panel.series) > 1:
+        axes.legend(framealpha=0.85, edgecolor="none", fontsize=7, handlelength=1.4)
+        if panel.kind in ("bars", "heaps") and not panel.log_y:
+            axes.set_ylim(top=HEADROOM * axes.get_ylim()[1])
+
+
+def _colours(panel: Panel) -> list[str]:
+    own = iter(SERIES_COLOURS * len(panel.series))
+    return [PRINTED_COLOUR if series.printed else next(own) for series in panel.series]
+
+
+def _places(panel: Panel) -> list[float | str]:
+    return list(dict.fromkeys(x for series in panel.series for x in series.xs))
+
+
+def _name_places(axes: Axes, places: Sequence[float | str]) -> None:
+    names = [textwrap.fill(x, LONGEST_TICK) if isinstance(x, str) else f"{x:g}" for x in places]
+    tilted = len(places) > 6
+    axes.set_xticks(range(len(places)), names, rotation=45 if tilted else 0, ha="right" if tilted else "center")
+    axes.tick_params(axis="x", length=0)
+
+
+def _draw_bars(axes: Axes, panel: Panel) -> None:
+    places, width = _places(panel), 0.8 / len(panel.series)
+    for number, (series, colour) in enumerate(zip(panel.series, _colours(panel), strict=True)):
+        shift = (number - (len(panel.series) - 1) / 2) * width
+        at = [places.index(x) + shift for x in series.xs]
+        axes.bar(at, series.ys, width, label=series.name, color=colour)
+        if len(places) * len(panel.series) <= 12:
+            for place, y in zip(at, series.ys, strict=True):
+                axes.text(place, y, f"{y:.3g}", ha="center", va="bottom", fontsize=6.5, color=MUTED_COLOUR)
+    _name_places(axes, places)
+
+
+def _draw_heaps(axes: Axes, panel: Panel) -> None:
+    places = _places(panel)
+    below = dict.fromkeys(places, 0.0)
+    for series, colour in zip(panel.series, _colours(panel), strict=True):
+        at, bottoms = [places.index(x) for x in series.xs], [below[x] for x in series.xs]
+        axes.bar(at, series.ys, 0.7, bottom=bottoms, label=series.name, color=colour)
+        for x, y in zip(series.xs, series.ys, strict=True):
+            below[x] += y
+    _name_places(axes, places)
+
+
+def _draw_lines(axes: Axes, panel: Panel) -> None:
+    for series, colour in zip(panel.series, _colours(panel), strict=True):
+        marker = "o" if len(series.xs) <= 20 and panel.kind == "lines" else None
+        style = "steps-mid" if panel.kind == "steps" else "default"
+        dashes = "--" if series.printed else "-"
+        axes.plot(
+            [float(x) for x in series.xs],
+            series.ys,
+            *(dashes,),
+            label=series.name,
+            color=colour,
+            marker=marker,
+            markersize=3.5,
+            drawstyle=style,
+            linewidth=1.4,
+        )
+        if series.band is not None:
+            axes.fill_between([float(x) for x in series.xs], *series.band, color=colour, alpha=BAND_ALPHA, linewidth=0)

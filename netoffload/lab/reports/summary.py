@@ -1,0 +1,221 @@
+"""Records merged into the numbers of a report."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from netoffload.errors import UsageError
+from netoffload.lab.reports.axis import AXES, EXCHANGE, VIA_NICS, Axis
+from netoffload.lab.results import Configuration, Record, Versions
+
+SPEEDUPS: Final = (("wa", "wa+c"), ("wa", "inc"), ("inc", "inc+c"), ("wa", "inc+c"))
+
+
+@dataclasses.dataclass(frozen=True)
+class OverRuns:
+    """Mean of several runs, and their sample standard deviation (0 for one run)."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> OverRuns | None:
+        """Summarise the runs; None: there are no values."""
+        if not values:
+            return None
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """One bar. Times are seconds per iteration, traffic is that of all nodes per iteration, memory the largest rank's.
+
+    ``over_runs`` has means over the runs; all other figures are medians over the runs. A loss that is not finite is
+    left out. None: records of older formats lack the figure.
+    """
+
+    s_per_iteration: float
+    compute_s: float
+    communicate_s: float
+    wire_bytes_per_iteration: float
+    wire_frames_per_iteration: float
+    ratio: float
+    compression_efficiency: float
+    accuracy: float
+    codec_s: float
+    forward_s: float | None
+    backward_s: float | None
+    update_s: float | None
+    sum_s: float | None
+    hidden_s: float | None
+    peak_memory_bytes: float | None
+    s_per_iteration_quartiles: tuple[float, float]
+    classes: dict[str, float]
+    runs: int
+    over_runs: dict[str, OverRuns | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """A whole report: the bars in their order, and what they share."""
+
+    axis: Axis
+    """The axis along which the bars differ."""
+    bars: dict[str, Bar]
+    configuration: Configuration
+    """The first record's through NICs, else the first record's; other records may differ along :attr:`axis`."""
+    machine: str
+    """The machine of all records, in words."""
+    differences: dict[str, list[str]]
+    """Versions in which the records differ: their values, by name."""
+    rate_bps_measured: float | None
+    learning_rates: dict[str, float]
+    """Learning rates at the start, by bar."""
+
+    def speedup(self, slow: str, fast: str) -> float | None:
+        """Return time per iteration of ``slow`` over that of ``fast``; None if one was not run.
+
+        An uncompressed ``slow`` is taken without NICs, which cost time, or through NICs if it was only run so.
+        """
+        slow = slow if slow in self.bars else slow + VIA_NICS
+        if slow not in self.bars or fast not in self.bars:
+            return None
+        return self.bars[slow].s_per_iteration / self.bars[fast].s_per_iteration
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """The bars that the others are compared with: the papers' two baselines, or the axis' first bar."""
+        return ("inc", "wa") if self.axis is EXCHANGE else tuple(self.bars)[:1]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of ``summary.json``, without speed-ups over methods that were not run."""
+        speedups = {f"speedup_{slow}_to_{fast}": self.speedup(slow, fast) for slow, fast in SPEEDUPS}
+        return {
+            "axis": self.axis.name,
+            "exchanges": {name: dataclasses.asdict(bar) for name, bar in self.bars.items()},
+            "rate_bps_asked": self.configuration.rate_bps,
+            "rate_bps_measured": self.rate_bps_measured,
+            "learning_rates": self.learning_rates,
+            **{key: value for key, value in speedups.items() if value is not None},
+            "configuration": {
+                key: value
+                for key, value in dataclasses.asdict(self.configuration).items()
+                if key not in self.axis.may_differ
+            },
+            "machine": self.machine,
+            "differences": self.differences,
+        }
+
+
+def summarise(records: Sequence[Record], axis: Axis = EXCHANGE) -> Summary:
+    """Merge records; several of one bar become the median of theirs.
+
+    Args:
+        records: at least one record.
+        axis: axis along which they may differ, beside their seeds.
+
+    Raises:
+        UsageError: there is no record, or records are of two machines or differ in something else.
+    """
+    if not records:
+        raise UsageError("nothing to report: no record")
+    _check_alike(records, axis)
+    by_bar = {name: [one for one in records if axis.bar_name(one) == name] for name in axis.order(records)}
+    measured = [record.rate_bps_measured for record in records if record.rate_bps_measured is not None]
+    return Summary(
+        axis=axis,
+        bars={name: _merge(same) for name, same in by_bar.items()},
+        configuration=_leading(records).configuration,
+        machine=records[0].versions.computer,
+        differences=_differences([record.versions for record in records]),
+        rate_bps_measured=statistics.median(measured) if measured else None,
+        learning_rates={name: same[0].configuration.learning_rate for name, same in by_bar.items()},
+    )
+
+
+def _differences(versions: Sequence[Versions]) -> dict[str, list[str]]:
+    values = {field.name: {str(getattr(one, field.name)) for one in versions} for field in dataclasses.fields(Versions)}
+    return {name: sorted(found) for name, found in values.items() if len(found) > 1}
+
+
+def _leading(records: Sequence[Record]) -> Record:
+    """Return the first record through NICs, which has the most complete configuration, else the first record."""
+    return next((record for record in records if record.configuration.has_nics), records[0])
+
+
+def _check_alike(records: Sequence[Record], axis: Axis) -> None:
+    leading = _leading(records)
+    of_bar: dict[str, Record] = {}
+    names = {field.name for field in dataclasses.fields(Configuration)} - axis.may_differ
+    for record in records:
+        first = of_bar.setdefault(axis.bar_name(record), record)
+        _check_fields(first, record, axis.marked)
+        has_nics = record.configuration.has_nics
+        _check_fields(leading, record, names if has_nics else names - axis.optional)
+        mine, other = leading.versions.computer, record.versions.computer
+        if mine != other:
+            raise UsageError(
+                f"records are of two machines ({mine} and {other}), so their times cannot be compared: "
+                "report them one by one"
+            )
+
+
+def _check_fields(first: Record, other: Record, names: Collection[str]) -> None:
+    for name in sorted(names):
+        one, two = getattr(first.configuration, name), getattr(other.configuration, name)
+        if one != two:
+            axis = next((f", or with --axis {axis.name}" for axis in AXES.values() if name in axis.varies), "")
+            raise UsageError(f"records differ in {name} ({one} and {two}): report them one by one{axis}")
+
+
+def _merge(records: Sequence[Record]) -> Bar:
+    def median(values: list[float]) -> float:
+        return float(statistics.median(values))
+
+    wall_s = median([record.timing.wall_s.median for record in records])
+    compute_s = median([record.timing.compute_s.median for record in records])
+    totals = [record.traffic.classes for record in records if record.traffic.classes.total]
+    classes = {
+        str(bits): median([getattr(total, f"bits_{bits}") / total.total for total in totals])
+        for bits in ((0, 8, 16, 32) if totals else ())
+    }
+
+    def per_iteration(name: str) -> float:
+        return median([getattr(record.traffic, name) / record.timed_iterations for record in records])
+
+    def part(name: str) -> float | None:
+        spreads = [getattr(record.timing, f"{name}_s") for record in records]
+        return None if None in spreads else median([spread.median for spread in spreads])
+
+    peaks = [record.peak_memory_octets for record in records]
+    return Bar(
+        s_per_iteration=wall_s,
+        compute_s=compute_s,
+        communicate_s=wall_s - compute_s,
+        wire_bytes_per_iteration=per_iteration("wire_octets"),
+        wire_frames_per_iteration=per_iteration("wire_frames"),
+        ratio=median([record.traffic.ratio for record in records]),
+        compression_efficiency=median([record.compression_efficiency for record in records]),
+        accuracy=median([record.learning.accuracy for record in records]),
+        codec_s=per_iteration("codec_s"),
+        forward_s=part("forward"),
+        backward_s=part("backward"),
+        update_s=part("update"),
+        sum_s=part("sum"),
+        hidden_s=part("hidden"),
+        peak_memory_bytes=None if None in peaks else float(max(max(peak) for peak in peaks if peak)),
+        s_per_iteration_quartiles=(
+            median([record.timing.wall_s.quartile_low for record in records]),
+            median([record.timing.wall_s.quartile_high for record in records]),
+        ),
+        classes=classes,
+        runs=len(records),
+        over_runs={
+            "s_per_iteration": OverRuns.of([record.timing.wall_s.median for record in records]),
+            "accuracy": OverRuns.of([record.learning.accuracy for record in records]),
+            "final_loss": OverRuns.of([loss for one in records if (loss := one.learning.final_loss) is not None]),
+        },
+    )

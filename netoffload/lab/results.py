@@ -1,0 +1,339 @@
+"""The record of a run: its configuration, its versions and machine, its measurements.
+
+One run is one :class:`Record`, one line of JSON; a file of records grows by appending. Times are seconds, sizes octets,
+rates bits per second; totals are over the timed iterations of the run. A field that is per iteration says so.
+
+A record has a format number; ``record_formats`` brings older records to the present format. After that, reading is
+strict: a key that is unknown, missing or of the wrong type raises a :class:`~netoffload.errors.UsageError` with the
+path to the key. A partly read record would give wrong figures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from netoffload.errors import UsageError
+from netoffload.lab.record_formats import FORMAT, migrated
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """The configuration of a run; enough to repeat it."""
+
+    model: str
+    exchange: str
+    nodes: int
+    iterations: int
+    seed: int
+    batch: int
+    learning_rate: float
+    learning_rate_divisor: float
+    learning_rate_interval: int
+    momentum: float
+    weight_decay: float
+    loss_scale: float
+    data: str
+    parameters: int
+    codec: str | None
+    bound_k: int | None
+    packing: str | None
+    """How NICs fill frames; None: a run without NICs, or in which ranks compress by themselves."""
+    rate_bps: int | None
+    mtu: int
+    error_feedback: bool
+    sharing: str
+    offload: str
+    """Which process compressed the tagged data: :class:`~netoffload.config.Offload`."""
+    optimizer: str
+    """Name and parameters, as ``--optimizer`` takes them. ``momentum`` and ``weight_decay`` are 0 if it has none."""
+    schedule: str
+    """Name and parameters. If it is not ``step``, the divisor is 1 and the interval the run's iterations."""
+    clip_norm: float | None
+    """The largest norm of the mean gradient; None: no limit."""
+    bucket_mb: float = 0.0
+    """Size of the buckets in which gradients are summed during backward, 10^6 octets; 0: all at once."""
+    parallel: str = "data"
+    activations: str = "float32"
+    sub_batches: int = 1
+    """``parallel`` is the part of the model that a worker has, ``activations`` the type in which activations and errors
+    travel, ``sub_batches`` in how many pieces."""
+
+    @property
+    def has_nics(self) -> bool:
+        """Whether every node had a NIC."""
+        return self.packing is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Versions:
+    """Versions and machine; ``kernel`` is Linux, ``codec_kernel`` the variant of ``netoffload.codec.kernels`` in use.
+
+    ``machine`` tells machines apart: the start of a SHA-256 of the machine's identity, or ``unknown``.
+    """
+
+    netoffload: str
+    python: str
+    numpy: str
+    torch: str
+    mpi: str
+    kernel: str
+    codec_kernel: str
+    cpu: str
+    cores: int
+    machine: str
+
+    @property
+    def computer(self) -> str:
+        """The machine in words."""
+        return f"{self.machine}, {self.cores} cores of {self.cpu}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Median, quartiles and extremes of repeated measurements."""
+
+    median: float
+    quartile_low: float
+    quartile_high: float
+    minimum: float
+    maximum: float
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Spread:
+        """Summarise at least one sample; quartiles are interpolated linearly."""
+        ordered = sorted(samples)
+
+        def at(fraction: float) -> float:
+            position = fraction * (len(ordered) - 1)
+            below, above = int(position), min(int(position) + 1, len(ordered) - 1)
+            return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+        return cls(at(0.5), at(0.25), at(0.75), ordered[0], ordered[-1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Seconds per iteration, each the mean over the workers: wall = compute + communicate in every iteration.
+
+    ``compute_s`` is forward, backward and the update of the weights, wherever the update happens; ``communicate_s`` is
+    the rest. ``sum_s``, the time to add gradients, is part of ``communicate_s``. ``hidden_s`` is the time in which
+    buckets travelled during backward, or activations during multiplications. None: unknown in an older format.
+    """
+
+    wall_s: Spread
+    compute_s: Spread
+    communicate_s: Spread
+    forward_s: Spread | None = None
+    backward_s: Spread | None = None
+    update_s: Spread | None = None
+    sum_s: Spread | None = None
+    hidden_s: Spread | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeTraffic:
+    """Octets and frames that a node sent on its wire, with all headers, counted by the qdisc that shapes the wire."""
+
+    name: str
+    tx_octets: int
+    tx_frames: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassCounts:
+    """Floats by the number of bits they became (the tags of INCEPTIONN, Table III), summed over all NICs."""
+
+    bits_0: int
+    bits_8: int
+    bits_16: int
+    bits_32: int
+
+    @property
+    def total(self) -> int:
+        """All floats that were compressed."""
+        return self.bits_0 + self.bits_8 + self.bits_16 + self.bits_32
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Octets and frames on all wires, and the NICs' counts, in the timed iterations."""
+
+    nodes: tuple[NodeTraffic, ...]
+    raw_octets: int
+    """Payload that NICs or ranks compressed, before compression; 0 in a run without compression."""
+    payload_octets: int
+    """The same payload after compression."""
+    blocks: int
+    classes: ClassCounts
+    codec_s: float
+    """Time that the busiest NIC or rank spent compressing and decompressing; it overlaps with communication."""
+    drops: dict[str, int]
+    """Frames that NICs dropped, by reason; reasons that did not occur are left out."""
+
+    @property
+    def wire_octets(self) -> int:
+        """Octets sent by all nodes."""
+        return sum(node.tx_octets for node in self.nodes)
+
+    @property
+    def wire_frames(self) -> int:
+        """Frames sent by all nodes."""
+        return sum(node.tx_frames for node in self.nodes)
+
+    @property
+    def ratio(self) -> float:
+        """Payload octets before compression over after; 1 where nothing was compressed."""
+        return self.raw_octets / self.payload_octets if self.payload_octets else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Learning:
+    """Accuracy on the test set, 0..1, at the end and by number of iterations; worker 0's last loss, None if not finite.
+
+    ``loss_after`` is the mean of worker 0's losses since the accuracy before, if the mean is finite.
+    """
+
+    accuracy: float
+    accuracy_after: dict[str, float]
+    final_loss: float | None
+    loss_after: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One training run."""
+
+    format: int
+    started: str
+    """UTC, ISO 8601."""
+    configuration: Configuration
+    versions: Versions
+    rate_bps_measured: float | None
+    timing: Timing
+    traffic: Traffic
+    compression_efficiency: float
+    """Octets of a worker's vectors after compression by host or NIC, over the octets of one float32 gradient per
+    iteration (Jiang and Agrawal, 5.1: the share of FULLSGD's data)."""
+    learning: Learning
+    parameter_sha256: str
+    """Digest of the final parameters, which are the same on every worker of a run with a record."""
+    first_iteration: int
+    timed_iterations: int
+    """``first_iteration`` counts the iterations of earlier commands, ``timed_iterations`` the timed ones behind them (a
+    run may end at an accuracy)."""
+    peak_memory_octets: tuple[int, ...] | None = None
+    """The most resident memory of each rank, libraries included; None: unknown in an older format."""
+
+    @property
+    def iterations_done(self) -> int:
+        """Iterations of this command and earlier ones."""
+        return self.first_iteration + self.timed_iterations
+
+
+def to_line(record: Record) -> str:
+    """Write a record as one line of JSON, without the newline."""
+    return json.dumps(dataclasses.asdict(record), allow_nan=False, sort_keys=False)
+
+
+def from_line(line: str, where: str = "record") -> Record:
+    """Read a line that :func:`to_line` of this version or an older one wrote.
+
+    Raises:
+        UsageError: not JSON, a newer format, or a key that is unknown, missing or of the wrong type.
+    """
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise UsageError(f"{where} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise UsageError(f"{where} is not a record of format 1 to {FORMAT}")
+    return decode_dataclass(Record, migrated(value, where), where)
+
+
+def append_records(path: Path, records: Iterable[Record]) -> None:
+    """Append records to a file of JSON lines, which is made if it does not exist.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    lines = "".join(to_line(record) + "\n" for record in records)
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+    except OSError as error:
+        raise UsageError(f"cannot write records to {path}: {error.strerror}") from error
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that cannot be written, before a long command begins; leave no new file behind.
+
+    Raises:
+        UsageError: its folder does not exist, or it cannot be opened for writing.
+    """
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: {path.parent} is not a folder")
+    is_new = not path.exists()
+    try:
+        path.open("a").close()  # a test of permissions is not enough: root passes it on read-only file systems too
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_records(path: Path) -> list[Record]:
+    """Read a file of JSON lines; empty lines are skipped.
+
+    Raises:
+        UsageError: no such file, a line that is not a record, or a file without records.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read records from {path}: {error}") from error
+    records = [from_line(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not records:
+        raise UsageError(f"{path} has no record")
+    return records
+
+
+def decode_dataclass(kind: type[T], value: object, where: str) -> T:
+    """Build a dataclass from JSON's types, strictly: nested dataclasses, tuples, dicts, unions with None, scalars.
+
+    Raises:
+        UsageError: a key is unknown or missing, or a value has the wrong type; the message has the path to it.
+    """
+    if not isinstance(value, dict):
+        raise UsageError(f"{where} is not an object")
+    hints = typing.get_type_hints(kind)
+    if unknown := sorted(value.keys() - hints.keys()):
+        raise UsageError(f"{where} has unknown keys: {', '.join(map(str, unknown))}")
+    if missing := sorted(hints.keys() - value.keys()):
+        raise UsageError(f"{where} lacks keys: {', '.join(missing)}")
+    return kind(**{name: _decode(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})
+
+
+def _decode(hint: Any, value: object, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        options = [option for option in arguments if option is not types.NoneType]
+        return None if value is None else _decode(options[0], value, where)
+    if dataclasses.is_dataclass(hint):
+        return decode_dataclass(typing.cast("type[Any]", hint), value, where)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_decode(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {str(key): _decode(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and type(value) is hint:
+        return value
+    raise UsageError(f"{where} is {value!r}, not {getattr(hint, '__name__', hint)}")

@@ -1,0 +1,391 @@
+"""Builds a testbed from its plan, and always takes it down again.
+
+Order of building: journal, switch namespace with its bridge, then per node its namespace, the wire, the addresses, then
+all NIC processes at once, then the rate probe. :func:`down` reads the journal backwards. So the same code takes down a
+run that ends well, one that failed half-way, and one whose owner was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from netoffload import netlink
+from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, TAP_QUEUE_FRAMES
+from netoffload.errors import SystemRefusedError, TestbedError, UsageError
+from netoffload.lab.testbed import nics, probe
+from netoffload.lab.testbed.journal import Journal, RunRecord, list_runs, plan_of_run, read_run
+from netoffload.lab.testbed.plan import (
+    HOST_DEVICE,
+    NodePlan,
+    Plan,
+    Shape,
+    check_run_id,
+    state_root,
+)
+from netoffload.lab.testbed.processes import end, marked
+from netoffload.netlink import Namespace
+
+CONGESTION_CONTROL: Final = "cubic"
+"""Congestion control of all nodes: the host's default may be BBR, which a namespace cannot change."""
+
+NODE_SYSCTLS: Final = {
+    # A collective pauses between phases; without this its connections would restart slowly after each pause.
+    "net.ipv4.tcp_slow_start_after_idle": "0",
+    # Windows that cover a full queue at the far end (50 ms at 1 Gb/s) with room to spare.
+    "net.ipv4.tcp_rmem": "4096 131072 16777216",
+    "net.ipv4.tcp_wmem": "4096 131072 16777216",
+}
+
+ENTER_NODE: Final = (
+    'hostname "$0" && mount -t tmpfs -o size=256m shm /dev/shm && mount --bind "$1" /etc/hosts && shift && exec "$@"'
+)
+"""Sets the node's host name, shared memory (so that MPI cannot bypass the wire) and hosts file; then runs the program
+under the same pid. The mounts are private: `ip netns exec` gives its child its own mount namespace."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class WireCounters:
+    """What crossed one node's wire: octets with every header of every segment, and frames, in each direction."""
+
+    name: str
+    tx_octets: int
+    tx_frames: int
+    rx_octets: int
+    rx_frames: int
+
+
+class Testbed:
+    """A running testbed: a context manager that builds ``plan`` and takes it down.
+
+    Attributes:
+        plan: what was built.
+        rate_bps_measured: the achieved rate of a wire; None before the testbed is up, with one node, or unprobed.
+    """
+
+    __test__ = False  # the name starts with "Test", but this is no test class
+
+    def __init__(self, plan: Plan, *, check_rate: bool = True, progress: Progress | None = None) -> None:
+        """Prepare to build ``plan``; nothing is made before the context is entered.
+
+        Args:
+            plan: what to build.
+            check_rate: probe the achieved rate (under a second) and refuse one that is off by more than 5 %.
+            progress: called with a phrase whenever something that takes time begins.
+        """
+        self.plan = plan
+        self.rate_bps_measured: float | None = None
+        self._check_rate = check_rate
+        self._progress: Progress = progress or (lambda _phrase: None)
+        self._undone_on_exit = True
+        self._built = False
+        self._namespaces: dict[str, Namespace] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def attach(cls, run_id: str, progress: Progress | None = None) -> Testbed:
+        """Return the testbed of a run that is up; leaving its context leaves it up.
+
+        Raises:
+            TestbedError: no such run, or it is still being built.
+        """
+        record = read_run(state_root() / run_id)
+        if record is None or not record.ready:
+            raise TestbedError(f"run {run_id} is not up: `netoffload status` lists those that are")
+        bed = cls(plan_of_run(record), progress=progress)
+        bed.rate_bps_measured = record.rate_bps_measured
+        bed._built = True
+        bed._undone_on_exit = False
+        return bed
+
+    def __enter__(self) -> Testbed:
+        """Build the testbed, after taking down runs whose owners died.
+
+        Raises:
+            TestbedError: a planned name is taken, a NIC does not start, or the rate is off; nothing is left behind.
+            NetlinkRefusedError: the kernel refused (not root, a missing qdisc); nothing is left behind.
+        """
+        if self._built:
+            return self
+        check_root()
+        if self.plan.settings.nic is not None:
+            check_tun()
+        reap_stale()
+        if read_run(self.plan.state_dir) is not None:
+            raise TestbedError(
+                f"run {self.plan.run_id} exists already: choose another run id, or take it down with "
+                f"`netoffload down {self.plan.run_id}`"
+            )
+        for name in self.plan.netns_names:
+            if netlink.netns_exists(name):
+                raise TestbedError(f"network namespace {name} exists already: choose another run id")
+        journal = Journal.create(self.plan)
+        try:
+            self._build(journal)
+        except BaseException:
+            self._undo()
+            raise
+        self._built = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the testbed down, unless it is detached or comes from :meth:`attach`."""
+        if self._undone_on_exit:
+            self._undo()
+        else:
+            self._close()
+
+    def detach(self) -> None:
+        """Let the run outlive this process: it stays up until :func:`down`."""
+        Journal(self.plan.state_dir).append("detached")
+        self._undone_on_exit = False
+
+    def restart_nic(self, node_index: int, *, kill: bool = False) -> nics.Restart:
+        """End the NIC of a node, and start another one in its place: see :func:`nics.restart`."""
+        return nics.restart(self.plan, self.plan.nodes[node_index], self._progress, kill=kill)
+
+    def popen(
+        self, node_index: int, argv: Sequence[str], env: Mapping[str, str] | None = None, **popen_args: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a program on a node.
+
+        Args:
+            node_index: which node.
+            argv: program and arguments.
+            env: added to the environment that :meth:`node_env` gives.
+            **popen_args: passed to :class:`subprocess.Popen`.
+
+        Raises:
+            TestbedError: it could not be started.
+        """
+        node = self.plan.nodes[node_index]
+        try:
+            return subprocess.Popen(
+                self.entry_argv(node, argv), env={**self.node_env(node), **(env or {})}, **popen_args
+            )
+        except OSError as error:
+            raise TestbedError(f"cannot start a program on node {node.name}: {error}") from error
+
+    def make_scratch(self) -> Path:
+        """Return a new folder for files of programs on the testbed; taking the testbed down removes it.
+
+        Raises:
+            TestbedError: the folder cannot be made.
+        """
+        path = Path(tempfile.gettempdir(), f"netoffload-{self.plan.run_id}-{secrets.token_hex(4)}")
+        Journal(self.plan.state_dir).append("folder", path=str(path))
+        try:
+            path.mkdir(mode=0o700)
+        except OSError as error:
+            raise TestbedError(f"cannot make the folder {path}: {error.strerror}") from error
+        return path
+
+    def entry_argv(self, node: NodePlan, argv: Sequence[str]) -> list[str]:
+        """Return the command that runs ``argv`` on a node; every step is an exec, so the pid stays the same."""
+        enter = ["netns", "exec", node.netns, "unshare", "--uts", "--ipc", "/bin/sh", "-c", ENTER_NODE]
+        return [_program("ip"), *enter, node.name, str(self.plan.hosts_path), *argv]
+
+    def node_env(self, node: NodePlan) -> dict[str, str]:
+        """Return the environment of a program on a node: this process's, with the node's address, NIC and run mark."""
+        env = {name: value for name, value in os.environ.items() if name not in (ENV_CONTROL, ENV_METER)}
+        mark_name, _, mark_value = self.plan.mark.partition("=")
+        env |= {ENV_ADDRESS: node.address, mark_name: mark_value}
+        return env if node.control_path is None else {**env, ENV_CONTROL: str(node.control_path)}
+
+    def wire_counters(self) -> list[WireCounters]:
+        """Return what has crossed every node's wire, counted by the qdiscs at both ends of the wire.
+
+        Raises:
+            NetlinkRefusedError: the testbed is gone.
+        """
+        switch = self._namespace(self.plan.switch_netns)
+        ports, arrivals = switch.qdisc_counters(), switch.qdisc_counters(("ingress",))
+        found = []
+        for node in self.plan.nodes:
+            wires = self._namespace(node.wire_netns).qdisc_counters()
+            if node.wire_device not in wires or node.port not in ports:
+                raise TestbedError(f"the wire of node {node.name} in run {self.plan.run_id} is gone")
+            tx, rx = wires[node.wire_device], ports[node.port]
+            tx_frames = arrivals[node.port].frames if node.port in arrivals else tx.frames
+            found.append(WireCounters(node.name, tx.octets, tx_frames, rx.octets, rx.frames))
+        return found
+
+    def _build(self, journal: Journal) -> None:
+        self._progress(f"building {len(self.plan.nodes)} nodes")
+        if self.plan.settings.nic is None:
+            self._build_network(journal)
+        else:
+            with nics.loader_of(self.plan, self.plan.nodes, self._progress) as loader:
+                self._build_network(journal)
+                self._progress(f"starting {len(self.plan.nodes)} NICs")
+                nics.start(loader, self.plan, journal)
+        if self._check_rate and len(self.plan.nodes) > 1:
+            self._progress("measuring the rate")
+            self.rate_bps_measured = probe.check_rate(self, self._progress)
+        journal.append("ready", rate_bps_measured=self.rate_bps_measured)
+
+    def _build_network(self, journal: Journal) -> None:
+        for name in self.plan.netns_names:
+            journal.append("netns", name=name)
+            self._namespaces[name] = Namespace.create(name)
+        switch = self._namespaces[self.plan.switch_netns]
+        switch.add_bridge(self.plan.bridge, self.plan.settings.mtu)
+        switch.set_up(self.plan.bridge)
+        for node in self.plan.nodes:
+            self._build_node(switch, node)
+        self._write_hosts()
+
+    def _build_node(self, switch: Namespace, node: NodePlan) -> None:
+        mtu = self.plan.settings.mtu
+        host, wire = self._namespaces[node.netns], self._namespaces[node.wire_netns]
+        for key, value in NODE_SYSCTLS.items():
+            host.set_sysctl(key, value)
+        switch.add_veth(node.port, node.wire_device, node.wire_netns, mtu)
+        _shape(wire, node.wire_device, self.plan.node_shape)
+        _shape(switch, node.port, self.plan.port_shape)
+        wire.set_up(node.wire_device)
+        switch.set_up(node.port, self.plan.bridge)
+        if wire is not host:
+            # wire0's qdisc counts a GSO frame from a packet socket as one segment (gso_segs is 0 there).
+            switch.add_ingress_counter(node.port)
+            self._add_host_device(host, wire, node)
+            host.set_up(node.device)
+        host.add_address(node.device, node.address, self.plan.network, CONGESTION_CONTROL)
+
+    def _add_host_device(self, host: Namespace, wire: Namespace, node: NodePlan) -> None:
+        mtu, nic = self.plan.settings.mtu, self.plan.settings.nic
+        if nic is not None and nic.host == "veth":
+            host.add_veth(node.device, HOST_DEVICE, node.wire_netns, mtu)
+            wire.set_up(HOST_DEVICE)
+        else:
+            host.add_tap(node.device, mtu, TAP_QUEUE_FRAMES)
+
+    def _write_hosts(self) -> None:
+        lines = ["127.0.0.1 localhost", *(f"{node.address} {node.name}" for node in self.plan.nodes)]
+        try:
+            self.plan.hosts_path.write_text("\n".join(lines) + "\n")
+        except OSError as error:
+            raise TestbedError(f"cannot write {self.plan.hosts_path}: {error.strerror}") from error
+
+    def _namespace(self, name: str) -> Namespace:
+        with self._lock:
+            if name not in self._namespaces:
+                self._namespaces[name] = Namespace.open(name)
+            return self._namespaces[name]
+
+    def _close(self) -> None:
+        with self._lock:
+            while self._namespaces:
+                self._namespaces.popitem()[1].close()
+
+    def _undo(self) -> None:
+        self._close()  # a thread inside a namespace would keep it alive
+        down(self.plan.run_id)
+
+
+def check_root() -> None:
+    """Refuse at once to build without root, instead of failing half-way.
+
+    Raises:
+        SystemRefusedError: this process is not root.
+    """
+    if os.geteuid() != 0:
+        raise SystemRefusedError("a testbed needs root (it is made of network namespaces): run this with sudo")
+
+
+def check_tun() -> None:
+    """Refuse at once to build without TAP devices, instead of failing half-way.
+
+    Raises:
+        SystemRefusedError: there is no /dev/net/tun.
+    """
+    if not Path("/dev/net/tun").exists():
+        raise SystemRefusedError("/dev/net/tun is missing: load the tun module, or give this container the device")
+
+
+def down(run_id: str) -> bool:
+    """Take a run down from its journal alone: its processes, then its namespaces, then its folders.
+
+    It may be called twice, by any process, and whether or not the builder lives.
+
+    Returns:
+        False if there is no such run.
+
+    Raises:
+        UsageError: the text is no run id.
+        NetlinkRefusedError: the kernel refused; the journal stays for another try.
+        TestbedError: the state directory cannot be removed.
+    """
+    record = read_run(state_root() / check_run_id(run_id))
+    if record is None:
+        return False
+    # Twice: a process that was being started when its owner died carries the mark only from its exec on.
+    for _ in range(2):
+        end({process for _, process in record.processes} | set(marked(record.mark)))
+    for name in reversed(record.netns):
+        netlink.remove_netns(name)
+    for folder in (*record.folders, record.state_dir):
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            pass  # never made, or another process took it down at the same time
+        except OSError as error:
+            raise TestbedError(f"cannot remove {folder}: {error.strerror}") from error
+    return True
+
+
+def reap_stale() -> list[str]:
+    """Take down every run whose owner is gone and that was not detached; returns their run ids."""
+    return [record.run_id for record in list_runs() if record.is_stale and down(record.run_id)]
+
+
+def find_run(run_id: str | None) -> RunRecord:
+    """Return the run with this id, or the only one that is up.
+
+    Raises:
+        UsageError: there is no such run, or several are up and ``run_id`` is None.
+    """
+    runs = [record for record in list_runs() if run_id in (None, record.run_id)]
+    if len(runs) == 1:
+        return runs[0]
+    if not runs:
+        raise UsageError("no testbed is up: `netoffload up -n 2` builds one" if run_id is None else f"no run {run_id}")
+    raise UsageError(f"{len(runs)} runs are up, say which: {', '.join(record.run_id for record in runs)}")
+
+
+def read_wires(record: RunRecord) -> dict[str, dict[str, int]]:
+    """Return the counters of every node's wire, by node name; empty if the run is not up."""
+    if not record.ready:
+        return {}
+    try:
+        with Testbed.attach(record.run_id) as bed:
+            counters = bed.wire_counters()
+    except SystemRefusedError:
+        return {}
+    return {
+        counted.name: {key: value for key, value in asdict(counted).items() if key != "name"} for counted in counters
+    }
+
+
+def _shape(namespace: Namespace, device: str, shape: Shape | None) -> None:
+    if shape is None:
+        namespace.add_pfifo(device)
+    else:
+        namespace.add_tbf(device, shape.rate_bps, shape.burst_octets, shape.limit_octets)
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if found is None:
+        raise SystemRefusedError(f"the program {name} is missing: install the package iproute2")
+    return found

@@ -1,0 +1,55 @@
+"""The control sockets of the NICs that run here, by the names a person gives them.
+
+A NIC of a testbed is ``n0``, or ``RUN/n0`` where several runs are up; any other NIC is the path of its control socket.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from netoffload.control import NicControl
+from netoffload.errors import UsageError
+from netoffload.lab.testbed.build import find_run
+from netoffload.lab.testbed.journal import list_runs, plan_of_run
+from netoffload.lab.testbed.plan import RUN_ID
+
+_RUN_AND_NODE: Final = re.compile(rf"{RUN_ID.pattern}/n\d+")
+
+
+def nic_controls(wanted: str | None = None) -> list[NicControl]:
+    """Return the NIC called ``wanted`` (node, ``RUN/node``, or path of a control socket), or all of all testbeds.
+
+    Raises:
+        UsageError: no NIC has this name, or several have it.
+    """
+    known = _known()
+    if wanted is None:
+        if not known:
+            hint = "" if os.geteuid() == 0 else " (others than root do not see root's testbeds)"
+            raise UsageError(
+                f"no NIC runs in a testbed here{hint}: `netoffload up -n 2` starts two, or name a control socket"
+            )
+        return known
+    found = [nic for nic in known if wanted in (nic.name, nic.name.partition("/")[2])]
+    if len(found) == 1:
+        return found
+    if found:
+        raise UsageError(f"{len(found)} NICs are called {wanted}, say which: {', '.join(nic.name for nic in found)}")
+    if Path(wanted).exists() or (os.sep in wanted and not _RUN_AND_NODE.fullmatch(wanted)):
+        return [NicControl(wanted, Path(wanted))]
+    if "/" in wanted:
+        find_run(wanted.partition("/")[0])  # if the run does not exist, this raises the clearer error
+    names = ", ".join(nic.name for nic in known) or "none runs in a testbed here"
+    raise UsageError(f"no NIC {wanted!r}: give one of these, or the path of a control socket: {names}")
+
+
+def _known() -> list[NicControl]:
+    return [
+        NicControl(f"{record.run_id}/{node.name}", node.control_path)
+        for record in list_runs()
+        for node in plan_of_run(record).nodes
+        if node.control_path is not None and record.ready
+    ]

@@ -1,0 +1,198 @@
+"""The NIC processes of a testbed: forks of a program that has loaded the kernels (``netoffload_daemon.prefork``).
+
+The program ends when its NICs forward; they outlive it, and the process that builds the testbed. Their output goes to
+logs in the run's state directory. If a NIC does not start, the error has the end of its log.
+
+A NIC may be restarted amid traffic: its node's device and, in the state directory, its flow table stay. The new NIC
+loads its kernels before the old one ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from netoffload import log
+from netoffload.errors import TestbedError, UsageError
+from netoffload.lab.testbed.journal import Journal, RunRecord, read_run
+from netoffload.lab.testbed.nic_loader import NicLoader, tail
+from netoffload.lab.testbed.plan import NodePlan, Plan, nic_argv
+from netoffload.lab.testbed.processes import ProcessId, end, identify, is_alive
+from netoffload.wire.authentication import KEY_LEN
+
+
+@dataclass(frozen=True)
+class Restart:
+    """One NIC that took over from another.
+
+    Attributes:
+        node: name of the node.
+        pid_before: pid of the old NIC; None if it had ended already.
+        pid: pid of the new NIC.
+        gone_s: seconds in which no NIC forwarded.
+    """
+
+    node: str
+    pid_before: int | None
+    pid: int
+    gone_s: float
+
+
+def loader_of(plan: Plan, nodes: Sequence[NodePlan], progress: Callable[[str], None]) -> NicLoader:
+    """Return what loads the kernels for the NICs of some nodes; it begins when its context is entered.
+
+    Args:
+        plan: a testbed with NICs.
+        nodes: the log of the first one gets what the loader says.
+        progress: called with a phrase if loading takes long.
+    """
+    return NicLoader(plan.mark, _log_path(nodes[0]), _log_format(plan), progress)
+
+
+def start(loader: NicLoader, plan: Plan, journal: Journal) -> None:
+    """Start the NIC of every node and return when all of them forward.
+
+    Args:
+        loader: within its context.
+        plan: the testbed, whose devices exist.
+        journal: gets every process as soon as it has a pid.
+
+    Raises:
+        TestbedError: a NIC ended, or was not ready in time; the message has the end of its log.
+    """
+    loader.wait()
+    if plan.settings.nic is not None and plan.settings.nic.keyed:
+        plan.key_path.touch(mode=0o600)
+        plan.key_path.write_text(secrets.token_hex(KEY_LEN) + "\n")
+    _become(loader, plan, plan.nodes, journal)
+
+
+def restart(plan: Plan, node: NodePlan, progress: Callable[[str], None], *, kill: bool = False) -> Restart:
+    """End the NIC of a node, start another one with the same settings in its place, and return when it forwards.
+
+    The journal gets the new process, so the run is taken down as before. A NIC that has ended already is replaced too.
+    Restarts of one run wait for each other.
+
+    Args:
+        plan: a testbed that is up.
+        node: one of its nodes.
+        progress: called with a phrase if loading takes long.
+        kill: end the old one with SIGKILL; else it may first send what it holds.
+
+    Raises:
+        UsageError: the testbed was built without NICs.
+        TestbedError: the run is not up, or the new NIC ended or was not ready in time; then the node has no NIC.
+    """
+    if plan.settings.nic is None:
+        raise UsageError(f"run {plan.run_id} has no NICs: it was built with --no-nic")
+    with _alone(plan, progress), loader_of(plan, [node], progress) as loader:
+        loader.wait()
+        old = _nics(_up(plan)).get(node.name)
+        ended = [old] if old is not None and is_alive(old) else []
+        end(ended, kill=kill)
+        since_s = time.monotonic()
+        _say_restarted(plan, node)
+        [pid] = _become(loader, plan, [node], Journal(plan.state_dir))
+        gone_s = time.monotonic() - since_s
+    return Restart(node.name, ended[0].pid if ended else None, pid, gone_s)
+
+
+def _up(plan: Plan) -> RunRecord:
+    record = read_run(plan.state_dir)
+    if record is None or not record.ready:
+        raise TestbedError(f"run {plan.run_id} is not up: `netoffload status` lists those that are")
+    return record
+
+
+@contextlib.contextmanager
+def _alone(plan: Plan, progress: Callable[[str], None]) -> Iterator[None]:
+    """Wait until no other process restarts a NIC of this run, and keep others from it."""
+    _up(plan)
+    with (plan.state_dir / "restart.lock").open("w") as lock:  # closing it unlocks it
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another restart of this run")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def states(record: RunRecord) -> dict[str, dict[str, Any]]:
+    """Return the pid of every node's NIC, and whether it runs, by node name."""
+    return {name: {"pid": process.pid, "alive": is_alive(process)} for name, process in _nics(record).items()}
+
+
+def check_alive(plan: Plan, nodes: Iterable[NodePlan]) -> None:
+    """Refuse to start anything on nodes whose NIC has ended: their devices still exist, but carry nothing.
+
+    Raises:
+        TestbedError: a NIC has ended, or the run is gone.
+    """
+    record = read_run(plan.state_dir)
+    if record is None:
+        raise TestbedError(f"run {plan.run_id} is not up: `netoffload status` lists those that are")
+    known = states(record)
+    for node in nodes:
+        if node.name in known and not known[node.name]["alive"]:
+            raise TestbedError(
+                f"the NIC of {node.name} in run {plan.run_id} has ended (its log: {node.log_path}): "
+                f"`netoffload restart {plan.run_id}/{node.name}` starts another one"
+            )
+
+
+def _nics(record: RunRecord) -> dict[str, ProcessId]:
+    """Return the newest NIC of every node that has one, by node name."""
+    return {name.removeprefix("nic "): process for name, process in record.processes if name.startswith("nic ")}
+
+
+def _become(loader: NicLoader, plan: Plan, nodes: Sequence[NodePlan], journal: Journal) -> list[int]:
+    """Return the pids of NICs when all of them forward; if one fails, none is left."""
+    asked = [{"argv": nic_argv(plan, node), "log_path": str(node.log_path)} for node in nodes]
+    started: list[ProcessId] = []
+    pids: list[int] = []
+    forwarding = 0
+    try:
+        for said in loader.become(asked):
+            node = nodes[said["nic"]]
+            if "pid" in said:
+                pids.append(said["pid"])
+                if (identity := identify(pids[-1])) is not None:
+                    started.append(identity)
+                    ticks = identity.start_ticks
+                    journal.append("process", name=f"nic {node.name}", pid=identity.pid, start_ticks=ticks)
+            elif said["exit_code"] is not None:
+                ended = f"ended with exit code {said['exit_code']} before it was ready"
+                raise TestbedError(f"the NIC of node {node.name} {ended}{tail(_log_path(node))}")
+            else:
+                forwarding += 1
+        if forwarding < len(nodes):
+            raise TestbedError(f"the NICs of run {plan.run_id} cannot be started{tail(_log_path(nodes[0]))}")
+    except BaseException:
+        end(started)
+        raise
+    return pids
+
+
+def _say_restarted(plan: Plan, node: NodePlan) -> None:
+    """Write the line to the log that separates a NIC's output from that of the next NIC."""
+    try:
+        with open(_log_path(node), "a", encoding="utf-8") as file:
+            file.write(log.line(_log_format(plan), "restarted", "this NIC is started again") + "\n")
+    except OSError as error:
+        raise TestbedError(f"cannot write {node.log_path}: {error.strerror}") from error
+
+
+def _log_format(plan: Plan) -> str:
+    assert plan.settings.nic is not None
+    return plan.settings.nic.log_format
+
+
+def _log_path(node: NodePlan) -> Path:
+    assert node.log_path is not None
+    return node.log_path

@@ -1,0 +1,57 @@
+"""Training: one run is a configuration in and a record out.
+
+::
+
+    parent process                                     ranks, one per node of the testbed
+    --------------                                     ----------------------------------
+    TrainSettings                                      worker w                    aggregator (wa, wa+c)
+      | data.load, dataset.save --- .npy files --->      batch of its shard w, w+N, ...
+      | Testbed                                          Replica.backward
+      | testbed.run_ranks      ---- job.json   --->      Method.step  <------------>  sum, Replica.update
+      |                                                  Replica.update (inc, inc+c)
+      | make_record            <--- rank<r>.json --      meter and NIC counters before and after (rank 0)
+    Record (check_traffic holds the meter and every rank's NIC against what it sent)
+
+Runs are comparable: the same seed gives the same initial weights on every rank and with every method, and the same
+batches in the same order to every worker. Gradients are averaged over the workers: the method gives their sum, and the
+update divides. Warming up moves zeros, so nothing that is trained depends on it. After a run the parameters and buffers
+of all ranks are compared by their SHA-256; a difference is an error.
+
+**Initialisation decides whether the paper's codec can train HDC.** Its 8-bit form cannot express anything below 2^-7,
+whatever the bound is. With torch's default initialisation HDC's gradients start below that: compressed runs see zeros
+and stay at chance level. With He initialisation (normal, biases 0), which this package uses, they learn. A loss scale,
+a term of mixed-precision training, helps too. It multiplies gradients by a power of two before the method gets them,
+and divides afterwards. The gradient's error bound is then 2^-k / scale, and the compression ratio is smaller.
+
+Ranks are forks of a process that has imported torch and this package (``testbed.fork_server``), so a run begins with
+its connections, not with imports. Each rank is still its own process.
+
+**Where the time goes.** A worker's iteration is computing (forward, backward, update) and communicating (the rest,
+waiting and adding included). Buckets of gradients travel while backward goes on (``overlap``), and a record says how
+long. In ``wa`` the aggregator updates while workers wait; the record moves that time from communicating to computing.
+Ranks that share two cores compute slower than ranks with their own cores, so the split holds for this machine only.
+
+**How replicas agree** is in :mod:`netoffload.methods`; a run names a method. All methods use the same connections and
+the same shaped links. Every rank counts what it sent, and the counters of its wire and its NIC must agree. If octets
+took another way, the run ends with an error.
+
+**A checkpoint holds a run's whole state**: of each rank the replica (weights, buffers, optimizer), the method's memory
+and the number of the iteration. Batches, dropout and compressors' random numbers depend on seeds and numbers alone. So
+a run goes on from a checkpoint bit for bit (``checkpoint``).
+
+**A model is a file** of ``models`` with a :class:`~netoffload.lab.training.model_spec.ModelSpec`: how it is built, the
+samples that it takes, the size in its paper, optimizer, learning rates and their schedule, loss. No other code names a
+model. A data set has a shape and classes, and a model is built for both.
+
+Files, in the order in which a run uses them. ``config``: the settings of a run, with ``optimizers`` and ``schedules``
+by their names (``choice``). ``plan``: the order of a series of runs, and what to keep. ``data_spec``: the names of data
+sets; ``image_files`` and ``corpus`` read them, ``dataset`` has their arrays, ``data`` a worker's share. ``model_spec``,
+``models``, ``layers`` and ``sequence_layers``: the networks; ``replica``: a network over flat buffers. ``parallel``: a
+rank's part of a network; ``parallel_layers`` moves activations between the parts. ``capture`` keeps gradients,
+``board`` shows them. ``loop``: the iterations; ``overlap``: buckets of gradients; ``milestones``: the work between
+iterations; ``checkpoint``: the state on disk. ``measure`` reads the meter, ``memory`` estimates what ranks need.
+``outcome``: the result of a rank; ``rank``: the rank's program; ``run``: the parent's side. Without a testbed:
+``inprocess`` trains with threads as ranks, ``search`` finds thresholds with it, ``sample`` keeps gradients to try a
+codec on, ``gradient_replicas`` computes all workers' gradients one after the other. ``gloo`` sums with torch, for
+`netoffload bench allreduce`; ``ddp`` is a replica under torch's DDP, for `netoffload bench ddp`.
+"""

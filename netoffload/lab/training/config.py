@@ -1,0 +1,317 @@
+"""The settings of a training run. The model decides those that are left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Final
+
+from netoffload import compressors, methods
+from netoffload.compressors import Compressor
+from netoffload.compressors.eight_bit import EightBit
+from netoffload.config import Offload, check_choice
+from netoffload.errors import UsageError
+from netoffload.lab.results import decode_dataclass
+from netoffload.lab.training import models
+from netoffload.lab.training.choice import choose, spelt
+from netoffload.lab.training.data_spec import DATASETS, SYNTHETIC, DataSpec, parse_alpha, parse_data
+from netoffload.lab.training.model_spec import ModelSpec, SampleShape
+from netoffload.lab.training.optimizers import OPTIMIZERS, Optimizer
+from netoffload.lab.training.schedules import SCHEDULES, Schedule
+from netoffload.methods.registry import LEARNING_RATE_MAX
+
+OFFLOADS: Final = (Offload.NIC.value, Offload.INLINE.value)
+"""Who may compress a run's gradients; the method decides whether they are compressed at all."""
+
+
+MAX_RANKS: Final = 64
+"""Most ranks of a run: the most nodes of a testbed."""
+
+
+FLOAT32: Final = "float32"
+"""Name of the activations' type that is not compressed."""
+
+
+class Parallel(enum.StrEnum):
+    """The part of the model that a worker has."""
+
+    DATA = "data"
+    MODEL = "model"
+    HYBRID = "hybrid"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """One training run.
+
+    Attributes:
+        method: a name of :mod:`netoffload.methods.registry` with its parameters; ``--exchange`` on the command line.
+        nodes: workers; an aggregator or a parameter server comes on top.
+        iterations: batches per worker.
+        seed: seed of weights, batches, compressors and the digits' test set.
+        model: one of :data:`netoffload.lab.training.models.MODELS`.
+        data: one of :data:`~netoffload.lab.training.data_spec.DATASETS`, or ``synthetic``. None: the model's own.
+        data_dir: folder or file of a data set that needs one.
+        batch: samples per worker and iteration.
+        learning_rate: learning rate at the start. None: the model's own, or the largest that the method takes.
+        optimizer: one of ``optimizers.OPTIMIZERS`` with its parameters. None: the model's own.
+        schedule: one of ``schedules.SCHEDULES`` with its parameters. None: the model's own.
+        learning_rate_divisor: number by which the schedule ``step`` divides the learning rate once per interval.
+        learning_rate_interval: interval of the schedule ``step``, in iterations.
+        momentum: momentum of the optimizer.
+        weight_decay: weight decay of the optimizer.
+        clip_norm: the largest norm that the mean gradient may have: a longer one is shortened to it. None: any.
+        loss_scale: a term of mixed-precision training: gradients are multiplied by it before the method gets them and
+            divided by it afterwards. So an error bound of 2^-k on the wire is 2^-k / loss_scale for the gradient. It is
+            a power of two, so that it changes only exponents.
+        eval_every: iterations from one accuracy of worker 0 to the next, outside the timed part; 0: at the end only.
+        stop_at_accuracy: 0..1; the run ends when an accuracy reaches it. None: the run does all iterations.
+        error_feedback: host-side compressors add what they left unsent to the next gradient.
+        sharing: one of :data:`~netoffload.lab.training.data_spec.SHARINGS`.
+        offload: who compresses tagged floats: the NICs, or (``inline``) the ranks by themselves.
+        bucket_mb: size in 10^6 octets of the buckets in which layers' gradients are summed during backward; 0: all at
+            once, after backward.
+        parallel: the part of the model that a worker has (:class:`Parallel`, :mod:`netoffload.lab.training.parallel`).
+        activations: type in which activations and errors travel: ``float32``, or an 8-bit type with its parameters.
+        sub_batches: number of pieces in which they travel; one piece travels during the multiplication of another.
+    """
+
+    method: str
+    nodes: int = 4
+    iterations: int = 200
+    seed: int = 1
+    model: str = "hdc"
+    data: str | None = None
+    data_dir: str | None = None
+    batch: int = 25
+    learning_rate: float | None = None
+    optimizer: str | None = None
+    schedule: str | None = None
+    learning_rate_divisor: float | None = None
+    learning_rate_interval: int | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    clip_norm: float | None = None
+    loss_scale: float = 1.0
+    eval_every: int = 0
+    stop_at_accuracy: float | None = None
+    error_feedback: bool = False
+    sharing: str = "partitioned"
+    offload: str = Offload.NIC.value
+    bucket_mb: float = 0.0
+    parallel: str = Parallel.DATA.value
+    activations: str = FLOAT32
+    sub_batches: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run.
+
+        Raises:
+            UsageError: naming the field and what it accepts.
+        """
+        # Unknown names are refused first.
+        spec, model, data, _ = self.spec, self.model_spec, self.data_spec, self.dirichlet_alpha
+        check_choice("offload", self.offload, OFFLOADS)
+        if not 1 <= self.nodes <= MAX_RANKS - spec.servers:
+            raise UsageError(f"{self.nodes} workers: choose 1..{MAX_RANKS - spec.servers}")
+        for name in ("iterations", "batch"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        for name in ("seed", "eval_every"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is {getattr(self, name)}: it must not be negative")
+        self._check_learning()
+        if self.loss_scale <= 0 or math.frexp(self.loss_scale)[0] != 0.5:
+            raise UsageError(f"loss scale {self.loss_scale} is not a power of two")
+        if data.folder_holds and self.data_dir is None:
+            raise UsageError(f"{data.name} needs --data-dir with {data.folder_holds} (nothing is downloaded)")
+        if not model.takes(data.shape):
+            fitting = ", ".join(name for name, known in DATASETS.items() if model.takes(known.shape)) or SYNTHETIC
+            others = ", ".join(name for name, known in models.MODELS.items() if known.takes(data.shape))
+            raise UsageError(
+                f"{self.model} takes {model.wants} ({fitting}), not {data.name}: choose the model {others}"
+            )
+        spec.groups_of(self.nodes)
+        if self.bucket_mb < 0 or (self.bucket_mb and not spec.sums_gradients):
+            raise UsageError(f"bucket_mb is {self.bucket_mb:g}: give 0, or more if {self.method} sums gradients")
+        if self.error_feedback and not spec.keeps_residual:
+            raise UsageError(f"{self.method} keeps no residual: error feedback is for gathered and served payloads")
+
+        self._check_parallel()
+
+    def _check_parallel(self) -> None:
+        check_choice("parallel", self.parallel, tuple(Parallel))
+        _ = self.activation_compressor
+        if self.parallel == Parallel.DATA:
+            if self.activations != FLOAT32 or self.sub_batches != 1:
+                raise UsageError("--activations and --sub-batches need --parallel model or hybrid")
+            return
+        if self.parallel == Parallel.MODEL and self.method != "inc":
+            raise UsageError(
+                f"--parallel model exchanges no gradients, so {self.method} has nothing to do: leave it out"
+            )
+        if self.bucket_mb:
+            raise UsageError("buckets need --parallel data: leave --bucket-mb out")
+        if self.spec.has_server or not issubclass(self.spec.family.worker, methods.GradientReducer):
+            raise UsageError(f"--parallel hybrid sums gradients between workers: use inc, not {self.method}")
+        if self.clip_norm is not None:
+            raise UsageError("no rank has all of a split model's gradient: leave --clip-norm out")
+        if self.sub_batches < 1 or self.batch % self.sub_batches:
+            raise UsageError(f"a batch of {self.batch} cannot be cut into {self.sub_batches} equal sub-batches")
+        import torch
+
+        from netoffload.lab.training.parallel import first_fully_connected
+
+        with torch.device("meta"):
+            first_fully_connected(self, self.model_spec.build(0, self.sample_shape))
+
+    def _check_learning(self) -> None:
+        _ = self.optimizer_spec, self.schedule_spec
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise UsageError(f"clip_norm is {self.clip_norm}: it must be more than 0")
+        if self.stop_at_accuracy is not None:
+            if not 0 < self.stop_at_accuracy <= 1:
+                raise UsageError(f"stop_at_accuracy is {self.stop_at_accuracy}: it must be in 0..1, such as 0.97")
+            if not self.eval_every:
+                raise UsageError("to stop at an accuracy, measure it: --evaluate-every N")
+
+    @functools.cached_property
+    def spec(self) -> methods.MethodSpec:
+        """The specification of ``method``."""
+        return methods.parse(self.method, batch=self.batch, shared=self.sharing == "shared")
+
+    @property
+    def model_spec(self) -> ModelSpec:
+        """The specification of ``model``."""
+        return models.get(self.model)
+
+    @functools.cached_property
+    def data_spec(self) -> DataSpec:
+        """The specification of ``data``."""
+        model = self.model_spec
+        return parse_data(self.data or model.data, model.usual_shape)
+
+    @property
+    def sample_shape(self) -> SampleShape:
+        """Shape of the data set's samples."""
+        return self.data_spec.shape
+
+    @functools.cached_property
+    def dirichlet_alpha(self) -> float | None:
+        """Alpha of a sharing by Dirichlet's distribution: how alike the workers' classes are; None: another sharing."""
+        return parse_alpha(self.sharing)
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks: the workers, then aggregators or a server if there are any."""
+        return self.nodes + self.spec.servers
+
+    @functools.cached_property
+    def activation_compressor(self) -> Compressor | None:
+        """The compressor that ``activations`` names; None: float32."""
+        if self.activations == FLOAT32:
+            return None
+        chosen = compressors.registry.parse(self.activations)
+        if not isinstance(chosen, EightBit):
+            raise UsageError(f"activations {self.activations!r}: choose {FLOAT32}, 8bit-dynamic or another 8-bit type")
+        return chosen
+
+    @property
+    def compressed(self) -> bool:
+        """Whether gradients travel on tagged connections."""
+        return self.spec.tagged
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether the ranks compress by themselves."""
+        return self.compressed and self.offload == Offload.INLINE
+
+    @functools.cached_property
+    def optimizer_spec(self) -> Optimizer:
+        """The optimizer that ``optimizer`` names, with the model's defaults and a rate that the method takes."""
+        own = self.model_spec.optimizer
+        most = LEARNING_RATE_MAX.get(self.spec.short, own.learning_rate)
+        own = dataclasses.replace(own, learning_rate=min(own.learning_rate, most))
+        given = {name: getattr(self, name) for name in ("learning_rate", "momentum", "weight_decay")}
+        return choose("optimizer", OPTIMIZERS, self.optimizer, own, **given)
+
+    @functools.cached_property
+    def schedule_spec(self) -> Schedule:
+        """The schedule that ``schedule`` names, with the model's defaults."""
+        given = {"divisor": self.learning_rate_divisor, "interval": self.learning_rate_interval}
+        chosen = choose("schedule", SCHEDULES, self.schedule, self.model_spec.schedule, **given)
+        return chosen.for_run(self.iterations)
+
+    def resolved(self) -> TrainSettings:
+        """Return the same run with every default written out; fields that optimizer or schedule lack stay None."""
+        optimizer, schedule = self.optimizer_spec, self.schedule_spec
+        return dataclasses.replace(
+            self,
+            data=self.data_spec.name,
+            optimizer=spelt(OPTIMIZERS, optimizer, without="learning_rate"),
+            schedule=spelt(SCHEDULES, schedule),
+            learning_rate=optimizer.learning_rate,
+            momentum=getattr(optimizer, "momentum", None),
+            weight_decay=getattr(optimizer, "weight_decay", None),
+            learning_rate_divisor=getattr(schedule, "divisor", None),
+            learning_rate_interval=getattr(schedule, "interval", None),
+        )
+
+    def learning_rate_at(self, iteration: int) -> float:
+        """Return the learning rate of an iteration, counted from 0."""
+        return self.schedule_spec.rate_at(self.optimizer_spec.learning_rate, iteration)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpointing:
+    """Where a run's checkpoints are (:mod:`netoffload.lab.training.checkpoint`).
+
+    Attributes:
+        folder: folder of this run alone.
+        every: iterations from one checkpoint to the next; there is one at the end as well.
+        resume: go on from the checkpoint in the folder; if false, the folder must have none.
+        run: description of the run.
+    """
+
+    folder: str
+    every: int
+    resume: bool
+    run: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class RankJob:
+    """The job that every rank gets as a file: the run, and the place of its data."""
+
+    settings: TrainSettings
+    dataset: str
+    """Folder with the prepared data set (:func:`netoffload.lab.training.dataset.save`)."""
+    capture_every: int = 0
+    """Iterations from one gradient that rank 0 keeps to the next (:mod:`netoffload.lab.training.capture`); 0: never."""
+    codec: str | None = None
+    bound_k: int | None = None
+    """Error bound 2^-bound_k of ranks that compress by themselves; None: they do not."""
+    checkpointing: Checkpointing | None = None
+    tensorboard: str | None = None
+    """Folder for this run's event file."""
+
+    def write(self, path: Path) -> None:
+        """Write the job to a file for :meth:`read`."""
+        path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> RankJob:
+        """Read what :meth:`write` wrote.
+
+        Raises:
+            UsageError: the file is unreadable, or has no job.
+        """
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot read the run's configuration {path}: {error}") from error
+        return decode_dataclass(cls, value, str(path))

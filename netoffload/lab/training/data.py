@@ -1,0 +1,147 @@
+"""The samples that a worker trains on: loads a run's data set, shares it out, makes batches.
+
+Order, split and noise depend on seeds alone, so every rank computes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from netoffload.compiled.arrays import Int64Array
+from netoffload.errors import UsageError
+from netoffload.lab.training import corpus, image_files
+from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.data_spec import DATASETS, SYNTHETIC
+from netoffload.lab.training.dataset import Dataset, Images, Labels
+from netoffload.lab.training.model_spec import SampleShape, Tokens
+
+SYNTHETIC_TESTS: Final = 16
+"""Test samples of synthetic data: enough to run the model in evaluation mode."""
+
+LOADERS: Final[Mapping[str, Callable[[TrainSettings], Dataset]]] = {
+    "digits": lambda run: image_files.load_digits(run.seed),
+    "mnist": lambda run: image_files.load_mnist(_folder(run)),
+    "fashion-mnist": lambda run: image_files.load_mnist(_folder(run)),
+    "cifar10": lambda run: image_files.load_cifar10(_folder(run)),
+    "text": lambda run: corpus.load_text(run.sample_shape.features),
+    SYNTHETIC: lambda run: make_noise(run.sample_shape, run.data_spec.samples or run.nodes * run.batch, run.seed),
+}
+"""Functions that load a run's data set, by the first word of the set's name."""
+assert LOADERS.keys() == {*DATASETS, SYNTHETIC}
+
+
+def _folder(run: TrainSettings) -> Path:
+    return Path(run.data_dir or ".")
+
+
+def load(settings: TrainSettings) -> Dataset:
+    """Load a run's data set, and refuse one that is too small for its workers.
+
+    Raises:
+        UsageError: files are missing or damaged, the set is too large for memory, samples without classes are to be
+            split by class, or a worker's share is smaller than a batch.
+    """
+    name = settings.data_spec.name
+    try:
+        dataset = LOADERS[name.partition(":")[0]](settings)
+    except MemoryError as error:
+        raise UsageError(f"{name} does not fit into memory: {error}") from error
+    shares = [len(samples_of(settings, dataset.train_labels, worker)) for worker in range(settings.nodes)]
+    if (least := min(shares)) < settings.batch:
+        whose = f"{settings.nodes} workers get {least} samples each of {name}"
+        if len(set(shares)) > 1:
+            whose = f"worker {shares.index(least)} gets {least} of {sum(shares)} samples by {settings.sharing}"
+        raise UsageError(f"{whose}: a batch is {settings.batch}")
+    return dataset
+
+
+def make_noise(shape: SampleShape, samples: int, seed: int) -> Dataset:
+    """Return synthetic data: values from a normal distribution, or tokens from a uniform one, and uniform labels."""
+    random = np.random.default_rng(seed)
+
+    def part(count: int) -> tuple[Images, Labels]:
+        if isinstance(shape, Tokens):
+            tokens = random.integers(0, shape.classes, (count, shape.length + 1))
+            return np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
+        return random.standard_normal((count, shape.features), np.float32), random.integers(0, shape.classes, count)
+
+    return Dataset(*part(samples), *part(SYNTHETIC_TESTS))
+
+
+def samples_of(settings: TrainSettings, labels: Labels, worker: int) -> Int64Array:
+    """Return the numbers of the training samples from which a worker draws its batches.
+
+    Raises:
+        UsageError: samples without classes are to be split by class.
+    """
+    if settings.dirichlet_alpha is not None:
+        return dirichlet_split(labels, settings.nodes, settings.dirichlet_alpha, settings.seed)[worker]
+    workers = 1 if settings.sharing == "shared" else settings.nodes
+    return np.arange(len(labels))[_shard_of(len(labels), worker % workers, workers)]
+
+
+def dirichlet_split(labels: Labels, workers: int, alpha: float, seed: int) -> list[Int64Array]:
+    """Share out the samples of every class in proportions drawn from Dirichlet's distribution (Yurochkin et al., 2019).
+
+    Every sample goes to one worker. Large alphas give all workers the same classes, small ones few classes to each,
+    and their numbers of samples differ.
+
+    Raises:
+        UsageError: samples have one label per place, so no class.
+    """
+    if labels.ndim != 1:
+        raise UsageError("sequences have no classes to split by: choose the sharing partitioned or shared")
+    random = np.random.default_rng((seed, workers))
+    parts: list[list[Int64Array]] = [[] for _ in range(workers)]
+    for number in range(int(labels.max()) + 1):
+        mine = random.permutation(np.flatnonzero(labels == number))
+        proportions = random.dirichlet(np.full(workers, alpha))
+        cuts = np.rint(np.cumsum(proportions)[:-1] * len(mine)).astype(int)
+        for part, piece in zip(parts, np.split(mine, cuts), strict=True):
+            part.append(piece)
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def share(settings: TrainSettings, dataset: Dataset, worker: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copy the samples of a worker, and their labels."""
+    chosen = samples_of(settings, dataset.train_labels, worker)
+    return torch.from_numpy(dataset.train_images[chosen]), torch.from_numpy(dataset.train_labels[chosen])
+
+
+def _shard_of(samples: int, worker: int, workers: int) -> slice:
+    return slice(worker, worker + samples // workers * workers, workers)
+
+
+def shard(images: Images, labels: Labels, worker: int, workers: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copy a worker's samples: ``worker``, ``worker + workers``, ... as float32[n, features] and int64[n].
+
+    All workers get the same number, so that an epoch has as many iterations on each.
+    """
+    mine = _shard_of(len(labels), worker, workers)
+    return torch.from_numpy(np.array(images[mine])), torch.from_numpy(np.array(labels[mine]))
+
+
+def batches(
+    images: torch.Tensor, labels: torch.Tensor, batch: int, seed: int, worker: int, first: int = 0
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield batches for ever, in a new order every epoch that only seed, worker and epoch decide.
+
+    The rest of an epoch after its last whole batch is dropped, and so are the ``first`` batches.
+
+    Raises:
+        UsageError: there is no whole batch.
+    """
+    if len(labels) < batch:
+        raise UsageError(f"{len(labels)} samples are no batch of {batch}")
+    epoch, skipped = divmod(first, len(labels) // batch)
+    while True:
+        order = torch.from_numpy(np.random.default_rng((seed, worker, epoch)).permutation(len(labels)))
+        for start in range(skipped * batch, len(labels) - batch + 1, batch):
+            chosen = order[start : start + batch]
+            yield images[chosen], labels[chosen]
+        epoch, skipped = epoch + 1, 0

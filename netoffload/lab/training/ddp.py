@@ -1,0 +1,143 @@
+"""A model under torch's ``DistributedDataParallel``, whose steps ``netoffload bench ddp`` times.
+
+It is a plain script's loop: forward, backward, optimizer. One hook, torch's or ours, exchanges the gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+from torch.nn.parallel import DistributedDataParallel
+
+from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.data import batches, shard
+from netoffload.lab.training.dataset import Dataset
+from netoffload.lab.training.replica import accuracy_of
+from netoffload.torch import CompressionState, compress_hook, set_rank_environment
+
+ONE_BUCKET_MB: Final = 1 << 20
+"""Size of PowerSGD's only bucket. With several, its callbacks call gloo in different orders on the ranks, and gloo
+aborts."""
+
+POWERSGD_START: Final = 2
+"""First step of PowerSGD: the earliest that torch allows."""
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[None]:
+    """Join torch's ranks, which talk by gloo; collective."""
+    torch.set_num_threads(1)  # ranks share the machine's cores
+    set_rank_environment()
+    dist.init_process_group("gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    """Return this rank's number."""
+    return dist.get_rank()
+
+
+def barrier() -> None:
+    """Wait for all ranks; collective."""
+    dist.barrier()
+
+
+def gathered(value: Any) -> list[Any]:
+    """Return every rank's value, by rank; collective."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+class DdpReplica:
+    """This rank's replica of a model, and its samples.
+
+    Args:
+        settings: model, batch, optimizer, seed; the method in them is not used.
+        dataset: the data set, of which this rank takes its part.
+        hook: ``none`` (DDP's own all_reduce), ``fp16`` and ``powersgd`` (torch's), ``compress`` (ours), or ``alone``:
+            no gradient travels.
+        options: options of our hook's :class:`~netoffload.torch.CompressionState`.
+
+    Attributes:
+        loss: loss of this rank's latest batch.
+    """
+
+    def __init__(self, settings: TrainSettings, dataset: Dataset, hook: str, options: Mapping[str, Any]) -> None:
+        """Build the model; collective."""
+        self.loss = 0.0
+        self._settings, self._step = settings, 0
+        self._state: CompressionState | None = None
+        mine = shard(dataset.train_images, dataset.train_labels, rank(), settings.nodes)
+        self._batches = batches(*mine, settings.batch, settings.seed, rank())
+        group = dist.new_group()  # its own group, whose calls do not wait for those of other replicas
+        module = settings.model_spec.build(settings.seed, settings.sample_shape)
+        cap_mb = ONE_BUCKET_MB if hook == "powersgd" else None
+        self._model = DistributedDataParallel(module, process_group=group, bucket_cap_mb=cap_mb)
+        if hook == "fp16":
+            self._model.register_comm_hook(group, default_hooks.fp16_compress_hook)
+        elif hook == "powersgd":
+            state = powersgd.PowerSGDState(group, start_powerSGD_iter=POWERSGD_START)
+            self._model.register_comm_hook(state, powersgd.powerSGD_hook)
+        elif hook == "compress":
+            self._state = CompressionState(group, **options)
+            self._model.register_comm_hook(self._state, compress_hook)
+        self._travelling: Callable[[], contextlib.AbstractContextManager[None]] = (
+            self._model.no_sync if hook == "alone" else contextlib.nullcontext
+        )
+        self._optimizer = settings.optimizer_spec.make(module.parameters())
+
+    def step(self) -> float:
+        """Train on one batch; return the seconds that it took."""
+        images, labels = next(self._batches)
+        started_s = time.perf_counter()
+        self._optimizer.param_groups[0]["lr"] = self._settings.learning_rate_at(self._step)
+        self._optimizer.zero_grad()
+        with self._travelling():
+            loss = self._settings.model_spec.loss(self._model(images), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        took_s = time.perf_counter() - started_s
+        self._step += 1
+        self.loss = float(loss.detach())
+        return took_s
+
+    def digest(self) -> str:
+        """Return the SHA-256 of parameters and buffers, as hexadecimal digits."""
+        digest = hashlib.sha256()
+        for tensor in self._model.state_dict().values():
+            digest.update(np.ascontiguousarray(tensor.numpy()).data)
+        return digest.hexdigest()
+
+    def accuracy(self, dataset: Dataset) -> float:
+        """Return the accuracy on the test set, 0..1."""
+        images, labels = (torch.from_numpy(np.array(part)) for part in (dataset.test_images, dataset.test_labels))
+        return accuracy_of(self._model.module, images, labels)
+
+    def sent_octets(self) -> tuple[int, int]:
+        """Return the octets that a plain ring would have sent, and those that our hook sent; both 0 for other hooks.
+
+        Raises:
+            ControlError: the NIC does not answer.
+        """
+        if self._state is None:
+            return 0, 0
+        report = self._state.report()
+        return report.ring_octets, report.sent_octets
+
+    def close(self) -> None:
+        """Close our hook's connections."""
+        if self._state is not None:
+            self._state.close()

@@ -1,0 +1,112 @@
+"""Memory of the ranks: an estimate before a run begins, and a rank's largest resident memory after it.
+
+The estimate counts what grows with model and batch: vectors as long as the parameters, the tensors that forward keeps
+for backward, and the largest gradient, which torch makes before it adds it. Libraries take :data:`BASE_OCTETS` more.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from netoffload.collectives.exchange import FLOAT_OCTETS
+from netoffload.errors import UsageError
+from netoffload.lab.training import models
+from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.layers import FullyConnected
+from netoffload.lab.training.model_spec import SampleShape, Tokens
+from netoffload.methods import Way
+from netoffload.methods.buckets import cut
+
+BASE_OCTETS: Final = 500_000_000
+"""Memory of Python, torch, Numba's kernels and MPI in one rank."""
+
+TRANSIENT: Final = {Way.RING: 0, Way.AGGREGATOR: 0, Way.GATHER: 3, Way.SERVER: 3, Way.PAYLOAD_RING: 1}
+"""Vectors as long as a bucket that summing it needs beside the bucket: payloads, a decoded one, the sum."""
+
+
+def check_memory(runs: Sequence[TrainSettings]) -> int:
+    """Return the octets that a rank of the largest run needs; ranks share this machine's memory.
+
+    Raises:
+        UsageError: all ranks of a run together need more than is available.
+    """
+    most = 0
+    for run in runs:
+        worker, server = rank_octets(run)
+        needed, available = run.nodes * worker + run.spec.servers * server, available_octets()
+        if needed > available:
+            raise UsageError(
+                f"{run.model} by {run.method} needs about {worker / 1e9:.1f} GB on each of {run.nodes} workers, "
+                f"{needed / 1e9:.1f} GB in all, and {available / 1e9:.1f} GB are free: choose a smaller batch, "
+                "fewer workers or a smaller model"
+            )
+        most = max(most, worker, server)
+    return most
+
+
+def rank_octets(run: TrainSettings) -> tuple[int, int]:
+    """Return about how many octets a worker needs, and an aggregator or a server."""
+    sizes = run.model_spec.layer_sizes(run.sample_shape)
+    count, way, spec = sum(sizes), run.spec.way, run.spec
+    buckets = cut(sizes, run.bucket_mb * 1e6)
+    largest = max((sum(sizes[layer] for layer in bucket) for bucket in buckets), default=count)
+    state = count * run.optimizer_spec.vectors
+    worker = 2 * count + TRANSIENT[way] * largest + count * (run.error_feedback + 2 * (spec.short == "pqasgd"))
+    server = 2 * count + (run.nodes + 2) * largest * (way is Way.SERVER)
+    if way is Way.AGGREGATOR:
+        server += state
+    else:
+        worker += state
+    batch = batch_octets(run.model, run.sample_shape, run.batch)
+    return BASE_OCTETS + FLOAT_OCTETS * worker + batch, BASE_OCTETS + FLOAT_OCTETS * server
+
+
+@functools.cache
+def batch_octets(name: str, shape: SampleShape, batch: int) -> int:
+    """Return the octets that forward keeps for backward of a batch, and those of the largest gradient that torch makes.
+
+    The model is on torch's meta device, so nothing is computed.
+    """
+    model = models.get(name)
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage
+        return tensor
+
+    with torch.device("meta"):
+        module = model.build(0, shape)
+        if isinstance(shape, Tokens):
+            samples = labels = torch.empty((batch, shape.length), dtype=torch.int64)
+        else:
+            samples, labels = torch.empty((batch, shape.features)), torch.empty(batch, dtype=torch.int64)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            model.loss(module(samples), labels)
+    largest = 0
+    for layer in module.modules():
+        for parameter in layer.parameters(recurse=False):
+            kept.pop(parameter.untyped_storage()._cdata, None)
+            if not isinstance(layer, FullyConnected):  # that one writes its gradient without a copy
+                largest = max(largest, parameter.nbytes)
+    return largest + sum(storage.nbytes() for storage in kept.values())
+
+
+def available_octets() -> int:
+    """Return how much memory programs can still take without swapping, by ``/proc/meminfo``."""
+    return _kib_of(Path("/proc/meminfo"), "MemAvailable")
+
+
+def peak_memory_octets() -> int:
+    """Return the largest resident memory of this process; getrusage(2) would include its parent's before the exec."""
+    return _kib_of(Path("/proc/self/status"), "VmHWM")
+
+
+def _kib_of(path: Path, key: str) -> int:
+    [value] = [line.split()[1] for line in path.read_text(encoding="ascii").splitlines() if line.startswith(f"{key}:")]
+    return int(value) * 1024

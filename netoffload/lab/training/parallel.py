@@ -1,0 +1,234 @@
+"""Model parallelism: the models that can be split, a rank's part of a model, its method and its batches.
+
+::
+
+    --parallel data     every worker has the whole model and its own samples; gradients are exchanged
+               model    every worker has a part of every layer and all samples; activations and errors are exchanged
+               hybrid   data in the convolutions, model in the fully connected layers behind them
+
+All workers together take the same samples as with ``data``. One iteration changes the model as one rank with all
+samples would, up to float rounding. As with ``data``, the gradient is that of the sum of the workers' mean losses. So
+learning rates, loss scale and the update's division are the same.
+
+Convolutions are replicas, whose gradients the run's method sums. Of the other layers every rank has and updates only
+its part. The parts travel only before an accuracy is measured, before the final SHA-256, and after the last iteration.
+
+Source: T. Dettmers, "8-bit approximations for parallelism in deep learning" (ICLR 2016), sections 2.2 and 2.4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from netoffload.collectives import Exchange, Quantise, allgather_payloads
+from netoffload.collectives.schedule import partition
+from netoffload.compiled.arrays import Float32Array
+from netoffload.errors import UsageError
+from netoffload.lab.training import data
+from netoffload.lab.training.config import Parallel, TrainSettings
+from netoffload.lab.training.dataset import Dataset
+from netoffload.lab.training.loop import Batches, method_of
+from netoffload.lab.training.model_spec import Tokens
+from netoffload.lab.training.parallel_layers import ActivationExchange, split_sequence
+from netoffload.lab.training.replica import Replica, Travel, accuracy_of
+from netoffload.methods import Memory, Method, Sent, Update
+
+
+def first_fully_connected(settings: TrainSettings, module: nn.Module) -> int:
+    """Return the index of a model's first fully connected layer, from which on the layers can be split.
+
+    Raises:
+        UsageError: the model has no such layer, a layer has fewer outputs than there are workers, or the layers before
+            it have weights and ``parallel`` is ``model``, or have none and it is ``hybrid``.
+    """
+    name, layers = settings.model, list(module.children()) if isinstance(module, nn.Sequential) else []
+    first = next((place for place, layer in enumerate(layers) if isinstance(layer, nn.Linear)), len(layers))
+    rest = layers[first:]
+    by_value = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Dropout)
+    is_sequence = isinstance(settings.sample_shape, Tokens)
+    if not rest or is_sequence or not all(isinstance(layer, by_value) for layer in rest):
+        raise UsageError(f"{name} does not end with fully connected layers: use --parallel data")
+    least = min(layer.out_features for layer in rest if isinstance(layer, nn.Linear))
+    if least < settings.nodes:
+        raise UsageError(f"{name} has a layer of {least} outputs: {settings.nodes} workers cannot split it")
+    has_convolutions = any(list(layer.parameters()) for layer in layers[:first])
+    if has_convolutions and settings.parallel == Parallel.MODEL:
+        raise UsageError(f"{name} has layers that are not fully connected: use --parallel hybrid")
+    if not has_convolutions and settings.parallel == Parallel.HYBRID:
+        raise UsageError(f"{name} has only fully connected layers: use --parallel model")
+    return first
+
+
+class SplitReplica(Replica):
+    """A replica of the convolutions, and this rank's part of the fully connected layers behind them.
+
+    Attributes:
+        activations: moves activations and errors between the parts.
+        shared: number of floats of the convolutions, which come first in ``parameters`` and ``gradient``.
+    """
+
+    def __init__(self, settings: TrainSettings, exchange: Exchange) -> None:
+        """Build the model that ``settings`` names with the weights of its seed, and keep this rank's part.
+
+        Raises:
+            UsageError: it cannot be split.
+        """
+        whole = settings.model_spec.build(settings.seed, settings.sample_shape)
+        self._first = first = first_fully_connected(settings, whole)
+        assert isinstance(whole, nn.Sequential)
+        self._is_model = settings.parallel == Parallel.MODEL
+        self.activations = ActivationExchange(exchange, settings.activation_compressor)
+        part = split_sequence(
+            whole,
+            first,
+            self.activations,
+            has_whole_inputs=self._is_model,
+            sub_batches=settings.sub_batches,
+        )
+        self.shared = sum(tensor.numel() for tensor in whole[:first].parameters())
+        self._whole: nn.Module | None = None
+        super().__init__(settings, part)
+        self.parameter_count = sum(tensor.numel() for tensor in whole.parameters())
+        self._before, self._behind = part[:first], part[first:]
+
+    @property
+    def travel(self) -> Travel:
+        """See :attr:`Replica.travel`."""
+        return Travel(self.activations.waited_s, self.activations.hidden_s)
+
+    def training_outputs(self, images: torch.Tensor) -> torch.Tensor:
+        """See :meth:`Replica.training_outputs`; returns the outputs for all workers' samples."""
+        workers = self._settings.nodes
+        # With --parallel model all ranks have the same samples, so the first layers must draw alike on all of them.
+        self._seed_layers_by(workers if self._is_model else self._rank)
+        inputs = self._before(images)
+        self._seed_layers_by(None if self._rank is None else workers + 1 + self._rank)
+        outputs: torch.Tensor = self._behind(inputs)
+        return outputs
+
+    def loss_of(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """See :meth:`Replica.loss_of`: the sum of all workers' mean losses is differentiated."""
+        loss, factor = super().loss_of(outputs, labels)
+        return loss, factor * self._settings.nodes
+
+    def collect(self, exchange: Exchange) -> None:
+        """Gather the parts of all ranks on every rank."""
+        own = self.parameters[self.shared :].view(np.uint8)
+        parts = [torch.from_numpy(octets.view(np.float32)) for octets in allgather_payloads(exchange, own)]
+        settings = self._settings
+        whole = settings.model_spec.build(settings.seed, settings.sample_shape)
+        assert isinstance(whole, nn.Sequential)
+        whole[: self._first].load_state_dict(self._before.state_dict())
+        with torch.no_grad():
+            for tensor in whole[self._first :].parameters():
+                for rank, span in enumerate(partition(len(tensor), exchange.size)):
+                    rows = tensor[span.start : span.stop]
+                    rows.copy_(parts[rank][: rows.numel()].view_as(rows))
+                    parts[rank] = parts[rank][rows.numel() :]
+        self._whole = whole
+
+    def digest(self) -> str:
+        """See :meth:`Replica.digest`; call :meth:`collect` first."""
+        assert self._whole is not None
+        digest = hashlib.sha256()
+        for tensor in self._whole.parameters():
+            digest.update(tensor.detach().numpy().data)
+        digest.update(self.buffers().data)
+        return digest.hexdigest()
+
+    def accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+        """See :meth:`Replica.accuracy`; call :meth:`collect` first."""
+        assert self._whole is not None
+        return accuracy_of(self._whole, images, labels)
+
+
+class SplitMethod(Method):
+    """A method for the convolutions' gradients; the rest of the gradient stays on this rank."""
+
+    def __init__(self, method: Method | None, replica: SplitReplica) -> None:
+        """Wrap ``method``, and count the octets of activations with its octets; None: there are no convolutions."""
+        self.sent = replica.activations.sent = Sent() if method is None else method.sent
+        self._method, self._replica = method, replica
+
+    @property
+    def sum_s(self) -> float:
+        """See :attr:`Method.sum_s`."""
+        return 0.0 if self._method is None else self._method.sum_s
+
+    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
+        """See :meth:`Method.step`."""
+        shared = self._replica.shared
+
+        def update_all(gradient_sum: Float32Array) -> None:
+            gradient[:shared] = gradient_sum
+            update(gradient)
+
+        if self._method is None:
+            update(gradient)
+        else:
+            self._method.step(gradient[:shared], parameters[:shared], update_all)
+
+    def finish(self, parameters: Float32Array) -> None:
+        """See :meth:`Method.finish`."""
+        if self._method is not None:
+            self._method.finish(parameters[: self._replica.shared])
+
+    def memory(self) -> Memory:
+        """See :meth:`Method.memory`."""
+        return {} if self._method is None else self._method.memory()
+
+    def remember(self, memory: Memory) -> None:
+        """See :meth:`Method.remember`."""
+        if self._method is not None:
+            self._method.remember(memory)
+
+
+def replica_of(settings: TrainSettings, exchange: Exchange) -> Replica:
+    """Return this rank's replica of a run's model, or its part of one.
+
+    Raises:
+        UsageError: the model cannot be split.
+    """
+    return Replica(settings) if settings.parallel == Parallel.DATA else SplitReplica(settings, exchange)
+
+
+def method_with(replica: Replica, settings: TrainSettings, exchange: Exchange, quantise: Quantise | None) -> Method:
+    """Return this rank's side of a run's method for a replica, as ``loop.method_of`` does."""
+    if not isinstance(replica, SplitReplica):
+        return method_of(settings, exchange, quantise, replica.layer_sizes)
+    sizes = tuple(layer.size for layer in replica.layers if layer.offset < replica.shared)
+    return SplitMethod(method_of(settings, exchange, quantise, sizes) if sizes else None, replica)
+
+
+def batch_source(settings: TrainSettings, dataset: Dataset, worker: int) -> Callable[[int], Batches]:
+    """Return a function that yields a worker's batches after a number of first ones.
+
+    With ``data`` a worker has its own samples, with ``model`` all workers' samples. With ``hybrid`` it has its own
+    samples and all workers' labels, in sub-batches.
+    """
+    if settings.parallel == Parallel.DATA:
+        own = data.share(settings, dataset, worker)
+        return lambda first: data.batches(*own, settings.batch, settings.seed, worker, first)
+    is_hybrid = settings.parallel == Parallel.HYBRID
+    shares = []
+    for each in range(settings.nodes):
+        images, labels = data.share(settings, dataset, each)
+        # Only the labels of other workers' samples are needed; any array stands for their images.
+        shares.append((labels if is_hybrid and each != worker else images, labels))
+    pieces = settings.sub_batches if is_hybrid else 1
+
+    def joint(first: int) -> Batches:
+        every = [
+            data.batches(*shares[each], settings.batch, settings.seed, each, first) for each in range(settings.nodes)
+        ]
+        for batches in zip(*every, strict=True):
+            cut = zip(*(one[1].chunk(pieces) for one in batches), strict=True)
+            images = batches[worker][0] if is_hybrid else torch.cat([one[0] for one in batches])
+            yield images, torch.cat([labels for sub_batch in cut for labels in sub_batch])
+
+    return joint

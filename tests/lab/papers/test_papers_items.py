@@ -1,0 +1,158 @@
+"""The papers' items as data, steps that are done once, and the pages made from records."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from commands import netoffload
+
+from netoffload.errors import RunError, UsageError
+from netoffload.lab import papers
+from netoffload.lab.papers import page, records, web
+from netoffload.lab.papers.claim import Claim, Standing, holds, not_here
+from netoffload.lab.papers.item import Item, Json, Paper, Reading, Setting, Step
+from netoffload.lab.papers.reproduction import Reproduction
+from netoffload.lab.reports import Panel, Series
+
+LAB = Path(__file__).parents[3] / "docs" / "lab"
+
+done: list[str] = []
+
+
+def measured(key: str) -> Json:
+    done.append(key)
+    if key == "broken":
+        raise RunError("a rank fell over")
+    return {"value": 2.5}
+
+
+def made_item(*keys: str, data: tuple[str, ...] = (), name: str = "made-item") -> Item:
+    def steps(_is_full: bool) -> list[Step]:
+        return [Step(key, lambda _setting, key=key: measured(key), data) for key in keys]  # type: ignore[misc]
+
+    def read(values: Mapping[str, Json]) -> Reading:
+        found = {key: value["value"] for key, value in values.items()}
+        panel = Panel("bars", "what", "unit", (Series("here", tuple(found), tuple(found.values())),))
+        return Reading(found, [panel] if found else [], ["It was measured."])
+
+    claims = [
+        Claim("a", "near", 2.4, "x", "Table 1", within=0.2),
+        Claim("b", "far", 9.0, "x", "Table 1", within=0.2),
+        not_here("c", "no <way>", 1.0, "x", "Fig. 1", "no GPU"),
+        holds("d", "is so", "Fig. 2"),
+    ]
+    return Item(name, "A made item", claims, "Smaller.", steps, read)
+
+
+def run(item: Item, folder: Path, data: Mapping[str, Path] | None = None, *, is_full: bool = False) -> list[str]:
+    done.clear()
+    work = Reproduction([item], folder, is_full, data or {}, "netoffload reproduce made-item")
+    return [str(one) for one in work.run(lambda _said, _share: None)]
+
+
+def test_what_is_recorded_is_not_done_again(tmp_path: Path) -> None:
+    assert run(made_item("a"), tmp_path) == []
+    assert run(made_item("a", "b"), tmp_path) == []
+    assert done == ["b"]
+    path = records.path_of(tmp_path, "made-item")
+    path.write_text(path.read_text() + '{"format": 1, "item": "ma')  # killed while it wrote
+    assert run(made_item("a", "b"), tmp_path) == []
+    assert done == []
+    run(made_item("a", "b"), tmp_path, is_full=True)
+    assert done == ["a", "b"]
+    assert [one.effort for one in records.read(tmp_path, "made-item").values()] == ["full", "full"]
+
+
+def test_a_record_says_where_it_comes_from(tmp_path: Path) -> None:
+    run(made_item("a"), tmp_path)
+    (record,) = records.read(tmp_path, "made-item").values()
+    assert (record.command, record.effort, record.measured()) == (
+        "netoffload reproduce made-item",
+        "quick",
+        {"value": 2.5},
+    )
+    assert re.fullmatch(r"[0-9a-f]{10}|unknown", record.commit)
+    assert "cores of" in record.machine
+
+
+def test_what_fails_or_lacks_data_does_not_stop_the_rest(tmp_path: Path) -> None:
+    assert run(made_item("broken", "b"), tmp_path) == ["made-item: broken failed: a rank fell over"]
+    assert done == ["broken", "b"]
+    (missed,) = run(made_item("m", data=("mnist",)), tmp_path, {"mnist": tmp_path / "nowhere"})
+    assert missed.startswith("made-item: m left out: it needs --mnist DIR")
+    assert done == []
+
+
+def test_damaged_records_are_refused(tmp_path: Path) -> None:
+    records.path_of(tmp_path, "made-item").write_text('{"format": 7}\n')
+    with pytest.raises(UsageError, match=r"made-item.jsonl:1 is not a record of format 1"):
+        run(made_item("a"), tmp_path)
+
+
+def test_the_table_says_how_each_claim_stands(tmp_path: Path) -> None:
+    item = made_item("a", "b", "d")
+    run(item, tmp_path)
+    reading = page.write_item(item, tmp_path)
+    verdicts = [row.verdict for row in page.rows(item, reading)]
+    assert verdicts == ["agrees", "differs", "not reproducible here: no GPU", "holds"]
+    assert "| near | Table 1 | x | 2.4 | 2.5 | agrees |" in (tmp_path / "made-item.txt").read_text()
+    assert (tmp_path / "made-item.svg").exists()
+    assert Claim("a", "near", 2.4, "x", "Table 1").verdict(None) == "missing"
+
+
+def test_the_page_is_whole(tmp_path: Path) -> None:
+    items = [made_item("a"), made_item("a", name="another")]
+    for item in items:
+        run(item, tmp_path)
+    text = web.text([Paper("made", "Somebody", items)], tmp_path)
+    assert "<svg" in text
+    assert "no &lt;way&gt;" in text
+    assert not re.search(r"<(script|link|img)|src=|@import", text)
+    assert len(set(found := re.findall(r'\bid="([^"]+)"', text))) == len(found)
+
+
+@pytest.mark.parametrize("name", papers.items())
+def test_items_are_read_from_nothing_and_say_why_not(name: str) -> None:
+    item = papers.items()[name]
+    assert item.read({}).found == {} or name.endswith("model")
+    assert {claim.standing for claim in item.claims} & {Standing.COMPARABLE, Standing.SCALED}
+    for effort in (False, True):
+        keys = [step.key for step in item.steps(effort)]
+        assert len(set(keys)) == len(keys) > 0
+    lines = list(page.markdown(item, item.read({}), []))
+    assert all(len(line) <= page.COLUMNS for line in lines if not line.startswith("|"))
+
+
+def test_names_are_items_papers_or_all() -> None:
+    assert [item.name for item in papers.chosen(["pqasgd", "pqasgd-q"])] == [
+        "pqasgd-fig1",
+        "pqasgd-q",
+        "pqasgd-speedup",
+    ]
+    assert len(papers.chosen(["all"])) == len(papers.items())
+    with pytest.raises(UsageError, match="'fig99' is unknown"):
+        papers.chosen(["fig99"])
+
+
+def test_the_command_reproduces_what_takes_no_time(tmp_path: Path) -> None:
+    words = ["reproduce", "eightbit-speedups", "--out", str(tmp_path), "--json"]
+    rows = json.loads(netoffload(*words).stdout)["items"]["eightbit-speedups"]
+    verdicts = {row["claim"]: row["verdict"] for row in rows}
+    assert verdicts["4 GPUs, NervanaGPU, 32 bits: speed-up"] == "agrees"
+    assert verdicts["4 GPUs, 32 bits: sum of the printed terms"] == "differs"
+
+
+def test_a_setting_names_its_data_sets() -> None:
+    from netoffload.lab.papers.runs import settings_of
+
+    assert settings_of(Setting(False, {"mnist": Path("/m")}), "hdc", "mnist").data_dir == "/m"
+
+
+def test_the_labs_page_is_made_of_its_records() -> None:
+    """``netoffload report docs/lab/records --lab docs/lab/papers.md`` writes it."""
+    made = page.lab_page(papers.PAPERS, LAB / "records")
+    assert made == (LAB / "papers.md").read_text(encoding="utf-8")

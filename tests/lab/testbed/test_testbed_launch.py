@@ -1,0 +1,20 @@
+"""What becomes of ranks whose launcher does not do its part."""
+
+from __future__ import annotations
+
+import pytest
+
+from netoffload.errors import RunError
+from netoffload.lab.testbed import launch
+from netoffload.lab.testbed.launch_backends import Launch
+
+
+def test_a_launcher_that_misses_the_end_of_a_rank_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blind(_mpi: str, ranks: list[list[str]]) -> Launch:
+        return Launch(["sh", "-c", '"$@"; sleep 60', "sh", *ranks[0]], {}, {})
+
+    monkeypatch.setattr(launch, "make_local_launch", blind)
+    monkeypatch.setattr(launch, "FAILED_S", 0.1)
+    with pytest.raises(RunError, match=r"rank 0 was killed by signal 9") as caught:
+        launch.run_local_ranks(1, ["sh", "-c", "kill -9 $$"], timeout_s=30)
+    assert caught.value.exit_code == 128 + 9

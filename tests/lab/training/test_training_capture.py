@@ -1,0 +1,116 @@
+"""Gradients that are kept: of a run, and of one process without a testbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netoffload.collectives.samples import read_gradients
+from netoffload.compiled.arrays import Float32Array
+from netoffload.errors import UsageError
+from netoffload.lab.training.board import Board, check_tensorboard
+from netoffload.lab.training.capture import MAX_VECTORS, Captured, CapturingMethod, Layer
+from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.plan import Capture, Planned
+from netoffload.lab.training.replica import Replica
+from netoffload.lab.training.sample import sample_gradients
+from netoffload.methods import Method, Sent, Update
+
+
+class Doubling(Method):
+    """A method that overwrites the gradient, as a real one does."""
+
+    def __init__(self) -> None:
+        self.sent = Sent()
+
+    def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
+        gradient *= 2
+        update(gradient)
+
+
+@pytest.mark.parametrize(("iterations", "every", "kept"), [(7, 3, [3, 6]), (2, 1, [1, 2]), (40, 1, range(1, 33))])
+def test_what_goes_in_is_kept_and_passed_on(iterations: int, every: int, kept: list[int], tmp_path: Path) -> None:
+    capturing = CapturingMethod(Doubling(), every)
+    sums: list[float] = []
+    for iteration in range(1, iterations + 1):
+        gradient = np.full(3, iteration, np.float32)
+        capturing.step(gradient, np.zeros(3, np.float32), lambda total: sums.append(float(total[0])))
+    capturing.write(tmp_path)
+    assert sums == [2.0 * iteration for iteration in range(1, iterations + 1)]
+    gradients = read_gradients(tmp_path / "gradients.npy")
+    assert gradients.tolist() == [[iteration] * 3 for iteration in kept]
+    assert len(gradients) <= MAX_VECTORS
+
+
+def test_a_capture_says_where_its_layers_lie(tmp_path: Path) -> None:
+    replica, vectors = Replica(TrainSettings("inc")), tmp_path / "kept.npy"
+    capturing = CapturingMethod(Doubling(), 2, first=5)
+    for _ in range(3):
+        capturing.step(replica.gradient, replica.parameters, lambda _total: None)
+    capturing.write(tmp_path, replica.layers)
+    Capture(vectors).keep(tmp_path)
+    captured = Captured.read(vectors)
+    assert captured.iterations == (6, 8)
+    assert len(np.load(vectors)) == 2
+    assert captured.layers[:2] == (Layer("0.weight", (500, 784), 0, 392_000), Layer("0.bias", (500,), 392_000, 500))
+    last = captured.layers[-1]
+    assert last.offset + last.size == replica.parameters.size
+    with pytest.raises(UsageError, match="cannot read the layers of"):
+        Captured.read(tmp_path / "other.npy")
+
+
+def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="the extra tensorboard is not installed"
+    )
+    board = Board(tmp_path, [Layer("a.weight", (2, 3), 0, 6), Layer("a.bias", (2,), 6, 2)])
+    for done, loss in ((1, 0.5), (2, None), (3, 0.25)):
+        board.add_scalars(done, loss=loss, accuracy=None)
+    board.add_histograms(3, "gradient", np.array([0, 1, 2, 3, 4, 5, np.nan, 1], np.float32))
+    board.close()
+    events = accumulator.EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 0.5), (3, 0.25)]
+    assert (events.Tags()["scalars"], events.Tags()["histograms"]) == (["loss"], ["gradient/a.weight"])
+    [histogram] = events.Histograms("gradient/a.weight")
+    assert (histogram.step, histogram.histogram_value.num, histogram.histogram_value.sum) == (3, 6, 15)
+
+
+def test_a_missing_tensorboard_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(UsageError, match=r"pip install 'netoffload\[tensorboard\]'"):
+        check_tensorboard()
+
+
+def test_a_capture_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    run = Planned(TrainSettings("inc", iterations=10), has_nics=False)
+    Capture(tmp_path / "g.npy", 10).check([run])
+    with pytest.raises(UsageError, match="keeps gradients of a single run"):
+        Capture(tmp_path / "g.npy", 5).check([run, run])
+    with pytest.raises(UsageError, match="every 11 of 10 iterations"):
+        Capture(tmp_path / "g.npy", 11).check([run])
+    with pytest.raises(UsageError, match="is not a folder"):
+        Capture(tmp_path / "none" / "g.npy", 5).check([run])
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"\x93NUMPY", b"PK\x03\x04junk", np.zeros(3).tobytes()])
+def test_a_file_without_gradients_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "bad.npy").write_bytes(content)
+    with pytest.raises(UsageError, match=r"bad.npy is not a \.npy file of float32"):
+        read_gradients(tmp_path / "bad.npy")
+    with pytest.raises(UsageError, match="cannot read gradients"):
+        read_gradients(tmp_path / "none.npy")
+    np.save(tmp_path / "other.npy", np.zeros(3))
+    with pytest.raises(UsageError, match=r"other.npy is not a \.npy file of float32"):
+        read_gradients(tmp_path / "other.npy")
+
+
+@pytest.mark.slow
+def test_a_sample_is_that_of_its_seed() -> None:
+    once, again, other = sample_gradients(1), sample_gradients(1), sample_gradients(1, seed=2)
+    assert once.shape == (1, 1_149_010)
+    assert np.isfinite(once).all()
+    assert np.abs(once).max() > 1e-3
+    assert once.tobytes() == again.tobytes()
+    assert once.tobytes() != other.tobytes()

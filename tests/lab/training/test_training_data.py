@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from netoffload.errors import UsageError
+from netoffload.lab.training import corpus, data, image_files
+from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.dataset import open_saved, save
+from netoffload.lab.training.model_spec import Shape, Tokens
+
+
+def test_a_saved_set_opens_as_it_was(tmp_path: Path) -> None:
+    dataset = image_files.load_digits(3)
+    save(dataset, tmp_path)
+    opened = open_saved(tmp_path)
+    for field in dataclasses.fields(dataset):
+        np.testing.assert_array_equal(getattr(opened, field.name), getattr(dataset, field.name))
+    (tmp_path / "test_labels.npy").write_bytes(b"no numpy file")
+    with pytest.raises(UsageError, match="cannot open the data set"):
+        open_saved(tmp_path)
+
+
+def test_shards_share_out_every_sample_once() -> None:
+    images = np.arange(23, dtype=np.float32)[:, None]
+    labels = np.arange(23, dtype=np.int64)
+    shards = [data.shard(images, labels, worker, 4) for worker in range(4)]
+    assert [mine.tolist() for _, mine in shards] == [list(range(worker, 20, 4)) for worker in range(4)]
+    assert all(torch.equal(some[:, 0].long(), mine) for some, mine in shards)
+
+
+def test_batches_are_whole_epochs_in_a_new_order_that_the_seed_decides() -> None:
+    images, labels = torch.arange(11.0)[:, None], torch.arange(11)
+
+    def take(seed: int, worker: int) -> list[list[int]]:
+        chosen = itertools.islice(data.batches(images, labels, 5, seed, worker), 6)
+        return [mine.tolist() for some, mine in chosen if torch.equal(some[:, 0].long(), mine)]
+
+    epochs = [list(itertools.chain(*take(1, 0)[at : at + 2])) for at in (0, 2, 4)]
+    assert all(len(set(epoch)) == 10 for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert take(1, 0) == take(1, 0)
+    assert len({str(take(1, 0)), str(take(2, 0)), str(take(1, 1))}) == 3
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 5])
+def test_the_first_batches_can_be_left_out(first: int) -> None:
+    images, labels = torch.arange(11.0)[:, None], torch.arange(11)
+    whole, rest = (data.batches(images, labels, 5, 1, 0, at) for at in (0, first))
+    for (_, expected), (_, mine) in itertools.islice(zip(itertools.islice(whole, first, None), rest, strict=False), 4):
+        assert torch.equal(mine, expected)
+
+
+def test_too_many_workers_for_the_data_are_refused() -> None:
+    with pytest.raises(UsageError, match="60 workers get 23 samples each of digits"):
+        data.load(TrainSettings("inc", nodes=60))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"method": "star"}, "exchange 'star' is unknown: choose from wa, wa\\+c, inc, inc\\+c"),
+        ({"nodes": 0}, "0 workers"),
+        ({"nodes": 65}, "65 workers: choose 1..64"),
+        ({"iterations": 0}, "iterations is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"loss_scale": 3.0}, "not a power of two"),
+        ({"loss_scale": 0.0}, "not a power of two"),
+        ({"learning_rate": float("nan")}, "learning rate"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"data": "mnist"}, "--data-dir"),
+        ({"data": "cifar"}, "data set 'cifar' is unknown"),
+        ({"data": "fashion-mnist"}, "fashion-mnist needs --data-dir with its four IDX files"),
+        ({"data": "digits:side=3"}, "digits data of this model takes no parameters, not side=3"),
+        ({"data": "text:classes=3"}, "text data of this model takes length=N, not classes=3"),
+        ({"data": "synthetic:length=3"}, "takes channels=N, side=N, classes=N, samples=N, not length=3"),
+        ({"data": "synthetic:side=0"}, "not side=0"),
+        (
+            {"data": "synthetic:side=29"},
+            r"hdc takes 28x28 grey images \(digits, mnist, fashion-mnist\), not synthetic:",
+        ),
+        ({"data": "text"}, r"hdc takes 28x28 grey images .*, not text: choose the model gpt, lstm"),
+        ({"model": "gpt", "data": "digits"}, r"gpt takes sequences of tokens \(text\), not digits: choose .* resnet20"),
+        ({"model": "alexnet", "data": "digits"}, r"alexnet takes images of 63x63 or more \(synthetic\), not digits"),
+        ({"sharing": "dirichlet:alpha=0"}, "alpha must be a number above 0"),
+        ({"sharing": "dirichlet:alpha=much"}, "alpha must be a number above 0"),
+    ],
+)
+def test_settings_that_cannot_be_run_are_refused(wrong: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        dataclasses.replace(TrainSettings("inc"), **wrong)  # type: ignore[arg-type]
+
+
+def test_every_model_names_a_data_set_and_a_record_gets_its_whole_name() -> None:
+    assert TrainSettings("inc").data_spec.name == "digits"
+    assert TrainSettings("inc", model="gpt").resolved().data == "text"
+    whole = "synthetic:channels=3,side=224,classes=1000"
+    assert TrainSettings("inc", model="alexnet").resolved().data == whole
+    smaller = TrainSettings("inc", model="alexnet", data="synthetic:side=64,samples=7")
+    assert smaller.resolved().data == "synthetic:channels=3,side=64,classes=1000,samples=7"
+    assert smaller.resolved().sample_shape == smaller.sample_shape == Shape(3, 64, 1000)
+
+
+@pytest.mark.parametrize("name", ["synthetic:side=9,channels=2,classes=5", "synthetic:length=9,classes=5,samples=30"])
+def test_noise_has_the_shape_of_its_name_and_depends_on_the_seed(name: str) -> None:
+    settings = TrainSettings("inc", model="gpt" if "length" in name else "cnn", data=name, nodes=2, batch=10)
+    dataset, again = data.load(settings), data.load(settings)
+    other = data.load(dataclasses.replace(settings, seed=2))
+    shape = settings.sample_shape
+    assert dataset.train_images.shape == (30 if settings.data_spec.samples else 20, shape.features)
+    np.testing.assert_array_equal(dataset.train_images, again.train_images)
+    assert not np.array_equal(dataset.train_images, other.train_images)
+    assert set(np.unique(dataset.train_labels)) == set(range(5))
+    if isinstance(shape, Tokens):
+        np.testing.assert_array_equal(dataset.train_images[:, 1:], dataset.train_labels[:, :-1])
+
+
+def test_the_corpus_is_this_pythons_own_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, text = corpus.load_text(), corpus.read_text()
+    assert len(dataset.train_labels) > 2500  # 350,000 characters
+    assert 8.9 < len(dataset.train_labels) / len(dataset.test_labels) < 9.2
+    np.testing.assert_array_equal(dataset.train_images[:, 1:], dataset.train_labels[:, :-1])
+    alphabet = np.array(["\n", *map(chr, range(32, 127))])
+    plain = "".join(character if character == "\n" or " " <= character <= "~" else "?" for character in text)
+    assert "".join(alphabet[dataset.train_labels[4]]) == plain[4 * 128 + 1 : 5 * 128 + 1]
+    assert "".join(alphabet[dataset.test_images[0]]) == plain[9 * 128 : 10 * 128]
+    short = TrainSettings("inc", model="gpt", data="text:length=32")
+    assert (short.resolved().data, data.load(short).test_labels.shape[1]) == ("text:length=32", 32)
+    monkeypatch.setattr(corpus, "MODULE", "pydoc_data.nothing")
+    with pytest.raises(UsageError, match=r"this Python lacks pydoc_data\.nothing, the text corpus: install"):
+        corpus.load_text()
+
+
+def test_dirichlet_shares_out_every_sample_once_the_more_alike_the_larger_alpha() -> None:
+    labels = np.random.default_rng(1).integers(0, 10, 4000)
+
+    def unlike(alpha: float) -> float:
+        parts = data.dirichlet_split(labels, 4, alpha, seed=1)
+        np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(4000))
+        counts = np.array([np.bincount(labels[part], minlength=10) for part in parts])
+        return float((counts.max(0) / counts.sum(0)).mean())
+
+    assert 0.25 < unlike(1000.0) < 0.3 < unlike(1.0) < unlike(0.01)
+    assert unlike(0.01) > 0.9
+    first, again, other = (data.dirichlet_split(labels, 4, 0.5, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
+    assert not all(np.array_equal(one, two) for one, two in zip(first, other, strict=True))
+
+
+def test_workers_get_what_their_sharing_says() -> None:
+    dataset = image_files.load_digits(1)
+    labels = dataset.train_labels
+    settings = TrainSettings("inc", nodes=4, sharing="dirichlet:alpha=0.3")
+    images, mine = data.share(settings, dataset, 2)
+    chosen = data.dirichlet_split(labels, 4, 0.3, settings.seed)[2]
+    np.testing.assert_array_equal(mine, labels[chosen])
+    np.testing.assert_array_equal(images, dataset.train_images[chosen])
+    for sharing, expected in (("shared", labels), ("partitioned", labels[2:1436:4])):
+        np.testing.assert_array_equal(
+            data.share(dataclasses.replace(settings, sharing=sharing), dataset, 2)[1], expected
+        )
+
+
+def test_noise_too_large_for_memory_is_one_line() -> None:
+    with pytest.raises(UsageError, match=r"^synthetic:channels=1,side=9999999,.* does not fit into memory: Unable to"):
+        data.load(TrainSettings("inc", model="cnn", data="synthetic:side=9999999"))
+
+
+def test_a_split_too_uneven_is_one_line() -> None:
+    with pytest.raises(
+        UsageError, match=r"worker \d+ gets \d+ of 1437 samples by dirichlet:alpha=0\.001: a batch is 25$"
+    ):
+        data.load(TrainSettings("inc", nodes=9, sharing="dirichlet:alpha=0.001"))
+    with pytest.raises(UsageError, match="sequences have no classes to split by"):
+        data.load(TrainSettings("inc", model="gpt", sharing="dirichlet:alpha=1"))
+    with pytest.raises(UsageError, match="4 samples are no batch of 5"):
+        next(data.batches(torch.zeros(4, 1), torch.zeros(4), 5, 1, 0))

@@ -1,0 +1,359 @@
+"""The methods with threads as ranks, and the codec's arithmetic on tagged channels."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from quick_cases import with_quick
+
+from netoffload import codec
+from netoffload.collectives import Exchange
+from netoffload.collectives.inprocess import run_ranks
+from netoffload.compiled.arrays import Float32Array
+from netoffload.compressors.registry import get
+from netoffload.errors import UsageError
+from netoffload.lab.training import data, image_files, inprocess
+from netoffload.lab.training.config import TrainSettings
+from netoffload.lab.training.dataset import Dataset, Images
+from netoffload.lab.training.layers import FullyConnected
+from netoffload.lab.training.loop import Timeline, method_of, run_server, run_worker, warm_up
+from netoffload.lab.training.models import MODELS
+from netoffload.lab.training.outcome import Parts
+from netoffload.lab.training.overlap import Overlap
+from netoffload.lab.training.replica import Replica
+from netoffload.methods import PAPERS, Bucket, GradientReducer, Method, Update, Way, expand
+from netoffload.methods.payloads import PayloadRingReducer
+
+BOUND_K = 10
+
+PLAIN = ("wa", "wa+c", "inc", "inc+c")
+# fmt: off
+OTHERS = (
+    *("fullsgd", "psgd:p=3", "rsgd:p=3", "none", "none:via=server", "none:via=ring", "bounded", "bounded:via=ring"),
+    *("terngrad", "terngrad:exempt=2", "terngrad:via=gather", "qsgd:rule=mn", "pqasgd:p=3"),
+    *("wgt", "bgt", "qgt", "8bit-dynamic", "fp16", "16b-T"),
+)
+GROUPED = ("wa:groups=2", "wa+c:groups=2", "inc:groups=2", "inc+c:groups=2", "inc:groups=2,top=wa")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As a rank does it; sums over another number of threads round otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return image_files.load_digits(1)
+
+
+def train(settings: TrainSettings, digits: Dataset) -> list[tuple[Float32Array, Timeline]]:
+    """Run all ranks; each returns its parameters and its timeline."""
+    chosen = codec.get("inceptionn")
+
+    def quantise(block: Float32Array) -> None:
+        chosen.round_trip(block, BOUND_K, out=block)
+
+    def one_rank(exchange: Exchange) -> tuple[Float32Array, Timeline]:
+        torch.set_num_threads(1)
+        replica = Replica(settings)
+
+        def new_method() -> Method:
+            return method_of(settings, exchange, quantise, replica.layer_sizes)
+
+        if exchange.rank >= settings.nodes:
+            warm_up(replica, new_method(), None)
+            own = new_method()
+            timeline = run_server(replica, own, settings.iterations)
+            own.finish(replica.parameters)
+            return replica.parameters, timeline
+        shard = data.shard(digits.train_images, digits.train_labels, exchange.rank, settings.nodes)
+
+        def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            return data.batches(*shard, settings.batch, settings.seed, exchange.rank)
+
+        warm_up(replica, new_method(), batches())
+        own = new_method()
+        timeline = run_worker(replica, own, batches(), settings.iterations)
+        own.finish(replica.parameters)
+        return replica.parameters, timeline
+
+    return run_ranks(settings.ranks, one_rank, codec=chosen, bound_k=BOUND_K, timeout_s=60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exchange", [*PLAIN, *OTHERS])
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_replicas_end_bit_identical_and_have_moved(exchange: str, nodes: int, digits: Dataset) -> None:
+    settings = TrainSettings(exchange, nodes=nodes, iterations=4, learning_rate=0.05)
+    ranks = train(settings, digits)
+    assert len(ranks) == settings.ranks
+    initial = Replica(settings).parameters
+    assert np.count_nonzero(ranks[0][0] != initial) > initial.size // 2
+    for parameters, _ in ranks[1 : nodes if settings.spec.way is Way.SERVER else None]:
+        np.testing.assert_array_equal(parameters.view(np.uint32), ranks[0][0].view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        pytest.param("gpt", "length=8,classes=9", marks=pytest.mark.slow),
+        pytest.param("resnet20", "side=8", marks=pytest.mark.slow),
+        ("dettmers-cifar", "side=8"),
+    ],
+)
+def test_other_kinds_of_models_train_on_the_ring(model: str, shape: str) -> None:
+    """Tokens and shared weights, normalisation, layers of our own; the noise is soon known by heart."""
+    settings = TrainSettings(
+        "inc", nodes=2, iterations=12, model=model, data=f"synthetic:{shape}", batch=4, learning_rate=0.01
+    )
+    (first, timeline), (second, _) = train(settings, data.load(settings))
+    np.testing.assert_array_equal(first.view(np.uint32), second.view(np.uint32))
+    [(_, start), _] = train(dataclasses.replace(settings, iterations=1), data.load(settings))
+    assert start.last_loss is not None
+    assert timeline.last_loss is not None
+    assert timeline.last_loss < 0.9 * start.last_loss
+
+
+@pytest.fixture(scope="module")
+def by_ring(digits: Dataset) -> Float32Array:
+    """Parameters after four iterations of three workers over the exact ring."""
+    return train(TrainSettings("inc", nodes=3, iterations=4, learning_rate=0.05), digits)[0][0]
+
+
+@pytest.mark.parametrize("exchange", with_quick(["wa", "none", "none:via=server", "none:via=ring"], ["wa"]))
+def test_exact_ways_train_the_same_up_to_rounding(exchange: str, digits: Dataset, by_ring: Float32Array) -> None:
+    other = train(TrainSettings(exchange, nodes=3, iterations=4, learning_rate=0.05), digits)[0][0]
+    np.testing.assert_allclose(other, by_ring, rtol=1e-3, atol=2e-6)
+
+
+@pytest.mark.parametrize("exchange", ["psgd:p=1", "rsgd:p=1"])
+def test_averaging_weights_in_every_iteration_is_averaging_gradients(exchange: str, digits: Dataset) -> None:
+    # One step, since each worker has its own momentum afterwards.
+    other, inc = (
+        train(TrainSettings(name, nodes=2, iterations=1, learning_rate=0.05), digits)[0][0]
+        for name in (exchange, "inc")
+    )
+    np.testing.assert_allclose(other, inc, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("exchange", ["wa", "inc", "inc+c"])
+def test_one_worker_trains_as_if_alone(exchange: str, digits: Dataset) -> None:
+    # Also over the compressed ring: a ring of one sends nothing, so nothing is lost.
+    settings = TrainSettings(exchange, nodes=1, iterations=4, learning_rate=0.05)
+    alone = Replica(settings)
+    shard = data.shard(digits.train_images, digits.train_labels, 0, 1)
+    for iteration, batch in enumerate(itertools.islice(data.batches(*shard, settings.batch, settings.seed, 0), 4)):
+        alone.backward(*batch)
+        alone.update(alone.gradient, iteration)
+    parameters, _ = train(settings, digits)[0]
+    np.testing.assert_array_equal(parameters, alone.parameters)
+
+
+def test_compression_changes_what_is_trained_and_the_loss_scale_narrows_it(digits: Dataset) -> None:
+    def distance(scale: float) -> float:
+        exact, lossy = (
+            train(TrainSettings(exchange, nodes=2, iterations=2, learning_rate=0.05, loss_scale=scale), digits)[0][0]
+            for exchange in ("inc", "inc+c")
+        )
+        return float(np.abs(exact - lossy).mean())
+
+    plain, scaled = distance(1.0), distance(64.0)
+    assert 0 < scaled < plain / 4
+
+
+@pytest.mark.slow
+def test_training_learns_over_the_compressed_ring(digits: Dataset) -> None:
+    settings = TrainSettings("inc+c", nodes=2, iterations=60, learning_rate=0.05, loss_scale=8)
+    parameters, timeline = train(settings, digits)[0]
+    replica = Replica(settings)
+    replica.parameters[:] = parameters
+    images, labels = torch.from_numpy(digits.test_images), torch.from_numpy(digits.test_labels)
+    assert replica.accuracy(images, labels) > 0.8
+    assert timeline.last_loss is not None
+    assert timeline.last_loss < 1.0
+
+
+def test_time_is_split_by_the_clock_that_is_given() -> None:
+    settings = TrainSettings("inc", nodes=1, iterations=2)
+    batch = (torch.rand(25, 784), torch.zeros(25, dtype=torch.int64))
+    ticks = itertools.count()
+    replica = Replica(settings)
+    done: list[int] = []
+
+    class UpdatesAtOnce(Method):
+        sum_s = 0.5
+
+        def __init__(self) -> None:
+            """It sends nothing."""
+
+        def step(self, gradient: Float32Array, parameters: Float32Array, update: Update) -> None:
+            update(gradient)
+
+    timeline = run_worker(
+        replica,
+        UpdatesAtOnce(),
+        itertools.repeat(batch),
+        2,
+        clock=lambda: float(next(ticks)),
+        after_iteration=done.append,
+    )
+    # Readings per iteration: start, loss, computed, update's start and end, end.
+    assert timeline.wall_s == [5.0, 5.0]
+    assert timeline.parts == [Parts(forward_s=1, backward_s=1, update_s=1)] * 2
+    assert timeline.parts[0].compute_s == 3
+    assert done == [1, 2]
+
+
+@pytest.mark.parametrize("exchange", with_quick(GROUPED, ["inc+c:groups=2"]))
+def test_groups_train_the_same_up_to_what_the_codec_rounds(exchange: str, digits: Dataset) -> None:
+    settings = TrainSettings(exchange, nodes=4, iterations=2, learning_rate=0.05, loss_scale=64)
+    ranks = train(settings, digits)
+    assert len(ranks) == settings.ranks == (7 if exchange.startswith("wa") else 4)
+    for parameters, _ in ranks[1:]:
+        np.testing.assert_array_equal(parameters.view(np.uint32), ranks[0][0].view(np.uint32))
+    plain = train(dataclasses.replace(settings, method="inc"), digits)[0][0]
+    np.testing.assert_allclose(ranks[0][0], plain, rtol=1e-4, atol=5e-5 if settings.compressed else 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "exchange"),
+    [
+        ("hdc", "inc"),
+        ("resnet20", "inc"),
+        pytest.param("hdc", "bounded", marks=pytest.mark.slow),
+        pytest.param("hdc", "none:via=server", marks=pytest.mark.slow),
+        pytest.param("hdc", "none:via=ring", marks=pytest.mark.slow),
+    ],
+)
+def test_buckets_leave_the_weights_that_the_whole_leaves(exchange: str, model: str, digits: Dataset) -> None:
+    # Two workers: with more, a ring adds in another order. Layers that write their gradients themselves, and torch's.
+    asked = TrainSettings(exchange, nodes=2, iterations=2, learning_rate=0.05, loss_scale=8, model=model)
+    if model != "hdc":
+        asked = dataclasses.replace(asked, data="synthetic:side=8", batch=2)
+    dataset = digits if model == "hdc" else data.load(asked)
+    whole, in_parts = train(asked, dataset), train(dataclasses.replace(asked, bucket_mb=0.3), dataset)
+    for (one, _), (other, _) in zip(whole[:2], in_parts[:2], strict=True):
+        np.testing.assert_array_equal(one.view(np.uint32), other.view(np.uint32))
+
+
+def test_buckets_of_a_compressed_ring_leave_equal_replicas(digits: Dataset) -> None:
+    settings = TrainSettings("inc+c", nodes=3, iterations=2, learning_rate=0.05, loss_scale=64)
+    whole = train(settings, digits)[0][0]
+    (first, _), *others = train(dataclasses.replace(settings, bucket_mb=0.5), digits)
+    for other, _ in others:
+        np.testing.assert_array_equal(other.view(np.uint32), first.view(np.uint32))
+    np.testing.assert_allclose(first, whole, rtol=1e-4, atol=5e-5)
+
+
+def test_a_bucket_travels_while_backward_goes_on() -> None:
+    """Backward stops before the first layer until the last ones are summed, which without overlap never happens."""
+    settings = TrainSettings("inc", nodes=2, bucket_mb=9e-4)
+
+    def one_rank(exchange: Exchange) -> tuple[bool, float]:
+        summed = threading.Event()
+        came: list[bool] = []
+
+        class Stop(torch.nn.Module):
+            def forward(self, values: torch.Tensor) -> torch.Tensor:
+                values = values.clone()
+                values.register_hook(lambda _: came.append(summed.wait(10)))  # type: ignore[no-untyped-call]
+                return values
+
+        class Telling(Overlap):
+            def _reduce(self, bucket: Bucket) -> None:
+                super()._reduce(bucket)
+                summed.set()
+
+        module = torch.nn.Sequential(FullyConnected(784, 10), Stop(), FullyConnected(10, 10), torch.nn.Linear(10, 10))
+        replica = Replica(settings, module)
+        reducer = method_of(settings, exchange, None, replica.layer_sizes)
+        assert isinstance(reducer, GradientReducer)
+        assert reducer.buckets == ((2, 3, 4, 5), (1,), (0,))
+        overlap = Telling(replica, reducer, time.perf_counter)
+        replica.backward(torch.rand(5, 784), torch.zeros(5, dtype=torch.int64))
+        overlap.finish()
+        return came == [True], overlap.hidden_s
+
+    for came, hidden_s in run_ranks(2, one_rank):
+        assert came
+        assert hidden_s > 0
+
+
+def test_a_wrong_number_of_ranks_or_no_codec_is_refused() -> None:
+    def wrong_size(exchange: Exchange) -> None:
+        method_of(TrainSettings("wa", nodes=2), exchange, None)
+
+    def no_codec(exchange: Exchange) -> None:
+        method_of(TrainSettings("inc+c", nodes=2), exchange, None)
+
+    with pytest.raises(UsageError, match="wa with 2 workers needs 3 ranks, not 2"):
+        run_ranks(2, wrong_size)
+    with pytest.raises(UsageError, match="needs a codec"):
+        run_ranks(2, no_codec)
+
+
+def test_one_of_every_system_of_the_papers_can_be_asked_for() -> None:
+    runs = [TrainSettings(name) for name in expand(["papers", "inc"], MODELS["cnn"].thresholds)]
+    assert len(runs) == len({run.method for run in runs}) == len(PAPERS)
+    assert {run.spec.way for run in runs} == set(Way)
+    assert get("qgt", threshold=MODELS["cnn"].thresholds["qgt"]) in [run.spec.compressor for run in runs]
+
+
+def test_a_ring_of_payloads_has_a_random_stream_for_every_block_of_every_rank() -> None:
+    def keys(exchange: Exchange) -> list[tuple[int, int]]:
+        own = method_of(TrainSettings("qsgd:via=ring", nodes=3), exchange, None, (1000,))
+        assert isinstance(own, PayloadRingReducer)
+        return [state.key() for state in own.states_of(None)]
+
+    streams = [key for of_rank in run_ranks(3, keys) for key in of_rank]
+    assert len(streams) == len(set(streams)) == 3 * 3
+
+
+def test_a_periodic_method_is_charged_for_its_iterations_alone(digits: Dataset) -> None:
+    # Jiang and Agrawal, 5.1: a p-th of the weights in every iteration; making one model at the end is not theirs.
+    for name, octets in (("rsgd:p=2", 0.5), ("psgd:p=2", 1 / 3)):
+        learned = inprocess.train(TrainSettings(name, nodes=2, iterations=3, learning_rate=0.05), digits)
+        assert learned.efficiency == pytest.approx(octets, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_ternary_gradients_train_at_their_default_rate(digits: Dataset) -> None:
+    # Brighter than photographs of clothes, which diverge sometimes with HDC's own 0.1; this always does.
+    def brighter(images: Images) -> Images:
+        return np.float32(1.4) * images + np.float32(0.4)
+
+    bright = dataclasses.replace(
+        digits, train_images=brighter(digits.train_images), test_images=brighter(digits.test_images)
+    )
+    learned = inprocess.train(TrainSettings("terngrad", nodes=2, iterations=24), bright)
+    assert learned.accuracy > 0.5
+    learned = inprocess.train(TrainSettings("terngrad", nodes=2, iterations=12, learning_rate=0.1), bright)
+    assert learned.accuracy < 0.2
+
+
+@pytest.mark.slow
+def test_error_feedback_carries_what_was_left_over(digits: Dataset) -> None:
+    def distance(error_feedback: bool) -> float:
+        # Deterministic and biased towards zero: without a residual small gradients never arrive.
+        settings = TrainSettings("inceptionn", nodes=2, iterations=8, learning_rate=0.05, error_feedback=error_feedback)
+        exact = TrainSettings("inc", nodes=2, iterations=8, learning_rate=0.05)
+        return float(np.linalg.norm(train(settings, digits)[0][0] - train(exact, digits)[0][0]))
+
+    assert distance(True) < distance(False)
+
+
+def test_pqasgd_needs_fewer_levels_for_shared_data() -> None:
+    own, shared = (TrainSettings("pqasgd:p=4", sharing=sharing).spec for sharing in ("partitioned", "shared"))
+    assert own.compressor == get("qsgd", rule="mpn", norm="l2", bucket=0, batch=25, period=4)
+    assert shared.compressor == get("qsgd", rule="n", norm="l2", bucket=0, batch=25, period=4)
