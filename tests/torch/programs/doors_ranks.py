@@ -38,7 +38,7 @@ from netoffload.torch import (
     broadcast_parameters,
     compress_hook,
 )
-from netoffload.transport.driver import prepare
+from netoffload.transport.rounds.driver import prepare
 
 SIZE = 3
 STEPS = 9
