@@ -30,7 +30,7 @@ BLOCKS = blocks()
 DOORS = (
     "netoffload.lab.testbed.build.check_root",
     "netoffload.lab.testbed.run_local_ranks",
-    "netoffload.lab.cli.bench_command.progress_bar",
+    "netoffload.lab.cli.bench.progress_bar",
     "netoffload.lab.cli.reproduce.progress_bar",
     "netoffload.lab.cli.training_runs.progress",
     "netoffload.lab.cli.verify.progress_bar",

@@ -106,14 +106,7 @@ def variants(codecs: Sequence[Codec], only_kernels: Sequence[str] = ()) -> list[
 
 
 def measure(variant: Variant, values: Float32Array, wanted: Float32Array, bound_k: int, repeat: int) -> Measurement:
-    """Check a codec on a vector, then time it.
-
-    Args:
-        variant: what is measured.
-        values: float32[n], contiguous.
-        wanted: float32[n], what the oracle makes of them.
-        bound_k: the error bound is 2**-bound_k.
-        repeat: samples.
+    """Check a codec on a contiguous float32[n], of which the oracle makes ``wanted``, then time it.
 
     Raises:
         RunError: the floats that come back are not the oracle's.
