@@ -124,6 +124,7 @@ class Allreduce:
     def __init__(self, asked: AllreduceSettings) -> None:
         """Prepare one part per number of nodes."""
         self._asked, self._names = asked, asked.what or installed() or DEFAULT
+        self._sizes_octets = asked.sizes_octets
         self._parts = [_Part(bed) for bed in asked.beds()]
         of_ranks = replace(asked, gradients=gradients_argument(asked.gradients))
         self._rank_arguments = ["--rate", asked.rate, *words_of(of_ranks, ALLREDUCE_ARGUMENTS)]
@@ -156,7 +157,7 @@ class Allreduce:
             configuration={
                 **asdict(first.bed),
                 "nodes": list(asked.nodes),
-                "sizes_octets": list(asked.sizes_octets),
+                "sizes_octets": list(self._sizes_octets),
                 "repeat": asked.repeat,
                 "gradients": asked.gradients,
                 "seed": asked.seed,
@@ -171,11 +172,11 @@ class Allreduce:
             ],
             missing=[lack for name in DEFAULT if (lack := JOBS[name].missing()) is not None],
             versions=_versions(first.records),
-            bound_s=least_s(first.bed.nodes, asked.sizes_octets[0], first.bed.rate_bps),
+            bound_s=least_s(first.bed.nodes, self._sizes_octets[0], first.bed.rate_bps),
             results=[
                 replace(part.records[name].results[index], what=name)
                 for part in self._parts
-                for index in range(len(asked.sizes_octets))
+                for index in range(len(self._sizes_octets))
                 for name in self._names
                 if name in part.records
             ],
@@ -209,7 +210,7 @@ class Allreduce:
         """Return the time after which a contender is ended as hung."""
         assert bed.rate_bps is not None
         calls = self._asked.repeat + UNTIMED_CALLS
-        calls_s = calls * sum(least_s(bed.nodes, octets, bed.rate_bps) for octets in self._asked.sizes_octets)
+        calls_s = calls * sum(least_s(bed.nodes, octets, bed.rate_bps) for octets in self._sizes_octets)
         # The aggregator's link carries (p-1) vectors each way, one way after the other: p times the bound.
         return SETUP_S + (SLOWEST_OVER_BOUND + bed.nodes) * calls_s
 
