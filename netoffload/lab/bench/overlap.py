@@ -41,7 +41,7 @@ class Findings(OverlapRecord):
     load_1min: float
 
     def shown(self) -> Iterator[Table | str]:
-        """See :meth:`Finding.shown`."""
+        """See :meth:`~netoffload.lab.declared.Finding.shown`."""
         measured = "-" if self.rate_bps_measured is None else config.format_rate(self.rate_bps_measured)
         title = (
             f"{self.buckets} buckets of {mega(self.size_octets)} MB, {self.ranks} nodes, "
