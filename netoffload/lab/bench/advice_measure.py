@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import numpy as np
 
@@ -103,49 +103,22 @@ class Findings(Finding):
             yield f"The machine was busy: load {self.load_1min:.1f} on {self.cores} cores."
 
 
-class Ranks(Protocol):
-    """Ranks that can carry out a call together."""
-
-    @property
-    def rank(self) -> int:
-        """This one."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        ...
-
-    def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
-        """Return what ``body`` returns on this rank; the ranks compress by ``precision``, or not at all (None)."""
-        ...
-
-
 @dataclass(frozen=True)
-class LocalRanks:
-    """Ranks that are threads of this process."""
+class Ranks:
+    """Ranks that carry out a call together: this process is one of a launcher's, or all are threads of this process."""
 
     size: int
     rank: int = 0
+    are_launched: bool = False
 
     def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
-        """See :class:`Ranks`."""
-        results = run_tcp(self.size, body, coding=None if precision is None else precision.quantiser())
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-        return cast("T", results[0])
-
-
-@dataclass(frozen=True)
-class LaunchedRanks:
-    """Ranks that torchrun, mpiexec or ``netoffload run`` started; this process is one of them."""
-
-    size: int
-    rank: int
-
-    def run(self, precision: Precision | None, body: Callable[[TcpExchange], T]) -> T:
-        """See :class:`Ranks`."""
+        """Return what ``body`` returns on this rank; the ranks compress by ``precision``, or not at all (None)."""
+        if not self.are_launched:
+            results = run_tcp(self.size, body, coding=None if precision is None else precision.quantiser())
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+            return cast("T", results[0])
         try:
             from netoffload.torch.ranks import connect
         except ImportError as error:
@@ -157,12 +130,12 @@ class LaunchedRanks:
             return body(calls.plane.exchange)
 
 
-def launched_ranks() -> LaunchedRanks | None:
-    """Return the launcher's ranks, of which this process is one; None without a launcher."""
+def launched_ranks() -> Ranks | None:
+    """Return the ranks that torchrun, mpiexec or ``netoffload run`` started; None without a launcher."""
     said = dict(os.environ)
     set_rank_environment(said)
     size = int(said.get("WORLD_SIZE", "1"))
-    return LaunchedRanks(size, int(said["RANK"])) if size > 1 else None
+    return Ranks(size, int(said["RANK"]), are_launched=True) if size > 1 else None
 
 
 class Adviser(AllOrNothing[Findings]):
@@ -173,9 +146,9 @@ class Adviser(AllOrNothing[Findings]):
         self._asked, self._rate_bps = asked, asked.rate_bps
         check(asked)
         self._load_1min = os.getloadavg()[0]
-        self._ranks: Ranks | None = launched_ranks()
+        self._ranks = launched_ranks()
         if self._ranks is None and asked.is_tried:
-            self._ranks = LocalRanks(asked.nodes or RANKS_DEFAULT)
+            self._ranks = Ranks(asked.nodes or RANKS_DEFAULT)
         if self._ranks is None and self._rate_bps is None:
             raise UsageError(
                 "which network? Say --rate 1gbit, or start it on your ranks (torchrun, mpiexec, netoffload run), "
@@ -197,7 +170,7 @@ class Adviser(AllOrNothing[Findings]):
         elif ranks is not None:
             progress("measuring the network")
             network = ranks.run(None, path)
-            if isinstance(ranks, LocalRanks):
+            if not ranks.are_launched:
                 network = replace(network, source="loopback of this machine")
         assert network is not None
         tried: dict[str, float] = {}

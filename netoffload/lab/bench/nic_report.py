@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -61,14 +61,6 @@ class Cpu(Finding):
 
     carriers: float
     machine: float
-
-    @classmethod
-    def of(cls, streams: Streams) -> Cpu:
-        """Return the medians over a contender's streams."""
-        return cls(
-            _median(streams, lambda one: 1e9 * one.carrier_cpu_s / one.octets),
-            _median(streams, lambda one: 1e9 * one.machine_cpu_s / one.octets),
-        )
 
 
 @dataclass(frozen=True)
@@ -199,26 +191,25 @@ def report(asked: NicBenchSettings, measured: Measured, reason: str | None = Non
     unshaped, shaped = measured.unshaped, measured.shaped
     assert unshaped is not None
     peers, nic = asked.peers_of(tuple(vpn_peers.PEERS)), NicSettings(asked.codec, asked.bound)
-    goodput = {name: _median_gbps(one.samples) for name, one in unshaped.contenders.items()}
+    rows = {stage.rate_bps: _rows(stage) for stage in (unshaped, *shaped)}
+    goodput = {name: row.Gbps.median for name, row in rows[None].items()}
     return Findings(
         kernel_Gbps=goodput["kernel"],
         bypass_Gbps=goodput["bypass"],
         bypass_kernel_Gbps=goodput["bypass_kernel"],
         tagged_Gbps={name: goodput[name] for name in TAGGED},
-        shaped=[_shaped(stage) for stage in shaped],
+        shaped=[_shaped(stage, rows[stage.rate_bps]) for stage in shaped],
         rtt_us=_rtt({name: ping.samples for name, ping in unshaped.pings.items()}),
-        peers={name: _peer(name, shaped) for name in peers},
+        peers={
+            name: _peer(name, [(stage.contenders[name].failed, rows[stage.rate_bps]) for stage in shaped])
+            for name in peers
+        },
         bypass_over_kernel=_over(unshaped, "bypass", "kernel"),
         bypass_kernel_over_kernel=_over(unshaped, "bypass_kernel", "kernel"),
         coalesced_over_bypass=_over(unshaped, "coalesced", "bypass"),
-        cpu_s_per_GB={name: Cpu.of(one.samples) for name, one in unshaped.contenders.items()},
+        cpu_s_per_GB={name: row.cpu_s_per_GB for name, row in rows[None].items()},
         payload_ratio=unshaped.payload.ratio,
-        streams=[
-            _row(stage.rate_bps, name, one.samples)
-            for stage in (unshaped, *shaped)
-            for name, one in stage.contenders.items()
-            if one.samples
-        ],
+        streams=[row for of_stage in rows.values() for row in of_stage.values()],
         missing={_rate_word(rate_bps): reason for rate_bps in asked.rates_bps[len(shaped) :]},
         configuration={
             "rates_bps": asked.rates_bps,
@@ -239,25 +230,25 @@ def report(asked: NicBenchSettings, measured: Measured, reason: str | None = Non
     )
 
 
-def _shaped(stage: Stage) -> ShapedRow:
-    rate_bps = stage.rate_bps
-    assert rate_bps is not None
-    named = {"untagged": "bypass"} | {name: name for name in TAGGED}
-    streams = {name: stage.contenders[contender].samples for name, contender in named.items()}
-    per_octet = {name: _median(some, lambda one: one.wire_octets / one.octets) for name, some in streams.items()}
-    goodput = {name: _median_gbps(some) for name, some in streams.items()}
-    ratios = {name: per_octet["untagged"] / per_octet[name] for name in TAGGED}
+def _rows(stage: Stage) -> dict[str, StreamRow]:
+    """Return the rows of a stage by contender; those without a sample have none."""
+    return {name: _row(stage.rate_bps, name, one.samples) for name, one in stage.contenders.items() if one.samples}
+
+
+def _shaped(stage: Stage, rows: Mapping[str, StreamRow]) -> ShapedRow:
+    rows = {"untagged": rows["bypass"]} | {name: rows[name] for name in TAGGED}
+    untagged = rows["untagged"]
+    goodput = {name: row.Gbps.median for name, row in rows.items()}
+    ratios = {name: untagged.wire_octets_per_MB / rows[name].wire_octets_per_MB for name in TAGGED}
     return ShapedRow(
-        rate=_rate_word(rate_bps),
+        rate=untagged.rate or "",
         goodput_gbps=goodput,
         ratio=ratios["coalesced"],
-        frames_per_MB={
-            name: _median(some, lambda one: 1e6 * one.wire_frames / one.octets) for name, some in streams.items()
-        },
-        wire_octets_per_MB={name: 1e6 * octets for name, octets in per_octet.items()},
+        frames_per_MB={name: row.frames_per_MB for name, row in rows.items()},
+        wire_octets_per_MB={name: row.wire_octets_per_MB for name, row in rows.items()},
         over_link={name: goodput[name] / (goodput["untagged"] * ratio) for name, ratio in ratios.items()},
-        limit={name: _limit(rate_bps, some) for name, some in streams.items()},
-        cpu_s_per_GB={name: Cpu.of(some) for name, some in streams.items()},
+        limit={name: row.limit for name, row in rows.items()},
+        cpu_s_per_GB={name: row.cpu_s_per_GB for name, row in rows.items()},
         rates_bps_measured={kind: bed.rate_bps_measured for kind, bed in stage.beds.items()},
     )
 
@@ -274,23 +265,29 @@ def _rtt(rtts_us: dict[str, list[list[float]]]) -> dict[str, float]:
     return {**medians, **{f"{name}_p99": rtt_us for name, rtt_us in tails.items()}, **added}
 
 
-def _peer(name: str, shaped: Sequence[Stage]) -> PeerRow:
+def _peer(name: str, stages: Iterable[tuple[str | None, Mapping[str, StreamRow]]]) -> PeerRow:
+    """Return the results of a tunnel; a stage is why the tunnel failed on it, and its rows."""
     peer = vpn_peers.PEERS[name]
     if missing := vpn_peers.missing(peer):
         return PeerRow(missing=missing)
     goodput, over_peer, failed = dict[str, float](), dict[str, float](), dict[str, str]()
-    for stage in shaped:
-        assert stage.rate_bps is not None
-        word, contender = _rate_word(stage.rate_bps), stage.contenders[name]
-        if contender.failed:
-            failed[word] = contender.failed
+    for why, rows in stages:
+        coalesced = rows["coalesced"]
+        rate = coalesced.rate or ""
+        if why:
+            failed[rate] = why
         else:
-            goodput[word] = _median_gbps(contender.samples)
-            over_peer[word] = _median_gbps(stage.contenders["coalesced"].samples) / goodput[word]
+            goodput[rate] = rows[name].Gbps.median
+            over_peer[rate] = coalesced.Gbps.median / goodput[rate]
     return PeerRow(version=peer.version(), Gbps=goodput, coalesced_over_peer=over_peer, failed=failed or None)
 
 
 def _row(rate_bps: int | None, name: str, streams: Streams) -> StreamRow:
+    cores = os.cpu_count() or 1
+    machine_share = _median(streams, lambda one: one.machine_cpu_s / one.seconds) / cores
+    stolen_share = _median(streams, lambda one: one.stolen_s / one.seconds) / cores
+    link_share = rate_bps and _median(streams, lambda one: 8 * one.wire_octets / one.seconds) / rate_bps
+    is_full = machine_share + stolen_share >= FULL_SHARE
     return StreamRow(
         rate=None if rate_bps is None else _rate_word(rate_bps),
         contender=name,
@@ -300,40 +297,21 @@ def _row(rate_bps: int | None, name: str, streams: Streams) -> StreamRow:
         wire_octets_per_MB=_median(streams, lambda one: 1e6 * one.wire_octets / one.octets),
         frames_per_MB=_median(streams, lambda one: 1e6 * one.wire_frames / one.octets),
         raw_floats=sum(one.raw_floats for one in streams),
-        cpu_s_per_GB=Cpu.of(streams),
-        link_share=None if rate_bps is None else _link_share(rate_bps, streams),
-        machine_share=_machine_share(streams),
-        stolen_share=_stolen_share(streams),
-        limit=_limit(rate_bps, streams),
+        cpu_s_per_GB=Cpu(
+            _median(streams, lambda one: 1e9 * one.carrier_cpu_s / one.octets),
+            _median(streams, lambda one: 1e9 * one.machine_cpu_s / one.octets),
+        ),
+        link_share=link_share,
+        machine_share=machine_share,
+        stolen_share=stolen_share,
+        limit="link" if link_share and link_share >= FULL_SHARE else "cores" if is_full else "neither",
     )
-
-
-def _limit(rate_bps: int | None, streams: Streams) -> str:
-    if rate_bps is not None and _link_share(rate_bps, streams) >= FULL_SHARE:
-        return "link"
-    return "cores" if _machine_share(streams) + _stolen_share(streams) >= FULL_SHARE else "neither"
-
-
-def _link_share(rate_bps: int, streams: Streams) -> float:
-    return _median(streams, lambda one: 8 * one.wire_octets / one.seconds) / rate_bps
-
-
-def _machine_share(streams: Streams) -> float:
-    return _median(streams, lambda one: one.machine_cpu_s / one.seconds) / (os.cpu_count() or 1)
-
-
-def _stolen_share(streams: Streams) -> float:
-    return _median(streams, lambda one: one.stolen_s / one.seconds) / (os.cpu_count() or 1)
 
 
 def _over(stage: Stage, name: str, other: str) -> float:
     """Return the median over the rounds of one contender's goodput over another's: a machine's speed may drift."""
     rounds = zip(stage.contenders[name].samples, stage.contenders[other].samples, strict=True)
     return statistics.median(one.goodput_bps / another.goodput_bps for one, another in rounds)
-
-
-def _median_gbps(streams: Streams) -> float:
-    return _median(streams, lambda one: one.goodput_bps / 1e9)
 
 
 def _median(streams: Streams, quantity: Callable[[StreamResult], float]) -> float:
