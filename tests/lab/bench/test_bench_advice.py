@@ -14,8 +14,9 @@ from commands import netoffload
 
 from netoffload import codec
 from netoffload.compiled.arrays import Float32Array
-from netoffload.lab.bench import advice, advice_codecs, advice_measure
-from netoffload.lab.bench.advice import Coding, Network, Prediction, Workload
+from netoffload.lab.bench import advice_codecs, advice_measure
+from netoffload.lab.models import advice
+from netoffload.lab.models.advice import Coding, Network, Prediction, Workload
 from netoffload.transport.rendezvous.agreement import Precision
 
 MS = 1e-3
