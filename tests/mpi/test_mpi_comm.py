@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from forked_ranks import forks_of
 
-from netoffload.lab.testbed.fork_client import RANK_ENV
-from netoffload.lab.testbed.forks import python_argv
+from netoffload.lab.testbed.forks import RANK_ENV, python_argv
 from netoffload.lab.testbed.launch_backends import OPENMPI_LOCAL_ENV, find_openmpi
 
 ROOT = Path(__file__).parents[2]
@@ -39,8 +38,8 @@ def openmpi() -> tuple[list[str], dict[str, str]]:
 def run_ranks(size: int, *program: str, timeout_s: float = 110, mpi: str = "mpich") -> subprocess.CompletedProcess[str]:
     launcher, settings = openmpi() if mpi == "openmpi" else ([str(MPIEXEC)], {})
     environment = {**RANK_ENV, **os.environ, **settings}
-    forks = environment if mpi == "mpich" else {}
-    command = [*launcher, "-n", str(size), *python_argv(forks), *program]
+    python = python_argv(env=environment) if mpi == "mpich" else [sys.executable]
+    command = [*launcher, "-n", str(size), *python, "-m", "mpi4py", *program]
     return subprocess.run(
         command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
     )

@@ -50,10 +50,10 @@ def started(
 
 def forked(*words: str, env: Mapping[str, str] | None = None, timeout_s: float = 60) -> Done:
     """``netoffload WORDS`` as a process of its own: a fork where the environment names a server that has ``CLI``."""
-    from netoffload.lab.testbed.forks import interpreter_argv
+    from netoffload.lab.testbed.forks import python_argv
 
-    command = [*interpreter_argv([CLI]), "-m", "netoffload", *words]
     whole = {**os.environ, **(env or {})}
+    command = [*python_argv([CLI], whole), "-m", "netoffload", *words]
     return _without_progress(
         subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=whole, check=False)
     )

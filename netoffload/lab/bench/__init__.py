@@ -18,7 +18,7 @@ experiment       what it measures
 ``thresholds``   the threshold of each threshold method
 ===============  ======================================================================================================
 
-``nic`` sends checked streams and ping-pongs (``throughput``; ``endpoint`` runs at either end), counts the CPU time
+``nic`` sends checked streams and ping-pongs (``throughput``; both ends run ``testbed.stream_end``), counts the CPU time
 (``cpu_time``) and makes figures of them (``nic_report``). ``vectors`` has the floats that experiments compress.
 ``jobs`` lists what ranks can be started for, and the least time that it takes. ``records`` has the ranks' results.
 ``advice`` predicts which exchange pays on a network, from the findings of ``advice_measure`` and ``advice_codecs``

@@ -23,7 +23,7 @@ from netoffload.lab.bench.records import AllreduceResult
 from netoffload.lab.bench.vectors import gradients_argument
 from netoffload.lab.results import decode_dataclass
 from netoffload.lab.testbed import Testbed, TestbedSettings, make_plan, new_run_id, prepared_ranks, run_ranks
-from netoffload.lab.testbed.forks import NIC_IMPORTS
+from netoffload.lab.testbed.nics import NIC_IMPORTS
 
 UNTIMED_CALLS: Final = 2
 """Calls before the timed ones: one is checked, one warms up."""
@@ -36,7 +36,7 @@ IMPORTED: Final = (
     "netoffload.collectives.samples",
     "netoffload.transport.driver:prepare",
 )
-"""What the ranks of all contenders import; see :mod:`netoffload.lab.testbed.fork_server`."""
+"""What the ranks of all contenders import; see :mod:`netoffload.lab.testbed.forks`."""
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from netoffload.config import ENV_ADDRESS, ENV_CONTROL, ENV_METER, chosen_offloa
 from netoffload.errors import RunError, UsageError
 from netoffload.lab.testbed import nics
 from netoffload.lab.testbed.build import Testbed
-from netoffload.lab.testbed.fork_client import RANK_ENV
-from netoffload.lab.testbed.forks import python_argv
+from netoffload.lab.testbed.forks import RANK_ENV, python_argv
 from netoffload.lab.testbed.launch_backends import REMARKS, TORCHRUN, Launch, RankPlace, make_launch, make_local_launch
 from netoffload.lab.testbed.launch_output import (
     LAUNCHER,
@@ -45,6 +44,7 @@ from netoffload.lab.testbed.meter import Meter
 from netoffload.lab.testbed.processes import guarded
 
 TIMEOUT_S_DEFAULT: Final = 3600.0
+MPI4PY: Final = ("-m", "mpi4py")
 PROGRAM_CHARACTERS: Final = 80
 GRACE_S: Final = 1.0
 UNTIL_S: Final = 0.05
@@ -213,7 +213,7 @@ def _failure(program: str, returncode: int, output: RanksOutput) -> RunError:
 
 def _program_argv(argv: Sequence[str], mpi: str, env: Mapping[str, str]) -> list[str]:
     first, rest = argv[0], argv[1:]
-    python = [sys.executable] if mpi == TORCHRUN else python_argv(env if mpi == "mpich" else {})
+    python = [*(python_argv(env=env) if mpi == "mpich" else [sys.executable]), *([] if mpi == TORCHRUN else MPI4PY)]
     if first in ("python", "python3"):
         return [*python, *rest]
     is_for_python = first in ("-m", "-c") or first.endswith(".py")

@@ -13,8 +13,9 @@ import pytest
 from netoffload.lab.bench import nic_report, vpn_peers
 from netoffload.lab.bench.experiment import Contender
 from netoffload.lab.bench.nic import Asked, Measured, Stage
-from netoffload.lab.bench.throughput import Payload, StreamResult
+from netoffload.lab.bench.throughput import StreamResult
 from netoffload.lab.testbed import NicSettings
+from netoffload.lab.testbed.stream import Payload
 
 PAYLOAD = Payload(4096, 4.5, Path("sent.bin"), Path("rounded.bin"))
 ASKED = Asked(

@@ -30,7 +30,7 @@ def ranks(*program: str, count: int = 3) -> subprocess.CompletedProcess[str]:
     mpiexec = find_mpiexec()
     if mpiexec is None:
         pytest.skip("needs MPICH")
-    command = [str(mpiexec), "-n", str(count), *python_argv(os.environ), *program]
+    command = [str(mpiexec), "-n", str(count), *python_argv(), "-m", "mpi4py", *program]
     return subprocess.run(
         command, env={**os.environ, "PYTHONPATH": PYTHONPATH}, capture_output=True, text=True, timeout=90, check=False
     )
