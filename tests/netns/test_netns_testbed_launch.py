@@ -13,7 +13,7 @@ import pytest
 from netoffload import control
 from netoffload.errors import RunError, UsageError
 from netoffload.lab.testbed import Meter, Testbed, run_ranks
-from netoffload.lab.testbed.launch_output import RanksOutput
+from netoffload.lab.testbed.launch import RanksOutput
 from netoffload.lab.testbed.processes import marked
 from netoffload.lab.testbed.stream import stream
 

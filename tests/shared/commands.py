@@ -59,6 +59,28 @@ def forked(*words: str, env: Mapping[str, str] | None = None, timeout_s: float =
     )
 
 
+def ranks(count: int, *program: str, mpi: str = "mpich", timeout_s: float = 110) -> Done:
+    """``python PROGRAM`` as ranks of this machine: forks, where the environment names a server."""
+    from netoffload.errors import RunError
+    from netoffload.lab.testbed import launch, run_local_ranks
+
+    if (launch.find_mpiexec if mpi == "mpich" else launch.find_openmpi)() is None:
+        pytest.skip(f"{mpi} is not installed (scripts/setup installs it)")
+    out, err, code = [], [], 0
+    try:
+        run_local_ranks(
+            count,
+            ["python", *program],
+            timeout_s=timeout_s,
+            mpi=mpi,
+            on_stdout=lambda _rank, lines: out.append(lines),
+            on_stderr=lambda _rank, lines: err.append(lines),
+        )
+    except RunError as error:
+        code = error.exit_code
+    return Done(list(program), code, b"".join(out).decode(), b"".join(err).decode())
+
+
 def python(
     *words: str, env: Mapping[str, str] | None = None, timeout_s: float = 60, folder: Path | None = None
 ) -> Done:
